@@ -1,0 +1,140 @@
+//! How a turn is accepted: its key first, then its policy. Only what is recorded here ever runs.
+
+use tokio::sync::oneshot;
+
+use super::{
+    actor::Actor,
+    command::{Acceptance, TurnWaiter},
+};
+use crate::{
+    SessionError,
+    ids::TurnNumber,
+    model::ResolvedModel,
+    options::Policy,
+    service::{StartTurn, TurnAccepted, TurnResult},
+    session::{
+        QueuedTurn, TurnEnd,
+        event::{Event, Key, TurnQueued, TurnStarted},
+        message::Body,
+    },
+    store::StoreError,
+};
+
+impl Actor {
+    /// Accepts a turn, or says why not. Nothing is recorded for a turn that is refused.
+    pub(super) async fn accept(&mut self, request: StartTurn, hash: String) -> Result<Acceptance, SessionError> {
+        self.shared.check_writable()?;
+        let key = request.idempotency_key.clone().map(|key| Key { key, request: hash });
+        if let Some(replayed) = self.replay(key.as_ref()) {
+            return replayed;
+        }
+        if self.control.is_draining {
+            return Err(SessionError::ShuttingDown);
+        }
+        let model = self.engine.models.resolve(request.model.as_deref().unwrap_or(self.session.model()))?;
+        let running = self.session.open_turn().map(|open| open.turn);
+        match (running, request.policy) {
+            (None, _) if self.session.queue().is_empty() => self.start_now(request, model, key).await,
+            (Some(turn), Policy::Reject) => Err(SessionError::Busy { turn }),
+            (_, Policy::Reject | Policy::Queue) => self.enqueue(request, key).await,
+            (running, Policy::Interrupt) => {
+                let acceptance = self.enqueue(request, key).await?;
+                if let Some(turn) = running {
+                    self.control.interrupt.get_or_insert((turn, "replaced"));
+                }
+                Ok(acceptance)
+            }
+        }
+    }
+
+    /// The turn that the key stands for already, if there is one.
+    fn replay(&mut self, key: Option<&Key>) -> Option<Result<Acceptance, SessionError>> {
+        let key = key?;
+        let used = self.session.key(&key.key, self.engine.world.clock.now())?.clone();
+        if used.request != key.request {
+            return Some(Err(SessionError::IdempotencyConflict { what: "idempotency_key" }));
+        }
+        let (waiter, result) = oneshot::channel();
+        match used.end {
+            Some(end) => self.answer(waiter, Ok(end)),
+            None if used.is_dequeued => self.answer(waiter, Err(SessionError::Interrupted { turn: used.turn })),
+            None => self.waiters.entry(used.turn).or_default().push(waiter),
+        }
+        let accepted = TurnAccepted { session_id: self.session.id(), turn: used.turn, seq: used.seq };
+        Some(Ok(Acceptance { accepted, result }))
+    }
+
+    fn answer(&self, waiter: TurnWaiter, end: Result<TurnEnd, SessionError>) {
+        let result: Result<TurnResult, SessionError> = end.map(|end| end.result(self.session.id()));
+        // Whoever asked may have gone; the turn stands in the journal all the same.
+        drop(waiter.send(result));
+    }
+
+    async fn start_now(
+        &mut self,
+        request: StartTurn,
+        model: ResolvedModel,
+        key: Option<Key>,
+    ) -> Result<Acceptance, SessionError> {
+        let turn = self.session.next_turn();
+        let started = TurnStarted {
+            prompt: Some(Body::Inline(self.engine.secrets.replace(&request.prompt).into_owned())),
+            model: model.name,
+            budgets: self.budgets(request.budgets),
+            queued: None,
+            continues: None,
+            key,
+        };
+        let acceptance = self.acceptance(turn, Event::TurnStarted(started)).await?;
+        self.turn_begins();
+        Ok(acceptance)
+    }
+
+    async fn enqueue(&mut self, request: StartTurn, key: Option<Key>) -> Result<Acceptance, SessionError> {
+        let limit = self.engine.options.turn.max_queued;
+        if self.session.queue().len() >= limit {
+            return Err(SessionError::QueueFull { limit });
+        }
+        let turn = self.session.next_turn();
+        let queued = TurnQueued {
+            prompt: Body::Inline(self.engine.secrets.replace(&request.prompt).into_owned()),
+            model: request.model,
+            budgets: request.budgets,
+            policy: request.policy,
+            key,
+        };
+        self.acceptance(turn, Event::TurnQueued(queued)).await
+    }
+
+    async fn acceptance(&mut self, turn: TurnNumber, event: Event) -> Result<Acceptance, SessionError> {
+        let (waiter, result) = oneshot::channel();
+        let seq = self.record_durably(Some(turn), vec![event]).await.map_err(|error| self.discard(&error))?;
+        self.waiters.entry(turn).or_default().push(waiter);
+        Ok(Acceptance { accepted: TurnAccepted { session_id: self.session.id(), turn, seq }, result })
+    }
+
+    /// Starts the first turn of the queue.
+    pub(super) async fn start_queued(&mut self) -> Result<(), StoreError> {
+        let Some(QueuedTurn { turn, seq, model, budgets, .. }) = self.session.queue().front().cloned() else {
+            return Ok(());
+        };
+        // The name was checked when the turn was accepted; where it is gone since, the model call says so.
+        let name = model.unwrap_or_else(|| self.session.model().to_owned());
+        let model = self.engine.models.resolve(&name).map_or(name, |model| model.name);
+        let started = TurnStarted {
+            prompt: None,
+            model,
+            budgets: self.budgets(budgets),
+            queued: Some(seq),
+            continues: None,
+            key: None,
+        };
+        self.record_durably(Some(turn), vec![Event::TurnStarted(started)]).await?;
+        self.turn_begins();
+        Ok(())
+    }
+
+    fn budgets(&self, asked: crate::options::Budgets) -> crate::options::Budgets {
+        asked.or(self.session.budgets()).or(self.engine.options.turn.budgets())
+    }
+}

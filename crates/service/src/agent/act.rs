@@ -1,0 +1,218 @@
+//! What the actor does with a decision, and what it records of an outcome.
+
+use meerkat_errors::ErrorBody;
+
+use super::{
+    actor::Actor,
+    decide::{Action, CallAnswer, Ending},
+    perform::{Effect, ModelEffect, Outcome, ToolEffect, call_model, run_tools},
+    render::render,
+};
+use crate::{
+    SessionError,
+    model::{AnswerBlock, ModelAnswer, ModelError, StopReason},
+    service::Changed,
+    session::{
+        event::{
+            ApprovalDecided, ApprovalRequested, AssistantMessage, Decision, Event, LiveEvent, PartialText, Retrying,
+            ToolFinished, ToolProgress, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
+        },
+        message::{Block, Body, ToolCall},
+    },
+    store::StoreError,
+    tool::Effect as ToolEffectClass,
+};
+
+impl Actor {
+    /// Does what was decided.
+    pub(super) async fn act(&mut self, action: Action) -> Result<(), StoreError> {
+        let turn = self.session.open_turn().map(|open| open.turn);
+        match action {
+            Action::Rest | Action::AwaitApproval => Ok(()),
+            Action::StartQueued => self.start_queued().await,
+            Action::Warn(warning) => self.record(turn, vec![Event::BudgetWarning(warning)]).await.map(drop),
+            Action::CallModel => self.call_model().await,
+            Action::Answer(answers) => {
+                let events = answers.into_iter().map(|answer| Event::ToolFinished(answered(answer))).collect();
+                self.record(turn, events).await.map(drop)
+            }
+            Action::RequestApprovals(calls) => self.request_approvals(calls).await,
+            Action::ExpireApprovals(calls) => {
+                let reason = Some("nobody decided in time".to_owned());
+                let decided = |call_id| {
+                    Event::ApprovalDecided(ApprovalDecided {
+                        call_id,
+                        decision: Decision::Deny,
+                        reason: reason.clone(),
+                    })
+                };
+                self.record_durably(turn, calls.into_iter().map(decided).collect()).await.map(drop)
+            }
+            Action::RunTools(calls) => self.run_tools(calls).await,
+            Action::End(ending) => self.end(ending).await,
+        }
+    }
+
+    async fn call_model(&mut self) -> Result<(), StoreError> {
+        let Some(open) = self.session.open_turn() else { return Ok(()) };
+        let (turn, step) = (open.turn, open.totals.steps);
+        let rendered = self.engine.models.resolve(&open.model).map_err(|error| error.body()).and_then(|model| {
+            render(&self.session, &model, &self.engine.tools, &self.engine.options).map(|rendered| (model, rendered))
+        });
+        match rendered {
+            Err(body) => self.control.failure = Some(body),
+            Ok((model, rendered)) => {
+                self.shared.live.begin_step(self.session.last_seq(), turn, step, self.engine.world.clock.now());
+                let effect =
+                    ModelEffect { engine: self.engine.clone(), session_id: self.session.id(), model, rendered };
+                self.drive(Effect::spawn(|outcomes, cancel| call_model(effect, outcomes, cancel))).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn request_approvals(&mut self, calls: Vec<String>) -> Result<(), StoreError> {
+        let Some(open) = self.session.open_turn() else { return Ok(()) };
+        let turn = open.turn;
+        let wanted = open.calls.iter().map(|call| &call.call).filter(|call| calls.contains(&call.call_id));
+        let events = wanted
+            .map(|call| {
+                Event::ApprovalRequested(ApprovalRequested { call_id: call.call_id.clone(), name: call.name.clone() })
+            })
+            .collect();
+        self.asked_at = self.engine.world.clock.elapsed();
+        self.record_durably(Some(turn), events).await.map(drop)
+    }
+
+    async fn run_tools(&mut self, ids: Vec<String>) -> Result<(), StoreError> {
+        let Some(open) = self.session.open_turn() else { return Ok(()) };
+        let turn = open.turn;
+        let calls: Vec<ToolCall> =
+            open.calls.iter().map(|call| &call.call).filter(|call| ids.contains(&call.call_id)).cloned().collect();
+        let effect_of =
+            |call: &ToolCall| self.engine.tools.get(&call.name).map_or(ToolEffectClass::Once, |tool| tool.effect());
+        let is_once = calls.iter().any(|call| effect_of(call) == ToolEffectClass::Once);
+        let started = |call: &ToolCall| {
+            Event::ToolStarted(ToolStarted {
+                call_id: call.call_id.clone(),
+                name: call.name.clone(),
+                effect: effect_of(call),
+            })
+        };
+        let events = calls.iter().map(started).collect();
+        if is_once {
+            // The intent must outlive the process before the effect can happen.
+            self.record_durably(Some(turn), events).await?;
+        } else {
+            self.record(Some(turn), events).await?;
+        }
+        let effect = ToolEffect { engine: self.engine.clone(), session_id: self.session.id(), turn, calls };
+        self.drive(Effect::spawn(|outcomes, cancel| run_tools(effect, outcomes, cancel))).await
+    }
+
+    /// Records what an effect reports, or shows it in passing.
+    pub(super) async fn take_outcome(&mut self, outcome: Outcome) -> Result<(), StoreError> {
+        let Some(open) = self.session.open_turn() else { return Ok(()) };
+        let (turn, step) = (open.turn, open.totals.steps);
+        let show = |event: LiveEvent| {
+            self.shared.live.show(self.session.last_seq(), turn, self.engine.world.clock.now(), &event)
+        };
+        match outcome {
+            Outcome::Delta { is_reasoning, text } => self.shared.live.delta(is_reasoning, text),
+            Outcome::Retrying { attempt, wait_ms, error } => {
+                show(LiveEvent::Retrying(Retrying { step, attempt, wait_ms, error: error.body() }));
+            }
+            Outcome::Progress { call_id, text } => show(LiveEvent::ToolProgress(ToolProgress { call_id, text })),
+            Outcome::Answered(answer) => self.answered(answer).await?,
+            Outcome::ModelFailed { error, partial } => self.model_failed(error, partial).await?,
+            Outcome::ToolDone { finished, has_panicked } => {
+                if has_panicked {
+                    self.control.failure.clone_from(&finished.error);
+                }
+                self.record(Some(turn), vec![Event::ToolFinished(finished)]).await?;
+            }
+            Outcome::Broken(body) => self.control.failure = Some(body),
+        }
+        Ok(())
+    }
+
+    async fn answered(&mut self, answer: ModelAnswer) -> Result<(), StoreError> {
+        let Some(open) = self.session.open_turn() else { return Ok(()) };
+        let (turn, step, model) = (open.turn, open.totals.steps, open.model.clone());
+        let vendor =
+            self.engine.models.resolve(&model).map_or_else(|_| model.clone(), |model| model.client.vendor().to_owned());
+        let seq = self.session.last_seq() + 1;
+        let mut names: Vec<String> = Vec::new();
+        let blocks = answer
+            .blocks
+            .into_iter()
+            .map(|block| match block {
+                AnswerBlock::Text(text) => Block::Text { text: Body::Inline(text) },
+                AnswerBlock::Reasoning { text, opaque } => {
+                    Block::Reasoning { text: Body::Inline(text), opaque, vendor: vendor.clone() }
+                }
+                AnswerBlock::ToolCall(mut call) => {
+                    // A call is answered by its name, so the name must be one call's alone.
+                    if call.call_id.is_empty() || names.contains(&call.call_id) {
+                        call.call_id = format!("call_{seq}_{}", names.len());
+                    }
+                    names.push(call.call_id.clone());
+                    Block::ToolCall(call)
+                }
+            })
+            .collect();
+        let message = AssistantMessage { step, model, blocks, stop_reason: answer.stop_reason, usage: answer.usage };
+        self.record(Some(turn), vec![Event::AssistantMessage(message)]).await.map(drop)
+    }
+
+    /// Keeps what had come, and fails the turn unless it was cancelled.
+    async fn model_failed(&mut self, error: Option<ModelError>, partial: String) -> Result<(), StoreError> {
+        let Some(open) = self.session.open_turn() else { return Ok(()) };
+        let (turn, step) = (open.turn, open.totals.steps);
+        if let Some(error) = error {
+            self.control.failure = Some(error.body());
+        }
+        if !partial.is_empty() {
+            let event = Event::PartialText(PartialText { step, text: Body::Inline(partial) });
+            self.record(Some(turn), vec![event]).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the turn: one terminal event, then the answers to all who wait for it.
+    pub(super) async fn end(&mut self, ending: Ending) -> Result<(), StoreError> {
+        let Some(open) = self.session.open_turn() else { return Ok(()) };
+        let (turn, totals) = (open.turn, open.totals.clone());
+        let stop_reason = open.stop_reason.unwrap_or(StopReason::EndTurn);
+        let event = match ending {
+            Ending::Completed => Event::TurnCompleted(TurnCompleted { stop_reason, totals }),
+            Ending::Failed(error) => Event::TurnFailed(TurnFailed { error: self.clean(error), totals }),
+            Ending::Interrupted(reason) => {
+                Event::TurnInterrupted(TurnInterrupted { reason: reason.to_owned(), totals })
+            }
+        };
+        let seq = self.record_durably(Some(turn), vec![event]).await?;
+        self.control.interrupt = None;
+        self.control.failure = None;
+        for reply in self.interrupters.drain(..) {
+            drop(reply.send(Ok(Changed { session_id: self.session.id(), seq })));
+        }
+        let result = self.session.last_end().map(|end| end.result(self.session.id()));
+        let result = result.ok_or_else(|| SessionError::Internal("a turn ended without an end".to_owned()));
+        for waiter in self.waiters.remove(&turn).unwrap_or_default() {
+            drop(waiter.send(result.clone()));
+        }
+        Ok(())
+    }
+
+    /// A body without configured secrets.
+    fn clean(&self, mut body: ErrorBody) -> ErrorBody {
+        body.message = self.engine.secrets.replace(&body.message).into_owned();
+        body
+    }
+}
+
+fn answered(answer: CallAnswer) -> ToolFinished {
+    let CallAnswer { call_id, name, outcome, text, error } = answer;
+    ToolFinished { call_id, name, outcome, output: text.into(), error, duration_ms: 0 }
+}

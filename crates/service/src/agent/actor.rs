@@ -1,0 +1,374 @@
+//! A session's actor: the one task that owns its `Session`, and the loop of decide, perform, record.
+//!
+//! While an effect runs, commands are handled and interrupts heard. A barrier is awaited before the next
+//! effect or reply and never inside a `select!`.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    Engine,
+    command::{Change, Command, TurnWaiter},
+    decide::{Action, Control, Rules, decide},
+    perform::{Effect, Outcome},
+    registry::Registry,
+    shared::{Shared, View},
+};
+use crate::{
+    SessionError,
+    ids::TurnNumber,
+    service::Changed,
+    session::{
+        Session,
+        event::{ApprovalDecided, Decision, Event, ReminderCleared, TurnDequeued, Unpinned},
+    },
+    store::{Lease, StoreError},
+};
+
+/// Why an actor's loop ended.
+pub(super) enum Exit {
+    /// Nobody needs it.
+    Left,
+    /// The store failed; everything in memory is discarded.
+    Discarded,
+}
+
+/// The owner of one session.
+pub(crate) struct Actor {
+    pub(super) session: Session,
+    pub(super) lease: Lease,
+    pub(super) engine: Arc<Engine>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) registry: Arc<Registry>,
+    pub(super) mailbox: mpsc::Receiver<Command>,
+    pub(super) control: Control,
+    /// Those who wait for a turn's end.
+    pub(super) waiters: HashMap<TurnNumber, Vec<TurnWaiter>>,
+    /// Those who asked for the interrupt that `control` holds.
+    pub(super) interrupters: Vec<oneshot::Sender<Result<Changed, SessionError>>>,
+    /// Those who wait until no turn runs.
+    pub(super) drains: Vec<oneshot::Sender<()>>,
+    /// When the running turn started, and when its calls began to wait, by the monotonic clock.
+    pub(super) turn_started: Duration,
+    pub(super) asked_at: Duration,
+    /// When draining turns into interrupting.
+    pub(super) drain_until: Option<Duration>,
+    /// The store failed under a command; the loop ends.
+    pub(super) is_discarded: bool,
+    pub(super) idle: Duration,
+}
+
+impl Actor {
+    /// An actor for a session whose records are all applied.
+    pub(crate) fn new(
+        session: Session,
+        lease: Lease,
+        engine: Arc<Engine>,
+        shared: Arc<Shared>,
+        registry: Arc<Registry>,
+        mailbox: mpsc::Receiver<Command>,
+    ) -> Self {
+        let idle = Duration::from_millis(engine.options.ephemeral.idle_ms);
+        Self {
+            session,
+            lease,
+            engine,
+            shared,
+            registry,
+            mailbox,
+            control: Control::default(),
+            waiters: HashMap::new(),
+            interrupters: Vec::new(),
+            drains: Vec::new(),
+            turn_started: Duration::ZERO,
+            asked_at: Duration::ZERO,
+            drain_until: None,
+            is_discarded: false,
+            idle,
+        }
+    }
+
+    /// Decides and acts until nobody needs the session.
+    pub(super) async fn run(&mut self) -> Exit {
+        loop {
+            self.take_interrupts();
+            while let Ok(command) = self.mailbox.try_recv() {
+                self.handle(command).await;
+            }
+            self.take_interrupts();
+            if self.is_discarded {
+                return Exit::Discarded;
+            }
+            let action = self.decide();
+            let done = match action {
+                Action::Rest => match self.rest().await {
+                    true => return Exit::Left,
+                    false => Ok(()),
+                },
+                Action::AwaitApproval => {
+                    self.wait().await;
+                    Ok(())
+                }
+                action => self.act(action).await,
+            };
+            if let Err(error) = done {
+                self.discard(&error);
+            }
+        }
+    }
+
+    fn decide(&mut self) -> Action {
+        self.control.elapsed_ms = self.millis_since(self.turn_started);
+        let waited = self.millis_since(self.asked_at);
+        self.control.is_approval_expired = waited >= self.engine.options.tools.approval_timeout_ms;
+        let is_drained = self.drain_until.is_some_and(|until| self.engine.world.clock.elapsed() >= until);
+        if let (true, Some(open)) = (is_drained, self.session.open_turn()) {
+            self.control.interrupt.get_or_insert((open.turn, "shutting_down"));
+        }
+        let options = &self.engine.options;
+        let rules = Rules { turn: &options.turn, max_parallel: options.tools.max_parallel, tools: &self.engine.tools };
+        decide(&self.session, &self.control, &rules)
+    }
+
+    /// Rests until something is asked. Answers whether the actor left.
+    async fn rest(&mut self) -> bool {
+        for drained in self.drains.drain(..) {
+            // Whoever drained may have gone.
+            let _ = drained.send(());
+        }
+        let (clock, shared) = (self.engine.world.clock.clone(), self.shared.clone());
+        let asked = tokio::select! {
+            biased;
+            () = shared.interrupted.notified() => None,
+            command = self.mailbox.recv() => Some(command),
+            () = clock.sleep(self.idle) => {
+                let mailbox = &self.mailbox;
+                return self.registry.leave(self.session.id(), || mailbox.is_empty());
+            }
+        };
+        match asked {
+            Some(Some(command)) => self.handle(command).await,
+            // Every sender is gone: the service was dropped.
+            Some(None) => return true,
+            None => {}
+        }
+        false
+    }
+
+    /// Waits for a decision, an interrupt, or a deadline.
+    async fn wait(&mut self) {
+        let limit = self.engine.options.tools.approval_timeout_ms.saturating_sub(self.millis_since(self.asked_at));
+        let wall = self.wall_left_ms();
+        let (clock, shared) = (self.engine.world.clock.clone(), self.shared.clone());
+        let command = tokio::select! {
+            biased;
+            () = shared.interrupted.notified() => None,
+            command = self.mailbox.recv() => command,
+            () = clock.sleep(Duration::from_millis(limit.min(wall))) => None,
+        };
+        if let Some(command) = command {
+            self.handle(command).await;
+        }
+    }
+
+    /// Milliseconds until the turn's deadline, or until draining turns into interrupting.
+    fn wall_left_ms(&self) -> u64 {
+        let wall = self.session.open_turn().and_then(|open| open.budgets.wall_ms).unwrap_or(u64::MAX);
+        let drain = self.drain_until.map_or(u64::MAX, |until| {
+            u64::try_from(until.saturating_sub(self.engine.world.clock.elapsed()).as_millis()).unwrap_or(u64::MAX)
+        });
+        // A timer of more than a year is no timer; the bound keeps the arithmetic of timers safe.
+        wall.saturating_sub(self.millis_since(self.turn_started)).min(drain).min(365 * 24 * 3600 * 1000)
+    }
+
+    /// Runs an effect to its end. Commands are handled meanwhile; an interrupt or a deadline cancels it.
+    pub(super) async fn drive(&mut self, mut effect: Effect) -> Result<(), StoreError> {
+        let (clock, shared) = (self.engine.world.clock.clone(), self.shared.clone());
+        let mut deadline = clock.sleep(Duration::from_millis(self.wall_left_ms()));
+        let mut is_late = false;
+        loop {
+            let happened = tokio::select! {
+                biased;
+                () = shared.interrupted.notified() => Happened::Interrupted,
+                () = &mut deadline, if !is_late => Happened::Deadline,
+                outcome = effect.outcomes.recv() => Happened::Outcome(outcome.map(Box::new)),
+                Some(command) = self.mailbox.recv() => Happened::Command(command),
+            };
+            match happened {
+                Happened::Interrupted => self.take_interrupts(),
+                Happened::Deadline => {
+                    is_late = true;
+                    effect.cancel.cancel();
+                }
+                Happened::Command(command) => {
+                    self.handle(command).await;
+                    if self.drain_until.is_some() {
+                        deadline = clock.sleep(Duration::from_millis(self.wall_left_ms()));
+                    }
+                }
+                Happened::Outcome(Some(outcome)) => self.take_outcome(*outcome).await?,
+                Happened::Outcome(None) => break,
+            }
+            let is_hit = self
+                .session
+                .open_turn()
+                .is_some_and(|open| self.control.interrupt.is_some_and(|(turn, _)| turn == open.turn));
+            if is_hit || self.is_discarded {
+                effect.cancel.cancel();
+            }
+        }
+        if let Err(error) = effect.task.await
+            && error.is_panic()
+        {
+            self.control.failure = Some(super::decide::internal("a part of the engine panicked while the turn ran"));
+        }
+        Ok(())
+    }
+
+    /// Handles a command; its answer goes back when the change is durable.
+    pub(super) async fn handle(&mut self, command: Command) {
+        match command {
+            Command::StartTurn { request, hash, reply } => {
+                let answer = self.accept(*request, hash).await;
+                drop(reply.send(answer));
+            }
+            Command::Record { change, reply } => {
+                let answer = self.change(change).await;
+                drop(reply.send(answer));
+            }
+            Command::Decide { call_id, decision, reason, reply } => {
+                let answer = self.decide_approval(call_id, decision, reason).await;
+                drop(reply.send(answer));
+            }
+            Command::CancelQueued { turn, reply } => {
+                let answer = self.cancel_queued(turn, "cancelled").await;
+                drop(reply.send(answer));
+            }
+            Command::Drain { drain_ms, reply } => {
+                self.control.is_draining = true;
+                self.drain_until = Some(self.engine.world.clock.elapsed() + Duration::from_millis(drain_ms));
+                self.drains.push(reply);
+                while let Some(turn) = self.session.queue().front().map(|queued| queued.turn) {
+                    if self.cancel_queued(turn, "shutting_down").await.is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn change(&mut self, change: Change) -> Result<Changed, SessionError> {
+        self.shared.check_writable()?;
+        let limits = &self.engine.options.limits;
+        let event = match change {
+            Change::Remind(event, kind) => {
+                if !self.session.has_reminder(&kind) && self.session.reminders().len() >= limits.reminders {
+                    return Err(SessionError::QueueFull { limit: limits.reminders });
+                }
+                event
+            }
+            Change::ClearReminder(kind) => {
+                if !self.session.has_reminder(&kind) {
+                    return Err(SessionError::ItemNotFound("reminder"));
+                }
+                Event::ReminderCleared(ReminderCleared { kind })
+            }
+            Change::Pin(event) => {
+                if self.session.pins().len() >= limits.pins {
+                    return Err(SessionError::QueueFull { limit: limits.pins });
+                }
+                event
+            }
+            Change::Unpin(pin) => {
+                if !self.session.pins().iter().any(|known| known.seq == pin) {
+                    return Err(SessionError::ItemNotFound("pin"));
+                }
+                Event::Unpinned(Unpinned { pin })
+            }
+        };
+        self.changed(None, event).await
+    }
+
+    async fn decide_approval(
+        &mut self,
+        call_id: String,
+        decision: Decision,
+        reason: Option<String>,
+    ) -> Result<Changed, SessionError> {
+        self.shared.check_writable()?;
+        if let Some((decided, seq)) = self.session.decision(&call_id) {
+            return if decided == decision {
+                Ok(Changed { session_id: self.session.id(), seq })
+            } else {
+                Err(SessionError::IdempotencyConflict { what: "approval" })
+            };
+        }
+        let is_waiting = |open: &crate::session::OpenTurn| {
+            open.calls.iter().any(|call| {
+                call.call.call_id == call_id && matches!(call.progress, crate::session::CallProgress::Waiting(_))
+            })
+        };
+        let Some(turn) = self.session.open_turn().filter(|open| is_waiting(open)).map(|open| open.turn) else {
+            return Err(SessionError::ItemNotFound("call"));
+        };
+        self.changed(Some(turn), Event::ApprovalDecided(ApprovalDecided { call_id, decision, reason })).await
+    }
+
+    async fn cancel_queued(&mut self, turn: TurnNumber, reason: &str) -> Result<Changed, SessionError> {
+        self.shared.check_writable()?;
+        if !self.session.queue().iter().any(|queued| queued.turn == turn) {
+            return Err(SessionError::ItemNotFound("turn"));
+        }
+        let changed = self.changed(Some(turn), Event::TurnDequeued(TurnDequeued { reason: reason.to_owned() })).await?;
+        for waiter in self.waiters.remove(&turn).unwrap_or_default() {
+            // Whoever waits may have gone.
+            drop(waiter.send(Err(SessionError::Interrupted { turn })));
+        }
+        Ok(changed)
+    }
+
+    async fn changed(&mut self, turn: Option<TurnNumber>, event: Event) -> Result<Changed, SessionError> {
+        let seq = self.record_durably(turn, vec![event]).await.map_err(|error| self.discard(&error))?;
+        Ok(Changed { session_id: self.session.id(), seq })
+    }
+
+    /// Takes the interrupts that wait. One that names another turn than the running one is refused.
+    pub(super) fn take_interrupts(&mut self) {
+        for wish in self.shared.take_interrupts() {
+            let running = self.session.open_turn().map(|open| open.turn);
+            match running.filter(|running| wish.turn.is_none_or(|turn| turn == *running)) {
+                Some(turn) => {
+                    self.control.interrupt.get_or_insert((turn, "requested"));
+                    self.interrupters.push(wish.reply);
+                }
+                None => drop(wish.reply.send(Err(SessionError::NotRunning { turn: wish.turn }))),
+            }
+        }
+    }
+
+    /// A turn begins: nothing of the one before is left.
+    pub(super) fn turn_begins(&mut self) {
+        self.turn_started = self.engine.world.clock.elapsed();
+        self.control.interrupt = None;
+        self.control.failure = None;
+    }
+
+    /// Shows everybody what is durable.
+    pub(super) fn publish(&self) {
+        self.shared.view.send_replace(View::of(&self.session));
+    }
+
+    /// The store failed: what is in memory is no longer to be trusted.
+    pub(super) fn discard(&mut self, error: &StoreError) -> SessionError {
+        self.is_discarded = true;
+        Self::store_failed(error)
+    }
+}
+
+enum Happened {
+    Interrupted,
+    Deadline,
+    Outcome(Option<Box<Outcome>>),
+    Command(Command),
+}

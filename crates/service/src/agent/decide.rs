@@ -1,0 +1,289 @@
+//! What to do next, from the session's state and what was asked of it. Pure: no I/O, no clock.
+
+use meerkat_errors::{ErrorBody, ErrorCode};
+
+use super::loop_guard::is_loop;
+use crate::{
+    SessionError,
+    ids::TurnNumber,
+    options::{Budget, TurnOptions},
+    session::{
+        CallProgress, CallState, OpenTurn, Session,
+        event::{BudgetWarning, Decision, ToolOutcome},
+    },
+    tool::{Approval, Effect, ToolRegistry},
+};
+
+/// What was asked of a session from outside, and which of its deadlines have passed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Control {
+    /// The turn to interrupt, and why. It names its turn, so it can never hit another one.
+    pub(crate) interrupt: Option<(TurnNumber, &'static str)>,
+    /// Why the running turn cannot go on.
+    pub(crate) failure: Option<ErrorBody>,
+    /// Whether no further turn may start.
+    pub(crate) is_draining: bool,
+    /// Milliseconds since the turn started.
+    pub(crate) elapsed_ms: u64,
+    /// Whether the calls that wait for approval have waited long enough.
+    pub(crate) is_approval_expired: bool,
+}
+
+/// The next thing to do.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Action {
+    /// Nothing, until something is asked.
+    Rest,
+    /// Start the first turn of the queue.
+    StartQueued,
+    /// Record that a budget is nearly used up.
+    Warn(BudgetWarning),
+    /// Call the model.
+    CallModel,
+    /// Give these calls their results without running them.
+    Answer(Vec<CallAnswer>),
+    /// Ask for approval of these calls.
+    RequestApprovals(Vec<String>),
+    /// Wait for decisions.
+    AwaitApproval,
+    /// Deny these calls, because nobody decided in time.
+    ExpireApprovals(Vec<String>),
+    /// Run these calls together.
+    RunTools(Vec<String>),
+    /// End the turn.
+    End(Ending),
+}
+
+/// The result of a call that did not run, or whose run was lost.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CallAnswer {
+    /// The call.
+    pub(crate) call_id: String,
+    /// The tool.
+    pub(crate) name: String,
+    /// How it ended.
+    pub(crate) outcome: ToolOutcome,
+    /// What the model is told.
+    pub(crate) text: String,
+    /// The failure.
+    pub(crate) error: Option<ErrorBody>,
+}
+
+/// How a turn ends.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Ending {
+    /// It did what it was meant to.
+    Completed,
+    /// It failed.
+    Failed(ErrorBody),
+    /// It was interrupted.
+    Interrupted(&'static str),
+}
+
+/// What the engine goes by.
+pub(crate) struct Rules<'a> {
+    /// Options of turns.
+    pub(crate) turn: &'a TurnOptions,
+    /// How many calls run together at most.
+    pub(crate) max_parallel: usize,
+    /// The tools.
+    pub(crate) tools: &'a ToolRegistry,
+}
+
+/// Decides what a session does next.
+#[must_use]
+pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) -> Action {
+    let Some(open) = session.open_turn() else {
+        return if session.queue().is_empty() || control.is_draining { Action::Rest } else { Action::StartQueued };
+    };
+    let budgets = open.budgets;
+    if let Some(ending) = forced_ending(open, control) {
+        let why = match &ending {
+            Ending::Interrupted(_) => "the turn was interrupted",
+            Ending::Failed(_) | Ending::Completed => "the turn ended",
+        };
+        let unanswered: Vec<CallAnswer> = open.calls.iter().filter_map(|call| not_run(call, why)).collect();
+        return if unanswered.is_empty() { Action::End(ending) } else { Action::Answer(unanswered) };
+    }
+    if !open.calls.is_empty() {
+        return decide_calls(session, open, control, rules);
+    }
+    if open.is_answered {
+        return Action::End(Ending::Completed);
+    }
+    if is_loop(&open.signatures, rules.turn.loop_repeats) {
+        let body = ErrorBody::new(ErrorCode::LoopDetected)
+            .detail("tool", open.last_tool.clone())
+            .detail("repeats", rules.turn.loop_repeats);
+        return Action::End(Ending::Failed(body));
+    }
+    if open.malformed_steps >= rules.turn.repair_rounds.max(1) {
+        let message = format!("The model gave malformed tool arguments {} times in a row.", open.malformed_steps);
+        return Action::End(Ending::Failed(
+            ErrorBody::with_message(ErrorCode::TurnFailed, message).detail("reason", "malformed_arguments"),
+        ));
+    }
+    for &budget in Budget::ALL {
+        let Some(limit) = budgets.limit(budget) else { continue };
+        let used = used(open, control, budget);
+        // Tool calls may all be used up as long as no further one is asked for; that is decided with the calls.
+        if used >= limit && budget != Budget::ToolCalls {
+            return Action::End(Ending::Failed(exhausted(budget, used, limit)));
+        }
+        let is_nearly = u128::from(used) * 5 >= u128::from(limit) * 4;
+        if is_nearly && used > 0 && !open.warned.contains(&budget) {
+            return Action::Warn(BudgetWarning { budget, used, limit });
+        }
+    }
+    Action::CallModel
+}
+
+/// The ending that nothing of the turn can put off.
+fn forced_ending(open: &OpenTurn, control: &Control) -> Option<Ending> {
+    if let Some((turn, reason)) = control.interrupt
+        && turn == open.turn
+    {
+        return Some(Ending::Interrupted(reason));
+    }
+    if let Some(body) = &control.failure {
+        return Some(Ending::Failed(body.clone()));
+    }
+    let failed = |budget, used, limit| Some(Ending::Failed(exhausted(budget, used, limit)));
+    if let Some(limit) = open.budgets.wall_ms
+        && control.elapsed_ms >= limit
+        && !(open.is_answered && open.calls.is_empty())
+    {
+        return failed(Budget::WallMs, control.elapsed_ms, limit);
+    }
+    let is_new = |call: &&CallState| matches!(call.progress, CallProgress::Proposed);
+    let wanted = u64::from(open.totals.tool_calls) + open.calls.iter().filter(is_new).count() as u64;
+    if let Some(limit) = open.budgets.tool_calls
+        && wanted > limit
+        && open.calls.iter().all(|call| matches!(call.progress, CallProgress::Proposed | CallProgress::Finished(_)))
+    {
+        return failed(Budget::ToolCalls, wanted, limit);
+    }
+    None
+}
+
+fn decide_calls(session: &Session, open: &OpenTurn, control: &Control, rules: &Rules<'_>) -> Action {
+    let answers: Vec<CallAnswer> =
+        open.calls.iter().filter_map(|call| answer_without_running(session, call, rules)).collect();
+    if !answers.is_empty() {
+        return Action::Answer(answers);
+    }
+    let ids = |calls: Vec<&CallState>| calls.into_iter().map(|call| call.call.call_id.clone()).collect();
+    let asks = |call: &&CallState| call.progress == CallProgress::Proposed && approval(call, rules) == Approval::Ask;
+    let asking: Vec<&CallState> = open.calls.iter().filter(asks).collect();
+    if !asking.is_empty() {
+        return Action::RequestApprovals(ids(asking));
+    }
+    let waiting: Vec<&CallState> =
+        open.calls.iter().filter(|call| matches!(call.progress, CallProgress::Waiting(_))).collect();
+    if !waiting.is_empty() {
+        return if control.is_approval_expired { Action::ExpireApprovals(ids(waiting)) } else { Action::AwaitApproval };
+    }
+    let mut group: Vec<&CallState> = Vec::new();
+    for call in open.calls.iter().filter(|call| !matches!(call.progress, CallProgress::Finished(_))) {
+        let is_once = rules.tools.get(&call.call.name).is_some_and(|tool| tool.effect() == Effect::Once);
+        if is_once && group.is_empty() {
+            group.push(call);
+        }
+        // A `once` call runs alone, and what the model asked for after it runs after it.
+        if is_once || group.len() == rules.max_parallel.max(1) {
+            break;
+        }
+        group.push(call);
+    }
+    Action::RunTools(ids(group))
+}
+
+fn approval(call: &CallState, rules: &Rules<'_>) -> Approval {
+    rules.tools.get(&call.call.name).map_or(Approval::Allow, |tool| rules.tools.approval(tool.as_ref()))
+}
+
+/// The result of a call that must not run: its tool is not there, its arguments are malformed, it was
+/// refused, or its run was lost.
+fn answer_without_running(session: &Session, call: &CallState, rules: &Rules<'_>) -> Option<CallAnswer> {
+    let answer = |code, outcome, text: String| {
+        let (call_id, name) = (call.call.call_id.clone(), call.call.name.clone());
+        Some(CallAnswer { call_id, name, outcome, error: Some(ErrorBody::with_message(code, text.clone())), text })
+    };
+    let name = &call.call.name;
+    match &call.progress {
+        CallProgress::Finished(_) | CallProgress::Waiting(_) | CallProgress::Decided(Decision::Approve, _) => None,
+        CallProgress::Started => not_run(call, ""),
+        CallProgress::Decided(Decision::Deny, reason) => {
+            let text = reason
+                .as_ref()
+                .map_or_else(|| "The call was denied.".to_owned(), |reason| format!("The call was denied: {reason}"));
+            answer(ErrorCode::ApprovalDenied, ToolOutcome::NotRun, text)
+        }
+        CallProgress::Proposed => {
+            let Some(tool) = rules.tools.get(name).filter(|_| session.may_use(name)) else {
+                let known: Vec<&str> = rules
+                    .tools
+                    .specs()
+                    .iter()
+                    .map(|spec| spec.name.as_str())
+                    .filter(|name| session.may_use(name))
+                    .collect();
+                let text = format!(
+                    "There is no tool {name:?}. The tools are: {}.",
+                    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+                );
+                return answer(ErrorCode::ToolNotFound, ToolOutcome::NotRun, text);
+            };
+            if !call.call.arguments.as_str().starts_with('{') {
+                let text = format!(
+                    "The arguments are not a JSON object, so the tool did not run. Its schema is: {}",
+                    tool.spec().schema.as_str()
+                );
+                return answer(ErrorCode::ToolFailed, ToolOutcome::NotRun, text);
+            }
+            if rules.tools.approval(tool.as_ref()) == Approval::Deny {
+                return answer(
+                    ErrorCode::ApprovalDenied,
+                    ToolOutcome::NotRun,
+                    format!("The configuration denies the tool {name}."),
+                );
+            }
+            None
+        }
+    }
+}
+
+/// The result of a call that the turn's end leaves without one.
+fn not_run(call: &CallState, why: &str) -> Option<CallAnswer> {
+    let (outcome, text) = match call.progress {
+        CallProgress::Finished(_) => return None,
+        CallProgress::Started => (ToolOutcome::Unknown, "Outcome unknown; verify before repeating.".to_owned()),
+        CallProgress::Proposed | CallProgress::Waiting(_) | CallProgress::Decided(..) => {
+            (ToolOutcome::NotRun, format!("Not run: {why}."))
+        }
+    };
+    Some(CallAnswer { call_id: call.call.call_id.clone(), name: call.call.name.clone(), outcome, text, error: None })
+}
+
+/// What the turn has used of a budget.
+fn used(open: &OpenTurn, control: &Control, budget: Budget) -> u64 {
+    match budget {
+        Budget::Tokens => open.totals.usage.total(),
+        Budget::Steps => u64::from(open.totals.steps),
+        Budget::ToolCalls => u64::from(open.totals.tool_calls),
+        Budget::WallMs => control.elapsed_ms,
+    }
+}
+
+fn exhausted(budget: Budget, used: u64, limit: u64) -> ErrorBody {
+    let message = format!("The turn's budget of {limit} {} is used up.", budget.name());
+    ErrorBody::with_message(ErrorCode::BudgetExhausted, message)
+        .detail("budget", budget.name())
+        .detail("used", used)
+        .detail("limit", limit)
+}
+
+/// The body of a failure inside the engine's own parts.
+pub(crate) fn internal(what: &str) -> ErrorBody {
+    SessionError::Internal(what.to_owned()).body()
+}

@@ -1,0 +1,65 @@
+//! The only place that awaits the outside world. An effect owns its inputs, reports its outcomes one at
+//! a time, and is cancelled by its token, never by being dropped.
+
+mod model;
+mod tools;
+
+use std::sync::Arc;
+
+use meerkat_errors::ErrorBody;
+use tokio::{sync::mpsc, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use model::{ModelEffect, call_model};
+pub(crate) use tools::{ToolEffect, run_tools};
+
+use crate::{
+    model::{ModelAnswer, ModelError},
+    session::event::ToolFinished,
+};
+
+/// Outcomes that may wait for the actor.
+const OUTCOMES_MAX: usize = 64;
+
+/// What an effect reports.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// More of the model's text or reasoning.
+    Delta { is_reasoning: bool, text: String },
+    /// A model call failed and will be tried again.
+    Retrying { attempt: u32, wait_ms: u64, error: ModelError },
+    /// The model answered.
+    Answered(ModelAnswer),
+    /// The model failed for good, or the call was cancelled; this had come.
+    ModelFailed { error: Option<ModelError>, partial: String },
+    /// A tool says how far it is.
+    Progress { call_id: String, text: String },
+    /// A call has its result.
+    ToolDone { finished: ToolFinished, has_panicked: bool },
+    /// The effect itself failed.
+    Broken(ErrorBody),
+}
+
+/// An effect that runs.
+pub(crate) struct Effect {
+    pub(crate) outcomes: mpsc::Receiver<Outcome>,
+    pub(crate) cancel: CancellationToken,
+    pub(crate) task: JoinHandle<()>,
+}
+
+impl Effect {
+    /// Runs `work` as a task of its own, so that a panic in it is an outcome.
+    pub(crate) fn spawn<F, W>(work: F) -> Self
+    where
+        F: FnOnce(mpsc::Sender<Outcome>, CancellationToken) -> W,
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let (sender, outcomes) = mpsc::channel(OUTCOMES_MAX);
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(work(sender, cancel.clone()));
+        Self { outcomes, cancel, task }
+    }
+}
+
+/// What every effect needs of the engine.
+pub(crate) type EngineRef = Arc<super::Engine>;

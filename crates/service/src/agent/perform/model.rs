@@ -1,0 +1,259 @@
+//! One model call: bodies from blobs, the stream, its idle timeout, retries, redaction.
+//!
+//! A call is tried again only while nothing of it has become visible.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use meerkat_errors::ErrorCode;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{EngineRef, Outcome};
+use crate::{
+    agent::render::Rendered,
+    ids::SessionId,
+    model::{AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, ResolvedModel, RetryPolicy},
+    redact::StreamRedactor,
+    session::message::{Body, Message, RawJson},
+    store::StoreError,
+};
+
+/// Bytes that one answer may have; more is refused.
+const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes that the arguments of one answer may have together; they stand in an event.
+const ARGUMENTS_BYTES_MAX: usize = 128 * 1024;
+
+/// The inputs of a model call.
+pub(crate) struct ModelEffect {
+    pub(crate) engine: EngineRef,
+    pub(crate) session_id: SessionId,
+    pub(crate) model: ResolvedModel,
+    pub(crate) rendered: Rendered,
+}
+
+/// How one attempt ended.
+enum Attempt {
+    Answered(ModelAnswer),
+    Failed { error: ModelError, partial: String, is_visible: bool },
+    Cancelled { partial: String },
+}
+
+/// Calls the model until it answers, fails for good, or is cancelled.
+pub(crate) async fn call_model(effect: ModelEffect, outcomes: mpsc::Sender<Outcome>, cancel: CancellationToken) {
+    let last = tokio::select! {
+        biased;
+        () = cancel.cancelled() => Outcome::ModelFailed { error: None, partial: String::new() },
+        request = load_bodies(&effect) => match request {
+            Ok(request) => attempts(&effect, request, &outcomes, &cancel).await,
+            Err(error) => Outcome::Broken(crate::agent::decide::internal(&format!("a body could not be read: {error}"))),
+        },
+    };
+    // The actor reads until its effect ends, so nobody is gone but with the whole session.
+    drop(outcomes.send(last).await);
+}
+
+async fn attempts(
+    effect: &ModelEffect,
+    mut request: ModelRequest,
+    outcomes: &mpsc::Sender<Outcome>,
+    cancel: &CancellationToken,
+) -> Outcome {
+    let turn = &effect.engine.options.turn;
+    let policy = RetryPolicy {
+        attempts: turn.model_attempts,
+        base: Duration::from_millis(turn.retry_base_ms),
+        max: Duration::from_millis(turn.retry_max_ms),
+    };
+    loop {
+        let (error, partial, is_visible) = match attempt(effect, request.clone(), outcomes, cancel).await {
+            Attempt::Answered(answer) => return Outcome::Answered(answer),
+            Attempt::Cancelled { partial } => return Outcome::ModelFailed { error: None, partial },
+            Attempt::Failed { error, partial, is_visible } => (error, partial, is_visible),
+        };
+        request.attempt += 1;
+        let wait = policy.wait(&error, request.attempt, effect.engine.world.ids.as_ref()).filter(|_| !is_visible);
+        let Some(wait) = wait else { return Outcome::ModelFailed { error: Some(error), partial } };
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        drop(outcomes.send(Outcome::Retrying { attempt: request.attempt, wait_ms, error }).await);
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => return Outcome::ModelFailed { error: None, partial },
+            () = effect.engine.world.clock.sleep(wait) => {}
+        }
+    }
+}
+
+/// One call. Its parts are read one by one; each wait is bounded by the idle timeout.
+async fn attempt(
+    effect: &ModelEffect,
+    request: ModelRequest,
+    outcomes: &mpsc::Sender<Outcome>,
+    cancel: &CancellationToken,
+) -> Attempt {
+    let mut reader = Reader::new(effect, outcomes);
+    let started = match bounded(effect, cancel, effect.model.client.stream_response(request)).await {
+        Some(Ok(stream)) => stream,
+        Some(Err(error)) => return reader.fail(error),
+        None => return Attempt::Cancelled { partial: String::new() },
+    };
+    let mut stream: ModelStream = started;
+    loop {
+        let next = async { Ok(stream.next().await) };
+        let part = match bounded(effect, cancel, next).await {
+            None => return reader.cancel(),
+            Some(Err(error)) | Some(Ok(Some(Err(error)))) => return reader.fail(error),
+            Some(Ok(None)) => {
+                return reader.fail(ModelError::new(
+                    ErrorCode::ModelStreamIncomplete,
+                    "The model's answer ended before its end.",
+                ));
+            }
+            Some(Ok(Some(Ok(part)))) => part,
+        };
+        match part {
+            ModelPart::Text(text) => reader.push(false, &text).await,
+            ModelPart::Reasoning(text) => reader.push(true, &text).await,
+            ModelPart::End(answer) => {
+                reader.flush().await;
+                return reader.end(answer);
+            }
+        }
+        if reader.bytes > ANSWER_BYTES_MAX {
+            return reader.fail(too_large(ANSWER_BYTES_MAX));
+        }
+    }
+}
+
+/// Waits for `work` until the idle timeout; `None` where the call was cancelled.
+async fn bounded<T>(
+    effect: &ModelEffect,
+    cancel: &CancellationToken,
+    work: impl Future<Output = Result<T, ModelError>>,
+) -> Option<Result<T, ModelError>> {
+    let idle_ms = effect.engine.options.turn.model_idle_timeout_ms;
+    tokio::select! {
+        biased;
+        () = cancel.cancelled() => None,
+        done = work => Some(done),
+        () = effect.engine.world.clock.sleep(Duration::from_millis(idle_ms)) => {
+            let message = format!("The model sent nothing for {idle_ms} ms (turn.model_idle_timeout_ms).");
+            Some(Err(ModelError::new(ErrorCode::ModelTimeout, message)))
+        }
+    }
+}
+
+fn too_large(limit: usize) -> ModelError {
+    ModelError::new(ErrorCode::ModelRejected, format!("The model's answer passed {limit} bytes and was refused."))
+}
+
+/// What has come of an answer, with secrets replaced before anybody sees it.
+struct Reader<'a> {
+    effect: &'a ModelEffect,
+    outcomes: &'a mpsc::Sender<Outcome>,
+    redactor: StreamRedactor,
+    is_reasoning: bool,
+    partial: String,
+    bytes: usize,
+    is_visible: bool,
+}
+
+impl<'a> Reader<'a> {
+    fn new(effect: &'a ModelEffect, outcomes: &'a mpsc::Sender<Outcome>) -> Self {
+        let redactor = effect.engine.secrets.stream();
+        Self { effect, outcomes, redactor, is_reasoning: false, partial: String::new(), bytes: 0, is_visible: false }
+    }
+
+    async fn push(&mut self, is_reasoning: bool, text: &str) {
+        self.bytes += text.len();
+        if is_reasoning != self.is_reasoning {
+            self.flush().await;
+            self.is_reasoning = is_reasoning;
+        }
+        let shown = self.redactor.push(text).into_owned();
+        self.show(shown).await;
+    }
+
+    async fn flush(&mut self) {
+        let rest = self.redactor.finish();
+        self.show(rest).await;
+    }
+
+    async fn show(&mut self, text: String) {
+        if text.is_empty() {
+            return;
+        }
+        self.is_visible = true;
+        if !self.is_reasoning {
+            self.partial.push_str(&text);
+        }
+        drop(self.outcomes.send(Outcome::Delta { is_reasoning: self.is_reasoning, text }).await);
+    }
+
+    fn fail(self, error: ModelError) -> Attempt {
+        let message = self.effect.engine.secrets.replace(&error.message).into_owned();
+        Attempt::Failed { error: ModelError { message, ..error }, partial: self.partial, is_visible: self.is_visible }
+    }
+
+    fn cancel(self) -> Attempt {
+        Attempt::Cancelled { partial: self.partial }
+    }
+
+    fn end(self, mut answer: ModelAnswer) -> Attempt {
+        let secrets = &self.effect.engine.secrets;
+        let mut arguments_bytes = 0;
+        for block in &mut answer.blocks {
+            match block {
+                AnswerBlock::Text(text) | AnswerBlock::Reasoning { text, .. } => {
+                    *text = secrets.replace(text).into_owned()
+                }
+                AnswerBlock::ToolCall(call) => {
+                    arguments_bytes += call.arguments.as_str().len();
+                    // Replacing within JSON keeps it JSON: a secret stands inside a string, and so does its replacement.
+                    if let Ok(arguments) = RawJson::parse(&secrets.replace(call.arguments.as_str())) {
+                        call.arguments = arguments;
+                    }
+                }
+            }
+        }
+        if arguments_bytes > ARGUMENTS_BYTES_MAX {
+            return self.fail(too_large(ARGUMENTS_BYTES_MAX));
+        }
+        Attempt::Answered(answer)
+    }
+}
+
+/// Reads what stands in blobs, so that a client gets whole texts.
+async fn load_bodies(effect: &ModelEffect) -> Result<ModelRequest, StoreError> {
+    let mut request = effect.rendered.request.clone();
+    if let Some(system) = &effect.rendered.system {
+        request.system = Some(load(effect, system).await?.into());
+    }
+    for message in &mut request.messages {
+        let content = match message.as_ref() {
+            Message::User { content } | Message::Assistant { content } | Message::System { content } => content,
+            Message::BlockAssistant { .. } | Message::ToolResults { .. } => continue,
+        };
+        if matches!(content, Body::Blob(_)) {
+            let content = Body::Inline(load(effect, content).await?);
+            *message = match message.as_ref() {
+                Message::User { .. } => Message::User { content },
+                _ => Message::Assistant { content },
+            }
+            .into();
+        }
+    }
+    Ok(request)
+}
+
+async fn load(effect: &ModelEffect, body: &Body) -> Result<String, StoreError> {
+    match body {
+        Body::Inline(text) => Ok(text.clone()),
+        Body::Blob(blob) => {
+            let bytes = usize::try_from(blob.bytes).unwrap_or(usize::MAX);
+            let read = effect.engine.blobs.read(effect.session_id, &blob.blob, 0, bytes).await?;
+            let read = read.ok_or_else(|| StoreError::Failed(format!("blob {} is gone", blob.blob)))?;
+            String::from_utf8(read.to_vec()).map_err(|error| StoreError::Failed(error.to_string()))
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! A group of tool calls: each in a task of its own, bounded in time and output, results in call order.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{StreamExt as _, stream::FuturesOrdered};
+use meerkat_errors::{ErrorBody, ErrorCode};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{EngineRef, Outcome};
+use crate::{
+    ids::{SessionId, TurnNumber},
+    session::{
+        event::{ToolFinished, ToolOutcome},
+        message::{Body, ToolCall},
+    },
+    tool::{Invocation, OutputLimits, OutputSink, Tool, ToolError},
+};
+
+/// Progress messages that may wait; more are dropped.
+const PROGRESS_MAX: usize = 16;
+
+/// The inputs of a group of calls.
+pub(crate) struct ToolEffect {
+    pub(crate) engine: EngineRef,
+    pub(crate) session_id: SessionId,
+    pub(crate) turn: TurnNumber,
+    pub(crate) calls: Vec<ToolCall>,
+}
+
+/// Runs the calls together and reports their results in call order.
+pub(crate) async fn run_tools(effect: ToolEffect, outcomes: mpsc::Sender<Outcome>, cancel: CancellationToken) {
+    let (progress, mut said) = mpsc::channel::<(String, String)>(PROGRESS_MAX);
+    let effect = Arc::new(effect);
+    let mut running: FuturesOrdered<_> = effect
+        .calls
+        .iter()
+        .map(|call| run_one(effect.clone(), call.clone(), progress.clone(), cancel.clone()))
+        .collect();
+    drop(progress);
+    loop {
+        tokio::select! {
+            biased;
+            Some((call_id, text)) = said.recv() => drop(outcomes.send(Outcome::Progress { call_id, text }).await),
+            done = running.next() => match done {
+                Some((finished, has_panicked)) => drop(outcomes.send(Outcome::ToolDone { finished, has_panicked }).await),
+                None => return,
+            },
+        }
+    }
+}
+
+async fn run_one(
+    effect: Arc<ToolEffect>,
+    call: ToolCall,
+    progress: mpsc::Sender<(String, String)>,
+    cancel: CancellationToken,
+) -> (ToolFinished, bool) {
+    let clock = effect.engine.world.clock.clone();
+    let started = clock.elapsed();
+    let Some(tool) = effect.engine.tools.get(&call.name).cloned() else {
+        let error = ErrorBody::new(ErrorCode::ToolNotFound);
+        return (finished(&call, ToolOutcome::NotRun, "There is no such tool.".into(), Some(error), 0), false);
+    };
+    let (outcome, output, error, has_panicked) = run_bounded(&effect, tool, &call, progress, cancel).await;
+    let duration_ms = u64::try_from(clock.elapsed().saturating_sub(started).as_millis()).unwrap_or(u64::MAX);
+    let duration_ms = if effect.engine.world.is_frozen { 0 } else { duration_ms };
+    (finished(&call, outcome, output, error, duration_ms), has_panicked)
+}
+
+fn finished(
+    call: &ToolCall,
+    outcome: ToolOutcome,
+    output: Body,
+    error: Option<ErrorBody>,
+    duration_ms: u64,
+) -> ToolFinished {
+    ToolFinished { call_id: call.call_id.clone(), name: call.name.clone(), outcome, output, error, duration_ms }
+}
+
+/// How a bounded run ended.
+enum Ended {
+    Returned(Result<Result<(), ToolError>, tokio::task::JoinError>),
+    Cancelled,
+    TimedOut,
+}
+
+async fn run_bounded(
+    effect: &ToolEffect,
+    tool: Arc<dyn Tool>,
+    call: &ToolCall,
+    progress: mpsc::Sender<(String, String)>,
+    cancel: CancellationToken,
+) -> (ToolOutcome, Body, Option<ErrorBody>, bool) {
+    let options = &effect.engine.options.tools;
+    let limits = OutputLimits {
+        inline_bytes: options.inline_bytes,
+        hard_cap_bytes: options.max_output_bytes,
+        ..OutputLimits::default()
+    };
+    let (text_sender, mut texts) = mpsc::channel(PROGRESS_MAX);
+    let sink = OutputSink::new(
+        limits,
+        effect.engine.blobs.clone(),
+        effect.session_id,
+        effect.engine.secrets.stream(),
+        text_sender,
+    );
+    let sink = Arc::new(sink);
+    let stop = cancel.child_token();
+    let invocation = Invocation {
+        session_id: effect.session_id,
+        turn: effect.turn,
+        call_id: call.call_id.clone(),
+        arguments: call.arguments.clone(),
+        cancel: stop.clone(),
+    };
+    let mut task = {
+        let (tool, sink) = (tool.clone(), sink.clone());
+        tokio::spawn(async move { tool.call(invocation, &sink).await })
+    };
+    let clock = &effect.engine.world.clock;
+    let mut deadline = clock.sleep(Duration::from_millis(options.timeout_ms));
+    let mut ended = loop {
+        tokio::select! {
+            biased;
+            Some(text) = texts.recv() => {
+                // Progress is shown in passing: where the actor does not keep up it is dropped.
+                drop(progress.try_send((call.call_id.clone(), effect.engine.secrets.replace(&text).into_owned())));
+            }
+            done = &mut task => break Ended::Returned(done),
+            () = cancel.cancelled() => break Ended::Cancelled,
+            () = &mut deadline => break Ended::TimedOut,
+        }
+    };
+    let timed_out = matches!(ended, Ended::TimedOut);
+    if !matches!(ended, Ended::Returned(_)) {
+        stop.cancel();
+        tokio::select! {
+            biased;
+            done = &mut task => ended = Ended::Returned(done),
+            () = clock.sleep(Duration::from_millis(options.grace_ms)) => task.abort(),
+        }
+    }
+    let output = sink.finish().await;
+    match ended {
+        Ended::Returned(Ok(Ok(()))) => match output {
+            Ok(body) => (ToolOutcome::Succeeded, body, None, false),
+            Err(error) => failed(ErrorCode::ToolFailed, &error.to_string()),
+        },
+        Ended::Returned(Ok(Err(error))) => tool_error(tool.as_ref(), &error, timed_out, options.timeout_ms),
+        Ended::Returned(Err(_)) => {
+            let text = "The tool panicked; its outcome is unknown.";
+            (ToolOutcome::Unknown, text.into(), Some(crate::agent::decide::internal("a tool panicked")), true)
+        }
+        Ended::Cancelled | Ended::TimedOut => {
+            let text = "Outcome unknown; verify before repeating. The tool did not stop when it was asked to.";
+            (ToolOutcome::Unknown, text.into(), Some(ErrorBody::with_message(ErrorCode::ToolFailed, text)), false)
+        }
+    }
+}
+
+fn failed(code: ErrorCode, text: &str) -> (ToolOutcome, Body, Option<ErrorBody>, bool) {
+    (ToolOutcome::Failed, text.into(), Some(ErrorBody::with_message(code, text)), false)
+}
+
+fn tool_error(
+    tool: &dyn Tool,
+    error: &ToolError,
+    timed_out: bool,
+    timeout_ms: u64,
+) -> (ToolOutcome, Body, Option<ErrorBody>, bool) {
+    let spec = tool.spec();
+    match error {
+        ToolError::Arguments(why) => {
+            let text = format!(
+                "The arguments do not fit, so the tool did not run: {why}. Its schema is: {}",
+                spec.schema.as_str()
+            );
+            let (_, body, error, _) = failed(ErrorCode::ToolFailed, &text);
+            (ToolOutcome::NotRun, body, error, false)
+        }
+        ToolError::Cancelled if timed_out => {
+            failed(ErrorCode::ToolFailed, &format!("The tool was stopped after {timeout_ms} ms (tools.timeout_ms)."))
+        }
+        ToolError::Failed(_) | ToolError::Cancelled | ToolError::OutputTooLarge { .. } => {
+            failed(ErrorCode::ToolFailed, &error.to_string())
+        }
+    }
+}

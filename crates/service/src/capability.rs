@@ -1,0 +1,129 @@
+//! What this build and this configuration can do, and the one function that says what is missing.
+//!
+//! No other file turns an absent capability into an error.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::SessionError;
+
+/// An optional part of the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Capability {
+    /// Sessions outlive their process.
+    SessionStore,
+    /// What was said can be searched.
+    MemoryStore,
+    /// Long contexts are compacted.
+    SessionCompaction,
+}
+
+/// Whether a capability is there, and if not, why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It is there.
+    Present,
+    /// The build has it; the configuration switched it off.
+    SwitchedOff,
+    /// The build lacks it.
+    NotBuilt,
+}
+
+/// The capabilities of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    session_store: Presence,
+    memory_store: Presence,
+    session_compaction: Presence,
+}
+
+impl Capabilities {
+    /// What this build has. Each capability joins with the work that brings its enabled side.
+    #[must_use]
+    pub const fn compiled() -> Self {
+        Self {
+            session_store: Presence::NotBuilt,
+            memory_store: Presence::NotBuilt,
+            session_compaction: Presence::NotBuilt,
+        }
+    }
+
+    /// The same with persistence switched off, if it was there.
+    #[must_use]
+    pub const fn without_store(mut self) -> Self {
+        if matches!(self.session_store, Presence::Present) {
+            self.session_store = Presence::SwitchedOff;
+        }
+        self
+    }
+
+    /// Whether the capability is there.
+    #[must_use]
+    pub const fn presence(&self, capability: Capability) -> Presence {
+        match capability {
+            Capability::SessionStore => self.session_store,
+            Capability::MemoryStore => self.memory_store,
+            Capability::SessionCompaction => self.session_compaction,
+        }
+    }
+
+    /// Asks for a capability.
+    ///
+    /// # Errors
+    /// The capability's code where it is absent.
+    pub const fn require(&self, capability: Capability) -> Result<(), SessionError> {
+        let configured = match self.presence(capability) {
+            Presence::Present => return Ok(()),
+            Presence::SwitchedOff => true,
+            Presence::NotBuilt => false,
+        };
+        Err(match capability {
+            Capability::SessionStore => SessionError::PersistenceDisabled { configured },
+            Capability::MemoryStore => SessionError::MemoryDisabled,
+            Capability::SessionCompaction => SessionError::CompactionDisabled,
+        })
+    }
+
+    /// What `capabilities` answers. A capability that is switched off counts as absent, but not for the build's name.
+    #[must_use]
+    pub fn view(&self) -> CapabilitiesView {
+        let has = |capability| self.presence(capability) == Presence::Present;
+        let built = |capability| self.presence(capability) != Presence::NotBuilt;
+        let build = match (
+            built(Capability::SessionStore),
+            built(Capability::MemoryStore),
+            built(Capability::SessionCompaction),
+        ) {
+            (false, false, false) => "A",
+            (true, false, false) => "B",
+            (false, true, false) => "C",
+            (false, false, true) => "D",
+            (true, true, false) => "E",
+            (true, true, true) => "F",
+            (true, false, true) => "BD",
+            (false, true, true) => "CD",
+        };
+        CapabilitiesView {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: build.to_owned(),
+            session_store: has(Capability::SessionStore),
+            memory_store: has(Capability::MemoryStore),
+            session_compaction: has(Capability::SessionCompaction),
+        }
+    }
+}
+
+/// The answer of `capabilities`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CapabilitiesView {
+    /// The version of meerkat.
+    pub version: String,
+    /// The build: one of A to F, BD, CD.
+    pub build: String,
+    /// Whether sessions outlive their process.
+    pub session_store: bool,
+    /// Whether what was said can be searched.
+    pub memory_store: bool,
+    /// Whether long contexts are compacted.
+    pub session_compaction: bool,
+}

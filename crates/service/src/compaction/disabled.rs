@@ -1,0 +1,16 @@
+//! Compaction where the build lacks `session-compaction`: every request for it is answered with its code.
+
+use super::{CompactionConfig, SharedCompactor};
+use crate::{
+    SessionError,
+    capability::{Capabilities, Capability},
+};
+
+/// The default compactor.
+///
+/// # Errors
+/// `SESSION_COMPACTION_DISABLED`.
+pub fn default_compactor(_: CompactionConfig) -> Result<SharedCompactor, SessionError> {
+    Capabilities::compiled().require(Capability::SessionCompaction)?;
+    Err(SessionError::CompactionDisabled)
+}

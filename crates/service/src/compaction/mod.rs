@@ -1,0 +1,117 @@
+//! The contract of context compaction: when to compact, and how the context is rebuilt.
+//!
+//! The contract is always compiled; what keeps it stands behind the capability `session-compaction`.
+
+mod disabled;
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use disabled::default_compactor;
+
+use crate::session::message::Message;
+
+/// What is known when a compactor decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompactionContext {
+    /// Input tokens of the last model call.
+    pub last_input_tokens: u64,
+    /// Messages of the live context.
+    pub message_count: usize,
+    /// Estimated tokens of the live context.
+    pub estimated_history_tokens: u64,
+    /// The turn of the last compaction.
+    pub last_compaction_turn: Option<u32>,
+    /// The current turn, from 0.
+    pub current_turn: u32,
+    /// Estimated tokens of the next request, tool schemas included.
+    pub request_tokens: u64,
+    /// Bytes of the next request.
+    pub request_bytes: u64,
+    /// The model's window.
+    pub window_tokens: u64,
+    /// Steps of this turn since the last compaction.
+    pub steps_since_compaction: u32,
+    /// Whether a turn is open.
+    pub in_turn: bool,
+}
+
+/// A rebuilt context.
+#[derive(Clone, Debug)]
+pub struct CompactionResult {
+    /// The new context.
+    pub messages: Vec<Message>,
+    /// What left it, in the order in which it was said.
+    pub discarded: Vec<Message>,
+}
+
+/// How the default compactor decides and rebuilds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CompactionConfig {
+    /// Tokens at which it compacts.
+    pub auto_compact_threshold: u64,
+    /// Recent turns that stay whole.
+    pub recent_turn_budget: usize,
+    /// Tokens that a summary may have.
+    pub max_summary_tokens: u32,
+    /// Turns between two compactions at least.
+    pub min_turns_between_compactions: u32,
+}
+
+impl Default for CompactionConfig {
+    fn default() -> Self {
+        Self {
+            auto_compact_threshold: 100_000,
+            recent_turn_budget: 4,
+            max_summary_tokens: 4096,
+            min_turns_between_compactions: 3,
+        }
+    }
+}
+
+/// Decides when to compact, and rebuilds the context from a summary.
+pub trait Compactor: Send + Sync {
+    /// Whether to compact now.
+    fn should_compact(&self, context: &CompactionContext) -> bool;
+
+    /// What the model is asked for.
+    fn compaction_prompt(&self) -> &str;
+
+    /// Tokens that the summary may have.
+    fn max_summary_tokens(&self) -> u32;
+
+    /// Rebuilds the context. The system message, if there is one, stands first in `messages` and stays as it is.
+    fn rebuild_history(&self, messages: &[Message], summary: &str) -> CompactionResult;
+}
+
+/// A compactor that can be shared.
+pub type SharedCompactor = Arc<dyn Compactor>;
+
+/// Estimates tokens from the JSON's length: bytes / 4.
+#[must_use]
+pub fn estimate_tokens(messages: &[Message]) -> u64 {
+    messages.iter().map(json_bytes).sum::<u64>() / 4
+}
+
+/// The length of a message as JSON, counted without writing it anywhere.
+pub(crate) fn json_bytes(message: &Message) -> u64 {
+    struct Count(u64);
+
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len() as u64;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut count = Count(0);
+    // The specification's estimate of what cannot be written is 0.
+    serde_json::to_writer(&mut count, message).map_or(0, |()| count.0)
+}

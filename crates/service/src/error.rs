@@ -1,0 +1,230 @@
+//! [`SessionError`]: everything that an operation can answer instead of its answer.
+//!
+//! Branch on [`SessionError::code`]; `Display` is for people and never prints a source.
+
+use meerkat_errors::{ErrorBody, ErrorCode};
+
+use crate::{
+    ids::{Seq, SessionId, TurnNumber},
+    model::ModelError,
+};
+
+/// Why an operation was refused or failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// The operation needs `session-store`, which is not built in or is switched off.
+    #[error("{}", if *.configured { CONFIGURED_OFF } else { ErrorCode::SessionPersistenceDisabled.message() })]
+    PersistenceDisabled {
+        /// Whether the build has it and the configuration switched it off.
+        configured: bool,
+    },
+    /// Compaction was asked for where it is absent.
+    #[error("{}", ErrorCode::SessionCompactionDisabled.message())]
+    CompactionDisabled,
+    /// The operation needs `memory-store`.
+    #[error("{}", ErrorCode::MemoryStoreDisabled.message())]
+    MemoryDisabled,
+    /// No such session.
+    #[error("No session {0} is known here.")]
+    NotFound(SessionId),
+    /// The session runs something that excludes the request.
+    #[error("The session is running turn {turn}; wait for it, interrupt it, or use the policy queue or interrupt.")]
+    Busy {
+        /// The turn that runs.
+        turn: TurnNumber,
+    },
+    /// An interrupt found nothing to interrupt.
+    #[error("The session is not running {}.", .turn.map_or_else(|| "a turn".to_owned(), |turn| format!("turn {turn}")))]
+    NotRunning {
+        /// The turn that the interrupt named.
+        turn: Option<TurnNumber>,
+    },
+    /// The service holds as much as it may.
+    #[error(
+        "The service is at its limit of {limit} {what}; end sessions, wait for idle ones to leave, or raise the limit."
+    )]
+    Limit {
+        /// What is limited: `sessions` or `bytes`.
+        what: &'static str,
+        /// The limit.
+        limit: u64,
+    },
+    /// The session can be read, but no longer written.
+    #[error("Session {0} is damaged; it can be read, but not changed.")]
+    Corrupted(SessionId),
+    /// The turn was interrupted, or left the queue unstarted.
+    #[error("Turn {turn} was interrupted.")]
+    Interrupted {
+        /// The turn.
+        turn: TurnNumber,
+    },
+    /// The queue is full.
+    #[error("The session's queue holds {limit} turns already.")]
+    QueueFull {
+        /// How many turns it may hold.
+        limit: usize,
+    },
+    /// The same key or decision came with another content.
+    #[error("The same {what} was used with another request; use a new one.")]
+    IdempotencyConflict {
+        /// `idempotency_key` or `approval`.
+        what: &'static str,
+    },
+    /// The request is not valid.
+    #[error("{field}: {message}")]
+    InvalidRequest {
+        /// The field at fault, or the part of the request.
+        field: String,
+        /// What is wrong, and what is allowed.
+        message: String,
+    },
+    /// No such operation.
+    #[error("There is no operation {0:?}.")]
+    UnknownOperation(String),
+    /// The session has no such thing.
+    #[error("The session has no such {0}.")]
+    ItemNotFound(&'static str),
+    /// The configuration is not valid.
+    #[error("{key}: {message}")]
+    ConfigInvalid {
+        /// The key or file at fault.
+        key: String,
+        /// What is wrong, and what is allowed.
+        message: String,
+    },
+    /// Something is over its size limit.
+    #[error("The {what} has {bytes} bytes; at most {limit} are allowed.")]
+    PayloadTooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// Its size in bytes.
+        bytes: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// The cursor lies beyond the last event.
+    #[error("The cursor lies beyond the last event, {last_seq}; use a seq from {oldest_seq} to {last_seq}.")]
+    CursorOutOfRange {
+        /// The oldest seq that can still be read.
+        oldest_seq: Seq,
+        /// The last seq.
+        last_seq: Seq,
+    },
+    /// A write failed; whether it happened is unknown.
+    #[error("The store failed, and whether the change happened is unknown; ask again with the same idempotency key.")]
+    StoreFailed,
+    /// The service is ending.
+    #[error("The service is shutting down.")]
+    ShuttingDown,
+    /// The model is unknown or lacks its key.
+    #[error("{}", model_not_configured(.model, *.variable))]
+    ModelNotConfigured {
+        /// The model that was named.
+        model: String,
+        /// The environment variable that its key comes from.
+        variable: Option<&'static str>,
+    },
+    /// The model's vendor failed.
+    #[error("{0}")]
+    Model(ModelError),
+    /// A tool that was named is not there.
+    #[error("There is no tool {0:?}; `tools` names the tools that the session may use.")]
+    ToolNotFound(String),
+    /// A fault of meerkat's own.
+    #[error("An internal error occurred: {0}")]
+    Internal(String),
+}
+
+/// The text where the configuration, not the build, switched persistence off.
+const CONFIGURED_OFF: &str = "Session persistence is disabled (store.enabled = false).";
+
+fn model_not_configured(model: &str, variable: Option<&str>) -> String {
+    match variable {
+        Some(variable) => format!("The model {model:?} needs a key: set {variable}."),
+        None => {
+            format!("The model {model:?} is not known; see `meerkat config show` for the models that are configured.")
+        }
+    }
+}
+
+impl SessionError {
+    /// An `INVALID_REQUEST` for one field.
+    pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::InvalidRequest { field: field.into(), message: message.into() }
+    }
+
+    /// The stable code.
+    #[must_use]
+    pub const fn code(&self) -> ErrorCode {
+        match self {
+            Self::PersistenceDisabled { .. } => ErrorCode::SessionPersistenceDisabled,
+            Self::CompactionDisabled => ErrorCode::SessionCompactionDisabled,
+            Self::MemoryDisabled => ErrorCode::MemoryStoreDisabled,
+            Self::NotFound(_) => ErrorCode::SessionNotFound,
+            Self::Busy { .. } => ErrorCode::SessionBusy,
+            Self::NotRunning { .. } => ErrorCode::SessionNotRunning,
+            Self::Limit { .. } => ErrorCode::SessionLimit,
+            Self::Corrupted(_) => ErrorCode::SessionCorrupted,
+            Self::Interrupted { .. } => ErrorCode::TurnInterrupted,
+            Self::QueueFull { .. } => ErrorCode::QueueFull,
+            Self::IdempotencyConflict { .. } => ErrorCode::IdempotencyConflict,
+            Self::InvalidRequest { .. } => ErrorCode::InvalidRequest,
+            Self::UnknownOperation(_) => ErrorCode::UnknownOperation,
+            Self::ItemNotFound(_) => ErrorCode::ItemNotFound,
+            Self::ConfigInvalid { .. } => ErrorCode::ConfigInvalid,
+            Self::PayloadTooLarge { .. } => ErrorCode::PayloadTooLarge,
+            Self::CursorOutOfRange { .. } => ErrorCode::CursorOutOfRange,
+            Self::StoreFailed => ErrorCode::StoreFailed,
+            Self::ShuttingDown => ErrorCode::ShuttingDown,
+            Self::ModelNotConfigured { .. } => ErrorCode::ModelNotConfigured,
+            Self::Model(error) => error.code,
+            Self::ToolNotFound(_) => ErrorCode::ToolNotFound,
+            Self::Internal(_) => ErrorCode::Internal,
+        }
+    }
+
+    /// The body that every surface sends.
+    #[must_use]
+    pub fn body(&self) -> ErrorBody {
+        let body = ErrorBody::with_message(self.code(), self.to_string());
+        match self {
+            Self::PersistenceDisabled { configured: true } => body.detail("reason", "configured"),
+            Self::NotFound(id) | Self::Corrupted(id) => body.detail("session_id", id.to_string()),
+            Self::Busy { turn } | Self::Interrupted { turn } | Self::NotRunning { turn: Some(turn) } => {
+                body.detail("turn", *turn)
+            }
+            Self::Limit { what, limit } => body.detail("what", *what).detail("limit", *limit),
+            Self::QueueFull { limit } => body.detail("limit", *limit),
+            Self::IdempotencyConflict { what } => body.detail("what", *what),
+            Self::InvalidRequest { field, .. } => body.detail("field", field.clone()),
+            Self::UnknownOperation(name) => body.detail("operation", name.clone()),
+            Self::ItemNotFound(what) => body.detail("what", *what),
+            Self::ConfigInvalid { key, .. } => body.detail("key", key.clone()),
+            Self::PayloadTooLarge { what, bytes, limit } => {
+                body.detail("what", *what).detail("bytes", *bytes).detail("limit", *limit)
+            }
+            Self::CursorOutOfRange { oldest_seq, last_seq } => {
+                body.detail("oldest_seq", *oldest_seq).detail("last_seq", *last_seq)
+            }
+            Self::ModelNotConfigured { model, variable } => {
+                body.detail("model", model.clone()).detail("variable", *variable)
+            }
+            Self::Model(error) => error.body(),
+            Self::ToolNotFound(name) => body.detail("tool", name.clone()),
+            Self::PersistenceDisabled { configured: false }
+            | Self::CompactionDisabled
+            | Self::MemoryDisabled
+            | Self::NotRunning { turn: None }
+            | Self::StoreFailed
+            | Self::ShuttingDown
+            | Self::Internal(_) => body,
+        }
+    }
+}
+
+impl From<ModelError> for SessionError {
+    fn from(error: ModelError) -> Self {
+        Self::Model(error)
+    }
+}

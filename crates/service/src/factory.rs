@@ -1,0 +1,201 @@
+//! The SDK's front door: say what you have, get the service for it.
+
+use std::{path::PathBuf, sync::Arc};
+
+use crate::{
+    SessionError,
+    agent::Engine,
+    capability::Capabilities,
+    clock::World,
+    compaction::{CompactionConfig, SharedCompactor, default_compactor},
+    model::{
+        ModelClient, ModelResolver, StaticModels,
+        scripted::{ScriptedModel, tools::test_tools},
+    },
+    options::EngineOptions,
+    redact::Secrets,
+    runtime::ephemeral::EphemeralSessionService,
+    service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
+    store::{MemoryBlobStore, MemoryEventStore, MemoryUse, open_stores},
+    tool::{Tool, ToolRegistry},
+};
+
+/// The scripted model's window where nothing else is said.
+const SCRIPTED_WINDOW_TOKENS: u64 = 100_000;
+
+/// What an agent is made of. Everything has a default: an empty config runs the scripted model in memory.
+#[derive(Default)]
+pub struct AgentBuildConfig {
+    models: Option<Arc<dyn ModelResolver>>,
+    tools: Vec<Arc<dyn Tool>>,
+    options: EngineOptions,
+    secrets: Vec<secrecy::SecretString>,
+    store: Option<PathBuf>,
+    is_store_enabled: Option<bool>,
+    compaction: Option<CompactionConfig>,
+    compactor: Option<SharedCompactor>,
+    world: Option<World>,
+}
+
+impl AgentBuildConfig {
+    /// A config with everything at its default.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One model, which answers every session that names no other.
+    #[must_use]
+    pub fn model(self, name: &str, client: Arc<dyn ModelClient>, window_tokens: u64) -> Self {
+        self.models(Arc::new(StaticModels::new(name, client, window_tokens)))
+    }
+
+    /// Models by name.
+    #[must_use]
+    pub fn models(mut self, models: Arc<dyn ModelResolver>) -> Self {
+        self.models = Some(models);
+        self
+    }
+
+    /// Another tool.
+    #[must_use]
+    pub fn tool(mut self, tool: Arc<dyn Tool>) -> Self {
+        self.tools.push(tool);
+        self
+    }
+
+    /// The engine's options.
+    #[must_use]
+    pub fn options(mut self, options: EngineOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// A value that is replaced wherever it would stand in an event.
+    #[must_use]
+    pub fn secret(mut self, value: secrecy::SecretString) -> Self {
+        self.secrets.push(value);
+        self
+    }
+
+    /// The data directory. Needs the capability `session-store`.
+    #[must_use]
+    pub fn store(mut self, data_dir: PathBuf) -> Self {
+        self.store = Some(data_dir);
+        self
+    }
+
+    /// Switches persistence off where the build has it.
+    #[must_use]
+    pub const fn ephemeral(mut self) -> Self {
+        self.is_store_enabled = Some(false);
+        self
+    }
+
+    /// Compacts long contexts. Needs the capability `session-compaction`: without it every session and turn is
+    /// refused with `SESSION_COMPACTION_DISABLED`.
+    #[must_use]
+    pub const fn compaction(mut self, config: CompactionConfig) -> Self {
+        self.compaction = Some(config);
+        self
+    }
+
+    /// A compactor of your own. Needs the capability `session-compaction`, as [`Self::compaction`] does.
+    #[must_use]
+    pub fn compactor(mut self, compactor: SharedCompactor) -> Self {
+        self.compactor = Some(compactor);
+        self
+    }
+
+    /// Time and ids other than the system's.
+    #[must_use]
+    pub fn world(mut self, world: World) -> Self {
+        self.world = Some(world);
+        self
+    }
+
+    /// Makes the service that the capabilities and this config call for.
+    ///
+    /// # Errors
+    /// Where a tool is not allowed, or the data directory cannot be opened.
+    pub fn build(self) -> Result<Agent, SessionError> {
+        let mut capabilities = Capabilities::compiled();
+        match (self.is_store_enabled, self.store) {
+            (Some(false), _) => capabilities = capabilities.without_store(),
+            (_, Some(data_dir)) => {
+                open_stores(&data_dir)?;
+            }
+            (_, None) => {}
+        }
+        // A config that asks for compaction where there is none is answered by each operation, not here.
+        let is_compaction_configured = self.compaction.is_some() || self.compactor.is_some();
+        if let Some(config) = self.compaction
+            && capabilities.require(crate::capability::Capability::SessionCompaction).is_ok()
+        {
+            default_compactor(config)?;
+        }
+        let held = Arc::new(MemoryUse::default());
+        let events = Arc::new(MemoryEventStore::new(self.options.ephemeral.session_event_bytes, held.clone()));
+        let blobs = Arc::new(MemoryBlobStore::new(held.clone()));
+        let scripted = || -> Arc<dyn ModelResolver> {
+            Arc::new(StaticModels::new("scripted", Arc::new(ScriptedModel), SCRIPTED_WINDOW_TOKENS))
+        };
+        let world = self.world.unwrap_or_else(World::system);
+        let mut tools = self.tools;
+        if let Some(dir) = &self.options.tools.test_dir {
+            tools.extend(test_tools(dir.clone(), world.clock.clone()));
+        }
+        let engine = Engine {
+            world,
+            tools: ToolRegistry::new(tools, self.options.tools.approval.clone())?,
+            options: self.options,
+            models: self.models.unwrap_or_else(scripted),
+            secrets: Secrets::new(self.secrets),
+            events: events.clone(),
+            blobs: blobs.clone(),
+            capabilities,
+            is_compaction_configured,
+        };
+        Ok(Agent { service: Arc::new(EphemeralSessionService::new(events, blobs, held, engine)) })
+    }
+}
+
+/// A service, ready to run sessions.
+///
+/// ```
+/// # use meerkat_service::{AgentBuildConfig, SessionError};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), SessionError> {
+/// let agent = AgentBuildConfig::new().build()?;
+/// let session = agent.create_session().await?;
+/// let result = agent.turn(&session, "@say Hello there.").await?;
+/// assert_eq!(result.text, "Hello there.");
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Agent {
+    service: Arc<dyn SessionService>,
+}
+
+impl Agent {
+    /// The service: every operation.
+    #[must_use]
+    pub fn service(&self) -> &Arc<dyn SessionService> {
+        &self.service
+    }
+
+    /// Makes a session with everything at its default.
+    ///
+    /// # Errors
+    /// As `create_session` of the service.
+    pub async fn create_session(&self) -> Result<SessionCreated, SessionError> {
+        self.service.create_session(CreateSession::default()).await
+    }
+
+    /// Runs a turn and waits for its end.
+    ///
+    /// # Errors
+    /// As `start_turn` of the service.
+    pub async fn turn(&self, session: &SessionCreated, prompt: &str) -> Result<TurnResult, SessionError> {
+        self.service.start_turn(StartTurn::new(session.session_id, prompt)).await
+    }
+}

@@ -1,0 +1,78 @@
+//! The typed names of sessions, turns, calls and blobs, parsed once at the edge.
+//!
+//! A path or a key is only ever built from one of these, never from a caller's text.
+
+use std::{fmt, str::FromStr};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use uuid::Uuid;
+
+use crate::SessionError;
+
+/// A turn's number within its session, from 0, given when the turn is accepted.
+pub type TurnNumber = u32;
+
+/// An event's place in its session's journal, from 1, without gaps, never reused.
+pub type Seq = u64;
+
+/// A session's name: a UUIDv7 that the server mints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(Uuid);
+
+impl SessionId {
+    /// Takes a UUID as an id. Servers mint ids with [`crate::IdSource`].
+    #[must_use]
+    pub const fn from_uuid(uuid: Uuid) -> Self {
+        Self(uuid)
+    }
+
+    /// The UUID.
+    #[must_use]
+    pub const fn as_uuid(&self) -> &Uuid {
+        &self.0
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_hyphenated().fmt(f)
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = SessionError;
+
+    /// Reads the hyphenated form and no other, so that one session has one spelling.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refusal = || {
+            SessionError::invalid("session_id", "a session id is a UUID such as 01900000-0000-7000-8000-000000000001")
+        };
+        let uuid = Uuid::try_parse(text).map_err(|_| refusal())?;
+        let id = Self(uuid);
+        if text.len() == 36 && text.eq_ignore_ascii_case(&id.to_string()) { Ok(id) } else { Err(refusal()) }
+    }
+}
+
+impl Serialize for SessionId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for SessionId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(|error: SessionError| D::Error::custom(error))
+    }
+}
+
+impl JsonSchema for SessionId {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "SessionId".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "format": "uuid" })
+    }
+}

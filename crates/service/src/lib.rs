@@ -1,0 +1,45 @@
+//! The meerkat engine and its Rust SDK: sessions that run turns against a language model, record every
+//! event, and can be followed, interrupted and gone on with.
+//!
+//! Start at [`AgentBuildConfig`]. In reading order: [`service`] is the contract, [`session`] what a session
+//! is and how it changes, the engine (`agent`) decides, performs and records, [`model`] and [`tool`] are the
+//! seams to the outside, [`store`] the seams to storage, and [`wire`] makes the bytes that every surface sends.
+//!
+//! Nothing here knows a surface: no HTTP, no JSON-RPC, no command line.
+
+pub mod service;
+
+pub mod capability;
+pub mod operation;
+
+mod error;
+mod ids;
+
+pub mod session;
+
+mod agent;
+
+pub mod compaction;
+pub mod memory;
+pub mod model;
+pub mod store;
+pub mod tool;
+
+pub mod redact;
+pub mod wire;
+
+pub mod runtime;
+
+pub mod clock;
+mod factory;
+pub mod options;
+
+pub use meerkat_errors::{ErrorBody, ErrorCode};
+
+pub use capability::{Capabilities, CapabilitiesView, Capability};
+pub use error::SessionError;
+pub use factory::{Agent, AgentBuildConfig};
+pub use ids::{Seq, SessionId, TurnNumber};
+pub use operation::Operation;
+pub use service::SessionService;
+pub use session::Session;

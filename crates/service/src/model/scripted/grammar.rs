@@ -1,0 +1,385 @@
+//! From a prompt to the steps of a script.
+//!
+//! Nothing is guessed: what does not parse is refused with the directive's name and its written form.
+
+use std::{
+    num::{NonZeroU64, NonZeroUsize},
+    time::Duration,
+};
+
+use meerkat_errors::ErrorCode;
+use serde_json::value::RawValue;
+
+use super::rejected;
+use crate::{
+    model::{ModelError, StopReason},
+    session::message::RawJson,
+};
+
+/// The most directives that a script may have.
+const DIRECTIVES_MAX: usize = 1000;
+
+/// The most bytes that all `@long` of a script say.
+const LONG_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Every directive and how it is written.
+pub(super) const FORMS: &[(&str, &str)] = &[
+    ("say", "@say <text>"),
+    ("think", "@think <text>"),
+    ("long", "@long <bytes>"),
+    ("echo", "@echo [messages|first|tail|tools|system|last_result|attempt]"),
+    ("call", "@call <tool> [{json object}]"),
+    ("args", "@args <tool> <raw text>"),
+    ("step", "@step"),
+    ("repeat", "@repeat <times>"),
+    ("usage", "@usage [in=N] [out=N] [cached=N]"),
+    ("stop", "@stop end_turn|max_tokens|refusal"),
+    ("chunks", "@chunks <characters>"),
+    ("fail", "@fail unauthorized|rate_limited|overloaded|timeout|context|rejected [retry_after_ms=N] [times=N]"),
+    ("cut", "@cut [times=N]"),
+    ("stall", "@stall [times=N]"),
+    ("note", "@note <text>"),
+];
+
+/// What the model does in one call.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Step {
+    pub(super) actions: Vec<Action>,
+    /// How often it is played before the next step; once where it is not said.
+    pub(super) repeat: Option<NonZeroU64>,
+    pub(super) usage: ScriptedUsage,
+    pub(super) stop: Option<StopReason>,
+}
+
+/// The usage that a step reports, as far as it is scripted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct ScriptedUsage {
+    pub(super) input: Option<u64>,
+    pub(super) output: Option<u64>,
+    pub(super) cached: Option<u64>,
+}
+
+/// A thing that the model does.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Action {
+    /// Streams words.
+    Say { is_reasoning: bool, words: Words, chunks: Chunks },
+    /// Calls a tool.
+    Call { tool: String, arguments: RawJson },
+    /// Goes wrong while the step was tried fewer than `times` times before.
+    Trouble { trouble: Trouble, times: u32 },
+}
+
+/// Where words come from.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Words {
+    Plain(String),
+    Filler(usize),
+    Echo(Echo),
+}
+
+/// How words are cut into parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum Chunks {
+    #[default]
+    Words,
+    Characters(NonZeroUsize),
+}
+
+/// What of the request is told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Echo {
+    All,
+    Messages,
+    First,
+    Tail,
+    Tools,
+    System,
+    LastResult,
+    Attempt,
+}
+
+/// How a call goes wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Trouble {
+    Fail { code: ErrorCode, retry_after: Option<Duration> },
+    Cut,
+    Stall,
+}
+
+/// Reads a script; a prompt that does not begin with `@` is none and has no steps.
+pub(super) fn parse(prompt: &str) -> Result<Vec<Step>, ModelError> {
+    let mut cursor = Cursor { rest: prompt.trim_start() };
+    let mut script = Script::default();
+    if !cursor.rest.starts_with('@') {
+        return Ok(script.steps);
+    }
+    while !cursor.rest.is_empty() {
+        script.directives += 1;
+        if script.directives > DIRECTIVES_MAX {
+            return Err(rejected(format!("the script has more than {DIRECTIVES_MAX} directives")));
+        }
+        let name = cursor.name()?;
+        let Some((name, form)) = FORMS.iter().find(|(known, _)| *known == name) else {
+            let known: Vec<String> = FORMS.iter().map(|(known, _)| format!("@{known}")).collect();
+            return Err(rejected(format!("the script has no @{name}; it may have {}", known.join(" "))));
+        };
+        directive(name, &mut cursor, &mut script)
+            .map_err(|why| rejected(format!("the script's @{name} {why}; it is written {form}")))?;
+    }
+    script.next_step();
+    Ok(script.steps)
+}
+
+/// What was read so far.
+#[derive(Default)]
+struct Script {
+    steps: Vec<Step>,
+    /// The step being read.
+    step: Step,
+    chunks: Chunks,
+    directives: usize,
+    long_bytes: usize,
+}
+
+impl Script {
+    fn next_step(&mut self) {
+        self.steps.push(std::mem::take(&mut self.step));
+    }
+
+    /// The step that a directive other than a call belongs to: calls end a step.
+    fn open_step(&mut self) -> &mut Step {
+        if matches!(self.step.actions.last(), Some(Action::Call { .. })) {
+            self.next_step();
+        }
+        &mut self.step
+    }
+
+    fn say(&mut self, is_reasoning: bool, words: Words) {
+        let chunks = self.chunks;
+        self.open_step().actions.push(Action::Say { is_reasoning, words, chunks });
+    }
+}
+
+/// Reads what follows a directive's name. The error continues "the script's @name ...".
+fn directive(name: &str, cursor: &mut Cursor<'_>, script: &mut Script) -> Result<(), String> {
+    match name {
+        "say" => script.say(false, Words::Plain(cursor.text()?)),
+        "think" => script.say(true, Words::Plain(cursor.text()?)),
+        "long" => {
+            let bytes = number::<NonZeroUsize>(cursor.raw())?.get();
+            script.long_bytes = script.long_bytes.saturating_add(bytes);
+            if script.long_bytes > LONG_BYTES_MAX {
+                return Err(format!("says at most {LONG_BYTES_MAX} bytes in a script"));
+            }
+            script.say(false, Words::Filler(bytes));
+        }
+        "echo" => script.say(false, Words::Echo(echo(cursor.raw())?)),
+        "call" | "args" => {
+            let tool = cursor.word().ok_or("names no tool")?.to_owned();
+            let arguments = if name == "call" { cursor.object()? } else { as_json_string(cursor.text()?)? };
+            script.step.actions.push(Action::Call { tool, arguments });
+        }
+        "step" => {
+            nothing(cursor.raw())?;
+            let is_first = script.steps.is_empty() && script.step == Step::default();
+            if !is_first {
+                script.next_step();
+            }
+        }
+        "repeat" => script.open_step().repeat = Some(number(cursor.raw())?),
+        "usage" => script.step.usage = usage(cursor.raw())?,
+        "stop" => script.step.stop = Some(stop(cursor.raw())?),
+        "chunks" => script.chunks = Chunks::Characters(number(cursor.raw())?),
+        "fail" | "cut" | "stall" => {
+            let action = trouble(name, cursor.raw())?;
+            script.open_step().actions.push(action);
+        }
+        _ => drop(cursor.raw()),
+    }
+    Ok(())
+}
+
+fn echo(raw: &str) -> Result<Echo, String> {
+    Ok(match raw {
+        "" => Echo::All,
+        "messages" => Echo::Messages,
+        "first" => Echo::First,
+        "tail" => Echo::Tail,
+        "tools" => Echo::Tools,
+        "system" => Echo::System,
+        "last_result" => Echo::LastResult,
+        "attempt" => Echo::Attempt,
+        other => return Err(format!("cannot tell {other:?}")),
+    })
+}
+
+fn usage(raw: &str) -> Result<ScriptedUsage, String> {
+    let mut usage = ScriptedUsage::default();
+    for option in raw.split_whitespace() {
+        match option.split_once('=') {
+            Some(("in", value)) => usage.input = Some(number(value)?),
+            Some(("out", value)) => usage.output = Some(number(value)?),
+            Some(("cached", value)) => usage.cached = Some(number(value)?),
+            _ => return Err(format!("does not take {option:?}")),
+        }
+    }
+    Ok(usage)
+}
+
+fn stop(raw: &str) -> Result<StopReason, String> {
+    Ok(match raw {
+        "end_turn" => StopReason::EndTurn,
+        "max_tokens" => StopReason::MaxTokens,
+        "refusal" => StopReason::Refusal,
+        other => return Err(format!("does not take {other:?}")),
+    })
+}
+
+fn trouble(name: &str, raw: &str) -> Result<Action, String> {
+    let mut options = raw.split_whitespace();
+    let code = if name == "fail" { Some(class(options.next().unwrap_or_default())?) } else { None };
+    let (mut retry_after, mut times) = (None, u32::MAX);
+    for option in options {
+        match option.split_once('=') {
+            Some(("times", value)) => times = number(value)?,
+            Some(("retry_after_ms", value)) if code.is_some() => {
+                retry_after = Some(Duration::from_millis(number(value)?))
+            }
+            _ => return Err(format!("does not take {option:?}")),
+        }
+    }
+    let trouble = match (name, code) {
+        (_, Some(code)) => Trouble::Fail { code, retry_after },
+        ("cut", _) => Trouble::Cut,
+        _ => Trouble::Stall,
+    };
+    Ok(Action::Trouble { trouble, times })
+}
+
+fn class(name: &str) -> Result<ErrorCode, String> {
+    Ok(match name {
+        "unauthorized" => ErrorCode::ModelUnauthorized,
+        "rate_limited" => ErrorCode::ModelRateLimited,
+        "overloaded" => ErrorCode::ModelOverloaded,
+        "timeout" => ErrorCode::ModelTimeout,
+        "context" => ErrorCode::ModelContextExceeded,
+        "rejected" => ErrorCode::ModelRejected,
+        other => return Err(format!("does not know the class {other:?}")),
+    })
+}
+
+fn number<T: std::str::FromStr>(raw: &str) -> Result<T, String> {
+    raw.parse().map_err(|_| format!("needs a number within its range, not {raw:?}"))
+}
+
+fn nothing(raw: &str) -> Result<(), String> {
+    if raw.is_empty() { Ok(()) } else { Err(format!("takes nothing, not {raw:?}")) }
+}
+
+/// Arguments that are no JSON object travel as a JSON string of the raw text.
+fn as_json_string(text: String) -> Result<RawJson, String> {
+    RawJson::parse(&serde_json::Value::String(text).to_string()).map_err(|error| error.to_string())
+}
+
+/// What of the script is still to be read.
+struct Cursor<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Cursor<'a> {
+    /// The name of the directive that begins here.
+    fn name(&mut self) -> Result<&'a str, ModelError> {
+        let Some(rest) = self.rest.strip_prefix('@') else {
+            let stray: String = self.rest.chars().take(40).collect();
+            return Err(rejected(format!("the script has {stray:?} where a directive should begin with @")));
+        };
+        let (name, rest) = rest.split_at(rest.find(char::is_whitespace).unwrap_or(rest.len()));
+        self.rest = rest;
+        Ok(name)
+    }
+
+    /// The text up to the next directive as it stands, without the white space around it.
+    fn raw(&mut self) -> &'a str {
+        let (mut end, mut is_word_start) = (self.rest.len(), true);
+        let mut characters = self.rest.char_indices().peekable();
+        while let Some((at, character)) = characters.next() {
+            if character == '@' && is_word_start && characters.next_if(|(_, next)| *next == '@').is_none() {
+                end = at;
+                break;
+            }
+            is_word_start = character.is_whitespace();
+        }
+        let (raw, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        raw.trim()
+    }
+
+    /// The text up to the next directive with its escapes resolved.
+    fn text(&mut self) -> Result<String, String> {
+        let raw = self.raw();
+        if raw.is_empty() { Err("has no text".to_owned()) } else { unescape(raw) }
+    }
+
+    /// The next word, unless a directive or the end comes first.
+    fn word(&mut self) -> Option<&'a str> {
+        let rest = self.rest.trim_start();
+        let (word, rest) = rest.split_at(rest.find(char::is_whitespace).unwrap_or(rest.len()));
+        if word.is_empty() || word.starts_with('@') {
+            return None;
+        }
+        self.rest = rest;
+        Some(word)
+    }
+
+    /// One JSON object, kept to the letter; `{}` where a directive or the end comes first.
+    fn object(&mut self) -> Result<RawJson, String> {
+        self.rest = self.rest.trim_start();
+        if self.rest.is_empty() || self.rest.starts_with('@') {
+            return Ok(RawJson::empty_object());
+        }
+        if !self.rest.starts_with('{') {
+            return Err("takes a JSON object; for other arguments there is @args".to_owned());
+        }
+        let mut values = serde_json::Deserializer::from_str(self.rest).into_iter::<&RawValue>();
+        let value = values.next().ok_or("has no JSON")?.map_err(|error| format!("has broken JSON: {error}"))?;
+        self.rest = self.rest[values.byte_offset()..].trim_start();
+        RawJson::parse(value.get()).map_err(|error| error.to_string())
+    }
+}
+
+/// Resolves `@@` at the beginning of a word and the escapes that begin with a backslash.
+fn unescape(raw: &str) -> Result<String, String> {
+    let (mut text, mut is_word_start) = (String::with_capacity(raw.len()), true);
+    let mut characters = raw.chars();
+    while let Some(character) = characters.next() {
+        if character == '\\' {
+            text.push(escape(&mut characters)?);
+        } else {
+            if character == '@' && is_word_start {
+                characters.next();
+            }
+            text.push(character);
+        }
+        is_word_start = character.is_whitespace();
+    }
+    Ok(text)
+}
+
+/// The character that the escape after a backslash stands for.
+fn escape(characters: &mut std::str::Chars<'_>) -> Result<char, String> {
+    let unknown = || "has an unknown escape; there are \\n \\t \\s \\\\ \\u{HEX} and @@".to_owned();
+    match characters.next() {
+        Some('n') => Ok('\n'),
+        Some('t') => Ok('\t'),
+        Some('s') => Ok(' '),
+        Some('\\') => Ok('\\'),
+        Some('u') => {
+            let (hex, rest) =
+                characters.as_str().strip_prefix('{').and_then(|rest| rest.split_once('}')).ok_or_else(unknown)?;
+            *characters = rest.chars();
+            u32::from_str_radix(hex, 16).ok().and_then(char::from_u32).ok_or_else(unknown)
+        }
+        _ => Err(unknown()),
+    }
+}

@@ -1,0 +1,391 @@
+use std::time::Duration;
+
+use futures::{FutureExt, StreamExt};
+
+use super::{grammar::FORMS, *};
+use crate::{
+    model::{AnswerBlock, ModelAnswer, ModelPart, StopReason, ToolSpec},
+    session::message::{BlobRef, Block, RawJson, ToolResult},
+};
+
+fn user(text: &str) -> Message {
+    Message::User { content: text.into() }
+}
+
+fn request(messages: Vec<Message>) -> ModelRequest {
+    ModelRequest {
+        model: "scripted".to_owned(),
+        system: None,
+        messages: messages.into_iter().map(Arc::new).collect(),
+        tail: None,
+        tools: Arc::new([]),
+        max_output_tokens: None,
+        attempt: 0,
+    }
+}
+
+fn results(ids: &[&str]) -> Message {
+    let result = |id: &&str| ToolResult {
+        call_id: (*id).to_owned(),
+        name: "t".to_owned(),
+        is_error: false,
+        content: format!("result of {id}").into(),
+    };
+    Message::ToolResults { results: ids.iter().map(result).collect() }
+}
+
+fn calls(ids: &[&str]) -> Message {
+    let call = |id: &&str| {
+        Block::ToolCall(crate::session::message::ToolCall {
+            call_id: (*id).to_owned(),
+            name: "t".to_owned(),
+            arguments: RawJson::empty_object(),
+            opaque: None,
+        })
+    };
+    Message::BlockAssistant { model: "scripted".to_owned(), blocks: ids.iter().map(call).collect() }
+}
+
+/// What came of a call: each part as it was streamed, and the whole answer where there was one.
+struct Heard {
+    parts: Vec<String>,
+    answer: Option<ModelAnswer>,
+}
+
+/// Calls the model until its stream ends, fails or stalls.
+fn hear(request: ModelRequest) -> Result<Heard, ModelError> {
+    let mut stream = ScriptedModel.stream_response(request).now_or_never().expect("the model does not wait")?;
+    let mut heard = Heard { parts: Vec::new(), answer: None };
+    loop {
+        // The first poll yields; what is not there at the second one never comes.
+        let part = match stream.next().now_or_never() {
+            None => stream.next().now_or_never(),
+            some => some,
+        };
+        match part {
+            Some(Some(Ok(ModelPart::Text(text)))) => heard.parts.push(text),
+            Some(Some(Ok(ModelPart::Reasoning(text)))) => heard.parts.push(format!("think:{text}")),
+            Some(Some(Ok(ModelPart::End(answer)))) => heard.answer = Some(answer),
+            Some(Some(Err(error))) => heard.parts.push(format!("error:{}", error.code)),
+            Some(None) => return Ok(heard),
+            None => {
+                heard.parts.push("stall".to_owned());
+                return Ok(heard);
+            }
+        }
+    }
+}
+
+/// An answer on one line: its blocks, then why it stopped.
+fn line(answer: &ModelAnswer) -> String {
+    let blocks = answer.blocks.iter().map(|block| match block {
+        AnswerBlock::Text(text) => format!("say:{text}"),
+        AnswerBlock::Reasoning { text, .. } => format!("think:{text}"),
+        AnswerBlock::ToolCall(call) => format!("{}{}", call.name, call.arguments.as_str()),
+    });
+    blocks.chain([format!("{:?}", answer.stop_reason)]).collect::<Vec<_>>().join("|")
+}
+
+/// Plays a prompt as the engine would, with a result for every call, and compares the answers.
+#[track_caller]
+fn check(prompt: &str, expected: &[&str]) {
+    let mut messages = vec![user("before"), Message::Assistant { content: "answer".into() }, user(prompt)];
+    let mut answers = Vec::new();
+    loop {
+        let heard = hear(request(messages.clone())).unwrap();
+        let answer = heard.answer.expect("the answer is whole");
+        answers.push(line(&answer));
+        if answer.stop_reason != StopReason::ToolUse {
+            break;
+        }
+        let ids: Vec<String> = (0..answer.blocks.len()).map(|n| format!("{}-{n}", answers.len())).collect();
+        let blocks = answer.blocks.into_iter().zip(&ids).filter_map(|(block, id)| match block {
+            AnswerBlock::ToolCall(call) => {
+                Some(Block::ToolCall(crate::session::message::ToolCall { call_id: id.clone(), ..call }))
+            }
+            _ => None,
+        });
+        let answered = Message::BlockAssistant { model: "scripted".to_owned(), blocks: blocks.collect() };
+        let ids: Vec<&str> = answered.tool_calls().map(|call| call.call_id.as_str()).collect();
+        let results = results(&ids);
+        messages.extend([answered, results]);
+    }
+    assert_eq!(answers, expected, "{prompt}");
+}
+
+/// Compares the parts of one call.
+#[track_caller]
+fn check_parts(prompt: &str, attempt: u32, expected: &[&str]) {
+    let heard = hear(ModelRequest { attempt, ..request(vec![user(prompt)]) }).unwrap();
+    let mut parts = heard.parts;
+    parts.extend(heard.answer.map(|_| "end".to_owned()));
+    assert_eq!(parts, expected, "{prompt}");
+}
+
+#[track_caller]
+fn check_refused(messages: Vec<Message>, why: &str) {
+    let Err(error) = hear(request(messages)) else { panic!("it is not refused: {why}") };
+    assert_eq!((error.code, error.message.as_str()), (ErrorCode::ModelRejected, why));
+}
+
+#[test]
+fn text_and_reasoning_are_blocks_in_order() {
+    check("@say Hello there", &["say:Hello there|EndTurn"]);
+    check("@think hm @say a\nb  c\n@say d", &["think:hm|say:a\nb  c|say:d|EndTurn"]);
+    check("  \n@say late", &["say:late|EndTurn"]);
+}
+
+#[test]
+fn an_at_sign_can_be_said() {
+    check("@say mail a@b.example @@say @@ @@@", &["say:mail a@b.example @say @ @@|EndTurn"]);
+}
+
+#[test]
+fn escapes_stand_for_what_cannot_be_typed() {
+    check(r"@say \sa\nb\tc\\n\u{1b}\u{e9} @say \s", &["say: a\nb\tc\\n\u{1b}é|say: |EndTurn"]);
+}
+
+#[test]
+fn calls_of_one_step_are_made_together() {
+    check(
+        r#"@say first @call a {"x": 1e2, "y":"} @say \" "} @call b @call c {}@say done"#,
+        &[r#"say:first|a{"x":1e2,"y":"} @say \" "}|b{}|c{}|ToolUse"#, "say:done|EndTurn"],
+    );
+}
+
+#[test]
+fn a_step_ends_where_it_is_said_or_after_its_calls() {
+    check("@step @call a @step @call b @think x", &["a{}|ToolUse", "b{}|ToolUse", "think:x|EndTurn"]);
+    check("@call a", &["a{}|ToolUse", "say:Done: the script has no further step.|EndTurn"]);
+    check("@call a @step", &["a{}|ToolUse", "EndTurn"]);
+}
+
+#[test]
+fn malformed_arguments_travel_as_a_string() {
+    check(r#"@args a {"x": \\ @say done"#, &[r#"a"{\"x\": \\"|ToolUse"#, "say:done|EndTurn"]);
+}
+
+#[test]
+fn a_step_is_repeated() {
+    check(
+        "@repeat 3 @say go @call a @say done",
+        &["say:go|a{}|ToolUse"; 3].into_iter().chain(["say:done|EndTurn"]).collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn notes_are_not_said() {
+    check("@note remember @call a {} @note this @say ok", &["a{}|ToolUse", "say:ok|EndTurn"]);
+}
+
+#[test]
+fn a_stop_reason_belongs_to_its_step() {
+    check("@say half @stop max_tokens", &["say:half|MaxTokens"]);
+    check("@stop refusal", &["Refusal"]);
+    check("@call a @stop end_turn", &["a{}|EndTurn"]);
+}
+
+#[test]
+fn text_is_streamed_by_word_or_by_characters() {
+    check_parts("@say a  bc d", 0, &["a ", " ", "bc ", "d", "end"]);
+    check_parts("@chunks 2 @say abéde @think fgh", 0, &["ab", "éd", "e", "think:fg", "think:h", "end"]);
+    check_parts("@chunks 9 @say a @say b", 0, &["a", "b", "end"]);
+}
+
+#[test]
+fn long_text_has_its_exact_size_and_is_the_same_each_time() {
+    let heard = || hear(request(vec![user("@chunks 1000 @long 2500")])).unwrap().parts;
+    assert_eq!(heard().iter().map(String::len).collect::<Vec<_>>(), [1000, 1000, 500]);
+    assert_eq!(heard(), heard());
+}
+
+#[test]
+fn usage_is_as_scripted_or_a_quarter_of_the_bytes() {
+    let usage = |prompt| {
+        let usage = hear(request(vec![user("x".repeat(4000).as_str()), user(prompt)])).unwrap().answer.unwrap().usage;
+        (usage.input_tokens, usage.output_tokens, usage.cached_tokens)
+    };
+    assert_eq!(usage("@say 12345"), (3, 2, 0));
+    assert_eq!(usage("@say x @usage in=100 out=20 cached=5"), (100, 20, 5));
+    assert_eq!(usage("@usage out=7 @call a"), (5, 7, 0));
+    assert_eq!(usage("@call abc {\"d\":1} @usage in=9"), (9, 3, 0));
+}
+
+#[test]
+fn a_failure_has_its_class() {
+    let classes = [
+        ("unauthorized", ErrorCode::ModelUnauthorized),
+        ("rate_limited", ErrorCode::ModelRateLimited),
+        ("overloaded", ErrorCode::ModelOverloaded),
+        ("timeout", ErrorCode::ModelTimeout),
+        ("context", ErrorCode::ModelContextExceeded),
+        ("rejected", ErrorCode::ModelRejected),
+    ];
+    for (class, code) in classes {
+        let error = hear(request(vec![user(&format!("@fail {class} retry_after_ms=1500"))])).err().unwrap();
+        assert_eq!((error.code, error.retry_after), (code, Some(Duration::from_millis(1500))));
+    }
+}
+
+#[test]
+fn trouble_passes_after_so_many_attempts() {
+    check_parts("@say a @fail overloaded times=2 @say b", 1, &["a", "error:MODEL_OVERLOADED"]);
+    check_parts("@say a @fail overloaded times=2 @say b", 2, &["a", "b", "end"]);
+    check_parts("@say a @cut times=1", 0, &["a"]);
+    check_parts("@say a @cut times=1", 1, &["a", "end"]);
+    check_parts("@cut", u32::MAX - 1, &[]);
+    check_parts("@say a @stall times=1 @say b", 0, &["a", "stall"]);
+    check_parts("@say a @stall times=1 @say b", 1, &["a", "b", "end"]);
+    let failing = ModelRequest { attempt: 2, ..request(vec![user("@fail timeout times=3 @say b")]) };
+    assert_eq!(hear(failing).err().unwrap().code, ErrorCode::ModelTimeout);
+}
+
+#[test]
+fn between_two_parts_others_can_run() {
+    let prompt = request(vec![user("@say a b")]);
+    let mut stream = ScriptedModel.stream_response(prompt).now_or_never().unwrap().unwrap();
+    let polls: Vec<bool> = (0..8).map(|_| stream.next().now_or_never().is_some()).collect();
+    assert_eq!(polls, [false, true, false, true, false, true, false, true]);
+}
+
+#[test]
+fn an_echo_tells_what_the_request_holds() {
+    let prompt = r#"@chunks 9999 @echo messages @echo first @echo tail @echo tools @echo system @echo last_result @echo attempt"#;
+    let tool =
+        |name: &str| ToolSpec { name: name.to_owned(), description: String::new(), schema: RawJson::empty_object() };
+    let bare = request(vec![user(prompt)]);
+    let first = format!("first: {prompt}");
+    let expected =
+        ["messages: 1", &first, "tail: none", "tools: none", "system: none", "last_result: none", "attempt: 0"];
+    assert_eq!(hear(bare).unwrap().parts, expected);
+
+    let prompt = user(&format!("@call t {prompt}"));
+    let messages = vec![user("s"), calls(&["0"]), results(&["0"]), prompt, calls(&["1", "2"]), results(&["1", "2"])];
+    let full = ModelRequest {
+        system: Some("é".repeat(61).into()),
+        tail: Some("pins".into()),
+        tools: vec![tool("a"), tool("b")].into(),
+        attempt: 3,
+        ..request(messages)
+    };
+    let system = format!("system: {}…", "é".repeat(60));
+    let expected =
+        ["messages: 6", "first: s", "tail: pins", "tools: a b", &system, "last_result: result of 2", "attempt: 3"];
+    assert_eq!(hear(full).unwrap().parts, expected);
+}
+
+#[test]
+fn a_bare_echo_tells_the_most_of_it() {
+    check("@echo", &["say:messages: 3\ntail: none\ntools: none\nsystem: none|EndTurn"]);
+}
+
+#[test]
+fn a_prompt_without_a_script_is_quoted_up_to_a_limit() {
+    let say = |quote: &str| {
+        format!("say:Hello! I am meerkat's scripted model, not a real one. You said: \"{quote}\"|EndTurn")
+    };
+    check("hello, mail me @home", &[&say("hello, mail me @home")]);
+    check(&"é".repeat(200), &[&say(&"é".repeat(200))]);
+    check(&"é".repeat(201), &[&say(&format!("{}…", "é".repeat(200)))]);
+}
+
+#[test]
+fn the_place_in_the_script_survives_a_compaction_within_the_turn() {
+    let script = "@call a @step @call b @step @call c @say done";
+    let second = hear(request(vec![user(script), calls(&["1"]), results(&["1"])])).unwrap().answer.unwrap();
+    assert_eq!(line(&second), "b{}|ToolUse");
+    let blocks = second.blocks.into_iter().map(|block| match block {
+        AnswerBlock::ToolCall(call) => {
+            Block::ToolCall(crate::session::message::ToolCall { call_id: "2".to_owned(), ..call })
+        }
+        other => panic!("{other:?} is no call"),
+    });
+    let kept = Message::BlockAssistant { model: "scripted".to_owned(), blocks: blocks.collect() };
+    let third = hear(request(vec![user("summary"), user(script), kept, results(&["2"])])).unwrap().answer.unwrap();
+    assert_eq!(line(&third), "c{}|ToolUse");
+}
+
+#[test]
+fn a_script_that_does_not_parse_says_where_and_what_is_allowed() {
+    let known = FORMS.iter().map(|(name, _)| format!(" @{name}")).collect::<String>();
+    check_refused(vec![user("@file /etc/passwd")], &format!("the script has no @file; it may have{known}"));
+    check_refused(vec![user("@say a @bob")], &format!("the script has no @bob; it may have{known}"));
+    check_refused(vec![user("@")], &format!("the script has no @; it may have{known}"));
+    check_refused(vec![user("@call a {} b")], "the script has \"b\" where a directive should begin with @");
+    check_refused(vec![user(&"@step ".repeat(1001))], "the script has more than 1000 directives");
+    let refusals = [
+        ("@say", "has no text"),
+        (r"@say \x", r"has an unknown escape; there are \n \t \s \\ \u{HEX} and @@"),
+        (r"@say \u{d800}", r"has an unknown escape; there are \n \t \s \\ \u{HEX} and @@"),
+        ("@long 0", "needs a number within its range, not \"0\""),
+        ("@long 16777217", "says at most 16777216 bytes in a script"),
+        ("@echo all", "cannot tell \"all\""),
+        ("@call", "names no tool"),
+        ("@call @say x", "names no tool"),
+        ("@call a [1]", "takes a JSON object; for other arguments there is @args"),
+        ("@call a {", "has broken JSON: EOF while parsing an object at line 1 column 1"),
+        ("@args a", "has no text"),
+        ("@step 2", "takes nothing, not \"2\""),
+        ("@repeat 0", "needs a number within its range, not \"0\""),
+        ("@usage in=1 total=2", "does not take \"total=2\""),
+        ("@usage in=-1", "needs a number within its range, not \"-1\""),
+        ("@stop", "does not take \"\""),
+        ("@chunks x", "needs a number within its range, not \"x\""),
+        ("@fail", "does not know the class \"\""),
+        ("@fail timeout once", "does not take \"once\""),
+        ("@cut retry_after_ms=1", "does not take \"retry_after_ms=1\""),
+    ];
+    for (script, why) in refusals {
+        let name = script[1..].split(' ').next().unwrap();
+        let (_, form) = FORMS.iter().find(|(known, _)| *known == name).unwrap();
+        check_refused(vec![user(script)], &format!("the script's @{name} {why}; it is written {form}"));
+    }
+}
+
+#[test]
+fn a_context_that_a_strict_vendor_refuses_is_refused() {
+    let blob = BlobRef { blob: "b".to_owned(), bytes: 9, head: "h".to_owned(), tail: "t".to_owned() };
+    let system = Message::System { content: "s".into() };
+    check_refused(vec![], "the request has no user message");
+    check_refused(vec![user("x"), system], "a system message stands among the messages");
+    check_refused(vec![Message::User { content: Body::Blob(blob) }], "a user message is not inline");
+    check_refused(vec![user("x"), calls(&["1"])], r#"the tool calls ["1"] have no results"#);
+    check_refused(
+        vec![user("x"), calls(&["1"]), calls(&["2"]), results(&["2"])],
+        r#"the tool calls ["1"] have no results"#,
+    );
+    check_refused(vec![user("x"), results(&["1"])], r#"tool results for ["1"] follow the calls []"#);
+    check_refused(
+        vec![user("x"), calls(&["1"]), results(&["1"]), results(&["1"])],
+        r#"tool results for ["1"] follow the calls []"#,
+    );
+    check_refused(
+        vec![user("x"), calls(&["1", "2"]), results(&["2", "1"])],
+        r#"tool results for ["2", "1"] follow the calls ["1", "2"]"#,
+    );
+    check_refused(
+        vec![user("x"), calls(&["1", "2"]), results(&["1"])],
+        r#"tool results for ["1"] follow the calls ["1", "2"]"#,
+    );
+}
+
+#[test]
+fn calls_left_open_right_before_the_turn_are_refused_too() {
+    check_refused(vec![user("x"), calls(&["1"]), user("y")], r#"the tool calls ["1"] have no results"#);
+    check_refused(vec![user("x"), results(&["1"]), user("y")], r#"tool results for ["1"] follow the calls []"#);
+    check_refused(vec![results(&["1"]), user("y")], r#"tool results for ["1"] follow the calls []"#);
+    hear(request(vec![user("x"), calls(&["1"]), results(&["1"]), user("y")])).unwrap();
+}
+
+#[test]
+fn the_documentation_has_every_form_with_an_example() {
+    let page = include_str!("../../../../../docs/scripted-model.md");
+    for (name, form) in FORMS {
+        // Within a table a bar is written with a backslash.
+        let row = format!("| `{}` | ", form.replace('|', r"\|"));
+        let row = page.lines().find(|line| line.starts_with(&row)).unwrap_or_else(|| panic!("{form} has no row"));
+        let example = row.rsplit(" | `").next().and_then(|example| example.strip_suffix("` |")).unwrap();
+        assert!(example.contains(&format!("@{name}")), "{form} has no example");
+        grammar::parse(example).unwrap();
+    }
+}

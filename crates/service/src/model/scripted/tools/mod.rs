@@ -1,0 +1,211 @@
+//! Tools for tests and demonstrations: one for each way in which a tool can behave.
+//!
+//! They exist only where a folder for them is configured, and they write nowhere but beneath it.
+
+mod files;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::filler;
+use crate::{
+    clock::Clock,
+    model::ToolSpec,
+    session::message::RawJson,
+    tool::{Approval, Effect, Invocation, OutputSink, Tool, ToolError},
+};
+
+/// How much `test_huge` writes at once.
+const PIECE_BYTES: usize = 8 * 1024;
+
+/// All test tools. They write beneath `dir` and sleep by `clock`.
+#[must_use]
+pub fn test_tools(dir: PathBuf, clock: Arc<dyn Clock>) -> Vec<Arc<dyn Tool>> {
+    let home = Arc::new(Home { dir, clock });
+    let tool = |kind: Kind| -> Arc<dyn Tool> { Arc::new(TestTool { kind, spec: kind.spec(), home: home.clone() }) };
+    Kind::ALL.map(tool).to_vec()
+}
+
+/// What the tools share.
+struct Home {
+    dir: PathBuf,
+    clock: Arc<dyn Clock>,
+}
+
+struct TestTool {
+    kind: Kind,
+    spec: ToolSpec,
+    home: Arc<Home>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Echo,
+    Set,
+    Append,
+    Ask,
+    Sleep,
+    Fail,
+    Huge,
+    Panic,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct EchoArguments {
+    /// What to answer.
+    text: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SetArguments {
+    /// The file's name: letters, digits, `_` and `-`.
+    name: String,
+    /// The file's whole new content.
+    value: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct AppendArguments {
+    /// The file's name: letters, digits, `_` and `-`.
+    name: String,
+    /// The line, without its end.
+    line: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SleepArguments {
+    /// How long to sleep.
+    ms: u64,
+    /// Whether to sleep on where the call should stop.
+    #[serde(default)]
+    ignore_cancel: bool,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct FailArguments {
+    /// What to fail with.
+    message: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct HugeArguments {
+    /// How much to write.
+    bytes: u64,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct PanicArguments {}
+
+impl Kind {
+    const ALL: [Self; 8] =
+        [Self::Echo, Self::Set, Self::Append, Self::Ask, Self::Sleep, Self::Fail, Self::Huge, Self::Panic];
+
+    fn spec(self) -> ToolSpec {
+        match self {
+            Self::Echo => spec::<EchoArguments>("test_echo", "Answers with the text."),
+            Self::Set => spec::<SetArguments>("test_set", "Writes the value to a file."),
+            Self::Append => spec::<AppendArguments>("test_append", "Appends a line to a file."),
+            Self::Ask => spec::<AppendArguments>("test_ask", "Appends a line to a file, when a person allows it."),
+            Self::Sleep => spec::<SleepArguments>("test_sleep", "Sleeps."),
+            Self::Fail => spec::<FailArguments>("test_fail", "Fails with the message."),
+            Self::Huge => spec::<HugeArguments>("test_huge", "Writes that many bytes of output."),
+            Self::Panic => spec::<PanicArguments>("test_panic", "Panics."),
+        }
+    }
+}
+
+#[expect(clippy::expect_used, reason = "a schema made by schemars is JSON of little depth")]
+fn spec<Arguments: JsonSchema>(name: &str, description: &str) -> ToolSpec {
+    let schema = schemars::schema_for!(Arguments).to_value().to_string();
+    let schema = RawJson::parse(&schema).expect("a schema is valid JSON");
+    ToolSpec { name: name.to_owned(), description: description.to_owned(), schema }
+}
+
+#[async_trait]
+impl Tool for TestTool {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn effect(&self) -> Effect {
+        match self.kind {
+            Kind::Set => Effect::Idempotent,
+            Kind::Append | Kind::Ask => Effect::Once,
+            Kind::Echo | Kind::Sleep | Kind::Fail | Kind::Huge | Kind::Panic => Effect::ReadOnly,
+        }
+    }
+
+    fn approval(&self) -> Approval {
+        if matches!(self.kind, Kind::Ask) { Approval::Ask } else { Approval::Allow }
+    }
+
+    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+        let arguments = &invocation.arguments;
+        match self.kind {
+            Kind::Echo => output.write(&ToolError::decode::<EchoArguments>(arguments)?.text).await,
+            Kind::Set => {
+                let SetArguments { name, value } = ToolError::decode(arguments)?;
+                files::set(&self.home.dir, &name, &value)?;
+                output.write(&format!("set {name}")).await
+            }
+            Kind::Append | Kind::Ask => {
+                let AppendArguments { name, line } = ToolError::decode(arguments)?;
+                files::append(&self.home.dir, &name, &line)?;
+                output.write(&format!("appended to {name}")).await
+            }
+            Kind::Sleep => self.sleep(&invocation, output).await,
+            Kind::Fail => Err(ToolError::Failed(ToolError::decode::<FailArguments>(arguments)?.message)),
+            Kind::Huge => huge(&invocation, output).await,
+            Kind::Panic => {
+                let PanicArguments {} = ToolError::decode(arguments)?;
+                give_up()
+            }
+        }
+    }
+}
+
+impl TestTool {
+    async fn sleep(&self, invocation: &Invocation, output: &OutputSink) -> Result<(), ToolError> {
+        let SleepArguments { ms, ignore_cancel } = ToolError::decode(&invocation.arguments)?;
+        output.progress(format!("sleeping {ms} ms"));
+        tokio::select! {
+            biased;
+            () = invocation.cancel.cancelled(), if !ignore_cancel => return Err(ToolError::Cancelled),
+            () = self.home.clock.sleep(Duration::from_millis(ms)) => {}
+        }
+        output.write(&format!("slept {ms} ms")).await
+    }
+}
+
+async fn huge(invocation: &Invocation, output: &OutputSink) -> Result<(), ToolError> {
+    let HugeArguments { bytes } = ToolError::decode(&invocation.arguments)?;
+    let (piece, mut left) = (filler(PIECE_BYTES), bytes);
+    while left > 0 {
+        if invocation.cancel.is_cancelled() {
+            return Err(ToolError::Cancelled);
+        }
+        let length = usize::try_from(left).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        output.write(&piece[..length]).await?;
+        left -= length as u64;
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+#[expect(clippy::panic, reason = "this tool is there to panic")]
+fn give_up() -> Result<(), ToolError> {
+    panic!("test_panic panics")
+}
+
+#[cfg(test)]
+mod tests;

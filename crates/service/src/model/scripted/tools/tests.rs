@@ -1,0 +1,251 @@
+use std::{fs, os::unix::fs::symlink, panic::AssertUnwindSafe, path::Path};
+
+use futures::FutureExt;
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::*;
+use crate::{
+    clock::SystemClock,
+    ids::SessionId,
+    session::message::Body,
+    store::MemoryBlobStore,
+    tool::{OutputLimits, OutputSink},
+};
+
+/// The tools with a folder of their own.
+struct Bench {
+    home: TempDir,
+    tools: Vec<Arc<dyn Tool>>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let tools = test_tools(home.path().join("tools"), Arc::new(SystemClock::new()));
+        Self { home, tools }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.home.path().join("tools")
+    }
+
+    fn tool(&self, name: &str) -> &dyn Tool {
+        &**self.tools.iter().find(|tool| tool.spec().name == name).unwrap()
+    }
+
+    async fn run(&self, name: &str, arguments: &str, cancel: CancellationToken) -> Result<String, ToolError> {
+        let session_id = SessionId::from_uuid(Uuid::nil());
+        let limits = OutputLimits { inline_bytes: 1 << 20, hard_cap_bytes: 1 << 20, ..OutputLimits::default() };
+        let sink =
+            OutputSink::new(limits, Arc::new(MemoryBlobStore::new(Arc::default())), session_id, mpsc::channel(1).0);
+        let arguments = RawJson::parse(arguments).unwrap();
+        let invocation = Invocation { session_id, turn: 0, call_id: "c".to_owned(), arguments, cancel };
+        self.tool(name).call(invocation, &sink).await?;
+        match sink.finish().await?.body {
+            Body::Inline(text) => Ok(text),
+            Body::Blob(blob) => panic!("{blob:?} is not inline"),
+        }
+    }
+
+    /// Compares the output, or the error after `error: `.
+    #[track_caller]
+    fn check(&self, name: &str, arguments: &str, expected: &str) {
+        let outcome =
+            self.run(name, arguments, CancellationToken::new()).now_or_never().expect("the tool does not wait");
+        assert_eq!(outcome.unwrap_or_else(|error| format!("error: {error}")), expected);
+    }
+
+    /// Expects an error of the arguments.
+    #[track_caller]
+    fn check_arguments(&self, name: &str, arguments: &str) {
+        let outcome =
+            self.run(name, arguments, CancellationToken::new()).now_or_never().expect("the tool does not wait");
+        assert!(matches!(outcome, Err(ToolError::Arguments(_))), "{arguments}: {outcome:?}");
+    }
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn every_tool_says_what_it_is() {
+    use {Approval::Allow, Effect::ReadOnly};
+    let bench = Bench::new();
+    let facts = bench.tools.iter().map(|tool| (tool.spec().name.as_str(), tool.effect(), tool.approval()));
+    let expected = [
+        ("test_echo", ReadOnly, Allow),
+        ("test_set", Effect::Idempotent, Allow),
+        ("test_append", Effect::Once, Allow),
+        ("test_ask", Effect::Once, Approval::Ask),
+        ("test_sleep", ReadOnly, Allow),
+        ("test_fail", ReadOnly, Allow),
+        ("test_huge", ReadOnly, Allow),
+        ("test_panic", ReadOnly, Allow),
+    ];
+    assert_eq!(facts.collect::<Vec<_>>(), expected);
+    assert!(!bench.dir().exists(), "nothing is made before a tool writes");
+}
+
+#[test]
+fn a_schema_names_the_required_arguments() {
+    #[derive(Deserialize)]
+    struct Schema {
+        r#type: String,
+        #[serde(default)]
+        required: Vec<String>,
+    }
+    let bench = Bench::new();
+    for (name, required) in [("test_echo", vec!["text"]), ("test_sleep", vec!["ms"]), ("test_panic", vec![])] {
+        let schema: Schema = bench.tool(name).spec().schema.decode().unwrap();
+        assert_eq!(
+            (schema.r#type.as_str(), schema.required),
+            ("object", required.into_iter().map(str::to_owned).collect())
+        );
+    }
+}
+
+#[test]
+fn every_tool_refuses_arguments_that_are_not_its_own() {
+    let bench = Bench::new();
+    for tool in &bench.tools {
+        bench.check_arguments(&tool.spec().name, r#"{"unknown":1}"#);
+        bench.check_arguments(&tool.spec().name, r#""{\"text\":""#);
+    }
+    bench.check_arguments("test_append", r#"{"name":"a","line":"x\ny"}"#);
+}
+
+#[test]
+fn echo_answers_with_its_text() {
+    Bench::new().check("test_echo", r#"{"text":"hi\n"}"#, "hi\n");
+}
+
+#[test]
+fn set_writes_the_whole_file() {
+    let bench = Bench::new();
+    bench.check("test_set", r#"{"name":"a-B_1","value":"long value"}"#, "set a-B_1");
+    bench.check("test_set", r#"{"name":"a-B_1","value":"short"}"#, "set a-B_1");
+    assert_eq!(read(bench.dir().join("a-B_1")), "short");
+}
+
+#[test]
+fn append_and_ask_add_lines() {
+    let bench = Bench::new();
+    bench.check("test_append", r#"{"name":"a","line":"1"}"#, "appended to a");
+    bench.check("test_ask", r#"{"name":"a","line":"2"}"#, "appended to a");
+    assert_eq!(read(bench.dir().join("a")), "1\n2\n");
+}
+
+#[test]
+fn fail_fails_with_its_message() {
+    Bench::new().check("test_fail", r#"{"message":"no luck"}"#, "error: no luck");
+}
+
+#[test]
+fn panic_panics() {
+    let bench = Bench::new();
+    let call = bench.run("test_panic", "{}", CancellationToken::new());
+    let panic = AssertUnwindSafe(call).catch_unwind().now_or_never().unwrap().unwrap_err();
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"test_panic panics"));
+}
+
+#[tokio::test]
+async fn huge_writes_exactly_so_much_and_the_same_each_time() {
+    let bench = Bench::new();
+    let run = |bytes: usize| {
+        let bench = &bench;
+        async move { bench.run("test_huge", &format!("{{\"bytes\":{bytes}}}"), CancellationToken::new()).await }
+    };
+    assert_eq!(run(0).await.unwrap(), "");
+    let text = run(20_000).await.unwrap();
+    assert_eq!(text.len(), 20_000);
+    assert_eq!(text, run(20_000).await.unwrap());
+    assert!(matches!(run((1 << 20) + 1).await, Err(ToolError::OutputTooLarge { .. })));
+}
+
+#[tokio::test]
+async fn huge_stops_on_request() {
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    let stopped = Bench::new().run("test_huge", r#"{"bytes":18446744073709551615}"#, cancel).await;
+    assert!(matches!(stopped, Err(ToolError::Cancelled)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn sleep_sleeps_by_the_clock() {
+    let bench = Bench::new();
+    let began = tokio::time::Instant::now();
+    let slept = bench.run("test_sleep", r#"{"ms":60000}"#, CancellationToken::new()).await;
+    assert_eq!(slept.unwrap(), "slept 60000 ms");
+    assert_eq!(began.elapsed().as_secs(), 60);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sleep_stops_on_request_unless_it_is_told_not_to() {
+    let bench = Bench::new();
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    let began = tokio::time::Instant::now();
+    let stopped = bench.run("test_sleep", r#"{"ms":60000}"#, cancel.clone()).await;
+    assert!(matches!(stopped, Err(ToolError::Cancelled)));
+    assert!(began.elapsed().is_zero());
+    let slept = bench.run("test_sleep", r#"{"ms":60000,"ignore_cancel":true}"#, cancel).await;
+    assert_eq!(slept.unwrap(), "slept 60000 ms");
+    assert_eq!(began.elapsed().as_secs(), 60);
+}
+
+#[test]
+fn a_name_leads_nowhere_else() {
+    let bench = Bench::new();
+    let long = "a".repeat(101);
+    for name in ["", ".", "..", "../a", "/etc/passwd", "a/b", r"a\\b", "a.txt", r"a\u0000", "é", &long] {
+        bench.check_arguments("test_set", &format!(r#"{{"name":"{name}","value":"x"}}"#));
+        bench.check_arguments("test_append", &format!(r#"{{"name":"{name}","line":"x"}}"#));
+    }
+    assert!(!bench.dir().exists());
+    bench.check("test_set", &format!(r#"{{"name":"{}","value":"x"}}"#, &long[..100]), &format!("set {}", &long[..100]));
+}
+
+#[test]
+fn no_link_is_followed_to_a_file() {
+    let bench = Bench::new();
+    let outside = bench.home.path().join("outside");
+    fs::write(&outside, "untouched").unwrap();
+    fs::create_dir(bench.dir()).unwrap();
+    symlink(&outside, bench.dir().join("link")).unwrap();
+    symlink(bench.home.path().join("new"), bench.dir().join("dangling")).unwrap();
+    symlink("link", bench.dir().join("chain")).unwrap();
+    let refusal = "error: the file could not be written: this name is not that of a plain file";
+    for name in ["link", "dangling", "chain"] {
+        bench.check("test_set", &format!(r#"{{"name":"{name}","value":"x"}}"#), refusal);
+        bench.check("test_append", &format!(r#"{{"name":"{name}","line":"x"}}"#), refusal);
+        bench.check("test_ask", &format!(r#"{{"name":"{name}","line":"x"}}"#), refusal);
+    }
+    assert_eq!(read(outside), "untouched");
+    assert!(!bench.home.path().join("new").exists());
+}
+
+#[test]
+fn what_is_no_plain_file_is_refused() {
+    let bench = Bench::new();
+    fs::create_dir_all(bench.dir().join("folder")).unwrap();
+    let refusal = "error: the file could not be written: this name is not that of a plain file";
+    bench.check("test_set", r#"{"name":"folder","value":"x"}"#, refusal);
+}
+
+#[test]
+fn the_folder_itself_is_no_link_and_no_file() {
+    let bench = Bench::new();
+    let refusal = "error: the file could not be written: the tools' folder is no folder";
+    let elsewhere = bench.home.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    symlink(&elsewhere, bench.dir()).unwrap();
+    bench.check("test_append", r#"{"name":"a","line":"x"}"#, refusal);
+    assert_eq!(fs::read_dir(elsewhere).unwrap().count(), 0);
+    fs::remove_file(bench.dir()).unwrap();
+    fs::write(bench.dir(), "").unwrap();
+    bench.check("test_append", r#"{"name":"a","line":"x"}"#, refusal);
+}

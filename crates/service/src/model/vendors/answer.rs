@@ -1,0 +1,286 @@
+//! From genai's events to the parts of an answer.
+//!
+//! An answer is whole only if the vendor said why it stopped and its last frame came to its end: genai reports an end
+//! for some streams that were cut. What genai leaves out is read from the frames: the order of the blocks, and the
+//! text of arguments that it holds as a value.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use futures::{StreamExt, stream};
+use genai::chat::{
+    ChatFrameSink, ChatStream, ChatStreamEvent, ContentPart, FrameCtx, RawFrameRef, StopReason as VendorStop,
+    StreamEnd, ToolCall as VendorCall, Usage as VendorUsage,
+};
+use meerkat_errors::ErrorCode;
+use serde::de::IgnoredAny;
+use serde_json::{Value, value::RawValue};
+
+use super::failure::Failures;
+use crate::{
+    model::{AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelStream, StopReason, Usage},
+    session::message::{RawJson, ToolCall},
+};
+
+/// Reasons to stop that are no answer: asking again may bring one.
+const BROKEN_STOPS: &[&str] =
+    &["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "insufficient_system_resource", "error"];
+
+/// The parts of an answer, up to its end or its first failure.
+pub(super) fn stream(events: ChatStream, frames: Arc<Frames>, failures: Failures) -> ModelStream {
+    let reader = Reader { events, frames, failures, pieces: Vec::new(), calls: Vec::new() };
+    let parts = stream::unfold(Some(reader), |reader| async move {
+        let mut reader = reader?;
+        let part = reader.next_part().await;
+        let goes_on = matches!(part, Ok(ModelPart::Text(_) | ModelPart::Reasoning(_)));
+        Some((part, goes_on.then_some(reader)))
+    });
+    parts.boxed()
+}
+
+/// What the frames themselves say.
+#[derive(Default)]
+pub(super) struct Frames(Mutex<Seen>);
+
+#[derive(Default)]
+struct Seen {
+    /// The last frame's data.
+    last: String,
+    /// Blocks of reasoning that have begun; only Anthropic's frames tell.
+    thoughts: usize,
+}
+
+impl Frames {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ChatFrameSink for Frames {
+    fn on_frame(&self, _: &FrameCtx, frame: RawFrameRef<'_>) {
+        let mut seen = self.seen();
+        frame.data.clone_into(&mut seen.last);
+        if frame.event == Some("content_block_start") {
+            let block = frame.json();
+            let kind = block.as_ref().and_then(|block| block.pointer("/content_block/type")?.as_str());
+            seen.thoughts += usize::from(matches!(kind, Some("thinking" | "redacted_thinking")));
+        }
+    }
+}
+
+/// A part of the answer in its place. Reasoning and calls are whole only at the end.
+enum Piece {
+    Thought,
+    Text(String),
+    Call,
+}
+
+/// A call as it came by.
+struct SeenCall {
+    call_id: String,
+    arguments: Option<String>,
+    signatures: Vec<String>,
+}
+
+struct Reader {
+    events: ChatStream,
+    frames: Arc<Frames>,
+    failures: Failures,
+    pieces: Vec<Piece>,
+    calls: Vec<SeenCall>,
+}
+
+impl Reader {
+    async fn next_part(&mut self) -> Result<ModelPart, ModelError> {
+        loop {
+            let event = match self.events.next().await {
+                Some(Ok(event)) => event,
+                Some(Err(error)) if is_without_candidate(&error) => {
+                    if self.frames.seen().last.contains("blockReason") {
+                        let (stop_reason, usage) = (StopReason::Refusal, Usage::default());
+                        return Ok(ModelPart::End(ModelAnswer { blocks: Vec::new(), stop_reason, usage }));
+                    }
+                    continue;
+                }
+                Some(Err(error)) => return Err(self.failures.class(&error, &self.frames.seen().last)),
+                None => return Err(self.failures.cut()),
+            };
+            self.place_thoughts();
+            match event {
+                ChatStreamEvent::Chunk(chunk) if !chunk.content.is_empty() => {
+                    match self.pieces.last_mut() {
+                        Some(Piece::Text(text)) => text.push_str(&chunk.content),
+                        _ => self.pieces.push(Piece::Text(chunk.content.clone())),
+                    }
+                    return Ok(ModelPart::Text(chunk.content));
+                }
+                ChatStreamEvent::ReasoningChunk(chunk) if !chunk.content.is_empty() => {
+                    return Ok(ModelPart::Reasoning(chunk.content));
+                }
+                ChatStreamEvent::ToolCallChunk(chunk) => self.note(chunk.tool_call),
+                ChatStreamEvent::End(end) => return self.finish(end).map(ModelPart::End),
+                _ => {}
+            }
+        }
+    }
+
+    /// Holds a place for each block of reasoning that has begun. Redacted ones bring no event.
+    fn place_thoughts(&mut self) {
+        let placed = self.pieces.iter().filter(|piece| matches!(piece, Piece::Thought)).count();
+        let begun = self.frames.seen().thoughts;
+        self.pieces.extend((placed..begun).map(|_| Piece::Thought));
+    }
+
+    /// Remembers what genai gives only in passing: the arguments' text, and which signature belongs to which call.
+    fn note(&mut self, call: VendorCall) {
+        let (arguments, grows) = match call.fn_arguments {
+            Value::String(text) => (Some(text), true),
+            value => (raw_arguments(&self.frames.seen().last, &value), false),
+        };
+        let known = self.calls.iter_mut().rev().find(|known| grows && known.call_id == call.call_id);
+        if let Some(known) = known {
+            known.arguments = arguments;
+            return;
+        }
+        self.pieces.push(Piece::Call);
+        let signatures = call.thought_signatures.unwrap_or_default();
+        self.calls.push(SeenCall { call_id: call.call_id, arguments, signatures });
+    }
+
+    fn finish(&mut self, end: StreamEnd) -> Result<ModelAnswer, ModelError> {
+        let (true, Some(stop)) = (is_whole(&self.frames.seen().last), end.captured_stop_reason) else {
+            return Err(self.failures.cut());
+        };
+        let is_cut_short = matches!(stop, VendorStop::MaxTokens(_));
+        let mut thoughts = VecDeque::new();
+        let mut calls = VecDeque::new();
+        for part in end.captured_content.into_iter().flatten() {
+            match part {
+                ContentPart::ThoughtSignature(signature) => {
+                    if !self.calls.iter().any(|call| call.signatures.contains(&signature)) {
+                        thoughts.push_back((String::new(), Some(json_string(&signature))));
+                    }
+                }
+                ContentPart::ReasoningContent(text) => match thoughts.back_mut() {
+                    Some((signed, _)) => *signed = text,
+                    None => thoughts.push_back((text, None)),
+                },
+                ContentPart::Custom(block) => {
+                    thoughts.push_back((String::new(), RawJson::parse(&block.data.to_string()).ok()))
+                }
+                ContentPart::ToolCall(call) => calls.push_back(self.call(call, is_cut_short)),
+                ContentPart::Text(_) | ContentPart::Binary(_) | ContentPart::ToolResponse(_) => {}
+            }
+        }
+        if thoughts.iter().all(|(text, _)| text.is_empty()) {
+            let unsigned = end.captured_reasoning_content.filter(|text| !text.is_empty());
+            thoughts.extend(unsigned.map(|text| (text, None)));
+        }
+        let stop_reason = match stop {
+            VendorStop::MaxTokens(_) => StopReason::MaxTokens,
+            VendorStop::ContentFilter(_) => StopReason::Refusal,
+            VendorStop::Other(reason) if BROKEN_STOPS.contains(&reason.as_str()) => {
+                return Err(self
+                    .failures
+                    .failure(ErrorCode::ModelStreamIncomplete, &format!("the answer ended with {reason}")));
+            }
+            _ if calls.is_empty() => StopReason::EndTurn,
+            _ => StopReason::ToolUse,
+        };
+        let usage = usage(&end.captured_usage.unwrap_or_default());
+        Ok(ModelAnswer { blocks: self.blocks(thoughts, calls), stop_reason, usage })
+    }
+
+    /// Everything in its place; reasoning without one comes first, calls without one come last.
+    fn blocks(
+        &mut self,
+        thoughts: VecDeque<(String, Option<RawJson>)>,
+        mut calls: VecDeque<ToolCall>,
+    ) -> Vec<AnswerBlock> {
+        let mut thoughts: VecDeque<_> =
+            thoughts.into_iter().map(|(text, opaque)| AnswerBlock::Reasoning { text, opaque }).collect();
+        let placed = self.pieces.iter().filter(|piece| matches!(piece, Piece::Thought)).count();
+        let mut blocks: Vec<AnswerBlock> = thoughts.drain(..thoughts.len().saturating_sub(placed)).collect();
+        for piece in self.pieces.drain(..) {
+            match piece {
+                Piece::Thought => blocks.extend(thoughts.pop_front()),
+                Piece::Text(text) => blocks.push(AnswerBlock::Text(text)),
+                Piece::Call => blocks.extend(calls.pop_front().map(AnswerBlock::ToolCall)),
+            }
+        }
+        blocks.extend(calls.into_iter().map(AnswerBlock::ToolCall));
+        blocks
+    }
+
+    fn call(&mut self, call: VendorCall, is_cut_short: bool) -> ToolCall {
+        let seen = self.calls.iter().position(|seen| seen.call_id == call.call_id).map(|at| self.calls.remove(at));
+        let (raw, signatures) = seen.map_or((None, Vec::new()), |seen| (seen.arguments, seen.signatures));
+        ToolCall {
+            // genai makes such a name up where Gemini gives none; the engine's own is unique in the session.
+            call_id: if call.call_id.starts_with("call#") { String::new() } else { call.call_id },
+            name: call.fn_name,
+            arguments: arguments(&call.fn_arguments, raw, is_cut_short),
+            opaque: (!signatures.is_empty())
+                .then(|| RawJson::parse(&Value::from(signatures).to_string()).ok())
+                .flatten(),
+        }
+    }
+}
+
+/// Gemini may send a frame of bare usage, or one that says that it blocks the prompt; genai makes an error of both.
+fn is_without_candidate(error: &genai::Error) -> bool {
+    matches!(error, genai::Error::ChatResponse { body, .. } if body.get("finishReason").is_some())
+}
+
+/// The arguments as the model wrote them; a JSON string of the raw text where they are no JSON object.
+fn arguments(value: &Value, raw: Option<String>, is_cut_short: bool) -> RawJson {
+    let text = match (value, raw) {
+        (Value::String(text), _) => text.clone(),
+        (value, Some(raw)) if serde_json::from_str::<Value>(&raw).is_ok_and(|raw| raw == *value) => raw,
+        (Value::Null, _) => String::new(),
+        (value, _) => value.to_string(),
+    };
+    if text.trim().is_empty() && !is_cut_short {
+        return RawJson::empty_object();
+    }
+    let is_object = text.trim_start().starts_with('{');
+    RawJson::parse(&text).ok().filter(|_| is_object).unwrap_or_else(|| json_string(&text))
+}
+
+/// The text of a call's arguments within one of Gemini's frames.
+fn raw_arguments(frame: &str, value: &Value) -> Option<String> {
+    fn field<'a>(object: &'a str, name: &str) -> Option<&'a str> {
+        let fields: HashMap<String, &RawValue> = serde_json::from_str(object).ok()?;
+        fields.get(name).map(|value| value.get())
+    }
+    fn items(list: &str) -> Option<Vec<&RawValue>> {
+        serde_json::from_str(list).ok()
+    }
+    let candidates = items(field(frame, "candidates")?)?;
+    let parts = items(field(field(candidates.first()?.get(), "content")?, "parts")?)?;
+    let all = parts.iter().filter_map(|part| field(field(part.get(), "functionCall")?, "args"));
+    let mut same = all.filter(|raw| serde_json::from_str::<Value>(raw).is_ok_and(|raw| raw == *value));
+    same.next().map(str::to_owned)
+}
+
+/// Whether a frame came to its end.
+fn is_whole(frame: &str) -> bool {
+    frame == "[DONE]" || serde_json::from_str::<IgnoredAny>(frame).is_ok()
+}
+
+fn json_string(text: &str) -> RawJson {
+    RawJson::parse(&Value::from(text).to_string()).unwrap_or_else(|_| RawJson::empty_object())
+}
+
+fn usage(usage: &VendorUsage) -> Usage {
+    let count = |tokens: Option<i32>| tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(0);
+    // genai leaves Gemini's output empty where there was nothing but reasoning.
+    let reasoning = usage.completion_tokens_details.as_ref().and_then(|details| details.reasoning_tokens);
+    Usage {
+        input_tokens: count(usage.prompt_tokens),
+        output_tokens: count(usage.completion_tokens.or(reasoning)),
+        cached_tokens: count(usage.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens)),
+    }
+}

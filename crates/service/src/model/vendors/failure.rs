@@ -1,0 +1,200 @@
+//! A vendor's failures, classed by code.
+//!
+//! A message never holds the key and is never longer than [`MESSAGE_CHARS_MAX`]: the vendor's text is not trusted.
+
+use std::{error::Error as StdError, sync::Arc, time::Duration};
+
+use genai::Error;
+use jiff::fmt::rfc2822;
+use meerkat_errors::ErrorCode;
+use reqwest::header::HeaderMap;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value;
+
+use crate::model::ModelError;
+
+/// The most characters of a message.
+const MESSAGE_CHARS_MAX: usize = 500;
+
+/// What vendors write where a request does not fit the window, in lower case.
+const CONTEXT_PHRASES: &[&str] = &[
+    "context_length_exceeded",
+    "exceed_context_size_error",
+    "request_too_large",
+    "prompt is too long",
+    "exceed context limit",
+    "maximum context length",
+    "exceeds the context window",
+    "exceeds the maximum number of tokens",
+    "exceeds the available context size",
+];
+
+/// What vendors write where the status does not say that the key is wrong, in lower case.
+const KEY_PHRASES: &[&str] = &["api key not valid", "api_key_invalid"];
+
+/// The classes of errors that come inside a stream, by the vendor's own name.
+const KINDS: &[(&str, ErrorCode)] = &[
+    ("authentication_error", ErrorCode::ModelUnauthorized),
+    ("permission_error", ErrorCode::ModelUnauthorized),
+    ("invalid_api_key", ErrorCode::ModelUnauthorized),
+    ("PERMISSION_DENIED", ErrorCode::ModelUnauthorized),
+    ("UNAUTHENTICATED", ErrorCode::ModelUnauthorized),
+    ("rate_limit_error", ErrorCode::ModelRateLimited),
+    ("rate_limit_exceeded", ErrorCode::ModelRateLimited),
+    ("RESOURCE_EXHAUSTED", ErrorCode::ModelRateLimited),
+    ("invalid_request_error", ErrorCode::ModelRejected),
+    ("invalid_prompt", ErrorCode::ModelRejected),
+    ("not_found_error", ErrorCode::ModelRejected),
+    ("INVALID_ARGUMENT", ErrorCode::ModelRejected),
+];
+
+/// Classes the failures of one vendor.
+#[derive(Clone)]
+pub(super) struct Failures {
+    /// The vendor's name, which begins each message.
+    pub(super) vendor: Arc<str>,
+    /// The key, which is taken out of each message.
+    pub(super) key: Option<SecretString>,
+}
+
+impl Failures {
+    /// The class of a failure; `frame` is the last thing that the stream brought.
+    pub(super) fn class(&self, error: &Error, frame: &str) -> ModelError {
+        match error {
+            Error::HttpError { status, body, headers, .. } => self.answered(status.as_u16(), body, headers),
+            Error::WebStream { error, .. } => {
+                if let Some(error) = error.downcast_ref::<Error>() {
+                    self.class(error, frame)
+                } else {
+                    self.broken(error.as_ref())
+                }
+            }
+            Error::ChatResponse { body, .. } => self.in_stream(&body.to_string()),
+            // genai gives no more than a text where OpenAI's responses fail, so the frame itself is read.
+            Error::StreamParse { .. } if serde_json::from_str::<Value>(frame).is_ok() => self.in_stream(frame),
+            Error::StreamParse { .. } => self.cut(),
+            other => self.failure(ErrorCode::ModelRejected, &other.to_string()),
+        }
+    }
+
+    /// The stream ended before the answer did.
+    pub(super) fn cut(&self) -> ModelError {
+        self.failure(ErrorCode::ModelStreamIncomplete, "the answer was cut off")
+    }
+
+    /// A failure of this class.
+    pub(super) fn failure(&self, code: ErrorCode, what: &str) -> ModelError {
+        let mut message = format!("{}: {what}", self.vendor);
+        if let Some(key) = self.key.as_ref().map(ExposeSecret::expose_secret).filter(|key| !key.is_empty()) {
+            message = message.replace(key, "[redacted]");
+        }
+        ModelError::new(code, message.chars().take(MESSAGE_CHARS_MAX).collect::<String>())
+    }
+
+    /// The vendor answered with a status that is no success.
+    fn answered(&self, status: u16, body: &str, headers: &HeaderMap) -> ModelError {
+        let said = Said::read(body);
+        let code = said.code_by_text().unwrap_or_else(|| code_by_status(status));
+        let mut error = self.failure(code, &format!("status {status}: {}", said.message));
+        error.status = Some(status);
+        error.retry_after = retry_after(headers).or(said.retry_after);
+        error
+    }
+
+    /// The vendor reported an error after it had begun to answer with success.
+    fn in_stream(&self, body: &str) -> ModelError {
+        let said = Said::read(body);
+        let by_kind =
+            || KINDS.iter().find(|(kind, _)| said.kinds.iter().any(|said| said == kind)).map(|(_, code)| *code);
+        let by_number = || said.number.map(code_by_status);
+        // What has no known name is a fault of the vendor's: the request had been taken already.
+        let code = said.code_by_text().or_else(by_kind).or_else(by_number).unwrap_or(ErrorCode::ModelOverloaded);
+        let mut error = self.failure(code, &said.message);
+        error.retry_after = said.retry_after;
+        error
+    }
+
+    /// The connection could not be made, or broke.
+    fn broken(&self, error: &(dyn StdError + Send + Sync + 'static)) -> ModelError {
+        let mut what = String::from("the connection failed");
+        let mut source: Option<&(dyn StdError + 'static)> = error.source();
+        while let Some(error) = source {
+            what = format!("{what}: {error}");
+            source = error.source();
+        }
+        let code = match error.downcast_ref::<reqwest::Error>() {
+            Some(error) if error.is_builder() => ErrorCode::ModelRejected,
+            Some(error) if error.is_connect() || error.is_request() => ErrorCode::ModelOverloaded,
+            _ => ErrorCode::ModelStreamIncomplete,
+        };
+        self.failure(code, &what)
+    }
+}
+
+const fn code_by_status(status: u16) -> ErrorCode {
+    match status {
+        401 | 403 => ErrorCode::ModelUnauthorized,
+        413 => ErrorCode::ModelContextExceeded,
+        429 => ErrorCode::ModelRateLimited,
+        408 | 500.. => ErrorCode::ModelOverloaded,
+        _ => ErrorCode::ModelRejected,
+    }
+}
+
+/// What an error's body says, whichever vendor wrote it.
+struct Said {
+    message: String,
+    /// The vendor's names for the error.
+    kinds: Vec<String>,
+    /// A status within the body.
+    number: Option<u16>,
+    retry_after: Option<Duration>,
+}
+
+impl Said {
+    fn read(body: &str) -> Self {
+        let root: Value = serde_json::from_str(body).unwrap_or_else(|_| Value::from(body.trim()));
+        let root = root.get(0).unwrap_or(&root);
+        let nested = ["/error", "/response/error"].iter().find_map(|path| root.pointer(path));
+        let error = nested.filter(|error| !error.is_null()).unwrap_or(root);
+        let text = |name: &str| error.get(name).and_then(Value::as_str);
+        let message = text("message").or_else(|| error.as_str()).map_or_else(|| error.to_string(), str::to_owned);
+        let details = error.get("details").and_then(Value::as_array).into_iter().flatten();
+        let delay = details.filter_map(|detail| detail.get("retryDelay")?.as_str()).next();
+        Self {
+            message,
+            kinds: ["type", "code", "status"].iter().filter_map(|name| text(name)).map(str::to_owned).collect(),
+            number: error.get("code").and_then(Value::as_u64).and_then(|code| code.try_into().ok()),
+            retry_after: delay.and_then(|delay| seconds(delay.strip_suffix('s')?)),
+        }
+    }
+
+    /// The code, where only the words tell it.
+    fn code_by_text(&self) -> Option<ErrorCode> {
+        let text = format!("{} {}", self.kinds.join(" "), self.message).to_lowercase();
+        let says = |phrases: &[&str]| phrases.iter().any(|phrase| text.contains(phrase));
+        if says(CONTEXT_PHRASES) {
+            Some(ErrorCode::ModelContextExceeded)
+        } else {
+            says(KEY_PHRASES).then_some(ErrorCode::ModelUnauthorized)
+        }
+    }
+}
+
+/// How long the vendor asks to wait: in milliseconds, in seconds, or until a date by its own clock.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let header = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+    let date = |text: &str| rfc2822::DateTimeParser::new().parse_timestamp(text).ok();
+    if let Some(wait) = header("retry-after-ms").and_then(seconds) {
+        return Some(wait / 1000);
+    }
+    let asked = header("retry-after")?;
+    seconds(asked).or_else(|| {
+        let wait = date(asked)?.duration_since(date(header("date")?)?);
+        Some(wait.try_into().unwrap_or(Duration::ZERO))
+    })
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    Duration::try_from_secs_f64(text.parse().ok()?).ok()
+}

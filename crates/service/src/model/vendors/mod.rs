@@ -1,0 +1,251 @@
+//! The real vendors behind [`ModelClient`]: which name goes to which vendor, with which key, to which address.
+//!
+//! The wire formats are genai's. None of its types and no key ever leaves this folder, except in a request's header.
+
+mod answer;
+mod client;
+mod failure;
+mod network;
+mod request;
+
+use std::{cell::LazyCell, sync::Arc};
+
+use secrecy::{ExposeSecret, SecretString};
+
+use self::client::VendorClient;
+use super::{ModelClient, ModelResolver, ResolvedModel};
+use crate::SessionError;
+
+/// The name of the model that is built in.
+const SCRIPTED: &str = "scripted";
+
+/// The scripted model's window, unless the options say otherwise.
+const SCRIPTED_WINDOW_TOKENS: u64 = 100_000;
+
+/// The windows that are known, by the beginning of a model's name; the first that fits counts.
+const WINDOWS: &[(&str, u64)] = &[
+    ("claude-opus-5", 1_000_000),
+    ("claude-sonnet-5", 1_000_000),
+    ("claude-", 200_000),
+    ("gpt-6", 400_000),
+    ("gpt-5", 400_000),
+    ("gpt-4.1", 1_047_576),
+    ("gpt-4o", 128_000),
+    ("o1", 200_000),
+    ("o3", 200_000),
+    ("o4", 200_000),
+    ("gemini-", 1_048_576),
+];
+
+/// The window of a model that is not in the table: a cautious one.
+const WINDOW_TOKENS: u64 = 128_000;
+
+/// The wire format of a vendor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Api {
+    Anthropic,
+    OpenAi,
+    Gemini,
+    Compatible,
+}
+
+/// A vendor that has a name of its own.
+struct Vendor {
+    api: Api,
+    name: &'static str,
+    /// The environment variable of its key.
+    variable: &'static str,
+    base_url: &'static str,
+    default_model: &'static str,
+    /// How its models' names begin.
+    prefixes: &'static [&'static str],
+}
+
+/// The vendors, in the order in which a key makes one the default.
+static VENDORS: [Vendor; 3] = [
+    Vendor {
+        api: Api::Anthropic,
+        name: "anthropic",
+        variable: "ANTHROPIC_API_KEY",
+        base_url: "https://api.anthropic.com/v1/",
+        default_model: "claude-sonnet-5-5",
+        prefixes: &["claude-"],
+    },
+    Vendor {
+        api: Api::OpenAi,
+        name: "openai",
+        variable: "OPENAI_API_KEY",
+        base_url: "https://api.openai.com/v1/",
+        default_model: "gpt-5.6-terra",
+        prefixes: &["gpt-", "o1", "o3", "o4", "chatgpt-"],
+    },
+    Vendor {
+        api: Api::Gemini,
+        name: "gemini",
+        variable: "GEMINI_API_KEY",
+        base_url: "https://generativelanguage.googleapis.com/v1beta/",
+        default_model: "gemini-3.8-flash",
+        prefixes: &["gemini-"],
+    },
+];
+
+impl Vendor {
+    /// The model that `name` means, if it is one of this vendor's: `claude-x`, or `anthropic/x` for any x.
+    fn model<'a>(&self, name: &'a str) -> Option<&'a str> {
+        match name.split_once('/') {
+            Some((vendor, model)) => (vendor == self.name && !model.is_empty()).then_some(model),
+            None => self.prefixes.iter().any(|prefix| name.starts_with(prefix)).then_some(name),
+        }
+    }
+}
+
+/// Access to one vendor.
+#[derive(Clone, Debug, Default)]
+pub struct VendorAccess {
+    /// Its key. Without one its models are not configured.
+    pub key: Option<SecretString>,
+    /// Where it is reached, if not at its own address.
+    pub base_url: Option<String>,
+}
+
+/// A server that speaks OpenAI's chat completions. Its models are named `<name>/<model>`.
+#[derive(Clone, Debug)]
+pub struct CompatibleEndpoint {
+    /// Its name: not empty, without `/`, and not one of the built-in ones.
+    pub name: String,
+    /// Where it is reached, with the version: `http://localhost:8080/v1`.
+    pub base_url: String,
+    /// Its key, if it wants one.
+    pub key: Option<SecretString>,
+    /// The window of its models.
+    pub window_tokens: u64,
+}
+
+/// Which vendors there are and how they are reached.
+#[derive(Clone, Debug, Default)]
+pub struct VendorOptions {
+    /// Anthropic.
+    pub anthropic: VendorAccess,
+    /// OpenAI.
+    pub openai: VendorAccess,
+    /// Google's Gemini.
+    pub gemini: VendorAccess,
+    /// Servers that speak as OpenAI does.
+    pub compatible: Vec<CompatibleEndpoint>,
+    /// The model that answers where none is named; else the first vendor with a key decides, else it is `scripted`.
+    pub default_model: Option<String>,
+    /// The scripted model's window; 100,000 tokens where `None`.
+    pub scripted_window_tokens: Option<u64>,
+    /// The proxy for `https`, which may carry a password.
+    pub proxy: Option<SecretString>,
+    /// Hosts that are reached without the proxy, separated by commas.
+    pub no_proxy: Option<String>,
+}
+
+impl VendorOptions {
+    /// What the environment says; empty variables count as absent.
+    pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Self {
+        let first = |names: &[&str]| {
+            let values = names.iter().filter_map(|name| lookup(name));
+            values.map(|value| value.trim().to_owned()).find(|value| !value.is_empty())
+        };
+        let access = |keys: &[&str], base_url: &str| VendorAccess {
+            key: first(keys).map(SecretString::from),
+            base_url: first(&[base_url]),
+        };
+        Self {
+            anthropic: access(&["ANTHROPIC_API_KEY"], "ANTHROPIC_BASE_URL"),
+            openai: access(&["OPENAI_API_KEY"], "OPENAI_BASE_URL"),
+            gemini: access(&["GEMINI_API_KEY", "GOOGLE_API_KEY"], "GOOGLE_GEMINI_BASE_URL"),
+            proxy: first(&["HTTPS_PROXY", "https_proxy"]).map(SecretString::from),
+            no_proxy: first(&["NO_PROXY", "no_proxy"]),
+            ..Self::default()
+        }
+    }
+}
+
+/// The scripted model, the vendors and the compatible servers, by name.
+pub struct VendorModels {
+    default_model: String,
+    scripted: ResolvedModel,
+    vendors: Vec<(&'static Vendor, Option<Arc<VendorClient>>)>,
+    compatible: Vec<(CompatibleEndpoint, Arc<VendorClient>)>,
+}
+
+impl VendorModels {
+    /// Checks the options and makes a client for each vendor that has a key. Nothing is sent.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID` for a base URL that is not allowed, a name that is taken, or a proxy that is none.
+    pub fn new(options: &VendorOptions, scripted: Arc<dyn ModelClient>) -> Result<Self, SessionError> {
+        // Made only where something is configured: it reads the system's certificates.
+        let http = LazyCell::new(|| network::client(options));
+        let client = |setting: &str, api, vendor: &str, base_url: &str, key: Option<&SecretString>| {
+            let base_url = network::base_url(setting, api, base_url)?;
+            let http = http.as_ref().map_err(Clone::clone)?.clone();
+            Ok::<_, SessionError>(Arc::new(VendorClient::new(http, vendor, api, base_url, key)))
+        };
+        let mut vendors = Vec::new();
+        for (vendor, access) in VENDORS.iter().zip([&options.anthropic, &options.openai, &options.gemini]) {
+            let base_url = access.base_url.as_deref().unwrap_or(vendor.base_url);
+            let setting = format!("models.{}.base_url", vendor.name);
+            let key = access.key.as_ref().filter(|key| !key.expose_secret().is_empty());
+            let made = key.map(|key| client(&setting, vendor.api, vendor.name, base_url, Some(key))).transpose()?;
+            vendors.push((vendor, made));
+        }
+        let mut compatible: Vec<(CompatibleEndpoint, Arc<VendorClient>)> = Vec::new();
+        for endpoint in &options.compatible {
+            let CompatibleEndpoint { name, base_url, key, .. } = endpoint;
+            let is_taken = name == SCRIPTED
+                || VENDORS.iter().any(|vendor| vendor.name == name)
+                || compatible.iter().any(|(other, _)| other.name == *name);
+            if name.is_empty() || name.contains('/') || is_taken {
+                let message = format!("{name:?} cannot name a server; use another name, without a slash.");
+                return Err(SessionError::ConfigInvalid { key: "models.compatible".to_owned(), message });
+            }
+            let setting = format!("models.compatible.{name}.base_url");
+            let made = client(&setting, Api::Compatible, name, base_url, key.as_ref())?;
+            compatible.push((endpoint.clone(), made));
+        }
+        let first = vendors.iter().find(|(_, client)| client.is_some()).map(|(vendor, _)| vendor.default_model);
+        let default_model = options.default_model.clone().unwrap_or_else(|| first.unwrap_or(SCRIPTED).to_owned());
+        let scripted = ResolvedModel {
+            name: SCRIPTED.to_owned(),
+            vendor_model: SCRIPTED.to_owned(),
+            client: scripted,
+            window_tokens: options.scripted_window_tokens.unwrap_or(SCRIPTED_WINDOW_TOKENS),
+        };
+        Ok(Self { default_model, scripted, vendors, compatible })
+    }
+}
+
+impl ModelResolver for VendorModels {
+    fn default_model(&self) -> &str {
+        &self.default_model
+    }
+
+    fn resolve(&self, name: &str) -> Result<ResolvedModel, SessionError> {
+        if name == SCRIPTED {
+            return Ok(self.scripted.clone());
+        }
+        let resolved = |model: &str, client: &Arc<VendorClient>, window_tokens| ResolvedModel {
+            name: name.to_owned(),
+            vendor_model: model.to_owned(),
+            client: client.clone(),
+            window_tokens,
+        };
+        let unknown = |variable| SessionError::ModelNotConfigured { model: name.to_owned(), variable };
+        for (vendor, client) in &self.vendors {
+            if let Some(model) = vendor.model(name) {
+                let client = client.as_ref().ok_or_else(|| unknown(Some(vendor.variable)))?;
+                let window = WINDOWS.iter().find(|(prefix, _)| model.starts_with(prefix));
+                return Ok(resolved(model, client, window.map_or(WINDOW_TOKENS, |(_, tokens)| *tokens)));
+            }
+        }
+        let (server, model) =
+            name.split_once('/').filter(|(_, model)| !model.is_empty()).ok_or_else(|| unknown(None))?;
+        let found = self.compatible.iter().find(|(endpoint, _)| endpoint.name == server);
+        let (endpoint, client) = found.ok_or_else(|| unknown(None))?;
+        Ok(resolved(model, client, endpoint.window_tokens))
+    }
+}

@@ -1,0 +1,191 @@
+//! A request in genai's terms.
+//!
+//! The prefix of two requests of one session must stay the same: what changes goes into the tail, behind the cache mark.
+
+use std::borrow::Cow;
+
+use genai::{
+    adapter::AdapterKind,
+    chat::{
+        CacheControl, ChatMessage, ChatOptions, ChatRequest, ChatRole, ContentPart, MessageContent, MessageOptions,
+        ReasoningEffort, Tool, ToolCall, ToolName, ToolResponse,
+    },
+};
+use meerkat_errors::ErrorCode;
+use serde_json::{Value, json};
+
+use super::Api;
+use crate::{
+    model::{ModelError, ModelRequest, ToolSpec},
+    session::message::{Block, Message, RawJson, ToolCall as Call, ToolResult},
+};
+
+/// The system prompt, the messages, the tail and the tools.
+///
+/// # Errors
+/// `MODEL_REJECTED` for a tool schema that holds a number no wire format can carry.
+pub(super) fn chat(request: &ModelRequest, api: Api, vendor: &str) -> Result<ChatRequest, ModelError> {
+    let mut messages = Vec::new();
+    let mut system = request.system.as_deref();
+    if api == Api::Anthropic {
+        messages.extend(system.take().map(|text| marked(ChatMessage::system(text))));
+    }
+    for message in &request.messages {
+        match &**message {
+            Message::System { content } => messages.push(ChatMessage::system(content.excerpt().as_ref())),
+            Message::User { content } => messages.push(ChatMessage::user(content.excerpt().as_ref())),
+            Message::Assistant { content } => {
+                push_assistant(&mut messages, text_part(&content.excerpt()).into_iter().collect())
+            }
+            Message::BlockAssistant { blocks, .. } => push_blocks(&mut messages, blocks, api, vendor),
+            Message::ToolResults { results } => {
+                let parts = results.iter().map(|result| result_part(result, api));
+                messages.push(ChatMessage::tool(MessageContent::from_parts(parts.collect::<Vec<_>>())));
+            }
+        }
+    }
+    // The mark stands on what a user or a tool said: a thinking block cannot bear one.
+    let is_markable = |message: &&mut ChatMessage| matches!(message.role, ChatRole::User | ChatRole::Tool);
+    if api == Api::Anthropic
+        && let Some(last) = messages.iter_mut().rev().find(is_markable)
+    {
+        last.options = Some(MessageOptions::from(CacheControl::Ephemeral));
+    }
+    messages.extend(request.tail.as_deref().map(ChatMessage::user));
+    let mut chat = ChatRequest::from_messages(messages);
+    chat.system = system.map(str::to_owned);
+    if !request.tools.is_empty() {
+        chat.tools = Some(request.tools.iter().map(|spec| tool(spec, api)).collect::<Result<_, _>>()?);
+    }
+    Ok(chat)
+}
+
+/// What is asked of genai for this request.
+pub(super) fn options(request: &ModelRequest, adapter: AdapterKind) -> ChatOptions {
+    let model = request.model.as_str();
+    // Asked of a model that cannot think, this is an error at the vendor.
+    let is_thinker = match adapter {
+        AdapterKind::Gemini => !["gemini-1", "gemini-2.0", "gemma"].iter().any(|old| model.starts_with(old)),
+        AdapterKind::OpenAIResp => !model.contains("-chat"),
+        _ => true,
+    };
+    let mut options = ChatOptions::default()
+        .with_capture_usage(true)
+        .with_capture_content(true)
+        .with_capture_tool_calls(true)
+        .with_capture_reasoning_content(is_thinker);
+    options.max_tokens = request.max_output_tokens;
+    if matches!(adapter, AdapterKind::OpenAI | AdapterKind::OpenAIResp) {
+        // Without an effort genai takes `-max`, `-high` and the like off a model's name; a budget is never sent here.
+        // Without a cache wish it switches the newer models' automatic cache off; this wish is never sent here.
+        options =
+            options.with_reasoning_effort(ReasoningEffort::Budget(0)).with_cache_control(CacheControl::Ephemeral5m);
+    }
+    if adapter == AdapterKind::OpenAIResp {
+        // genai asks for summaries of the reasoning as well, which OpenAI refuses to unverified organisations.
+        options = options.with_extra_body(json!({ "reasoning": null }));
+    }
+    options
+}
+
+fn marked(message: ChatMessage) -> ChatMessage {
+    message.with_options(CacheControl::Ephemeral)
+}
+
+fn push_assistant(messages: &mut Vec<ChatMessage>, parts: Vec<ContentPart>) {
+    if !parts.is_empty() {
+        messages.push(ChatMessage::assistant(MessageContent::from_parts(parts)));
+    }
+}
+
+/// Vendors refuse blank texts.
+fn text_part(text: &str) -> Option<ContentPart> {
+    (!text.trim().is_empty()).then(|| ContentPart::from_text(text))
+}
+
+fn push_blocks(messages: &mut Vec<ChatMessage>, blocks: &[Block], api: Api, vendor: &str) {
+    let mut parts = Vec::new();
+    let mut was_reasoning = true;
+    for block in blocks {
+        let is_reasoning = matches!(block, Block::Reasoning { .. });
+        if is_reasoning && !was_reasoning {
+            // genai puts a message's reasoning first. Anthropic wants it where it was, and joins adjacent messages.
+            push_assistant(messages, std::mem::take(&mut parts));
+        }
+        was_reasoning = is_reasoning;
+        match block {
+            Block::Text { text } => parts.extend(text_part(&text.excerpt())),
+            Block::Reasoning { text, opaque: Some(opaque), vendor: from } if from == vendor => {
+                parts.extend(reasoning_parts(&text.excerpt(), opaque, api));
+            }
+            Block::Reasoning { .. } => {}
+            Block::ToolCall(call) => parts.push(call_part(call, api)),
+        }
+    }
+    push_assistant(messages, parts);
+}
+
+/// A signature with what it signs, or a whole block of the vendor's.
+fn reasoning_parts(text: &str, opaque: &RawJson, api: Api) -> Vec<ContentPart> {
+    match opaque.decode::<Value>() {
+        Ok(Value::String(signature)) => {
+            let signed = (api == Api::Anthropic).then(|| ContentPart::ReasoningContent(text.to_owned()));
+            std::iter::once(ContentPart::ThoughtSignature(signature)).chain(signed).collect()
+        }
+        Ok(block) => vec![ContentPart::from_custom(block, None)],
+        Err(_) => Vec::new(),
+    }
+}
+
+fn call_part(call: &Call, api: Api) -> ContentPart {
+    // Only Gemini's calls carry an opaque part, and only Gemini may get it back.
+    let opaque = call.opaque.as_ref().filter(|_| api == Api::Gemini);
+    ContentPart::ToolCall(ToolCall {
+        call_id: call_id(&call.call_id, api).into_owned(),
+        fn_name: call.name.clone(),
+        fn_arguments: arguments(&call.arguments),
+        thought_signatures: opaque.and_then(|opaque| opaque.decode().ok()),
+    })
+}
+
+fn result_part(result: &ToolResult, api: Api) -> ContentPart {
+    let id = call_id(&result.call_id, api);
+    let content = result.content.excerpt();
+    if result.is_error && api == Api::Anthropic {
+        let block = json!({ "type": "tool_result", "tool_use_id": id, "is_error": true, "content": content });
+        return ContentPart::from_custom(block, None);
+    }
+    ContentPart::ToolResponse(ToolResponse::new(id, content).with_fn_name(&result.name))
+}
+
+/// Anthropic takes only letters, digits, `_` and `-`; another vendor may have named the call.
+fn call_id(id: &str, api: Api) -> Cow<'_, str> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if api != Api::Anthropic || id.chars().all(is_allowed) {
+        return id.into();
+    }
+    id.chars().map(|c| if is_allowed(c) { c } else { '_' }).collect()
+}
+
+/// Vendors take arguments back only as an object, so a malformed text goes back inside one.
+fn arguments(raw: &RawJson) -> Value {
+    match raw.decode() {
+        Ok(object @ Value::Object(_)) => object,
+        Ok(Value::String(text)) => json!({ "malformed_arguments": text }),
+        _ => json!({ "malformed_arguments": raw.as_str() }),
+    }
+}
+
+fn tool(spec: &ToolSpec, api: Api) -> Result<Tool, ModelError> {
+    let schema = spec.schema.decode::<Value>().map_err(|error| {
+        ModelError::new(
+            ErrorCode::ModelRejected,
+            format!("the schema of the tool {:?} cannot be sent: {error}", spec.name),
+        )
+    })?;
+    let mut tool =
+        Tool::new(ToolName::Custom(spec.name.clone())).with_description(&spec.description).with_schema(schema);
+    // Said outright, or OpenAI's responses format would rewrite the schema to its strict kind.
+    tool.strict = (api == Api::OpenAi).then_some(false);
+    Ok(tool)
+}

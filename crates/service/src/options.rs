@@ -1,0 +1,293 @@
+//! Options of the engine and of a request, each with its unit and its default.
+//!
+//! The defaults stand once more, with a sentence each, in `config/meerkat.toml`; a test holds the two equal.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Limits of one turn. What a turn leaves out comes from its session, then from the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Budgets {
+    /// Input and output tokens of all model calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Model calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    /// Tool calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<u64>,
+    /// Milliseconds from the turn's start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wall_ms: Option<u64>,
+}
+
+impl Budgets {
+    /// These budgets, with what they leave open taken from `other`.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            tokens: self.tokens.or(other.tokens),
+            steps: self.steps.or(other.steps),
+            tool_calls: self.tool_calls.or(other.tool_calls),
+            wall_ms: self.wall_ms.or(other.wall_ms),
+        }
+    }
+
+    /// The limit of one budget.
+    #[must_use]
+    pub const fn limit(&self, budget: Budget) -> Option<u64> {
+        match budget {
+            Budget::Tokens => self.tokens,
+            Budget::Steps => self.steps,
+            Budget::ToolCalls => self.tool_calls,
+            Budget::WallMs => self.wall_ms,
+        }
+    }
+}
+
+/// One of the budgets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Budget {
+    /// Tokens.
+    Tokens,
+    /// Model calls.
+    Steps,
+    /// Tool calls.
+    ToolCalls,
+    /// Wall time.
+    WallMs,
+}
+
+impl Budget {
+    /// Every budget.
+    pub const ALL: &'static [Self] = &[Self::Tokens, Self::Steps, Self::ToolCalls, Self::WallMs];
+
+    /// Its name on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tokens => "tokens",
+            Self::Steps => "steps",
+            Self::ToolCalls => "tool_calls",
+            Self::WallMs => "wall_ms",
+        }
+    }
+}
+
+/// What happens to a turn that meets a running one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// It is refused with `SESSION_BUSY`.
+    #[default]
+    Reject,
+    /// It waits behind those that wait already.
+    Queue,
+    /// The running turn is interrupted, and this one is next.
+    Interrupt,
+}
+
+/// What happens where the next request would not fit the model's window and nothing compacts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Overflow {
+    /// The turn fails with `CONTEXT_OVERFLOW` before the call.
+    #[default]
+    Fail,
+    /// The request leaves out the oldest whole turns; the session keeps them.
+    Slide,
+}
+
+/// Options of a turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TurnOptions {
+    /// Model calls that a turn may make.
+    pub max_steps: u64,
+    /// Tool calls that a turn may make.
+    pub max_tool_calls: u64,
+    /// Tokens that a turn may use; 0 is without limit.
+    pub max_tokens: u64,
+    /// Milliseconds that a turn may take.
+    pub max_wall_ms: u64,
+    /// Tokens that one answer may have; 0 leaves it to the vendor.
+    pub max_output_tokens: u32,
+    /// Milliseconds without anything from the model after which a call fails.
+    pub model_idle_timeout_ms: u64,
+    /// Model calls in all for one step, the first included.
+    pub model_attempts: u32,
+    /// Milliseconds before the second call; doubled with each further one.
+    pub retry_base_ms: u64,
+    /// The longest wait before another call, in milliseconds; a vendor that asks for more fails the call.
+    pub retry_max_ms: u64,
+    /// Identical calls with identical results, or turns of a cycle of up to four calls, that end the turn.
+    pub loop_repeats: u32,
+    /// Steps in a row whose calls all had malformed arguments that end the turn.
+    pub repair_rounds: u32,
+    /// Turns that may wait on one session.
+    pub max_queued: usize,
+}
+
+impl Default for TurnOptions {
+    fn default() -> Self {
+        Self {
+            max_steps: 100,
+            max_tool_calls: 500,
+            max_tokens: 0,
+            max_wall_ms: 3_600_000,
+            max_output_tokens: 0,
+            model_idle_timeout_ms: 120_000,
+            model_attempts: 4,
+            retry_base_ms: 500,
+            retry_max_ms: 30_000,
+            loop_repeats: 3,
+            repair_rounds: 3,
+            max_queued: 32,
+        }
+    }
+}
+
+impl TurnOptions {
+    /// The budgets of a turn whose request and session set none.
+    #[must_use]
+    pub const fn budgets(&self) -> Budgets {
+        Budgets {
+            tokens: if self.max_tokens == 0 { None } else { Some(self.max_tokens) },
+            steps: Some(self.max_steps),
+            tool_calls: Some(self.max_tool_calls),
+            wall_ms: Some(self.max_wall_ms),
+        }
+    }
+}
+
+/// Options of tool calls.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ToolOptions {
+    /// Milliseconds that one call may take.
+    pub timeout_ms: u64,
+    /// Milliseconds that a call gets to stop once it was told to.
+    pub grace_ms: u64,
+    /// Read-only and idempotent calls of one message that run together.
+    pub max_parallel: usize,
+    /// Output up to this many bytes stands in the event; more goes to a blob.
+    pub inline_bytes: usize,
+    /// Output past this many bytes ends the call.
+    pub max_output_bytes: u64,
+    /// Milliseconds that a call waits for its approval.
+    pub approval_timeout_ms: u64,
+    /// Approval rules by tool name; they win over the tool's own.
+    pub approval: std::collections::BTreeMap<String, crate::tool::Approval>,
+    /// A folder that the scripted model's test tools may write in; without it there are none.
+    pub test_dir: Option<std::path::PathBuf>,
+}
+
+impl Default for ToolOptions {
+    fn default() -> Self {
+        Self {
+            timeout_ms: 120_000,
+            grace_ms: 2_000,
+            max_parallel: 8,
+            inline_bytes: 32 * 1024,
+            max_output_bytes: 64 * 1024 * 1024,
+            approval_timeout_ms: 600_000,
+            approval: std::collections::BTreeMap::new(),
+            test_dir: None,
+        }
+    }
+}
+
+/// Options of the live context.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ContextOptions {
+    /// What happens where the next request would not fit.
+    pub overflow: Overflow,
+}
+
+/// Sizes that requests may have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Bytes of a prompt.
+    pub prompt_bytes: u64,
+    /// Bytes of a system prompt.
+    pub system_prompt_bytes: u64,
+    /// Bytes of a reminder's text.
+    pub reminder_bytes: u64,
+    /// Reminders of one session.
+    pub reminders: usize,
+    /// Bytes of a pin.
+    pub pin_bytes: u64,
+    /// Pins of one session.
+    pub pins: usize,
+    /// Labels of one session.
+    pub labels: usize,
+    /// Bytes of a label's name and value together, and of an idempotency key.
+    pub label_bytes: u64,
+    /// Events or items of one page.
+    pub page_items: usize,
+    /// Milliseconds that a long poll may wait.
+    pub wait_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            prompt_bytes: 4 * 1024 * 1024,
+            system_prompt_bytes: 1024 * 1024,
+            reminder_bytes: 16 * 1024,
+            reminders: 32,
+            pin_bytes: 4 * 1024,
+            pins: 64,
+            labels: 64,
+            label_bytes: 1024,
+            page_items: 1000,
+            wait_ms: 60_000,
+        }
+    }
+}
+
+/// Bounds of a service that keeps its sessions in memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct EphemeralOptions {
+    /// Sessions that it may hold.
+    pub max_sessions: usize,
+    /// Bytes of events and blobs that it may hold over all sessions.
+    pub max_bytes: u64,
+    /// Bytes of events that one session keeps; older ones are pruned.
+    pub session_event_bytes: u64,
+    /// Milliseconds without a command after which a session leaves.
+    pub idle_ms: u64,
+}
+
+impl Default for EphemeralOptions {
+    fn default() -> Self {
+        Self {
+            max_sessions: 10_000,
+            max_bytes: 1024 * 1024 * 1024,
+            session_event_bytes: 64 * 1024 * 1024,
+            idle_ms: 3_600_000,
+        }
+    }
+}
+
+/// Everything that the engine can be told.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct EngineOptions {
+    /// Turns.
+    pub turn: TurnOptions,
+    /// Tool calls.
+    pub tools: ToolOptions,
+    /// The live context.
+    pub context: ContextOptions,
+    /// Sizes of requests.
+    pub limits: Limits,
+    /// The service in memory.
+    pub ephemeral: EphemeralOptions,
+}

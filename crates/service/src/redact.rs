@@ -1,0 +1,139 @@
+//! What must not be told: configured secret values in whatever a session says, key shapes in logs and errors.
+//!
+//! A secret never leaves this module: nothing here implements `Debug` or `Serialize`.
+
+mod keys;
+
+use std::{borrow::Cow, sync::Arc};
+
+use secrecy::{ExposeSecret, SecretString};
+
+pub use keys::redact_key_shapes;
+
+/// What stands where a secret stood.
+const MARK: &str = "[redacted]";
+
+/// Shorter values are no secrets: to replace them would garble ordinary text.
+const SECRET_BYTES_MIN: usize = 8;
+
+/// The configured secret values.
+#[derive(Clone, Default)]
+pub struct Secrets {
+    /// The values and their forms within a JSON string, longest first: of two that match, the longer one counts.
+    forms: Arc<[SecretString]>,
+    /// The bytes that a form begins with.
+    first_bytes: Arc<[u8]>,
+}
+
+impl Secrets {
+    /// These values, but for those shorter than eight bytes.
+    #[must_use]
+    pub fn new(values: impl IntoIterator<Item = SecretString>) -> Self {
+        let values = values.into_iter().filter(|value| value.expose_secret().len() >= SECRET_BYTES_MIN);
+        let mut forms: Vec<SecretString> = values.flat_map(|value| [in_json(&value), value]).collect();
+        forms.sort_by(|a, b| key(b).cmp(&key(a)));
+        forms.dedup_by(|a, b| key(a) == key(b));
+        let mut first_bytes: Vec<u8> = forms.iter().filter_map(|form| bytes(form).first().copied()).collect();
+        first_bytes.sort_unstable();
+        first_bytes.dedup();
+        Self { forms: forms.into(), first_bytes: first_bytes.into() }
+    }
+
+    /// Whether there is nothing to replace.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.forms.is_empty()
+    }
+
+    /// The text with `[redacted]` in place of every secret.
+    #[must_use]
+    pub fn replace<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        self.scan(text, true).0
+    }
+
+    /// Replaces in a text that comes in chunks.
+    #[must_use]
+    pub fn stream(&self) -> StreamRedactor {
+        StreamRedactor { secrets: self.clone(), held: String::new() }
+    }
+
+    /// Replaces as far as it can be decided, and answers with that and the length of what was decided.
+    ///
+    /// Where more text may follow, what is left is the longest end that could still begin a secret.
+    fn scan<'a>(&self, text: &'a str, is_whole: bool) -> (Cow<'a, str>, usize) {
+        if self.is_empty() {
+            return (Cow::Borrowed(text), text.len());
+        }
+        let (mut replaced, mut copied, mut at, mut decided) = (String::new(), 0, 0, text.len());
+        while let Some(skipped) = text.as_bytes()[at..].iter().position(|byte| self.first_bytes.contains(byte)) {
+            at += skipped;
+            let rest = &text.as_bytes()[at..];
+            if !is_whole
+                && self.forms.iter().any(|form| rest.len() < bytes(form).len() && bytes(form).starts_with(rest))
+            {
+                decided = at;
+                break;
+            }
+            if let Some(form) = self.forms.iter().find(|form| rest.starts_with(bytes(form))) {
+                replaced.push_str(&text[copied..at]);
+                replaced.push_str(MARK);
+                at += bytes(form).len();
+                copied = at;
+            } else {
+                at += 1;
+            }
+        }
+        if copied == 0 {
+            return (Cow::Borrowed(&text[..decided]), decided);
+        }
+        replaced.push_str(&text[copied..decided]);
+        (Cow::Owned(replaced), decided)
+    }
+}
+
+fn bytes(secret: &SecretString) -> &[u8] {
+    secret.expose_secret().as_bytes()
+}
+
+/// Orders forms by length, equal ones side by side.
+fn key(form: &SecretString) -> (usize, &[u8]) {
+    (bytes(form).len(), bytes(form))
+}
+
+/// The value as it stands within a JSON string.
+fn in_json(value: &SecretString) -> SecretString {
+    let quoted = serde_json::Value::from(value.expose_secret()).to_string();
+    SecretString::from(&quoted[1..quoted.len() - 1])
+}
+
+/// Replaces secrets in a text that comes in chunks, wherever it is cut.
+pub struct StreamRedactor {
+    secrets: Secrets,
+    /// The end of what came so far, while it could still begin a secret.
+    held: String,
+}
+
+impl StreamRedactor {
+    /// Takes a chunk, and answers with what can be told by now.
+    pub fn push<'a>(&mut self, chunk: &'a str) -> Cow<'a, str> {
+        if self.held.is_empty() {
+            let (told, decided) = self.secrets.scan(chunk, false);
+            self.held.push_str(&chunk[decided..]);
+            return told;
+        }
+        self.held.push_str(chunk);
+        let (told, decided) = self.secrets.scan(&self.held, false);
+        let told = told.into_owned();
+        self.held.drain(..decided);
+        Cow::Owned(told)
+    }
+
+    /// Answers with what was held back, when no chunk follows.
+    pub fn finish(&mut self) -> String {
+        let held = std::mem::take(&mut self.held);
+        self.secrets.replace(&held).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn secrets(values: &[&str]) -> Secrets {
+    Secrets::new(values.iter().map(|value| SecretString::from(*value)))
+}
+
+/// Sends the chunks through a stream; answers with what came out after each, and at the end.
+fn stream(secrets: &Secrets, chunks: &[&str]) -> Vec<String> {
+    let mut redactor = secrets.stream();
+    let mut told: Vec<String> = chunks.iter().map(|chunk| redactor.push(chunk).into_owned()).collect();
+    told.push(redactor.finish());
+    told
+}
+
+#[test]
+fn every_secret_is_replaced() {
+    let secrets = secrets(&["opensesame", "hunter2hunter2"]);
+    assert_eq!(
+        secrets.replace("opensesame, hunter2hunter2 and opensesameopensesame"),
+        "[redacted], [redacted] and [redacted][redacted]"
+    );
+}
+
+#[test]
+fn of_two_that_match_the_longer_one_counts() {
+    let secrets = secrets(&["abcdefgh", "abcdefghijkl"]);
+    assert_eq!(secrets.replace("abcdefghijkl abcdefghijk"), "[redacted] [redacted]ijk");
+    assert_eq!(stream(&secrets, &["abcdefgh", "ijkl"]), ["", "[redacted]", ""]);
+    assert_eq!(stream(&secrets, &["abcdefgh", "ij", "x"]), ["", "", "[redacted]ijx", ""]);
+}
+
+#[test]
+fn a_secret_within_json_is_replaced() {
+    let secrets = secrets(&["pass\"word\\\n"]);
+    assert_eq!(secrets.replace(r#"{"key":"pass\"word\\\n"}"#), r#"{"key":"[redacted]"}"#);
+    assert_eq!(secrets.replace("pass\"word\\\n"), "[redacted]");
+}
+
+#[test]
+fn short_values_are_no_secrets() {
+    let secrets = secrets(&["", "1234567"]);
+    assert!(secrets.is_empty());
+    assert_eq!(secrets.replace("1234567"), "1234567");
+}
+
+#[test]
+fn without_a_secret_nothing_is_copied_or_held_back() {
+    let none = Secrets::default();
+    assert!(matches!(none.replace("text"), Cow::Borrowed("text")));
+    assert!(matches!(none.stream().push("text"), Cow::Borrowed("text")));
+    assert!(matches!(secrets(&["opensesame"]).replace("text"), Cow::Borrowed("text")));
+}
+
+#[test]
+fn no_more_is_held_back_than_could_begin_a_secret() {
+    let secrets = secrets(&["opensesame"]);
+    assert_eq!(
+        stream(&secrets, &["say open", "ing", " open", "sesa", "me!"]),
+        ["say ", "opening", " ", "", "[redacted]!", ""]
+    );
+    assert_eq!(stream(&secrets, &["oopenses"]), ["o", "openses"]);
+}
+
+/// Texts over few letters, so that secrets overlap, contain and nearly meet each other.
+fn texts() -> impl Strategy<Value = (Vec<String>, Vec<String>)> {
+    let secrets = prop::collection::vec("[aé\"]{8,10}", 1..4);
+    secrets.prop_flat_map(|secrets| {
+        let in_json: Vec<String> = secrets.iter().map(|secret| serde_json::to_string(secret).unwrap()).collect();
+        let planted = prop::sample::select([secrets.clone(), in_json].concat());
+        let pieces = prop::collection::vec(prop_oneof![planted, "[aé\"\\\\b]{0,6}"], 0..12);
+        (Just(secrets), pieces)
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_stream_is_redacted_like_the_whole((values, pieces) in texts(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12)) {
+        let secrets = secrets(&values.iter().map(String::as_str).collect::<Vec<_>>());
+        let text = pieces.concat();
+        let mut ends: Vec<usize> = cuts.iter().map(|cut| text.floor_char_boundary(cut.index(text.len() + 1))).collect();
+        ends.extend([0, text.len()]);
+        ends.sort_unstable();
+        let chunks: Vec<&str> = ends.windows(2).map(|ends| &text[ends[0]..ends[1]]).collect();
+
+        let told = stream(&secrets, &chunks).concat();
+
+        prop_assert_eq!(&told, &secrets.replace(&text));
+        for value in &values {
+            prop_assert!(!told.contains(value), "{:?} is told in {:?}", value, told);
+        }
+    }
+}

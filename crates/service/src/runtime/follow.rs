@@ -1,0 +1,126 @@
+//! [`Follower`]: replays a session's events from a cursor and then follows, without a gap or a duplicate.
+//!
+//! It is a cursor into the journal and never a queue, so a slow one costs nothing and loses deltas only.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::live::{LiveCursor, LiveHub};
+use crate::{
+    SessionError,
+    clock::Clock,
+    ids::{Seq, SessionId},
+    session::event::{LiveEvent, Pruned},
+    store::{EventStore, Frame},
+    wire::encode_live,
+};
+
+/// Frames that are read at a time.
+const READ_AHEAD: usize = 64;
+
+/// A line of a followed session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowedLine {
+    /// Its seq, which is the cursor to go on from; a live event has none.
+    pub seq: Option<Seq>,
+    /// The line of JSON.
+    pub line: Bytes,
+}
+
+/// Follows the events of one session.
+pub struct Follower {
+    session_id: SessionId,
+    store: Arc<dyn EventStore>,
+    clock: Arc<dyn Clock>,
+    cursor: Seq,
+    tail: watch::Receiver<Seq>,
+    hub: Arc<LiveHub>,
+    live: LiveCursor,
+    live_changed: watch::Receiver<u64>,
+    ready: VecDeque<FollowedLine>,
+}
+
+impl Follower {
+    /// Follows `session_id` from after `cursor`.
+    pub(crate) fn new(
+        session_id: SessionId,
+        store: Arc<dyn EventStore>,
+        clock: Arc<dyn Clock>,
+        hub: Arc<LiveHub>,
+        cursor: Seq,
+    ) -> Result<Self, SessionError> {
+        let tail = store.watch(session_id).ok_or(SessionError::NotFound(session_id))?;
+        check_cursor(cursor, *tail.borrow())?;
+        let live_changed = hub.watch();
+        Ok(Self {
+            session_id,
+            store,
+            clock,
+            cursor,
+            tail,
+            hub,
+            live: LiveCursor::default(),
+            live_changed,
+            ready: VecDeque::new(),
+        })
+    }
+
+    /// The cursor after the last line that was handed out.
+    #[must_use]
+    pub const fn cursor(&self) -> Seq {
+        self.cursor
+    }
+
+    /// The next line; `None` when the session is gone.
+    ///
+    /// # Errors
+    /// `STORE_FAILED` where the store cannot be read.
+    pub async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
+        loop {
+            if let Some(line) = self.ready.pop_front() {
+                self.cursor = line.seq.unwrap_or(self.cursor);
+                return Ok(Some(line));
+            }
+            self.tail.borrow_and_update();
+            self.live_changed.borrow_and_update();
+            let page = self
+                .store
+                .read(self.session_id, self.cursor, READ_AHEAD)
+                .await
+                .map_err(|_| SessionError::StoreFailed)?;
+            let Some(page) = page else { return Ok(None) };
+            if let Some((from, to)) = page.pruned {
+                self.ready.push_back(FollowedLine {
+                    seq: None,
+                    line: pruned_line(self.session_id, self.clock.as_ref(), from, to)?,
+                });
+            }
+            self.ready.extend(page.frames.into_iter().map(|Frame { seq, line }| FollowedLine { seq: Some(seq), line }));
+            if !self.ready.is_empty() {
+                continue;
+            }
+            let live = self.hub.poll(&mut self.live, self.cursor);
+            self.ready.extend(live.into_iter().map(|line| FollowedLine { seq: None, line }));
+            if !self.ready.is_empty() {
+                continue;
+            }
+            tokio::select! {
+                changed = self.tail.changed() => if changed.is_err() { return Ok(None) },
+                changed = self.live_changed.changed() => if changed.is_err() { return Ok(None) },
+            }
+        }
+    }
+}
+
+/// A cursor may lie anywhere up to the last event.
+pub(crate) fn check_cursor(cursor: Seq, last_seq: Seq) -> Result<(), SessionError> {
+    if cursor > last_seq { Err(SessionError::CursorOutOfRange { oldest_seq: 1, last_seq }) } else { Ok(()) }
+}
+
+/// The line that announces events that are gone; it follows the seq before them.
+pub(crate) fn pruned_line(session_id: SessionId, clock: &dyn Clock, from: Seq, to: Seq) -> Result<Bytes, SessionError> {
+    encode_live(session_id, from.saturating_sub(1), None, clock.now(), &LiveEvent::Pruned(Pruned { from, to }))
+        .map_err(|error| SessionError::Internal(error.to_string()))
+}

@@ -1,0 +1,169 @@
+//! What is shown in passing while a step runs: deltas, progress, retries.
+//!
+//! Followers are cursors into it, never queues: a slow one loses deltas and nothing else, and a new
+//! one first gets what has accumulated as one delta from offset 0.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use crate::{
+    clock::Timestamp,
+    ids::{Seq, SessionId, TurnNumber},
+    session::event::{LiveEvent, ReasoningDelta, TextDelta},
+    wire::encode_live,
+};
+
+/// Lines that are kept for followers; who falls further behind gets the accumulated text instead.
+const LINES_KEPT: usize = 256;
+
+/// The live events of one session.
+pub(crate) struct LiveHub {
+    session_id: SessionId,
+    state: Mutex<LiveState>,
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct LiveState {
+    /// The durable seq that the step's events follow.
+    after: Seq,
+    turn: Option<TurnNumber>,
+    step: u32,
+    time: Option<Timestamp>,
+    blocks: Vec<Block>,
+    lines: VecDeque<(Seq, Bytes)>,
+    /// How many lines came before those that are kept.
+    dropped: u64,
+}
+
+struct Block {
+    is_reasoning: bool,
+    text: String,
+}
+
+/// Where a follower stands among the live events.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LiveCursor {
+    next: u64,
+    is_started: bool,
+}
+
+impl LiveHub {
+    pub(crate) fn new(session_id: SessionId) -> Self {
+        Self { session_id, state: Mutex::default(), changed: watch::Sender::new(0) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, LiveState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A step begins: what was shown before it is forgotten.
+    pub(crate) fn begin_step(&self, after: Seq, turn: TurnNumber, step: u32, time: Timestamp) {
+        let mut state = self.state();
+        state.after = after;
+        state.turn = Some(turn);
+        state.step = step;
+        state.time = Some(time);
+        state.blocks.clear();
+    }
+
+    /// More text of the model. Text after reasoning, or the other way round, begins a new block.
+    pub(crate) fn delta(&self, is_reasoning: bool, text: String) {
+        let mut state = self.state();
+        if state.blocks.last().is_none_or(|block| block.is_reasoning != is_reasoning) {
+            state.blocks.push(Block { is_reasoning, text: String::new() });
+        }
+        let block = state.blocks.len() - 1;
+        let offset = state.blocks[block].text.len() as u64;
+        state.blocks[block].text.push_str(&text);
+        let event = delta_event(is_reasoning, state.step, block, offset, text);
+        self.push(state, &event);
+    }
+
+    /// Another live event of the running turn.
+    pub(crate) fn show(&self, after: Seq, turn: TurnNumber, time: Timestamp, event: &LiveEvent) {
+        let mut state = self.state();
+        state.after = after;
+        state.turn = Some(turn);
+        state.time = Some(time);
+        self.push(state, event);
+    }
+
+    fn push(&self, mut state: MutexGuard<'_, LiveState>, event: &LiveEvent) {
+        let Some(time) = state.time else { return };
+        match encode_live(self.session_id, state.after, state.turn, time, event) {
+            Ok(line) => {
+                let after = state.after;
+                state.lines.push_back((after, line));
+            }
+            Err(error) => tracing::error!(%error, "a live event could not be encoded"),
+        }
+        if state.lines.len() > LINES_KEPT {
+            state.lines.pop_front();
+            state.dropped += 1;
+        }
+        drop(state);
+        self.changed.send_modify(|version| *version = version.wrapping_add(1));
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// The next lines for a follower whose durable cursor is `seq`. Lines that follow an older seq are
+    /// dropped; at the first line that follows a newer one it stops, for the durable events come first.
+    pub(crate) fn poll(&self, cursor: &mut LiveCursor, seq: Seq) -> Vec<Bytes> {
+        let state = self.state();
+        let end = state.dropped + state.lines.len() as u64;
+        let mut out = Vec::new();
+        if !cursor.is_started || cursor.next < state.dropped {
+            cursor.is_started = true;
+            cursor.next = end;
+            if state.after == seq {
+                out.extend(state.accumulated(self.session_id));
+            } else if state.after > seq {
+                // The durable events of this step are still to be read; look again afterwards.
+                cursor.is_started = false;
+            }
+            return out;
+        }
+        while cursor.next < end {
+            let index = usize::try_from(cursor.next - state.dropped).unwrap_or(usize::MAX);
+            let Some((after, line)) = state.lines.get(index) else { break };
+            if *after > seq {
+                break;
+            }
+            if *after == seq {
+                out.push(line.clone());
+            }
+            cursor.next += 1;
+        }
+        out
+    }
+}
+
+impl LiveState {
+    /// The step so far, each block as one delta from its beginning.
+    fn accumulated(&self, session_id: SessionId) -> Vec<Bytes> {
+        let Some(time) = self.time else { return Vec::new() };
+        let line = |(index, block): (usize, &Block)| {
+            let event = delta_event(block.is_reasoning, self.step, index, 0, block.text.clone());
+            encode_live(session_id, self.after, self.turn, time, &event).ok()
+        };
+        self.blocks.iter().enumerate().filter_map(line).collect()
+    }
+}
+
+fn delta_event(is_reasoning: bool, step: u32, block: usize, offset: u64, text: String) -> LiveEvent {
+    let block = u32::try_from(block).unwrap_or(u32::MAX);
+    if is_reasoning {
+        LiveEvent::ReasoningDelta(ReasoningDelta { step, block, offset, text })
+    } else {
+        LiveEvent::TextDelta(TextDelta { step, block, offset, text })
+    }
+}

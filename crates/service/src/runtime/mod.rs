@@ -1,0 +1,7 @@
+//! The services: one engine over one kind of store each, and how their events are followed.
+
+pub mod ephemeral;
+pub mod follow;
+
+pub(crate) mod live;
+mod validate;

@@ -1,0 +1,72 @@
+//! The values of a request: what the schema allows and a limit does not. One check per fact.
+
+use std::collections::BTreeMap;
+
+use sha2::{Digest, Sha256};
+
+use crate::{SessionError, options::Limits, service::StartTurn, store::hex};
+
+/// The hash of a decoded request. Two requests with one hash are the same request.
+pub(crate) fn request_hash<T: serde::Serialize>(request: &T) -> Result<String, SessionError> {
+    let bytes = serde_json::to_vec(request).map_err(|error| SessionError::Internal(error.to_string()))?;
+    Ok(hex(&Sha256::digest(bytes)))
+}
+
+/// The hash of a turn's request, without its key and how its answer is delivered.
+pub(crate) fn turn_hash(request: &StartTurn) -> Result<String, SessionError> {
+    request_hash(&StartTurn { idempotency_key: None, wait: true, ..request.clone() })
+}
+
+pub(crate) fn size(what: &'static str, text: &str, limit: u64) -> Result<(), SessionError> {
+    let bytes = text.len() as u64;
+    if bytes > limit { Err(SessionError::PayloadTooLarge { what, bytes, limit }) } else { Ok(()) }
+}
+
+pub(crate) fn not_empty(field: &'static str, text: &str, hint: &str) -> Result<(), SessionError> {
+    if text.trim().is_empty() { Err(SessionError::invalid(field, format!("it is empty; {hint}"))) } else { Ok(()) }
+}
+
+pub(crate) fn prompt(text: &str, limits: &Limits) -> Result<(), SessionError> {
+    not_empty("prompt", text, "say what the turn is about")?;
+    size("prompt", text, limits.prompt_bytes)
+}
+
+pub(crate) fn idempotency_key(key: Option<&str>, limits: &Limits) -> Result<(), SessionError> {
+    let Some(key) = key else { return Ok(()) };
+    not_empty("idempotency_key", key, "use a new random text for each request")?;
+    if key.len() as u64 > limits.label_bytes || key.chars().any(char::is_control) {
+        let message = format!("it has at most {} bytes and no control characters", limits.label_bytes);
+        return Err(SessionError::invalid("idempotency_key", message));
+    }
+    Ok(())
+}
+
+pub(crate) fn labels(labels: &BTreeMap<String, String>, limits: &Limits) -> Result<(), SessionError> {
+    if labels.len() > limits.labels {
+        return Err(SessionError::invalid(
+            "labels",
+            format!("there are {}; at most {} are allowed", labels.len(), limits.labels),
+        ));
+    }
+    for (name, value) in labels {
+        if name.is_empty() || (name.len() + value.len()) as u64 > limits.label_bytes {
+            let message = format!(
+                "a label has a name, and at most {} bytes with its value; {name:?} has not",
+                limits.label_bytes
+            );
+            return Err(SessionError::invalid("labels", message));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn page_limit(limit: Option<usize>, limits: &Limits) -> Result<usize, SessionError> {
+    match limit {
+        Some(0) => Err(SessionError::invalid("limit", "a page has at least one item")),
+        Some(limit) if limit > limits.page_items => {
+            Err(SessionError::invalid("limit", format!("a page has at most {} items", limits.page_items)))
+        }
+        Some(limit) => Ok(limit),
+        None => Ok(limits.page_items.min(100)),
+    }
+}

@@ -1,0 +1,183 @@
+//! [`SessionService`]: the contract that every surface calls and every runtime keeps.
+//!
+//! An operation whose capability is absent answers with that capability's code: that is the default
+//! body here, so a runtime implements only what it has.
+
+mod answers;
+mod requests;
+
+use async_trait::async_trait;
+
+pub use answers::*;
+pub use requests::*;
+
+use crate::{
+    SessionError,
+    capability::{Capabilities, Capability},
+    ids::SessionId,
+    runtime::follow::Follower,
+};
+
+/// Everything that can be asked of meerkat, in process.
+#[async_trait]
+pub trait SessionService: Send + Sync {
+    /// What this service can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Makes a session.
+    async fn create_session(&self, request: CreateSession) -> Result<SessionCreated, SessionError>;
+
+    /// Runs a turn and answers when it has ended. A turn that has started answers with its result, however it ends.
+    async fn start_turn(&self, request: StartTurn) -> Result<TurnResult, SessionError>;
+
+    /// Accepts a turn and answers at once, when its input is recorded.
+    async fn accept_turn(&self, request: StartTurn) -> Result<TurnAccepted, SessionError>;
+
+    /// Ends the running turn; answers with the event that ended it.
+    async fn interrupt(&self, request: InterruptTurn) -> Result<Changed, SessionError>;
+
+    /// Answers a call that asks for approval. The same decision twice is one.
+    async fn decide_approval(&self, request: DecideApproval) -> Result<Changed, SessionError>;
+
+    /// The turns that wait, in order.
+    async fn queue(&self, session_id: &SessionId) -> Result<Page<QueueItem>, SessionError>;
+
+    /// Takes a turn out of the queue.
+    async fn cancel_queued(&self, request: CancelQueued) -> Result<Changed, SessionError>;
+
+    /// A page of events after a cursor, waiting for the first one if asked to.
+    async fn events(&self, request: ReadEvents) -> Result<EventPage, SessionError>;
+
+    /// Replays from a cursor and then follows, without a gap or a duplicate.
+    async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError>;
+
+    /// Sets a system reminder; the newest of a kind wins.
+    async fn remind(&self, request: Remind) -> Result<Changed, SessionError>;
+
+    /// The reminders in the order in which they were set.
+    async fn reminders(&self, session_id: &SessionId) -> Result<Page<Reminder>, SessionError>;
+
+    /// Removes a reminder.
+    async fn clear_reminder(&self, request: ClearReminder) -> Result<Changed, SessionError>;
+
+    /// Pins a fact.
+    async fn pin(&self, request: PinFact) -> Result<Changed, SessionError>;
+
+    /// The pins in the order in which they were set.
+    async fn pins(&self, session_id: &SessionId) -> Result<Page<Pin>, SessionError>;
+
+    /// Removes a pin.
+    async fn unpin(&self, request: Unpin) -> Result<Changed, SessionError>;
+
+    /// Ends the service: takes no new work, and waits for running turns up to `drain_ms` before it interrupts them.
+    async fn shut_down(&self, drain_ms: u64);
+
+    /// Goes on with a session that a former process left behind.
+    async fn resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnResult, SessionError> {
+        let _ = (session_id, request);
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Like [`Self::resume`], answered when the input is recorded.
+    async fn accept_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnAccepted, SessionError> {
+        let _ = (session_id, request);
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Shows a session.
+    async fn read(&self, session_id: &SessionId) -> Result<SessionView, SessionError> {
+        let _ = session_id;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Pages through what was said.
+    async fn history(&self, request: ReadHistory) -> Result<Page<HistoryItem>, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Reads a body that stands in a blob.
+    async fn blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Lists sessions.
+    async fn list(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
+        let _ = query;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Changes title and labels.
+    async fn update(&self, request: UpdateSession) -> Result<Changed, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Archives a session.
+    async fn archive(&self, session_id: &SessionId) -> Result<Changed, SessionError> {
+        let _ = session_id;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Brings an archived session back.
+    async fn unarchive(&self, session_id: &SessionId) -> Result<Changed, SessionError> {
+        let _ = session_id;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Deletes a session for good.
+    async fn delete(&self, request: DeleteSession) -> Result<Changed, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Makes a new session from the beginning of one.
+    async fn fork(&self, request: ForkSession) -> Result<Changed, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Compacts the live context now.
+    async fn compact(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionCompaction))
+    }
+
+    /// Shows what a compaction would do; calls no model.
+    async fn preview_compaction(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionCompaction))
+    }
+
+    /// Takes the latest compaction back.
+    async fn undo_compaction(&self, request: UndoCompaction) -> Result<Changed, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionCompaction))
+    }
+
+    /// Searches what was said.
+    async fn search_memory(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::MemoryStore))
+    }
+
+    /// Makes memory forget.
+    async fn forget_memory(&self, request: ForgetMemory) -> Result<Forgotten, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::MemoryStore))
+    }
+
+    /// Builds the memory's index anew.
+    async fn reindex_memory(&self) -> Result<Reindexed, SessionError> {
+        Err(absent(self.capabilities(), Capability::MemoryStore))
+    }
+}
+
+/// The code of an absent capability. A runtime that has it and forgets its operation shows as `INTERNAL`.
+fn absent(capabilities: Capabilities, capability: Capability) -> SessionError {
+    match capabilities.require(capability) {
+        Err(error) => error,
+        Ok(()) => SessionError::Internal("the runtime lacks an operation whose capability it has".to_owned()),
+    }
+}

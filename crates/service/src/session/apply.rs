@@ -1,0 +1,345 @@
+//! [`Session::apply`]: the only function that changes a session.
+//!
+//! Live turns, resume, replay, projection and fork all go through it, so they cannot differ. It reads
+//! no clock, no disk and no option: a record means the same wherever it is applied.
+
+use std::{
+    collections::VecDeque,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+};
+
+use meerkat_errors::ErrorCode;
+
+use super::{
+    Session,
+    context::Context,
+    event::{
+        AssistantMessage, Event, Key, Record, SessionCreated, ToolFinished, ToolOutcome, TurnQueued, TurnStarted,
+        TurnTotals,
+    },
+    message::{Block, Body, Message, ToolResult},
+    reminder::{Pin, Reminder},
+    state::{KEY_KEPT_MS, KeyUse},
+    turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd},
+};
+use crate::{
+    ids::{Seq, TurnNumber},
+    options::Policy,
+    service::TurnStatus,
+};
+
+/// How many calls the loop guard looks back on: three rounds of a cycle of four, with room for a stricter option.
+const SIGNATURES_KEPT: usize = 64;
+
+/// Why a record does not follow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("record {seq} does not follow: {why}")]
+pub struct ApplyError {
+    /// The record.
+    pub seq: Seq,
+    /// Why.
+    pub why: &'static str,
+}
+
+impl Session {
+    /// Starts a session from its first record.
+    ///
+    /// # Errors
+    /// Where the record is not one that a session begins with.
+    pub fn begin(record: &Record) -> Result<Self, ApplyError> {
+        let refusal = |why| ApplyError { seq: record.seq, why };
+        let Event::SessionCreated(created) = &record.event else {
+            return Err(refusal("a session begins with session_created"));
+        };
+        if record.seq != 1 {
+            return Err(refusal("a session begins at seq 1"));
+        }
+        let SessionCreated { model, system_prompt, labels, tools, budgets, key } = created.clone();
+        Ok(Self {
+            id: record.session_id,
+            created_at: record.time,
+            updated_at: record.time,
+            labels,
+            model,
+            system_prompt,
+            tools,
+            budgets,
+            created_key: key,
+            context: Context::default(),
+            reminders: Arc::default(),
+            pins: Arc::default(),
+            queue: Arc::default(),
+            open_turn: None,
+            last_end: None,
+            keys: Default::default(),
+            keys_by_age: VecDeque::new(),
+            decisions: Default::default(),
+            usage: Default::default(),
+            message_count: 0,
+            next_turn: 0,
+            last_seq: 1,
+        })
+    }
+
+    /// Applies the next record.
+    ///
+    /// # Errors
+    /// Where the record does not follow; the session is then unchanged.
+    pub fn apply(&mut self, record: &Record) -> Result<(), ApplyError> {
+        let refusal = |why| Err(ApplyError { seq: record.seq, why });
+        if record.seq != self.last_seq + 1 {
+            return refusal("its seq is not the next one");
+        }
+        if needs_open_turn(&record.event)
+            && (self.open_turn.is_none() || self.open_turn.as_ref().map(|open| open.turn) != record.turn)
+        {
+            return refusal("its turn is not open");
+        }
+        let turn = record.turn.unwrap_or(0);
+        match &record.event {
+            Event::SessionCreated(_) => return refusal("the session exists already"),
+            Event::TurnQueued(queued) => self.turn_queued(record, turn, queued),
+            Event::TurnDequeued(_) => self.turn_dequeued(turn),
+            Event::TurnStarted(_) if self.open_turn.is_some() => return refusal("another turn is open"),
+            Event::TurnStarted(started) => self.turn_started(record, turn, started),
+            Event::AssistantMessage(answer) => self.assistant_message(record, turn, answer),
+            Event::ToolStarted(started) => {
+                self.set_progress(&started.call_id, CallProgress::Started);
+                if let Some(open) = &mut self.open_turn {
+                    open.totals.tool_calls += 1;
+                }
+            }
+            Event::ToolFinished(finished) => self.tool_finished(record, turn, finished),
+            Event::ApprovalRequested(request) => self.set_progress(&request.call_id, CallProgress::Waiting(record.seq)),
+            Event::ApprovalDecided(decided) => {
+                self.decisions.insert(decided.call_id.clone(), (decided.decision, record.seq));
+                self.set_progress(&decided.call_id, CallProgress::Decided(decided.decision, decided.reason.clone()));
+            }
+            Event::ReminderSet(set) => {
+                let reminders = Arc::make_mut(&mut self.reminders);
+                reminders.retain(|reminder| reminder.kind != set.kind);
+                reminders.push(Reminder { kind: set.kind.clone(), text: set.text.clone(), seq: record.seq });
+            }
+            Event::ReminderCleared(cleared) => {
+                Arc::make_mut(&mut self.reminders).retain(|reminder| reminder.kind != cleared.kind);
+            }
+            Event::Pinned(pinned) => {
+                Arc::make_mut(&mut self.pins).push(Pin { seq: record.seq, text: pinned.text.clone() });
+            }
+            Event::Unpinned(unpinned) => Arc::make_mut(&mut self.pins).retain(|pin| pin.seq != unpinned.pin),
+            Event::BudgetWarning(warning) => {
+                if let Some(open) = &mut self.open_turn {
+                    open.warned.push(warning.budget);
+                }
+            }
+            Event::PartialText(_) | Event::Unknown(_) => {}
+            Event::TurnCompleted(completed) => {
+                self.turn_ended(record, &completed.totals, TurnStatus::Completed, None);
+            }
+            Event::TurnFailed(failed) => {
+                if failed.error.code == ErrorCode::ContextOverflow {
+                    // What did not fit must not stand in the way of the next turn; the history keeps it.
+                    self.context.drop_turn(turn);
+                }
+                self.turn_ended(record, &failed.totals, TurnStatus::Failed, Some(failed.error.clone()));
+            }
+            Event::TurnInterrupted(interrupted) => {
+                let error =
+                    crate::SessionError::Interrupted { turn }.body().detail("reason", interrupted.reason.clone());
+                self.turn_ended(record, &interrupted.totals, TurnStatus::Interrupted, Some(error));
+            }
+        }
+        self.last_seq = record.seq;
+        self.updated_at = record.time;
+        Ok(())
+    }
+
+    fn turn_queued(&mut self, record: &Record, turn: TurnNumber, queued: &TurnQueued) {
+        let TurnQueued { prompt, model, budgets, policy, key } = queued.clone();
+        self.use_key(record, turn, key.as_ref());
+        let queued = QueuedTurn { turn, seq: record.seq, time: record.time, prompt, model, budgets, policy, key };
+        match policy {
+            Policy::Interrupt => Arc::make_mut(&mut self.queue).push_front(queued),
+            Policy::Reject | Policy::Queue => Arc::make_mut(&mut self.queue).push_back(queued),
+        }
+        self.next_turn = self.next_turn.max(turn + 1);
+    }
+
+    fn turn_dequeued(&mut self, turn: TurnNumber) {
+        Arc::make_mut(&mut self.queue).retain(|queued| queued.turn != turn);
+        if let Some(used) = self.keys.values_mut().find(|used| used.turn == turn) {
+            used.is_dequeued = true;
+        }
+    }
+
+    fn turn_started(&mut self, record: &Record, turn: TurnNumber, started: &TurnStarted) {
+        let mut key = started.key.clone();
+        self.use_key(record, turn, key.as_ref());
+        let mut prompt = started.prompt.clone();
+        if let Some(at) = self.queue.iter().position(|queued| Some(queued.seq) == started.queued)
+            && let Some(queued) = Arc::make_mut(&mut self.queue).remove(at)
+        {
+            prompt = Some(queued.prompt);
+            key = queued.key;
+        }
+        if let Some(content) = prompt {
+            self.context.push(record.seq, turn, Message::User { content });
+            self.message_count += 1;
+        }
+        self.next_turn = self.next_turn.max(turn + 1);
+        self.decisions.clear();
+        self.open_turn = Some(OpenTurn {
+            turn,
+            model: started.model.clone(),
+            budgets: started.budgets,
+            key,
+            totals: TurnTotals::default(),
+            calls: Vec::new(),
+            is_answered: false,
+            stop_reason: None,
+            text: Arc::from(""),
+            warned: Vec::new(),
+            signatures: Vec::new(),
+            last_tool: String::new(),
+            malformed_steps: 0,
+            last_input_tokens: 0,
+        });
+    }
+
+    fn assistant_message(&mut self, record: &Record, turn: TurnNumber, answer: &AssistantMessage) {
+        self.usage.add(answer.usage);
+        let message = Message::BlockAssistant { model: answer.model.clone(), blocks: answer.blocks.clone() };
+        if let Some(open) = &mut self.open_turn {
+            open.totals.steps += 1;
+            open.totals.usage.add(answer.usage);
+            open.is_answered = true;
+            open.stop_reason = Some(answer.stop_reason);
+            open.last_input_tokens = answer.usage.input_tokens;
+            let text = text_of(&answer.blocks);
+            if !text.is_empty() {
+                open.text = text.into();
+            }
+            open.calls = message
+                .tool_calls()
+                .map(|call| CallState { call: call.clone(), progress: CallProgress::Proposed })
+                .collect();
+        }
+        self.context.push(record.seq, turn, message);
+        self.message_count += 1;
+    }
+
+    fn tool_finished(&mut self, record: &Record, turn: TurnNumber, finished: &ToolFinished) {
+        let is_error = finished.outcome != ToolOutcome::Succeeded;
+        let ToolFinished { call_id, name, output, .. } = finished.clone();
+        self.set_progress(
+            &finished.call_id,
+            CallProgress::Finished(ToolResult { call_id, name, is_error, content: output }),
+        );
+        let Some(open) = &mut self.open_turn else { return };
+        if let Some(call) = open.calls.iter().find(|call| call.call.call_id == finished.call_id) {
+            let mut hasher = DefaultHasher::new();
+            (&call.call.name, call.call.arguments.as_str(), finished.output.excerpt().as_ref()).hash(&mut hasher);
+            if open.signatures.len() == SIGNATURES_KEPT {
+                open.signatures.remove(0);
+            }
+            open.signatures.push(hasher.finish());
+            open.last_tool.clone_from(&finished.name);
+        }
+        let results: Option<Vec<ToolResult>> = open
+            .calls
+            .iter()
+            .map(|call| match &call.progress {
+                CallProgress::Finished(result) => Some(result.clone()),
+                _ => None,
+            })
+            .collect();
+        if let Some(results) = results {
+            let is_malformed = |call: &CallState| !call.call.arguments.as_str().starts_with('{');
+            open.malformed_steps = if open.calls.iter().all(is_malformed) { open.malformed_steps + 1 } else { 0 };
+            open.calls.clear();
+            open.is_answered = false;
+            self.context.push(record.seq, turn, Message::ToolResults { results });
+            self.message_count += 1;
+        }
+    }
+
+    fn turn_ended(
+        &mut self,
+        record: &Record,
+        totals: &TurnTotals,
+        status: TurnStatus,
+        error: Option<meerkat_errors::ErrorBody>,
+    ) {
+        let Some(open) = self.open_turn.take() else { return };
+        let end = TurnEnd {
+            turn: open.turn,
+            seq: record.seq,
+            status,
+            model: open.model,
+            text: open.text,
+            stop_reason: open.stop_reason,
+            totals: totals.clone(),
+            error,
+        };
+        if let Some(used) = open.key.and_then(|key| self.keys.get_mut(&key.key)) {
+            used.end = Some(end.clone());
+        }
+        self.last_end = Some(end);
+    }
+
+    fn set_progress(&mut self, call_id: &str, progress: CallProgress) {
+        let calls = self.open_turn.iter_mut().flat_map(|open| &mut open.calls);
+        if let Some(call) = calls.into_iter().find(|call| call.call.call_id == call_id) {
+            call.progress = progress;
+        }
+    }
+
+    fn use_key(&mut self, record: &Record, turn: TurnNumber, key: Option<&Key>) {
+        while let Some((used, name)) = self.keys_by_age.front()
+            && record.time.as_millis() - used.as_millis() >= KEY_KEPT_MS
+        {
+            self.keys.remove(name);
+            self.keys_by_age.pop_front();
+        }
+        if let Some(Key { key, request }) = key.cloned() {
+            self.keys_by_age.push_back((record.time, key.clone()));
+            self.keys.insert(key, KeyUse { request, turn, seq: record.seq, end: None, is_dequeued: false });
+        }
+    }
+}
+
+/// What a model said in these blocks.
+fn text_of(blocks: &[Block]) -> String {
+    let text = |block: &Block| match block {
+        Block::Text { text: Body::Inline(text) } => Some(text.clone()),
+        Block::Text { text } => Some(text.excerpt().into_owned()),
+        Block::Reasoning { .. } | Block::ToolCall(_) => None,
+    };
+    blocks.iter().filter_map(text).collect()
+}
+
+/// Whether the event belongs to the turn that runs.
+fn needs_open_turn(event: &Event) -> bool {
+    match event {
+        Event::AssistantMessage(_)
+        | Event::ToolStarted(_)
+        | Event::ToolFinished(_)
+        | Event::ApprovalRequested(_)
+        | Event::ApprovalDecided(_)
+        | Event::BudgetWarning(_)
+        | Event::PartialText(_)
+        | Event::TurnCompleted(_)
+        | Event::TurnFailed(_)
+        | Event::TurnInterrupted(_) => true,
+        Event::SessionCreated(_)
+        | Event::TurnQueued(_)
+        | Event::TurnDequeued(_)
+        | Event::TurnStarted(_)
+        | Event::ReminderSet(_)
+        | Event::ReminderCleared(_)
+        | Event::Pinned(_)
+        | Event::Unpinned(_)
+        | Event::Unknown(_) => false,
+    }
+}

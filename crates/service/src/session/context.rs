@@ -1,0 +1,93 @@
+//! The live context: what the next request is made of, with its size kept as it grows.
+//!
+//! It only grows at its end, so that a vendor's prompt cache stays warm; sizes are running sums, so
+//! that no turn ever walks over what was said before.
+
+use std::sync::Arc;
+
+use super::message::{Block, Body, Message};
+use crate::{
+    compaction::json_bytes,
+    ids::{Seq, TurnNumber},
+};
+
+/// The live context of a session, without system prompt, reminders and pins.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Context {
+    entries: Vec<ContextEntry>,
+    /// Where each turn that has entries begins, in order.
+    turns: Vec<(TurnNumber, usize)>,
+}
+
+/// A message of the live context.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContextEntry {
+    /// The event that brought it.
+    pub seq: Seq,
+    /// The turn it belongs to.
+    pub turn: TurnNumber,
+    /// The message.
+    pub message: Arc<Message>,
+    /// Bytes of all entries up to this one, as JSON.
+    bytes_up_to: u64,
+}
+
+impl Context {
+    /// The entries, in order.
+    #[must_use]
+    pub fn entries(&self) -> &[ContextEntry] {
+        &self.entries
+    }
+
+    /// Bytes of the entries from `start` on, as JSON.
+    #[must_use]
+    pub fn bytes_from(&self, start: usize) -> u64 {
+        let before = start.checked_sub(1).and_then(|last| self.entries.get(last)).map_or(0, |entry| entry.bytes_up_to);
+        self.entries.last().map_or(0, |entry| entry.bytes_up_to).saturating_sub(before)
+    }
+
+    /// Where the newest whole turns begin whose entries have at most `bytes` bytes together.
+    /// The newest turn is always among them.
+    #[must_use]
+    pub fn start_within(&self, bytes: u64) -> usize {
+        let first = self.turns.partition_point(|&(_, start)| self.bytes_from(start) > bytes);
+        self.turns.get(first).or(self.turns.last()).map_or(0, |&(_, start)| start)
+    }
+
+    pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, message: Message) {
+        let bytes_up_to = self.bytes_from(0) + json_bytes(&message) + blob_bytes(&message);
+        if self.turns.last().is_none_or(|&(last, _)| last != turn) {
+            self.turns.push((turn, self.entries.len()));
+        }
+        self.entries.push(ContextEntry { seq, turn, message: Arc::new(message), bytes_up_to });
+    }
+
+    /// Takes the newest turn out, if it is this one.
+    pub(super) fn drop_turn(&mut self, turn: TurnNumber) {
+        if let Some(&(last, start)) = self.turns.last()
+            && last == turn
+        {
+            self.turns.pop();
+            self.entries.truncate(start);
+        }
+    }
+}
+
+/// Bytes of prompts that stand in blobs; a request carries them whole. Answers and results go as excerpts.
+fn blob_bytes(message: &Message) -> u64 {
+    let of = |body: &Body| match body {
+        Body::Inline(_) => 0,
+        Body::Blob(blob) => blob.bytes,
+    };
+    match message {
+        Message::System { content } | Message::User { content } | Message::Assistant { content } => of(content),
+        Message::BlockAssistant { blocks, .. } => blocks
+            .iter()
+            .map(|block| match block {
+                Block::Text { text } | Block::Reasoning { text, .. } => of(text),
+                Block::ToolCall(_) => 0,
+            })
+            .sum(),
+        Message::ToolResults { .. } => 0,
+    }
+}

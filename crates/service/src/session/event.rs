@@ -1,0 +1,509 @@
+//! The kinds of events: one row per kind, one payload each.
+//!
+//! A durable event changes a session when it is applied and stands in the journal; a live event is
+//! shown in passing and promises nothing. Each body of text stands in exactly one event; others
+//! refer to it. How an event becomes bytes is not known here: see `wire`.
+
+use std::collections::BTreeMap;
+
+use meerkat_errors::ErrorBody;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    message::{Block, Body, RawJson},
+    reminder::SystemReminderType,
+};
+use crate::{
+    clock::Timestamp,
+    ids::{Seq, SessionId, TurnNumber},
+    model::{StopReason, Usage},
+    options::{Budget, Budgets, Policy},
+    tool::Effect,
+};
+
+/// A stored event: what happened, where, when, and its place in the journal.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// The session where it happened.
+    pub session_id: SessionId,
+    /// Its place in the journal.
+    pub seq: Seq,
+    /// The turn it belongs to.
+    pub turn: Option<TurnNumber>,
+    /// When it was recorded.
+    pub time: Timestamp,
+    /// What happened.
+    pub event: Event,
+}
+
+macro_rules! event_kinds {
+    (
+        durable { $( $(#[$doc:meta])* $variant:ident = $name:literal; )* }
+        live { $( $(#[$live_doc:meta])* $live:ident = $live_name:literal; )* }
+    ) => {
+        /// What a durable event says.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Event {
+            $( $(#[$doc])* $variant($variant), )*
+            /// A kind that this version does not know. It is kept and passed on to the letter.
+            Unknown(UnknownEvent),
+        }
+
+        /// What a live event says.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum LiveEvent { $( $(#[$live_doc])* $live($live), )* }
+
+        /// The name of each kind that this version knows.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum EventKind {
+            $( $(#[$doc])* $variant, )*
+            $( $(#[$live_doc])* $live, )*
+        }
+
+        impl EventKind {
+            /// Every kind: the durable ones, then the live ones.
+            pub const ALL: &'static [Self] = &[$( Self::$variant, )* $( Self::$live, )*];
+
+            /// The `type` on the wire.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $( Self::$variant => $name, )* $( Self::$live => $live_name, )* }
+            }
+
+            /// Whether it stands in the journal.
+            #[must_use]
+            pub const fn is_durable(self) -> bool {
+                match self { $( Self::$variant => true, )* $( Self::$live => false, )* }
+            }
+
+            /// Its page: when it happens and what its fields say.
+            #[must_use]
+            pub const fn page(self) -> &'static str {
+                match self {
+                    $( Self::$variant => include_str!(concat!("events/", $name, ".md")), )*
+                    $( Self::$live => include_str!(concat!("events/", $live_name, ".md")), )*
+                }
+            }
+
+            /// The schema of its payload.
+            #[must_use]
+            pub fn payload_schema(self) -> schemars::Schema {
+                match self {
+                    $( Self::$variant => schemars::schema_for!($variant), )*
+                    $( Self::$live => schemars::schema_for!($live), )*
+                }
+            }
+        }
+
+        impl Event {
+            /// The `type` on the wire.
+            #[must_use]
+            pub fn type_name(&self) -> &str {
+                match self {
+                    $( Self::$variant(_) => $name, )*
+                    Self::Unknown(unknown) => &unknown.type_name,
+                }
+            }
+
+            /// Reads the payload of a line whose `type` is `type_name`.
+            ///
+            /// # Errors
+            /// What the decoder found.
+            pub fn decode(type_name: &str, line: &str) -> Result<Self, serde_json::Error> {
+                match type_name {
+                    $( $name => serde_json::from_str(line).map(Self::$variant), )*
+                    other => serde_json::from_str(line).map(|line| Self::Unknown(UnknownEvent { type_name: other.to_owned(), line })),
+                }
+            }
+
+            /// Writes the payload as a JSON object; an unknown event has none of its own.
+            ///
+            /// # Errors
+            /// What the encoder found.
+            pub fn encode_payload(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+                match self {
+                    $( Self::$variant(payload) => serde_json::to_writer(out, payload), )*
+                    Self::Unknown(_) => Ok(()),
+                }
+            }
+        }
+
+        impl LiveEvent {
+            /// The `type` on the wire.
+            #[must_use]
+            pub const fn type_name(&self) -> &'static str {
+                match self { $( Self::$live(_) => $live_name, )* }
+            }
+
+            /// Writes the payload as a JSON object.
+            ///
+            /// # Errors
+            /// What the encoder found.
+            pub fn encode_payload(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+                match self { $( Self::$live(payload) => serde_json::to_writer(out, payload), )* }
+            }
+        }
+    };
+}
+
+event_kinds! {
+    durable {
+        /// A session was made.
+        SessionCreated = "session_created";
+        /// A turn was accepted and waits.
+        TurnQueued = "turn_queued";
+        /// A waiting turn left the queue without starting.
+        TurnDequeued = "turn_dequeued";
+        /// A turn started.
+        TurnStarted = "turn_started";
+        /// The model answered a step.
+        AssistantMessage = "assistant_message";
+        /// A tool is about to run.
+        ToolStarted = "tool_started";
+        /// A call has its result.
+        ToolFinished = "tool_finished";
+        /// A call waits for a decision.
+        ApprovalRequested = "approval_requested";
+        /// A call was decided.
+        ApprovalDecided = "approval_decided";
+        /// A system reminder was set.
+        ReminderSet = "reminder_set";
+        /// A system reminder was removed.
+        ReminderCleared = "reminder_cleared";
+        /// A fact was pinned.
+        Pinned = "pinned";
+        /// A pin was removed.
+        Unpinned = "unpinned";
+        /// A budget of the turn is nearly used up.
+        BudgetWarning = "budget_warning";
+        /// The model's answer was cut; this is what had come.
+        PartialText = "partial_text";
+        /// The turn did what it was meant to.
+        TurnCompleted = "turn_completed";
+        /// The turn failed.
+        TurnFailed = "turn_failed";
+        /// The turn was interrupted.
+        TurnInterrupted = "turn_interrupted";
+    }
+    live {
+        /// More of the model's text.
+        TextDelta = "text_delta";
+        /// More of the model's reasoning.
+        ReasoningDelta = "reasoning_delta";
+        /// A tool says how far it is.
+        ToolProgress = "tool_progress";
+        /// A model call failed and will be tried again.
+        Retrying = "retrying";
+        /// Events that are gone.
+        Pruned = "pruned";
+    }
+}
+
+/// An event of a kind that this version does not know.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnknownEvent {
+    /// Its `type`.
+    pub type_name: String,
+    /// The whole line.
+    pub line: RawJson,
+}
+
+/// A session was made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionCreated {
+    /// The model that answers where a turn names none.
+    pub model: String,
+    /// The system prompt.
+    pub system_prompt: Option<Body>,
+    /// The labels.
+    pub labels: BTreeMap<String, String>,
+    /// The tools that the session may use; all where `null`.
+    pub tools: Option<Vec<String>>,
+    /// The budgets of each turn that sets none.
+    pub budgets: Budgets,
+    /// The idempotency key, with the hash of the request.
+    pub key: Option<Key>,
+}
+
+/// An idempotency key and the request that it stands for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Key {
+    /// The key.
+    pub key: String,
+    /// SHA-256 of the decoded request without key and delivery options, in hexadecimal digits.
+    pub request: String,
+}
+
+/// A turn was accepted and waits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TurnQueued {
+    /// What the user said.
+    pub prompt: Body,
+    /// The model, where the turn names one.
+    pub model: Option<String>,
+    /// The budgets.
+    pub budgets: Budgets,
+    /// How it was accepted: `interrupt` goes to the head.
+    pub policy: Policy,
+    /// The idempotency key.
+    pub key: Option<Key>,
+}
+
+/// A waiting turn left the queue without starting.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TurnDequeued {
+    /// Why: `cancelled`, or `shutting_down`.
+    pub reason: String,
+}
+
+/// A turn started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TurnStarted {
+    /// What the user said; `null` where the turn was queued (see `queued`) or goes on with another (see `continues`).
+    pub prompt: Option<Body>,
+    /// The model that answers.
+    pub model: String,
+    /// The budgets.
+    pub budgets: Budgets,
+    /// The seq of the `turn_queued` that holds the prompt.
+    pub queued: Option<Seq>,
+    /// The interrupted turn that this one takes over.
+    pub continues: Option<TurnNumber>,
+    /// The idempotency key.
+    pub key: Option<Key>,
+}
+
+/// The model answered a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AssistantMessage {
+    /// The step within the turn, from 0.
+    pub step: u32,
+    /// The model that answered.
+    pub model: String,
+    /// What it said.
+    pub blocks: Vec<Block>,
+    /// Why it stopped.
+    pub stop_reason: StopReason,
+    /// What the call cost.
+    pub usage: Usage,
+}
+
+/// A tool is about to run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ToolStarted {
+    /// The call.
+    pub call_id: String,
+    /// The tool.
+    pub name: String,
+    /// What running it twice would do.
+    pub effect: Effect,
+}
+
+/// A call has its result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ToolFinished {
+    /// The call.
+    pub call_id: String,
+    /// The tool.
+    pub name: String,
+    /// How it ended.
+    pub outcome: ToolOutcome,
+    /// What the model is told.
+    pub output: Body,
+    /// The failure, where there was one.
+    pub error: Option<ErrorBody>,
+    /// How long it ran.
+    pub duration_ms: u64,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolOutcome {
+    /// It did what it was meant to.
+    Succeeded,
+    /// It failed, or its arguments were wrong.
+    Failed,
+    /// It did not run.
+    NotRun,
+    /// Whether it had its effect is unknown.
+    Unknown,
+}
+
+/// A call waits for a decision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ApprovalRequested {
+    /// The call.
+    pub call_id: String,
+    /// The tool.
+    pub name: String,
+}
+
+/// A call was decided.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ApprovalDecided {
+    /// The call.
+    pub call_id: String,
+    /// What was decided.
+    pub decision: Decision,
+    /// Why, for the model to read.
+    pub reason: Option<String>,
+}
+
+/// An answer to a call that asks for approval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// It may run.
+    Approve,
+    /// It may not.
+    Deny,
+}
+
+/// A system reminder was set.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReminderSet {
+    /// Its type; a session has one of each.
+    pub kind: SystemReminderType,
+    /// Its text.
+    pub text: String,
+}
+
+/// A system reminder was removed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReminderCleared {
+    /// Its type.
+    pub kind: SystemReminderType,
+}
+
+/// A fact was pinned. The pin is named by the seq of this event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Pinned {
+    /// The fact.
+    pub text: String,
+}
+
+/// A pin was removed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Unpinned {
+    /// The seq of the event that pinned it.
+    pub pin: Seq,
+}
+
+/// A budget of the turn is nearly used up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct BudgetWarning {
+    /// The budget.
+    pub budget: Budget,
+    /// What is used.
+    pub used: u64,
+    /// What there is.
+    pub limit: u64,
+}
+
+/// What had come of an answer that was cut. It is not part of the context.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PartialText {
+    /// The step within the turn.
+    pub step: u32,
+    /// The text.
+    pub text: Body,
+}
+
+/// What a turn did and cost, in each of the events that end one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TurnTotals {
+    /// Model calls that answered.
+    pub steps: u32,
+    /// Tool calls.
+    pub tool_calls: u32,
+    /// Compactions.
+    pub compactions: u32,
+    /// Tokens.
+    pub usage: Usage,
+}
+
+/// The turn did what it was meant to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TurnCompleted {
+    /// Why the model stopped.
+    pub stop_reason: StopReason,
+    /// What the turn did and cost.
+    pub totals: TurnTotals,
+}
+
+/// The turn failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TurnFailed {
+    /// Why.
+    pub error: ErrorBody,
+    /// What the turn did and cost.
+    pub totals: TurnTotals,
+}
+
+/// The turn was interrupted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TurnInterrupted {
+    /// Why: `requested`, `replaced`, or `shutting_down`.
+    pub reason: String,
+    /// What the turn did and cost.
+    pub totals: TurnTotals,
+}
+
+/// More of the model's text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TextDelta {
+    /// The step within the turn.
+    pub step: u32,
+    /// The block within the step.
+    pub block: u32,
+    /// Where in the block's text this piece begins, in bytes.
+    pub offset: u64,
+    /// The piece.
+    pub text: String,
+}
+
+/// More of the model's reasoning.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReasoningDelta {
+    /// The step within the turn.
+    pub step: u32,
+    /// The block within the step.
+    pub block: u32,
+    /// Where in the block's text this piece begins, in bytes.
+    pub offset: u64,
+    /// The piece.
+    pub text: String,
+}
+
+/// A tool says how far it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ToolProgress {
+    /// The call.
+    pub call_id: String,
+    /// What it says.
+    pub text: String,
+}
+
+/// A model call failed and will be tried again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Retrying {
+    /// The step within the turn.
+    pub step: u32,
+    /// The calls made so far.
+    pub attempt: u32,
+    /// How long it waits first.
+    pub wait_ms: u64,
+    /// Why it failed.
+    pub error: ErrorBody,
+}
+
+/// Events that are gone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Pruned {
+    /// The first one.
+    pub from: Seq,
+    /// The last one.
+    pub to: Seq,
+}

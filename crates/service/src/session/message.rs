@@ -1,0 +1,440 @@
+//! What is said in a session: messages, their blocks, and bodies that may stand in a blob.
+//!
+//! JSON that came from a model or a tool is kept as text ([`RawJson`]) and never goes through a
+//! value tree, which would change numbers and drop duplicate keys.
+
+use std::{borrow::Cow, fmt};
+
+use schemars::JsonSchema;
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{Error as _, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+use serde_json::value::RawValue;
+
+use crate::SessionError;
+
+/// How deep JSON from outside may nest.
+pub const JSON_DEPTH_MAX: usize = 64;
+
+/// JSON text, kept to the letter but for the white space between its tokens.
+#[derive(Clone)]
+pub struct RawJson(Box<RawValue>);
+
+impl RawJson {
+    /// Reads `text`, which must be one JSON value of bounded depth, and removes white space between tokens.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` where it is not.
+    pub fn parse(text: &str) -> Result<Self, SessionError> {
+        let refusal = |why: String| SessionError::invalid("json", why);
+        let compact =
+            compact_json(text).ok_or_else(|| refusal(format!("JSON nests deeper than {JSON_DEPTH_MAX} levels")))?;
+        RawValue::from_string(compact).map(Self).map_err(|error| refusal(format!("not valid JSON: {error}")))
+    }
+
+    /// The empty object.
+    #[must_use]
+    pub fn empty_object() -> Self {
+        Self(RawValue::from_string("{}".to_owned()).unwrap_or_default())
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.get()
+    }
+
+    /// Decodes it.
+    ///
+    /// # Errors
+    /// What the decoder found.
+    pub fn decode<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(self.0.get())
+    }
+}
+
+/// Removes white space between tokens; `None` where brackets nest too deep.
+fn compact_json(text: &str) -> Option<String> {
+    let mut compact = String::with_capacity(text.len());
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for character in text.chars() {
+        if in_string {
+            in_string = escaped || character != '"';
+            escaped = !escaped && character == '\\';
+        } else {
+            match character {
+                ' ' | '\n' | '\r' | '\t' => {
+                    // White space may only vanish beside punctuation: `1 2` must not become `12`.
+                    let last = compact.chars().next_back();
+                    if last.is_some_and(|last| !"{}[],:\"".contains(last)) {
+                        compact.push(' ');
+                    }
+                    continue;
+                }
+                '"' => in_string = true,
+                '{' | '[' => depth += 1,
+                '}' | ']' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if depth > JSON_DEPTH_MAX {
+                return None;
+            }
+            if "{}[],:".contains(character) && compact.ends_with(' ') {
+                compact.pop();
+            }
+        }
+        compact.push(character);
+    }
+    if !in_string && compact.ends_with(' ') {
+        compact.pop();
+    }
+    Some(compact)
+}
+
+impl fmt::Debug for RawJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl PartialEq for RawJson {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Serialize for RawJson {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        Self::parse(raw.get()).map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for RawJson {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "RawJson".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!(true)
+    }
+}
+
+/// A text, or where it stands if it is too large for an event.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Body {
+    /// The text itself; a JSON string.
+    Inline(String),
+    /// A reference; a JSON object.
+    Blob(BlobRef),
+}
+
+/// A text that stands in a blob, with its beginning and end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct BlobRef {
+    /// The blob's hash, by which it is read.
+    pub blob: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// The beginning of the text.
+    pub head: String,
+    /// The end of the text.
+    pub tail: String,
+}
+
+impl Body {
+    /// The text, or for a blob its head, a note of what is left out, and its tail.
+    #[must_use]
+    pub fn excerpt(&self) -> Cow<'_, str> {
+        match self {
+            Self::Inline(text) => Cow::Borrowed(text),
+            Self::Blob(blob) => Cow::Owned(format!(
+                "{}\n[... {} bytes left out; the whole is blob {} ...]\n{}",
+                blob.head,
+                blob.bytes.saturating_sub((blob.head.len() + blob.tail.len()) as u64),
+                blob.blob,
+                blob.tail
+            )),
+        }
+    }
+
+    /// The text's whole length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Inline(text) => text.len() as u64,
+            Self::Blob(blob) => blob.bytes,
+        }
+    }
+
+    /// Whether there is no text.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<&str> for Body {
+    fn from(text: &str) -> Self {
+        Self::Inline(text.to_owned())
+    }
+}
+
+impl From<String> for Body {
+    fn from(text: String) -> Self {
+        Self::Inline(text)
+    }
+}
+
+impl Serialize for Body {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Inline(text) => serializer.serialize_str(text),
+            Self::Blob(blob) => blob.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Body {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct BodyVisitor;
+
+        impl<'de> Visitor<'de> for BodyVisitor {
+            type Value = Body;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or a blob reference")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Body, E> {
+                Ok(Body::Inline(text.to_owned()))
+            }
+
+            fn visit_string<E>(self, text: String) -> Result<Body, E> {
+                Ok(Body::Inline(text))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Body, A::Error> {
+                BlobRef::deserialize(MapAccessDeserializer::new(map)).map(Body::Blob)
+            }
+        }
+
+        deserializer.deserialize_any(BodyVisitor)
+    }
+}
+
+impl JsonSchema for Body {
+    fn schema_name() -> Cow<'static, str> {
+        "Body".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let blob = generator.subschema_for::<BlobRef>();
+        schemars::json_schema!({ "anyOf": [{ "type": "string" }, blob] })
+    }
+}
+
+/// One message of a session's live context.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "role", rename_all = "snake_case")]
+pub enum Message {
+    /// The system prompt.
+    System {
+        /// Its text.
+        content: Body,
+    },
+    /// What a user said.
+    User {
+        /// Its text.
+        content: Body,
+    },
+    /// A plain text of the model.
+    Assistant {
+        /// Its text.
+        content: Body,
+    },
+    /// An answer of the model in blocks: text, reasoning, tool calls.
+    BlockAssistant {
+        /// The model that gave it.
+        model: String,
+        /// Its blocks, in order.
+        blocks: Vec<Block>,
+    },
+    /// The results of the tool calls of the message before, in call order.
+    ToolResults {
+        /// One for each call.
+        results: Vec<ToolResult>,
+    },
+}
+
+/// A part of an assistant message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(into = "BlockShape", try_from = "BlockShape")]
+#[schemars(with = "BlockShape")]
+pub enum Block {
+    /// What the model said.
+    Text {
+        /// The text.
+        text: Body,
+    },
+    /// What the model thought. It goes back only to the vendor it came from.
+    Reasoning {
+        /// The readable part, which may be empty.
+        text: Body,
+        /// The vendor's opaque part, needed to send it back.
+        opaque: Option<RawJson>,
+        /// The vendor it belongs to.
+        vendor: String,
+    },
+    /// A call of a tool.
+    ToolCall(ToolCall),
+}
+
+/// A model's wish to run a tool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolCall {
+    /// Names the call within its session.
+    pub call_id: String,
+    /// The tool's name.
+    pub name: String,
+    /// Its arguments as the model gave them; a JSON string of the raw text where they were not valid JSON.
+    pub arguments: RawJson,
+    /// The vendor's opaque part that must go back with the call.
+    pub opaque: Option<RawJson>,
+}
+
+/// The result of one call, as the model sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ToolResult {
+    /// The call that it answers.
+    pub call_id: String,
+    /// The tool's name.
+    pub name: String,
+    /// Whether the call did not do what it was meant to.
+    pub is_error: bool,
+    /// The output.
+    pub content: Body,
+}
+
+/// A block as it is written: one flat shape with an explicit `type`, so that raw JSON survives.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Block")]
+struct BlockShape {
+    #[serde(rename = "type")]
+    kind: BlockKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<Body>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vendor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<RawJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    opaque: Option<RawJson>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum BlockKind {
+    Text,
+    Reasoning,
+    ToolCall,
+}
+
+impl From<Block> for BlockShape {
+    fn from(block: Block) -> Self {
+        let empty = Self {
+            kind: BlockKind::Text,
+            text: None,
+            vendor: None,
+            call_id: None,
+            name: None,
+            arguments: None,
+            opaque: None,
+        };
+        match block {
+            Block::Text { text } => Self { text: Some(text), ..empty },
+            Block::Reasoning { text, opaque, vendor } => {
+                Self { kind: BlockKind::Reasoning, text: Some(text), vendor: Some(vendor), opaque, ..empty }
+            }
+            Block::ToolCall(call) => Self {
+                kind: BlockKind::ToolCall,
+                call_id: Some(call.call_id),
+                name: Some(call.name),
+                arguments: Some(call.arguments),
+                opaque: call.opaque,
+                ..empty
+            },
+        }
+    }
+}
+
+impl TryFrom<BlockShape> for Block {
+    type Error = String;
+
+    fn try_from(shape: BlockShape) -> Result<Self, String> {
+        let missing = |field: &str| format!("a block lacks {field}");
+        Ok(match shape.kind {
+            BlockKind::Text => Self::Text { text: shape.text.ok_or_else(|| missing("text"))? },
+            BlockKind::Reasoning => Self::Reasoning {
+                text: shape.text.ok_or_else(|| missing("text"))?,
+                opaque: shape.opaque,
+                vendor: shape.vendor.ok_or_else(|| missing("vendor"))?,
+            },
+            BlockKind::ToolCall => Self::ToolCall(ToolCall {
+                call_id: shape.call_id.ok_or_else(|| missing("call_id"))?,
+                name: shape.name.ok_or_else(|| missing("name"))?,
+                arguments: shape.arguments.ok_or_else(|| missing("arguments"))?,
+                opaque: shape.opaque,
+            }),
+        })
+    }
+}
+
+impl Message {
+    /// The tool calls of an assistant message.
+    pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCall> {
+        let blocks = match self {
+            Self::BlockAssistant { blocks, .. } => blocks.as_slice(),
+            _ => &[],
+        };
+        blocks.iter().filter_map(|block| match block {
+            Block::ToolCall(call) => Some(call),
+            _ => None,
+        })
+    }
+
+    /// The text that a person would read in it; reasoning and calls are left out.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Self::System { content } | Self::User { content } | Self::Assistant { content } => {
+                content.excerpt().into_owned()
+            }
+            Self::BlockAssistant { blocks, .. } => blocks
+                .iter()
+                .filter_map(|block| match block {
+                    Block::Text { text } => Some(text.excerpt()),
+                    _ => None,
+                })
+                .collect(),
+            Self::ToolResults { results } => {
+                results.iter().map(|result| result.content.excerpt()).collect::<Vec<_>>().join("\n")
+            }
+        }
+    }
+}

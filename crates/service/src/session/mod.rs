@@ -1,0 +1,15 @@
+//! A session: what is said in it, what happened to it, and the one way it changes.
+
+pub mod event;
+pub mod message;
+pub mod reminder;
+
+mod apply;
+mod context;
+mod state;
+mod turn;
+
+pub use apply::ApplyError;
+pub use context::{Context, ContextEntry};
+pub use state::{KeyUse, Session};
+pub use turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd};

@@ -1,0 +1,252 @@
+//! [`Session`]: the fold of a session's records.
+//!
+//! It has no public way to change but [`Session::apply`](super::Session::apply).
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+};
+
+use super::{
+    context::Context,
+    event::{Decision, Key},
+    message::{Body, Message},
+    reminder::{Pin, Reminder, SystemReminderType},
+    turn::{OpenTurn, QueuedTurn, TurnEnd},
+};
+use crate::{
+    clock::Timestamp,
+    ids::{Seq, SessionId, TurnNumber},
+    model::Usage,
+    options::Budgets,
+    service::SessionState,
+};
+
+/// How long an idempotency key is kept, in milliseconds.
+pub(super) const KEY_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// A session as its records make it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Session {
+    pub(super) id: SessionId,
+    pub(super) created_at: Timestamp,
+    pub(super) updated_at: Timestamp,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) model: String,
+    pub(super) system_prompt: Option<Body>,
+    pub(super) tools: Option<Vec<String>>,
+    pub(super) budgets: Budgets,
+    pub(super) created_key: Option<Key>,
+    pub(super) context: Context,
+    pub(super) reminders: Arc<Vec<Reminder>>,
+    pub(super) pins: Arc<Vec<Pin>>,
+    /// In the order in which they will run.
+    pub(super) queue: Arc<VecDeque<QueuedTurn>>,
+    pub(super) open_turn: Option<OpenTurn>,
+    pub(super) last_end: Option<TurnEnd>,
+    pub(super) keys: HashMap<String, KeyUse>,
+    /// The keys in the order in which they were used, to forget the oldest first.
+    pub(super) keys_by_age: VecDeque<(Timestamp, String)>,
+    /// What was decided on the calls of the running and the last turn.
+    pub(super) decisions: HashMap<String, (Decision, Seq)>,
+    pub(super) usage: Usage,
+    /// Counts all that was ever said; it never shrinks.
+    pub(super) message_count: u64,
+    /// The number of the next turn.
+    pub(super) next_turn: TurnNumber,
+    pub(super) last_seq: Seq,
+}
+
+/// What an idempotency key stands for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyUse {
+    /// The hash of the request.
+    pub request: String,
+    /// The turn that it made.
+    pub turn: TurnNumber,
+    /// The event that accepted the turn.
+    pub seq: Seq,
+    /// How the turn ended; `None` while it waits or runs.
+    pub end: Option<TurnEnd>,
+    /// Whether the turn left the queue unstarted.
+    pub is_dequeued: bool,
+}
+
+impl Session {
+    /// Its id.
+    #[must_use]
+    pub const fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// When it was made.
+    #[must_use]
+    pub const fn created_at(&self) -> Timestamp {
+        self.created_at
+    }
+
+    /// When it last changed.
+    #[must_use]
+    pub const fn updated_at(&self) -> Timestamp {
+        self.updated_at
+    }
+
+    /// Its labels.
+    #[must_use]
+    pub const fn labels(&self) -> &BTreeMap<String, String> {
+        &self.labels
+    }
+
+    /// The model that answers where a turn names none.
+    #[must_use]
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// Its system prompt.
+    #[must_use]
+    pub const fn system_prompt(&self) -> Option<&Body> {
+        self.system_prompt.as_ref()
+    }
+
+    /// Whether it may use a tool.
+    #[must_use]
+    pub fn may_use(&self, tool: &str) -> bool {
+        self.tools.as_ref().is_none_or(|tools| tools.iter().any(|allowed| allowed == tool))
+    }
+
+    /// The budgets of each turn that sets none.
+    #[must_use]
+    pub const fn budgets(&self) -> Budgets {
+        self.budgets
+    }
+
+    /// The key of its creation.
+    #[must_use]
+    pub const fn created_key(&self) -> Option<&Key> {
+        self.created_key.as_ref()
+    }
+
+    /// The live context, without system prompt, reminders and pins.
+    #[must_use]
+    pub const fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The live context whole: system prompt, reminders and pins, then what was said.
+    #[must_use]
+    pub fn messages(&self) -> Vec<Message> {
+        let system = self.system_prompt.iter().map(|content| Message::System { content: content.clone() });
+        let tail = self.tail().map(|text| Message::User { content: Body::Inline(text) });
+        let said = self.context.entries().iter().map(|entry| Message::clone(&entry.message));
+        system.chain(tail).chain(said).collect()
+    }
+
+    /// Reminders and pins as one text, in the order in which they were set; `None` where there are none.
+    #[must_use]
+    pub fn tail(&self) -> Option<String> {
+        let mut parts: Vec<(Seq, String)> = self
+            .reminders
+            .iter()
+            .map(|reminder| {
+                (
+                    reminder.seq,
+                    format!("<system-reminder kind=\"{}\">\n{}\n</system-reminder>", reminder.kind, reminder.text),
+                )
+            })
+            .chain(self.pins.iter().map(|pin| (pin.seq, format!("<pin n=\"{}\">\n{}\n</pin>", pin.seq, pin.text))))
+            .collect();
+        parts.sort_by_key(|(seq, _)| *seq);
+        let text = parts.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join("\n");
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// All that was ever said, counted; compaction does not make it less.
+    #[must_use]
+    pub const fn message_count(&self) -> u64 {
+        self.message_count
+    }
+
+    /// The reminders in the order in which they were set.
+    #[must_use]
+    pub const fn reminders(&self) -> &Arc<Vec<Reminder>> {
+        &self.reminders
+    }
+
+    /// Whether it has a reminder of this kind.
+    #[must_use]
+    pub fn has_reminder(&self, kind: &SystemReminderType) -> bool {
+        self.reminders.iter().any(|reminder| reminder.kind == *kind)
+    }
+
+    /// The pins in the order in which they were set.
+    #[must_use]
+    pub const fn pins(&self) -> &Arc<Vec<Pin>> {
+        &self.pins
+    }
+
+    /// The turns that wait, in the order in which they will run.
+    #[must_use]
+    pub const fn queue(&self) -> &Arc<VecDeque<QueuedTurn>> {
+        &self.queue
+    }
+
+    /// The turn that runs.
+    #[must_use]
+    pub const fn open_turn(&self) -> Option<&OpenTurn> {
+        self.open_turn.as_ref()
+    }
+
+    /// How the last turn ended.
+    #[must_use]
+    pub const fn last_end(&self) -> Option<&TurnEnd> {
+        self.last_end.as_ref()
+    }
+
+    /// What a key stands for, if it was used in the last 24 hours.
+    #[must_use]
+    pub fn key(&self, key: &str, now: Timestamp) -> Option<&KeyUse> {
+        // Ages are kept in order of use, and `apply` forgets; between two records the clock decides.
+        let is_kept =
+            |(used, name): &(Timestamp, String)| name == key && now.as_millis() - used.as_millis() < KEY_KEPT_MS;
+        self.keys_by_age.iter().rev().any(is_kept).then(|| self.keys.get(key)).flatten()
+    }
+
+    /// What was decided on a call of the running or the last turn, and the event that recorded it.
+    #[must_use]
+    pub fn decision(&self, call_id: &str) -> Option<(Decision, Seq)> {
+        self.decisions.get(call_id).copied()
+    }
+
+    /// What it has cost.
+    #[must_use]
+    pub const fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// The number of the next turn, which is also how many were accepted.
+    #[must_use]
+    pub const fn next_turn(&self) -> TurnNumber {
+        self.next_turn
+    }
+
+    /// Its last event.
+    #[must_use]
+    pub const fn last_seq(&self) -> Seq {
+        self.last_seq
+    }
+
+    /// What it is doing.
+    #[must_use]
+    pub fn state(&self) -> SessionState {
+        use super::turn::CallProgress;
+        match &self.open_turn {
+            Some(open) if open.calls.iter().any(|call| matches!(call.progress, CallProgress::Waiting(_))) => {
+                SessionState::Waiting
+            }
+            Some(_) => SessionState::Running,
+            None if self.queue.is_empty() => SessionState::Idle,
+            None => SessionState::Queued,
+        }
+    }
+}

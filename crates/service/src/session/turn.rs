@@ -1,0 +1,145 @@
+//! Where a turn stands: its open calls, its totals, and how it ended.
+
+use std::sync::Arc;
+
+use meerkat_errors::ErrorBody;
+
+use super::{
+    event::{Decision, Key, TurnTotals},
+    message::{Body, ToolCall, ToolResult},
+};
+use crate::{
+    clock::Timestamp,
+    ids::{Seq, SessionId, TurnNumber},
+    model::StopReason,
+    options::{Budget, Budgets, Policy},
+    service::{QueueItem, TurnResult, TurnStatus},
+};
+
+/// A turn that was accepted and waits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueuedTurn {
+    /// Its number.
+    pub turn: TurnNumber,
+    /// The event that queued it.
+    pub seq: Seq,
+    /// When.
+    pub time: Timestamp,
+    /// What the user said.
+    pub prompt: Body,
+    /// The model it names.
+    pub model: Option<String>,
+    /// Its budgets.
+    pub budgets: Budgets,
+    /// How it was accepted.
+    pub policy: Policy,
+    /// Its idempotency key.
+    pub key: Option<Key>,
+}
+
+impl QueuedTurn {
+    /// How it is listed.
+    #[must_use]
+    pub fn item(&self) -> QueueItem {
+        QueueItem { turn: self.turn, seq: self.seq, prompt: self.prompt.clone(), queued_at: self.time }
+    }
+}
+
+/// The turn that runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpenTurn {
+    /// Its number.
+    pub turn: TurnNumber,
+    /// The model that answers.
+    pub model: String,
+    /// Its budgets.
+    pub budgets: Budgets,
+    /// Its idempotency key.
+    pub key: Option<Key>,
+    /// What it did and cost so far.
+    pub totals: TurnTotals,
+    /// The calls of the last answer, in call order; empty once their results stand in the context.
+    pub calls: Vec<CallState>,
+    /// Whether the model has answered since the last prompt or results.
+    pub is_answered: bool,
+    /// Why the model stopped last.
+    pub stop_reason: Option<StopReason>,
+    /// What the model said last.
+    pub text: Arc<str>,
+    /// Budgets that were warned of.
+    pub warned: Vec<Budget>,
+    /// Hashes of the newest calls with their results, the newest last.
+    pub signatures: Vec<u64>,
+    /// The tool of the newest call.
+    pub last_tool: String,
+    /// Steps in a row whose calls all had malformed arguments.
+    pub malformed_steps: u32,
+    /// Input tokens of the last call.
+    pub last_input_tokens: u64,
+}
+
+/// A call of the last answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallState {
+    /// The call.
+    pub call: ToolCall,
+    /// Where it stands.
+    pub progress: CallProgress,
+}
+
+/// Where a call stands.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CallProgress {
+    /// The model asked for it.
+    Proposed,
+    /// It waits for a decision since this event.
+    Waiting(Seq),
+    /// It was decided.
+    Decided(Decision, Option<String>),
+    /// It runs.
+    Started,
+    /// It has its result.
+    Finished(ToolResult),
+}
+
+/// How a turn ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TurnEnd {
+    /// The turn.
+    pub turn: TurnNumber,
+    /// The event that ended it.
+    pub seq: Seq,
+    /// How.
+    pub status: TurnStatus,
+    /// The model that answered.
+    pub model: String,
+    /// What it said last.
+    pub text: Arc<str>,
+    /// Why it stopped.
+    pub stop_reason: Option<StopReason>,
+    /// What the turn did and cost.
+    pub totals: TurnTotals,
+    /// Why it did not complete.
+    pub error: Option<ErrorBody>,
+}
+
+impl TurnEnd {
+    /// The answer that is sent for it.
+    #[must_use]
+    pub fn result(&self, session_id: SessionId) -> TurnResult {
+        TurnResult {
+            session_id,
+            turn: self.turn,
+            seq: self.seq,
+            status: self.status,
+            model: self.model.clone(),
+            text: self.text.as_ref().to_owned(),
+            stop_reason: self.stop_reason,
+            usage: self.totals.usage,
+            steps: self.totals.steps,
+            tool_calls: self.totals.tool_calls,
+            compactions: self.totals.compactions,
+            error: self.error.clone(),
+        }
+    }
+}

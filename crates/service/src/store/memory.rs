@@ -1,0 +1,224 @@
+//! The stores in memory: bounded, gone with the process, durable at once.
+//!
+//! What a session keeps is bounded by bytes; older events are pruned and never come back.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use tokio::sync::watch;
+
+use super::{BlobStore, BlobWriter, EventStore, Frame, FramePage, Lease, StoreError, Ticket};
+use crate::{
+    ids::{Seq, SessionId},
+    session::event::Record,
+    wire::encode_event,
+};
+
+/// Bytes that the stores of one service hold together.
+#[derive(Debug, Default)]
+pub struct MemoryUse(AtomicU64);
+
+impl MemoryUse {
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn grow(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn shrink(&self, bytes: u64) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Journals in memory.
+pub struct MemoryEventStore {
+    journals: Mutex<HashMap<SessionId, Journal>>,
+    /// Bytes that one session keeps.
+    session_bytes_max: u64,
+    held: Arc<MemoryUse>,
+}
+
+struct Journal {
+    frames: VecDeque<Frame>,
+    bytes: u64,
+    epoch: u64,
+    tail: watch::Sender<Seq>,
+}
+
+impl MemoryEventStore {
+    /// Keeps at most `session_bytes_max` bytes of each session.
+    #[must_use]
+    pub fn new(session_bytes_max: u64, held: Arc<MemoryUse>) -> Self {
+        Self { journals: Mutex::default(), session_bytes_max, held }
+    }
+
+    fn journals(&self) -> MutexGuard<'_, HashMap<SessionId, Journal>> {
+        self.journals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl EventStore for MemoryEventStore {
+    async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
+        let mut journals = self.journals();
+        let journal = journals.entry(session_id).or_insert_with(|| Journal {
+            frames: VecDeque::new(),
+            bytes: 0,
+            epoch: 0,
+            tail: watch::Sender::new(0),
+        });
+        journal.epoch += 1;
+        Ok(Lease { session_id, epoch: journal.epoch, tail: *journal.tail.borrow() })
+    }
+
+    fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError> {
+        let mut journals = self.journals();
+        let journal = journals.get_mut(&lease.session_id).ok_or(StoreError::Fenced)?;
+        let tail = *journal.tail.borrow();
+        if journal.epoch != lease.epoch || batch.iter().zip(tail + 1..).any(|(record, seq)| record.seq != seq) {
+            return Err(StoreError::Fenced);
+        }
+        let lines = batch.iter().map(encode_event).collect::<Result<Vec<_>, _>>();
+        let lines = lines.map_err(|error| StoreError::Failed(error.to_string()))?;
+        for (record, line) in batch.iter().zip(lines) {
+            journal.bytes += line.len() as u64;
+            self.held.grow(line.len() as u64);
+            journal.frames.push_back(Frame { seq: record.seq, line });
+        }
+        // The newest event stays even where it alone is over the limit.
+        while journal.bytes > self.session_bytes_max && journal.frames.len() > 1 {
+            let Some(oldest) = journal.frames.pop_front() else { break };
+            journal.bytes -= oldest.line.len() as u64;
+            self.held.shrink(oldest.line.len() as u64);
+        }
+        let durable = tail + batch.len() as u64;
+        journal.tail.send_replace(durable);
+        let (done, ticket) = Ticket::new();
+        // The receiver is in `ticket`, so this cannot fail.
+        drop(done.send(Ok(durable)));
+        Ok(ticket)
+    }
+
+    async fn read(&self, session_id: SessionId, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError> {
+        let journals = self.journals();
+        let Some(journal) = journals.get(&session_id) else { return Ok(None) };
+        let first = journal.frames.front().map_or(*journal.tail.borrow() + 1, |frame| frame.seq);
+        let skip = usize::try_from((after + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        let frames = journal.frames.iter().skip(skip).take(limit).cloned().collect();
+        let pruned = (after + 1 < first).then(|| (after + 1, first - 1));
+        Ok(Some(FramePage { frames, pruned }))
+    }
+
+    fn watch(&self, session_id: SessionId) -> Option<watch::Receiver<Seq>> {
+        self.journals().get(&session_id).map(|journal| journal.tail.subscribe())
+    }
+
+    async fn fork(&self, parent: SessionId, at: Seq, child: SessionId) -> Result<(), StoreError> {
+        let mut journals = self.journals();
+        let source = journals.get(&parent).ok_or_else(|| StoreError::Failed("no such session".to_owned()))?;
+        let frames: VecDeque<Frame> = source.frames.iter().take_while(|frame| frame.seq <= at).cloned().collect();
+        let bytes = frames.iter().map(|frame| frame.line.len() as u64).sum();
+        self.held.grow(bytes);
+        journals.insert(child, Journal { frames, bytes, epoch: 0, tail: watch::Sender::new(at) });
+        Ok(())
+    }
+
+    async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {
+        if let Some(journal) = self.journals().remove(&session_id) {
+            self.held.shrink(journal.bytes);
+        }
+        Ok(())
+    }
+}
+
+type Blobs = HashMap<SessionId, HashMap<String, Bytes>>;
+
+/// Blobs in memory.
+#[derive(Default)]
+pub struct MemoryBlobStore {
+    blobs: Arc<Mutex<Blobs>>,
+    held: Arc<MemoryUse>,
+}
+
+impl MemoryBlobStore {
+    /// Counts what it holds in `held`.
+    #[must_use]
+    pub fn new(held: Arc<MemoryUse>) -> Self {
+        Self { blobs: Arc::default(), held }
+    }
+
+    /// Drops a session's blobs.
+    pub fn forget(&self, session_id: SessionId) {
+        let gone = self.blobs.lock().unwrap_or_else(PoisonError::into_inner).remove(&session_id);
+        self.held.shrink(gone.iter().flat_map(HashMap::values).map(|blob| blob.len() as u64).sum());
+    }
+}
+
+#[async_trait]
+impl BlobStore for MemoryBlobStore {
+    fn writer(&self, session_id: SessionId) -> Box<dyn BlobWriter> {
+        Box::new(MemoryBlobWriter { session_id, bytes: Vec::new(), blobs: self.blobs.clone(), held: self.held.clone() })
+    }
+
+    async fn read(
+        &self,
+        session_id: SessionId,
+        blob: &str,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Bytes>, StoreError> {
+        let blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(blobs.get(&session_id).and_then(|blobs| blobs.get(blob)).map(|bytes| {
+            let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+            bytes.slice(start..bytes.len().min(start.saturating_add(limit)))
+        }))
+    }
+}
+
+struct MemoryBlobWriter {
+    session_id: SessionId,
+    bytes: Vec<u8>,
+    blobs: Arc<Mutex<Blobs>>,
+    held: Arc<MemoryUse>,
+}
+
+#[async_trait]
+impl BlobWriter for MemoryBlobWriter {
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    async fn finish(self: Box<Self>) -> Result<(String, u64), StoreError> {
+        let hash = hex(&Sha256::digest(&self.bytes));
+        let bytes = self.bytes.len() as u64;
+        let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_session = blobs.entry(self.session_id).or_default();
+        if of_session.insert(hash.clone(), Bytes::from(self.bytes)).is_none() {
+            self.held.grow(bytes);
+        }
+        Ok((hash, bytes))
+    }
+}
+
+/// Hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

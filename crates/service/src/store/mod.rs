@@ -1,0 +1,283 @@
+//! The seams to storage: events, blobs, snapshots, the index, and where a session lives.
+//!
+//! Nothing here assumes one process, one machine or a file, and no backend's type crosses this file.
+
+mod disabled;
+mod memory;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::{oneshot, watch};
+
+pub use disabled::open_stores;
+pub(crate) use memory::hex;
+pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryUse};
+
+use crate::{
+    SessionError,
+    clock::Timestamp,
+    ids::{Seq, SessionId, TurnNumber},
+    service::{Page, SessionQuery, SessionService, SessionSummary},
+    session::{Session, event::Record},
+};
+
+/// The right to append to one session, until another takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The session.
+    pub session_id: SessionId,
+    /// Grows with each lease; a store refuses a lower one.
+    pub epoch: u64,
+    /// The last seq; 0 where the session does not exist yet.
+    pub tail: Seq,
+}
+
+/// Why a store did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Another has leased the session since, or the batch does not follow the tail.
+    #[error("the lease is no longer valid")]
+    Fenced,
+    /// The store failed; whether the write happened is unknown.
+    #[error("the store failed: {0}")]
+    Failed(String),
+}
+
+/// A staged batch, which becomes durable or fails as a whole.
+#[derive(Debug)]
+pub struct Ticket(oneshot::Receiver<Result<Seq, StoreError>>);
+
+impl Ticket {
+    /// A ticket and the way to fulfil it.
+    #[must_use]
+    pub fn new() -> (oneshot::Sender<Result<Seq, StoreError>>, Self) {
+        let (sender, receiver) = oneshot::channel();
+        (sender, Self(receiver))
+    }
+
+    /// Waits until the batch is durable; answers with its last seq.
+    ///
+    /// # Errors
+    /// The store's failure.
+    pub async fn durable(self) -> Result<Seq, StoreError> {
+        self.0.await.unwrap_or_else(|_| Err(StoreError::Failed("the store ended".to_owned())))
+    }
+}
+
+/// An encoded event: the very bytes that every surface sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Its seq.
+    pub seq: Seq,
+    /// Its line of JSON, without the line's end.
+    pub line: Bytes,
+}
+
+/// Some frames of a session.
+#[derive(Clone, Debug, Default)]
+pub struct FramePage {
+    /// The frames, in order, all of them durable.
+    pub frames: Vec<Frame>,
+    /// Seqs between the cursor and the first frame that are gone.
+    pub pruned: Option<(Seq, Seq)>,
+}
+
+/// The append-only log of each session's records: the one truth.
+#[async_trait]
+pub trait EventStore: Send + Sync {
+    /// Takes the right to append.
+    async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError>;
+
+    /// Encodes the records and queues them for writing. The first one's seq must follow the tail.
+    /// It neither waits nor can be cancelled half-way.
+    ///
+    /// # Errors
+    /// `Fenced` where the lease is not the newest or the batch does not follow the tail.
+    fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError>;
+
+    /// Durable frames after `after`, at most `limit`; `None` where there is no such session.
+    async fn read(&self, session_id: SessionId, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError>;
+
+    /// Follows the last durable seq; it ends when the session is deleted. `None` where there is no such session.
+    fn watch(&self, session_id: SessionId) -> Option<watch::Receiver<Seq>>;
+
+    /// Makes `child` from the records of `parent` up to `at`.
+    async fn fork(&self, parent: SessionId, at: Seq, child: SessionId) -> Result<(), StoreError>;
+
+    /// Deletes a session.
+    async fn delete(&self, session_id: SessionId) -> Result<(), StoreError>;
+}
+
+/// Bodies that are too large for an event.
+#[async_trait]
+pub trait BlobStore: Send + Sync {
+    /// Begins a blob of a session.
+    fn writer(&self, session_id: SessionId) -> Box<dyn BlobWriter>;
+
+    /// Reads at most `limit` bytes from `offset`; `None` where there is no such blob.
+    async fn read(
+        &self,
+        session_id: SessionId,
+        blob: &str,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Bytes>, StoreError>;
+}
+
+/// A blob that is being written.
+#[async_trait]
+pub trait BlobWriter: Send {
+    /// Appends.
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError>;
+
+    /// Ends it and names it: its hash and its length.
+    async fn finish(self: Box<Self>) -> Result<(String, u64), StoreError>;
+}
+
+/// Snapshots: each the fold of a journal up to some seq, derived and never read past the journal.
+#[async_trait]
+pub trait SessionStore: Send + Sync {
+    /// Saves a snapshot.
+    ///
+    /// # Errors
+    /// [`SessionStoreError::MonotonicityViolation`] where it counts fewer messages than the one before.
+    async fn save(&self, session: &Session) -> Result<(), SessionStoreError>;
+
+    /// Loads a snapshot.
+    async fn load(&self, id: &SessionId) -> Result<Option<Session>, SessionStoreError>;
+
+    /// Lists snapshots.
+    async fn list(&self, filter: SessionFilter) -> Result<Vec<SessionMeta>, SessionStoreError>;
+
+    /// Deletes a snapshot.
+    async fn delete(&self, id: &SessionId) -> Result<(), SessionStoreError>;
+
+    /// Whether there is a snapshot.
+    async fn exists(&self, id: &SessionId) -> Result<bool, SessionStoreError> {
+        Ok(self.load(id).await?.is_some())
+    }
+}
+
+/// Which snapshots to list.
+#[derive(Clone, Debug, Default)]
+pub struct SessionFilter {
+    /// Made after this time.
+    pub created_after: Option<Timestamp>,
+    /// Changed after this time.
+    pub updated_after: Option<Timestamp>,
+    /// How many at most.
+    pub limit: Option<usize>,
+    /// How many to pass over first.
+    pub offset: Option<usize>,
+}
+
+/// What a list says of a snapshot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionMeta {
+    /// The session.
+    pub id: SessionId,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// Messages that were ever said.
+    pub message_count: u64,
+    /// The seq that it covers.
+    pub last_seq: Seq,
+    /// The labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Why a snapshot was not saved or loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionStoreError {
+    /// The disk failed.
+    #[error("the store could not be read or written")]
+    Io(#[from] std::io::Error),
+    /// The snapshot's bytes are not one.
+    #[error("the snapshot could not be encoded or decoded: {0}")]
+    Serialization(String),
+    /// There is none.
+    #[error("there is no session {0}")]
+    NotFound(SessionId),
+    /// There is one, and it cannot be trusted.
+    #[error("the snapshot of session {0} is damaged")]
+    Corrupted(SessionId),
+    /// It would shrink what was said.
+    #[error("session {id} had {prev_len} messages and would have {new_len}; use Session::fork_at for a shorter one")]
+    MonotonicityViolation {
+        /// The session.
+        id: SessionId,
+        /// Messages before.
+        prev_len: u64,
+        /// Messages now.
+        new_len: u64,
+    },
+    /// A fault of the store's own.
+    #[error("the store failed: {0}")]
+    Internal(String),
+}
+
+/// Refuses a snapshot that counts fewer messages than the one before.
+///
+/// # Errors
+/// [`SessionStoreError::MonotonicityViolation`].
+pub fn append_only_save_guard(incoming: &Session, previous: Option<&Session>) -> Result<(), SessionStoreError> {
+    match previous.map(Session::message_count) {
+        Some(prev_len) if incoming.message_count() < prev_len => Err(SessionStoreError::MonotonicityViolation {
+            id: incoming.id(),
+            prev_len,
+            new_len: incoming.message_count(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Lists, idempotency keys and checkpoints: copies of what the journals say, for speed alone.
+#[async_trait]
+pub trait SessionIndex: Send + Sync {
+    /// Takes in what a list says of a session.
+    async fn put(&self, summary: SessionSummary) -> Result<(), StoreError>;
+
+    /// Drops a session.
+    async fn remove(&self, session_id: SessionId) -> Result<(), StoreError>;
+
+    /// A page of sessions.
+    async fn page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, StoreError>;
+
+    /// Keeps the turn, or the session itself, that a key stands for.
+    async fn put_key(&self, key: &IndexedKey) -> Result<(), StoreError>;
+
+    /// The key, if it is kept.
+    async fn key(&self, session_id: Option<SessionId>, key: &str) -> Result<Option<IndexedKey>, StoreError>;
+
+    /// Keeps how far a reader has come in a session.
+    async fn put_checkpoint(&self, reader: &str, session_id: SessionId, seq: Seq) -> Result<(), StoreError>;
+
+    /// How far a reader has come in a session.
+    async fn checkpoint(&self, reader: &str, session_id: SessionId) -> Result<Seq, StoreError>;
+}
+
+/// An idempotency key in the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexedKey {
+    /// The session that it is scoped to; the whole store where `None`.
+    pub scope: Option<SessionId>,
+    /// The key and its request's hash.
+    pub key: crate::session::event::Key,
+    /// The session that answers.
+    pub session_id: SessionId,
+    /// The turn that answers; the session's creation where `None`.
+    pub turn: Option<TurnNumber>,
+    /// When it was used.
+    pub time: Timestamp,
+}
+
+/// Says where a session lives.
+#[async_trait]
+pub trait Router: Send + Sync {
+    /// The service that holds the session's lease: this one, or another to hand the request to.
+    async fn route(&self, session_id: SessionId) -> Result<Arc<dyn SessionService>, SessionError>;
+}

@@ -1,0 +1,67 @@
+//! The tools of a service, by name.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{Approval, Tool};
+use crate::{SessionError, model::ToolSpec};
+
+/// The longest name of a tool.
+const NAME_BYTES_MAX: usize = 64;
+
+/// The tools that sessions may use.
+#[derive(Clone, Default)]
+pub struct ToolRegistry {
+    tools: BTreeMap<String, Arc<dyn Tool>>,
+    specs: Arc<[ToolSpec]>,
+    approval: BTreeMap<String, Approval>,
+}
+
+impl ToolRegistry {
+    /// A registry of these tools; `approval` holds rules that win over a tool's own.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` where a name is taken or not allowed, or a schema is no JSON object.
+    pub fn new(tools: Vec<Arc<dyn Tool>>, approval: BTreeMap<String, Approval>) -> Result<Self, SessionError> {
+        let mut by_name: BTreeMap<String, Arc<dyn Tool>> = BTreeMap::new();
+        for tool in tools {
+            let spec = tool.spec();
+            let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+            if spec.name.is_empty() || spec.name.len() > NAME_BYTES_MAX || !spec.name.bytes().all(is_name) {
+                return Err(SessionError::invalid(
+                    "tools",
+                    format!("a tool's name has 1 to 64 letters, digits, '_' or '-'; {:?} has not", spec.name),
+                ));
+            }
+            if !spec.schema.as_str().starts_with('{') {
+                return Err(SessionError::invalid(
+                    "tools",
+                    format!("the schema of tool {} is no JSON object", spec.name),
+                ));
+            }
+            let name = spec.name.clone();
+            if by_name.insert(name.clone(), tool).is_some() {
+                return Err(SessionError::invalid("tools", format!("there are two tools named {name}")));
+            }
+        }
+        let specs = by_name.values().map(|tool| tool.spec().clone()).collect();
+        Ok(Self { tools: by_name, specs, approval })
+    }
+
+    /// The tool of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn Tool>> {
+        self.tools.get(name)
+    }
+
+    /// Every tool as a model is told of it, in the order of their names.
+    #[must_use]
+    pub const fn specs(&self) -> &Arc<[ToolSpec]> {
+        &self.specs
+    }
+
+    /// The approval rule of a tool.
+    #[must_use]
+    pub fn approval(&self, tool: &dyn Tool) -> Approval {
+        self.approval.get(&tool.spec().name).copied().unwrap_or_else(|| tool.approval())
+    }
+}

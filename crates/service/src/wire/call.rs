@@ -1,0 +1,142 @@
+//! From an operation and its parameters to the answer's bytes: decode, call one method, encode.
+//!
+//! Surfaces that speak JSON use this, so that one request gets one answer whatever it came in by.
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    SessionError,
+    operation::Operation,
+    service::{
+        CancelQueued, ClearReminder, CompactSession, CreateSession, DecideApproval, DeleteSession, ErrorList,
+        EventPage, ForgetMemory, ForkSession, InterruptTurn, Nothing, OneSession, PinFact, ReadBlob, ReadEvents,
+        ReadHistory, Remind, ResumeTurn, SearchMemory, SessionQuery, SessionService, StartTurn, UndoCompaction, Unpin,
+        UpdateSession,
+    },
+    session::message::RawJson,
+};
+
+/// Decodes parameters; what is missing, unknown or of the wrong type is `INVALID_REQUEST`.
+///
+/// # Errors
+/// `INVALID_REQUEST` that names the place.
+pub fn decode_params<T: DeserializeOwned>(params: &str) -> Result<T, SessionError> {
+    let text = if params.trim().is_empty() { "{}" } else { params };
+    let compact = RawJson::parse(text)?;
+    compact.decode().map_err(|error| SessionError::invalid("params", error.to_string()))
+}
+
+/// `resume` on the wire: the session stands beside the rest.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResumeParams {
+    session_id: crate::SessionId,
+    #[serde(default)]
+    prompt: Option<String>,
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    policy: crate::options::Policy,
+    #[serde(default)]
+    budgets: crate::options::Budgets,
+    #[serde(default)]
+    compaction: Option<crate::compaction::CompactionConfig>,
+    #[serde(default)]
+    wait: Option<bool>,
+    #[serde(default)]
+    idempotency_key: Option<String>,
+}
+
+/// Performs one operation and answers with its JSON.
+///
+/// # Errors
+/// Whatever the operation is refused with.
+pub async fn call(service: &dyn SessionService, operation: Operation, params: &str) -> Result<Vec<u8>, SessionError> {
+    use decode_params as decode;
+    match operation {
+        Operation::CreateSession => encode(&service.create_session(decode::<CreateSession>(params)?).await?),
+        Operation::StartTurn => {
+            let request: StartTurn = decode(params)?;
+            if request.wait {
+                encode(&service.start_turn(request).await?)
+            } else {
+                encode(&service.accept_turn(request).await?)
+            }
+        }
+        Operation::Interrupt => encode(&service.interrupt(decode::<InterruptTurn>(params)?).await?),
+        Operation::DecideApproval => encode(&service.decide_approval(decode::<DecideApproval>(params)?).await?),
+        Operation::Queue => encode(&service.queue(&decode::<OneSession>(params)?.session_id).await?),
+        Operation::CancelQueued => encode(&service.cancel_queued(decode::<CancelQueued>(params)?).await?),
+        Operation::Events => Ok(encode_events(&service.events(decode::<ReadEvents>(params)?).await?)),
+        Operation::Remind => encode(&service.remind(decode::<Remind>(params)?).await?),
+        Operation::Reminders => encode(&service.reminders(&decode::<OneSession>(params)?.session_id).await?),
+        Operation::ClearReminder => encode(&service.clear_reminder(decode::<ClearReminder>(params)?).await?),
+        Operation::Pin => encode(&service.pin(decode::<PinFact>(params)?).await?),
+        Operation::Pins => encode(&service.pins(&decode::<OneSession>(params)?.session_id).await?),
+        Operation::Unpin => encode(&service.unpin(decode::<Unpin>(params)?).await?),
+        Operation::Resume => resume(service, decode(params)?).await,
+        Operation::Read => encode(&service.read(&decode::<OneSession>(params)?.session_id).await?),
+        Operation::History => encode(&service.history(decode::<ReadHistory>(params)?).await?),
+        Operation::Blob => encode(&service.blob(decode::<ReadBlob>(params)?).await?),
+        Operation::List => encode(&service.list(decode::<SessionQuery>(params)?).await?),
+        Operation::Update => encode(&service.update(decode::<UpdateSession>(params)?).await?),
+        Operation::Archive => encode(&service.archive(&decode::<OneSession>(params)?.session_id).await?),
+        Operation::Unarchive => encode(&service.unarchive(&decode::<OneSession>(params)?.session_id).await?),
+        Operation::Delete => encode(&service.delete(decode::<DeleteSession>(params)?).await?),
+        Operation::Fork => encode(&service.fork(decode::<ForkSession>(params)?).await?),
+        Operation::Compact => encode(&service.compact(decode::<CompactSession>(params)?).await?),
+        Operation::PreviewCompaction => encode(&service.preview_compaction(decode::<CompactSession>(params)?).await?),
+        Operation::UndoCompaction => encode(&service.undo_compaction(decode::<UndoCompaction>(params)?).await?),
+        Operation::SearchMemory => encode(&service.search_memory(decode::<SearchMemory>(params)?).await?),
+        Operation::ForgetMemory => encode(&service.forget_memory(decode::<ForgetMemory>(params)?).await?),
+        Operation::ReindexMemory => {
+            let Nothing {} = decode(params)?;
+            encode(&service.reindex_memory().await?)
+        }
+        Operation::Capabilities => {
+            let Nothing {} = decode(params)?;
+            encode(&service.capabilities().view())
+        }
+        Operation::Errors => {
+            let Nothing {} = decode(params)?;
+            encode(&ErrorList::all())
+        }
+    }
+}
+
+async fn resume(service: &dyn SessionService, params: ResumeParams) -> Result<Vec<u8>, SessionError> {
+    let wait = params.wait.unwrap_or(true);
+    let request = ResumeTurn {
+        prompt: params.prompt,
+        model: params.model,
+        policy: params.policy,
+        budgets: params.budgets,
+        compaction: params.compaction,
+        wait,
+        idempotency_key: params.idempotency_key,
+    };
+    if wait {
+        encode(&service.resume(&params.session_id, request).await?)
+    } else {
+        encode(&service.accept_resume(&params.session_id, request).await?)
+    }
+}
+
+fn encode<T: Serialize>(answer: &T) -> Result<Vec<u8>, SessionError> {
+    serde_json::to_vec(answer)
+        .map_err(|error| SessionError::Internal(format!("the answer could not be encoded: {error}")))
+}
+
+/// A page of events; the lines stand in it as they are.
+fn encode_events(page: &EventPage) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64 + page.items.iter().map(|line| line.len() + 1).sum::<usize>());
+    out.extend_from_slice(br#"{"items":["#);
+    for (index, line) in page.items.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(line);
+    }
+    out.extend_from_slice(format!(r#"],"next_seq":{}}}"#, page.next_seq).as_bytes());
+    out
+}

@@ -1,0 +1,98 @@
+//! The one encoding of events: a line of JSON whose head is the same for every kind.
+//!
+//! `{"v":1,"session_id","seq","turn","time","type", …payload}`; a live event has `after` in place of `seq`.
+//! The encoder writes the head and splices the payload's members; no value tree is ever built.
+
+use std::{borrow::Cow, io::Write as _};
+
+use bytes::Bytes;
+use serde::Deserialize;
+
+use crate::{
+    clock::Timestamp,
+    ids::{Seq, SessionId, TurnNumber},
+    session::event::{Event, LiveEvent, Record},
+};
+
+/// The version of the encoding.
+const VERSION: u32 = 1;
+
+/// Encodes a durable event, once; every surface sends these bytes.
+///
+/// # Errors
+/// Where a payload cannot be written as JSON.
+pub fn encode_event(record: &Record) -> Result<Bytes, serde_json::Error> {
+    if let Event::Unknown(unknown) = &record.event {
+        return Ok(Bytes::copy_from_slice(unknown.line.as_str().as_bytes()));
+    }
+    let head = Head { place: ("seq", record.seq), session_id: record.session_id, turn: record.turn, time: record.time };
+    encode(&head, record.event.type_name(), |out| record.event.encode_payload(out))
+}
+
+/// Encodes a live event that follows the durable seq `after`.
+///
+/// # Errors
+/// Where a payload cannot be written as JSON.
+pub fn encode_live(
+    session_id: SessionId,
+    after: Seq,
+    turn: Option<TurnNumber>,
+    time: Timestamp,
+    event: &LiveEvent,
+) -> Result<Bytes, serde_json::Error> {
+    let head = Head { place: ("after", after), session_id, turn, time };
+    encode(&head, event.type_name(), |out| event.encode_payload(out))
+}
+
+struct Head {
+    place: (&'static str, Seq),
+    session_id: SessionId,
+    turn: Option<TurnNumber>,
+    time: Timestamp,
+}
+
+fn encode(
+    head: &Head,
+    type_name: &str,
+    payload: impl FnOnce(&mut Vec<u8>) -> Result<(), serde_json::Error>,
+) -> Result<Bytes, serde_json::Error> {
+    let mut line = Vec::with_capacity(256);
+    let (place, seq) = head.place;
+    write!(line, r#"{{"v":{VERSION},"session_id":"{}","{place}":{seq},"turn":"#, head.session_id)
+        .and_then(|()| match head.turn {
+            Some(turn) => write!(line, "{turn}"),
+            None => line.write_all(b"null"),
+        })
+        .and_then(|()| write!(line, r#","time":"{}","type":"{type_name}""#, head.time))
+        .map_err(serde_json::Error::io)?;
+    let start = line.len();
+    payload(&mut line)?;
+    // The payload is an object: its opening brace becomes a comma, or goes with the whole where it is empty.
+    if line.len() == start + 2 {
+        line.truncate(start);
+        line.push(b'}');
+    } else {
+        line[start] = b',';
+    }
+    Ok(Bytes::from(line))
+}
+
+/// Reads a durable event's line: the head, then the payload by its `type`, from the same bytes.
+///
+/// # Errors
+/// What the decoder found.
+pub fn decode_event(line: &str) -> Result<Record, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct HeadShape<'a> {
+        session_id: SessionId,
+        seq: Seq,
+        turn: Option<TurnNumber>,
+        time: Timestamp,
+        #[serde(rename = "type", borrow)]
+        type_name: Cow<'a, str>,
+    }
+
+    let head: HeadShape<'_> = serde_json::from_str(line)?;
+    let event = Event::decode(&head.type_name, line)?;
+    Ok(Record { session_id: head.session_id, seq: head.seq, turn: head.turn, time: head.time, event })
+}

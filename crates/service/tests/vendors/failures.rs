@@ -1,0 +1,289 @@
+//! Calls that fail: classed by code, without the key, and never taken for an answer.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::StreamExt;
+use meerkat_service::{
+    ErrorCode,
+    model::{ModelError, ModelPart, ModelResolver},
+};
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use crate::{
+    ANTHROPIC, CHAT, COMPATIBLE, GEMINI, KEY, RESPONSES, WIRES, Wire, models,
+    replay::{Ends, Reply},
+    user,
+};
+
+async fn failure(wire: &Wire, reply: impl Fn() -> Reply + Send + Sync + 'static) -> ModelError {
+    let error = wire.hear(reply).await.err().expect("no answer");
+    let told = format!("{error} {error:?} {}", json!(error.body()));
+    assert!(!told.contains(KEY), "{}: the key is told in {told}", wire.model);
+    assert!(error.message.chars().count() <= 500, "{}: {told}", wire.model);
+    error
+}
+
+/// Cuts a stream after each of its bytes. Only a prefix that holds the whole last frame is an answer.
+async fn cut(wire: &'static Wire, story: &str, ends: Ends) {
+    let story = wire.on_wire(story);
+    let whole = story.trim_end().len();
+    let bytes = story.clone().into_bytes();
+    let call = wire.start(move |request| {
+        let body = request.body.to_string();
+        let length: usize = body.split("cut at ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+        Reply { ends, ..Reply::stream(&bytes[..length]) }
+    });
+    let call = call.await;
+    for length in 0..story.len() {
+        let heard = call.ask(vec![user(&format!("cut at {length} bytes"))]).await;
+        match heard {
+            Ok(_) => assert!(length >= whole && ends == Ends::Cleanly, "{}: an answer of {length} bytes", wire.model),
+            Err(error) => {
+                assert!(length < whole || ends == Ends::Abruptly, "{}: {length} bytes: {error}", wire.model);
+                assert_eq!(error.code, ErrorCode::ModelStreamIncomplete, "{}: {length} bytes: {error}", wire.model);
+            }
+        }
+    }
+}
+
+macro_rules! cut_everywhere {
+    ($($name:ident $wire:ident)*) => { $(
+        #[tokio::test]
+        async fn $name() {
+            cut(&$wire, $wire.calls, Ends::Cleanly).await;
+            cut(&$wire, $wire.text, Ends::Abruptly).await;
+        }
+    )* };
+}
+
+cut_everywhere! {
+    a_cut_answer_of_anthropic_is_none ANTHROPIC
+    a_cut_answer_of_chat_completions_is_none CHAT
+    a_cut_answer_of_responses_is_none RESPONSES
+    a_cut_answer_of_gemini_is_none GEMINI
+    a_cut_answer_of_a_compatible_server_is_none COMPATIBLE
+}
+
+#[tokio::test]
+async fn a_stalled_stream_pends_and_dropping_it_closes_the_connection() {
+    for wire in WIRES {
+        let story = wire.on_wire(wire.text);
+        let begun = story[..story.find("世界").unwrap()].to_owned();
+        let mut call = wire.start(move |_| Reply { ends: Ends::Never, ..Reply::stream(begun.clone()) }).await;
+        let mut stream = call.stream(call.request(vec![user("Hello.")])).await;
+        let first = stream.next().await.unwrap().unwrap();
+        assert!(matches!(first, ModelPart::Text(text) if text == "Grüße, "), "{}", wire.model);
+        assert!(futures::poll!(stream.next()).is_pending(), "{}", wire.model);
+        drop(stream);
+        let left = tokio::time::timeout(Duration::from_secs(30), call.server.left.recv()).await;
+        assert_eq!(left, Ok(Some(())), "{}", wire.model);
+    }
+}
+
+#[tokio::test]
+async fn a_status_is_classed_and_the_message_is_bounded_and_holds_no_key() {
+    let by_status = [
+        (400, ErrorCode::ModelRejected),
+        (401, ErrorCode::ModelUnauthorized),
+        (403, ErrorCode::ModelUnauthorized),
+        (404, ErrorCode::ModelRejected),
+        (408, ErrorCode::ModelOverloaded),
+        (422, ErrorCode::ModelRejected),
+        (429, ErrorCode::ModelRateLimited),
+        (500, ErrorCode::ModelOverloaded),
+        (502, ErrorCode::ModelOverloaded),
+        (503, ErrorCode::ModelOverloaded),
+        (504, ErrorCode::ModelOverloaded),
+        (529, ErrorCode::ModelOverloaded),
+    ];
+    // The key stands where a bound that counts before it redacts would leave a part of it.
+    let wordy = format!("{}{KEY} {}", "x".repeat(470), "y".repeat(10_000));
+    for wire in [&ANTHROPIC, &CHAT, &RESPONSES, &GEMINI] {
+        for (status, code) in by_status {
+            for body in [json!({ "error": { "type": "some_error", "message": wordy } }).to_string(), wordy.clone()] {
+                let error = failure(wire, move || Reply::refusal(status, body.clone())).await;
+                assert_eq!((error.code, error.status), (code, Some(status)), "{}: {error}", wire.model);
+                assert!(!error.message.contains("sk-planted"), "{}: {error}", wire.model);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_vendors_own_words_are_understood() {
+    let said = [
+        (
+            &ANTHROPIC,
+            400,
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 210000 tokens > 200000 maximum"}}"#,
+            ErrorCode::ModelContextExceeded,
+        ),
+        (
+            &ANTHROPIC,
+            400,
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000, decrease input length or `max_tokens` and try again"}}"#,
+            ErrorCode::ModelContextExceeded,
+        ),
+        (
+            &ANTHROPIC,
+            413,
+            r#"{"type":"error","error":{"type":"request_too_large","message":"Request exceeds the maximum size"}}"#,
+            ErrorCode::ModelContextExceeded,
+        ),
+        (
+            &CHAT,
+            400,
+            r#"{"error":{"message":"This model's maximum context length is 128000 tokens. However, your messages resulted in 130000 tokens.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#,
+            ErrorCode::ModelContextExceeded,
+        ),
+        (
+            &RESPONSES,
+            400,
+            r#"{"error":{"message":"Your input exceeds the context window of this model. Please adjust your input and try again.","type":"invalid_request_error","code":"context_length_exceeded"}}"#,
+            ErrorCode::ModelContextExceeded,
+        ),
+        (
+            &GEMINI,
+            400,
+            r#"{"error":{"code":400,"message":"The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).","status":"INVALID_ARGUMENT"}}"#,
+            ErrorCode::ModelContextExceeded,
+        ),
+        (
+            &COMPATIBLE,
+            400,
+            r#"{"error":{"code":400,"message":"the request exceeds the available context size, try increasing it","type":"exceed_context_size_error"}}"#,
+            ErrorCode::ModelContextExceeded,
+        ),
+        (
+            &GEMINI,
+            400,
+            r#"{"error":{"code":400,"message":"API key not valid. Please pass a valid API key.","status":"INVALID_ARGUMENT"}}"#,
+            ErrorCode::ModelUnauthorized,
+        ),
+        (
+            &GEMINI,
+            503,
+            r#"[{"error":{"code":503,"message":"The model is overloaded. Please try again later.","status":"UNAVAILABLE"}}]"#,
+            ErrorCode::ModelOverloaded,
+        ),
+    ];
+    for (wire, status, body, code) in said {
+        let error = failure(wire, move || Reply::refusal(status, body)).await;
+        assert_eq!(error.code, code, "{body}: {error}");
+    }
+    let body = r#"{"error":{"code":404,"message":"models/x is not found","status":"NOT_FOUND"}}"#;
+    assert_eq!(
+        failure(&GEMINI, move || Reply::refusal(404, body)).await.message,
+        "gemini: status 404: models/x is not found"
+    );
+}
+
+#[tokio::test]
+async fn the_wait_that_a_vendor_asks_for_is_read() {
+    let date = ("date", "Wed, 21 Oct 2026 07:28:00 GMT".to_owned());
+    let asked = [
+        (vec![("retry-after", "7".to_owned())], Some(7_000)),
+        (vec![("retry-after", "9".to_owned()), ("retry-after-ms", "1500".to_owned())], Some(1_500)),
+        (vec![date.clone(), ("retry-after", "Wed, 21 Oct 2026 07:28:30 GMT".to_owned())], Some(30_000)),
+        (vec![date, ("retry-after", "Wed, 21 Oct 2026 07:27:30 GMT".to_owned())], Some(0)),
+        (vec![("retry-after", "-3".to_owned())], None),
+        (vec![("retry-after", "soon".to_owned())], None),
+        (vec![], None),
+    ];
+    for wire in [&ANTHROPIC, &CHAT, &RESPONSES, &GEMINI] {
+        for (headers, millis) in asked.clone() {
+            let told = format!("{headers:?}");
+            let error = failure(wire, move || Reply { headers: headers.clone(), ..Reply::refusal(429, "{}") }).await;
+            assert_eq!(error.code, ErrorCode::ModelRateLimited);
+            assert_eq!(error.retry_after, millis.map(Duration::from_millis), "{}: {told}", wire.model);
+        }
+    }
+    let body = r#"{"error":{"code":429,"message":"Quota exceeded.","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"34.5s"}]}}"#;
+    let error = failure(&GEMINI, move || Reply::refusal(429, body)).await;
+    assert_eq!(error.retry_after, Some(Duration::from_millis(34_500)));
+}
+
+#[tokio::test]
+async fn an_error_within_a_stream_of_status_200_is_classed() {
+    use ErrorCode::{ModelContextExceeded, ModelOverloaded, ModelRateLimited, ModelRejected, ModelUnauthorized};
+    let anthropic = |kind: &str| {
+        format!(
+            "event: error\ndata: {{\"type\":\"error\",\"error\":{{\"type\":\"{kind}\",\"message\":\"{KEY}\"}}}}\n\n"
+        )
+    };
+    let chat = |fields: &str| format!("data: {{\"error\":{{\"message\":\"{KEY}\",{fields}}}}}\n\n");
+    let failed = |code: &str| {
+        format!(
+            "event: response.failed\ndata: {{\"type\":\"response.failed\",\"response\":{{\"id\":\"r\",\"status\":\"failed\",\"model\":\"m\",\"error\":{{\"code\":\"{code}\",\"message\":\"{KEY}\"}}}}}}\n\n"
+        )
+    };
+    let gemini = |code: u16, status: &str| {
+        format!("data: {{\"error\":{{\"code\":{code},\"message\":\"{KEY}\",\"status\":\"{status}\"}}}}\r\n\r\n")
+    };
+    let events = [
+        (&ANTHROPIC, anthropic("overloaded_error"), ModelOverloaded),
+        (&ANTHROPIC, anthropic("api_error"), ModelOverloaded),
+        (&ANTHROPIC, anthropic("rate_limit_error"), ModelRateLimited),
+        (&ANTHROPIC, anthropic("authentication_error"), ModelUnauthorized),
+        (&ANTHROPIC, anthropic("invalid_request_error"), ModelRejected),
+        (&CHAT, chat(r#""type":"server_error","code":null"#), ModelOverloaded),
+        (&CHAT, chat(r#""type":"tokens","code":"rate_limit_exceeded""#), ModelRateLimited),
+        (&COMPATIBLE, chat(r#""code":502"#), ModelOverloaded),
+        (&COMPATIBLE, chat(r#""code":429"#), ModelRateLimited),
+        (&RESPONSES, failed("server_error"), ModelOverloaded),
+        (&RESPONSES, failed("rate_limit_exceeded"), ModelRateLimited),
+        (&RESPONSES, failed("context_length_exceeded"), ModelContextExceeded),
+        (
+            &RESPONSES,
+            format!("event: error\ndata: {{\"type\":\"error\",\"code\":\"server_error\",\"message\":\"{KEY}\"}}\n\n"),
+            ModelOverloaded,
+        ),
+        (&GEMINI, gemini(503, "UNAVAILABLE"), ModelOverloaded),
+        (&GEMINI, gemini(429, "RESOURCE_EXHAUSTED"), ModelRateLimited),
+    ];
+    for (wire, event, code) in events {
+        let story = wire.on_wire(wire.text);
+        let begun = story[..story.find("世界").unwrap()].rsplit_once("event:").map_or_else(
+            || story[..story[..story.find("世界").unwrap()].rfind("data:").unwrap()].to_owned(),
+            |(begun, _)| begun.to_owned(),
+        );
+        for before in [String::new(), begun] {
+            let told = event.clone();
+            let error = failure(wire, move || Reply::stream(format!("{before}{told}"))).await;
+            assert_eq!((error.code, error.status), (code, None), "{event}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_and_one_that_points_elsewhere() {
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/v1", gone.local_addr().unwrap());
+    drop(gone);
+    for wire in WIRES {
+        let resolved = models(&(wire.options)(url.clone())).unwrap().resolve(wire.model).unwrap();
+        let call = wire.start(|_| Reply::stream("")).await;
+        let mut stream = resolved.client.stream_response(call.request(vec![user("Hello.")])).await.unwrap();
+        let error = stream.next().await.unwrap().unwrap_err();
+        assert_eq!(error.code, ErrorCode::ModelOverloaded, "{}: {error}", wire.model);
+        assert!(stream.next().await.is_none());
+    }
+    for wire in WIRES {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let error = failure(wire, move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            Reply { headers: vec![("location", "/v1/elsewhere".to_owned())], ..Reply::refusal(307, "") }
+        });
+        let error = error.await;
+        assert_eq!((error.code, error.status), (ErrorCode::ModelRejected, Some(307)), "{}: {error}", wire.model);
+        assert_eq!(asked.load(Ordering::SeqCst), 1, "{}", wire.model);
+    }
+}

@@ -1,0 +1,199 @@
+//! The vendors' clients against servers that speak as the vendors do, and refuse what the vendors refuse.
+//!
+//! Nothing here leaves the machine: every base URL is a listener on loopback.
+
+mod answers;
+mod failures;
+mod names;
+mod replay;
+mod strict;
+mod wire;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use meerkat_service::{
+    SessionError,
+    model::{
+        AnswerBlock, ModelAnswer, ModelClient, ModelError, ModelPart, ModelRequest, ModelResolver, ModelStream,
+        vendors::{CompatibleEndpoint, VendorAccess, VendorModels, VendorOptions},
+    },
+    session::message::Message,
+};
+
+use crate::replay::{Reply, Request, Server};
+
+/// The key of every vendor. It may stand in a request's header, and nowhere else.
+pub(crate) const KEY: &str = "sk-planted-0123456789abcdef";
+
+/// A vendor and its wire format.
+pub(crate) struct Wire {
+    /// A model, as it is asked for.
+    model: &'static str,
+    options: fn(String) -> VendorOptions,
+    accepts: fn(&Request) -> Result<(), String>,
+    text: &'static str,
+    calls: &'static str,
+}
+
+pub(crate) static ANTHROPIC: Wire = Wire {
+    model: "claude-sonnet-5-5",
+    options: |url| VendorOptions { anthropic: access(url), ..VendorOptions::default() },
+    accepts: strict::anthropic,
+    text: wire::ANTHROPIC_TEXT,
+    calls: wire::ANTHROPIC_CALLS,
+};
+
+pub(crate) static CHAT: Wire = Wire {
+    model: "gpt-4.1",
+    options: |url| VendorOptions { openai: access(url), ..VendorOptions::default() },
+    accepts: strict::chat,
+    text: wire::CHAT_TEXT,
+    calls: wire::CHAT_CALLS,
+};
+
+pub(crate) static RESPONSES: Wire = Wire {
+    model: "gpt-5.6-terra",
+    options: |url| VendorOptions { openai: access(url), ..VendorOptions::default() },
+    accepts: strict::responses,
+    text: wire::RESPONSES_TEXT,
+    calls: wire::RESPONSES_CALLS,
+};
+
+pub(crate) static GEMINI: Wire = Wire {
+    model: "gemini/gemini-3.8-flash",
+    options: |url| VendorOptions { gemini: access(url), ..VendorOptions::default() },
+    accepts: strict::gemini,
+    text: wire::GEMINI_TEXT,
+    calls: wire::GEMINI_CALLS,
+};
+
+/// A server without a key, and a model's name that ends like an effort.
+pub(crate) static COMPATIBLE: Wire = Wire {
+    model: "local/qwen/qwen-max",
+    options: |base_url| VendorOptions {
+        compatible: vec![CompatibleEndpoint { name: "local".to_owned(), base_url, key: None, window_tokens: 32_768 }],
+        ..VendorOptions::default()
+    },
+    accepts: strict::chat_without_key,
+    text: wire::CHAT_TEXT,
+    calls: wire::CHAT_CALLS,
+};
+
+pub(crate) static WIRES: [&Wire; 5] = [&ANTHROPIC, &CHAT, &RESPONSES, &GEMINI, &COMPATIBLE];
+
+fn access(url: String) -> VendorAccess {
+    VendorAccess { key: Some(KEY.into()), base_url: Some(url) }
+}
+
+/// Stands for the scripted model, which no test here asks.
+pub(crate) struct NoScript;
+
+#[async_trait]
+impl ModelClient for NoScript {
+    fn vendor(&self) -> &str {
+        "scripted"
+    }
+
+    async fn stream_response(&self, _: ModelRequest) -> Result<ModelStream, ModelError> {
+        unreachable!("only vendors are asked")
+    }
+}
+
+pub(crate) fn models(options: &VendorOptions) -> Result<VendorModels, SessionError> {
+    VendorModels::new(options, Arc::new(NoScript))
+}
+
+/// A vendor's server and the client that reaches it.
+pub(crate) struct Call {
+    pub(crate) server: Server,
+    client: Arc<dyn ModelClient>,
+    model: String,
+}
+
+impl Wire {
+    /// Starts the vendor's server: what the vendor would refuse is refused, anything else gets the reply of `play`.
+    pub(crate) async fn start(&self, play: impl Fn(Request) -> Reply + Send + Sync + 'static) -> Call {
+        let accepts = self.accepts;
+        let server = Server::start(move |request| match accepts(&request) {
+            Ok(()) => play(request),
+            Err(rule) => Reply::refusal(400, serde_json::json!({ "error": { "message": rule } }).to_string()),
+        });
+        let server = server.await;
+        let resolved = models(&(self.options)(server.url.clone())).unwrap().resolve(self.model).unwrap();
+        Call { server, client: resolved.client, model: resolved.vendor_model }
+    }
+
+    /// The story as it stands on the wire: Gemini ends lines with CR and LF.
+    pub(crate) fn on_wire(&self, story: &str) -> String {
+        if self.model.contains("gemini") { story.replace('\n', "\r\n") } else { story.to_owned() }
+    }
+
+    /// What comes of one call that is answered with `reply`.
+    pub(crate) async fn hear(&self, reply: impl Fn() -> Reply + Send + Sync + 'static) -> Result<Heard, ModelError> {
+        let call = self.start(move |_| reply()).await;
+        call.ask(vec![user("Hello.")]).await
+    }
+}
+
+/// An answer, with what was streamed of it.
+pub(crate) struct Heard {
+    pub(crate) text: String,
+    pub(crate) reasoning: String,
+    pub(crate) answer: ModelAnswer,
+}
+
+impl Call {
+    pub(crate) fn request(&self, messages: Vec<Message>) -> ModelRequest {
+        ModelRequest {
+            model: self.model.clone(),
+            system: None,
+            messages: messages.into_iter().map(Arc::new).collect(),
+            tail: None,
+            tools: Arc::new([]),
+            max_output_tokens: None,
+            attempt: 0,
+        }
+    }
+
+    pub(crate) async fn ask(&self, messages: Vec<Message>) -> Result<Heard, ModelError> {
+        self.send(self.request(messages)).await
+    }
+
+    pub(crate) async fn stream(&self, request: ModelRequest) -> ModelStream {
+        self.client.stream_response(request).await.unwrap()
+    }
+
+    /// Reads the whole stream; nothing may come after its end or its failure.
+    pub(crate) async fn send(&self, request: ModelRequest) -> Result<Heard, ModelError> {
+        let mut stream = self.client.stream_response(request).await?;
+        let (mut text, mut reasoning) = (String::new(), String::new());
+        let end = loop {
+            match stream.next().await.expect("a stream ends with its end or a failure") {
+                Ok(ModelPart::Text(more)) => text.push_str(&more),
+                Ok(ModelPart::Reasoning(more)) => reasoning.push_str(&more),
+                Ok(ModelPart::End(answer)) => break Ok(answer),
+                Err(error) => break Err(error),
+            }
+        };
+        assert!(stream.next().await.is_none(), "nothing comes after the end");
+        end.map(|answer| Heard { text, reasoning, answer })
+    }
+}
+
+pub(crate) fn user(text: &str) -> Message {
+    Message::User { content: text.into() }
+}
+
+/// The blocks, one line each.
+pub(crate) fn lines(blocks: &[AnswerBlock]) -> Vec<String> {
+    let line = |block: &AnswerBlock| match block {
+        AnswerBlock::Text(text) => format!("text {text}"),
+        AnswerBlock::Reasoning { text, opaque } => format!("reasoning {text:?} {opaque:?}"),
+        AnswerBlock::ToolCall(call) => {
+            format!("call {:?} {} {:?} {:?}", call.call_id, call.name, call.arguments, call.opaque)
+        }
+    };
+    blocks.iter().map(line).collect()
+}

@@ -1,0 +1,170 @@
+//! What the vendors refuse, after their documentation. Every request of every test passes here first.
+
+use serde_json::{Value, json};
+
+use crate::{KEY, replay::Request};
+
+type Verdict = Result<(), String>;
+
+fn need(holds: bool, rule: &str) -> Verdict {
+    if holds { Ok(()) } else { Err(format!("refused: {rule}")) }
+}
+
+fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn kind<'a>(block: &'a Value) -> &'a str {
+    block["type"].as_str().unwrap_or_default()
+}
+
+fn marks(value: &Value) -> usize {
+    match value {
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| usize::from(name == "cache_control") + marks(value)).sum()
+        }
+        Value::Array(items) => items.iter().map(marks).sum(),
+        _ => 0,
+    }
+}
+
+pub(crate) fn anthropic(request: &Request) -> Verdict {
+    let Request { path, headers, body } = request;
+    need(path == "/v1/messages", "the path")?;
+    need(headers.get("x-api-key").is_some_and(|key| key == KEY), "x-api-key")?;
+    need(headers.get("anthropic-version").is_some_and(|version| version == "2023-06-01"), "anthropic-version")?;
+    need(body["stream"] == true && body["max_tokens"].as_u64().is_some_and(|most| most > 0), "stream and max_tokens")?;
+    need(marks(body) <= 4, "at most four cache marks")?;
+    // Adjacent messages of one role count as one, as the vendor joins them.
+    let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
+    for message in items(&body["messages"]) {
+        let role = message["role"].as_str().unwrap_or_default();
+        need(["user", "assistant"].contains(&role), "the roles are user and assistant")?;
+        let text = message["content"].as_str().map(|text| vec![json!({"type": "text", "text": text})]);
+        let blocks = text.unwrap_or_else(|| items(&message["content"]).to_vec());
+        need(!blocks.is_empty(), "no message is empty")?;
+        match turns.last_mut() {
+            Some((last, all)) if *last == role => all.extend(blocks),
+            _ => turns.push((role, blocks)),
+        }
+    }
+    need(turns.first().is_some_and(|(role, _)| *role == "user"), "a user speaks first")?;
+    need(turns.last().is_some_and(|(role, _)| *role == "user"), "a user speaks last")?;
+    let mut open: Vec<&Value> = Vec::new();
+    for (role, blocks) in &turns {
+        let answered: Vec<&Value> = blocks.iter().take_while(|block| kind(block) == "tool_result").collect();
+        let all_answers = blocks.iter().filter(|block| kind(block) == "tool_result").count();
+        need(answered.len() == all_answers, "results come first in their message")?;
+        let ids: Vec<&Value> = answered.iter().map(|block| &block["tool_use_id"]).collect();
+        need(ids == open, "each tool_use has its tool_result in the next message, and no other")?;
+        open = blocks.iter().filter(|block| kind(block) == "tool_use").map(|block| &block["id"]).collect();
+        need(open.is_empty() || *role == "assistant", "only the assistant calls")?;
+        for block in blocks {
+            let is_blank = |name: &str| block[name].as_str().is_none_or(|text| text.trim().is_empty());
+            match kind(block) {
+                "text" => need(!is_blank("text"), "no text is blank")?,
+                "thinking" => {
+                    need(
+                        *role == "assistant" && block["thinking"].is_string() && !is_blank("signature"),
+                        "thinking is signed",
+                    )?;
+                    need(block["cache_control"].is_null(), "no mark on thinking")?;
+                }
+                "redacted_thinking" => need(!is_blank("data"), "redacted thinking has data")?,
+                "tool_use" => {
+                    let id = block["id"].as_str().unwrap_or_default();
+                    let is_id = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+                    need(!id.is_empty() && id.chars().all(is_id), "an id has only letters, digits, _ and -")?;
+                    need(block["input"].is_object(), "an input is an object")?;
+                }
+                "tool_result" => {}
+                other => need(false, other)?,
+            }
+        }
+    }
+    need(open.is_empty(), "no call stays without its result")
+}
+
+fn bearer(request: &Request) -> Verdict {
+    let header = request.headers.get("authorization");
+    need(header.is_some_and(|value| *value == format!("Bearer {KEY}")), "Authorization")
+}
+
+pub(crate) fn chat(request: &Request) -> Verdict {
+    bearer(request)?;
+    chat_without_key(request)
+}
+
+pub(crate) fn chat_without_key(request: &Request) -> Verdict {
+    let Request { path, body, .. } = request;
+    need(path == "/v1/chat/completions", "the path")?;
+    need(body["stream"] == true && body["stream_options"]["include_usage"] == true, "usage is asked for")?;
+    need(body.get("reasoning_effort").is_none(), "a model's name says nothing about effort")?;
+    let mut open: Vec<&Value> = Vec::new();
+    for message in items(&body["messages"]) {
+        if message["role"] == "tool" {
+            need(!open.is_empty() && *open.remove(0) == message["tool_call_id"], "each result follows its call")?;
+            continue;
+        }
+        need(open.is_empty(), "every call has its result before anything else")?;
+        for call in items(&message["tool_calls"]) {
+            need(message["role"] == "assistant" && call["type"] == "function", "only the assistant calls functions")?;
+            let arguments = call["function"]["arguments"].as_str().unwrap_or_default();
+            need(
+                serde_json::from_str::<Value>(arguments).is_ok_and(|value| value.is_object()),
+                "arguments are an object",
+            )?;
+            open.push(&call["id"]);
+        }
+    }
+    need(open.is_empty(), "no call stays without its result")
+}
+
+pub(crate) fn responses(request: &Request) -> Verdict {
+    let Request { path, body, .. } = request;
+    bearer(request)?;
+    need(path == "/v1/responses", "the path")?;
+    need(body["stream"] == true && body["store"] == false, "a stream that is not stored")?;
+    need(body["include"] == json!(["reasoning.encrypted_content"]), "reasoning is asked for")?;
+    need(body["reasoning"].is_null(), "summaries need a verified organisation")?;
+    let mut open: Vec<&Value> = Vec::new();
+    for item in items(&body["input"]) {
+        match (kind(item), item["role"].as_str()) {
+            ("function_call", _) => open.push(&item["call_id"]),
+            ("function_call_output", _) => {
+                need(!open.is_empty() && *open.remove(0) == item["call_id"], "each output follows its call")?;
+            }
+            ("reasoning", _) => {
+                need(item["encrypted_content"].is_string() && item["summary"] == json!([]), "reasoning")?
+            }
+            (_, Some("user")) => need(open.is_empty(), "every call has its output before the user speaks")?,
+            ("message", Some("assistant")) => {}
+            (other, _) => need(false, other)?,
+        }
+    }
+    need(open.is_empty(), "no call stays without its output")
+}
+
+pub(crate) fn gemini(request: &Request) -> Verdict {
+    let Request { path, headers, body } = request;
+    need(path == "/v1/models/gemini-3.8-flash:streamGenerateContent?alt=sse", "the path")?;
+    need(headers.get("x-goog-api-key").is_some_and(|key| key == KEY), "x-goog-api-key")?;
+    need(body["contents"][0]["role"] == "user", "a user speaks first")?;
+    let mut open: Vec<&Value> = Vec::new();
+    for content in items(&body["contents"]) {
+        let parts = items(&content["parts"]);
+        need(!parts.is_empty(), "no content is empty")?;
+        let answers: Vec<&Value> =
+            parts.iter().map(|part| &part["functionResponse"]).filter(|part| part.is_object()).collect();
+        let names =
+            |all: &[&Value]| all.iter().map(|part| (part["name"].clone(), part["id"].clone())).collect::<Vec<_>>();
+        need(names(&answers) == names(&open), "as many responses as calls, in order, right after them")?;
+        need(answers.iter().all(|answer| answer["response"].is_object()), "a response is an object")?;
+        open = parts.iter().map(|part| &part["functionCall"]).filter(|part| part.is_object()).collect();
+        need(open.is_empty() || content["role"] == "model", "only the model calls")?;
+        need(open.iter().all(|call| call["args"].is_object()), "arguments are an object")?;
+        let first = parts.iter().find(|part| part["functionCall"].is_object());
+        need(first.is_none_or(|part| part["thoughtSignature"].is_string()), "a step's first call is signed")?;
+    }
+    need(open.is_empty(), "no call stays without its response")
+}

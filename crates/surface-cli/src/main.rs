@@ -1,0 +1,3 @@
+//! The `meerkat` binary.
+
+fn main() {}
