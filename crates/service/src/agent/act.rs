@@ -49,6 +49,10 @@ impl Actor {
                 self.record_durably(turn, calls.into_iter().map(decided).collect()).await.map(drop)
             }
             Action::RunTools(calls) => self.run_tools(calls).await,
+            Action::Fail(body) => {
+                self.control.failure = Some(body);
+                Ok(())
+            }
             Action::End(ending) => self.end(ending).await,
         }
     }
@@ -153,7 +157,10 @@ impl Actor {
                 }
                 AnswerBlock::ToolCall(mut call) => {
                     // A call is answered by its name, so the name must be one call's alone.
-                    if call.call_id.is_empty() || names.contains(&call.call_id) {
+                    if call.call_id.is_empty()
+                        || names.contains(&call.call_id)
+                        || self.session.decision(&call.call_id).is_some()
+                    {
                         call.call_id = format!("call_{seq}_{}", names.len());
                     }
                     names.push(call.call_id.clone());

@@ -3,7 +3,11 @@
 //! While an effect runs, commands are handled and interrupts heard. A barrier is awaited before the next
 //! effect or reply and never inside a `select!`.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -40,7 +44,8 @@ pub(crate) struct Actor {
     pub(super) lease: Lease,
     pub(super) engine: Arc<Engine>,
     pub(super) shared: Arc<Shared>,
-    pub(super) registry: Arc<Registry>,
+    /// Weak, so that actors end with their service.
+    pub(super) registry: Weak<Registry>,
     pub(super) mailbox: mpsc::Receiver<Command>,
     pub(super) control: Control,
     /// Those who wait for a turn's end.
@@ -66,7 +71,7 @@ impl Actor {
         lease: Lease,
         engine: Arc<Engine>,
         shared: Arc<Shared>,
-        registry: Arc<Registry>,
+        registry: Weak<Registry>,
         mailbox: mpsc::Receiver<Command>,
     ) -> Self {
         let idle = Duration::from_millis(engine.options.ephemeral.idle_ms);
@@ -144,7 +149,7 @@ impl Actor {
             command = self.mailbox.recv() => Some(command),
             () = clock.sleep(self.idle) => {
                 let mailbox = &self.mailbox;
-                return self.registry.leave(self.session.id(), || mailbox.is_empty());
+                return self.registry.upgrade().is_none_or(|registry| registry.leave(self.session.id(), || mailbox.is_empty()));
             }
         };
         match asked {
@@ -164,11 +169,16 @@ impl Actor {
         let command = tokio::select! {
             biased;
             () = shared.interrupted.notified() => None,
-            command = self.mailbox.recv() => command,
+            command = self.mailbox.recv() => Some(command),
             () = clock.sleep(Duration::from_millis(limit.min(wall))) => None,
         };
-        if let Some(command) = command {
-            self.handle(command).await;
+        match (command, self.session.open_turn()) {
+            (Some(Some(command)), _) => self.handle(command).await,
+            // Every sender is gone, so no decision can come any more.
+            (Some(None), Some(open)) => {
+                self.control.interrupt.get_or_insert((open.turn, "shutting_down"));
+            }
+            (Some(None), None) | (None, _) => {}
         }
     }
 
@@ -218,7 +228,7 @@ impl Actor {
                 effect.cancel.cancel();
             }
         }
-        if let Err(error) = effect.task.await
+        if let Err(error) = (&mut effect.task).await
             && error.is_panic()
         {
             self.control.failure = Some(super::decide::internal("a part of the engine panicked while the turn ran"));
@@ -312,6 +322,7 @@ impl Actor {
         let Some(turn) = self.session.open_turn().filter(|open| is_waiting(open)).map(|open| open.turn) else {
             return Err(SessionError::ItemNotFound("call"));
         };
+        let reason = reason.map(|reason| self.engine.secrets.replace(&reason).into_owned());
         self.changed(Some(turn), Event::ApprovalDecided(ApprovalDecided { call_id, decision, reason })).await
     }
 

@@ -50,6 +50,8 @@ pub(crate) enum Action {
     ExpireApprovals(Vec<String>),
     /// Run these calls together.
     RunTools(Vec<String>),
+    /// Give the turn up: its calls get their results, then it fails.
+    Fail(ErrorBody),
     /// End the turn.
     End(Ending),
 }
@@ -105,6 +107,9 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
         let unanswered: Vec<CallAnswer> = open.calls.iter().filter_map(|call| not_run(call, why)).collect();
         return if unanswered.is_empty() { Action::End(ending) } else { Action::Answer(unanswered) };
     }
+    if let Some(body) = over_budget(open, control) {
+        return Action::Fail(body);
+    }
     if !open.calls.is_empty() {
         return decide_calls(session, open, control, rules);
     }
@@ -148,22 +153,22 @@ fn forced_ending(open: &OpenTurn, control: &Control) -> Option<Ending> {
     if let Some(body) = &control.failure {
         return Some(Ending::Failed(body.clone()));
     }
-    let failed = |budget, used, limit| Some(Ending::Failed(exhausted(budget, used, limit)));
+    None
+}
+
+/// The budget that leaves no room for what the turn would do next.
+fn over_budget(open: &OpenTurn, control: &Control) -> Option<ErrorBody> {
     if let Some(limit) = open.budgets.wall_ms
         && control.elapsed_ms >= limit
         && !(open.is_answered && open.calls.is_empty())
     {
-        return failed(Budget::WallMs, control.elapsed_ms, limit);
+        return Some(exhausted(Budget::WallMs, limit, limit));
     }
-    let is_new = |call: &&CallState| matches!(call.progress, CallProgress::Proposed);
-    let wanted = u64::from(open.totals.tool_calls) + open.calls.iter().filter(is_new).count() as u64;
-    if let Some(limit) = open.budgets.tool_calls
-        && wanted > limit
-        && open.calls.iter().all(|call| matches!(call.progress, CallProgress::Proposed | CallProgress::Finished(_)))
-    {
-        return failed(Budget::ToolCalls, wanted, limit);
-    }
-    None
+    let is_settled = |call: &CallState| matches!(call.progress, CallProgress::Proposed | CallProgress::Finished(_));
+    let proposed = open.calls.iter().filter(|call| call.progress == CallProgress::Proposed).count();
+    let wanted = u64::from(open.totals.tool_calls) + proposed as u64;
+    let limit = open.budgets.tool_calls?;
+    (wanted > limit && open.calls.iter().all(is_settled)).then(|| exhausted(Budget::ToolCalls, wanted, limit))
 }
 
 fn decide_calls(session: &Session, open: &OpenTurn, control: &Control, rules: &Rules<'_>) -> Action {

@@ -8,53 +8,40 @@ use super::{
     actor::{Actor, Exit},
     decide::{Control, internal},
 };
-use crate::{SessionError, ids::Seq, session::CallProgress, store::StoreError, wire::decode_event};
-
-/// How the supervision of a session ended.
-pub(crate) enum Ended {
-    /// Nobody needs the session.
-    Left,
-    /// It can no longer be served from here.
-    Lost,
-}
+use crate::{SessionError, ids::Seq, store::StoreError, wire::decode_event};
 
 /// Runs an actor until nobody needs it.
-pub(crate) async fn supervise(mut actor: Actor) -> Ended {
-    let mut panicked_at: Option<Seq> = None;
+pub(crate) async fn supervise(mut actor: Actor) {
+    let mut failed_at: Option<Seq> = None;
     loop {
         let exit = AssertUnwindSafe(actor.run()).catch_unwind().await;
-        let seq = actor.session.last_seq();
-        let again = match exit {
-            Ok(Exit::Left) => return Ended::Left,
-            Ok(Exit::Discarded) => actor.reload().await,
-            Err(_) if panicked_at == Some(seq) => {
-                tracing::error!(session_id = %actor.session.id(), seq, "a session failed twice at the same place and is read-only now");
-                actor.shared.is_read_only.store(true, Ordering::Release);
-                actor.release_waiters(&SessionError::Corrupted(actor.session.id()));
-                return serve_refusals(actor).await;
-            }
-            Err(_) => {
-                tracing::error!(session_id = %actor.session.id(), seq, "a session's actor panicked; its turn fails");
-                panicked_at = Some(seq);
-                actor.recover().await
-            }
+        let (session_id, seq) = (actor.session.id(), actor.session.last_seq());
+        let lost = match exit {
+            Ok(Exit::Left) => return,
+            Ok(Exit::Discarded) => SessionError::StoreFailed,
+            Err(_) => SessionError::Internal("the session's actor panicked".to_owned()),
         };
-        if let Err(error) = again {
-            tracing::error!(session_id = %actor.session.id(), %error, "a session could not be loaded again");
-            return Ended::Lost;
+        tracing::error!(%session_id, seq, %lost, "a session's actor was lost");
+        // A second failure at the same place would go on for ever.
+        let is_stuck = failed_at.replace(seq) == Some(seq);
+        actor.release_waiters(&lost);
+        if is_stuck || actor.reload().await.is_err() {
+            tracing::error!(%session_id, seq, "the session is read-only now");
+            actor.shared.is_read_only.store(true, Ordering::Release);
+            return serve_refusals(actor).await;
         }
     }
 }
 
 /// Answers every command of a read-only session.
-async fn serve_refusals(mut actor: Actor) -> Ended {
+async fn serve_refusals(mut actor: Actor) {
     let shared = actor.shared.clone();
     loop {
         let command = tokio::select! {
             () = shared.interrupted.notified() => None,
             command = actor.mailbox.recv() => match command {
                 Some(command) => Some(command),
-                None => return Ended::Left,
+                None => return,
             },
         };
         for wish in shared.take_interrupts() {
@@ -81,21 +68,16 @@ impl Actor {
         }
     }
 
-    /// After a failure of the store: those who wait learn that the outcome is unknown, and the journal says what stands.
+    /// Starts over from what the journal holds. The open turn has failed: its calls get their results, and it
+    /// its end, by the ordinary way.
     async fn reload(&mut self) -> Result<(), StoreError> {
-        self.release_waiters(&SessionError::StoreFailed);
         self.is_discarded = false;
         self.control = Control { is_draining: self.control.is_draining, ..Control::default() };
         self.catch_up().await?;
-        self.fail_open_turn().await
-    }
-
-    /// After a panic: those who wait learn of it, and the turn that ran has failed.
-    async fn recover(&mut self) -> Result<(), StoreError> {
-        self.release_waiters(&SessionError::Internal("the session's actor panicked".to_owned()));
-        self.control = Control { is_draining: self.control.is_draining, ..Control::default() };
-        self.catch_up().await?;
-        self.fail_open_turn().await
+        if self.session.open_turn().is_some() {
+            self.control.failure = Some(internal("the session's actor was lost while the turn ran"));
+        }
+        Ok(())
     }
 
     /// Applies what the journal holds beyond the session in memory.
@@ -114,15 +96,5 @@ impl Actor {
                 self.session.apply(&record).map_err(|error| StoreError::Failed(error.to_string()))?;
             }
         }
-    }
-
-    /// The open turn has failed: its calls get their results, and it its end, by the ordinary way.
-    async fn fail_open_turn(&mut self) -> Result<(), StoreError> {
-        if let Some(open) = self.session.open_turn() {
-            let lost = open.calls.iter().filter(|call| call.progress == CallProgress::Started).count();
-            tracing::warn!(turn = open.turn, lost, "a turn fails because its actor was lost");
-            self.control.failure = Some(internal("the session's actor was lost while the turn ran"));
-        }
-        Ok(())
     }
 }

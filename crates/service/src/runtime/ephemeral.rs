@@ -82,7 +82,7 @@ struct Creations {
 }
 
 impl EphemeralSessionService {
-    /// A service over its own stores in memory. `make` gets them and makes the engine.
+    /// A service over its own stores in memory, which are also the engine's.
     pub(crate) fn new(
         events: Arc<MemoryEventStore>,
         blobs: Arc<MemoryBlobStore>,
@@ -195,7 +195,17 @@ impl EphemeralSessionService {
     /// The one task that makes a session, also where its callers go away.
     fn creation(&self, request: CreateSession, model: String, key: Option<Key>) -> Creation {
         let service = self.clone();
-        let task = tokio::spawn(async move { service.make(request, model, key).await });
+        let task = tokio::spawn(async move {
+            let name = key.as_ref().map(|key| key.key.clone());
+            let made = service.make(request, model, key).await;
+            let mut creations = service.creations();
+            creations.in_flight -= 1;
+            if let (true, Some(name)) = (made.is_err(), name) {
+                // Nothing was recorded, so the key is free again.
+                creations.by_key.remove(&name);
+            }
+            made
+        });
         let done = async move {
             task.await.unwrap_or_else(|_| Err(SessionError::Internal("a session could not be made".to_owned())))
         };
@@ -232,13 +242,15 @@ impl EphemeralSessionService {
         let shared = Shared::new(&session);
         let (mailbox, commands) = mpsc::channel(MAILBOX_MAX);
         self.inner.registry.insert(shared.clone(), mailbox);
-        let actor = Actor::new(session, lease, engine.clone(), shared, self.inner.registry.clone(), commands);
-        let (events, blobs, registry) =
-            (self.inner.events.clone(), self.inner.blobs.clone(), self.inner.registry.clone());
+        let actor = Actor::new(session, lease, engine.clone(), shared, Arc::downgrade(&self.inner.registry), commands);
+        let (events, blobs) = (self.inner.events.clone(), self.inner.blobs.clone());
+        let registry = Arc::downgrade(&self.inner.registry);
         tokio::spawn(async move {
             supervise(actor).await;
             // Without a store nothing outlives its actor.
-            registry.remove(session_id);
+            if let Some(registry) = registry.upgrade() {
+                registry.remove(session_id);
+            }
             blobs.forget(session_id);
             if let Err(error) = events.delete(session_id).await {
                 tracing::error!(%error, "the events of an ended session could not be dropped");
@@ -281,17 +293,6 @@ impl SessionService for EphemeralSessionService {
                     creations.in_flight += 1;
                     let recorded = key.clone().map(|key| Key { key, request: hash.clone() });
                     let creation = self.creation(request, model, recorded);
-                    let done = (self.clone(), key.clone(), creation.clone());
-                    tokio::spawn(async move {
-                        let (service, key, creation) = done;
-                        let is_failed = creation.await.is_err();
-                        let mut creations = service.creations();
-                        creations.in_flight -= 1;
-                        if let (true, Some(key)) = (is_failed, key) {
-                            // Nothing was recorded, so the key is free again.
-                            creations.by_key.remove(&key);
-                        }
-                    });
                     if let Some(key) = key {
                         creations.by_age.push_back((self.engine().world.clock.now(), key.clone()));
                         creations.by_key.insert(key, (hash, creation.clone()));
@@ -345,7 +346,7 @@ impl SessionService for EphemeralSessionService {
         let session_id = request.session_id;
         let mut tail = self.inner.events.watch(session_id).ok_or(SessionError::NotFound(session_id))?;
         let last_seq = *tail.borrow();
-        check_cursor(request.since_seq, last_seq)?;
+        check_cursor(self.inner.events.as_ref(), session_id, request.since_seq, last_seq).await?;
         if last_seq == request.since_seq && request.wait_ms > 0 {
             tokio::select! {
                 changed = tail.wait_for(|seq| *seq > request.since_seq) => drop(changed.is_ok()),
@@ -379,6 +380,7 @@ impl SessionService for EphemeralSessionService {
         let shared = self.shared(*session_id)?;
         let engine = self.engine();
         Follower::new(*session_id, engine.events.clone(), engine.world.clock.clone(), shared.live.clone(), since_seq)
+            .await
     }
 
     async fn remind(&self, request: Remind) -> Result<Changed, SessionError> {

@@ -44,7 +44,7 @@ pub struct Follower {
 
 impl Follower {
     /// Follows `session_id` from after `cursor`.
-    pub(crate) fn new(
+    pub(crate) async fn new(
         session_id: SessionId,
         store: Arc<dyn EventStore>,
         clock: Arc<dyn Clock>,
@@ -52,7 +52,8 @@ impl Follower {
         cursor: Seq,
     ) -> Result<Self, SessionError> {
         let tail = store.watch(session_id).ok_or(SessionError::NotFound(session_id))?;
-        check_cursor(cursor, *tail.borrow())?;
+        let last_seq = *tail.borrow();
+        check_cursor(store.as_ref(), session_id, cursor, last_seq).await?;
         let live_changed = hub.watch();
         Ok(Self {
             session_id,
@@ -115,8 +116,18 @@ impl Follower {
 }
 
 /// A cursor may lie anywhere up to the last event.
-pub(crate) fn check_cursor(cursor: Seq, last_seq: Seq) -> Result<(), SessionError> {
-    if cursor > last_seq { Err(SessionError::CursorOutOfRange { oldest_seq: 1, last_seq }) } else { Ok(()) }
+pub(crate) async fn check_cursor(
+    store: &dyn EventStore,
+    session_id: SessionId,
+    cursor: Seq,
+    last_seq: Seq,
+) -> Result<(), SessionError> {
+    if cursor <= last_seq {
+        return Ok(());
+    }
+    let oldest = store.read(session_id, 0, 1).await.map_err(|_| SessionError::StoreFailed)?;
+    let oldest_seq = oldest.and_then(|page| page.frames.first().map(|frame| frame.seq)).unwrap_or(last_seq);
+    Err(SessionError::CursorOutOfRange { oldest_seq, last_seq })
 }
 
 /// The line that announces events that are gone; it follows the seq before them.

@@ -96,6 +96,9 @@ impl Session {
         {
             return refusal("its turn is not open");
         }
+        if !self.names_open_call(&record.event) {
+            return refusal("its call is not open");
+        }
         let turn = record.turn.unwrap_or(0);
         match &record.event {
             Event::SessionCreated(_) => return refusal("the session exists already"),
@@ -155,6 +158,20 @@ impl Session {
         Ok(())
     }
 
+    /// Whether the event is about no call, or about one that has no result yet.
+    fn names_open_call(&self, event: &Event) -> bool {
+        let call_id = match event {
+            Event::ToolStarted(started) => &started.call_id,
+            Event::ToolFinished(finished) => &finished.call_id,
+            Event::ApprovalRequested(requested) => &requested.call_id,
+            Event::ApprovalDecided(decided) => &decided.call_id,
+            _ => return true,
+        };
+        let is_open =
+            |call: &CallState| call.call.call_id == *call_id && !matches!(call.progress, CallProgress::Finished(_));
+        self.open_turn.as_ref().is_some_and(|open| open.calls.iter().any(is_open))
+    }
+
     fn turn_queued(&mut self, record: &Record, turn: TurnNumber, queued: &TurnQueued) {
         let TurnQueued { prompt, model, budgets, policy, key } = queued.clone();
         self.use_key(record, turn, key.as_ref());
@@ -202,6 +219,7 @@ impl Session {
             warned: Vec::new(),
             signatures: Vec::new(),
             last_tool: String::new(),
+            malformed_calls: 0,
             malformed_steps: 0,
             last_input_tokens: 0,
         });
@@ -246,6 +264,9 @@ impl Session {
             open.signatures.push(hasher.finish());
             open.last_tool.clone_from(&finished.name);
         }
+        let is_malformed = finished.outcome == ToolOutcome::NotRun
+            && finished.error.as_ref().is_some_and(|error| error.code == ErrorCode::ToolFailed);
+        open.malformed_calls += usize::from(is_malformed);
         let results: Option<Vec<ToolResult>> = open
             .calls
             .iter()
@@ -255,8 +276,8 @@ impl Session {
             })
             .collect();
         if let Some(results) = results {
-            let is_malformed = |call: &CallState| !call.call.arguments.as_str().starts_with('{');
-            open.malformed_steps = if open.calls.iter().all(is_malformed) { open.malformed_steps + 1 } else { 0 };
+            open.malformed_steps = if open.malformed_calls == open.calls.len() { open.malformed_steps + 1 } else { 0 };
+            open.malformed_calls = 0;
             open.calls.clear();
             open.is_answered = false;
             self.context.push(record.seq, turn, Message::ToolResults { results });
@@ -304,7 +325,10 @@ impl Session {
         }
         if let Some(Key { key, request }) = key.cloned() {
             self.keys_by_age.push_back((record.time, key.clone()));
-            self.keys.insert(key, KeyUse { request, turn, seq: record.seq, end: None, is_dequeued: false });
+            self.keys.insert(
+                key,
+                KeyUse { request, turn, seq: record.seq, time: record.time, end: None, is_dequeued: false },
+            );
         }
     }
 }

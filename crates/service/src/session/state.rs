@@ -66,6 +66,8 @@ pub struct KeyUse {
     pub turn: TurnNumber,
     /// The event that accepted the turn.
     pub seq: Seq,
+    /// When it was used.
+    pub time: Timestamp,
     /// How the turn ended; `None` while it waits or runs.
     pub end: Option<TurnEnd>,
     /// Whether the turn left the queue unstarted.
@@ -206,10 +208,8 @@ impl Session {
     /// What a key stands for, if it was used in the last 24 hours.
     #[must_use]
     pub fn key(&self, key: &str, now: Timestamp) -> Option<&KeyUse> {
-        // Ages are kept in order of use, and `apply` forgets; between two records the clock decides.
-        let is_kept =
-            |(used, name): &(Timestamp, String)| name == key && now.as_millis() - used.as_millis() < KEY_KEPT_MS;
-        self.keys_by_age.iter().rev().any(is_kept).then(|| self.keys.get(key)).flatten()
+        // `apply` forgets old keys at the next use of one; until then the clock decides.
+        self.keys.get(key).filter(|used| now.as_millis() - used.time.as_millis() < KEY_KEPT_MS)
     }
 
     /// What was decided on a call of the running or the last turn, and the event that recorded it.

@@ -72,6 +72,8 @@ pub struct OpenTurn {
     pub signatures: Vec<u64>,
     /// The tool of the newest call.
     pub last_tool: String,
+    /// Calls of the last answer that had malformed arguments.
+    pub malformed_calls: usize,
     /// Steps in a row whose calls all had malformed arguments.
     pub malformed_steps: u32,
     /// Input tokens of the last call.

@@ -2,6 +2,12 @@
 //!
 //! Nothing here leaves the machine: every base URL is a listener on loopback.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests stop at an impossible value, as tests do"
+)]
+
 mod answers;
 mod failures;
 mod names;
@@ -128,6 +134,12 @@ impl Wire {
     /// The story as it stands on the wire: Gemini ends lines with CR and LF.
     pub(crate) fn on_wire(&self, story: &str) -> String {
         if self.model.contains("gemini") { story.replace('\n', "\r\n") } else { story.to_owned() }
+    }
+
+    /// The first text, up to the frame before the second.
+    pub(crate) fn begun(&self) -> String {
+        let second = self.text.find("世界").unwrap();
+        self.on_wire(&self.text[..self.text[..second].rfind("\n\n").unwrap() + 2])
     }
 
     /// What comes of one call that is answered with `reply`.

@@ -142,9 +142,13 @@ fn a_server_needs_a_name_of_its_own_and_a_proxy_a_url() {
         no_proxy: Some("*.local".to_owned()),
         ..env(&[("OPENAI_API_KEY", "o")])
     };
-    let error = models(&proxied("hunter2secret://")).err().unwrap();
-    assert!(error.code() == ErrorCode::ConfigInvalid && !error.to_string().contains("hunter2secret"), "{error}");
-    assert!(models(&proxied("http://user:hunter2secret@127.0.0.1:1")).is_ok());
+    for proxy in ["socks5://user:hunter2secret@127.0.0.1:1", "http://hunter2secret:x", "http://"] {
+        let error = models(&proxied(proxy)).err().unwrap();
+        assert!(error.code() == ErrorCode::ConfigInvalid && !error.to_string().contains("hunter2secret"), "{error}");
+    }
+    for proxy in ["http://user:hunter2secret@127.0.0.1:1", "127.0.0.1:3128"] {
+        assert!(models(&proxied(proxy)).is_ok(), "{proxy}");
+    }
 }
 
 #[test]

@@ -65,6 +65,7 @@ impl Server {
         let play: Arc<Play> = Arc::new(play);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
+                stream.set_nodelay(true).unwrap();
                 let (play, leaves) = (play.clone(), leaves.clone());
                 tokio::spawn(async move { serve(BufReader::new(stream), &*play, leaves).await });
             }
@@ -91,7 +92,7 @@ async fn serve(mut stream: BufReader<TcpStream>, play: &Play, leaves: mpsc::Unbo
             Ends::Cleanly => stream.write_all(b"0\r\n\r\n").await.ok()?,
             Ends::Abruptly => return None,
             Ends::Never => {
-                let left = matches!(stream.read_u8().await, Err(_));
+                let left = stream.read_u8().await.is_err();
                 return left.then(|| leaves.send(()).unwrap());
             }
         }

@@ -14,7 +14,7 @@ fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn kind<'a>(block: &'a Value) -> &'a str {
+fn kind(block: &Value) -> &str {
     block["type"].as_str().unwrap_or_default()
 }
 

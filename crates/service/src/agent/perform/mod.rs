@@ -61,5 +61,12 @@ impl Effect {
     }
 }
 
+impl Drop for Effect {
+    /// Whoever loses an effect stops it; its task ends by itself.
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
 /// What every effect needs of the engine.
 pub(crate) type EngineRef = Arc<super::Engine>;

@@ -80,12 +80,19 @@ pub(super) fn client(options: &VendorOptions) -> Result<genai::Client, SessionEr
         .dns_resolver(Arc::new(GuardedDns))
         .connect_timeout(CONNECT_TIMEOUT);
     if let Some(proxy) = &options.proxy {
-        let proxy = Proxy::https(proxy.expose_secret())
-            .map_err(|_| refused("models.proxy", "This is not a proxy's URL.".to_owned()))?;
+        let proxy = http_proxy(proxy.expose_secret())
+            .ok_or_else(|| refused("models.proxy", "This is not the URL of an HTTP proxy.".to_owned()))?;
         builder = builder.proxy(proxy.no_proxy(options.no_proxy.as_deref().and_then(NoProxy::from_string)));
     }
     let http = builder.build().map_err(|error| refused("models", format!("No HTTPS client can be made: {error}.")))?;
     genai::Client::builder().with_reqwest(http).build().map_err(|error| SessionError::Internal(error.to_string()))
+}
+
+/// The proxy, which may be named without its scheme. One that cannot be spoken to would silently be left out.
+fn http_proxy(text: &str) -> Option<Proxy> {
+    let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    let url = Url::parse(&text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())?;
+    Proxy::https(url).ok()
 }
 
 /// Whether a name means this machine.

@@ -39,12 +39,17 @@ impl Bench {
     async fn run(&self, name: &str, arguments: &str, cancel: CancellationToken) -> Result<String, ToolError> {
         let session_id = SessionId::from_uuid(Uuid::nil());
         let limits = OutputLimits { inline_bytes: 1 << 20, hard_cap_bytes: 1 << 20, ..OutputLimits::default() };
-        let sink =
-            OutputSink::new(limits, Arc::new(MemoryBlobStore::new(Arc::default())), session_id, mpsc::channel(1).0);
+        let sink = OutputSink::new(
+            limits,
+            Arc::new(MemoryBlobStore::new(Arc::default())),
+            session_id,
+            crate::redact::Secrets::default().stream(),
+            mpsc::channel(1).0,
+        );
         let arguments = RawJson::parse(arguments).unwrap();
         let invocation = Invocation { session_id, turn: 0, call_id: "c".to_owned(), arguments, cancel };
         self.tool(name).call(invocation, &sink).await?;
-        match sink.finish().await?.body {
+        match sink.finish().await? {
             Body::Inline(text) => Ok(text),
             Body::Blob(blob) => panic!("{blob:?} is not inline"),
         }
