@@ -122,7 +122,9 @@ impl Actor {
             self.shared.live.show(self.session.last_seq(), turn, self.engine.world.clock.now(), &event)
         };
         match outcome {
-            Outcome::Delta { is_reasoning, text } => self.shared.live.delta(is_reasoning, text),
+            Outcome::Delta { is_reasoning, text } => {
+                self.shared.live.delta(self.session.last_seq(), is_reasoning, text);
+            }
             Outcome::Retrying { attempt, wait_ms, error } => {
                 show(LiveEvent::Retrying(Retrying { step, attempt, wait_ms, error: error.body() }));
             }
@@ -141,6 +143,7 @@ impl Actor {
     }
 
     async fn answered(&mut self, answer: ModelAnswer) -> Result<(), StoreError> {
+        self.shared.live.end_step();
         let Some(open) = self.session.open_turn() else { return Ok(()) };
         let (turn, step, model) = (open.turn, open.totals.steps, open.model.clone());
         let vendor =
@@ -174,6 +177,7 @@ impl Actor {
 
     /// Keeps what had come, and fails the turn unless it was cancelled.
     async fn model_failed(&mut self, error: Option<ModelError>, partial: String) -> Result<(), StoreError> {
+        self.shared.live.end_step();
         let Some(open) = self.session.open_turn() else { return Ok(()) };
         let (turn, step) = (open.turn, open.totals.steps);
         if let Some(error) = error {
@@ -188,6 +192,7 @@ impl Actor {
 
     /// Ends the turn: one terminal event, then the answers to all who wait for it.
     pub(super) async fn end(&mut self, ending: Ending) -> Result<(), StoreError> {
+        self.shared.live.end_step();
         let Some(open) = self.session.open_turn() else { return Ok(()) };
         let (turn, totals) = (open.turn, open.totals.clone());
         let stop_reason = open.stop_reason.unwrap_or(StopReason::EndTurn);

@@ -18,6 +18,9 @@ mod act;
 pub(crate) mod record;
 pub(crate) mod supervise;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use crate::{

@@ -97,6 +97,7 @@ impl Follower {
                     seq: None,
                     line: pruned_line(self.session_id, self.clock.as_ref(), from, to)?,
                 });
+                self.cursor = to;
             }
             self.ready.extend(page.frames.into_iter().map(|Frame { seq, line }| FollowedLine { seq: Some(seq), line }));
             if !self.ready.is_empty() {

@@ -73,8 +73,10 @@ impl LiveHub {
     }
 
     /// More text of the model. Text after reasoning, or the other way round, begins a new block.
-    pub(crate) fn delta(&self, is_reasoning: bool, text: String) {
+    /// The turn may record other events meanwhile; the delta follows the newest one, `after`.
+    pub(crate) fn delta(&self, after: Seq, is_reasoning: bool, text: String) {
         let mut state = self.state();
+        state.after = after;
         if state.blocks.last().is_none_or(|block| block.is_reasoning != is_reasoning) {
             state.blocks.push(Block { is_reasoning, text: String::new() });
         }
@@ -83,6 +85,11 @@ impl LiveHub {
         state.blocks[block].text.push_str(&text);
         let event = delta_event(is_reasoning, state.step, block, offset, text);
         self.push(state, &event);
+    }
+
+    /// The step's answer, or what had come of it, is about to be recorded: nobody is shown its text again.
+    pub(crate) fn end_step(&self) {
+        self.state().blocks.clear();
     }
 
     /// Another live event of the running turn.
@@ -122,13 +129,11 @@ impl LiveHub {
         let end = state.dropped + state.lines.len() as u64;
         let mut out = Vec::new();
         if !cursor.is_started || cursor.next < state.dropped {
-            cursor.is_started = true;
+            // Where durable events of this step are still to be read, it looks again afterwards.
+            cursor.is_started = state.after <= seq;
             cursor.next = end;
-            if state.after == seq {
-                out.extend(state.accumulated(self.session_id));
-            } else if state.after > seq {
-                // The durable events of this step are still to be read; look again afterwards.
-                cursor.is_started = false;
+            if cursor.is_started {
+                out.extend(state.accumulated(self.session_id, seq));
             }
             return out;
         }
@@ -148,12 +153,12 @@ impl LiveHub {
 }
 
 impl LiveState {
-    /// The step so far, each block as one delta from its beginning.
-    fn accumulated(&self, session_id: SessionId) -> Vec<Bytes> {
+    /// The step so far, each block as one delta from its beginning. It follows `seq`, up to which the follower knows all.
+    fn accumulated(&self, session_id: SessionId, seq: Seq) -> Vec<Bytes> {
         let Some(time) = self.time else { return Vec::new() };
         let line = |(index, block): (usize, &Block)| {
             let event = delta_event(block.is_reasoning, self.step, index, 0, block.text.clone());
-            encode_live(session_id, self.after, self.turn, time, &event).ok()
+            encode_live(session_id, seq, self.turn, time, &event).ok()
         };
         self.blocks.iter().enumerate().filter_map(line).collect()
     }

@@ -24,6 +24,7 @@ use super::{
     turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd},
 };
 use crate::{
+    clock::Timestamp,
     ids::{Seq, TurnNumber},
     options::Policy,
     service::TurnStatus,
@@ -91,10 +92,16 @@ impl Session {
         if record.seq != self.last_seq + 1 {
             return refusal("its seq is not the next one");
         }
-        if needs_open_turn(&record.event)
+        let needs = needs(&record.event);
+        if !matches!(needs, Needs::Nothing)
             && (self.open_turn.is_none() || self.open_turn.as_ref().map(|open| open.turn) != record.turn)
         {
             return refusal("its turn is not open");
+        }
+        if let Needs::Call(call_id) = needs
+            && !self.is_unanswered(call_id)
+        {
+            return refusal("its call is not open");
         }
         if !self.names_open_call(&record.event) {
             return refusal("its call is not open");
@@ -303,10 +310,17 @@ impl Session {
             totals: totals.clone(),
             error,
         };
-        if let Some(used) = open.key.and_then(|key| self.keys.get_mut(&key.key)) {
+        // A turn can wait for longer than its key is kept; the key may then stand for another turn.
+        let used = open.key.and_then(|key| self.keys.get_mut(&key.key)).filter(|used| used.turn == end.turn);
+        if let Some(used) = used {
             used.end = Some(end.clone());
         }
         self.last_end = Some(end);
+    }
+
+    fn is_unanswered(&self, call_id: &str) -> bool {
+        let mut calls = self.open_turn.iter().flat_map(|open| &open.calls);
+        calls.any(|call| call.call.call_id == call_id && !matches!(call.progress, CallProgress::Finished(_)))
     }
 
     fn set_progress(&mut self, call_id: &str, progress: CallProgress) {
@@ -317,11 +331,12 @@ impl Session {
     }
 
     fn use_key(&mut self, record: &Record, turn: TurnNumber, key: Option<&Key>) {
-        while let Some((used, name)) = self.keys_by_age.front()
-            && record.time.as_millis() - used.as_millis() >= KEY_KEPT_MS
-        {
-            self.keys.remove(name);
-            self.keys_by_age.pop_front();
+        let is_old = |(used, _): &mut (Timestamp, String)| record.time.as_millis() - used.as_millis() >= KEY_KEPT_MS;
+        while let Some((used, name)) = self.keys_by_age.pop_front_if(is_old) {
+            // A key that was used anew since stands for that use.
+            if self.keys.get(&name).is_some_and(|kept| kept.time == used) {
+                self.keys.remove(&name);
+            }
         }
         if let Some(Key { key, request }) = key.cloned() {
             self.keys_by_age.push_back((record.time, key.clone()));
@@ -343,19 +358,27 @@ fn text_of(blocks: &[Block]) -> String {
     blocks.iter().filter_map(text).collect()
 }
 
-/// Whether the event belongs to the turn that runs.
-fn needs_open_turn(event: &Event) -> bool {
+/// What must be open for an event to follow.
+enum Needs<'a> {
+    Nothing,
+    /// Its turn.
+    Turn,
+    /// Its turn, and this call, which has no result yet.
+    Call(&'a str),
+}
+
+fn needs(event: &Event) -> Needs<'_> {
     match event {
+        Event::ToolStarted(started) => Needs::Call(&started.call_id),
+        Event::ToolFinished(finished) => Needs::Call(&finished.call_id),
+        Event::ApprovalRequested(request) => Needs::Call(&request.call_id),
+        Event::ApprovalDecided(decided) => Needs::Call(&decided.call_id),
         Event::AssistantMessage(_)
-        | Event::ToolStarted(_)
-        | Event::ToolFinished(_)
-        | Event::ApprovalRequested(_)
-        | Event::ApprovalDecided(_)
         | Event::BudgetWarning(_)
         | Event::PartialText(_)
         | Event::TurnCompleted(_)
         | Event::TurnFailed(_)
-        | Event::TurnInterrupted(_) => true,
+        | Event::TurnInterrupted(_) => Needs::Turn,
         Event::SessionCreated(_)
         | Event::TurnQueued(_)
         | Event::TurnDequeued(_)
@@ -364,6 +387,6 @@ fn needs_open_turn(event: &Event) -> bool {
         | Event::ReminderCleared(_)
         | Event::Pinned(_)
         | Event::Unpinned(_)
-        | Event::Unknown(_) => false,
+        | Event::Unknown(_) => Needs::Nothing,
     }
 }

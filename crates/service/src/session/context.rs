@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::message::{Block, Body, Message};
+use super::message::{Body, Message};
 use crate::{
     compaction::json_bytes,
     ids::{Seq, TurnNumber},
@@ -81,13 +81,6 @@ fn blob_bytes(message: &Message) -> u64 {
     };
     match message {
         Message::System { content } | Message::User { content } | Message::Assistant { content } => of(content),
-        Message::BlockAssistant { blocks, .. } => blocks
-            .iter()
-            .map(|block| match block {
-                Block::Text { text } | Block::Reasoning { text, .. } => of(text),
-                Block::ToolCall(_) => 0,
-            })
-            .sum(),
-        Message::ToolResults { .. } => 0,
+        Message::BlockAssistant { .. } | Message::ToolResults { .. } => 0,
     }
 }

@@ -37,6 +37,21 @@ pub struct Record {
     pub event: Event,
 }
 
+/// A live event: what is shown, where, when, and the durable event that it follows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LiveRecord {
+    /// The session where it happens.
+    pub session_id: SessionId,
+    /// The seq of the durable event that it follows.
+    pub after: Seq,
+    /// The turn it belongs to.
+    pub turn: Option<TurnNumber>,
+    /// When it was shown.
+    pub time: Timestamp,
+    /// What is shown.
+    pub event: LiveEvent,
+}
+
 macro_rules! event_kinds {
     (
         durable { $( $(#[$doc:meta])* $variant:ident = $name:literal; )* }
@@ -86,12 +101,13 @@ macro_rules! event_kinds {
                 }
             }
 
-            /// The schema of its payload.
+            /// The schema of its payload, as it is written.
             #[must_use]
             pub fn payload_schema(self) -> schemars::Schema {
+                let settings = schemars::generate::SchemaSettings::default().for_serialize();
                 match self {
-                    $( Self::$variant => schemars::schema_for!($variant), )*
-                    $( Self::$live => schemars::schema_for!($live), )*
+                    $( Self::$variant => settings.into_generator().into_root_schema_for::<$variant>(), )*
+                    $( Self::$live => settings.into_generator().into_root_schema_for::<$live>(), )*
                 }
             }
         }
@@ -113,7 +129,7 @@ macro_rules! event_kinds {
             pub fn decode(type_name: &str, line: &str) -> Result<Self, serde_json::Error> {
                 match type_name {
                     $( $name => serde_json::from_str(line).map(Self::$variant), )*
-                    other => serde_json::from_str(line).map(|line| Self::Unknown(UnknownEvent { type_name: other.to_owned(), line })),
+                    other => RawJson::stored(line).map(|line| Self::Unknown(UnknownEvent { type_name: other.to_owned(), line })),
                 }
             }
 
@@ -134,6 +150,17 @@ macro_rules! event_kinds {
             #[must_use]
             pub const fn type_name(&self) -> &'static str {
                 match self { $( Self::$live(_) => $live_name, )* }
+            }
+
+            /// Reads the payload of a live line whose `type` is `type_name`; `None` for a kind that this version does not know.
+            ///
+            /// # Errors
+            /// What the decoder found.
+            pub fn decode(type_name: &str, line: &str) -> Result<Option<Self>, serde_json::Error> {
+                match type_name {
+                    $( $live_name => serde_json::from_str(line).map(|payload| Some(Self::$live(payload))), )*
+                    _ => Ok(None),
+                }
             }
 
             /// Writes the payload as a JSON object.

@@ -33,6 +33,11 @@ impl RawJson {
         RawValue::from_string(compact).map(Self).map_err(|error| refusal(format!("not valid JSON: {error}")))
     }
 
+    /// Takes a stored line as it stands; what wrote it has bounded it.
+    pub(super) fn stored(line: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(line).map(Self)
+    }
+
     /// The empty object.
     #[must_use]
     pub fn empty_object() -> Self {
@@ -341,10 +346,15 @@ struct BlockShape {
     call_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     arguments: Option<RawJson>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     opaque: Option<RawJson>,
+}
+
+/// A `null` that is there is JSON like any other.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RawJson>, D::Error> {
+    RawJson::deserialize(deserializer).map(Some)
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]

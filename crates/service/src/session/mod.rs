@@ -6,8 +6,12 @@ pub mod reminder;
 
 mod apply;
 mod context;
+mod human;
 mod state;
 mod turn;
+
+#[cfg(test)]
+pub(crate) mod tests;
 
 pub use apply::ApplyError;
 pub use context::{Context, ContextEntry};

@@ -115,9 +115,10 @@ impl EventStore for MemoryEventStore {
         let journals = self.journals();
         let Some(journal) = journals.get(&session_id) else { return Ok(None) };
         let first = journal.frames.front().map_or(*journal.tail.borrow() + 1, |frame| frame.seq);
-        let skip = usize::try_from((after + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        let next = after.saturating_add(1);
+        let skip = usize::try_from(next.saturating_sub(first)).unwrap_or(usize::MAX);
         let frames = journal.frames.iter().skip(skip).take(limit).cloned().collect();
-        let pruned = (after + 1 < first).then(|| (after + 1, first - 1));
+        let pruned = (next < first).then(|| (next, first - 1));
         Ok(Some(FramePage { frames, pruned }))
     }
 
@@ -128,6 +129,9 @@ impl EventStore for MemoryEventStore {
     async fn fork(&self, parent: SessionId, at: Seq, child: SessionId) -> Result<(), StoreError> {
         let mut journals = self.journals();
         let source = journals.get(&parent).ok_or_else(|| StoreError::Failed("no such session".to_owned()))?;
+        if at > *source.tail.borrow() || journals.contains_key(&child) {
+            return Err(StoreError::Failed("there is nothing to fork, or the fork exists already".to_owned()));
+        }
         let frames: VecDeque<Frame> = source.frames.iter().take_while(|frame| frame.seq <= at).cloned().collect();
         let bytes = frames.iter().map(|frame| frame.line.len() as u64).sum();
         self.held.grow(bytes);

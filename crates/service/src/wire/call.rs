@@ -27,9 +27,9 @@ pub fn decode_params<T: DeserializeOwned>(params: &str) -> Result<T, SessionErro
 }
 
 /// `resume` on the wire: the session stands beside the rest.
-#[derive(serde::Deserialize)]
+#[derive(serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ResumeParams {
+pub(super) struct ResumeParams {
     session_id: crate::SessionId,
     #[serde(default)]
     prompt: Option<String>,

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::{
     clock::Timestamp,
     ids::{Seq, SessionId, TurnNumber},
-    session::event::{Event, LiveEvent, Record},
+    session::event::{Event, LiveEvent, LiveRecord, Record},
 };
 
 /// The version of the encoding.
@@ -95,4 +95,23 @@ pub fn decode_event(line: &str) -> Result<Record, serde_json::Error> {
     let head: HeadShape<'_> = serde_json::from_str(line)?;
     let event = Event::decode(&head.type_name, line)?;
     Ok(Record { session_id: head.session_id, seq: head.seq, turn: head.turn, time: head.time, event })
+}
+
+/// Reads a live event's line; `None` for a kind that this version does not know.
+///
+/// # Errors
+/// What the decoder found.
+pub fn decode_live(line: &str) -> Result<Option<LiveRecord>, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct HeadShape<'a> {
+        session_id: SessionId,
+        after: Seq,
+        turn: Option<TurnNumber>,
+        time: Timestamp,
+        #[serde(rename = "type", borrow)]
+        type_name: Cow<'a, str>,
+    }
+
+    let HeadShape { session_id, after, turn, time, type_name } = serde_json::from_str(line)?;
+    Ok(LiveEvent::decode(&type_name, line)?.map(|event| LiveRecord { session_id, after, turn, time, event }))
 }

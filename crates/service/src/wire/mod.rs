@@ -4,6 +4,11 @@
 
 mod call;
 mod event;
+mod schema;
+
+#[cfg(test)]
+mod tests;
 
 pub use call::{call, decode_params};
-pub use event::{decode_event, encode_event, encode_live};
+pub use event::{decode_event, decode_live, encode_event, encode_live};
+pub use schema::{answer_schema, event_schema, request_schema};

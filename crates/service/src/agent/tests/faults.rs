@@ -1,0 +1,307 @@
+//! A panic or a failure in every part that the engine calls: the turn fails, the session and the process go on.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt as _;
+use tokio::sync::watch;
+
+use super::{Rig, Subject};
+use crate::{
+    SessionError, SessionId,
+    ids::Seq,
+    model::{
+        ModelClient, ModelError, ModelPart, ModelRequest, ModelResolver, ModelStream, ResolvedModel, StaticModels,
+        ToolSpec, scripted::ScriptedModel,
+    },
+    service::TurnStatus,
+    session::{event::Record, message::RawJson},
+    store::{BlobStore, BlobWriter, EventStore, FramePage, Lease, StoreError, Ticket},
+    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+};
+
+/// Fails the calls from the `at`-th on, `times` of them.
+#[derive(Clone)]
+struct Fuse {
+    calls: Arc<AtomicUsize>,
+    at: usize,
+    times: usize,
+}
+
+impl Fuse {
+    fn new(at: usize, times: usize) -> Self {
+        Self { calls: Arc::default(), at, times }
+    }
+
+    fn blows(&self) -> bool {
+        (self.at..self.at + self.times).contains(&self.calls.fetch_add(1, Ordering::Relaxed))
+    }
+
+    #[expect(clippy::panic, reason = "the panic is what is tested")]
+    fn panic(&self, part: &str) {
+        if self.blows() {
+            panic!("{part} panics");
+        }
+    }
+}
+
+/// Where a model panics.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    Vendor,
+    Call,
+    Stream,
+    Resolve,
+}
+
+struct FaultyModel(Place, Fuse);
+
+#[async_trait]
+impl ModelClient for FaultyModel {
+    fn vendor(&self) -> &str {
+        if self.0 == Place::Vendor {
+            self.1.panic("vendor");
+        }
+        "scripted"
+    }
+
+    async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
+        if self.0 == Place::Call {
+            self.1.panic("stream_response");
+        }
+        let stream = ScriptedModel.stream_response(request).await?;
+        if self.0 != Place::Stream {
+            return Ok(stream);
+        }
+        let fuse = self.1.clone();
+        Ok(stream.inspect(move |_: &Result<ModelPart, ModelError>| fuse.panic("the stream")).boxed())
+    }
+}
+
+struct FaultyModels(StaticModels, Place, Fuse);
+
+impl ModelResolver for FaultyModels {
+    fn default_model(&self) -> &str {
+        "scripted"
+    }
+
+    fn resolve(&self, name: &str) -> Result<ResolvedModel, SessionError> {
+        // The first resolution is the create's and the second the acceptance's, in their callers' own tasks.
+        if self.1 == Place::Resolve {
+            self.2.panic("resolve");
+        }
+        self.0.resolve(name)
+    }
+}
+
+async fn with_model(place: Place, fuse: Fuse) -> Subject {
+    let mut rig = Rig::new(Vec::new());
+    let models = StaticModels::new("scripted", Arc::new(FaultyModel(place, fuse.clone())), 100_000);
+    rig.models = Arc::new(FaultyModels(models, place, fuse));
+    Subject::new(rig.service()).await
+}
+
+/// A turn in which a part panicked has failed with `INTERNAL`, or its caller learns so at once; afterwards the
+/// session works.
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_a_model_fails_its_turn_alone() {
+    for (place, at) in [
+        (Place::Call, 0),
+        (Place::Stream, 0),
+        (Place::Stream, 1),
+        (Place::Vendor, 0),
+        (Place::Resolve, 3),
+        (Place::Resolve, 2),
+    ] {
+        let subject = with_model(place, Fuse::new(at, 1)).await;
+        match subject.turn("@say One two three.").await {
+            Ok(result) => {
+                assert_eq!(result.status, TurnStatus::Failed);
+                assert_eq!(result.error.unwrap().code.as_str(), "INTERNAL");
+            }
+            Err(error) => assert_eq!(error.code().as_str(), "INTERNAL"),
+        }
+        subject.check().await;
+    }
+}
+
+struct FaultyTool {
+    spec: ToolSpec,
+    place: &'static str,
+    fuse: Fuse,
+}
+
+#[async_trait]
+impl Tool for FaultyTool {
+    fn spec(&self) -> &ToolSpec {
+        if self.place == "spec" {
+            self.fuse.panic("spec");
+        }
+        &self.spec
+    }
+
+    fn effect(&self) -> Effect {
+        if self.place == "effect" {
+            self.fuse.panic("effect");
+        }
+        Effect::Once
+    }
+
+    async fn call(&self, _: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+        output.write("begun").await?;
+        if self.place == "call" {
+            self.fuse.panic("call");
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_a_tool_fails_its_turn_alone() {
+    for (place, at) in [("call", 0), ("effect", 0), ("effect", 1), ("spec", 2), ("spec", 3)] {
+        let spec = ToolSpec { name: "faulty".into(), description: "Fails.".into(), schema: RawJson::empty_object() };
+        let tool = FaultyTool { spec, place, fuse: Fuse::new(at, 1) };
+        let fuse = tool.fuse.clone();
+        let subject = Subject::new(Rig::new(vec![Arc::new(tool)]).service()).await;
+        match subject.turn("@call faulty {} @say Done.").await {
+            Ok(result) => assert_eq!(result.error.unwrap().code.as_str(), "INTERNAL", "{place} {at}"),
+            Err(error) => assert_eq!(error.code().as_str(), "INTERNAL", "{place} {at}"),
+        }
+        assert!(fuse.calls.load(Ordering::Relaxed) > at, "{place} was never reached {at} times");
+        subject.check().await;
+    }
+}
+
+/// How a store's `stage` goes wrong.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    Panic,
+    Failure,
+    Fenced,
+    LostSync,
+}
+
+struct FaultyEvents(Arc<dyn EventStore>, Fault, Fuse);
+
+#[async_trait]
+impl EventStore for FaultyEvents {
+    async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
+        self.0.lease(session_id).await
+    }
+
+    fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError> {
+        match self.1 {
+            Fault::Panic => self.2.panic("stage"),
+            Fault::Failure if self.2.blows() => return Err(StoreError::Failed("EIO".to_owned())),
+            Fault::Fenced if self.2.blows() => return Err(StoreError::Fenced),
+            Fault::LostSync if self.2.blows() => {
+                drop(self.0.stage(lease, batch)?);
+                let (done, ticket) = Ticket::new();
+                drop(done.send(Err(StoreError::Failed("EIO".to_owned()))));
+                return Ok(ticket);
+            }
+            Fault::Failure | Fault::Fenced | Fault::LostSync => {}
+        }
+        self.0.stage(lease, batch)
+    }
+
+    async fn read(&self, session_id: SessionId, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError> {
+        self.0.read(session_id, after, limit).await
+    }
+
+    fn watch(&self, session_id: SessionId) -> Option<watch::Receiver<Seq>> {
+        self.0.watch(session_id)
+    }
+
+    async fn fork(&self, parent: SessionId, at: Seq, child: SessionId) -> Result<(), StoreError> {
+        self.0.fork(parent, at, child).await
+    }
+
+    async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {
+        self.0.delete(session_id).await
+    }
+}
+
+/// Whichever write of a turn fails, whoever waits gets a code, the journal stays whole, and the session goes on.
+#[tokio::test(start_paused = true)]
+async fn a_fault_at_every_write_of_a_turn() {
+    for fault in [Fault::Panic, Fault::Failure, Fault::Fenced, Fault::LostSync] {
+        for at in 1..6 {
+            let tool = FaultyTool {
+                spec: ToolSpec { name: "faulty".into(), description: "Works.".into(), schema: RawJson::empty_object() },
+                place: "",
+                fuse: Fuse::new(0, 0),
+            };
+            let rig = Rig::new(vec![Arc::new(tool)]);
+            let service =
+                rig.service_over(|events| Arc::new(FaultyEvents(events, fault, Fuse::new(at, 1))), |blobs| blobs);
+            let subject = Subject::new(service).await;
+            match subject.turn("@call faulty {} @say Done.").await {
+                // A write whose loss nobody waits for may be noticed by nobody: the journal has it.
+                Ok(result) => {
+                    assert!(fault == Fault::LostSync && result.status == TurnStatus::Completed, "{at}: {result:?}")
+                }
+                Err(error) => assert!(["INTERNAL", "STORE_FAILED"].contains(&error.code().as_str()), "{at}: {error:?}"),
+            }
+            subject.check().await;
+        }
+    }
+}
+
+/// A store that keeps failing makes the session read-only; what stands can still be read.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_stays_broken_leaves_the_session_readable() {
+    for fault in [Fault::Panic, Fault::Failure] {
+        let fuse = Fuse::new(2, usize::MAX / 2);
+        let service =
+            Rig::new(Vec::new()).service_over(|events| Arc::new(FaultyEvents(events, fault, fuse)), |blobs| blobs);
+        let subject = Subject::new(service).await;
+        let failed = subject.turn("@say One.").await.unwrap_err();
+        assert!(["INTERNAL", "STORE_FAILED"].contains(&failed.code().as_str()), "{failed:?}");
+        let refused = subject.turn("@say Two.").await.unwrap_err();
+        assert_eq!(refused.code().as_str(), "SESSION_CORRUPTED");
+        assert_eq!(subject.events().await.len(), 2, "the creation and the turn's start can be read");
+    }
+}
+
+struct FaultyBlobs(Arc<dyn BlobStore>, Fuse);
+
+#[async_trait]
+impl BlobStore for FaultyBlobs {
+    fn writer(&self, session_id: SessionId) -> Box<dyn BlobWriter> {
+        self.1.panic("writer");
+        self.0.writer(session_id)
+    }
+
+    async fn read(
+        &self,
+        session_id: SessionId,
+        blob: &str,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Bytes>, StoreError> {
+        self.1.panic("read");
+        self.0.read(session_id, blob, offset, limit).await
+    }
+}
+
+/// A long prompt goes to a blob and comes back whole; a panic on either way fails its turn alone.
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_blobs_fails_its_turn_alone() {
+    let long = format!("@say Read. @note {}", "long ".repeat(30_000));
+    for at in [0, 1] {
+        let service =
+            Rig::new(Vec::new()).service_over(|events| events, |blobs| Arc::new(FaultyBlobs(blobs, Fuse::new(at, 1))));
+        let subject = Subject::new(service).await;
+        match subject.turn(&long).await {
+            Ok(result) => assert_eq!(result.error.unwrap().code.as_str(), "INTERNAL"),
+            Err(error) => assert_eq!(error.code().as_str(), "INTERNAL"),
+        }
+        assert_eq!(subject.turn(&long).await.unwrap().text, "Read.");
+        subject.check().await;
+    }
+}

@@ -1,0 +1,147 @@
+//! The engine under every interleaving that a scheduler can make, and with a fault in every part.
+//!
+//! The runtime has one thread and runs its tasks in turn, so "after k turns of the scheduler" is a place that
+//! can be visited again: each test walks k from 0 until the turn under test is over before anything happens.
+
+mod faults;
+mod interleavings;
+
+use std::{collections::HashSet, sync::Arc};
+
+use serde_json::Value;
+
+use super::Engine;
+use crate::{
+    SessionError,
+    capability::Capabilities,
+    clock::World,
+    model::{ModelResolver, StaticModels, scripted::ScriptedModel},
+    options::EngineOptions,
+    redact::Secrets,
+    runtime::ephemeral::EphemeralSessionService,
+    service::{CreateSession, ReadEvents, SessionService as _, StartTurn, TurnResult},
+    store::{BlobStore, EventStore, MemoryBlobStore, MemoryEventStore},
+    tool::{Tool, ToolRegistry},
+};
+
+/// Scheduler turns after which a test gives up: a turn that is not over by then hangs.
+const TICKS_MAX: usize = 400;
+
+/// A service whose parts a test may replace.
+struct Rig {
+    options: EngineOptions,
+    models: Arc<dyn ModelResolver>,
+    tools: Vec<Arc<dyn Tool>>,
+}
+
+impl Rig {
+    fn new(tools: Vec<Arc<dyn Tool>>) -> Self {
+        let mut options = EngineOptions::default();
+        options.turn.retry_base_ms = 0;
+        let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 100_000);
+        Self { options, models: Arc::new(models), tools }
+    }
+
+    fn service(self) -> EphemeralSessionService {
+        self.service_over(|events| events, |blobs| blobs)
+    }
+
+    fn service_over(
+        self,
+        events_seen: impl FnOnce(Arc<dyn EventStore>) -> Arc<dyn EventStore>,
+        blobs_seen: impl FnOnce(Arc<dyn BlobStore>) -> Arc<dyn BlobStore>,
+    ) -> EphemeralSessionService {
+        let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
+        let blobs = Arc::new(MemoryBlobStore::new(Arc::default()));
+        let engine = Engine {
+            world: World::system(),
+            tools: ToolRegistry::new(self.tools, self.options.tools.approval.clone()).unwrap(),
+            options: self.options,
+            models: self.models,
+            secrets: Secrets::default(),
+            events: events_seen(events.clone()),
+            blobs: blobs_seen(blobs.clone()),
+            capabilities: Capabilities::compiled(),
+            is_compaction_configured: false,
+        };
+        EphemeralSessionService::new(events, blobs, Arc::default(), engine)
+    }
+}
+
+/// A session and its service.
+struct Subject {
+    service: EphemeralSessionService,
+    session_id: crate::SessionId,
+}
+
+impl Subject {
+    async fn new(service: EphemeralSessionService) -> Self {
+        let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
+        Self { service, session_id }
+    }
+
+    async fn turn(&self, prompt: &str) -> Result<TurnResult, SessionError> {
+        self.service.start_turn(StartTurn::new(self.session_id, prompt)).await
+    }
+
+    async fn events(&self) -> Vec<Value> {
+        let request = ReadEvents { session_id: self.session_id, since_seq: 0, limit: Some(1000), wait_ms: 0 };
+        let page = self.service.events(request).await.unwrap();
+        page.items.iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
+    }
+
+    /// Waits until no turn runs, and then holds the session to what it promises.
+    async fn check(&self) -> Vec<Value> {
+        let answer = self.turn("@echo messages").await.unwrap();
+        assert_eq!(answer.text.split(':').next(), Some("messages"), "the session takes another turn: {answer:?}");
+        let events = self.events().await;
+        check_journal(&events);
+        events
+    }
+}
+
+/// What every journal keeps: seqs without a gap, one end for each turn, one result for each call.
+fn check_journal(events: &[Value]) {
+    let seqs: Vec<u64> = events.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
+    assert_eq!(seqs, (1..=events.len() as u64).collect::<Vec<_>>());
+    let (mut open, mut ended, mut called, mut answered) = (None, HashSet::new(), Vec::new(), Vec::new());
+    for event in events {
+        let turn = event["turn"].as_u64();
+        match event["type"].as_str().unwrap() {
+            "turn_started" => {
+                assert_eq!(open, None, "two turns at once: {events:#?}");
+                open = turn;
+            }
+            "turn_completed" | "turn_failed" | "turn_interrupted" => {
+                assert_eq!(open.take(), turn);
+                assert!(ended.insert(turn), "turn {turn:?} ends twice");
+            }
+            "assistant_message" => {
+                let blocks = event["blocks"].as_array().unwrap();
+                called.extend(
+                    blocks.iter().filter(|block| block["type"] == "tool_call").map(|block| block["call_id"].clone()),
+                );
+            }
+            "tool_finished" => answered.push(event["call_id"].clone()),
+            _ => {}
+        }
+    }
+    assert_eq!(open, None, "a turn never ends: {events:#?}");
+    called.sort_by_key(Value::to_string);
+    answered.sort_by_key(Value::to_string);
+    assert_eq!(called, answered, "each call has one result: {events:#?}");
+}
+
+/// Runs a test on a scheduler that asks the test again after every single poll of any other task.
+fn walk(test: impl Future<Output = ()>) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).event_interval(1).build();
+    runtime.unwrap().block_on(test);
+}
+
+/// Lets other tasks be polled `ticks` times in all.
+async fn ticks(ticks: usize) {
+    for _ in 0..ticks {
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,140 @@
+//! The schemas of what goes over a wire: each event's line, each operation's request and answer.
+//!
+//! They come from the types that are read and written; nothing here is a second description of them.
+
+use schemars::{JsonSchema, Schema, generate::SchemaSettings, json_schema};
+
+use super::call::ResumeParams;
+use crate::{
+    CapabilitiesView, Operation,
+    clock::Timestamp,
+    ids::SessionId,
+    service::{
+        BlobPage, CancelQueued, Changed, ClearReminder, CompactSession, CompactionReceipt, CreateSession,
+        DecideApproval, DeleteSession, ErrorList, ForgetMemory, ForkSession, Forgotten, HistoryItem, InterruptTurn,
+        Nothing, OneSession, Page, Pin, PinFact, QueueItem, ReadBlob, ReadEvents, ReadHistory, Reindexed, Remind,
+        Reminder, SearchHit, SearchMemory, SessionCreated, SessionQuery, SessionSummary, SessionView, StartTurn,
+        TurnAccepted, TurnResult, UndoCompaction, Unpin, UpdateSession,
+    },
+    session::event::EventKind,
+};
+
+/// The schema of one kind's line: the head, then the payload.
+#[must_use]
+pub fn event_schema(kind: EventKind) -> Schema {
+    let place = if kind.is_durable() { "seq" } else { "after" };
+    let mut generator = SchemaSettings::default().into_generator();
+    let mut head = json_schema!({
+        "v": { "const": 1 },
+        "session_id": SessionId::json_schema(&mut generator),
+        place: { "type": "integer", "minimum": 0 },
+        "turn": { "type": ["integer", "null"], "minimum": 0 },
+        "time": Timestamp::json_schema(&mut generator),
+        "type": { "const": kind.name() },
+    });
+    let mut schema = kind.payload_schema();
+    let names: Vec<String> = head.ensure_object().keys().cloned().collect();
+    let schema_object = schema.ensure_object();
+    if let Some(properties) = schema_object.entry("properties").or_insert_with(|| json_object()).as_object_mut() {
+        properties.append(head.ensure_object());
+    }
+    if let Some(required) = schema_object.entry("required").or_insert_with(|| Vec::<String>::new().into()).as_array_mut()
+    {
+        required.extend(names.into_iter().map(Into::into));
+    }
+    schema
+}
+
+fn json_object() -> serde_json::Value {
+    serde_json::Value::Object(serde_json::Map::new())
+}
+
+/// The schema of an operation's parameters.
+#[must_use]
+pub fn request_schema(operation: Operation) -> Schema {
+    match operation {
+        Operation::CreateSession => read::<CreateSession>(),
+        Operation::StartTurn => read::<StartTurn>(),
+        Operation::Interrupt => read::<InterruptTurn>(),
+        Operation::DecideApproval => read::<DecideApproval>(),
+        Operation::CancelQueued => read::<CancelQueued>(),
+        Operation::Events => read::<ReadEvents>(),
+        Operation::Remind => read::<Remind>(),
+        Operation::ClearReminder => read::<ClearReminder>(),
+        Operation::Pin => read::<PinFact>(),
+        Operation::Unpin => read::<Unpin>(),
+        Operation::Resume => read::<ResumeParams>(),
+        Operation::History => read::<ReadHistory>(),
+        Operation::Blob => read::<ReadBlob>(),
+        Operation::List => read::<SessionQuery>(),
+        Operation::Update => read::<UpdateSession>(),
+        Operation::Delete => read::<DeleteSession>(),
+        Operation::Fork => read::<ForkSession>(),
+        Operation::Compact | Operation::PreviewCompaction => read::<CompactSession>(),
+        Operation::UndoCompaction => read::<UndoCompaction>(),
+        Operation::SearchMemory => read::<SearchMemory>(),
+        Operation::ForgetMemory => read::<ForgetMemory>(),
+        Operation::Queue
+        | Operation::Reminders
+        | Operation::Pins
+        | Operation::Read
+        | Operation::Archive
+        | Operation::Unarchive => read::<OneSession>(),
+        Operation::ReindexMemory | Operation::Capabilities | Operation::Errors => read::<Nothing>(),
+    }
+}
+
+/// The schema of an operation's answer.
+#[must_use]
+pub fn answer_schema(operation: Operation) -> Schema {
+    match operation {
+        Operation::CreateSession => written::<SessionCreated>(),
+        // Which one it is follows from the request's `wait`.
+        Operation::StartTurn | Operation::Resume => {
+            json_schema!({ "anyOf": [written::<TurnResult>(), written::<TurnAccepted>()] })
+        }
+        Operation::Queue => written::<Page<QueueItem>>(),
+        Operation::Events => json_schema!({
+            "type": "object",
+            "description": "A page of events, each as its line stands in the journal.",
+            "properties": {
+                "items": { "type": "array", "items": { "type": "object" } },
+                "next_seq": { "type": "integer", "minimum": 0 },
+            },
+            "required": ["items", "next_seq"],
+        }),
+        Operation::Reminders => written::<Page<Reminder>>(),
+        Operation::Pins => written::<Page<Pin>>(),
+        Operation::Read => written::<SessionView>(),
+        Operation::History => written::<Page<HistoryItem>>(),
+        Operation::Blob => written::<BlobPage>(),
+        Operation::List => written::<Page<SessionSummary>>(),
+        Operation::Compact | Operation::PreviewCompaction => written::<CompactionReceipt>(),
+        Operation::SearchMemory => written::<Page<SearchHit>>(),
+        Operation::ForgetMemory => written::<Forgotten>(),
+        Operation::ReindexMemory => written::<Reindexed>(),
+        Operation::Capabilities => written::<CapabilitiesView>(),
+        Operation::Errors => written::<ErrorList>(),
+        Operation::Interrupt
+        | Operation::DecideApproval
+        | Operation::CancelQueued
+        | Operation::Remind
+        | Operation::ClearReminder
+        | Operation::Pin
+        | Operation::Unpin
+        | Operation::Update
+        | Operation::Archive
+        | Operation::Unarchive
+        | Operation::Delete
+        | Operation::Fork
+        | Operation::UndoCompaction => written::<Changed>(),
+    }
+}
+
+fn read<T: JsonSchema>() -> Schema {
+    SchemaSettings::default().into_generator().into_root_schema_for::<T>()
+}
+
+fn written<T: JsonSchema>() -> Schema {
+    SchemaSettings::default().for_serialize().into_generator().into_root_schema_for::<T>()
+}

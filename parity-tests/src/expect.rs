@@ -1,0 +1,249 @@
+//! Compares what was expected with what came, and says where they part.
+//!
+//! Nothing here knows an operation or a surface.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use crate::scenario::Refusal;
+
+/// The id of no session; it is well-formed.
+pub const UNKNOWN_SESSION: &str = "01900000-0000-7000-8000-000000000001";
+
+/// Each capability with the code and the text that the specification gives for its absence.
+pub const ABSENCES: [(&str, &str, &str); 3] = [
+    (
+        "session-store",
+        "SESSION_PERSISTENCE_DISABLED",
+        "Session persistence is disabled (build without 'session-store').",
+    ),
+    (
+        "memory-store",
+        "MEMORY_STORE_DISABLED",
+        "Semantic memory is disabled (build without 'memory-store').",
+    ),
+    (
+        "session-compaction",
+        "SESSION_COMPACTION_DISABLED",
+        "Session compaction is disabled (build without 'session-compaction').",
+    ),
+];
+
+/// The refusal where a capability is absent.
+///
+/// # Errors
+/// Where there is no such capability.
+pub fn absence(capability: &str) -> Result<Refusal, String> {
+    let found = ABSENCES.iter().find(|(name, ..)| *name == capability);
+    let (_, code, message) = found.ok_or_else(|| format!("there is no capability {capability:?}"))?;
+    let message = Some((*message).to_owned());
+    Ok(Refusal { code: (*code).to_owned(), message, retryable: false, details: Map::new() })
+}
+
+/// The values that a scenario has named so far.
+#[derive(Debug, Default)]
+pub struct Names {
+    values: BTreeMap<String, Value>,
+    /// Names of sessions.
+    sessions: BTreeSet<String>,
+    /// Names of sessions that are gone.
+    gone: BTreeSet<String>,
+}
+
+impl Names {
+    /// Gives a name its value.
+    pub fn bind(&mut self, name: &str, value: Value) {
+        self.values.insert(name.to_owned(), value);
+    }
+
+    /// All sessions so far are gone.
+    pub fn end_sessions(&mut self) {
+        self.gone.append(&mut self.sessions);
+    }
+
+    /// Whether `name`, with its `$`, names a session that is gone or was never made.
+    #[must_use]
+    pub fn is_gone(&self, name: &str) -> bool {
+        let Some(name) = name.strip_prefix('$') else { return false };
+        name != "unknown" && (self.gone.contains(name) || !self.values.contains_key(name))
+    }
+
+    /// Parameters with their names replaced by values; a session that is gone is sent as one that never was.
+    ///
+    /// # Errors
+    /// Where a name has no value.
+    pub fn fill(&self, value: &Value) -> Result<Value, String> {
+        match value {
+            Value::String(text) if text == "$null" => Ok(Value::Null),
+            Value::String(text) if text == "$unknown" || self.gone.contains(text.trim_start_matches('$')) => {
+                Ok(UNKNOWN_SESSION.into())
+            }
+            Value::String(text) => match text.strip_prefix('$') {
+                Some(name) => self.values.get(name).cloned().ok_or_else(|| format!("nothing is named ${name} yet")),
+                None => Ok(value.clone()),
+            },
+            Value::Array(items) => items.iter().map(|item| self.fill(item)).collect(),
+            Value::Object(members) => members
+                .iter()
+                .map(|(name, member)| match member {
+                    Value::String(text) if name == "session_id" && self.is_gone(text) => {
+                        Ok((name.clone(), UNKNOWN_SESSION.into()))
+                    }
+                    member => Ok((name.clone(), self.fill(member)?)),
+                })
+                .collect(),
+            Value::Null | Value::Bool(_) | Value::Number(_) => Ok(value.clone()),
+        }
+    }
+
+    /// Compares; names that have no value yet take the one that came.
+    ///
+    /// # Errors
+    /// Where and how they differ.
+    pub fn compare(&mut self, expected: &Value, came: &Value, is_partial: bool) -> Result<(), String> {
+        self.at("answer", expected, came, is_partial)
+    }
+
+    fn at(&mut self, path: &str, expected: &Value, came: &Value, is_partial: bool) -> Result<(), String> {
+        let differs = |expected: &Value| Err(format!("{path} should be {expected}, but is {came}"));
+        match (expected, came) {
+            (Value::String(text), _) if text.starts_with('$') => self.special(path, text, came),
+            (Value::Object(expected), Value::Object(members)) => {
+                for (name, expected) in expected {
+                    let path = format!("{path}.{name}");
+                    let member = members.get(name).ok_or_else(|| format!("{path} is missing"))?;
+                    self.at(&path, expected, member, is_partial)?;
+                }
+                match members.keys().find(|name| !is_partial && !expected.contains_key(*name)) {
+                    Some(name) => Err(format!("{path}.{name} is there, but is not expected")),
+                    None => Ok(()),
+                }
+            }
+            (Value::Array(expected), Value::Array(items)) => {
+                if expected.len() != items.len() {
+                    let count = expected.len();
+                    return Err(format!("{path} should have {count} items, but has {}: {came}", items.len()));
+                }
+                let pairs = expected.iter().zip(items).enumerate();
+                pairs.map(|(index, (expected, item))| self.at(&format!("{path}[{index}]"), expected, item, is_partial)).collect()
+            }
+            (expected, came) if expected == came => Ok(()),
+            (expected, _) => differs(expected),
+        }
+    }
+
+    fn special(&mut self, path: &str, text: &str, came: &Value) -> Result<(), String> {
+        let name = text.trim_start_matches('$');
+        let is_right = match (name, text.strip_prefix("$contains "), self.values.get(name)) {
+            ("any", ..) => true,
+            ("null", ..) => came.is_null(),
+            (_, Some(part), _) => came.as_str().is_some_and(|came| came.contains(part)),
+            (_, None, Some(known)) => known == came,
+            (_, None, None) => {
+                if path.ends_with(".session_id") {
+                    self.sessions.insert(name.to_owned());
+                }
+                self.bind(name, came.clone());
+                true
+            }
+        };
+        if is_right { Ok(()) } else { Err(format!("{path} should be {text}, but is {came}")) }
+    }
+
+    /// Compares a refusal: all four members of the body.
+    ///
+    /// # Errors
+    /// How they differ.
+    pub fn compare_refusal(&mut self, expected: &Refusal, came: &Value) -> Result<(), String> {
+        let message = expected.message.clone().unwrap_or_else(|| "$contains ".to_owned());
+        let expected = serde_json::json!({
+            "code": expected.code,
+            "message": message,
+            "retryable": expected.retryable,
+            "details": expected.details,
+        });
+        self.at("error", &expected, came, false)
+    }
+
+    /// Compares an event's line: byte for byte with a whole line, or in some members with a table.
+    ///
+    /// # Errors
+    /// How they differ.
+    pub fn compare_line(&mut self, expected: &Value, line: &str) -> Result<(), String> {
+        let decoded: Value = serde_json::from_str(line).map_err(|error| format!("{line} is no JSON: {error}"))?;
+        let Value::String(template) = expected else { return self.at("event", expected, &decoded, true) };
+        // Names are bound and compared as values first, so that what is left is a comparison of bytes.
+        let whole: Value = serde_json::from_str(template).map_err(|error| format!("{template} is no JSON: {error}"))?;
+        self.at("event", &whole, &decoded, false)?;
+        let mut rest = line;
+        for (index, part) in self.literals(template).iter().enumerate() {
+            let place = if index == 0 { rest.starts_with(part).then_some(0) } else { rest.find(part) };
+            let place = place.ok_or_else(|| format!("the line should be\n  {template}\nbut is\n  {line}"))?;
+            rest = &rest[place + part.len()..];
+        }
+        if rest.is_empty() { Ok(()) } else { Err(format!("the line should end as {template}, but is {line}")) }
+    }
+
+    /// The pieces of a line between its `"$any"`s, with every name replaced by its value.
+    fn literals(&self, template: &str) -> Vec<String> {
+        let fill = |piece: &str| {
+            let mut piece = piece.to_owned();
+            for (name, value) in &self.values {
+                piece = piece.replace(&format!("\"${name}\""), &value.to_string());
+            }
+            piece
+        };
+        template.split("\"$any\"").map(fill).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn line(template: &str, line: &str) -> Result<(), String> {
+        Names::default().compare_line(&template.into(), line)
+    }
+
+    #[test]
+    fn an_object_has_exactly_its_members() {
+        let mut names = Names::default();
+        assert!(names.compare(&json!({"a": 1}), &json!({"a": 1}), false).is_ok());
+        assert!(names.compare(&json!({"a": 1}), &json!({"a": 1, "b": 2}), false).is_err());
+        assert!(names.compare(&json!({"a": 1, "b": 2}), &json!({"a": 1}), true).is_err());
+        assert!(names.compare(&json!({"a": 1}), &json!({"a": 1, "b": 2}), true).is_ok());
+        assert!(names.compare(&json!([1]), &json!([1, 2]), true).is_err());
+    }
+
+    #[test]
+    fn a_name_takes_the_first_value_and_keeps_it() {
+        let mut names = Names::default();
+        assert!(names.fill(&json!("$a")).is_err());
+        names.compare(&json!({"x": "$a", "y": "$a"}), &json!({"x": 7, "y": 7}), false).unwrap();
+        assert!(names.compare(&json!("$a"), &json!(8), false).is_err());
+        assert_eq!(names.fill(&json!(["$a", "$null", "plain"])).unwrap(), json!([7, null, "plain"]));
+    }
+
+    #[test]
+    fn a_session_that_is_gone_is_sent_as_one_that_never_was() {
+        let mut names = Names::default();
+        names.compare(&json!({"session_id": "$s"}), &json!({"session_id": "x"}), false).unwrap();
+        assert!(!names.is_gone("$s") && names.is_gone("$never"));
+        names.end_sessions();
+        assert!(names.is_gone("$s"));
+        assert_eq!(names.fill(&json!({"session_id": "$s"})).unwrap(), json!({"session_id": UNKNOWN_SESSION}));
+    }
+
+    #[test]
+    fn a_whole_line_is_compared_in_every_byte() {
+        assert!(line(r#"{"a":"$x","b":1e2}"#, r#"{"a":"v","b":1e2}"#).is_ok());
+        assert!(line(r#"{"a":"$x","b":1e2}"#, r#"{"a":"v","b":100.0}"#).is_err());
+        assert!(line(r#"{"a":1,"b":2}"#, r#"{"b":2,"a":1}"#).is_err());
+        assert!(line(r#"{"a":1}"#, r#"{"a": 1}"#).is_err());
+        assert!(line(r#"{"a":"$any","b":2}"#, r#"{"a":"what \" ever","b":2}"#).is_ok());
+        assert!(line(r#"{"a":"$any","b":2}"#, r#"{"a":"x","b":2 }"#).is_err());
+    }
+}

@@ -1,0 +1,139 @@
+//! What a scenario file says. A file is a story: a comment that tells it, options, and steps in order.
+//!
+//! In `params`, in expectations and in events a string is taken literally but for these:
+//! `$null` is null (TOML has none), `$any` is anything at all, `$contains <text>` is a text with that in it, and
+//! any other `$name` is the value of that name: the first expectation that meets it binds it, every later one
+//! compares, and parameters send it. `$dir` is a fresh folder for the test tools, `$unknown` the id of no session.
+//! An object must have exactly the members that stand here, unless the step says `partial = true`.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// A scenario.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// The file's name without its ending.
+    #[serde(skip)]
+    pub name: String,
+    /// Options, by the sections of `config/meerkat.toml`.
+    #[serde(default)]
+    pub config: Map<String, Value>,
+    /// What happens, in order.
+    #[serde(rename = "step")]
+    pub steps: Vec<Step>,
+}
+
+/// A step: exactly one of `operation`, `await`, `until`, `file` and `restart`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Step {
+    /// Asks for an operation with `params`, and compares its answer with `ok`, `error` or `events`.
+    pub operation: Option<String>,
+    /// What the operation is given.
+    pub params: Map<String, Value>,
+    /// The capability that the request needs. Where it is absent, its code is the expected answer.
+    pub needs: Option<String>,
+    /// Does not wait for the answer; a later step awaits it by this name.
+    #[serde(rename = "async")]
+    pub detached: Option<String>,
+    /// Waits for the answer of this name.
+    #[serde(rename = "await")]
+    pub awaited: Option<String>,
+    /// Follows the session in `params` until an event of this type comes, after those that were met before.
+    pub until: Option<String>,
+    /// What that event is: a whole line, or some of its members.
+    pub event: Option<Value>,
+    /// Compares a file of the test tools with `content`; without `content` there must be none.
+    pub file: Option<String>,
+    /// What the file holds.
+    pub content: Option<String>,
+    /// Ends the process and starts another one over the same data.
+    pub restart: bool,
+    /// The answer.
+    pub ok: Option<Value>,
+    /// The refusal.
+    pub error: Option<Refusal>,
+    /// The answer of `events`: each a whole line, byte for byte, or a table of some of its members.
+    pub events: Option<Vec<Value>>,
+    /// Whether `ok` names only some of the members.
+    pub partial: bool,
+}
+
+/// A refusal: the body, whose message is compared only where the contract fixes it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refusal {
+    /// The code.
+    pub code: String,
+    /// The message, to the letter.
+    pub message: Option<String>,
+    /// Whether the same request can succeed later.
+    #[serde(default)]
+    pub retryable: bool,
+    /// The details, whole.
+    #[serde(default)]
+    pub details: Map<String, Value>,
+}
+
+/// Where the scenarios stand.
+#[must_use]
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios")
+}
+
+/// Every scenario, in the order of the files' names.
+///
+/// # Errors
+/// The first file that cannot be read, with the reason.
+pub fn all() -> Result<Vec<Scenario>, String> {
+    let unreadable = |error: std::io::Error| format!("{}: {error}", folder().display());
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder()).map_err(unreadable)? {
+        paths.push(entry.map_err(unreadable)?.path());
+    }
+    paths.sort();
+    paths.iter().map(|path| load(path)).collect()
+}
+
+fn load(path: &Path) -> Result<Scenario, String> {
+    let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
+    if !text.starts_with("# ") {
+        return Err(format!("{name}: a scenario opens with a comment that tells its story"));
+    }
+    let mut scenario: Scenario = toml_edit::de::from_str(&text).map_err(|error| format!("{name}: {error}"))?;
+    for (index, step) in scenario.steps.iter().enumerate() {
+        step.check().map_err(|why| format!("{name}, step {}: {why}", index + 1))?;
+    }
+    scenario.name = name;
+    Ok(scenario)
+}
+
+impl Step {
+    /// Refuses a step that says too little or too much to be checked.
+    fn check(&self) -> Result<(), &'static str> {
+        let kinds = [
+            self.operation.is_some(),
+            self.awaited.is_some(),
+            self.until.is_some(),
+            self.file.is_some(),
+            self.restart,
+        ];
+        if kinds.iter().filter(|kind| **kind).count() != 1 {
+            return Err("it is exactly one of operation, await, until, file and restart");
+        }
+        let answers = usize::from(self.ok.is_some()) + usize::from(self.error.is_some());
+        let answers = answers + usize::from(self.events.is_some());
+        let is_answered = (self.operation.is_some() && self.detached.is_none()) || self.awaited.is_some();
+        if answers != usize::from(is_answered) {
+            return Err("an answer is compared with exactly one of ok, error and events, and nothing else is");
+        }
+        if self.event.is_some() && self.until.is_none() {
+            return Err("event belongs to until");
+        }
+        Ok(())
+    }
+}
