@@ -7,6 +7,8 @@ use crate::{SessionError, model::ToolSpec};
 
 /// The longest name of a tool.
 const NAME_BYTES_MAX: usize = 64;
+/// Names that vendors take as tools of their own, which they would run without asking anybody here.
+const NAMES_OF_VENDORS: &[&str] = &["web_search", "web_search_preview", "google_search"];
 
 /// The tools that sessions may use.
 #[derive(Clone, Default)]
@@ -31,6 +33,10 @@ impl ToolRegistry {
                     "tools",
                     format!("a tool's name has 1 to 64 letters, digits, '_' or '-'; {:?} has not", spec.name),
                 ));
+            }
+            if NAMES_OF_VENDORS.contains(&spec.name.as_str()) {
+                let message = format!("{} is a vendor's own tool; give yours another name", spec.name);
+                return Err(SessionError::invalid("tools", message));
             }
             if !spec.schema.as_str().starts_with('{') {
                 return Err(SessionError::invalid(

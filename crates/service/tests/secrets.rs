@@ -1,0 +1,128 @@
+//! Configured secrets are replaced before an event is made, so that live and replay agree, wherever they turn up.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use common::lines;
+use meerkat_service::{
+    AgentBuildConfig, ErrorCode,
+    clock::{SystemClock, World},
+    model::{ModelClient, ModelError, ModelRequest, ModelStream, ToolSpec, scripted::ScriptedModel},
+    options::EngineOptions,
+    service::{CreateSession, DecideApproval, PinFact, Remind, StartTurn},
+    session::{event::Decision, message::RawJson, reminder::SystemReminderType},
+    tool::{Approval, Effect, Invocation, OutputSink, Tool, ToolError},
+};
+
+const KEY: &str = "sk-planted-\"quoted\"-0123456789abcdef";
+
+/// Says the key in its output, in pieces, in its progress and in its failure.
+struct Leaky {
+    spec: ToolSpec,
+}
+
+#[async_trait]
+impl Tool for Leaky {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::ReadOnly
+    }
+
+    fn approval(&self) -> Approval {
+        Approval::Ask
+    }
+
+    async fn call(&self, _: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+        output.progress(format!("using {KEY}"));
+        for piece in KEY.split_inclusive('-') {
+            output.write(piece).await?;
+        }
+        Err(ToolError::Failed(format!("the key {KEY} was refused")))
+    }
+}
+
+/// Fails with the key in its message; otherwise the scripted model. It keeps what it was sent.
+struct LeakyModel {
+    sent: Arc<Mutex<Vec<String>>>,
+}
+
+#[async_trait]
+impl ModelClient for LeakyModel {
+    fn vendor(&self) -> &str {
+        "scripted"
+    }
+
+    async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
+        self.sent.lock().unwrap().push(format!("{request:?}"));
+        if format!("{:?}", request.messages.last()).contains("please fail") {
+            return Err(ModelError::new(ErrorCode::ModelUnauthorized, format!("the key {KEY} is not valid")));
+        }
+        ScriptedModel.stream_response(request).await
+    }
+}
+
+#[tokio::test]
+async fn a_planted_key_is_in_no_event_no_answer_and_no_error() {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let spec = ToolSpec { name: "leaky".into(), description: "Leaks.".into(), schema: RawJson::empty_object() };
+    let world = World { clock: Arc::new(SystemClock::new()), ..World::system() };
+    let agent = AgentBuildConfig::new()
+        .model("scripted", Arc::new(LeakyModel { sent: sent.clone() }), 100_000)
+        .tool(Arc::new(Leaky { spec }))
+        .options(EngineOptions::default())
+        .secret(KEY.into())
+        .world(world)
+        .build()
+        .unwrap();
+    let service = agent.service();
+    let request = CreateSession { system_prompt: Some(format!("Use {KEY}.")), ..CreateSession::default() };
+    let session = service.create_session(request).await.unwrap();
+    let session_id = session.session_id;
+    let mut follower = service.follow(&session_id, 0).await.unwrap();
+    let followed = tokio::spawn(async move {
+        let mut seen = Vec::new();
+        while let Some(line) = follower.next().await.unwrap() {
+            seen.push(String::from_utf8(line.line.to_vec()).unwrap());
+            if seen.last().unwrap().contains("turn_failed") {
+                return seen;
+            }
+        }
+        seen
+    });
+    let kind = SystemReminderType::Environment;
+    service.remind(Remind { session_id, kind, text: format!("KEY={KEY}") }).await.unwrap();
+    service.pin(PinFact { session_id, text: KEY.to_owned() }).await.unwrap();
+    let arguments = serde_json::json!({ "key": KEY });
+    // The escaped spaces keep the script's words apart from its directives.
+    let prompt = format!("@think {KEY} @say The key is {KEY}. @call leaky {arguments} @echo last_result");
+    let turn = tokio::spawn({
+        let service = service.clone();
+        async move { service.start_turn(StartTurn::new(session_id, prompt)).await }
+    });
+    let mut approvals = service.follow(&session_id, 0).await.unwrap();
+    let asked = common::next_of(&mut approvals, "approval_requested").await;
+    let call_id = asked["call_id"].as_str().unwrap().to_owned();
+    let decision =
+        DecideApproval { session_id, call_id, decision: Decision::Approve, reason: Some(format!("it is {KEY}")) };
+    service.decide_approval(decision).await.unwrap();
+    let answered = turn.await.unwrap().unwrap();
+    assert!(answered.text.contains("the key [redacted] was refused"), "{}", answered.text);
+    let failed = agent.turn(&session, &format!("please fail {KEY}")).await.unwrap();
+    assert_eq!(failed.error.as_ref().unwrap().message, "the key [redacted] is not valid");
+
+    let escaped = serde_json::to_string(KEY).unwrap();
+    let inner = &escaped[1..escaped.len() - 1];
+    let mut everything = followed.await.unwrap();
+    assert!(everything.iter().any(|line| line.contains("text_delta")), "the live events were followed too");
+    everything.extend(lines(&agent, &session).await.iter().map(ToString::to_string));
+    everything.push(format!("{answered:?}{failed:?}"));
+    everything.extend(sent.lock().unwrap().iter().cloned());
+    for text in everything {
+        assert!(!text.contains(KEY) && !text.contains(inner) && !text.contains("planted"), "{text}");
+    }
+}

@@ -1,0 +1,25 @@
+# What developers run. `just` alone lists it.
+
+_default:
+    @just --list
+
+# The definition of done: what the continuous integration runs.
+verify:
+    bash .ci/run
+
+# Every test, as in the README.
+test:
+    cargo test
+
+# The benchmarks, each with the ratio to its floor.
+bench:
+    cargo bench -p meerkat-service
+    cargo bench -p meerkat-surface-cli
+
+# Writes generated files anew: error and event pages' collections, schemas. Expectations are never written by a program.
+bless:
+    MEERKAT_BLESS=1 cargo test -p meerkat-errors -p meerkat-service
+
+# One scenario on every surface and build: `just parity create-and-run`.
+parity filter="":
+    cargo test -p meerkat-parity-tests --test parity -- {{filter}}
