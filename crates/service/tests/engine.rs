@@ -1,4 +1,5 @@
 //! The engine through its front door, with the scripted model.
+#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
 mod common;
 

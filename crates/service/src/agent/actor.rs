@@ -203,7 +203,7 @@ impl Actor {
                 () = shared.interrupted.notified() => Happened::Interrupted,
                 () = &mut deadline, if !is_late => Happened::Deadline,
                 outcome = effect.outcomes.recv() => Happened::Outcome(outcome.map(Box::new)),
-                Some(command) = self.mailbox.recv() => Happened::Command(command),
+                Some(command) = self.mailbox.recv() => Happened::Command(Box::new(command)),
             };
             match happened {
                 Happened::Interrupted => self.take_interrupts(),
@@ -212,7 +212,7 @@ impl Actor {
                     effect.cancel.cancel();
                 }
                 Happened::Command(command) => {
-                    self.handle(command).await;
+                    self.handle(*command).await;
                     if self.drain_until.is_some() {
                         deadline = clock.sleep(Duration::from_millis(self.wall_left_ms()));
                     }
@@ -244,7 +244,7 @@ impl Actor {
                 drop(reply.send(answer));
             }
             Command::Record { change, reply } => {
-                let answer = self.change(change).await;
+                let answer = self.change(*change).await;
                 drop(reply.send(answer));
             }
             Command::Decide { call_id, decision, reason, reply } => {
@@ -276,7 +276,7 @@ impl Actor {
                 if !self.session.has_reminder(&kind) && self.session.reminders().len() >= limits.reminders {
                     return Err(SessionError::QueueFull { limit: limits.reminders });
                 }
-                event
+                *event
             }
             Change::ClearReminder(kind) => {
                 if !self.session.has_reminder(&kind) {
@@ -288,7 +288,7 @@ impl Actor {
                 if self.session.pins().len() >= limits.pins {
                     return Err(SessionError::QueueFull { limit: limits.pins });
                 }
-                event
+                *event
             }
             Change::Unpin(pin) => {
                 if !self.session.pins().iter().any(|known| known.seq == pin) {
@@ -381,5 +381,5 @@ enum Happened {
     Interrupted,
     Deadline,
     Outcome(Option<Box<Outcome>>),
-    Command(Command),
+    Command(Box<Command>),
 }

@@ -6,7 +6,10 @@ use crate::{
     SessionError,
     ids::{Seq, TurnNumber},
     service::{Changed, StartTurn, TurnAccepted, TurnResult},
-    session::event::{Decision, Event},
+    session::{
+        event::{Decision, Event},
+        reminder::SystemReminderType,
+    },
 };
 
 /// The way a turn's end reaches one who waits for it.
@@ -17,7 +20,7 @@ pub(crate) enum Command {
     /// Accept a turn.
     StartTurn { request: Box<StartTurn>, hash: String, reply: oneshot::Sender<Result<Acceptance, SessionError>> },
     /// Record a change that touches no turn.
-    Record { change: Change, reply: oneshot::Sender<Result<Changed, SessionError>> },
+    Record { change: Box<Change>, reply: oneshot::Sender<Result<Changed, SessionError>> },
     /// Decide a call.
     Decide {
         call_id: String,
@@ -34,11 +37,11 @@ pub(crate) enum Command {
 /// A change of a session outside of its turns.
 pub(crate) enum Change {
     /// Set a reminder.
-    Remind(Event, crate::session::reminder::SystemReminderType),
+    Remind(Box<Event>, SystemReminderType),
     /// Remove a reminder.
-    ClearReminder(crate::session::reminder::SystemReminderType),
+    ClearReminder(SystemReminderType),
     /// Pin a fact.
-    Pin(Event),
+    Pin(Box<Event>),
     /// Remove a pin.
     Unpin(Seq),
 }

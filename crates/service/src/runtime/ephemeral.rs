@@ -140,6 +140,7 @@ impl EphemeralSessionService {
     }
 
     async fn record(&self, session_id: SessionId, change: Change) -> Result<Changed, SessionError> {
+        let change = Box::new(change);
         self.ask(session_id, |reply| Command::Record { change, reply }).await?
     }
 
@@ -388,7 +389,7 @@ impl SessionService for EphemeralSessionService {
         validate::size("reminder", &request.text, self.engine().options.limits.reminder_bytes)?;
         let text = self.engine().secrets.replace(&request.text).into_owned();
         let event = Event::ReminderSet(ReminderSet { kind: request.kind.clone(), text });
-        self.record(request.session_id, Change::Remind(event, request.kind)).await
+        self.record(request.session_id, Change::Remind(Box::new(event), request.kind)).await
     }
 
     async fn reminders(&self, session_id: &SessionId) -> Result<Page<Reminder>, SessionError> {
@@ -404,7 +405,7 @@ impl SessionService for EphemeralSessionService {
         validate::not_empty("text", &request.text, "say what to pin")?;
         validate::size("pin", &request.text, self.engine().options.limits.pin_bytes)?;
         let text = self.engine().secrets.replace(&request.text).into_owned();
-        self.record(request.session_id, Change::Pin(Event::Pinned(Pinned { text }))).await
+        self.record(request.session_id, Change::Pin(Box::new(Event::Pinned(Pinned { text })))).await
     }
 
     async fn pins(&self, session_id: &SessionId) -> Result<Page<Pin>, SessionError> {

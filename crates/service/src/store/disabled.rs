@@ -1,8 +1,8 @@
 //! The durable stores where the build lacks `session-store`: every request for them is answered with its code.
 
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
-use super::{BlobStore, EventStore};
+use super::Stores;
 use crate::{
     SessionError,
     capability::{Capabilities, Capability},
@@ -12,7 +12,7 @@ use crate::{
 ///
 /// # Errors
 /// `SESSION_PERSISTENCE_DISABLED`.
-pub fn open_stores(_data_dir: &Path) -> Result<(Arc<dyn EventStore>, Arc<dyn BlobStore>), SessionError> {
+pub fn open_stores(_data_dir: &Path) -> Result<Stores, SessionError> {
     Capabilities::compiled().require(Capability::SessionStore)?;
     Err(SessionError::PersistenceDisabled { configured: false })
 }

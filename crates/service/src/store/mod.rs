@@ -136,6 +136,14 @@ pub trait BlobWriter: Send {
     async fn finish(self: Box<Self>) -> Result<(String, u64), StoreError>;
 }
 
+/// The stores of one data directory.
+pub struct Stores {
+    /// Its journals.
+    pub events: Arc<dyn EventStore>,
+    /// Its blobs.
+    pub blobs: Arc<dyn BlobStore>,
+}
+
 /// Snapshots: each the fold of a journal up to some seq, derived and never read past the journal.
 #[async_trait]
 pub trait SessionStore: Send + Sync {

@@ -148,7 +148,13 @@ async fn run_bounded(
             Ok(body) => (ToolOutcome::Succeeded, body, None, false),
             Err(error) => failed(ErrorCode::ToolFailed, &error.to_string()),
         },
-        Ended::Returned(Ok(Err(error))) => tool_error(tool.as_ref(), &error, timed_out, options.timeout_ms),
+        Ended::Returned(Ok(Err(error))) => {
+            let (outcome, text, error, _) = tool_error(tool.as_ref(), &error, timed_out, options.timeout_ms);
+            // What a failing tool wrote often says why it failed.
+            let wrote = output.ok().filter(|wrote| !wrote.is_empty());
+            let body = wrote.map_or(text.clone(), |wrote| format!("{}\n{}", wrote.excerpt(), text.excerpt()).into());
+            (outcome, body, error, false)
+        }
         Ended::Returned(Err(_)) => {
             let text = "The tool panicked; its outcome is unknown.";
             (ToolOutcome::Unknown, text.into(), Some(crate::agent::decide::internal("a tool panicked")), true)
