@@ -3,7 +3,11 @@
 //! `{"v":1,"session_id","seq","turn","time","type", …payload}`; a live event has `after` in place of `seq`.
 //! The encoder writes the head and splices the payload's members; no value tree is ever built.
 
-use std::{borrow::Cow, io::Write as _};
+use std::{
+    borrow::Cow,
+    io::Write as _,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -17,6 +21,15 @@ use crate::{
 /// The version of the encoding.
 const VERSION: u32 = 1;
 
+/// Durable events that this process has encoded.
+static ENCODED: AtomicU64 = AtomicU64::new(0);
+
+/// How many durable events this process has encoded: each of them once, however many follow it.
+#[must_use]
+pub fn events_encoded() -> u64 {
+    ENCODED.load(Ordering::Relaxed)
+}
+
 /// Encodes a durable event, once; every surface sends these bytes.
 ///
 /// # Errors
@@ -25,6 +38,7 @@ pub fn encode_event(record: &Record) -> Result<Bytes, serde_json::Error> {
     if let Event::Unknown(unknown) = &record.event {
         return Ok(Bytes::copy_from_slice(unknown.line.as_str().as_bytes()));
     }
+    ENCODED.fetch_add(1, Ordering::Relaxed);
     let head = Head { place: ("seq", record.seq), session_id: record.session_id, turn: record.turn, time: record.time };
     encode(&head, record.event.type_name(), |out| record.event.encode_payload(out))
 }

@@ -10,5 +10,5 @@ mod schema;
 mod tests;
 
 pub use call::{call, decode_params};
-pub use event::{decode_event, decode_live, encode_event, encode_live};
+pub use event::{decode_event, decode_live, encode_event, encode_live, events_encoded};
 pub use schema::{answer_schema, event_schema, request_schema};

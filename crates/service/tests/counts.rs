@@ -1,0 +1,87 @@
+//! What a turn costs, counted exactly: encodes, allocations, bytes. One test in one process, so that nobody else counts.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
+
+mod common;
+
+use std::{alloc::System, sync::Arc};
+
+use meerkat_service::{
+    Agent, AgentBuildConfig,
+    model::{StaticModels, scripted::ScriptedModel},
+    options::{EngineOptions, Overflow},
+    service::{ReadEvents, SessionCreated},
+    wire::events_encoded,
+};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Counts of one turn.
+#[derive(Debug, PartialEq)]
+struct Counts {
+    encodes: u64,
+    events: usize,
+    event_bytes: usize,
+    allocations: usize,
+}
+
+async fn count(agent: &Agent, session: &SessionCreated) -> Counts {
+    let (encoded, region) = (events_encoded(), Region::new(ALLOCATOR));
+    let result = agent.turn(session, "@chunks 4096 @long 2048").await.unwrap();
+    let (encodes, allocations) = (events_encoded() - encoded, region.change().allocations);
+    let request = ReadEvents { session_id: session.session_id, since_seq: result.seq - 3, limit: None, wait_ms: 0 };
+    let lines = agent.service().events(request).await.unwrap().items;
+    // The turn's number and the seqs grow a digit now and then; nothing else of a line may.
+    let event_bytes = lines.iter().map(|line| line.iter().filter(|byte| !byte.is_ascii_digit()).count()).sum();
+    Counts { encodes, events: lines.len(), event_bytes, allocations }
+}
+
+/// The least of several turns: now and then a vector grows, and pays for many turns at once.
+async fn least(agent: &Agent, session: &SessionCreated) -> Counts {
+    let mut counts = count(agent, session).await;
+    for _ in 0..7 {
+        let again = count(agent, session).await;
+        assert_eq!(
+            (again.encodes, again.events, again.event_bytes),
+            (counts.encodes, counts.events, counts.event_bytes)
+        );
+        counts.allocations = counts.allocations.min(again.allocations);
+    }
+    counts
+}
+
+/// A text turn encodes its three events once each, however many follow it, and costs the same at turn 2,000 as
+/// at turn 30: the context slides, and nothing walks over what was said before.
+#[tokio::test]
+async fn a_turn_costs_what_it_adds() {
+    let mut options = EngineOptions::default();
+    options.context.overflow = Overflow::Slide;
+    let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 8_000);
+    let agent = AgentBuildConfig::new().models(Arc::new(models)).options(options).build().unwrap();
+    let session = agent.create_session().await.unwrap();
+    for _ in 0..30 {
+        count(&agent, &session).await;
+    }
+    let early = least(&agent, &session).await;
+    for _ in 0..2_000 {
+        count(&agent, &session).await;
+    }
+    let late = least(&agent, &session).await;
+    assert_eq!((early.encodes, early.events), (3, 3));
+    assert_eq!(late, early);
+
+    let mut followers = Vec::new();
+    for _ in 0..50 {
+        let last = agent.turn(&session, "@say Between.").await.unwrap().seq;
+        followers.push(agent.service().follow(&session.session_id, last).await.unwrap());
+    }
+    let (encoded, turn) = (events_encoded(), agent.turn(&session, "@say Followed.").await.unwrap());
+    for follower in &mut followers {
+        while follower.cursor() < turn.seq {
+            follower.next().await.unwrap().unwrap();
+        }
+    }
+    assert_eq!(events_encoded() - encoded, 3, "fifty followers, and each event was encoded once");
+}
