@@ -1,0 +1,138 @@
+//! What is bounded: sessions, bytes, sizes of requests, and what is kept of a long session.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
+
+mod common;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use common::{agent_with, lines, types};
+use meerkat_service::{
+    AgentBuildConfig, ErrorCode,
+    model::ToolSpec,
+    options::EngineOptions,
+    service::{CreateSession, PinFact, ReadEvents, Remind, StartTurn},
+    session::{message::RawJson, reminder::SystemReminderType},
+    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_full_service_takes_no_session_until_one_leaves() {
+    let mut options = EngineOptions::default();
+    options.ephemeral.max_sessions = 2;
+    options.ephemeral.idle_ms = 60_000;
+    let agent = agent_with(options);
+    let first = agent.create_session().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(30_000)).await;
+    agent.create_session().await.unwrap();
+    let refused = agent.create_session().await.unwrap_err();
+    assert_eq!((refused.code(), &refused.body().details["limit"]), (ErrorCode::SessionLimit, &2.into()));
+
+    tokio::time::sleep(Duration::from_millis(40_000)).await;
+    agent.create_session().await.unwrap();
+    assert_eq!(agent.turn(&first, "@say Gone.").await.unwrap_err().code(), ErrorCode::SessionNotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_full_of_bytes_goes_on_reading() {
+    let mut options = EngineOptions::default();
+    options.ephemeral.max_bytes = 20_000;
+    options.ephemeral.idle_ms = 60_000;
+    let agent = agent_with(options);
+    let session = agent.create_session().await.unwrap();
+    agent.turn(&session, "@long 20000").await.unwrap();
+    assert_eq!(agent.turn(&session, "@say More.").await.unwrap_err().code(), ErrorCode::SessionLimit);
+    assert_eq!(agent.create_session().await.unwrap_err().code(), ErrorCode::SessionLimit);
+    assert_eq!(lines(&agent, &session).await.len(), 4);
+
+    tokio::time::sleep(Duration::from_millis(70_000)).await;
+    let next = agent.create_session().await.unwrap();
+    assert_eq!(agent.turn(&next, "@say Room again.").await.unwrap().text, "Room again.");
+}
+
+/// A session keeps its newest events; what is gone is announced, and its context is whole all the same.
+#[tokio::test]
+async fn old_events_are_pruned_and_announced() {
+    let mut options = EngineOptions::default();
+    options.ephemeral.session_event_bytes = 4_000;
+    let agent = agent_with(options);
+    let session = agent.create_session().await.unwrap();
+    for _ in 0..10 {
+        agent.turn(&session, "@say Short.").await.unwrap();
+    }
+    let events = lines(&agent, &session).await;
+    let first = events[1]["seq"].as_u64().unwrap();
+    assert_eq!((types(&events)[0], &events[0]["from"], &events[0]["to"]), ("pruned", &1.into(), &(first - 1).into()));
+    assert_eq!(events.last().unwrap()["seq"], 31);
+    assert_eq!(agent.turn(&session, "@echo messages").await.unwrap().text, "messages: 21");
+    let beyond = ReadEvents { session_id: session.session_id, since_seq: 99, limit: None, wait_ms: 0 };
+    let refused = agent.service().events(beyond).await.unwrap_err().body();
+    assert_eq!((refused.code, &refused.details["last_seq"]), (ErrorCode::CursorOutOfRange, &34.into()));
+    assert!(refused.details["oldest_seq"].as_u64().unwrap() > 1);
+}
+
+/// Whatever is too large or empty is refused with its code, and nothing is recorded.
+#[tokio::test]
+async fn a_refused_request_changes_nothing() {
+    let agent = agent_with(EngineOptions::default());
+    let session = agent.create_session().await.unwrap();
+    let session_id = session.session_id;
+    let service = agent.service();
+    let long = "x".repeat(10_000_000);
+    let turn = |prompt: &str| service.start_turn(StartTurn::new(session_id, prompt));
+    assert_eq!(turn("").await.unwrap_err().code(), ErrorCode::InvalidRequest);
+    assert_eq!(turn(" \n").await.unwrap_err().code(), ErrorCode::InvalidRequest);
+    let refused = turn(&long).await.unwrap_err().body();
+    assert_eq!((refused.code, &refused.details["bytes"]), (ErrorCode::PayloadTooLarge, &10_000_000.into()));
+    let kind = SystemReminderType::ClaudeMd;
+    let remind = service.remind(Remind { session_id, kind, text: long.clone() }).await;
+    assert_eq!(remind.unwrap_err().code(), ErrorCode::PayloadTooLarge);
+    let pin = service.pin(PinFact { session_id, text: long.clone() }).await;
+    assert_eq!(pin.unwrap_err().code(), ErrorCode::PayloadTooLarge);
+    let labels: BTreeMap<_, _> = (0..65).map(|n| (n.to_string(), String::new())).collect();
+    let create = service.create_session(CreateSession { labels, ..CreateSession::default() }).await;
+    assert_eq!(create.unwrap_err().code(), ErrorCode::InvalidRequest);
+    let create = service.create_session(CreateSession { system_prompt: Some(long), ..CreateSession::default() }).await;
+    assert_eq!(create.unwrap_err().code(), ErrorCode::PayloadTooLarge);
+    let key = StartTurn { idempotency_key: Some("k\n".to_owned()), ..StartTurn::new(session_id, "@say No.") };
+    assert_eq!(service.start_turn(key).await.unwrap_err().code(), ErrorCode::InvalidRequest);
+    assert_eq!(types(&lines(&agent, &session).await), ["session_created"]);
+}
+
+struct Named(ToolSpec);
+
+#[async_trait]
+impl Tool for Named {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::ReadOnly
+    }
+
+    async fn call(&self, _: Invocation, _: &OutputSink) -> Result<(), ToolError> {
+        Ok(())
+    }
+}
+
+/// A tool that no vendor would take is refused before there is a service: its name, its schema, a name taken twice.
+#[test]
+fn a_tool_that_cannot_be_offered_is_refused() {
+    let tool = |name: &str, schema: &str| -> Arc<dyn Tool> {
+        let schema = RawJson::parse(schema).unwrap();
+        Arc::new(Named(ToolSpec { name: name.to_owned(), description: "Does nothing.".to_owned(), schema }))
+    };
+    let build =
+        |tools: Vec<Arc<dyn Tool>>| tools.into_iter().fold(AgentBuildConfig::new(), AgentBuildConfig::tool).build();
+    for (name, schema) in [("two words", "{}"), ("", "{}"), ("web_search", "{}"), ("fine", "[]"), ("fine", "5")] {
+        let refused = build(vec![tool(name, schema)]).err().unwrap();
+        assert_eq!(refused.code(), ErrorCode::InvalidRequest, "{name:?} {schema}");
+    }
+    let twice = build(vec![tool("fine", "{}"), tool("fine", "{}")]).err().unwrap();
+    assert_eq!(twice.code(), ErrorCode::InvalidRequest);
+    let unread = RawJson::parse(r#"{"type":"object","#).unwrap_err();
+    assert_eq!(unread.code(), ErrorCode::InvalidRequest);
+    assert!(build(vec![tool("fine", r#"{"type":"object"}"#)]).is_ok());
+}
