@@ -5,3 +5,6 @@ pub mod follow;
 
 pub(crate) mod live;
 mod validate;
+
+#[cfg(test)]
+mod tests;

@@ -103,9 +103,6 @@ impl Session {
         {
             return refusal("its call is not open");
         }
-        if !self.names_open_call(&record.event) {
-            return refusal("its call is not open");
-        }
         let turn = record.turn.unwrap_or(0);
         match &record.event {
             Event::SessionCreated(_) => return refusal("the session exists already"),
@@ -163,20 +160,6 @@ impl Session {
         self.last_seq = record.seq;
         self.updated_at = record.time;
         Ok(())
-    }
-
-    /// Whether the event is about no call, or about one that has no result yet.
-    fn names_open_call(&self, event: &Event) -> bool {
-        let call_id = match event {
-            Event::ToolStarted(started) => &started.call_id,
-            Event::ToolFinished(finished) => &finished.call_id,
-            Event::ApprovalRequested(requested) => &requested.call_id,
-            Event::ApprovalDecided(decided) => &decided.call_id,
-            _ => return true,
-        };
-        let is_open =
-            |call: &CallState| call.call.call_id == *call_id && !matches!(call.progress, CallProgress::Finished(_));
-        self.open_turn.as_ref().is_some_and(|open| open.calls.iter().any(is_open))
     }
 
     fn turn_queued(&mut self, record: &Record, turn: TurnNumber, queued: &TurnQueued) {

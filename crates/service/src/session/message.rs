@@ -70,9 +70,9 @@ fn compact_json(text: &str) -> Option<String> {
         } else {
             match character {
                 ' ' | '\n' | '\r' | '\t' => {
-                    // White space may only vanish beside punctuation: `1 2` must not become `12`.
+                    // White space may only vanish beside punctuation or more of it: `1 2` must not become `12`.
                     let last = compact.chars().next_back();
-                    if last.is_some_and(|last| !"{}[],:\"".contains(last)) {
+                    if last.is_some_and(|last| !"{}[],:\" ".contains(last)) {
                         compact.push(' ');
                     }
                     continue;

@@ -5,6 +5,9 @@
 mod disabled;
 mod memory;
 
+#[cfg(test)]
+mod tests;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;

@@ -3,6 +3,7 @@
 //! They come from the types that are read and written; nothing here is a second description of them.
 
 use schemars::{JsonSchema, Schema, generate::SchemaSettings, json_schema};
+use serde_json::{Value, json};
 
 use super::call::ResumeParams;
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
     ids::SessionId,
     service::{
         BlobPage, CancelQueued, Changed, ClearReminder, CompactSession, CompactionReceipt, CreateSession,
-        DecideApproval, DeleteSession, ErrorList, ForgetMemory, ForkSession, Forgotten, HistoryItem, InterruptTurn,
+        DecideApproval, DeleteSession, ErrorList, ForgetMemory, Forgotten, ForkSession, HistoryItem, InterruptTurn,
         Nothing, OneSession, Page, Pin, PinFact, QueueItem, ReadBlob, ReadEvents, ReadHistory, Reindexed, Remind,
         Reminder, SearchHit, SearchMemory, SessionCreated, SessionQuery, SessionSummary, SessionView, StartTurn,
         TurnAccepted, TurnResult, UndoCompaction, Unpin, UpdateSession,
@@ -22,31 +23,24 @@ use crate::{
 /// The schema of one kind's line: the head, then the payload.
 #[must_use]
 pub fn event_schema(kind: EventKind) -> Schema {
-    let place = if kind.is_durable() { "seq" } else { "after" };
     let mut generator = SchemaSettings::default().into_generator();
-    let mut head = json_schema!({
-        "v": { "const": 1 },
-        "session_id": SessionId::json_schema(&mut generator),
-        place: { "type": "integer", "minimum": 0 },
-        "turn": { "type": ["integer", "null"], "minimum": 0 },
-        "time": Timestamp::json_schema(&mut generator),
-        "type": { "const": kind.name() },
-    });
+    let head = [
+        ("v", json!({ "const": 1 })),
+        ("session_id", SessionId::json_schema(&mut generator).to_value()),
+        (if kind.is_durable() { "seq" } else { "after" }, json!({ "type": "integer", "minimum": 0 })),
+        ("turn", json!({ "type": ["integer", "null"], "minimum": 0 })),
+        ("time", Timestamp::json_schema(&mut generator).to_value()),
+        ("type", json!({ "const": kind.name() })),
+    ];
     let mut schema = kind.payload_schema();
-    let names: Vec<String> = head.ensure_object().keys().cloned().collect();
-    let schema_object = schema.ensure_object();
-    if let Some(properties) = schema_object.entry("properties").or_insert_with(|| json_object()).as_object_mut() {
-        properties.append(head.ensure_object());
-    }
-    if let Some(required) = schema_object.entry("required").or_insert_with(|| Vec::<String>::new().into()).as_array_mut()
-    {
-        required.extend(names.into_iter().map(Into::into));
+    let members = schema.ensure_object();
+    for (name, shape) in head {
+        members.entry("properties").or_insert(Value::Null)[name] = shape;
+        if let Some(required) = members.get_mut("required").and_then(Value::as_array_mut) {
+            required.push(name.into());
+        }
     }
     schema
-}
-
-fn json_object() -> serde_json::Value {
-    serde_json::Value::Object(serde_json::Map::new())
 }
 
 /// The schema of an operation's parameters.
@@ -91,7 +85,9 @@ pub fn answer_schema(operation: Operation) -> Schema {
         Operation::CreateSession => written::<SessionCreated>(),
         // Which one it is follows from the request's `wait`.
         Operation::StartTurn | Operation::Resume => {
-            json_schema!({ "anyOf": [written::<TurnResult>(), written::<TurnAccepted>()] })
+            let mut generator = SchemaSettings::default().for_serialize().into_generator();
+            let either = [generator.subschema_for::<TurnResult>(), generator.subschema_for::<TurnAccepted>()];
+            json_schema!({ "anyOf": either, "$defs": generator.take_definitions(true) })
         }
         Operation::Queue => written::<Page<QueueItem>>(),
         Operation::Events => json_schema!({

@@ -1,0 +1,314 @@
+//! Following: durable events without a gap or a duplicate, live ones in passing.
+
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+
+use super::{
+    follow::{FollowedLine, Follower},
+    live::LiveHub,
+};
+use crate::{
+    SessionError,
+    clock::{FrozenClock, SeededIds, Timestamp},
+    ids::Seq,
+    session::{
+        event::{LiveEvent, LiveRecord, ToolProgress},
+        tests::{pinned, session_id},
+    },
+    store::{EventStore as _, Lease, MemoryEventStore},
+    wire::decode_live,
+};
+
+/// A session's store and hub, and the lease to append with.
+struct Stage {
+    store: Arc<MemoryEventStore>,
+    hub: Arc<LiveHub>,
+    lease: Lease,
+}
+
+impl Stage {
+    async fn new(events: u64) -> Self {
+        Self::keeping(u64::MAX, events).await
+    }
+
+    async fn keeping(bytes: u64, events: u64) -> Self {
+        let store = Arc::new(MemoryEventStore::new(bytes, Arc::default()));
+        let lease = store.lease(session_id()).await.unwrap();
+        let stage = Self { store, hub: Arc::new(LiveHub::new(session_id())), lease };
+        (1..=events).for_each(|seq| stage.append(seq));
+        stage
+    }
+
+    fn append(&self, seq: Seq) {
+        drop(self.store.stage(&self.lease, &[pinned(seq, "x")]).unwrap());
+    }
+
+    fn begin_step(&self, after: Seq) {
+        self.hub.begin_step(after, 3, 1, now());
+    }
+
+    fn progress(&self, after: Seq, text: &str) {
+        let progress = ToolProgress { call_id: "c".to_owned(), text: text.to_owned() };
+        self.hub.show(after, 3, now(), &LiveEvent::ToolProgress(progress));
+    }
+
+    async fn try_follow(&self, cursor: Seq) -> Result<Follower, SessionError> {
+        let clock = Arc::new(FrozenClock::at(now()));
+        Follower::new(session_id(), self.store.clone(), clock, self.hub.clone(), cursor).await
+    }
+
+    async fn follow(&self, cursor: Seq) -> Follower {
+        self.try_follow(cursor).await.unwrap()
+    }
+}
+
+fn now() -> Timestamp {
+    SeededIds::wall_time()
+}
+
+/// What a follower can have at once; it waits afterwards.
+fn ready(follower: &mut Follower) -> Vec<FollowedLine> {
+    std::iter::from_fn(|| follower.next().now_or_never().map(|line| line.unwrap().expect("the session is there")))
+        .collect()
+}
+
+/// The lines in short: a seq, or what a live event says and the seq that it follows.
+fn short(lines: &[FollowedLine]) -> Vec<String> {
+    let short = |line: &FollowedLine| match line.seq {
+        Some(seq) => seq.to_string(),
+        None => {
+            let LiveRecord { after, event, .. } =
+                decode_live(std::str::from_utf8(&line.line).unwrap()).unwrap().unwrap();
+            match event {
+                LiveEvent::TextDelta(delta) => format!("{after}: {}+{} {}", delta.block, delta.offset, delta.text),
+                LiveEvent::ReasoningDelta(delta) => {
+                    format!("{after}: {}+{} ({})", delta.block, delta.offset, delta.text)
+                }
+                LiveEvent::ToolProgress(progress) => format!("{after}: {}", progress.text),
+                LiveEvent::Retrying(retrying) => format!("{after}: attempt {}", retrying.attempt),
+                LiveEvent::Pruned(pruned) => format!("{after}: pruned {} to {}", pruned.from, pruned.to),
+            }
+        }
+    };
+    lines.iter().map(short).collect()
+}
+
+fn shown(follower: &mut Follower) -> Vec<String> {
+    short(&ready(follower))
+}
+
+#[tokio::test]
+async fn a_follower_replays_and_then_follows() {
+    let stage = Stage::new(200).await;
+    let mut follower = stage.follow(3).await;
+    let seqs: Vec<_> = ready(&mut follower).iter().map(|line| line.seq.unwrap()).collect();
+    assert_eq!(seqs, (4..=200).collect::<Vec<_>>());
+    assert_eq!(follower.cursor(), 200);
+    stage.append(201);
+    assert_eq!(shown(&mut follower), ["201"]);
+    assert!(shown(&mut follower).is_empty());
+    assert!(shown(&mut stage.follow(201).await).is_empty());
+}
+
+#[tokio::test]
+async fn a_cursor_beyond_the_end_is_refused() {
+    let stage = Stage::new(2).await;
+    let refused = stage.try_follow(3).await.err().unwrap();
+    assert!(matches!(refused, SessionError::CursorOutOfRange { oldest_seq: 1, last_seq: 2 }), "{refused:?}");
+    stage.store.delete(session_id()).await.unwrap();
+    assert!(matches!(stage.try_follow(0).await.err(), Some(SessionError::NotFound(_))));
+}
+
+#[tokio::test]
+async fn who_comes_in_the_middle_of_a_step_gets_what_has_come_from_its_beginning() {
+    let stage = Stage::new(2).await;
+    let mut early = stage.follow(2).await;
+    assert!(shown(&mut early).is_empty());
+    stage.begin_step(2);
+    for (is_reasoning, text) in [(true, "hm"), (true, "..."), (false, "Hel"), (false, "lo")] {
+        stage.hub.delta(2, is_reasoning, text.to_owned());
+    }
+    assert_eq!(shown(&mut early), ["2: 0+0 (hm)", "2: 0+2 (...)", "2: 1+0 Hel", "2: 1+3 lo"]);
+    let mut late = stage.follow(0).await;
+    assert_eq!(shown(&mut late), ["1", "2", "2: 0+0 (hm...)", "2: 1+0 Hello"]);
+    stage.hub.delta(2, false, "!".to_owned());
+    assert_eq!(shown(&mut early), ["2: 1+5 !"]);
+    assert_eq!(shown(&mut late), ["2: 1+5 !"]);
+}
+
+/// A turn is queued, or a fact pinned, while the model speaks.
+#[tokio::test]
+async fn a_durable_event_within_a_step_stops_no_delta() {
+    let stage = Stage::new(2).await;
+    let mut follower = stage.follow(2).await;
+    stage.begin_step(2);
+    stage.hub.delta(2, false, "Hel".to_owned());
+    assert_eq!(shown(&mut follower), ["2: 0+0 Hel"]);
+    stage.append(3);
+    assert_eq!(shown(&mut stage.follow(2).await), ["3", "3: 0+0 Hel"]);
+    stage.hub.delta(3, false, "lo".to_owned());
+    assert_eq!(shown(&mut follower), ["3", "3: 0+3 lo"]);
+    assert_eq!(shown(&mut stage.follow(3).await), ["3: 0+0 Hello"]);
+}
+
+#[tokio::test]
+async fn what_is_answered_is_not_shown_as_a_delta_again() {
+    let stage = Stage::new(2).await;
+    stage.begin_step(2);
+    stage.hub.delta(2, false, "Hello".to_owned());
+    stage.hub.end_step();
+    stage.append(3);
+    let mut follower = stage.follow(2).await;
+    assert_eq!(shown(&mut follower), ["3"]);
+    stage.append(4);
+    stage.progress(4, "half");
+    assert_eq!(shown(&mut follower), ["4", "4: half"]);
+    assert!(shown(&mut stage.follow(4).await).is_empty());
+}
+
+#[tokio::test]
+async fn deltas_stand_between_the_durable_events_that_they_follow_and_stale_ones_are_dropped() {
+    let stage = Stage::new(1).await;
+    let mut follower = stage.follow(1).await;
+    assert!(shown(&mut follower).is_empty());
+    stage.begin_step(1);
+    stage.hub.delta(1, false, "one".to_owned());
+    stage.append(2);
+    // The delta that follows 1 is below the cursor once 2 was read.
+    assert_eq!(shown(&mut follower), ["2"]);
+    // Shown before the durable event that it follows can be read.
+    stage.begin_step(3);
+    stage.hub.delta(3, false, "after three".to_owned());
+    let mut late = stage.follow(2).await;
+    assert!(shown(&mut follower).is_empty() && shown(&mut late).is_empty());
+    stage.append(3);
+    assert_eq!(shown(&mut follower), ["3", "3: 0+0 after three"]);
+    assert_eq!(shown(&mut late), ["3", "3: 0+0 after three"]);
+}
+
+#[tokio::test]
+async fn a_slow_follower_loses_deltas_and_nothing_else() {
+    let stage = Stage::new(1).await;
+    let (mut slow, mut quick) = (stage.follow(1).await, stage.follow(1).await);
+    stage.begin_step(1);
+    stage.hub.delta(1, false, "0".to_owned());
+    assert_eq!(shown(&mut slow), ["1: 0+0 0"]);
+    let mut pieces = shown(&mut quick);
+    for _ in 0..1000 {
+        stage.hub.delta(1, false, "x".to_owned());
+        pieces.extend(shown(&mut quick));
+    }
+    assert_eq!(pieces.len(), 1001);
+    // It gets the text from its beginning, in place of a thousand pieces.
+    assert_eq!(shown(&mut slow), [format!("1: 0+0 0{}", "x".repeat(1000))]);
+    stage.hub.end_step();
+    (2..=200).for_each(|seq| stage.append(seq));
+    let expected: Vec<String> = (2..=200).map(|seq: Seq| seq.to_string()).collect();
+    assert_eq!(shown(&mut slow), expected);
+    assert_eq!(shown(&mut quick), expected);
+}
+
+#[tokio::test]
+async fn what_was_pruned_is_announced_at_the_start_and_on_the_way() {
+    let line = crate::wire::encode_event(&pinned(10, "x")).unwrap().len() as u64;
+    let stage = Stage::keeping(3 * line, 10).await;
+    assert_eq!(shown(&mut stage.follow(0).await), ["0: pruned 1 to 7", "8", "9", "10"]);
+    assert_eq!(shown(&mut stage.follow(7).await), ["8", "9", "10"]);
+    let mut follower = stage.follow(8).await;
+    assert_eq!(follower.next().await.unwrap().unwrap().seq, Some(9));
+    (11..=20).for_each(|seq| stage.append(seq));
+    // It had read 10 already.
+    assert_eq!(shown(&mut follower), ["10", "10: pruned 11 to 17", "18", "19", "20"]);
+    let refused = stage.try_follow(21).await.err().unwrap();
+    assert!(matches!(refused, SessionError::CursorOutOfRange { oldest_seq: 18, last_seq: 20 }), "{refused:?}");
+}
+
+/// A fork below what is kept has a past and no frame of it.
+#[tokio::test]
+async fn a_past_that_is_gone_whole_is_announced_once() {
+    let line = crate::wire::encode_event(&pinned(10, "x")).unwrap().len() as u64;
+    let stage = Stage::keeping(line, 10).await;
+    let child = crate::SessionId::from_uuid(uuid::Uuid::from_u128(7));
+    stage.store.fork(session_id(), 5, child).await.unwrap();
+    let clock = Arc::new(FrozenClock::at(now()));
+    let mut follower = Follower::new(child, stage.store.clone(), clock, stage.hub.clone(), 0).await.unwrap();
+    assert_eq!(short(&[follower.next().await.unwrap().unwrap()]), ["0: pruned 1 to 5"]);
+    assert!(follower.next().now_or_never().is_none());
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_ends_its_streams() {
+    let stage = Stage::new(1).await;
+    let mut follower = stage.follow(1).await;
+    let task = tokio::spawn(async move { follower.next().await });
+    tokio::task::yield_now().await;
+    stage.store.delete(session_id()).await.unwrap();
+    assert_eq!(task.await.unwrap().unwrap(), None);
+}
+
+/// Encoded once: every follower gets the very bytes that the store and the hub hold.
+#[tokio::test]
+async fn all_followers_share_the_same_bytes() {
+    let stage = Stage::new(1).await;
+    let mut followers = Vec::new();
+    for _ in 0..3 {
+        followers.push(stage.follow(0).await);
+    }
+    let mut places: Vec<Vec<(*const u8, usize)>> = vec![Vec::new(); 3];
+    let place = |line: &FollowedLine| (line.line.as_ptr(), line.line.len());
+    let mut take = |followers: &mut Vec<Follower>| {
+        for (places, follower) in places.iter_mut().zip(followers) {
+            places.extend(ready(follower).iter().map(place));
+        }
+    };
+    take(&mut followers);
+    stage.begin_step(1);
+    stage.hub.delta(1, false, "Hello".to_owned());
+    take(&mut followers);
+    stage.append(2);
+    take(&mut followers);
+    let stored = stage.store.read(session_id(), 0, 9).await.unwrap().unwrap().frames;
+    assert_eq!(places[0].len(), 3);
+    assert_eq!((places[0][0].0, places[0][2].0), (stored[0].line.as_ptr(), stored[1].line.as_ptr()));
+    assert!(places.iter().all(|of_one| *of_one == places[0]));
+}
+
+/// Events and deltas come while followers come and read: each has every durable event once, in order, and
+/// each delta between the events that it stands between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_has_a_gap_or_a_duplicate_while_it_happens() {
+    const EVENTS: Seq = 400;
+    let stage = Arc::new(Stage::new(1).await);
+    let mut readers = Vec::new();
+    let reader = |since: Seq| {
+        let stage = stage.clone();
+        tokio::spawn(async move {
+            let mut follower = stage.follow(since).await;
+            let mut last = since;
+            while last < EVENTS {
+                let line = follower.next().await.unwrap().unwrap();
+                match line.seq {
+                    Some(seq) => {
+                        assert_eq!(seq, last + 1);
+                        last = seq;
+                    }
+                    None => assert!(short(&[line])[0].starts_with(&format!("{last}: 0+"))),
+                }
+            }
+        })
+    };
+    for seq in 2..=EVENTS {
+        if seq % 50 == 2 {
+            readers.extend([reader(0), reader(seq - 1)]);
+        }
+        stage.begin_step(seq - 1);
+        stage.hub.delta(seq - 1, false, "x".to_owned());
+        stage.hub.end_step();
+        stage.append(seq);
+        tokio::task::yield_now().await;
+    }
+    for reader in readers {
+        reader.await.unwrap();
+    }
+}

@@ -1,0 +1,140 @@
+//! One line for people about each event, as a terminal shows it while a turn runs.
+//!
+//! Texts come from models, tools and users: a line is short and carries no control character, so that no text
+//! can move the cursor or forge another line.
+
+use super::{
+    event::{Decision, Event, LiveEvent, ToolOutcome, TurnTotals},
+    message::{Block, Body},
+};
+use crate::model::StopReason;
+
+/// Characters that a line may have.
+const LINE_CHARS_MAX: usize = 120;
+
+impl Event {
+    /// The event in one short line, without control characters.
+    #[must_use]
+    pub fn human_line(&self) -> String {
+        line(match self {
+            Self::SessionCreated(created) => format!("session created with {}", created.model),
+            Self::TurnQueued(queued) => format!("queued: {}", first_line(&queued.prompt)),
+            Self::TurnDequeued(dequeued) => format!("left the queue: {}", dequeued.reason),
+            Self::TurnStarted(started) => match (&started.prompt, started.continues) {
+                (Some(prompt), _) => format!("turn started with {}: {}", started.model, first_line(prompt)),
+                (None, Some(turn)) => format!("turn started with {}, going on with turn {turn}", started.model),
+                (None, None) => format!("turn started with {}, from the queue", started.model),
+            },
+            Self::AssistantMessage(answer) => {
+                let calls = answer.blocks.iter().filter(|block| matches!(block, Block::ToolCall(_))).count();
+                let calls = if calls == 0 { String::new() } else { format!(", {}", count(calls as u64, "call")) };
+                let usage = answer.usage;
+                format!(
+                    "step {} answered: {}{calls}, {} tokens in, {} out",
+                    answer.step,
+                    stop_reason(answer.stop_reason),
+                    usage.input_tokens,
+                    usage.output_tokens
+                )
+            }
+            Self::ToolStarted(started) => format!("{} runs", started.name),
+            Self::ToolFinished(finished) => {
+                let outcome = match finished.outcome {
+                    ToolOutcome::Succeeded => "succeeded",
+                    ToolOutcome::Failed => "failed",
+                    ToolOutcome::NotRun => "did not run",
+                    ToolOutcome::Unknown => "has an unknown outcome",
+                };
+                let (name, output) = (&finished.name, first_line(&finished.output));
+                format!("{name} {outcome} ({} ms): {output}", finished.duration_ms)
+            }
+            Self::ApprovalRequested(request) => format!("{} waits for approval: {}", request.name, request.call_id),
+            Self::ApprovalDecided(decided) => {
+                let decision = match decided.decision {
+                    Decision::Approve => "approved",
+                    Decision::Deny => "denied",
+                };
+                let reason = decided.reason.as_ref().map_or(String::new(), |reason| format!(": {}", first(reason)));
+                format!("{} {decision}{reason}", decided.call_id)
+            }
+            Self::ReminderSet(set) => format!("reminder {}: {}", set.kind, first(&set.text)),
+            Self::ReminderCleared(cleared) => format!("reminder {} cleared", cleared.kind),
+            Self::Pinned(pinned) => format!("pinned: {}", first(&pinned.text)),
+            Self::Unpinned(unpinned) => format!("pin {} removed", unpinned.pin),
+            Self::BudgetWarning(warning) => {
+                format!("budget nearly used up: {} of {} {}", warning.used, warning.limit, warning.budget.name())
+            }
+            Self::PartialText(partial) => format!("answer cut off: {}", first_line(&partial.text)),
+            Self::TurnCompleted(completed) => {
+                format!("turn completed: {}, {}", stop_reason(completed.stop_reason), totals(&completed.totals))
+            }
+            Self::TurnFailed(failed) => format!("turn failed: {}: {}", failed.error.code, first(&failed.error.message)),
+            Self::TurnInterrupted(interrupted) => format!("turn interrupted: {}", interrupted.reason),
+            Self::Unknown(unknown) => format!("event of an unknown kind: {}", unknown.type_name),
+        })
+    }
+}
+
+impl LiveEvent {
+    /// The event in one short line, without control characters.
+    #[must_use]
+    pub fn human_line(&self) -> String {
+        line(match self {
+            Self::TextDelta(delta) => format!("says: {}", first(&delta.text)),
+            Self::ReasoningDelta(delta) => format!("thinks: {}", first(&delta.text)),
+            Self::ToolProgress(progress) => format!("{}: {}", progress.call_id, first(&progress.text)),
+            Self::Retrying(retrying) => {
+                let (attempt, wait_ms, error) = (retrying.attempt, retrying.wait_ms, &retrying.error);
+                format!("call {attempt} failed, the next in {wait_ms} ms: {}: {}", error.code, first(&error.message))
+            }
+            Self::Pruned(pruned) => format!("events {} to {} are gone", pruned.from, pruned.to),
+        })
+    }
+}
+
+const fn stop_reason(reason: StopReason) -> &'static str {
+    match reason {
+        StopReason::EndTurn => "end_turn",
+        StopReason::ToolUse => "tool_use",
+        StopReason::MaxTokens => "max_tokens",
+        StopReason::Refusal => "refusal",
+    }
+}
+
+fn totals(totals: &TurnTotals) -> String {
+    let (steps, calls) = (count(u64::from(totals.steps), "step"), count(u64::from(totals.tool_calls), "tool call"));
+    let usage = totals.usage;
+    format!("{steps}, {calls}, {} tokens in, {} out", usage.input_tokens, usage.output_tokens)
+}
+
+fn count(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+fn first_line(body: &Body) -> &str {
+    first(match body {
+        Body::Inline(text) => text,
+        Body::Blob(blob) => &blob.head,
+    })
+}
+
+/// The first line that says something.
+fn first(text: &str) -> &str {
+    text.trim().lines().next().unwrap_or_default()
+}
+
+/// Cuts a line to its length and puts blanks for what a terminal would obey.
+fn line(text: String) -> String {
+    let mut shown: String = text.chars().take(LINE_CHARS_MAX).map(|c| if obeyed(c) { ' ' } else { c }).collect();
+    if text.chars().nth(LINE_CHARS_MAX).is_some() {
+        shown.pop();
+        shown.push('…');
+    }
+    shown
+}
+
+/// Control characters, line and paragraph separators, and marks that turn the direction of text.
+fn obeyed(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}

@@ -1,0 +1,302 @@
+//! `Session::apply`: whatever legal life a session has, its state is what a naive reading of its records says.
+
+use meerkat_errors::ErrorCode;
+use proptest::{collection::vec, prelude::*};
+
+use super::{
+    created, pinned, record,
+    walk::{DAY_MS, KEYS, Walk},
+};
+use crate::{
+    Session,
+    clock::{SeededIds, Timestamp},
+    ids::{Seq, TurnNumber},
+    model::StopReason,
+    options::{Budget, Budgets, Policy},
+    session::{
+        event::{
+            BudgetWarning, Event, Key, PartialText, Record, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted,
+            TurnInterrupted, TurnQueued, TurnStarted, TurnTotals,
+        },
+        message::{Body, Message, ToolResult},
+    },
+    wire::{decode_event, encode_event},
+};
+
+fn fold(records: &[Record]) -> Session {
+    let mut session = Session::begin(&records[0]).unwrap();
+    records[1..].iter().for_each(|record| session.apply(record).unwrap());
+    session
+}
+
+/// What was said, read from the records without `Session`.
+#[derive(Default)]
+struct Naive {
+    entries: Vec<(Seq, TurnNumber, Message)>,
+    /// Bytes of each entry.
+    sizes: Vec<u64>,
+    count: u64,
+}
+
+impl Naive {
+    fn read(records: &[Record]) -> Self {
+        let mut naive = Self::default();
+        for (at, record) in records.iter().enumerate() {
+            match &record.event {
+                Event::TurnStarted(started) => {
+                    let queued = started.queued.map(|seq| &records[usize::try_from(seq).unwrap() - 1].event);
+                    let prompt = match queued {
+                        Some(Event::TurnQueued(queued)) => Some(queued.prompt.clone()),
+                        _ => started.prompt.clone(),
+                    };
+                    naive.say(record, prompt.map(|content| Message::User { content }));
+                }
+                Event::AssistantMessage(answer) => {
+                    let (model, blocks) = (answer.model.clone(), answer.blocks.clone());
+                    naive.say(record, Some(Message::BlockAssistant { model, blocks }));
+                }
+                Event::ToolFinished(_) => naive.say(record, results(&naive.entries, &records[..=at])),
+                Event::TurnFailed(failed) if failed.error.code == ErrorCode::ContextOverflow => {
+                    naive.entries.retain(|(_, turn, _)| Some(*turn) != record.turn);
+                }
+                _ => {}
+            }
+        }
+        naive.sizes = naive.entries.iter().map(|(_, _, message)| size(message)).collect();
+        naive
+    }
+
+    fn say(&mut self, record: &Record, message: Option<Message>) {
+        let Some(message) = message else { return };
+        self.entries.push((record.seq, record.turn.unwrap(), message));
+        self.count += 1;
+    }
+
+    fn bytes_from(&self, start: usize) -> u64 {
+        self.sizes[start..].iter().sum()
+    }
+
+    fn start_within(&self, bytes: u64) -> usize {
+        let begins = |&at: &usize| at == 0 || self.entries[at - 1].1 != self.entries[at].1;
+        let starts: Vec<usize> = (0..self.entries.len()).filter(begins).collect();
+        let fitting = starts.iter().find(|&&start| self.bytes_from(start) <= bytes);
+        fitting.or(starts.last()).copied().unwrap_or(0)
+    }
+}
+
+/// A prompt that stands in a blob goes to the model whole.
+fn size(message: &Message) -> u64 {
+    let whole = match message {
+        Message::User { content: Body::Blob(blob) } => blob.bytes,
+        _ => 0,
+    };
+    serde_json::to_vec(message).unwrap().len() as u64 + whole
+}
+
+/// The results of the last answer in call order, once the last of them is there.
+fn results(entries: &[(Seq, TurnNumber, Message)], records: &[Record]) -> Option<Message> {
+    let result = |call_id: &String| {
+        records.iter().find_map(|record| match &record.event {
+            Event::ToolFinished(finished) if finished.call_id == *call_id => Some(ToolResult {
+                call_id: call_id.clone(),
+                name: finished.name.clone(),
+                is_error: finished.outcome != ToolOutcome::Succeeded,
+                content: finished.output.clone(),
+            }),
+            _ => None,
+        })
+    };
+    let calls = entries.last().unwrap().2.tool_calls();
+    calls.map(|call| result(&call.call_id)).collect::<Option<_>>().map(|results| Message::ToolResults { results })
+}
+
+/// Every call has its one result right behind it; of a turn that runs, the last answer may still wait.
+fn assert_paired(messages: &[Message], is_open: bool) {
+    for (at, message) in messages.iter().enumerate() {
+        let calls: Vec<&String> = message.tool_calls().map(|call| &call.call_id).collect();
+        match messages.get(at + 1) {
+            Some(Message::ToolResults { results }) => {
+                assert_eq!(results.iter().map(|result| &result.call_id).collect::<Vec<_>>(), calls);
+            }
+            Some(_) => assert!(calls.is_empty()),
+            None => assert!(calls.is_empty() || is_open),
+        }
+        if let Message::ToolResults { results } = message {
+            assert!(!results.is_empty() && messages[at - 1].tool_calls().count() == results.len());
+        }
+    }
+}
+
+/// What each key stands for at `now`, read from the records.
+fn assert_keys(session: &Session, records: &[Record], now: i64) {
+    for name in KEYS {
+        let use_of = |record: &&Record| match &record.event {
+            Event::TurnQueued(TurnQueued { key, .. }) | Event::TurnStarted(TurnStarted { key, .. }) => {
+                key.as_ref().is_some_and(|key| key.key == name)
+            }
+            _ => false,
+        };
+        let used = records.iter().rfind(use_of).filter(|used| now - used.time.as_millis() < DAY_MS);
+        let known = session.key(name, Timestamp::from_millis(now));
+        assert_eq!(known.map(|known| (Some(known.turn), known.seq)), used.map(|used| (used.turn, used.seq)), "{name}");
+        let (Some(known), Some(used)) = (known, used) else { continue };
+        let of_turn = |record: &&Record| record.turn == used.turn;
+        let is_end = |record: &&Record| {
+            matches!(record.event, Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_))
+        };
+        let end = records.iter().filter(of_turn).find(is_end).map(|record| record.seq);
+        assert_eq!(known.end.as_ref().map(|end| end.seq), end);
+        let is_dequeued = records.iter().filter(of_turn).any(|record| matches!(record.event, Event::TurnDequeued(_)));
+        assert_eq!(known.is_dequeued, is_dequeued);
+    }
+}
+
+fn tool_finished(call_id: &str) -> Event {
+    let (call_id, name) = (call_id.to_owned(), "tool".to_owned());
+    let (outcome, output) = (ToolOutcome::Succeeded, "again".into());
+    Event::ToolFinished(ToolFinished { call_id, name, outcome, output, error: None, duration_ms: 0 })
+}
+
+/// Events that the running turn alone may have.
+fn of_an_open_turn() -> Vec<Event> {
+    let totals = TurnTotals::default();
+    vec![
+        Event::TurnCompleted(TurnCompleted { stop_reason: StopReason::EndTurn, totals: totals.clone() }),
+        Event::TurnInterrupted(TurnInterrupted { reason: "requested".to_owned(), totals }),
+        Event::PartialText(PartialText { step: 0, text: "x".into() }),
+        Event::BudgetWarning(BudgetWarning { budget: Budget::Tokens, used: 1, limit: 1 }),
+        tool_finished("t0s0c0"),
+    ]
+}
+
+fn started(turn: TurnNumber, key: Option<Key>) -> (Option<TurnNumber>, Event) {
+    let (prompt, model, budgets) = (Some("go".into()), "scripted".to_owned(), Budgets::default());
+    (Some(turn), Event::TurnStarted(TurnStarted { prompt, model, budgets, queued: None, continues: None, key }))
+}
+
+/// Records that cannot follow: each is refused and changes nothing.
+fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
+    let last = session.last_seq();
+    let mut illegal = vec![pinned(last, "x"), pinned(last + 2, "x"), pinned(0, "x"), record(last + 1, None, created())];
+    let mut add = |turn, event| illegal.push(record(last + 1, turn, event));
+    let open = walk.open.as_ref().map(|open| open.turn);
+    let finished = walk.records.iter().filter_map(|record| match &record.event {
+        Event::ToolFinished(finished) => Some(finished.call_id.clone()),
+        _ => None,
+    });
+    for call_id in finished.chain(["unheard of".to_owned()]) {
+        add(open, tool_finished(&call_id));
+        add(
+            open,
+            Event::ToolStarted(ToolStarted { call_id, name: "tool".to_owned(), effect: crate::tool::Effect::Once }),
+        );
+    }
+    for event in of_an_open_turn() {
+        add(None, event.clone());
+        add(Some(open.map_or(0, |turn| turn + 1)), event);
+    }
+    if open.is_some() {
+        let (turn, event) = started(session.next_turn(), None);
+        add(turn, event);
+    }
+    let before = session.clone();
+    for record in illegal {
+        let refused = session.apply(&record).expect_err("an illegal record is refused");
+        assert_eq!(refused.seq, record.seq);
+        assert!(*session == before, "{record:?} was refused and changed the session");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn a_session_is_what_its_records_say(choices in vec(any::<u16>(), 0..60)) {
+        let walk = Walk::new(&choices);
+        let mut session = Session::begin(&walk.records[0]).unwrap();
+        for record in &walk.records[1..] {
+            let before = session.message_count();
+            session.apply(record).unwrap();
+            prop_assert!(session.message_count() >= before);
+            prop_assert_eq!(session.last_seq(), record.seq);
+            prop_assert_eq!(session.updated_at(), record.time);
+        }
+
+        let naive = Naive::read(&walk.records);
+        prop_assert_eq!(session.message_count(), naive.count);
+        let entries = session.context().entries().iter();
+        let entries: Vec<_> = entries.map(|entry| (entry.seq, entry.turn, Message::clone(&entry.message))).collect();
+        prop_assert_eq!(&entries, &naive.entries);
+        for start in 0..=entries.len() {
+            let bytes = naive.bytes_from(start);
+            prop_assert_eq!(session.context().bytes_from(start), bytes);
+            for limit in [bytes.saturating_sub(1), bytes, bytes + 1] {
+                prop_assert_eq!(session.context().start_within(limit), naive.start_within(limit));
+            }
+        }
+        assert_paired(&session.messages(), walk.open.is_some());
+
+        prop_assert_eq!(session.open_turn().map(|open| open.turn), walk.open.as_ref().map(|open| open.turn));
+        let queue: Vec<_> = session.queue().iter().map(|queued| (queued.turn, queued.seq)).collect();
+        prop_assert_eq!(queue, walk.queue.clone());
+        prop_assert_eq!(session.pins().iter().map(|pin| pin.seq).collect::<Vec<_>>(), walk.pins.clone());
+        let reminders: Vec<_> = session.reminders().iter().map(|reminder| reminder.kind.clone()).collect();
+        prop_assert_eq!(reminders, walk.reminders.clone());
+        let now = walk.records.last().unwrap().time.as_millis();
+        for later in [0, 1, 7 * 3_600_000, DAY_MS - 1, DAY_MS] {
+            assert_keys(&session, &walk.records, now + later);
+        }
+
+        let line = |record: &Record| String::from_utf8(encode_event(record).unwrap().to_vec()).unwrap();
+        let replayed: Vec<Record> = walk.records.iter().map(|record| decode_event(&line(record)).unwrap()).collect();
+        prop_assert!(fold(&replayed) == session, "a replay makes another session");
+        assert_illegal_are_refused(&mut session, &walk);
+    }
+}
+
+#[test]
+fn a_session_begins_with_its_creation() {
+    assert!(Session::begin(&pinned(1, "x")).is_err());
+    assert!(Session::begin(&record(2, None, created())).is_err());
+    assert_eq!(Session::begin(&record(1, None, created())).unwrap().last_seq(), 1);
+}
+
+/// A record some hours after the first one.
+fn at(hours: i64, record: Record) -> Record {
+    Record { time: Timestamp::from_millis(SeededIds::wall_time().as_millis() + hours * 3_600_000), ..record }
+}
+
+fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Record {
+    let key = Some(Key { key: key.to_owned(), request: "r".to_owned() });
+    let (prompt, model, budgets, policy) = ("go".into(), None, Budgets::default(), Policy::Queue);
+    at(hours, record(seq, Some(turn), Event::TurnQueued(TurnQueued { prompt, model, budgets, policy, key })))
+}
+
+/// A turn waits for longer than its key is kept, and the key is used anew meanwhile.
+#[test]
+fn a_key_used_anew_stands_for_its_new_turn() {
+    let mut session = fold(&[at(0, record(1, None, created())), queued(0, 2, 0, "k"), queued(25, 3, 1, "k")]);
+    let (prompt, queued, model, budgets) = (None, Some(2), "scripted".to_owned(), Budgets::default());
+    let started = TurnStarted { prompt, model, budgets, queued, continues: None, key: None };
+    session.apply(&at(26, record(4, Some(0), Event::TurnStarted(started)))).unwrap();
+    session.apply(&at(27, record(5, Some(0), of_an_open_turn().remove(0)))).unwrap();
+    let known = session.key("k", at(48, pinned(0, "")).time).expect("the key is 23 hours old");
+    assert_eq!((known.turn, known.end.is_none()), (1, true));
+    assert!(session.key("k", at(49, pinned(0, "")).time).is_none());
+}
+
+/// The clock was two days ahead once, so the old use of a key is forgotten after its new one.
+#[test]
+fn an_old_use_that_is_forgotten_late_takes_no_new_one_with_it() {
+    let ahead = queued(48, 2, 0, "other");
+    let session = fold(&[
+        at(0, record(1, None, created())),
+        ahead,
+        queued(0, 3, 1, "k"),
+        queued(60, 4, 2, "k"),
+        queued(72, 5, 3, "last"),
+    ]);
+    let now = at(72, pinned(0, "")).time;
+    assert_eq!(session.key("k", now).map(|known| known.turn), Some(2));
+    assert!(session.key("other", now).is_none());
+}

@@ -1,0 +1,163 @@
+//! One sample of each kind, every field of it filled with what the caller gives.
+
+use meerkat_errors::{ErrorBody, ErrorCode};
+use proptest::{collection::vec, prelude::*};
+
+use super::json::{compact, tokens};
+use crate::{
+    model::{StopReason, Usage},
+    options::{Budget, Budgets, Policy},
+    session::{
+        event::{
+            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, Decision, Event, EventKind, Key,
+            LiveEvent, PartialText, Pinned, Pruned, ReasoningDelta, ReminderCleared, ReminderSet, Retrying,
+            SessionCreated, TextDelta, ToolFinished, ToolOutcome, ToolProgress, ToolStarted, TurnCompleted,
+            TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
+        },
+        message::{BlobRef, Block, Body, RawJson, ToolCall},
+        reminder::SystemReminderType,
+    },
+    tool::Effect,
+};
+
+/// What the fields of a sample hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Filling {
+    pub(crate) text: String,
+    pub(crate) body: Body,
+    pub(crate) json: RawJson,
+    pub(crate) number: u64,
+    /// Whether what can be absent is there.
+    pub(crate) is_full: bool,
+}
+
+/// Any text, control characters included; any body; any JSON; any number.
+pub(crate) fn filling() -> impl Strategy<Value = Filling> {
+    let text = || vec(any::<char>(), 0..24).prop_map(String::from_iter);
+    let blob = (text(), any::<u64>(), text(), text())
+        .prop_map(|(blob, bytes, head, tail)| Body::Blob(BlobRef { blob, bytes, head, tail }));
+    let body = prop_oneof![text().prop_map(Body::Inline), blob];
+    let json = tokens().prop_map(|tokens| RawJson::parse(&compact(&tokens)).unwrap());
+    (text(), body, json, any::<u64>(), any::<bool>()).prop_map(|(text, body, json, number, is_full)| Filling {
+        text,
+        body,
+        json,
+        number,
+        is_full,
+    })
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Sample {
+    Durable(Event),
+    Live(LiveEvent),
+}
+
+impl Sample {
+    pub(crate) fn human_line(&self) -> String {
+        match self {
+            Self::Durable(event) => event.human_line(),
+            Self::Live(event) => event.human_line(),
+        }
+    }
+}
+
+pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
+    let Filling { text, body, json, number, is_full } = with.clone();
+    let small = u32::try_from(number % 1000).unwrap();
+    let when_full = |text: &String| is_full.then(|| text.clone());
+    let budgets = Budgets { tokens: is_full.then_some(number), steps: Some(number), ..Budgets::default() };
+    let key = is_full.then(|| Key { key: text.clone(), request: text.clone() });
+    let usage = Usage { input_tokens: number, output_tokens: 0, cached_tokens: number };
+    let totals = TurnTotals { steps: small, tool_calls: small, compactions: 0, usage };
+    let error = ErrorBody::with_message(ErrorCode::ToolFailed, text.clone()).detail("what", text.clone());
+    Sample::Durable(match kind {
+        EventKind::SessionCreated => Event::SessionCreated(SessionCreated {
+            model: text.clone(),
+            system_prompt: is_full.then_some(body),
+            labels: [(text.clone(), text.clone())].into(),
+            tools: is_full.then(|| vec![text]),
+            budgets,
+            key,
+        }),
+        EventKind::TurnQueued => Event::TurnQueued(TurnQueued {
+            prompt: body,
+            model: when_full(&text),
+            budgets,
+            policy: Policy::Interrupt,
+            key,
+        }),
+        EventKind::TurnDequeued => Event::TurnDequeued(TurnDequeued { reason: text }),
+        EventKind::TurnStarted => Event::TurnStarted(TurnStarted {
+            prompt: is_full.then_some(body),
+            model: text,
+            budgets,
+            queued: is_full.then_some(number),
+            continues: is_full.then_some(small),
+            key,
+        }),
+        EventKind::AssistantMessage => Event::AssistantMessage(AssistantMessage {
+            step: small,
+            model: text.clone(),
+            blocks: vec![
+                Block::Text { text: body.clone() },
+                Block::Reasoning { text: body, opaque: is_full.then(|| json.clone()), vendor: text.clone() },
+                Block::ToolCall(ToolCall {
+                    call_id: text.clone(),
+                    name: text,
+                    arguments: json.clone(),
+                    opaque: is_full.then_some(json),
+                }),
+            ],
+            stop_reason: StopReason::MaxTokens,
+            usage,
+        }),
+        EventKind::ToolStarted => {
+            Event::ToolStarted(ToolStarted { call_id: text.clone(), name: text, effect: Effect::Once })
+        }
+        EventKind::ToolFinished => Event::ToolFinished(ToolFinished {
+            call_id: text.clone(),
+            name: text,
+            outcome: ToolOutcome::Unknown,
+            output: body,
+            error: is_full.then_some(error),
+            duration_ms: number,
+        }),
+        EventKind::ApprovalRequested => {
+            Event::ApprovalRequested(ApprovalRequested { call_id: text.clone(), name: text })
+        }
+        EventKind::ApprovalDecided => Event::ApprovalDecided(ApprovalDecided {
+            reason: when_full(&text),
+            call_id: text,
+            decision: Decision::Approve,
+        }),
+        EventKind::ReminderSet => Event::ReminderSet(ReminderSet { kind: SystemReminderType::GitStatus, text }),
+        EventKind::ReminderCleared => {
+            Event::ReminderCleared(ReminderCleared { kind: SystemReminderType::Custom(format!("n.{number}")) })
+        }
+        EventKind::Pinned => Event::Pinned(Pinned { text }),
+        EventKind::Unpinned => Event::Unpinned(Unpinned { pin: number }),
+        EventKind::BudgetWarning => {
+            Event::BudgetWarning(BudgetWarning { budget: Budget::WallMs, used: number, limit: number })
+        }
+        EventKind::PartialText => Event::PartialText(PartialText { step: small, text: body }),
+        EventKind::TurnCompleted => Event::TurnCompleted(TurnCompleted { stop_reason: StopReason::Refusal, totals }),
+        EventKind::TurnFailed => Event::TurnFailed(TurnFailed { error, totals }),
+        EventKind::TurnInterrupted => Event::TurnInterrupted(TurnInterrupted { reason: text, totals }),
+        EventKind::TextDelta => {
+            return Sample::Live(LiveEvent::TextDelta(TextDelta { step: small, block: 0, offset: number, text }));
+        }
+        EventKind::ReasoningDelta => {
+            let delta = ReasoningDelta { step: small, block: 0, offset: number, text };
+            return Sample::Live(LiveEvent::ReasoningDelta(delta));
+        }
+        EventKind::ToolProgress => {
+            return Sample::Live(LiveEvent::ToolProgress(ToolProgress { call_id: text.clone(), text }));
+        }
+        EventKind::Retrying => {
+            let retrying = Retrying { step: small, attempt: small, wait_ms: number, error };
+            return Sample::Live(LiveEvent::Retrying(retrying));
+        }
+        EventKind::Pruned => return Sample::Live(LiveEvent::Pruned(Pruned { from: number, to: number })),
+    })
+}

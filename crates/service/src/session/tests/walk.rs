@@ -1,0 +1,243 @@
+//! Walks through the life of a session and records it. It knows what may follow what, and nothing of `Session`.
+
+use std::collections::HashMap;
+
+use meerkat_errors::{ErrorBody, ErrorCode};
+
+use super::{created, session_id};
+use crate::{
+    clock::{SeededIds, Timestamp},
+    ids::{Seq, TurnNumber},
+    model::{StopReason, Usage},
+    options::{Budget, Budgets, Policy},
+    session::{
+        event::{
+            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, Decision, Event, Key, PartialText,
+            Pinned, Record, ReminderCleared, ReminderSet, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted,
+            TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
+        },
+        message::{BlobRef, Block, Body, RawJson, ToolCall},
+        reminder::SystemReminderType,
+    },
+    tool::Effect,
+};
+
+/// How long a key is kept: 24 hours.
+pub(super) const DAY_MS: i64 = 86_400_000;
+pub(super) const KEYS: [&str; 3] = ["a", "b", "c"];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Stage {
+    Proposed,
+    Waiting,
+    Decided(Decision),
+    Started,
+    Finished,
+}
+
+pub(super) struct OpenWalk {
+    pub(super) turn: TurnNumber,
+    step: u32,
+    calls: Vec<(String, Stage)>,
+    is_answered: bool,
+}
+
+/// A life so far, and where it stands.
+pub(super) struct Walk {
+    pub(super) records: Vec<Record>,
+    pub(super) open: Option<OpenWalk>,
+    /// Turns that wait with the seqs that queued them, the next one first.
+    pub(super) queue: Vec<(TurnNumber, Seq)>,
+    pub(super) pins: Vec<Seq>,
+    pub(super) reminders: Vec<SystemReminderType>,
+    next_turn: TurnNumber,
+    now: i64,
+    key_used: HashMap<&'static str, i64>,
+}
+
+impl Walk {
+    pub(super) fn new(choices: &[u16]) -> Self {
+        let mut walk = Self {
+            records: Vec::new(),
+            open: None,
+            queue: Vec::new(),
+            pins: Vec::new(),
+            reminders: Vec::new(),
+            next_turn: 0,
+            now: SeededIds::wall_time().as_millis(),
+            key_used: HashMap::new(),
+        };
+        walk.record(None, created());
+        for &choice in choices {
+            walk.step(choice % 16, usize::from(choice / 16));
+        }
+        walk
+    }
+
+    fn record(&mut self, turn: Option<TurnNumber>, event: Event) -> Seq {
+        let seq = self.records.len() as Seq + 1;
+        let time = Timestamp::from_millis(self.now);
+        self.records.push(Record { session_id: session_id(), seq, turn, time, event });
+        seq
+    }
+
+    fn step(&mut self, what: u16, detail: usize) {
+        self.now += if detail % 5 == 4 { 7 * 3_600_000 } else { 1000 };
+        let kinds = [SystemReminderType::ClaudeMd, SystemReminderType::Custom("style".to_owned())];
+        match what {
+            0 => {
+                let kind = kinds[detail % 2].clone();
+                self.reminders.retain(|known| *known != kind);
+                self.reminders.push(kind.clone());
+                self.record(None, Event::ReminderSet(ReminderSet { kind, text: format!("<{detail}>") }));
+            }
+            1 if !self.reminders.is_empty() => {
+                let kind = self.reminders.remove(detail % self.reminders.len());
+                self.record(None, Event::ReminderCleared(ReminderCleared { kind }));
+            }
+            2 => {
+                let seq = self.record(None, Event::Pinned(Pinned { text: format!("fact {detail}") }));
+                self.pins.push(seq);
+            }
+            3 if !self.pins.is_empty() => {
+                let pin = self.pins.remove(detail % self.pins.len());
+                self.record(None, Event::Unpinned(Unpinned { pin }));
+            }
+            4 | 5 => self.queue_turn(detail),
+            6 if !self.queue.is_empty() => {
+                let (turn, _) = self.queue.remove(detail % self.queue.len());
+                self.record(Some(turn), Event::TurnDequeued(TurnDequeued { reason: "cancelled".to_owned() }));
+            }
+            _ => self.go_on(detail),
+        }
+    }
+
+    fn queue_turn(&mut self, detail: usize) {
+        let turn = self.take_number();
+        let policy = [Policy::Queue, Policy::Interrupt, Policy::Reject][detail % 3];
+        let key = self.key(detail);
+        let queued = TurnQueued { prompt: body(detail), model: None, budgets: Budgets::default(), policy, key };
+        let seq = self.record(Some(turn), Event::TurnQueued(queued));
+        let at = if policy == Policy::Interrupt { 0 } else { self.queue.len() };
+        self.queue.insert(at, (turn, seq));
+    }
+
+    /// The turn that runs comes one event further; where none runs, one starts.
+    fn go_on(&mut self, detail: usize) {
+        let Some(open) = &mut self.open else { return self.start(detail) };
+        let turn = open.turn;
+        let unfinished: Vec<usize> = (0..open.calls.len()).filter(|&at| open.calls[at].1 != Stage::Finished).collect();
+        if !unfinished.is_empty() {
+            let (call_id, stage) = &mut open.calls[unfinished[detail % unfinished.len()]];
+            let (next, event) = call_event(call_id, *stage, detail);
+            *stage = next;
+            self.record(Some(turn), event);
+            return;
+        }
+        let totals = TurnTotals { steps: open.step, ..TurnTotals::default() };
+        let is_done = open.is_answered && open.calls.is_empty();
+        let event = match detail % 12 {
+            _ if is_done => Event::TurnCompleted(TurnCompleted { stop_reason: StopReason::EndTurn, totals }),
+            0 => Event::TurnInterrupted(TurnInterrupted { reason: "requested".to_owned(), totals }),
+            1 | 2 => {
+                let code = [ErrorCode::ContextOverflow, ErrorCode::ModelTimeout][detail % 2];
+                Event::TurnFailed(TurnFailed { error: ErrorBody::new(code), totals })
+            }
+            3 => Event::PartialText(PartialText { step: open.step, text: body(detail) }),
+            4 => Event::BudgetWarning(BudgetWarning { budget: Budget::Steps, used: 8, limit: 10 }),
+            _ => {
+                let ids = (0..detail % 4).map(|n| format!("t{turn}s{}c{n}", open.step));
+                open.calls = ids.map(|call_id| (call_id, Stage::Proposed)).collect();
+                open.is_answered = true;
+                let event = answer(open, detail);
+                open.step += 1;
+                event
+            }
+        };
+        if matches!(event, Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_)) {
+            self.open = None;
+        }
+        self.record(Some(turn), event);
+    }
+
+    fn start(&mut self, detail: usize) {
+        let budgets = Budgets::default();
+        let (turn, started) = if self.queue.is_empty() {
+            let turn = self.take_number();
+            let continues = (turn > 0 && detail.is_multiple_of(8)).then(|| turn - 1);
+            let prompt = continues.is_none().then(|| body(detail));
+            let key = self.key(detail);
+            (turn, TurnStarted { prompt, model: "scripted".to_owned(), budgets, queued: None, continues, key })
+        } else {
+            let (turn, seq) = self.queue.remove(0);
+            let (prompt, queued, continues, key) = (None, Some(seq), None, None);
+            (turn, TurnStarted { prompt, model: "other".to_owned(), budgets, queued, continues, key })
+        };
+        self.record(Some(turn), Event::TurnStarted(started));
+        self.open = Some(OpenWalk { turn, step: 0, calls: Vec::new(), is_answered: false });
+    }
+
+    fn take_number(&mut self) -> TurnNumber {
+        self.next_turn += 1;
+        self.next_turn - 1
+    }
+
+    /// A key that stands for no turn at this moment.
+    fn key(&mut self, detail: usize) -> Option<Key> {
+        let key = *KEYS.get(detail % 4)?;
+        let is_free = self.key_used.get(key).is_none_or(|used| self.now - used >= DAY_MS);
+        is_free.then(|| {
+            self.key_used.insert(key, self.now);
+            Key { key: key.to_owned(), request: format!("request {detail}") }
+        })
+    }
+}
+
+fn body(detail: usize) -> Body {
+    let text = "é\"\n".repeat(detail % 20);
+    if detail % 9 == 8 {
+        return Body::Blob(BlobRef { blob: "b10b".to_owned(), bytes: 5000, head: text.clone(), tail: text });
+    }
+    Body::Inline(text)
+}
+
+fn answer(open: &OpenWalk, detail: usize) -> Event {
+    let arguments = RawJson::parse(["{}", r#"{"n":1e2}"#, r#""not an object""#][detail % 3]).unwrap();
+    let call = |(call_id, _): &(String, Stage)| {
+        let (call_id, name, arguments) = (call_id.clone(), "tool".to_owned(), arguments.clone());
+        Block::ToolCall(ToolCall { call_id, name, arguments, opaque: None })
+    };
+    let blocks = std::iter::once(Block::Text { text: body(detail) }).chain(open.calls.iter().map(call)).collect();
+    let usage = Usage { input_tokens: 10, output_tokens: 2, cached_tokens: 1 };
+    let stop_reason = if open.calls.is_empty() { StopReason::EndTurn } else { StopReason::ToolUse };
+    Event::AssistantMessage(AssistantMessage {
+        step: open.step,
+        model: "scripted".to_owned(),
+        blocks,
+        stop_reason,
+        usage,
+    })
+}
+
+/// What happens next to a call.
+fn call_event(call_id: &str, stage: Stage, detail: usize) -> (Stage, Event) {
+    let (call_id, name) = (call_id.to_owned(), "tool".to_owned());
+    let decision = [Decision::Approve, Decision::Deny][detail % 2];
+    match (stage, detail % 3) {
+        (Stage::Proposed, 0) => (Stage::Waiting, Event::ApprovalRequested(ApprovalRequested { call_id, name })),
+        (Stage::Waiting, 0 | 1) => {
+            let decided = ApprovalDecided { call_id, decision, reason: None };
+            (Stage::Decided(decision), Event::ApprovalDecided(decided))
+        }
+        (Stage::Proposed, 1) | (Stage::Decided(Decision::Approve), _) => {
+            (Stage::Started, Event::ToolStarted(ToolStarted { call_id, name, effect: Effect::Once }))
+        }
+        _ => {
+            let outcome = [ToolOutcome::Succeeded, ToolOutcome::Failed, ToolOutcome::Unknown][detail % 3];
+            let outcome = if stage == Stage::Started { outcome } else { ToolOutcome::NotRun };
+            let output = body(detail);
+            let finished = ToolFinished { call_id, name, outcome, output, error: None, duration_ms: 0 };
+            (Stage::Finished, Event::ToolFinished(finished))
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The stores in memory keep what the seams promise.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::session::tests::{created, pinned, record, session_id};
+
+const CHILD: SessionId = SessionId::from_uuid(uuid::Uuid::from_u128(7));
+
+/// A store that keeps `bytes` of each session, and what it counts.
+fn store(bytes: u64) -> (MemoryEventStore, Arc<MemoryUse>) {
+    let held = Arc::<MemoryUse>::default();
+    (MemoryEventStore::new(bytes, held.clone()), held)
+}
+
+/// Appends `count` events; answers with the lease that did.
+async fn filled(store: &MemoryEventStore, count: u64) -> Lease {
+    let lease = store.lease(session_id()).await.unwrap();
+    for seq in lease.tail + 1..=lease.tail + count {
+        let ticket = store.stage(&lease, &[pinned(seq, "0123456789")]).unwrap();
+        assert_eq!(ticket.durable().await, Ok(seq));
+    }
+    lease
+}
+
+async fn read(store: &MemoryEventStore, after: Seq, limit: usize) -> (Vec<Seq>, Option<(Seq, Seq)>) {
+    let page = store.read(session_id(), after, limit).await.unwrap().unwrap();
+    (page.frames.iter().map(|frame| frame.seq).collect(), page.pruned)
+}
+
+/// What the frames of a session weigh.
+async fn weight(store: &MemoryEventStore, session_id: SessionId) -> u64 {
+    let page = store.read(session_id, 0, usize::MAX).await.unwrap().unwrap();
+    page.frames.iter().map(|frame| frame.line.len() as u64).sum()
+}
+
+#[tokio::test]
+async fn only_the_newest_lease_may_append() {
+    let (store, _) = store(u64::MAX);
+    let old = filled(&store, 2).await;
+    let new = store.lease(session_id()).await.unwrap();
+    assert_eq!((old.tail, new.tail, new.epoch > old.epoch), (0, 2, true));
+    assert_eq!(store.stage(&old, &[pinned(3, "x")]).unwrap_err(), StoreError::Fenced);
+    assert_eq!(store.stage(&new, &[pinned(3, "x")]).unwrap().durable().await, Ok(3));
+}
+
+#[tokio::test]
+async fn a_batch_that_does_not_follow_is_refused_whole() {
+    let (store, held) = store(u64::MAX);
+    let lease = filled(&store, 2).await;
+    let before = held.bytes();
+    for seqs in [&[2][..], &[4], &[0], &[3, 5], &[3, 3], &[4, 3]] {
+        let batch: Vec<_> = seqs.iter().map(|&seq| pinned(seq, "x")).collect();
+        assert_eq!(store.stage(&lease, &batch).unwrap_err(), StoreError::Fenced, "{seqs:?}");
+    }
+    assert_eq!((read(&store, 0, 9).await, held.bytes()), ((vec![1, 2], None), before));
+    let batch = [pinned(3, "x"), pinned(4, "x"), pinned(5, "x")];
+    assert_eq!(store.stage(&lease, &batch).unwrap().durable().await, Ok(5));
+}
+
+#[tokio::test]
+async fn frames_are_the_encoded_events_in_order() {
+    let (store, _) = store(u64::MAX);
+    let lease = store.lease(session_id()).await.unwrap();
+    let records = [record(1, None, created()), pinned(2, "é"), pinned(3, "x")];
+    drop(store.stage(&lease, &records).unwrap());
+    let page = store.read(session_id(), 1, 1).await.unwrap().unwrap();
+    assert_eq!(page.frames, [Frame { seq: 2, line: crate::wire::encode_event(&records[1]).unwrap() }]);
+    for (after, limit, seqs) in
+        [(0, 9, vec![1, 2, 3]), (1, 9, vec![2, 3]), (3, 9, vec![]), (0, 0, vec![]), (9, 9, vec![])]
+    {
+        assert_eq!(read(&store, after, limit).await, (seqs, None), "after {after}");
+    }
+    assert_eq!(read(&store, Seq::MAX, 9).await, (vec![], None));
+    assert!(store.read(CHILD, 0, 9).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn the_oldest_events_are_pruned_and_the_newest_stay() {
+    let line = crate::wire::encode_event(&pinned(1, "0123456789")).unwrap().len() as u64;
+    let (store, held) = store(3 * line);
+    let lease = filled(&store, 5).await;
+    assert_eq!(held.bytes(), 3 * line);
+    assert_eq!(read(&store, 0, 9).await, (vec![3, 4, 5], Some((1, 2))));
+    assert_eq!(read(&store, 1, 1).await, (vec![3], Some((2, 2))));
+    assert_eq!(read(&store, 2, 9).await, (vec![3, 4, 5], None));
+    drop(store.stage(&lease, &[pinned(6, &"long ".repeat(1000))]).unwrap());
+    assert_eq!(read(&store, 0, 9).await, (vec![6], Some((1, 5))));
+    assert_eq!(held.bytes(), weight(&store, session_id()).await);
+}
+
+#[tokio::test]
+async fn a_watch_tells_the_last_seq_and_ends_with_the_session() {
+    let (store, held) = store(u64::MAX);
+    assert!(store.watch(session_id()).is_none());
+    filled(&store, 1).await;
+    let mut tail = store.watch(session_id()).unwrap();
+    assert_eq!(*tail.borrow_and_update(), 1);
+    let lease = filled(&store, 2).await;
+    tail.changed().await.unwrap();
+    assert_eq!(*tail.borrow_and_update(), 3);
+    store.delete(session_id()).await.unwrap();
+    assert!(tail.changed().await.is_err());
+    assert!(store.watch(session_id()).is_none() && store.read(session_id(), 0, 9).await.unwrap().is_none());
+    assert_eq!(store.stage(&lease, &[pinned(4, "x")]).unwrap_err(), StoreError::Fenced);
+    assert_eq!(held.bytes(), 0);
+    store.delete(session_id()).await.unwrap();
+    assert_eq!(held.bytes(), 0);
+}
+
+#[tokio::test]
+async fn a_fork_has_the_beginning_and_goes_its_own_way() {
+    let (store, held) = store(u64::MAX);
+    filled(&store, 4).await;
+    store.fork(session_id(), 2, CHILD).await.unwrap();
+    let lease = store.lease(CHILD).await.unwrap();
+    assert_eq!(lease.tail, 2);
+    drop(store.stage(&lease, &[pinned(3, "its own")]).unwrap());
+    assert_eq!(read(&store, 0, 9).await.0, [1, 2, 3, 4]);
+    assert_eq!(held.bytes(), weight(&store, session_id()).await + weight(&store, CHILD).await);
+    for (parent, at, child) in [(session_id(), 5, SessionId::from_uuid(uuid::Uuid::nil())), (session_id(), 1, CHILD)] {
+        assert!(matches!(store.fork(parent, at, child).await, Err(StoreError::Failed(_))));
+    }
+    store.delete(session_id()).await.unwrap();
+    assert_eq!(held.bytes(), weight(&store, CHILD).await);
+    store.delete(CHILD).await.unwrap();
+    assert_eq!(held.bytes(), 0);
+}
+
+#[tokio::test]
+async fn a_blob_is_named_by_its_content_and_counted_once() {
+    let held = Arc::<MemoryUse>::default();
+    let store = MemoryBlobStore::new(held.clone());
+    let mut named = Vec::new();
+    for pieces in [&["hel", "lo"][..], &["hello"], &[]] {
+        let mut writer = store.writer(session_id());
+        for piece in pieces {
+            writer.write(piece.as_bytes()).await.unwrap();
+        }
+        named.push(writer.finish().await.unwrap());
+        assert_eq!(held.bytes(), 5);
+    }
+    // The hashes are those of SHA-256's own tools.
+    let hello = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+    let nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    assert_eq!(named, [(hello.to_owned(), 5), (hello.to_owned(), 5), (nothing.to_owned(), 0)]);
+    for (offset, limit, piece) in [(0, 9, "hello"), (1, 3, "ell"), (4, 9, "o"), (5, 9, ""), (u64::MAX, usize::MAX, "")]
+    {
+        let read = store.read(session_id(), hello, offset, limit).await.unwrap();
+        assert_eq!(read.as_deref(), Some(piece.as_bytes()));
+    }
+    assert!(store.read(CHILD, hello, 0, 9).await.unwrap().is_none());
+    assert!(store.read(session_id(), "none", 0, 9).await.unwrap().is_none());
+    drop(store.writer(session_id()));
+    store.forget(session_id());
+    assert!(store.read(session_id(), hello, 0, 9).await.unwrap().is_none());
+    assert_eq!(held.bytes(), 0);
+}

@@ -1,0 +1,152 @@
+//! The one encoding: what is written is read as it was, and read again it is written to the letter.
+
+use proptest::{option, prelude::*};
+use serde_json::{Map, Value, json};
+
+use super::*;
+use crate::{
+    Operation,
+    clock::Timestamp,
+    ids::{Seq, TurnNumber},
+    session::{
+        event::{Event, EventKind, LiveRecord, Record},
+        tests::{Filling, Sample, assert_committed, damaged, edits, filling, pinned, sample, session_id, tokens},
+    },
+};
+
+/// Names of the head. A payload is spliced behind it, so no field of it may have one of these.
+const HEAD: [&str; 7] = ["v", "session_id", "seq", "after", "turn", "time", "type"];
+
+fn place() -> impl Strategy<Value = (Seq, Option<TurnNumber>, Timestamp)> {
+    let time = (0..253_402_300_799_999_i64).prop_map(Timestamp::from_millis);
+    (any::<Seq>(), option::of(any::<TurnNumber>()), time)
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// Writes a sample and reads it; answers with its line.
+fn round_trip(
+    kind: EventKind,
+    filling: &Filling,
+    (seq, turn, time): (Seq, Option<TurnNumber>, Timestamp),
+) -> Result<String, TestCaseError> {
+    let session_id = session_id();
+    let line = match sample(kind, filling) {
+        Sample::Durable(event) => {
+            let record = Record { session_id, seq, turn, time, event };
+            let line = encode_event(&record).unwrap();
+            let read = decode_event(text(&line)).unwrap();
+            prop_assert_eq!(&read, &record);
+            prop_assert_eq!(encode_event(&read).unwrap(), &line);
+            prop_assert_eq!(decode_live(text(&line)).ok().flatten(), None);
+            line
+        }
+        Sample::Live(event) => {
+            let line = encode_live(session_id, seq, turn, time, &event).unwrap();
+            let read = decode_live(text(&line)).unwrap().unwrap();
+            prop_assert_eq!(encode_live(session_id, seq, turn, time, &read.event).unwrap(), &line);
+            prop_assert_eq!(read, LiveRecord { session_id, after: seq, turn, time, event });
+            prop_assert!(decode_event(text(&line)).is_err());
+            line
+        }
+    };
+    Ok(text(&line).to_owned())
+}
+
+proptest! {
+    #[test]
+    fn every_kind_is_read_as_it_was_written(filling in filling(), place in place()) {
+        for &kind in EventKind::ALL {
+            let line = round_trip(kind, &filling, place)?;
+            prop_assert!(!line.contains('\n'));
+            let (seq, turn, time) = place;
+            let head = format!(
+                r#"{{"v":1,"session_id":"{}","{}":{seq},"turn":{},"time":"{time}","type":"{}","#,
+                session_id(), if kind.is_durable() { "seq" } else { "after" },
+                turn.map_or("null".to_owned(), |turn| turn.to_string()), kind.name(),
+            );
+            prop_assert!(line.starts_with(&head), "{}", line);
+        }
+    }
+
+    #[test]
+    fn an_unknown_kind_is_kept_to_the_letter(tokens in tokens(), (seq, turn, time) in place()) {
+        let line = format!(
+            r#"{{"type":"dreamt", "v":2,"session_id":"{}","seq":{seq},"turn":{},"time":"{time}","of": {} }}"#,
+            session_id(), turn.map_or("null".to_owned(), |turn| turn.to_string()), tokens.join(" "),
+        );
+        let record = decode_event(&line).unwrap();
+        prop_assert_eq!((record.seq, record.turn, record.time), (seq, turn, time));
+        prop_assert_eq!(record.event.type_name(), "dreamt");
+        prop_assert_eq!(encode_event(&record).unwrap(), line.as_bytes());
+    }
+
+    /// Whatever a damaged line says, it is refused or read; what is read can be written and read again.
+    #[test]
+    fn a_damaged_line_is_no_panic(filling in filling(), place in place(), which in any::<usize>(), edits in edits()) {
+        let line = round_trip(EventKind::ALL[which % EventKind::ALL.len()], &filling, place)?;
+        let line = damaged(&line, &edits);
+        if let Ok(record) = decode_event(&line) {
+            let again = encode_event(&record).unwrap();
+            prop_assert_eq!(decode_event(text(&again)).unwrap(), record);
+        }
+        if let Ok(Some(live)) = decode_live(&line) {
+            let again = encode_live(live.session_id, live.after, live.turn, live.time, &live.event).unwrap();
+            prop_assert_eq!(decode_live(text(&again)).unwrap(), Some(live));
+        }
+    }
+}
+
+#[test]
+fn an_unknown_kind_may_nest_deeper_than_what_comes_from_outside() {
+    let deep = "[".repeat(100) + &"]".repeat(100);
+    let known = text(&encode_event(&pinned(1, "x")).unwrap()).to_owned();
+    let line = known.replace(r#""pinned""#, r#""dreamt""#).replace(r#""x""#, &deep);
+    let record = decode_event(&line).unwrap();
+    assert!(matches!(record.event, Event::Unknown(_)));
+    assert_eq!(text(&encode_event(&record).unwrap()), line);
+    assert_eq!(decode_live(&line.replace("seq", "after")).unwrap(), None);
+}
+
+#[test]
+fn no_field_of_a_payload_has_a_name_of_the_head() {
+    for &kind in EventKind::ALL {
+        let schema = kind.payload_schema();
+        let fields = schema.get("properties").and_then(Value::as_object).expect("a payload is an object with fields");
+        let taken: Vec<_> = fields.keys().filter(|field| HEAD.contains(&field.as_str())).collect();
+        assert!(taken.is_empty(), "{}: {taken:?}", kind.name());
+    }
+}
+
+/// A compound schema: one for each name, each with an `$id` of its own, so that references stay within it.
+fn document(what: &str, schemas: impl Iterator<Item = (&'static str, schemars::Schema)>) -> String {
+    let mut definitions = Map::new();
+    for (name, mut schema) in schemas {
+        schema.remove("$schema");
+        schema.insert("$id".to_owned(), name.into());
+        definitions.insert(name.to_owned(), schema.to_value());
+    }
+    let mut document = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$comment": "Made by `MEERKAT_BLESS=1 cargo test -p meerkat-service`. Do not edit.",
+        "title": what,
+        "$defs": definitions,
+    });
+    // Whether a value tree keeps the order of insertion depends on the build.
+    document.sort_all_objects();
+    serde_json::to_string_pretty(&document).unwrap() + "\n"
+}
+
+#[test]
+fn the_schemas_are_made_of_the_types() {
+    let events = EventKind::ALL.iter().map(|&kind| (kind.name(), event_schema(kind)));
+    assert_committed("docs/schemas/events.json", &document("One line of each kind of event", events));
+    let of = |schema: fn(Operation) -> schemars::Schema| {
+        Operation::ALL.iter().map(move |&operation| (operation.name(), schema(operation)))
+    };
+    let requests = document("The parameters of each operation", of(request_schema));
+    assert_committed("docs/schemas/requests.json", &requests);
+    assert_committed("docs/schemas/answers.json", &document("The answer of each operation", of(answer_schema)));
+}
