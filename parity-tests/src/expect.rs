@@ -18,11 +18,7 @@ pub const ABSENCES: [(&str, &str, &str); 3] = [
         "SESSION_PERSISTENCE_DISABLED",
         "Session persistence is disabled (build without 'session-store').",
     ),
-    (
-        "memory-store",
-        "MEMORY_STORE_DISABLED",
-        "Semantic memory is disabled (build without 'memory-store').",
-    ),
+    ("memory-store", "MEMORY_STORE_DISABLED", "Semantic memory is disabled (build without 'memory-store')."),
     (
         "session-compaction",
         "SESSION_COMPACTION_DISABLED",
@@ -31,18 +27,15 @@ pub const ABSENCES: [(&str, &str, &str); 3] = [
 ];
 
 /// The refusal where a capability is absent.
-///
-/// # Errors
-/// Where there is no such capability.
 pub fn absence(capability: &str) -> Result<Refusal, String> {
     let found = ABSENCES.iter().find(|(name, ..)| *name == capability);
     let (_, code, message) = found.ok_or_else(|| format!("there is no capability {capability:?}"))?;
     let message = Some((*message).to_owned());
-    Ok(Refusal { code: (*code).to_owned(), message, retryable: false, details: Map::new() })
+    Ok(Refusal { code: (*code).to_owned(), message, retryable: false, details: Value::Object(Map::new()) })
 }
 
 /// The values that a scenario has named so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Names {
     values: BTreeMap<String, Value>,
     /// Names of sessions.
@@ -51,34 +44,29 @@ pub struct Names {
     gone: BTreeSet<String>,
 }
 
-impl Names {
-    /// Gives a name its value.
-    pub fn bind(&mut self, name: &str, value: Value) {
-        self.values.insert(name.to_owned(), value);
+impl Default for Names {
+    fn default() -> Self {
+        let unknown = ("unknown".to_owned(), UNKNOWN_SESSION.into());
+        Self { values: BTreeMap::from([unknown]), sessions: BTreeSet::new(), gone: BTreeSet::new() }
     }
+}
 
+impl Names {
     /// All sessions so far are gone.
     pub fn end_sessions(&mut self) {
         self.gone.append(&mut self.sessions);
     }
 
     /// Whether `name`, with its `$`, names a session that is gone or was never made.
-    #[must_use]
     pub fn is_gone(&self, name: &str) -> bool {
         let Some(name) = name.strip_prefix('$') else { return false };
-        name != "unknown" && (self.gone.contains(name) || !self.values.contains_key(name))
+        self.gone.contains(name) || !self.values.contains_key(name)
     }
 
     /// Parameters with their names replaced by values; a session that is gone is sent as one that never was.
-    ///
-    /// # Errors
-    /// Where a name has no value.
     pub fn fill(&self, value: &Value) -> Result<Value, String> {
         match value {
             Value::String(text) if text == "$null" => Ok(Value::Null),
-            Value::String(text) if text == "$unknown" || self.gone.contains(text.trim_start_matches('$')) => {
-                Ok(UNKNOWN_SESSION.into())
-            }
             Value::String(text) => match text.strip_prefix('$') {
                 Some(name) => self.values.get(name).cloned().ok_or_else(|| format!("nothing is named ${name} yet")),
                 None => Ok(value.clone()),
@@ -98,9 +86,6 @@ impl Names {
     }
 
     /// Compares; names that have no value yet take the one that came.
-    ///
-    /// # Errors
-    /// Where and how they differ.
     pub fn compare(&mut self, expected: &Value, came: &Value, is_partial: bool) -> Result<(), String> {
         self.at("answer", expected, came, is_partial)
     }
@@ -125,8 +110,10 @@ impl Names {
                     let count = expected.len();
                     return Err(format!("{path} should have {count} items, but has {}: {came}", items.len()));
                 }
-                let pairs = expected.iter().zip(items).enumerate();
-                pairs.map(|(index, (expected, item))| self.at(&format!("{path}[{index}]"), expected, item, is_partial)).collect()
+                for (index, (expected, item)) in expected.iter().zip(items).enumerate() {
+                    self.at(&format!("{path}[{index}]"), expected, item, is_partial)?;
+                }
+                Ok(())
             }
             (expected, came) if expected == came => Ok(()),
             (expected, _) => differs(expected),
@@ -144,7 +131,7 @@ impl Names {
                 if path.ends_with(".session_id") {
                     self.sessions.insert(name.to_owned());
                 }
-                self.bind(name, came.clone());
+                self.values.insert(name.to_owned(), came.clone());
                 true
             }
         };
@@ -152,9 +139,6 @@ impl Names {
     }
 
     /// Compares a refusal: all four members of the body.
-    ///
-    /// # Errors
-    /// How they differ.
     pub fn compare_refusal(&mut self, expected: &Refusal, came: &Value) -> Result<(), String> {
         let message = expected.message.clone().unwrap_or_else(|| "$contains ".to_owned());
         let expected = serde_json::json!({
@@ -167,9 +151,6 @@ impl Names {
     }
 
     /// Compares an event's line: byte for byte with a whole line, or in some members with a table.
-    ///
-    /// # Errors
-    /// How they differ.
     pub fn compare_line(&mut self, expected: &Value, line: &str) -> Result<(), String> {
         let decoded: Value = serde_json::from_str(line).map_err(|error| format!("{line} is no JSON: {error}"))?;
         let Value::String(template) = expected else { return self.at("event", expected, &decoded, true) };

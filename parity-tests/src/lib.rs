@@ -15,5 +15,5 @@ pub mod drivers;
 pub mod builds;
 pub mod tidy;
 
-pub use driver::{Driver, Pending, Place};
+pub use driver::{Answer, Driver, PATIENCE, Pending, Place};
 pub use run::run;

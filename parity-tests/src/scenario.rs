@@ -34,7 +34,8 @@ pub struct Step {
     pub operation: Option<String>,
     /// What the operation is given.
     pub params: Map<String, Value>,
-    /// The capability that the request needs. Where it is absent, its code is the expected answer.
+    /// The capabilities that the request needs, with blanks between them. Where one is absent, its code is the
+    /// expected answer; the first one's, where several are.
     pub needs: Option<String>,
     /// Does not wait for the answer; a later step awaits it by this name.
     #[serde(rename = "async")]
@@ -74,20 +75,20 @@ pub struct Refusal {
     #[serde(default)]
     pub retryable: bool,
     /// The details, whole.
-    #[serde(default)]
-    pub details: Map<String, Value>,
+    #[serde(default = "nothing")]
+    pub details: Value,
+}
+
+fn nothing() -> Value {
+    Value::Object(Map::new())
 }
 
 /// Where the scenarios stand.
-#[must_use]
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios")
 }
 
 /// Every scenario, in the order of the files' names.
-///
-/// # Errors
-/// The first file that cannot be read, with the reason.
 pub fn all() -> Result<Vec<Scenario>, String> {
     let unreadable = |error: std::io::Error| format!("{}: {error}", folder().display());
     let mut paths = Vec::new();
@@ -106,7 +107,7 @@ fn load(path: &Path) -> Result<Scenario, String> {
     }
     let mut scenario: Scenario = toml_edit::de::from_str(&text).map_err(|error| format!("{name}: {error}"))?;
     for (index, step) in scenario.steps.iter().enumerate() {
-        step.check().map_err(|why| format!("{name}, step {}: {why}", index + 1))?;
+        step.check(&scenario.steps[..index]).map_err(|why| format!("{name}, step {}: {why}", index + 1))?;
     }
     scenario.name = name;
     Ok(scenario)
@@ -114,14 +115,17 @@ fn load(path: &Path) -> Result<Scenario, String> {
 
 impl Step {
     /// Refuses a step that says too little or too much to be checked.
-    fn check(&self) -> Result<(), &'static str> {
-        let kinds = [
-            self.operation.is_some(),
-            self.awaited.is_some(),
-            self.until.is_some(),
-            self.file.is_some(),
-            self.restart,
-        ];
+    fn check(&self, earlier: &[Self]) -> Result<(), &'static str> {
+        let is_named_by =
+            |session: &Value, step: &Self| step.ok.as_ref().is_some_and(|ok| ok["session_id"] == *session);
+        if let Some(session) = self.params.get("session_id")
+            && session.as_str().is_some_and(|session| session.starts_with('$') && session != "$unknown")
+            && !earlier.iter().any(|step| is_named_by(session, step))
+        {
+            return Err("no step before it names that session");
+        }
+        let kinds =
+            [self.operation.is_some(), self.awaited.is_some(), self.until.is_some(), self.file.is_some(), self.restart];
         if kinds.iter().filter(|kind| **kind).count() != 1 {
             return Err("it is exactly one of operation, await, until, file and restart");
         }

@@ -1,3 +1,10 @@
-//! The `meerkat` binary.
+//! The `meerkat` binary. What it does is in the library, so that tests need no process.
 
-fn main() {}
+use std::process::ExitCode;
+
+use meerkat_surface_cli::{Terminal, install_panic_hook, run};
+
+fn main() -> ExitCode {
+    install_panic_hook();
+    run(std::env::args_os().collect(), Terminal::process()).into()
+}

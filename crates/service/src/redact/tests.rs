@@ -1,3 +1,5 @@
+//! Secrets and key shapes, whole and in pieces.
+
 use proptest::prelude::*;
 
 use super::*;

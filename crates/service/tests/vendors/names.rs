@@ -123,7 +123,7 @@ fn a_base_url_that_could_leak_a_key_is_refused() {
             assert_eq!(error.is_none(), is_allowed, "{url}: {error:?}");
             if let Some(error) = error {
                 assert_eq!(error.code(), ErrorCode::ConfigInvalid);
-                assert!(error.to_string().starts_with("models."), "{error}");
+                assert!(error.to_string().starts_with("model."), "{error}");
                 assert!(!format!("{error} {error:?}").contains("hunter2secret"), "{error}");
             }
         }

@@ -1,3 +1,5 @@
+//! Scripts, what the model makes of them, and what it refuses.
+
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};

@@ -188,7 +188,7 @@ impl VendorModels {
         let mut vendors = Vec::new();
         for (vendor, access) in VENDORS.iter().zip([&options.anthropic, &options.openai, &options.gemini]) {
             let base_url = access.base_url.as_deref().unwrap_or(vendor.base_url);
-            let setting = format!("models.{}.base_url", vendor.name);
+            let setting = format!("model.{}.base_url", vendor.name);
             let key = access.key.as_ref().filter(|key| !key.expose_secret().is_empty());
             let made = key.map(|key| client(&setting, vendor.api, vendor.name, base_url, Some(key))).transpose()?;
             vendors.push((vendor, made));
@@ -201,9 +201,9 @@ impl VendorModels {
                 || compatible.iter().any(|(other, _)| other.name == *name);
             if name.is_empty() || name.contains('/') || is_taken {
                 let message = format!("{name:?} cannot name a server; use another name, without a slash.");
-                return Err(SessionError::ConfigInvalid { key: "models.compatible".to_owned(), message });
+                return Err(SessionError::ConfigInvalid { key: "model.compatible".to_owned(), message });
             }
-            let setting = format!("models.compatible.{name}.base_url");
+            let setting = format!("model.compatible.{name}.base_url");
             let made = client(&setting, Api::Compatible, name, base_url, key.as_ref())?;
             compatible.push((endpoint.clone(), made));
         }

@@ -81,10 +81,10 @@ pub(super) fn client(options: &VendorOptions) -> Result<genai::Client, SessionEr
         .connect_timeout(CONNECT_TIMEOUT);
     if let Some(proxy) = &options.proxy {
         let proxy = http_proxy(proxy.expose_secret())
-            .ok_or_else(|| refused("models.proxy", "This is not the URL of an HTTP proxy.".to_owned()))?;
+            .ok_or_else(|| refused("model.proxy", "This is not the URL of an HTTP proxy.".to_owned()))?;
         builder = builder.proxy(proxy.no_proxy(options.no_proxy.as_deref().and_then(NoProxy::from_string)));
     }
-    let http = builder.build().map_err(|error| refused("models", format!("No HTTPS client can be made: {error}.")))?;
+    let http = builder.build().map_err(|error| refused("model", format!("No HTTPS client can be made: {error}.")))?;
     genai::Client::builder().with_reqwest(http).build().map_err(|error| SessionError::Internal(error.to_string()))
 }
 

@@ -1,3 +1,5 @@
+//! The test tools: what each does, and that none leaves its folder.
+
 use std::{fs, os::unix::fs::symlink, panic::AssertUnwindSafe, path::Path};
 
 use futures::FutureExt;

@@ -1,0 +1,141 @@
+//! The `/` lines of `chat`: the commands' own definitions, with the chat's session as the default.
+
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser};
+
+use super::{
+    CompactArgs, Delivery, ErrorsArgs, EventsArgs, MemoryCommand, ResumeArgs, SessionCommand, SessionFlags, Target,
+    TurnFlags,
+};
+
+/// A line of `chat` that begins with `/`.
+#[derive(Parser)]
+#[command(
+    no_binary_name = true,
+    override_usage = "/<COMMAND>   /help <COMMAND> says more; any other line is a prompt",
+    help_template = "{usage-heading} {usage}\n\n{subcommands}"
+)]
+pub(crate) enum SlashCommand {
+    /// Go on with a new session
+    New(NewArgs),
+    /// Run a turn; its text is joined by blanks, and quotes keep it as it is
+    Turn(TurnArgs),
+    /// Go on with a session that a former process left behind
+    Resume(ResumeArgs),
+    /// List events
+    Events(EventsArgs),
+    /// Compact the live context
+    Compact(CompactArgs),
+    #[command(flatten)]
+    Session(SessionCommand),
+    /// Search what was said, or make it forgotten
+    #[command(subcommand)]
+    Memory(MemoryCommand),
+    /// Say what this build can do
+    Capabilities,
+    /// List the error codes
+    Errors(ErrorsArgs),
+    /// Leave when the lines before this one are done
+    Quit,
+}
+
+/// `/new`.
+#[derive(Args)]
+pub(crate) struct NewArgs {
+    #[command(flatten)]
+    pub(crate) create: SessionFlags,
+    #[command(flatten)]
+    pub(crate) turn: TurnFlags,
+}
+
+/// `/turn`, and a plain line.
+#[derive(Args)]
+pub(crate) struct TurnArgs {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    #[command(flatten)]
+    pub(crate) turn: TurnFlags,
+    #[command(flatten)]
+    pub(crate) delivery: Delivery,
+    /// What to say
+    #[arg(value_name = "TEXT")]
+    pub(crate) text: Vec<String>,
+}
+
+impl TurnArgs {
+    /// The turn of a plain line.
+    pub(crate) fn plain(text: String) -> Self {
+        let (turn, delivery) = (TurnFlags::default(), Delivery::default());
+        Self { target: Target { session: None }, turn, delivery, text: vec![text] }
+    }
+}
+
+/// The definition: what is a position on the command line is a flag here, since the chat has a session.
+pub(crate) fn definition() -> clap::Command {
+    let flag = |arg: clap::Arg| match arg.get_id() == "session" && arg.is_positional() {
+        true => arg.long("session").required(false),
+        false => arg,
+    };
+    SlashCommand::command().mut_subcommands(|command| {
+        let name = format!("/{}", command.get_name());
+        command.mut_args(flag).bin_name(name)
+    })
+}
+
+/// Reads the words of a line, without its `/`.
+pub(crate) fn parse(words: Vec<String>) -> Result<SlashCommand, clap::Error> {
+    SlashCommand::from_arg_matches(&definition().try_get_matches_from(words)?)
+}
+
+/// Splits a line into words: single quotes keep what they hold, double quotes know `\n \t \\ \"`, a backslash
+/// outside of quotes keeps the next character.
+pub(crate) fn split(line: &str) -> Result<Vec<String>, &'static str> {
+    let (mut words, mut word, mut chars) = (Vec::new(), None::<String>, line.chars());
+    while let Some(char) = chars.next() {
+        if char.is_whitespace() {
+            words.extend(word.take());
+            continue;
+        }
+        let word = word.get_or_insert_default();
+        match char {
+            '\'' => loop {
+                match chars.next().ok_or("a single quote is not closed")? {
+                    '\'' => break,
+                    char => word.push(char),
+                }
+            },
+            '"' => loop {
+                match chars.next().ok_or("a double quote is not closed")? {
+                    '"' => break,
+                    '\\' => word.push(match chars.next() {
+                        Some('n') => '\n',
+                        Some('t') => '\t',
+                        Some(char @ ('\\' | '"')) => char,
+                        _ => return Err(r#"in double quotes only \n \t \\ and \" are escapes"#),
+                    }),
+                    char => word.push(char),
+                }
+            },
+            '\\' => word.push(chars.next().ok_or("a backslash stands at the end")?),
+            char => word.push(char),
+        }
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_split_as_a_shell_does() {
+        let split = |line| split(line).map(|words| words.join("|"));
+        assert_eq!(split("pin  a\tb "), Ok("pin|a|b".to_owned()));
+        assert_eq!(split(r#"pin 'it is "so"\n' x"#), Ok(r#"pin|it is "so"\n|x"#.to_owned()));
+        assert_eq!(split(r#"pin "a\n\t\\\"b" "" c"d"e"#), Ok("pin|a\n\t\\\"b||cde".to_owned()));
+        assert_eq!(split(r"pin a\ b \'"), Ok("pin|a b|'".to_owned()));
+        for bad in ["'", "\"a", r#""\x""#, r"a\"] {
+            assert!(split(bad).is_err(), "{bad}");
+        }
+    }
+}

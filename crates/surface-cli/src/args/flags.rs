@@ -1,0 +1,88 @@
+//! Groups of flags that several commands share.
+
+use clap::Args;
+
+/// The session that a command is about.
+#[derive(Args)]
+pub(crate) struct Target {
+    /// The session: its id, `last`, or at least six digits that its id ends with
+    #[arg(required = true, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+}
+
+/// What only a new session takes.
+#[derive(Args, Default)]
+#[command(next_help_heading = "A new session")]
+pub(crate) struct SessionFlags {
+    /// The system prompt
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// A label, to find the session by; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
+    pub(crate) label: Vec<(String, String)>,
+    /// The only tools that it may use
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) tools: Option<Vec<String>>,
+}
+
+/// What a new session and a turn both take.
+#[derive(Args, Default)]
+#[command(next_help_heading = "The turn")]
+pub(crate) struct TurnFlags {
+    /// The model, such as `scripted` or `anthropic/claude-sonnet-5-5`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// End the turn after so many tokens
+    #[arg(long, value_name = "N")]
+    pub(crate) budget_tokens: Option<u64>,
+    /// End the turn after so many model calls
+    #[arg(long, value_name = "N")]
+    pub(crate) budget_steps: Option<u64>,
+    /// End the turn after so many tool calls
+    #[arg(long, value_name = "N")]
+    pub(crate) budget_tool_calls: Option<u64>,
+    /// End the turn after so many milliseconds
+    #[arg(long, value_name = "MS")]
+    pub(crate) budget_wall_ms: Option<u64>,
+    /// Makes the same request, sent twice, one
+    #[arg(long, value_name = "KEY")]
+    pub(crate) idempotency_key: Option<String>,
+    #[command(flatten)]
+    pub(crate) compact: CompactFlags,
+}
+
+/// How to compact.
+#[derive(Args, Default)]
+#[command(next_help_heading = "Compaction")]
+pub(crate) struct CompactFlags {
+    /// Compact when the context reaches so many tokens
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) compact_threshold: Option<u64>,
+    /// Keep so many recent turns whole
+    #[arg(long, value_name = "N")]
+    pub(crate) compact_keep_turns: Option<u64>,
+    /// Let the summary have at most so many tokens
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) compact_summary_tokens: Option<u32>,
+    /// Leave at least so many turns between two compactions
+    #[arg(long, value_name = "N")]
+    pub(crate) compact_guard_turns: Option<u32>,
+}
+
+/// How a turn meets a running one, and how it is answered.
+#[derive(Args, Default)]
+#[command(next_help_heading = "The turn")]
+pub(crate) struct Delivery {
+    /// What to do where a turn runs already; a line of `chat` that says it does not wait for that turn
+    #[arg(long, value_name = "POLICY", value_parser = ["reject", "queue", "interrupt"])]
+    pub(crate) policy: Option<String>,
+    /// Answer as soon as the turn is accepted (a line in `chat`)
+    #[arg(long)]
+    pub(crate) detach: bool,
+}
+
+/// Reads `name=value`.
+pub(super) fn label(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("a label is written name=value")?;
+    Ok((name.to_owned(), value.to_owned()))
+}

@@ -1,0 +1,206 @@
+//! The command line as it is written: commands, flags and their help. Nothing is performed here.
+//!
+//! `chat` reads its `/` lines with the same definitions: see [`chat`].
+
+pub(crate) mod chat;
+mod flags;
+mod sessions;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+pub(crate) use flags::{CompactFlags, Delivery, SessionFlags, Target, TurnFlags};
+pub(crate) use sessions::{MemoryCommand, SessionCommand};
+
+/// Keeps agent sessions: runs turns against a language model, records every event, and goes on where it left off.
+///
+/// Without a key the built-in scripted model answers, so everything can be tried at once.
+#[derive(Parser)]
+#[command(
+    name = "meerkat",
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:\n  \
+        meerkat run 'hello'                     one turn, the answer on standard output\n  \
+        git diff | meerkat run --json           the prompt from standard input, one JSON document\n  \
+        meerkat chat                            turn after turn; /help lists what else it takes\n  \
+        ANTHROPIC_API_KEY=… meerkat run 'hi'    a real model; `meerkat config show` says what is set\n\n\
+        The exit code is 0, or the one that `meerkat errors` lists for the error."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Args)]
+#[command(next_help_heading = "Always")]
+pub(crate) struct Globals {
+    /// Print JSON on standard output, also for an error
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Keep control sequences in texts of models and tools
+    #[arg(long, global = true)]
+    pub(crate) raw: bool,
+    /// Print nothing on standard error but errors
+    #[arg(long, short, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Log more; -vv and -vvv log still more
+    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Read this configuration file too, after the others
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Keep sessions in this folder [variable: MEERKAT_DATA_DIR]
+    #[arg(long, global = true, value_name = "FOLDER")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Keep sessions in memory alone
+    #[arg(long, global = true)]
+    pub(crate) ephemeral: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run one turn and print the answer
+    Run(RunArgs),
+    /// Run turn after turn on one session
+    #[command(after_long_help = crate::chat::PROTOCOL)]
+    Chat(ChatArgs),
+    /// Go on with a session that a former process left behind
+    Resume(ResumeArgs),
+    /// Print a session's events
+    Events(EventsArgs),
+    /// Compact a session's live context
+    Compact(CompactArgs),
+    /// List, show and change sessions
+    Sessions {
+        #[command(subcommand)]
+        command: SessionCommand,
+    },
+    /// Search what was said, or make it forgotten
+    Memory {
+        #[command(subcommand)]
+        command: MemoryCommand,
+    },
+    /// Say what this build can do
+    Capabilities,
+    /// List the error codes with their numbers, or say what to do about one
+    Errors(ErrorsArgs),
+    /// Show the configuration, or begin a file for it
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+    /// Print the completions of a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write those of all commands to a folder
+    Man {
+        /// An existing folder
+        folder: Option<PathBuf>,
+    },
+}
+
+/// `run`.
+#[derive(Args)]
+pub(crate) struct RunArgs {
+    /// What to say; `-` or nothing reads standard input
+    pub(crate) prompt: Option<String>,
+    /// Run the turn on this session instead of a new one
+    #[arg(long, value_name = "SESSION", conflicts_with = "SessionFlags")]
+    pub(crate) session: Option<String>,
+    /// Print the session's events as JSON lines up to the turn's end
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) events: bool,
+    #[command(flatten)]
+    pub(crate) create: SessionFlags,
+    #[command(flatten)]
+    pub(crate) turn: TurnFlags,
+    #[command(flatten)]
+    pub(crate) delivery: Delivery,
+}
+
+/// `chat`.
+#[derive(Args)]
+pub(crate) struct ChatArgs {
+    /// The session to go on with; a new one where there is none
+    #[arg(conflicts_with_all = ["SessionFlags", "TurnFlags"])]
+    pub(crate) session: Option<String>,
+    #[command(flatten)]
+    pub(crate) create: SessionFlags,
+    #[command(flatten)]
+    pub(crate) turn: TurnFlags,
+}
+
+/// `resume`.
+#[derive(Args)]
+pub(crate) struct ResumeArgs {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// What to say; without it the interrupted turn goes on; `-` reads standard input
+    pub(crate) prompt: Option<String>,
+    #[command(flatten)]
+    pub(crate) turn: TurnFlags,
+    #[command(flatten)]
+    pub(crate) delivery: Delivery,
+}
+
+/// `events`.
+#[derive(Args)]
+pub(crate) struct EventsArgs {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// The events after this seq
+    #[arg(long, value_name = "SEQ")]
+    pub(crate) since: Option<u64>,
+    /// The events after this seq
+    #[arg(value_name = "SINCE", conflicts_with = "since")]
+    pub(crate) after: Option<u64>,
+    /// At most so many events
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
+    /// Wait so long for the first one
+    #[arg(long, value_name = "MS")]
+    pub(crate) wait_ms: Option<u64>,
+    /// Go on with new events as they come
+    #[arg(long, conflicts_with_all = ["limit", "wait_ms"])]
+    pub(crate) follow: bool,
+    /// Follow up to the first event of this type; in `chat` the answer is that event
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["limit", "wait_ms"])]
+    pub(crate) until: Option<String>,
+}
+
+/// `compact`.
+#[derive(Args)]
+pub(crate) struct CompactArgs {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Say what would happen, and change nothing
+    #[arg(long, conflicts_with = "undo")]
+    pub(crate) preview: bool,
+    /// Take back the latest compaction, or the one that this seq completed
+    #[arg(long, value_name = "SEQ", num_args = 0..=1, conflicts_with = "CompactFlags")]
+    pub(crate) undo: Option<Option<u64>>,
+    #[command(flatten)]
+    pub(crate) compact: CompactFlags,
+}
+
+/// `errors`.
+#[derive(Args)]
+pub(crate) struct ErrorsArgs {
+    /// A code, such as SESSION_BUSY
+    pub(crate) code: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print every value in force and where it comes from
+    Show,
+    /// Write the project's meerkat.toml with every key commented out
+    Init,
+}

@@ -1,0 +1,198 @@
+//! `sessions …` and `memory …`.
+
+use clap::Subcommand;
+
+use super::flags::{Target, label};
+
+/// Operations on one session, and the list of them.
+#[derive(Subcommand)]
+pub(crate) enum SessionCommand {
+    /// List sessions
+    List {
+        /// Only those with this label; may be repeated
+        #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
+        label: Vec<(String, String)>,
+        /// Only archived ones, or only others
+        #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+        archived: Option<bool>,
+        /// Only those made after this time, such as 2026-01-31T00:00:00Z
+        #[arg(long, value_name = "TIME")]
+        created_after: Option<String>,
+        /// Only those changed after this time
+        #[arg(long, value_name = "TIME")]
+        updated_after: Option<String>,
+        /// Where the page before ended
+        #[arg(long)]
+        cursor: Option<String>,
+        /// At most so many
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+    },
+    /// Show a session
+    Show(Target),
+    /// Show what was said, page by page
+    History {
+        #[command(flatten)]
+        target: Target,
+        /// Where the page before ended
+        #[arg(long)]
+        cursor: Option<String>,
+        /// At most so many messages
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+    },
+    /// Read a body that stands in a blob
+    Blob {
+        #[command(flatten)]
+        target: Target,
+        /// The blob's hash
+        hash: String,
+        /// Begin at this byte
+        #[arg(long, value_name = "BYTE", default_value_t = 0)]
+        offset: u64,
+        /// At most so many bytes
+        #[arg(long, value_name = "BYTES")]
+        limit: Option<u64>,
+    },
+    /// Change the title or the labels
+    Update {
+        #[command(flatten)]
+        target: Target,
+        /// The title
+        #[arg(long)]
+        title: Option<String>,
+        /// A label; those given replace all there were
+        #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
+        label: Vec<(String, String)>,
+    },
+    /// Archive a session
+    Archive(Target),
+    /// Bring an archived session back
+    Unarchive(Target),
+    /// Delete a session for good
+    Delete {
+        #[command(flatten)]
+        target: Target,
+        /// Also where it runs
+        #[arg(long)]
+        force: bool,
+    },
+    /// Make a new session from the beginning of one
+    Fork {
+        #[command(flatten)]
+        target: Target,
+        /// The last turn to take over
+        #[arg(long, value_name = "N")]
+        turn: Option<u32>,
+    },
+    /// End the running turn
+    Interrupt {
+        #[command(flatten)]
+        target: Target,
+        /// Only if this turn runs
+        turn: Option<u32>,
+    },
+    /// Allow a call that waits for approval
+    Approve {
+        #[command(flatten)]
+        target: Target,
+        /// The call
+        call_id: String,
+        /// Why, for the model to read
+        reason: Option<String>,
+    },
+    /// Refuse a call that waits for approval
+    Deny {
+        #[command(flatten)]
+        target: Target,
+        /// The call
+        call_id: String,
+        /// Why, for the model to read
+        reason: Option<String>,
+    },
+    /// List the turns that wait, or take one out
+    Queue {
+        #[command(flatten)]
+        target: Target,
+        /// Take this turn out
+        #[arg(long, value_name = "TURN")]
+        cancel: Option<u32>,
+    },
+    /// Set a system reminder, or remove it
+    Remind {
+        #[command(flatten)]
+        target: Target,
+        /// Remove the reminder of this kind
+        #[arg(long, value_name = "KIND", conflicts_with_all = ["kind", "text"])]
+        clear: Option<String>,
+        /// claude_md, environment, git_status, token_status, or custom:<name>
+        #[arg(required_unless_present = "clear")]
+        kind: Option<String>,
+        /// Its text
+        #[arg(required_unless_present = "clear")]
+        text: Option<String>,
+    },
+    /// List the system reminders
+    Reminders(Target),
+    /// Pin a fact
+    Pin {
+        #[command(flatten)]
+        target: Target,
+        /// The fact
+        text: String,
+    },
+    /// List the pins
+    Pins(Target),
+    /// Remove a pin
+    Unpin {
+        #[command(flatten)]
+        target: Target,
+        /// The seq that `pins` shows
+        pin: u64,
+    },
+}
+
+/// Operations on what was said in all sessions.
+#[derive(Subcommand)]
+pub(crate) enum MemoryCommand {
+    /// Search what was said
+    Search {
+        /// What to look for
+        query: String,
+        /// Only in this session
+        #[arg(long, value_name = "SESSION")]
+        session: Option<String>,
+        /// Only what this role said
+        #[arg(long)]
+        role: Option<String>,
+        /// Only sessions with this label; may be repeated
+        #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
+        label: Vec<(String, String)>,
+        /// Only from this time on
+        #[arg(long, value_name = "TIME")]
+        since: Option<String>,
+        /// Only up to this time
+        #[arg(long, value_name = "TIME")]
+        until: Option<String>,
+        /// At most so many hits
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+    },
+    /// Make memory forget what matches all that is given
+    Forget {
+        /// What this session said
+        #[arg(long, value_name = "SESSION")]
+        session: Option<String>,
+        /// From this seq on
+        #[arg(long, value_name = "SEQ")]
+        from_seq: Option<u64>,
+        /// Up to this seq
+        #[arg(long, value_name = "SEQ")]
+        to_seq: Option<u64>,
+        /// What came from this source
+        #[arg(long)]
+        source: Option<String>,
+    },
+    /// Build the memory's index anew
+    Reindex,
+}

@@ -1,0 +1,382 @@
+//! `chat`: turn after turn on one session, and every operation as a `/` line.
+//!
+//! Lines are taken in order. A turn runs beside the lines after it, but for the next turn, which waits for it.
+
+use std::collections::VecDeque;
+
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{BoxFuture, select_all},
+    stream::FuturesUnordered,
+};
+use meerkat_errors::ErrorBody;
+use meerkat_service::{Operation, SessionError, SessionId, service::SessionCreated, wire::call};
+use serde_json::json;
+
+use crate::{
+    App, Streams,
+    args::{
+        ChatArgs,
+        chat::{SlashCommand, TurnArgs, parse, split},
+    },
+    commands::{self, Questions, perform, resolve, show, unreadable},
+    error::{self, CliError, exit_code_of_leaving},
+    input::{Line, Lines, Source},
+    stream::{Progress, RunningTurn, Show, last_seq, type_name},
+    wire,
+};
+
+/// What `chat --help` says beside its flags.
+pub(crate) const PROTOCOL: &str = "\
+A line is a prompt. A line that begins with `/` is a command: /help lists them, and each acts on the chat's session \
+unless it names another by --session. Words are split as a shell does: 'single quotes' keep what they hold, \"double \
+quotes\" know \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. Ctrl-C interrupts the \
+turn, a second one leaves; the end of input leaves when the lines before it are done.
+
+Lines are taken in order. While a turn runs, the lines after it are answered, but for the next turn, which waits \
+unless it names a --policy.
+
+With --json the first line of output is what made the session: {\"session_id\", \"seq\", \"created_at\"}, with a \
+session of your own {\"session_id\"}, or the error's body, and then the chat ends with its exit code. After that each \
+line of input, also an empty one, gets one line: the answer, or the error's body, which alone has a `code`. A turn \
+answers when it has ended, with /turn --detach when it is accepted. Answers come when they are ready; to tell them \
+apart write `/id <name> <line>`, which is answered {\"id\": <name>, \"answer\": <document>}. `/events SINCE --until \
+TYPE` answers with the first event of that type. /help and /quit answer {\"help\"} and {\"quit\": true}.";
+
+/// Lines that may wait for a turn; then no more are read.
+const HELD_MAX: usize = 64;
+
+/// Room in a line for quotes and escapes, beside a prompt of the longest kind.
+const LINE_BYTES_MORE: u64 = 1024 * 1024;
+
+/// A line that waits for its time.
+struct Held {
+    id: Option<String>,
+    command: SlashCommand,
+}
+
+/// A request that runs beside the turn.
+struct Answer {
+    id: Option<String>,
+    operation: Operation,
+    /// Whether the lines after it wait for it.
+    is_in_order: bool,
+    result: Result<Vec<u8>, SessionError>,
+}
+
+/// A chat.
+struct Chat<'a> {
+    app: &'a App,
+    session_id: SessionId,
+    held: VecDeque<Held>,
+    /// The turns under way with their lines' ids: one, or more where a line names a policy.
+    turns: Vec<(Option<String>, RunningTurn)>,
+    requests: FuturesUnordered<BoxFuture<'a, Answer>>,
+    /// Requests under way that the lines after them wait for.
+    in_order: usize,
+    is_closed: bool,
+    is_interrupted: bool,
+}
+
+/// `chat`.
+pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Result<u8, CliError> {
+    let session_id = open(app, args).await?;
+    streams.interrupts.listen();
+    let limit = app.config.values.limits.prompt_bytes.saturating_mul(2).saturating_add(LINE_BYTES_MORE);
+    let has_editor = streams.has_editor;
+    let source = match has_editor {
+        true => Source::Editor { has_colours: app.out.has_colours },
+        false => Source::Plain { input: streams.take_stdin(), limit },
+    };
+    let mut lines = Lines::start(source);
+    let mut questions = Questions::default();
+    let mut chat = Chat {
+        app,
+        session_id,
+        held: VecDeque::new(),
+        turns: Vec::new(),
+        requests: FuturesUnordered::new(),
+        in_order: 0,
+        is_closed: false,
+        is_interrupted: false,
+    };
+    loop {
+        chat.begin_what_can().await?;
+        let is_idle = chat.turns.is_empty() && chat.requests.is_empty();
+        if chat.is_closed && is_idle && chat.held.is_empty() {
+            return Ok(0);
+        }
+        // An editor owns the terminal while it reads, so it waits for what is still to be shown.
+        if !chat.is_closed && (is_idle || !has_editor) && chat.held.len() < HELD_MAX {
+            lines.ask();
+        }
+        tokio::select! {
+            biased;
+            () = streams.interrupts.next() => if chat.interrupt()? {
+                return Ok(exit_code_of_leaving());
+            },
+            Some(answer) = chat.requests.next() => chat.answered(answer)?,
+            (at, progress) = next_progress(&mut chat.turns) => match progress? {
+                Progress::Accepted => {}
+                Progress::Approval(call) if app.out.can_ask && !app.out.is_json => questions.push(app, call, &mut lines)?,
+                Progress::Approval(_) => {}
+                Progress::Ended(answer) => {
+                    questions.close();
+                    chat.ended(at, answer)?;
+                }
+            },
+            line = lines.next(), if lines.is_asked() => match line {
+                Line::Interrupt => if chat.interrupt()? {
+                    return Ok(exit_code_of_leaving());
+                },
+                line if questions.are_open() => questions.answer(app, line, &mut lines)?,
+                line => chat.take(line)?,
+            },
+        }
+    }
+}
+
+/// The session to chat on, told of in the first line.
+async fn open(app: &App, args: &ChatArgs) -> Result<SessionId, CliError> {
+    let (session_id, document) = match &args.session {
+        Some(name) => {
+            let session_id = resolve(&app.service, name).await?;
+            last_seq(&app.service, &session_id).await?;
+            (session_id, json!({ "session_id": session_id }).to_string().into_bytes())
+        }
+        None => {
+            let (operation, params) = wire::create(&args.create, &args.turn, app.config.values.compaction);
+            let document = call(app.service.as_ref(), operation, &params.to_string()).await?;
+            if args.turn.model.is_none() {
+                app.tell_of_scripted_model();
+            }
+            (created(&document)?, document)
+        }
+    };
+    if app.out.is_json {
+        app.out.document(&document)?;
+    } else {
+        app.out.note(&format!("Session {session_id}; /help lists the commands, Ctrl-D leaves."));
+    }
+    Ok(session_id)
+}
+
+fn created(document: &[u8]) -> Result<SessionId, SessionError> {
+    let created: SessionCreated = serde_json::from_slice(document).map_err(|error| unreadable(&error))?;
+    Ok(created.session_id)
+}
+
+/// The next progress of any turn, and which one it is.
+async fn next_progress(turns: &mut [(Option<String>, RunningTurn)]) -> (usize, Result<Progress, CliError>) {
+    if turns.is_empty() {
+        return std::future::pending().await;
+    }
+    let (progress, at, _) = select_all(turns.iter_mut().map(|(_, turn)| Box::pin(turn.next()))).await;
+    (at, progress)
+}
+
+impl<'a> Chat<'a> {
+    /// Ctrl-C. Answers whether to leave.
+    fn interrupt(&mut self) -> Result<bool, CliError> {
+        if std::mem::replace(&mut self.is_interrupted, true) {
+            return Ok(true);
+        }
+        self.turns.iter_mut().for_each(|(_, turn)| turn.interrupt());
+        let is_running = !self.turns.is_empty();
+        self.app.out.note(if is_running { "Interrupting; Ctrl-C again leaves." } else { "Ctrl-C again leaves." });
+        Ok(false)
+    }
+
+    /// Takes a line that was read.
+    fn take(&mut self, line: Line) -> Result<(), CliError> {
+        self.is_interrupted = false;
+        let line = match line {
+            Line::Text(line) if line.is_empty() && !self.app.out.is_json => return Ok(()),
+            Line::Text(line) => line,
+            Line::Refused(body) => return self.refuse(None, &body),
+            Line::End | Line::Interrupt => {
+                self.is_closed = true;
+                return Ok(());
+            }
+        };
+        let (id, line) = match line.strip_prefix("/id ").map(str::trim_start) {
+            Some(rest) => {
+                let (id, line) = rest.split_once(' ').unwrap_or((rest, ""));
+                (Some(id.to_owned()), line.to_owned())
+            }
+            None => (None, line),
+        };
+        let Some(slash) = line.strip_prefix('/') else {
+            self.held.push_back(Held { id, command: SlashCommand::Turn(TurnArgs::plain(line)) });
+            return Ok(());
+        };
+        let words = match split(slash) {
+            Ok(words) => words,
+            Err(why) => return self.refuse(id, &SessionError::invalid("line", why).body()),
+        };
+        match parse(words) {
+            Ok(command) => self.held.push_back(Held { id, command }),
+            Err(error) => match error::help(&error) {
+                Some(help) if self.app.out.is_json => {
+                    self.document(id, json!({ "help": help }).to_string().as_bytes())?
+                }
+                Some(help) => self.app.out.text(&help)?,
+                None => self.refuse(id, &error::usage(&error))?,
+            },
+        }
+        Ok(())
+    }
+
+    /// Begins the lines whose time has come: requests in order, a turn when what came before it is done.
+    async fn begin_what_can(&mut self) -> Result<(), CliError> {
+        let mut at = 0;
+        let mut is_turn_ahead = !self.turns.is_empty();
+        while at < self.held.len() {
+            if self.in_order > 0 || self.turns.iter().any(|(_, turn)| turn.is_starting()) {
+                return Ok(());
+            }
+            let delivery = match &self.held[at].command {
+                SlashCommand::Turn(args) => Some(&args.delivery),
+                SlashCommand::Resume(args) => Some(&args.delivery),
+                _ => None,
+            };
+            let is_turn = delivery.is_some_and(|delivery| !delivery.detach);
+            // Who names a policy wants to meet the running turn.
+            if is_turn && is_turn_ahead && delivery.is_some_and(|delivery| delivery.policy.is_none()) {
+                at += 1;
+                continue;
+            }
+            is_turn_ahead |= is_turn;
+            if let Some(held) = self.held.remove(at) {
+                self.begin(held, is_turn).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn begin(&mut self, Held { id, command }: Held, is_turn: bool) -> Result<(), CliError> {
+        let (app, configured) = (self.app, self.app.config.values.compaction);
+        let here = self.session_id.to_string();
+        let named = |target: &crate::args::Target| target.session.clone().unwrap_or_else(|| here.clone());
+        let request = match &command {
+            SlashCommand::New(args) => wire::create(&args.create, &args.turn, configured),
+            SlashCommand::Turn(args) => {
+                let prompt = args.text.join(" ");
+                wire::turn(false, &named(&args.target), Some(&prompt), &args.turn, &args.delivery, configured)
+            }
+            SlashCommand::Resume(args) => {
+                let prompt = args.prompt.as_deref();
+                wire::turn(true, &named(&args.target), prompt, &args.turn, &args.delivery, configured)
+            }
+            SlashCommand::Events(args) if args.follow => {
+                let message = "a line has one answer: use --until <type>, or --wait-ms <ms>";
+                return self.refuse(id, &SessionError::invalid("--follow", message).body());
+            }
+            SlashCommand::Events(args) => {
+                let session = named(&args.target);
+                if let Some(until) = args.until.clone() {
+                    let since = args.since.or(args.after).unwrap_or(0);
+                    self.requests.push(follow_until(app, id, session, since, until).boxed());
+                    return Ok(());
+                }
+                wire::events(args, &session)
+            }
+            SlashCommand::Compact(args) => wire::compact(args, &named(&args.target), configured),
+            SlashCommand::Session(command) => wire::session(command, &here),
+            SlashCommand::Memory(command) => wire::memory(command),
+            SlashCommand::Capabilities => (Operation::Capabilities, json!({})),
+            SlashCommand::Errors(args) if args.code.is_some() && !app.out.is_json => {
+                return commands::local::errors(&app.out, args).map(drop);
+            }
+            SlashCommand::Errors(_) => (Operation::Errors, json!({})),
+            SlashCommand::Quit => {
+                self.is_closed = true;
+                return if app.out.is_json { self.document(id, br#"{"quit":true}"#) } else { Ok(()) };
+            }
+        };
+        if is_turn {
+            return self.begin_turn(id, request).await;
+        }
+        let is_in_order = !matches!(&command, SlashCommand::Events(args) if args.wait_ms.is_some());
+        self.in_order += usize::from(is_in_order);
+        let operation = request.0;
+        let answer = async move { Answer { id, operation, is_in_order, result: perform(&app.service, request).await } };
+        self.requests.push(answer.boxed());
+        Ok(())
+    }
+
+    async fn begin_turn(&mut self, id: Option<String>, (operation, mut params): wire::Request) -> Result<(), CliError> {
+        let app = self.app;
+        let name = params["session_id"].as_str().unwrap_or_default();
+        let session_id = match resolve(&app.service, name).await {
+            Ok(session_id) => session_id,
+            Err(error) => return self.refuse(id, &error.body()),
+        };
+        params["session_id"] = json!(session_id);
+        let show = if app.out.is_json { Show::Nothing } else { Show::Text };
+        self.turns.push((id, RunningTurn::start(app, session_id, (operation, params), None, show).await));
+        Ok(())
+    }
+
+    /// Prints the end of a turn.
+    fn ended(&mut self, at: usize, answer: Result<Vec<u8>, SessionError>) -> Result<(), CliError> {
+        let (id, mut turn) = self.turns.remove(at);
+        self.is_interrupted = false;
+        match answer {
+            Ok(answer) if self.app.out.is_json => self.document(id, &answer),
+            Ok(answer) => {
+                if let Some(error) = turn.finish(&answer)? {
+                    self.app.out.error(&error);
+                }
+                Ok(())
+            }
+            Err(error) => self.refuse(id, &error.body()),
+        }
+    }
+
+    /// Prints the answer of a request.
+    fn answered(&mut self, answer: Answer) -> Result<(), CliError> {
+        let Answer { id, operation, is_in_order, result } = answer;
+        self.in_order -= usize::from(is_in_order);
+        match result {
+            Ok(answer) => {
+                if operation == Operation::CreateSession {
+                    self.session_id = created(&answer)?;
+                }
+                if self.app.out.is_json { self.document(id, &answer) } else { show(self.app, operation, &answer) }
+            }
+            Err(error) => self.refuse(id, &error.body()),
+        }
+    }
+
+    fn refuse(&self, id: Option<String>, body: &ErrorBody) -> Result<(), CliError> {
+        if self.app.out.is_json {
+            self.document(id, json!(body).to_string().as_bytes())
+        } else {
+            self.app.out.error(body);
+            Ok(())
+        }
+    }
+
+    /// A line's document, with its id where the line has one.
+    fn document(&self, id: Option<String>, document: &[u8]) -> Result<(), CliError> {
+        let Some(id) = id else { return Ok(self.app.out.document(document)?) };
+        let head = format!("{{\"id\":{},\"answer\":", json!(id));
+        Ok(self.app.out.document(&[head.as_bytes(), document, b"}"].concat())?)
+    }
+}
+
+/// The first event of a type after a seq.
+async fn follow_until(app: &App, id: Option<String>, name: String, since: u64, until: String) -> Answer {
+    let found = async {
+        let session_id = resolve(&app.service, &name).await?;
+        let mut follower = app.service.follow(&session_id, since).await?;
+        while let Some(followed) = follower.next().await? {
+            if type_name(&String::from_utf8_lossy(&followed.line)).as_deref() == Some(until.as_str()) {
+                return Ok(followed.line.to_vec());
+            }
+        }
+        Err(SessionError::NotFound(session_id))
+    };
+    Answer { id, operation: Operation::Events, is_in_order: false, result: found.await }
+}

@@ -1,0 +1,85 @@
+//! Commands that need no session and no service: errors, configuration, completions, manual pages.
+
+use std::{io::Write as _, path::Path};
+
+use clap::CommandFactory as _;
+use meerkat_errors::ErrorCode;
+use meerkat_service::{SessionError, service::ErrorList};
+use serde_json::{Value, json};
+
+use crate::{
+    args::{Cli, ErrorsArgs},
+    config::{Config, project, template},
+    error::CliError,
+    output::{Output, Surroundings},
+};
+
+/// Prints a document to the letter, or for people.
+pub(crate) fn print(out: &Output, document: &Value) -> Result<u8, CliError> {
+    if out.is_json {
+        out.document(document.to_string().as_bytes())?;
+    } else {
+        out.answer(document)?;
+    }
+    Ok(0)
+}
+
+/// `errors`: the table, or one code's page.
+pub(crate) fn errors(out: &Output, args: &ErrorsArgs) -> Result<u8, CliError> {
+    let Some(name) = &args.code else { return print(out, &error_table()?) };
+    let code = ErrorCode::from_wire(&name.to_ascii_uppercase())
+        .ok_or_else(|| SessionError::invalid("code", format!("{name:?} is no code; `meerkat errors` lists them")))?;
+    if out.is_json {
+        let mut rows = error_table()?;
+        let row =
+            rows["items"].as_array_mut().and_then(|rows| rows.iter_mut().find(|row| row["code"] == code.as_str()));
+        return print(out, &row.map(Value::take).unwrap_or_default());
+    }
+    out.text(code.page())?;
+    Ok(0)
+}
+
+fn error_table() -> Result<Value, SessionError> {
+    serde_json::to_value(ErrorList::all()).map_err(|error| SessionError::Internal(error.to_string()))
+}
+
+/// `config show`.
+pub(crate) fn show_config(out: &Output, around: &Surroundings, config: &Config) -> Result<u8, CliError> {
+    print(out, &json!({ "items": config.entries(around) }))
+}
+
+/// `config init`.
+pub(crate) fn init_config(out: &Output, around: &Surroundings) -> Result<u8, CliError> {
+    let path = project(&around.dir).join("meerkat.toml");
+    let refused = |error: std::io::Error| {
+        let why = match error.kind() {
+            std::io::ErrorKind::AlreadyExists => "it is there already, and stays as it is".to_owned(),
+            _ => format!("it cannot be written: {error}"),
+        };
+        SessionError::invalid("file", format!("{}: {why}", path.display()))
+    };
+    let mut file = std::fs::File::create_new(&path).map_err(refused)?;
+    file.write_all(template().as_bytes()).map_err(refused)?;
+    print(out, &json!({ "file": path.display().to_string() }))
+}
+
+/// `completions`.
+pub(crate) fn completions(out: &Output, shell: clap_complete::Shell) -> Result<u8, CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "meerkat", &mut script);
+    out.text(&String::from_utf8_lossy(&script))?;
+    Ok(0)
+}
+
+/// `man`: the main page, or all of them to a folder.
+pub(crate) fn man(out: &Output, around: &Surroundings, folder: Option<&Path>) -> Result<u8, CliError> {
+    let Some(folder) = folder else {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+        out.text(&String::from_utf8_lossy(&page))?;
+        return Ok(0);
+    };
+    let written = clap_mangen::generate_to(Cli::command(), around.dir.join(folder));
+    written.map_err(|error| SessionError::invalid("folder", format!("{}: {error}", folder.display())))?;
+    print(out, &json!({ "folder": folder.display().to_string() }))
+}

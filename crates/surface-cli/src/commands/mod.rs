@@ -1,0 +1,135 @@
+//! What each command does: one request, one call, one print. What needs no service stands in [`local`].
+
+pub(crate) mod local;
+mod run;
+
+use std::sync::Arc;
+
+use meerkat_service::{
+    Operation, SessionError, SessionId, SessionService,
+    service::{Page, SessionSummary},
+    wire::call,
+};
+use serde_json::{Value, json};
+
+pub(crate) use run::{Questions, resume, run};
+
+use crate::{App, args::EventsArgs, error::CliError, stream, wire};
+
+/// Performs an operation and prints its answer.
+pub(crate) async fn print(app: &App, request: wire::Request) -> Result<u8, CliError> {
+    let operation = request.0;
+    let answer = perform(&app.service, request).await?;
+    show(app, operation, &answer)?;
+    Ok(0)
+}
+
+/// Prints an answer: to the letter with `--json`, else for people.
+pub(crate) fn show(app: &App, operation: Operation, answer: &[u8]) -> Result<(), CliError> {
+    if app.out.is_json {
+        return Ok(app.out.document(answer)?);
+    }
+    let mut answer: Value = serde_json::from_slice(answer).map_err(|error| unreadable(&error))?;
+    if operation == Operation::Events
+        && let Some(lines) = answer["items"].as_array_mut()
+    {
+        for line in lines {
+            *line = stream::described(&line.to_string()).into();
+        }
+    }
+    Ok(app.out.answer(&answer)?)
+}
+
+pub(crate) fn unreadable(error: &serde_json::Error) -> SessionError {
+    SessionError::Internal(format!("an answer could not be read: {error}"))
+}
+
+/// Performs an operation whose session may be written short.
+pub(crate) async fn perform(
+    service: &Arc<dyn SessionService>,
+    (operation, mut params): wire::Request,
+) -> Result<Vec<u8>, SessionError> {
+    if let Some(name) = params["session_id"].as_str() {
+        params["session_id"] = json!(resolve(service, name).await?);
+    }
+    call(service.as_ref(), operation, &params.to_string()).await
+}
+
+/// The session that a name means: an id, `last`, or the end of an id. The latter two are looked up in the list.
+pub(crate) async fn resolve(service: &Arc<dyn SessionService>, name: &str) -> Result<SessionId, SessionError> {
+    let is_end = name.len() >= 6 && name.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    if let Ok(id) = name.parse() {
+        return Ok(id);
+    }
+    if name != "last" && !is_end {
+        return Err(SessionError::invalid(
+            "session",
+            format!("{name:?} is no session: give its id, `last`, or at least six digits that its id ends with"),
+        ));
+    }
+    let mut sessions = Vec::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        let page = call(service.as_ref(), Operation::List, &json!({ "cursor": cursor }).to_string()).await?;
+        let page: Page<SessionSummary> = serde_json::from_slice(&page).map_err(|error| unreadable(&error))?;
+        sessions.extend(page.items.into_iter().map(|session| (session.updated_at, session.session_id)));
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return pick(&sessions, name);
+        }
+    }
+}
+
+/// The one session that a short name means.
+fn pick<T: Ord>(sessions: &[(T, SessionId)], name: &str) -> Result<SessionId, SessionError> {
+    let found: Vec<&(T, SessionId)> = if name == "last" {
+        sessions.iter().max().into_iter().collect()
+    } else {
+        let name = name.to_ascii_lowercase();
+        sessions.iter().filter(|(_, id)| id.to_string().ends_with(&name)).collect()
+    };
+    match found.as_slice() {
+        [(_, id)] => Ok(*id),
+        [] => Err(SessionError::invalid("session", format!("{name:?} is the end of no session's id"))),
+        _ => Err(SessionError::invalid("session", format!("{name:?} is the end of several ids; give more of it"))),
+    }
+}
+
+/// `events`: a page of them, or all that come.
+pub(crate) async fn events(app: &App, args: &EventsArgs) -> Result<u8, CliError> {
+    let name = args.target.session.as_deref().unwrap_or_default();
+    if !args.follow && args.until.is_none() {
+        return print(app, wire::events(args, name)).await;
+    }
+    let id = resolve(&app.service, name).await?;
+    let mut follower = app.service.follow(&id, args.since.or(args.after).unwrap_or(0)).await?;
+    while let Some(followed) = follower.next().await? {
+        let line = String::from_utf8_lossy(&followed.line);
+        if app.out.is_json {
+            app.out.document(&followed.line)?;
+        } else {
+            app.out.answer(&stream::described(&line).into())?;
+        }
+        if args.until.is_some() && stream::type_name(&line) == args.until {
+            break;
+        }
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_name_means_one_session_or_none() {
+        let id = |text: &str| text.parse::<SessionId>().unwrap();
+        let (a, b) = (id("01900000-0000-7000-8000-00000012abcd"), id("01900000-0000-7000-8000-00000022abcd"));
+        let sessions = [(2, a), (1, b)];
+        assert_eq!(pick(&sessions, "last").unwrap(), a);
+        assert_eq!(pick(&sessions, "22ABCD").unwrap(), b);
+        assert!(pick(&sessions, "2abcd").is_err());
+        assert!(pick(&sessions, "999999").is_err());
+        assert!(pick::<u8>(&[], "last").is_err());
+    }
+}

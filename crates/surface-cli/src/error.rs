@@ -1,0 +1,84 @@
+//! Where a failure becomes an exit code. Clap's own errors become bodies here, and nowhere else.
+
+use std::io;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_service::{SessionError, redact::redact_key_shapes};
+
+/// Why a command did not do what it was meant to.
+pub(crate) enum CliError {
+    /// It was refused or failed.
+    Refused(Box<ErrorBody>),
+    /// Nobody reads standard output any more.
+    OutputClosed,
+}
+
+impl From<ErrorBody> for CliError {
+    fn from(body: ErrorBody) -> Self {
+        Self::Refused(Box::new(body))
+    }
+}
+
+impl From<SessionError> for CliError {
+    fn from(error: SessionError) -> Self {
+        error.body().into()
+    }
+}
+
+impl From<io::Error> for CliError {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::OutputClosed;
+        }
+        SessionError::Internal(format!("the output could not be written: {error}")).into()
+    }
+}
+
+/// The exit code of a body.
+pub(crate) fn exit_code(body: &ErrorBody) -> u8 {
+    body.code.exit_code()
+}
+
+/// The exit code of whoever leaves a running turn by Ctrl-C.
+pub(crate) fn exit_code_of_leaving() -> u8 {
+    ErrorCode::TurnInterrupted.exit_code()
+}
+
+/// Whether there was no command at all, which deserves the help.
+pub(crate) fn is_bare(error: &clap::Error) -> bool {
+    error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+}
+
+/// What clap says, where it is no error: help or the version.
+pub(crate) fn help(error: &clap::Error) -> Option<String> {
+    matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion).then(|| error.to_string())
+}
+
+/// The body of what clap found.
+pub(crate) fn usage(error: &clap::Error) -> ErrorBody {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::Strings(texts)) => texts.join(", "),
+        _ => "arguments".to_owned(),
+    };
+    let text = error.to_string();
+    // The first paragraphs say what is wrong and give tips; the usage follows them.
+    let what = text.strip_prefix("error: ").unwrap_or(&text).split("\n\nUsage:").next().unwrap_or(&text);
+    let what = what.split('\n').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    let what = redact_key_shapes(&what);
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let name = context(ContextKind::InvalidSubcommand);
+            let message = format!("There is no operation {name:?}: {what}; --help lists those there are.");
+            ErrorBody::with_message(ErrorCode::UnknownOperation, message).detail("operation", name)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            SessionError::invalid("command", "say what to do; --help lists the commands").body()
+        }
+        _ => {
+            let field = context(ContextKind::InvalidArg);
+            SessionError::invalid(redact_key_shapes(&field), format!("{what}; --help says what is allowed")).body()
+        }
+    }
+}

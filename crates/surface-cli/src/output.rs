@@ -1,0 +1,350 @@
+//! The only file that prints: data on standard output, everything else on standard error.
+//!
+//! Text of models, tools and files loses its control sequences here, unless `--raw` keeps them; JSON is escaped anyway.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    io::{self, BufRead, IsTerminal as _, Write},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use meerkat_errors::ErrorBody;
+use meerkat_service::redact::redact_key_shapes;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::args::Globals;
+
+/// Characters of a table's cell.
+const CELL_CHARS_MAX: usize = 72;
+
+/// Everything outside of the program that it reads or writes, so that a test can hand in its own.
+pub struct Terminal {
+    /// Standard input.
+    pub stdin: Box<dyn BufRead + Send>,
+    /// Standard output.
+    pub stdout: Box<dyn Write + Send>,
+    /// Standard error.
+    pub stderr: Box<dyn Write + Send>,
+    /// Whether each of the three is a terminal, in that order.
+    pub are_terminals: [bool; 3],
+    /// Whether lines are edited; else they are read as they come.
+    pub has_editor: bool,
+    /// Where Ctrl-C arrives; the process's own signal where `None`.
+    pub interrupts: Option<mpsc::UnboundedReceiver<()>>,
+    /// Environment and folder.
+    pub around: Surroundings,
+}
+
+/// The environment and the current folder.
+pub struct Surroundings {
+    /// The variables.
+    pub env: BTreeMap<String, OsString>,
+    /// The folder.
+    pub dir: PathBuf,
+}
+
+impl Surroundings {
+    /// A variable's value, where it is text.
+    pub(crate) fn variable(&self, name: &str) -> Option<String> {
+        self.env.get(name).and_then(|value| value.to_str()).map(str::to_owned)
+    }
+
+    /// Whether a stream that is a terminal takes colours.
+    fn allows_colours(&self) -> bool {
+        let is_set = |name| self.env.get(name).is_some_and(|value| !value.is_empty());
+        !is_set("NO_COLOR") && self.env.get("TERM").is_none_or(|term| term != "dumb")
+    }
+}
+
+impl Terminal {
+    /// The process's own.
+    #[must_use]
+    pub fn process() -> Self {
+        let are_terminals = [io::stdin().is_terminal(), io::stdout().is_terminal(), io::stderr().is_terminal()];
+        let env = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        Self {
+            stdin: Box::new(io::BufReader::new(io::stdin())),
+            stdout: Box::new(io::stdout()),
+            stderr: Box::new(io::stderr()),
+            has_editor: are_terminals == [true; 3],
+            are_terminals,
+            interrupts: None,
+            around: Surroundings { env: env.collect(), dir: std::env::current_dir().unwrap_or_else(|_| ".".into()) },
+        }
+    }
+}
+
+/// Makes a panic one line on standard error, without anything that looks like a key.
+pub fn install_panic_hook() {
+    std::panic::set_hook(Box::new(|panic| {
+        let line = redact_key_shapes(&panic.to_string()).replace('\n', " ");
+        // There is nobody left to tell where this fails.
+        drop(writeln!(io::stderr(), "meerkat: {}", clean(&line)));
+    }));
+}
+
+type Stream = Arc<Mutex<Box<dyn Write + Send>>>;
+
+/// Prints.
+#[derive(Clone)]
+pub(crate) struct Output {
+    out: Stream,
+    err: Stream,
+    /// JSON on standard output, for errors too.
+    pub(crate) is_json: bool,
+    is_raw: bool,
+    is_quiet: bool,
+    pub(crate) has_colours: bool,
+    is_err_terminal: bool,
+    /// Whether somebody can be asked.
+    pub(crate) can_ask: bool,
+}
+
+impl Output {
+    pub(crate) fn new(
+        (stdout, stderr): (Box<dyn Write + Send>, Box<dyn Write + Send>),
+        are_terminals: [bool; 3],
+        around: &Surroundings,
+    ) -> Self {
+        Self {
+            out: Arc::new(Mutex::new(stdout)),
+            err: Arc::new(Mutex::new(stderr)),
+            is_json: false,
+            is_raw: false,
+            is_quiet: false,
+            has_colours: are_terminals[2] && around.allows_colours(),
+            is_err_terminal: are_terminals[2],
+            can_ask: are_terminals[0] && are_terminals[2],
+        }
+    }
+
+    pub(crate) const fn set(&mut self, globals: &Globals) {
+        self.is_json = globals.json;
+        self.is_raw = globals.raw;
+        self.is_quiet = globals.quiet;
+    }
+
+    /// A document, or a line of one, to the letter.
+    pub(crate) fn document(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut out = lock(&self.out);
+        out.write_all(bytes)?;
+        out.write_all(b"\n")?;
+        out.flush()
+    }
+
+    /// Text as it comes.
+    pub(crate) fn text(&self, text: &str) -> io::Result<()> {
+        let mut out = lock(&self.out);
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+
+    /// An answer for people.
+    pub(crate) fn answer(&self, answer: &Value) -> io::Result<()> {
+        let text = render(answer);
+        self.text(&if self.is_raw { text } else { clean(&text) })
+    }
+
+    /// A short line about what happens, on standard error.
+    pub(crate) fn note(&self, line: &str) {
+        if !self.is_quiet {
+            self.error_line(line, "2");
+        }
+    }
+
+    /// What a model thinks, already filtered: only for who looks on.
+    pub(crate) fn reasoning(&self, text: &str) {
+        if !self.is_quiet && self.is_err_terminal {
+            self.tell(&if self.has_colours { format!("\x1b[2m{text}\x1b[0m") } else { text.to_owned() });
+        }
+    }
+
+    /// An error: its message on standard error.
+    pub(crate) fn error(&self, body: &ErrorBody) {
+        self.error_line(&format!("error: {}", redact_key_shapes(&body.message)), "31");
+        self.note(&format!("  {0}; `meerkat errors {0}` says what to do", body.code));
+    }
+
+    /// Text on standard error as it is, such as a question without the end of its line.
+    pub(crate) fn notice(&self, text: &str) {
+        self.tell(&clean(text));
+    }
+
+    fn error_line(&self, line: &str, style: &str) {
+        let line = clean(line);
+        self.tell(&if self.has_colours { format!("\x1b[{style}m{line}\x1b[0m\n") } else { format!("{line}\n") });
+    }
+
+    /// Where nobody reads standard error, the command goes on all the same.
+    fn tell(&self, text: &str) {
+        let mut err = lock(&self.err);
+        drop(err.write_all(text.as_bytes()).and_then(|()| err.flush()));
+    }
+
+    /// What filters one block of streamed text.
+    pub(crate) fn filter(&self) -> Filter {
+        Filter { is_raw: self.is_raw, state: State::Text }
+    }
+}
+
+fn lock(stream: &Stream) -> MutexGuard<'_, Box<dyn Write + Send>> {
+    stream.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Log lines: on standard error, without anything that looks like a key or moves a cursor.
+impl<'a> MakeWriter<'a> for Output {
+    type Writer = LogLine;
+
+    fn make_writer(&'a self) -> LogLine {
+        LogLine(self.err.clone())
+    }
+}
+
+/// Takes a log line, which comes in one piece.
+pub(crate) struct LogLine(Stream);
+
+impl Write for LogLine {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        lock(&self.0).write_all(clean(&redact_key_shapes(&text)).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        lock(&self.0).flush()
+    }
+}
+
+/// Takes control sequences out of a text.
+pub(crate) fn clean(text: &str) -> String {
+    Filter { is_raw: false, state: State::Text }.push(text)
+}
+
+/// Takes control sequences out of a text that comes in pieces.
+pub(crate) struct Filter {
+    is_raw: bool,
+    state: State,
+}
+
+/// Where in a control sequence the text stands.
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Text,
+    /// After ESC.
+    Escape,
+    /// After `ESC [`.
+    Csi,
+    /// In a string for the terminal, such as a title, which ends with BEL, ESC `\` or, here, at the line's end.
+    String,
+}
+
+impl Filter {
+    pub(crate) fn push(&mut self, text: &str) -> String {
+        if self.is_raw {
+            return text.to_owned();
+        }
+        let mut clean = String::with_capacity(text.len());
+        for char in text.chars() {
+            self.state = match (self.state, char) {
+                (_, '\n') => {
+                    clean.push(char);
+                    State::Text
+                }
+                (_, '\x1b') => State::Escape,
+                (State::Escape, '[') | (State::Text, '\u{9b}') => State::Csi,
+                (State::Escape, ']' | 'P' | 'X' | '^' | '_')
+                | (State::Text, '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}') => State::String,
+                (State::Escape, ' '..='/') => State::Escape,
+                (State::Escape, _) | (State::Csi, '@'..='~') | (State::String, '\x07' | '\u{9c}') => State::Text,
+                (State::Csi, ' '..='?') => State::Csi,
+                (State::String, _) => State::String,
+                (State::Csi | State::Text, _) => {
+                    if char == '\t' || !(char.is_control() || is_direction_mark(char)) {
+                        clean.push(char);
+                    }
+                    State::Text
+                }
+            };
+        }
+        clean
+    }
+}
+
+/// Marks that make a terminal show text in another order than it has.
+const fn is_direction_mark(char: char) -> bool {
+    matches!(char, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// An answer as lines: a list as a table, anything else as names and values.
+fn render(answer: &Value) -> String {
+    let rows = match answer {
+        Value::Object(members) => match members.get("items").and_then(Value::as_array) {
+            Some(items) => table(items),
+            None => members.iter().map(|(name, value)| vec![name.clone(), cell(value)]).collect(),
+        },
+        other => return format!("{}\n", cell(other)),
+    };
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+fn table(items: &[Value]) -> Vec<Vec<String>> {
+    let Some(Value::Object(first)) = items.first() else {
+        return items.iter().map(|item| vec![cell(item)]).collect();
+    };
+    let names: Vec<&String> = first.keys().collect();
+    let row = |item: &Value| names.iter().map(|name| short(&cell(&item[name.as_str()]))).collect();
+    let head = names.iter().map(|name| name.to_uppercase()).collect();
+    std::iter::once(head).chain(items.iter().map(row)).collect()
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// One line of a text, cut where it is long.
+fn short(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    match line.char_indices().nth(CELL_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_sequences_go_and_their_text_stays() {
+        for (text, expected) in [
+            ("a\tb\r\n", "a\tb\n"),
+            ("\x1b[31mred\x1b[0m", "red"),
+            ("\x1b]0;title\x07x\x1b]8;;http://a\x1b\\y", "xy"),
+            ("\x1b]never closed\nnext", "\nnext"),
+            ("\x1bPq#0\x1b\\a\x1b(Bb\x1bcc", "abc"),
+            ("\u{9b}31mred\u{7f}\u{0}\u{85}", "red"),
+            ("a\u{202e}b\u{2066}c\u{2069}", "abc"),
+            ("é \u{1f600}", "é \u{1f600}"),
+        ] {
+            assert_eq!(clean(text), expected, "{text:?}");
+            let mut filter = Filter { is_raw: false, state: State::Text };
+            let pieces: String = text.chars().map(|char| filter.push(&char.to_string())).collect();
+            assert_eq!(pieces, expected, "{text:?} in pieces");
+        }
+    }
+}

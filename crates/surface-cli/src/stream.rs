@@ -1,0 +1,424 @@
+//! A running turn as it is shown: its events as they come, its text, and its end.
+//!
+//! Event lines pass through as the service made them; only what is shown to people is read.
+
+use std::{collections::HashMap, sync::Arc};
+
+use meerkat_errors::ErrorBody;
+use meerkat_service::{
+    Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
+    runtime::follow::Follower,
+    service::TurnResult,
+    session::{
+        event::{ApprovalRequested, Event, LiveEvent, Retrying},
+        message::Block,
+    },
+    wire,
+};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::{
+    App,
+    commands::unreadable,
+    error::CliError,
+    output::{Filter, Output},
+};
+
+/// What is printed while a turn runs.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Show {
+    /// The model's text on standard output, and what else happens on standard error.
+    Text,
+    /// Every event's line on standard output.
+    Events,
+    /// Nothing.
+    Nothing,
+}
+
+/// What a turn came to.
+pub(crate) enum Progress {
+    /// The service has accepted it.
+    Accepted,
+    /// A call waits for a decision.
+    Approval(Call),
+    /// It has ended, or was refused.
+    Ended(Result<Vec<u8>, SessionError>),
+}
+
+/// A call of a tool.
+#[derive(Clone)]
+pub(crate) struct Call {
+    pub(crate) session_id: SessionId,
+    pub(crate) call_id: String,
+    pub(crate) name: String,
+    pub(crate) arguments: String,
+}
+
+/// A turn that was asked for, until its end.
+pub(crate) struct RunningTurn {
+    service: Arc<dyn SessionService>,
+    session_id: SessionId,
+    answer: JoinHandle<Result<Vec<u8>, SessionError>>,
+    /// The answer, while the events before it are still to be shown.
+    ended: Option<(Vec<u8>, Seq)>,
+    follower: Option<Follower>,
+    since: Seq,
+    turn: Option<TurnNumber>,
+    is_interrupt_wanted: bool,
+    view: View,
+}
+
+impl RunningTurn {
+    /// Asks for the turn. With `since` events are shown from after there, else from the session's last event on.
+    pub(crate) async fn start(
+        app: &App,
+        session_id: SessionId,
+        (operation, params): (Operation, Value),
+        since: Option<Seq>,
+        show: Show,
+    ) -> Self {
+        let service = app.service.clone();
+        // A session that cannot be followed can run no turn either, and why that is its answer says.
+        let since = match since {
+            Some(since) => since,
+            None => last_seq(&service, &session_id).await.unwrap_or(0),
+        };
+        let follower = service.follow(&session_id, since).await.ok();
+        let answer = {
+            let service = service.clone();
+            tokio::spawn(async move { wire::call(service.as_ref(), operation, &params.to_string()).await })
+        };
+        let view = View::new(app.out.clone(), show);
+        Self { service, session_id, answer, ended: None, follower, since, turn: None, is_interrupt_wanted: false, view }
+    }
+
+    /// Shows what happens up to the next thing that matters. It can be dropped and called again.
+    pub(crate) async fn next(&mut self) -> Result<Progress, CliError> {
+        loop {
+            if let Some((_, seq)) = &self.ended
+                && self.follower.as_ref().is_none_or(|follower| follower.cursor() >= *seq)
+                && let Some((answer, _)) = self.ended.take()
+            {
+                return Ok(Progress::Ended(Ok(answer)));
+            }
+            tokio::select! {
+                biased;
+                line = next_line(&mut self.follower) => match line {
+                    Ok(Some(line)) => {
+                        let progress = self.see(&line)?;
+                        if let Some(progress) = progress {
+                            return Ok(progress);
+                        }
+                    }
+                    // Without its events the turn still has its answer.
+                    Ok(None) | Err(_) => self.follower = None,
+                },
+                answer = &mut self.answer, if self.ended.is_none() => {
+                    let lost = |_| SessionError::Internal("the turn's answer was lost".to_owned());
+                    match answer.map_err(lost).and_then(|answer| answer) {
+                        Ok(answer) => self.ended = Some((answer.clone(), self.end(&answer)?)),
+                        Err(error) => return Ok(Progress::Ended(Err(error))),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The seq that ended the turn. A turn that ended before it was asked for again is shown by its answer.
+    fn end(&mut self, answer: &[u8]) -> Result<Seq, CliError> {
+        let result: TurnResult = serde_json::from_slice(answer).map_err(|error| unreadable(&error))?;
+        if result.seq <= self.since {
+            self.view.rest_of_step(u64::MAX, &result.text)?;
+        }
+        Ok(result.seq)
+    }
+
+    fn see(&mut self, line: &str) -> Result<Option<Progress>, CliError> {
+        if self.view.show == Show::Events {
+            self.view.out.document(line.as_bytes())?;
+        }
+        let Ok(record) = wire::decode_event(line) else {
+            let event: Value = serde_json::from_str(line).map_err(|error| unreadable(&error))?;
+            if self.turn.is_some_and(|turn| event["turn"] == turn) {
+                self.view.live(&event, line)?;
+            }
+            return Ok(None);
+        };
+        let is_accepted = self.turn.is_none() && matches!(record.event, Event::TurnQueued(_) | Event::TurnStarted(_));
+        if is_accepted {
+            self.turn = record.turn;
+            if self.is_interrupt_wanted {
+                self.interrupt();
+            }
+        }
+        if record.turn.is_none() || record.turn != self.turn {
+            return Ok(None);
+        }
+        self.view.durable(&record.event)?;
+        Ok(match record.event {
+            Event::ApprovalRequested(ApprovalRequested { call_id, name }) => {
+                let arguments = self.view.arguments.remove(&call_id).unwrap_or_default();
+                Some(Progress::Approval(Call { session_id: self.session_id, call_id, name, arguments }))
+            }
+            Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) | Event::TurnDequeued(_) => {
+                self.follower = None;
+                None
+            }
+            _ => is_accepted.then_some(Progress::Accepted),
+        })
+    }
+
+    /// Whether the service has not yet accepted the turn.
+    pub(crate) const fn is_starting(&self) -> bool {
+        self.turn.is_none() && self.ended.is_none()
+    }
+
+    /// Interrupts the turn as soon as it runs.
+    pub(crate) fn interrupt(&mut self) {
+        self.is_interrupt_wanted = true;
+        if self.turn.is_some() {
+            ask(&self.service, Operation::Interrupt, json!({ "session_id": self.session_id, "turn": self.turn }));
+        }
+    }
+
+    /// Ends the last line of the turn's text, and says why the turn did not complete.
+    pub(crate) fn finish(&mut self, answer: &[u8]) -> Result<Option<ErrorBody>, CliError> {
+        self.view.end_line()?;
+        let result: TurnResult = serde_json::from_slice(answer).map_err(|error| unreadable(&error))?;
+        Ok(result.error)
+    }
+}
+
+/// Decides a call that waits.
+pub(crate) fn decide(app: &App, call: &Call, is_approved: bool, reason: Option<&str>) {
+    let Call { session_id, call_id, .. } = call;
+    let decision = if is_approved { "approve" } else { "deny" };
+    let params = json!({ "session_id": session_id, "call_id": call_id, "decision": decision, "reason": reason });
+    ask(&app.service, Operation::DecideApproval, params);
+}
+
+/// Asks something beside a turn. What comes of it is seen in the turn's events.
+fn ask(service: &Arc<dyn SessionService>, operation: Operation, params: Value) {
+    let service = service.clone();
+    tokio::spawn(async move {
+        if let Err(error) = wire::call(service.as_ref(), operation, &params.to_string()).await {
+            tracing::info!(%error, operation = operation.name(), "the turn was over already");
+        }
+    });
+}
+
+async fn next_line(follower: &mut Option<Follower>) -> Result<Option<String>, SessionError> {
+    match follower {
+        Some(follower) => {
+            let followed = follower.next().await?;
+            Ok(followed.map(|followed| String::from_utf8_lossy(&followed.line).into_owned()))
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// The session's last event. A cursor beyond it is refused with just that.
+pub(crate) async fn last_seq(service: &Arc<dyn SessionService>, id: &SessionId) -> Result<Seq, SessionError> {
+    match service.follow(id, Seq::MAX).await {
+        Ok(follower) => Ok(follower.cursor()),
+        Err(SessionError::CursorOutOfRange { last_seq, .. }) => Ok(last_seq),
+        Err(error) => Err(error),
+    }
+}
+
+/// An event's type.
+pub(crate) fn type_name(line: &str) -> Option<String> {
+    serde_json::from_str::<Value>(line).ok()?["type"].as_str().map(str::to_owned)
+}
+
+/// An event in one line for people.
+pub(crate) fn human_line(line: &str) -> Option<String> {
+    match wire::decode_event(line) {
+        Ok(record) => Some(record.event.human_line()),
+        // A live event: of those only a retry is told in a line of its own.
+        Err(_) => Some(LiveEvent::Retrying(serde_json::from_str::<Retrying>(line).ok()?).human_line()),
+    }
+}
+
+/// An event in a list: its seq, its turn, and its line.
+pub(crate) fn described(line: &str) -> String {
+    let event: Value = serde_json::from_str(line).unwrap_or_default();
+    let (seq, turn) = (&event["seq"], &event["turn"]);
+    let text = human_line(line).unwrap_or_else(|| event["type"].as_str().unwrap_or("event").to_owned());
+    let seq = if seq.is_null() { "live".to_owned() } else { seq.to_string() };
+    let turn = if turn.is_null() { String::new() } else { format!("turn {turn}: ") };
+    format!("{seq:>5}  {turn}{text}")
+}
+
+/// What of a turn is shown, and how far.
+struct View {
+    out: Output,
+    show: Show,
+    filter: Filter,
+    /// The step whose text is shown, and the bytes of it that were.
+    step: u64,
+    shown: usize,
+    /// Where the next delta goes on: the block, and the bytes of it that were shown.
+    place: Option<(u64, u64)>,
+    has_thought: bool,
+    /// A delta was lost, so the rest waits for the whole message.
+    is_gapped: bool,
+    /// Text or reasoning stands in a line that has not ended.
+    is_in_text: bool,
+    is_in_reasoning: bool,
+    /// What the calls of this turn are called with, to ask about them.
+    arguments: HashMap<String, String>,
+}
+
+impl View {
+    fn new(out: Output, show: Show) -> Self {
+        Self {
+            filter: out.filter(),
+            out,
+            show,
+            step: u64::MAX,
+            shown: 0,
+            place: None,
+            has_thought: false,
+            is_gapped: false,
+            is_in_text: false,
+            is_in_reasoning: false,
+            arguments: HashMap::new(),
+        }
+    }
+
+    fn live(&mut self, event: &Value, line: &str) -> Result<(), CliError> {
+        if self.show != Show::Text {
+            return Ok(());
+        }
+        match event["type"].as_str() {
+            Some("text_delta") => self.delta(event),
+            Some("reasoning_delta") => {
+                self.enter(event["step"].as_u64().unwrap_or(0));
+                self.think(event["text"].as_str().unwrap_or_default())
+            }
+            _ => self.note(human_line(line)),
+        }
+    }
+
+    fn durable(&mut self, event: &Event) -> Result<(), CliError> {
+        if let Event::AssistantMessage(message) = event {
+            self.arguments.extend(message.blocks.iter().filter_map(|block| match block {
+                Block::ToolCall(call) => Some((call.call_id.clone(), call.arguments.as_str().to_owned())),
+                Block::Text { .. } | Block::Reasoning { .. } => None,
+            }));
+        }
+        if self.show != Show::Text {
+            return Ok(());
+        }
+        match event {
+            Event::AssistantMessage(message) => {
+                let (mut thought, mut said) = (String::new(), String::new());
+                for block in &message.blocks {
+                    match block {
+                        Block::Text { text } => said.push_str(&text.excerpt()),
+                        Block::Reasoning { text, .. } => thought.push_str(&text.excerpt()),
+                        Block::ToolCall(_) => {}
+                    }
+                }
+                self.enter(message.step.into());
+                // A turn may outrun its deltas: then what was thought is still to be shown too.
+                if self.shown == 0 && !self.has_thought {
+                    self.think(&thought)?;
+                }
+                self.rest_of_step(message.step.into(), &said)
+            }
+            Event::PartialText(partial) => self.rest_of_step(partial.step.into(), &partial.text.excerpt()),
+            Event::ToolStarted(_)
+            | Event::ToolFinished(_)
+            | Event::ApprovalRequested(_)
+            | Event::ApprovalDecided(_)
+            | Event::BudgetWarning(_)
+            | Event::TurnQueued(_) => self.note(Some(event.human_line())),
+            _ => Ok(()),
+        }
+    }
+
+    /// A short line of its own.
+    fn note(&mut self, line: Option<String>) -> Result<(), CliError> {
+        let Some(line) = line else { return Ok(()) };
+        self.end_line()?;
+        self.out.note(&line);
+        Ok(())
+    }
+
+    fn delta(&mut self, event: &Value) -> Result<(), CliError> {
+        let number = |name: &str| event[name].as_u64().unwrap_or(0);
+        let (step, block, offset) = (number("step"), number("block"), number("offset"));
+        self.enter(step);
+        let text = event["text"].as_str().unwrap_or_default();
+        let goes_on = match self.place {
+            Some((shown, end)) if shown == block => offset == end,
+            Some((shown, _)) => block > shown && offset == 0,
+            None => offset == 0,
+        };
+        self.is_gapped |= !goes_on;
+        if !self.is_gapped {
+            self.place = Some((block, offset + text.len() as u64));
+            self.print(text)?;
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, step: u64) {
+        if step != self.step {
+            (self.step, self.shown, self.place, self.is_gapped, self.has_thought) = (step, 0, None, false, false);
+        }
+    }
+
+    fn think(&mut self, text: &str) -> Result<(), CliError> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        self.has_thought = true;
+        if !self.is_in_reasoning {
+            self.end_line()?;
+            self.is_in_reasoning = true;
+        }
+        self.out.reasoning(&self.filter.push(text));
+        Ok(())
+    }
+
+    /// What is still to be shown of a step's whole text.
+    fn rest_of_step(&mut self, step: u64, text: &str) -> Result<(), CliError> {
+        self.enter(step);
+        match text.get(self.shown..) {
+            Some(rest) if self.show == Show::Text => {
+                self.print(rest)?;
+                self.end_line()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn print(&mut self, text: &str) -> Result<(), CliError> {
+        if self.is_in_reasoning {
+            self.end_line()?;
+        }
+        self.shown += text.len();
+        let text = self.filter.push(text);
+        if !text.is_empty() {
+            self.is_in_text = !text.ends_with('\n');
+            self.out.text(&text)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a line of text or reasoning that has not ended.
+    fn end_line(&mut self) -> Result<(), CliError> {
+        self.filter = self.out.filter();
+        if std::mem::take(&mut self.is_in_reasoning) {
+            self.out.reasoning("\n");
+        }
+        if std::mem::take(&mut self.is_in_text) {
+            self.out.text("\n")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! From a command to an operation with its parameters, and the table of spellings.
+//!
+//! Nothing is checked here that the service checks.
+
+use std::collections::BTreeMap;
+
+use meerkat_service::{Operation, compaction::CompactionConfig, options::Budgets};
+use serde_json::{Value, json};
+
+use crate::args::{
+    CompactArgs, CompactFlags, Delivery, EventsArgs, MemoryCommand, SessionCommand, SessionFlags, TurnFlags,
+};
+
+/// How each operation is spelt: as a command and as a line of `chat`.
+#[cfg(test)]
+pub(crate) const SPELLINGS: &[(Operation, &str, &str)] = &[
+    (Operation::CreateSession, "chat", "new"),
+    (Operation::StartTurn, "run", "turn"),
+    (Operation::Interrupt, "sessions interrupt", "interrupt"),
+    (Operation::DecideApproval, "sessions approve", "approve"),
+    (Operation::Queue, "sessions queue", "queue"),
+    (Operation::CancelQueued, "sessions queue --cancel", "queue --cancel"),
+    (Operation::Events, "events", "events"),
+    (Operation::Remind, "sessions remind", "remind"),
+    (Operation::Reminders, "sessions reminders", "reminders"),
+    (Operation::ClearReminder, "sessions remind --clear", "remind --clear"),
+    (Operation::Pin, "sessions pin", "pin"),
+    (Operation::Pins, "sessions pins", "pins"),
+    (Operation::Unpin, "sessions unpin", "unpin"),
+    (Operation::Resume, "resume", "resume"),
+    (Operation::Read, "sessions show", "show"),
+    (Operation::History, "sessions history", "history"),
+    (Operation::Blob, "sessions blob", "blob"),
+    (Operation::List, "sessions list", "list"),
+    (Operation::Update, "sessions update", "update"),
+    (Operation::Archive, "sessions archive", "archive"),
+    (Operation::Unarchive, "sessions unarchive", "unarchive"),
+    (Operation::Delete, "sessions delete", "delete"),
+    (Operation::Fork, "sessions fork", "fork"),
+    (Operation::Compact, "compact", "compact"),
+    (Operation::PreviewCompaction, "compact --preview", "compact --preview"),
+    (Operation::UndoCompaction, "compact --undo", "compact --undo"),
+    (Operation::SearchMemory, "memory search", "memory search"),
+    (Operation::ForgetMemory, "memory forget", "memory forget"),
+    (Operation::ReindexMemory, "memory reindex", "memory reindex"),
+    (Operation::Capabilities, "capabilities", "capabilities"),
+    (Operation::Errors, "errors", "errors"),
+];
+
+/// An operation and its parameters; `session_id` is still as it was written.
+pub(crate) type Request = (Operation, Value);
+
+/// The compaction that flags ask for, if they do: what they leave out is as configured.
+fn compaction(flags: &CompactFlags, configured: CompactionConfig) -> Option<CompactionConfig> {
+    let CompactFlags { compact_threshold, compact_keep_turns, compact_summary_tokens, compact_guard_turns } = *flags;
+    let keep_turns = compact_keep_turns.map(|turns| usize::try_from(turns).unwrap_or(usize::MAX));
+    let asked = CompactionConfig {
+        auto_compact_threshold: compact_threshold.unwrap_or(configured.auto_compact_threshold),
+        recent_turn_budget: keep_turns.unwrap_or(configured.recent_turn_budget),
+        max_summary_tokens: compact_summary_tokens.unwrap_or(configured.max_summary_tokens),
+        min_turns_between_compactions: compact_guard_turns.unwrap_or(configured.min_turns_between_compactions),
+    };
+    let is_asked = keep_turns.is_some()
+        || compact_threshold.is_some()
+        || compact_summary_tokens.is_some()
+        || compact_guard_turns.is_some();
+    is_asked.then_some(asked)
+}
+
+const fn budgets(flags: &TurnFlags) -> Budgets {
+    Budgets {
+        tokens: flags.budget_tokens,
+        steps: flags.budget_steps,
+        tool_calls: flags.budget_tool_calls,
+        wall_ms: flags.budget_wall_ms,
+    }
+}
+
+fn labels(labels: &[(String, String)]) -> BTreeMap<&str, &str> {
+    labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+/// `create_session`.
+pub(crate) fn create(create: &SessionFlags, turn: &TurnFlags, configured: CompactionConfig) -> Request {
+    let params = json!({
+        "model": turn.model,
+        "system_prompt": create.system,
+        "labels": labels(&create.label),
+        "tools": create.tools,
+        "compaction": compaction(&turn.compact, configured),
+        "budgets": budgets(turn),
+        "idempotency_key": turn.idempotency_key,
+    });
+    (Operation::CreateSession, params)
+}
+
+/// `start_turn`, or with `is_resume` `resume`.
+pub(crate) fn turn(
+    is_resume: bool,
+    session: &str,
+    prompt: Option<&str>,
+    flags: &TurnFlags,
+    delivery: &Delivery,
+    configured: CompactionConfig,
+) -> Request {
+    let params = json!({
+        "session_id": session,
+        "prompt": prompt,
+        "model": flags.model,
+        "policy": delivery.policy.as_deref().unwrap_or("reject"),
+        "budgets": budgets(flags),
+        "compaction": compaction(&flags.compact, configured),
+        "wait": !delivery.detach,
+        "idempotency_key": flags.idempotency_key,
+    });
+    (if is_resume { Operation::Resume } else { Operation::StartTurn }, params)
+}
+
+/// `events`.
+pub(crate) fn events(args: &EventsArgs, session: &str) -> Request {
+    let since = args.since.or(args.after).unwrap_or(0);
+    let wait_ms = args.wait_ms.unwrap_or(0);
+    let params = json!({ "session_id": session, "since_seq": since, "limit": args.limit, "wait_ms": wait_ms });
+    (Operation::Events, params)
+}
+
+/// `compact`, its preview and its undoing.
+pub(crate) fn compact(args: &CompactArgs, session: &str, configured: CompactionConfig) -> Request {
+    match args.undo {
+        Some(compaction) => (Operation::UndoCompaction, json!({ "session_id": session, "compaction": compaction })),
+        None => {
+            let operation = if args.preview { Operation::PreviewCompaction } else { Operation::Compact };
+            (operation, json!({ "session_id": session, "compaction": compaction(&args.compact, configured) }))
+        }
+    }
+}
+
+/// The operations on one session. `session` is meant where the command names none.
+pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
+    use SessionCommand as Command;
+    let named = |target: &crate::args::Target| target.session.clone().unwrap_or_else(|| session.to_owned());
+    let alone = |target| json!({ "session_id": named(target) });
+    let decide = |target, call_id: &str, decision: &str, reason: &Option<String>| json!({ "session_id": named(target), "call_id": call_id, "decision": decision, "reason": reason });
+    match command {
+        Command::List { label, archived, created_after, updated_after, cursor, limit } => (
+            Operation::List,
+            json!({
+                "labels": labels(label), "archived": archived, "created_after": created_after,
+                "updated_after": updated_after, "cursor": cursor, "limit": limit,
+            }),
+        ),
+        Command::Show(target) => (Operation::Read, alone(target)),
+        Command::History { target, cursor, limit } => {
+            (Operation::History, json!({ "session_id": named(target), "cursor": cursor, "limit": limit }))
+        }
+        Command::Blob { target, hash, offset, limit } => {
+            (Operation::Blob, json!({ "session_id": named(target), "blob": hash, "offset": offset, "limit": limit }))
+        }
+        Command::Update { target, title, label } => {
+            let labels = (!label.is_empty()).then(|| labels(label));
+            (Operation::Update, json!({ "session_id": named(target), "title": title, "labels": labels }))
+        }
+        Command::Archive(target) => (Operation::Archive, alone(target)),
+        Command::Unarchive(target) => (Operation::Unarchive, alone(target)),
+        Command::Delete { target, force } => {
+            (Operation::Delete, json!({ "session_id": named(target), "force": force }))
+        }
+        Command::Fork { target, turn } => (Operation::Fork, json!({ "session_id": named(target), "turn": turn })),
+        Command::Interrupt { target, turn } => {
+            (Operation::Interrupt, json!({ "session_id": named(target), "turn": turn }))
+        }
+        Command::Approve { target, call_id, reason } => {
+            (Operation::DecideApproval, decide(target, call_id, "approve", reason))
+        }
+        Command::Deny { target, call_id, reason } => {
+            (Operation::DecideApproval, decide(target, call_id, "deny", reason))
+        }
+        Command::Queue { target, cancel: None } => (Operation::Queue, alone(target)),
+        Command::Queue { target, cancel } => {
+            (Operation::CancelQueued, json!({ "session_id": named(target), "turn": cancel }))
+        }
+        Command::Remind { target, clear: Some(kind), .. } => {
+            (Operation::ClearReminder, json!({ "session_id": named(target), "kind": kind }))
+        }
+        Command::Remind { target, kind, text, .. } => {
+            (Operation::Remind, json!({ "session_id": named(target), "kind": kind, "text": text }))
+        }
+        Command::Reminders(target) => (Operation::Reminders, alone(target)),
+        Command::Pin { target, text } => (Operation::Pin, json!({ "session_id": named(target), "text": text })),
+        Command::Pins(target) => (Operation::Pins, alone(target)),
+        Command::Unpin { target, pin } => (Operation::Unpin, json!({ "session_id": named(target), "pin": pin })),
+    }
+}
+
+/// The operations on memory.
+pub(crate) fn memory(command: &MemoryCommand) -> Request {
+    match command {
+        MemoryCommand::Search { query, session, role, label, since, until, limit } => (
+            Operation::SearchMemory,
+            json!({
+                "query": query, "scope": if session.is_some() { "session" } else { "project" }, "session_id": session,
+                "role": role, "labels": labels(label), "since": since, "until": until, "limit": limit,
+            }),
+        ),
+        MemoryCommand::Forget { session, from_seq, to_seq, source } => (
+            Operation::ForgetMemory,
+            json!({ "session_id": session, "from_seq": from_seq, "to_seq": to_seq, "source": source }),
+        ),
+        MemoryCommand::Reindex => (Operation::ReindexMemory, json!({})),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::args::{Cli, chat};
+
+    #[track_caller]
+    fn check(mut command: clap::Command, spelling: &str) {
+        for word in spelling.split(' ') {
+            if let Some(flag) = word.strip_prefix("--") {
+                assert!(command.get_arguments().any(|arg| arg.get_long() == Some(flag)), "{spelling}");
+            } else {
+                let found = command.find_subcommand(word).cloned();
+                command = found.unwrap_or_else(|| panic!("{spelling}: there is no {word}"));
+            }
+        }
+    }
+
+    #[test]
+    fn every_operation_is_a_command_and_a_line_of_chat() {
+        Cli::command().debug_assert();
+        chat::definition().debug_assert();
+        let spelt: Vec<Operation> = SPELLINGS.iter().map(|(operation, ..)| *operation).collect();
+        assert_eq!(spelt, Operation::ALL);
+        for (_, command, line) in SPELLINGS {
+            check(Cli::command(), command);
+            check(chat::definition(), line);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! `chat`, from a pipe: as text, and as the protocol of `--json`.
+
+use meerkat_errors::ErrorCode;
+use serde_json::{Value, json};
+
+use super::{Talk, cli};
+
+#[test]
+fn lines_from_a_pipe_are_turns_and_commands_in_order() {
+    let lines = "@say One.\n\n/remind environment \"first\\nsecond\"\n/pin 'the key is blue'\n@echo tail\n/frob\n/unpin 5\n@say Last.\n";
+    let ran = cli(&["chat"]).stdin(lines).run();
+    assert_eq!(ran.code, 0);
+    assert!(ran.out.starts_with("One.\n") && ran.out.ends_with("Last.\n"), "{}", ran.out);
+    assert!(ran.out.contains("second") && ran.out.contains("the key is blue"), "{}", ran.out);
+    assert!(ran.err.contains("UNKNOWN_OPERATION") && ran.err.contains("ITEM_NOT_FOUND"), "{}", ran.err);
+    assert!(cli(&["chat"]).stdin("/help\n/help deny\n").run().out.contains("CALL_ID"));
+    assert_eq!(cli(&["chat"]).stdin("/quit\n@say Never.").run().out, "");
+}
+
+fn talk(args: &[&str]) -> (Talk, Value) {
+    let mut talk = cli(&[&["chat", "--json"], args].concat()).with_tools().env("MEERKAT_TEST_SEED", "1").talk();
+    let created = talk.next();
+    (talk, created)
+}
+
+#[track_caller]
+fn code(document: &Value) -> &str {
+    document["code"].as_str().unwrap_or_else(|| panic!("{document} is no error"))
+}
+
+#[test]
+fn every_line_gets_one_document() {
+    let (mut talk, created) = talk(&["--label", "a=b"]);
+    let session = created["session_id"].as_str().unwrap().to_owned();
+    assert_eq!(created, json!({ "session_id": session, "seq": 1, "created_at": "2026-01-01T00:00:00.000Z" }));
+    assert_eq!(talk.ask("@say Hi.")["text"], "Hi.");
+    assert_eq!(talk.ask(r#"/turn --budget-steps 2 "@say a\nb""#)["text"], "a\nb");
+    assert_eq!(talk.ask("/remind environment here"), json!({ "session_id": session, "seq": 8 }));
+    assert_eq!(talk.ask("/reminders")["items"][0]["text"], "here");
+    assert_eq!(talk.ask("/remind --clear environment")["seq"], 9);
+    assert_eq!(talk.ask("/pin fact")["seq"], 10);
+    assert_eq!(talk.ask("/pins")["items"][0], json!({ "seq": 10, "text": "fact" }));
+    assert_eq!(talk.ask("/unpin 10")["seq"], 11);
+    assert_eq!(talk.ask("/queue"), json!({ "items": [], "next_cursor": null }));
+    assert_eq!(talk.ask("/queue --cancel 7")["code"], "ITEM_NOT_FOUND");
+    assert_eq!(talk.ask("/events 9 --limit 1")["next_seq"], 10);
+    assert_eq!(talk.ask("/events --until turn_completed")["seq"], 4);
+    assert_eq!(code(&talk.ask("/events 99")), "CURSOR_OUT_OF_RANGE");
+    assert_eq!(code(&talk.ask("/interrupt")), "SESSION_NOT_RUNNING");
+    for line in ["", "/", "/pin 'open", "/pin", "/events --follow", "/turn --system x"] {
+        assert_eq!(code(&talk.ask(line)), "INVALID_REQUEST", "{line}");
+    }
+    assert_eq!(code(&talk.ask("/frob")), "UNKNOWN_OPERATION");
+    for line in
+        ["/show", "/history", "/list", "/blob ab", "/update --title x", "/archive", "/unarchive", "/delete --force"]
+            .iter()
+            .chain(&["/fork --turn 0", "/resume", "/resume on"])
+    {
+        assert_eq!(code(&talk.ask(line)), "SESSION_PERSISTENCE_DISABLED", "{line}");
+    }
+    for line in ["/compact", "/compact --preview", "/compact --undo 3", "/turn --compact-keep-turns 2 x"] {
+        assert_eq!(code(&talk.ask(line)), "SESSION_COMPACTION_DISABLED", "{line}");
+    }
+    for line in ["/memory search x", "/memory forget --from-seq 1", "/memory reindex"] {
+        assert_eq!(code(&talk.ask(line)), "MEMORY_STORE_DISABLED", "{line}");
+    }
+    assert_eq!(talk.ask("/capabilities")["build"], "A");
+    assert!(talk.ask("/help")["help"].as_str().unwrap().contains("/<COMMAND>"));
+    let second = talk.ask("/new --idempotency-key k");
+    assert_eq!(second["seq"], 1);
+    assert_eq!(talk.ask("/new --idempotency-key k"), second);
+    assert_eq!(talk.ask("/pin here")["session_id"], second["session_id"]);
+    assert_eq!(talk.ask(&format!("/pin --session {session} there"))["seq"], 12);
+    assert_eq!(code(&talk.ask("/pin --session 01900000-0000-7000-8000-000000000001 x")), "SESSION_NOT_FOUND");
+    let first = talk.ask("/turn --idempotency-key t @say Once.");
+    assert_eq!(talk.ask("/turn --idempotency-key t @say Once."), first);
+    assert_eq!(code(&talk.ask("/turn --idempotency-key t @say Twice.")), "IDEMPOTENCY_CONFLICT");
+    assert_eq!(talk.ask("/quit"), json!({ "quit": true }));
+    let (ran, left) = talk.end();
+    assert_eq!((ran.code, left.len()), (0, 0));
+}
+
+#[test]
+fn lines_are_answered_while_a_turn_runs() {
+    let (mut talk, _) = talk(&[]);
+    talk.say("/id turn @stall");
+    talk.say("/id next @say Next.");
+    assert_eq!(talk.ask("/id pin /pin x")["id"], "pin");
+    assert_eq!(code(&talk.ask("/turn --policy reject @say No.")), "SESSION_BUSY");
+    let queued = talk.ask("/turn --detach --policy queue @say Queued.");
+    assert_eq!(talk.ask("/queue")["items"][0]["turn"], queued["turn"]);
+    assert_eq!(talk.ask("/queue --cancel 1")["session_id"], queued["session_id"]);
+    talk.say("/id stop /interrupt 0");
+    let answers = [talk.next(), talk.next(), talk.next()];
+    let of = |id: &str| &answers.iter().find(|answer| answer["id"] == id).unwrap()["answer"];
+    assert_eq!(
+        (&of("turn")["status"], &of("turn")["error"]["code"]),
+        (&"interrupted".into(), &"TURN_INTERRUPTED".into())
+    );
+    assert_eq!(of("stop")["seq"], of("turn")["seq"]);
+    assert_eq!(of("next")["text"], "Next.");
+}
+
+#[test]
+fn an_approval_is_decided_by_a_line() {
+    let command = cli(&["chat", "--json"]).with_tools();
+    let (dir, mut since) = (command.dir.clone(), 0);
+    let mut talk = command.talk();
+    talk.next();
+    for (decision, is_denied) in [("approve", false), ("deny", true)] {
+        talk.say(r#"/id turn @call test_ask {"name":"a","line":"x"} @echo last_result"#);
+        let asked = talk.ask(&format!("/events {since} --until approval_requested"));
+        since = asked["seq"].as_u64().unwrap();
+        talk.say(&format!("/id decision /{decision} {} 'not today'", asked["call_id"].as_str().unwrap()));
+        let answers = [talk.next(), talk.next()];
+        let turn = answers.iter().find(|answer| answer["id"] == "turn").unwrap();
+        assert_eq!(turn["answer"]["text"].as_str().unwrap().contains("not today"), is_denied, "{turn}");
+    }
+    assert_eq!(std::fs::read_to_string(dir.path().join("a")).unwrap(), "x\n");
+}
+
+#[test]
+fn a_line_that_cannot_be_taken_harms_no_other() {
+    let mut input = b"@say \xff\n".to_vec();
+    input.extend(vec![b'a'; 12 * 1024 * 1024]);
+    input.extend(b"\n@say Still here.");
+    let ran = cli(&["chat", "--json"]).stdin(input).run();
+    let lines: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((code(&lines[1]), code(&lines[2])), ("INVALID_REQUEST", "PAYLOAD_TOO_LARGE"));
+    assert_eq!((lines.len(), &lines[3]["text"]), (4, &"Still here.".into()));
+}
+
+#[test]
+fn a_refused_session_ends_the_chat_with_its_code() {
+    let ran = cli(&["chat", "--json", "--model", "claude-x"]).stdin("hello\n").run();
+    assert_eq!((ran.code, code(&ran.json())), (ErrorCode::ModelNotConfigured.exit_code(), "MODEL_NOT_CONFIGURED"));
+}
+
+#[test]
+fn ctrl_c_interrupts_the_turn_and_a_second_one_leaves() {
+    let ran = cli(&["chat"]).stdin("@say One @stall\n@say Two.\n").interrupted_at("One", None).run();
+    assert_eq!((ran.code, ran.out.as_str()), (0, "One\nTwo.\n"), "{}", ran.err);
+    assert!(ran.err.contains("TURN_INTERRUPTED"), "{}", ran.err);
+    let stubborn = "@say One @call test_sleep {\"ms\":600000,\"ignore_cancel\":true}\n";
+    let left = cli(&["chat"])
+        .with_tools()
+        .env("MEERKAT_TOOLS__GRACE_MS", "600000")
+        .stdin(stubborn)
+        .interrupted_at("One\n", Some("Interrupting"))
+        .run();
+    assert_eq!(left.code, ErrorCode::TurnInterrupted.exit_code(), "{}", left.err);
+}

@@ -1,0 +1,171 @@
+//! The configuration: its layers, its refusals, and the commands about it.
+
+use std::fs;
+
+use meerkat_errors::ErrorCode;
+
+use super::{Ran, cli};
+
+/// The value and the origin of a key.
+#[track_caller]
+fn entry(ran: &Ran, key: &str) -> (String, String) {
+    let shown = ran.json();
+    let entry = shown["items"].as_array().unwrap().iter().find(|entry| entry["key"] == key).unwrap();
+    (entry["value"].to_string(), entry["origin"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn the_later_layer_wins_and_every_value_has_its_origin() {
+    let mut command = cli(&["config", "show", "--json"]);
+    let (dir, root) = (command.dir.clone(), command.dir().display().to_string());
+    let shown = |command: super::Cli| entry(&command.env("XDG_CONFIG_HOME", &root).run(), "turn.max_steps");
+    assert_eq!(shown(command), ("100".to_owned(), "built-in".to_owned()));
+
+    fs::create_dir(dir.path().join("meerkat")).unwrap();
+    fs::write(dir.path().join("meerkat/meerkat.toml"), "turn.max_steps = 1\nturn.max_queued = 9").unwrap();
+    let again = || cli(&["config", "show", "--json"]).in_dir(&dir);
+    assert_eq!(shown(again()), ("1".to_owned(), format!("user file {root}/meerkat/meerkat.toml")));
+
+    fs::write(dir.path().join("meerkat.toml"), "[turn]\nmax_steps = 2").unwrap();
+    assert_eq!(shown(again()), ("2".to_owned(), format!("project file {root}/meerkat.toml")));
+
+    fs::write(dir.path().join("more.toml"), "[turn]\nmax_steps = 3").unwrap();
+    let with_file = || cli(&["config", "show", "--json", "--config", "more.toml"]).in_dir(&dir);
+    assert_eq!(shown(with_file()), ("3".to_owned(), format!("--config file {root}/more.toml")));
+
+    command = with_file().env("MEERKAT_TURN__MAX_STEPS", "4").env("XDG_CONFIG_HOME", &root);
+    let ran = command.run();
+    assert_eq!(entry(&ran, "turn.max_steps"), ("4".to_owned(), "variable MEERKAT_TURN__MAX_STEPS".to_owned()));
+    assert_eq!(entry(&ran, "turn.max_queued").0, "9", "layers are merged key by key");
+
+    let args = ["config", "show", "--json", "--ephemeral", "--data-dir", "there", "-v"];
+    let ran = cli(&args).env("MEERKAT_STORE__ENABLED", "true").env("MEERKAT_DATA_DIR", "elsewhere").run();
+    assert_eq!(entry(&ran, "store.enabled"), ("false".to_owned(), "flag --ephemeral".to_owned()));
+    assert_eq!(entry(&ran, "store.data_dir"), ("\"there\"".to_owned(), "flag --data-dir".to_owned()));
+    assert_eq!(entry(&ran, "log.level"), ("\"info\"".to_owned(), "flag -v".to_owned()));
+    let ran = cli(&["config", "show", "--json"]).env("MEERKAT_DATA_DIR", "elsewhere").run();
+    assert_eq!(entry(&ran, "store.data_dir").1, "variable MEERKAT_DATA_DIR");
+}
+
+#[test]
+fn vendors_are_shown_without_their_secrets() {
+    let show = || cli(&["config", "show", "--json"]).env("OPENAI_API_KEY", "hunter2secret");
+    let ran = show().env("OPENAI_BASE_URL", "https://me:hunter2secret@example.com/v1").run();
+    let vendor = "a variable of the vendor".to_owned();
+    assert_eq!(entry(&ran, "model.openai.key"), ("\"set\"".to_owned(), vendor.clone()));
+    assert_eq!(entry(&ran, "model.gemini.key").0, "\"not set\"");
+    assert_eq!(entry(&ran, "model.openai.base_url"), ("\"[redacted]\"".to_owned(), vendor));
+    assert!(!ran.out.contains("hunter2"));
+    let ran = show().env("OPENAI_BASE_URL", "https://a").env("MEERKAT_MODEL__OPENAI__BASE_URL", "https://b").run();
+    let variable = "variable MEERKAT_MODEL__OPENAI__BASE_URL".to_owned();
+    assert_eq!(entry(&ran, "model.openai.base_url"), ("\"https://b\"".to_owned(), variable));
+}
+
+#[test]
+fn the_projects_file_is_found_from_below() {
+    let mut command = cli(&["config", "show", "--json"]);
+    fs::write(command.dir().join("meerkat.toml"), "context.overflow = \"slide\"").unwrap();
+    let below = command.dir().join("a/b");
+    fs::create_dir_all(&below).unwrap();
+    command.below = Some(below);
+    assert_eq!(entry(&command.run(), "context.overflow").0, "\"slide\"");
+}
+
+#[test]
+fn a_bad_key_or_value_is_named_with_its_origin_and_what_is_allowed() {
+    for (text, expected) in [
+        ("turn.frob = 1", ["turn.frob (project file", "there is no such key; here are max_steps"]),
+        ("frob = 1", ["frob (project file", "here are model, turn"]),
+        ("turn.max_steps = \"many\"", ["turn.max_steps (project file", "must be a whole number, 0 or more"]),
+        ("turn.max_steps = -1", ["turn.max_steps (project file", "must be a whole number, 0 or more"]),
+        ("context.overflow = \"frob\"", ["context.overflow (project file", "allowed are fail, slide"]),
+        ("tools.approval.x = \"frob\"", ["tools.approval.x (project file", "allowed are allow, ask, deny"]),
+        ("turn = 1", ["turn (project file", "it must be"]),
+        ("a = 1\nb = ", ["line 2 (project file", "meerkat.toml"]),
+        (
+            "model.compatible.scripted = { base_url = \"http://localhost\", window_tokens = 1 }",
+            ["model.compatible", "another name"],
+        ),
+    ] {
+        let command = cli(&["run", "x"]);
+        fs::write(command.dir().join("meerkat.toml"), text).unwrap();
+        let ran = command.run();
+        for part in expected {
+            ran.refused(ErrorCode::ConfigInvalid, part);
+        }
+    }
+    for (name, value, expected) in [
+        ("MEERKAT_TURN__MAX_STEPS", "many", "turn.max_steps (variable MEERKAT_TURN__MAX_STEPS)"),
+        ("MEERKAT_TURN__FROB", "1", "turn.frob (variable MEERKAT_TURN__FROB)"),
+        ("MEERKAT_STORE__ENABLED", "perhaps", "store.enabled (variable MEERKAT_STORE__ENABLED)"),
+        ("MEERKAT_TEST_SEED", "frob", "variable MEERKAT_TEST_SEED"),
+        (
+            "MEERKAT_MODEL__OPENAI__BASE_URL",
+            "ftp://x",
+            "model.openai.base_url (variable MEERKAT_MODEL__OPENAI__BASE_URL)",
+        ),
+        ("OPENAI_BASE_URL", "ftp://x", "model.openai.base_url (a variable of the vendor)"),
+    ] {
+        let command = cli(&["run", "x"]).env(name, value).env("OPENAI_API_KEY", "sk-0123456789");
+        command.run().refused(ErrorCode::ConfigInvalid, expected);
+    }
+    cli(&["run", "--config", "none.toml", "x"]).run().refused(ErrorCode::ConfigInvalid, "none.toml");
+}
+
+#[test]
+fn what_needs_no_configuration_works_without_one() {
+    for args in
+        [&["--help"][..], &["--version"], &["run", "--help"], &["completions", "zsh"], &["errors"], &["config", "init"]]
+    {
+        let ran = cli(args).env("MEERKAT_TURN__FROB", "1").run();
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        assert!(!ran.out.is_empty() && ran.err.is_empty());
+    }
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        assert!(cli(&["completions", shell]).run().out.contains("meerkat"));
+    }
+    assert!(cli(&["man"]).run().out.contains(".TH meerkat"));
+    let command = cli(&["man", "."]);
+    let dir = command.dir.clone();
+    assert_eq!(command.run().code, 0);
+    assert!(dir.path().join("meerkat-sessions-pin.1").exists() && dir.path().join("meerkat.1").exists());
+}
+
+#[test]
+fn init_writes_the_projects_file_once() {
+    let command = cli(&["config", "init"]);
+    let dir = command.dir.clone();
+    assert_eq!(command.run().code, 0);
+    let path = dir.path().join("meerkat.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains("\n# max_steps = 100\n") && text.contains("\n[turn]\n"), "{text}");
+    assert_eq!(cli(&["run", "@say Hi."]).in_dir(&dir).run().out, "Hi.\n");
+    cli(&["config", "init"]).in_dir(&dir).run().refused(ErrorCode::InvalidRequest, "stays as it is");
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+}
+
+#[test]
+fn only_a_compaction_key_that_somebody_set_asks_for_compaction() {
+    let asking = |args: &[&str]| cli(args).env("MEERKAT_COMPACTION__RECENT_TURN_BUDGET", "4").run();
+    let code = ErrorCode::SessionCompactionDisabled;
+    asking(&["run", "x"]).refused(code, code.message());
+    asking(&["chat"]).refused(code, code.message());
+    for args in [&["capabilities"][..], &["config", "show"]] {
+        assert_eq!(asking(args).code, 0);
+    }
+    assert_eq!(cli(&["run", "x"]).run().code, 0);
+}
+
+#[test]
+fn tables_are_for_people_and_documents_for_programs() {
+    let capabilities = cli(&["capabilities", "--json"]).run().json();
+    assert_eq!((&capabilities["build"], &capabilities["session_store"]), (&"A".into(), &false.into()));
+    assert!(cli(&["capabilities"]).run().out.contains("session_store       false\n"));
+    let errors = cli(&["errors", "--json"]).run().json();
+    assert_eq!(errors["items"].as_array().unwrap().len(), ErrorCode::ALL.len());
+    let table = cli(&["errors"]).run().out;
+    assert!(ErrorCode::ALL.iter().all(|code| table.contains(code.as_str())));
+    assert_eq!(cli(&["errors", "session_busy"]).run().out, ErrorCode::SessionBusy.page());
+    assert_eq!(cli(&["errors", "SESSION_BUSY", "--json"]).run().json()["exit_code"], 14);
+    cli(&["errors", "FROB"]).run().refused(ErrorCode::InvalidRequest, "is no code");
+}

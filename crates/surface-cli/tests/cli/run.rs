@@ -1,0 +1,230 @@
+//! `run`, and the commands that need a capability.
+
+use meerkat_errors::ErrorCode;
+
+use super::cli;
+
+/// A session that nobody made.
+const SESSION: &str = "01900000-0000-7000-8000-000000000001";
+
+#[test]
+fn the_answer_is_on_standard_output_and_the_notice_on_standard_error() {
+    let ran = cli(&["run", "@say Hello there."]).run();
+    assert_eq!((ran.code, ran.out.as_str()), (0, "Hello there.\n"));
+    assert!(ran.err.starts_with("The scripted model answers"), "{}", ran.err);
+    let named = cli(&["run", "--model", "scripted", "@say Hello."]).run();
+    assert_eq!((named.out.as_str(), named.err.as_str()), ("Hello.\n", ""), "a model that was named needs no notice");
+    assert_eq!(cli(&["run", "-q", "@say Hello."]).run().err, "");
+}
+
+#[test]
+fn the_prompt_comes_from_standard_input_too() {
+    for args in [&["run"][..], &["run", "-"]] {
+        assert_eq!(cli(args).stdin("@say From a pipe.\n").run().out, "From a pipe.\n");
+    }
+    assert_eq!(cli(&["run", "@say This one."]).stdin("@say Not this.").run().out, "This one.\n");
+}
+
+#[test]
+fn json_is_one_document_and_events_are_the_sessions_lines() {
+    let result = cli(&["run", "--json", "@say Hi. @usage in=7 out=2"]).run().json();
+    assert_eq!((&result["text"], &result["status"]), (&"Hi.".into(), &"completed".into()));
+    assert_eq!(result["usage"]["input_tokens"], 7);
+    let ran = cli(&["run", "--events", "@say Hi."]).env("MEERKAT_TEST_SEED", "1").run();
+    let lines: Vec<serde_json::Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let durable = lines.iter().filter(|line| line["seq"].is_u64()).map(|line| line["type"].as_str().unwrap());
+    let expected = ["session_created", "turn_started", "assistant_message", "turn_completed"];
+    assert_eq!(durable.collect::<Vec<_>>(), expected);
+    assert_eq!(ran.out, cli(&["run", "--events", "@say Hi."]).env("MEERKAT_TEST_SEED", "1").run().out);
+}
+
+#[test]
+fn a_failed_turn_exits_with_its_code() {
+    for (prompt, code) in
+        [("@say Before. @fail rejected", ErrorCode::ModelRejected), ("@fail context", ErrorCode::ModelContextExceeded)]
+    {
+        let ran = cli(&["run", prompt]).run();
+        assert_eq!(ran.code, code.exit_code(), "{}", ran.err);
+        assert!(ran.err.contains(code.as_str()));
+        let document = cli(&["run", "--json", prompt]).run();
+        assert_eq!((document.code, &document.json()["error"]["code"]), (ran.code, &code.as_str().into()));
+    }
+    assert_eq!(cli(&["run", "@say Before. @fail rejected"]).run().out, "Before.\n");
+    let budget = cli(&["run", "--budget-steps", "1", "@call x @step @say two"]).run();
+    assert_eq!(budget.code, ErrorCode::BudgetExhausted.exit_code());
+}
+
+#[test]
+fn bad_input_gets_its_code_and_prints_nothing() {
+    let invalid = ErrorCode::InvalidRequest;
+    cli(&["run", ""]).run().refused(invalid, "prompt: it is empty");
+    cli(&["run"]).run().refused(invalid, "prompt: it is empty");
+    cli(&["run"]).stdin(vec![b'a'; 10_000_000]).run().refused(ErrorCode::PayloadTooLarge, "at most 4194304");
+    cli(&["run"]).stdin(vec![b'a', 0xff]).run().refused(invalid, "not UTF-8 at byte 1");
+    cli(&["run", "--frob", "x"]).run().refused(invalid, "--frob");
+    cli(&["run", "--budget-steps", "many", "x"]).run().refused(invalid, "--budget-steps");
+    cli(&["run", "--policy", "later", "x"]).run().refused(invalid, "reject, queue, interrupt");
+    cli(&["run", "--label", "x", "x"]).run().refused(invalid, "name=value");
+    cli(&["run", "--session", SESSION, "--system", "x", "x"]).run().refused(invalid, "--session");
+    cli(&["run", "--detach", "x"]).run().refused(invalid, "/turn --detach");
+    cli(&["run", "--tools", "no_such", "x"]).run().refused(ErrorCode::ToolNotFound, "no_such");
+    cli(&["frob"]).run().refused(ErrorCode::UnknownOperation, "\"frob\"");
+    cli(&["sessions", "frob"]).run().refused(ErrorCode::UnknownOperation, "\"frob\"");
+    cli(&["sessions", "show", "nonsense"]).run().refused(invalid, "\"nonsense\" is no session");
+    cli(&["sessions", "remind", SESSION, "frob", "x"]).run().refused(invalid, "claude_md");
+    cli(&[]).run().refused(invalid, "Usage:");
+    cli(&["run", "--model", "claude-x", "x"]).run().refused(ErrorCode::ModelNotConfigured, "set ANTHROPIC_API_KEY");
+    let limited = cli(&["run"]).env("MEERKAT_LIMITS__PROMPT_BYTES", "9").stdin("@say 5678\n").run();
+    assert_eq!(limited.out, "5678\n", "a new line at the end is no part of the prompt");
+}
+
+#[test]
+fn with_json_the_body_is_the_document() {
+    for (args, code) in [
+        (&["run", "--json", ""][..], ErrorCode::InvalidRequest),
+        (&["--json", "frob"], ErrorCode::UnknownOperation),
+        (&["run", "--frob", "--json"], ErrorCode::InvalidRequest),
+        (&["sessions", "pins", SESSION, "--json"], ErrorCode::SessionNotFound),
+    ] {
+        let ran = cli(args).run();
+        assert_eq!((ran.code, &ran.json()["code"]), (code.exit_code(), &code.as_str().into()));
+        assert!(ran.err.starts_with("error: "), "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_missing_capability_answers_with_the_canonical_text() {
+    let (store, memory) = (ErrorCode::SessionPersistenceDisabled, ErrorCode::MemoryStoreDisabled);
+    let compaction = ErrorCode::SessionCompactionDisabled;
+    for (args, code) in [
+        (&["resume", SESSION][..], store),
+        (&["resume", SESSION, "go on"], store),
+        (&["run", "--session", "last", "x"], store),
+        (&["sessions", "show", "abcdef"], store),
+        (&["sessions", "list"], store),
+        (&["sessions", "show", SESSION], store),
+        (&["sessions", "history", SESSION, "--limit", "2"], store),
+        (&["sessions", "blob", SESSION, "ab"], store),
+        (&["sessions", "update", SESSION, "--title", "x"], store),
+        (&["sessions", "archive", SESSION], store),
+        (&["sessions", "unarchive", SESSION], store),
+        (&["sessions", "delete", SESSION], store),
+        (&["sessions", "fork", SESSION], store),
+        (&["compact", SESSION], compaction),
+        (&["compact", SESSION, "--preview"], compaction),
+        (&["compact", SESSION, "--undo"], compaction),
+        (&["run", "--compact-threshold", "1000", "x"], compaction),
+        (&["memory", "search", "x"], memory),
+        (&["memory", "forget"], memory),
+        (&["memory", "reindex"], memory),
+    ] {
+        cli(args).run().refused(code, &format!("error: {}\n", code.message()));
+    }
+    for args in [
+        &["run", "--session", SESSION, "x"][..],
+        &["events", SESSION],
+        &["events", SESSION, "--follow"],
+        &["chat", SESSION],
+        &["sessions", "interrupt", SESSION],
+        &["sessions", "approve", SESSION, "call", "why"],
+        &["sessions", "queue", SESSION],
+        &["sessions", "queue", SESSION, "--cancel", "3"],
+        &["sessions", "remind", SESSION, "--clear", "environment"],
+        &["sessions", "unpin", SESSION, "3"],
+    ] {
+        cli(args).run().refused(ErrorCode::SessionNotFound, SESSION);
+    }
+}
+
+#[test]
+fn control_sequences_never_pass_unless_they_are_asked_for() {
+    let prompt = r"@say a\u{1b}[31mred\u{1b}]0;title\u{7}\u{202e}z @chunks 1 @say \u{9b}1mb\u{1b}[0m";
+    let ran = cli(&["run", prompt]).on_terminal().run();
+    assert_eq!(ran.out, "aredzb\n");
+    assert!(cli(&["run", "--raw", prompt]).run().out.contains("\x1b[31m"));
+    let events = cli(&["run", "--events", prompt]).run().out;
+    assert!(!events.contains('\x1b') && events.contains("\\u001b"), "{events}");
+    let failing = cli(&["run", "@call test_fail {\"message\":\"a\\u001b[31mb\"}"]).with_tools().run();
+    assert!(!failing.err.contains('\x1b'), "{}", failing.err);
+}
+
+#[test]
+fn reasoning_and_colours_are_for_a_terminal() {
+    let prompt = "@think Well. @say Yes. @call x @say Done.";
+    let piped = cli(&["run", prompt]).run();
+    assert_eq!(piped.out, "Yes.\nDone.\n");
+    assert!(!piped.err.contains("Well.") && piped.err.contains("x did not run"), "{}", piped.err);
+    let shown = cli(&["run", prompt]).on_terminal().run();
+    assert_eq!(shown.out, piped.out);
+    assert!(shown.err.contains("Well.") && shown.err.contains("\x1b[2m"), "{}", shown.err);
+    for (name, value) in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        let plain = cli(&["run", prompt]).on_terminal().env(name, value).run();
+        assert!(plain.err.contains("Well.") && !plain.err.contains('\x1b'), "{}", plain.err);
+    }
+}
+
+#[test]
+fn ctrl_c_interrupts_and_a_second_one_leaves() {
+    let ran = cli(&["run", "--events", "@say One @stall"]).interrupted_at("turn_started", None).run();
+    assert_eq!(ran.code, ErrorCode::TurnInterrupted.exit_code());
+    assert!(ran.out.lines().last().unwrap().contains(r#""type":"turn_interrupted""#), "{}", ran.out);
+    let stubborn = r#"@call test_sleep {"ms":600000,"ignore_cancel":true}"#;
+    let left = cli(&["run", "--events", stubborn])
+        .with_tools()
+        .env("MEERKAT_TOOLS__GRACE_MS", "600000")
+        .interrupted_at("tool_started", Some("Interrupting"))
+        .run();
+    assert_eq!(left.code, ErrorCode::TurnInterrupted.exit_code());
+    assert!(!left.out.contains("turn_interrupted"), "{}", left.out);
+}
+
+#[test]
+fn a_call_that_needs_approval_is_asked_about_or_denied() {
+    let prompt = r#"@call test_ask {"name":"a","line":"x"} @echo last_result"#;
+    for (answer, is_run) in [("y\n", true), ("YES\n", true), ("n\n", false), ("", false)] {
+        let command = cli(&["run", prompt]).with_tools().on_terminal().env("NO_COLOR", "1").stdin(answer);
+        let dir = command.dir.clone();
+        let ran = command.run();
+        assert!(ran.err.contains(r#"Allow test_ask {"name":"a","line":"x"}? [y/N]"#), "{}", ran.err);
+        assert_eq!((ran.code, dir.path().join("a").exists()), (0, is_run), "{answer:?}: {}", ran.err);
+    }
+    let denied = cli(&["run", prompt]).with_tools().stdin("y\n").run();
+    assert!(denied.out.contains("Nobody could be asked"), "{}", denied.out);
+}
+
+#[test]
+fn closed_output_ends_quietly() {
+    struct Closed;
+    impl std::io::Write for Closed {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    for args in [&["run", "-q", "x"][..], &["errors"], &["--help"], &["run", "-q", "--json", "x"]] {
+        let mut command = cli(args);
+        command.stdout = Box::new(Closed);
+        let ran = command.run();
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    }
+}
+
+#[test]
+fn keys_are_told_nowhere() {
+    let key = "sk-ant-planted-0123456789";
+    let with_key = |args: &[&str]| cli(args).env("ANTHROPIC_API_KEY", key).run();
+    let said = with_key(&["run", "--model", "scripted", &format!("@say the key is {key}")]);
+    assert_eq!(said.out, "the key is [redacted]\n");
+    for ran in [
+        with_key(&["config", "show", "--json"]),
+        with_key(&["run", "--events", "--model", "scripted", &format!("@think {key} @fail rejected")]),
+        cli(&["run", "--api-key", key]).run(),
+        cli(&[&format!("--{key}"), "--json"]).run(),
+        cli(&["run", "x"]).env("MEERKAT_TURN__MAX_STEPS", key).run(),
+        cli(&["run", "-vvv", "--model", key, "x"]).run(),
+    ] {
+        assert!(!format!("{}{}", ran.out, ran.err).contains("planted"), "{}{}", ran.out, ran.err);
+    }
+}

@@ -1,0 +1,120 @@
+//! A program over the Rust SDK that the parity trials drive: requests in lines of JSON, answers in lines of JSON.
+//!
+//! `{"id", "operation", "params"}` is answered by `{"id", "ok"}` or `{"id", "error", "code"}`, in whatever order
+//! the answers come. Beside the operations there is `follow`, which answers with the first event of a type.
+//! The one argument is the scenario's options. It holds no expectation and no knowledge of any operation.
+
+use std::{collections::BTreeMap, io::Write as _, sync::Arc};
+
+use meerkat_errors::ErrorBody;
+use meerkat_service::wire::decode_params;
+use meerkat_service::{
+    Agent, AgentBuildConfig, Operation, SessionError, SessionId, SessionService,
+    clock::World,
+    model::{
+        scripted::ScriptedModel,
+        vendors::{VendorModels, VendorOptions},
+    },
+    wire::call,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+type Failure = Box<dyn std::error::Error>;
+
+#[derive(Deserialize)]
+struct Request {
+    id: u64,
+    operation: String,
+    params: Box<RawValue>,
+}
+
+#[derive(Serialize)]
+struct Response {
+    id: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ok: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorBody>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Follow {
+    session_id: SessionId,
+    since_seq: u64,
+    until: String,
+}
+
+// One thread, so that requests are taken in the order in which they were sent.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failure> {
+    let agent = build()?;
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(line) = lines.next_line().await? {
+        let request: Request = serde_json::from_str(&line)?;
+        let service = agent.service().clone();
+        tokio::spawn(async move {
+            let response = match answer(service.as_ref(), &request).await {
+                Ok(ok) => Response { id: request.id, ok: Some(ok), error: None, code: None },
+                Err(error) => {
+                    Response { id: request.id, ok: None, error: Some(error.body()), code: Some(error.code().as_str()) }
+                }
+            };
+            write(&response)
+        });
+    }
+    Ok(())
+}
+
+/// The agent that the options ask for.
+fn build() -> Result<Agent, Failure> {
+    let argument = std::env::args().nth(1).ok_or("the options are missing")?;
+    let mut sections: BTreeMap<String, Value> = serde_json::from_str(&argument)?;
+    let seed = std::env::var(meerkat_parity_tests::run::SEED.0)?.parse()?;
+    let models = VendorModels::new(&VendorOptions::default(), Arc::new(ScriptedModel))?;
+    let mut config = AgentBuildConfig::new().world(World::seeded(seed, 0)).models(Arc::new(models));
+    if let Some(compaction) = sections.remove("compaction") {
+        config = config.compaction(serde_json::from_value(compaction)?);
+    }
+    let options = serde_json::to_value(sections)?;
+    Ok(config.options(serde_json::from_value(options)?).build()?)
+}
+
+async fn answer(service: &dyn SessionService, request: &Request) -> Result<Box<RawValue>, SessionError> {
+    let params = request.params.get();
+    if request.operation == "follow" {
+        return follow(service, decode_params(params)?).await;
+    }
+    let operation = Operation::from_name(&request.operation)
+        .ok_or_else(|| SessionError::UnknownOperation(request.operation.clone()))?;
+    raw(call(service, operation, params).await?)
+}
+
+/// Follows a session until a line of the type comes.
+async fn follow(service: &dyn SessionService, params: Follow) -> Result<Box<RawValue>, SessionError> {
+    let mut follower = service.follow(&params.session_id, params.since_seq).await?;
+    while let Some(followed) = follower.next().await? {
+        let line = raw(followed.line.to_vec())?;
+        if meerkat_parity_tests::run::type_of(line.get()) == params.until {
+            return Ok(line);
+        }
+    }
+    Err(SessionError::NotFound(params.session_id))
+}
+
+fn raw(json: Vec<u8>) -> Result<Box<RawValue>, SessionError> {
+    let text = String::from_utf8(json).map_err(|error| SessionError::Internal(error.to_string()))?;
+    RawValue::from_string(text).map_err(|error| SessionError::Internal(error.to_string()))
+}
+
+fn write(response: &Response) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(response)?;
+    line.push(b'\n');
+    let mut output = std::io::stdout().lock();
+    output.write_all(&line)?;
+    output.flush()
+}

@@ -1,0 +1,273 @@
+//! Drives the command line, as a script would: `meerkat chat --json` for sessions that are live in it, and one
+//! process each for everything else. It holds the spellings of operations and parameters, and checks exit codes
+//! and the message on standard error against the error table.
+
+use std::{
+    collections::BTreeSet,
+    process::{Command, Output, Stdio},
+    thread,
+};
+
+use meerkat_errors::ErrorCode;
+use serde::Deserialize;
+use serde_json::{Map, Value, value::RawValue};
+
+use super::process::{Process, command};
+use crate::driver::{Answer, Driver, Pending, Place};
+
+/// How an operation is spelt: as a command, as a line of `chat`, and which parameters stand by position. In a chat the
+/// session is a flag. What is not here is spelt as it is named.
+const SPELLINGS: [(&str, &str, &str, &str); 30] = [
+    ("run", "run", "run", "prompt"),
+    ("create_session", "chat", "new", ""),
+    ("start_turn", "run", "turn", "prompt"),
+    ("interrupt", "sessions interrupt", "interrupt", "session_id turn"),
+    ("decide_approval", "sessions $decision", "$decision", "session_id call_id reason"),
+    ("queue", "sessions queue", "queue", "session_id"),
+    ("cancel_queued", "sessions queue", "queue", "session_id"),
+    ("events", "events", "events", "session_id"),
+    ("remind", "sessions remind", "remind", "session_id kind text"),
+    ("reminders", "sessions reminders", "reminders", "session_id"),
+    ("clear_reminder", "sessions remind", "remind", "session_id"),
+    ("pin", "sessions pin", "pin", "session_id text"),
+    ("pins", "sessions pins", "pins", "session_id"),
+    ("unpin", "sessions unpin", "unpin", "session_id pin"),
+    ("resume", "resume", "resume", "session_id prompt"),
+    ("read", "sessions show", "show", "session_id"),
+    ("history", "sessions history", "history", "session_id"),
+    ("blob", "sessions blob", "blob", "session_id blob"),
+    ("list", "sessions list", "list", ""),
+    ("update", "sessions update", "update", "session_id"),
+    ("archive", "sessions archive", "archive", "session_id"),
+    ("unarchive", "sessions unarchive", "unarchive", "session_id"),
+    ("delete", "sessions delete", "delete", "session_id"),
+    ("fork", "sessions fork", "fork", "session_id"),
+    ("compact", "compact", "compact", "session_id"),
+    ("preview_compaction", "compact --preview", "compact --preview", "session_id"),
+    ("undo_compaction", "compact --undo", "compact --undo", "session_id"),
+    ("search_memory", "memory search", "memory search", "query"),
+    ("forget_memory", "memory forget", "memory forget", ""),
+    ("reindex_memory", "memory reindex", "memory reindex", ""),
+];
+
+/// The command line.
+pub(super) struct Cli {
+    place: Place,
+    chat: Option<Process>,
+    /// Sessions that the chat has made.
+    live: BTreeSet<String>,
+}
+
+impl Cli {
+    pub(super) fn new(place: Place) -> Self {
+        Self { place, chat: None, live: BTreeSet::new() }
+    }
+
+    /// Makes a session: the first one with the chat itself, another one by `/new`.
+    fn create(&mut self, params: &Map<String, Value>) -> Result<Pending, String> {
+        let answer = match &mut self.chat {
+            Some(chat) => chat.ask(|id| line(id, &words("create_session", params, true)))?.wait()?,
+            None => {
+                let mut command = self.meerkat();
+                command.args(words("create_session", params, false));
+                let (process, unasked) = Process::start(command, &self.place, read)?;
+                let answer = unasked.wait()?;
+                match &answer {
+                    Ok(_) => self.chat = Some(process),
+                    Err(body) => check_exit_code(body, process.exit_code())?,
+                }
+                answer
+            }
+        };
+        if let Ok(created) = &answer {
+            let created: Value = serde_json::from_str(created).map_err(|error| error.to_string())?;
+            self.live.extend(created["session_id"].as_str().map(str::to_owned));
+        }
+        Ok(Pending::ready(answer))
+    }
+
+    /// Performs an operation in a process of its own.
+    fn perform(&self, operation: &str, params: &Map<String, Value>) -> Pending {
+        let mut command = self.meerkat();
+        command.args(words(operation, params, false)).stdin(Stdio::null());
+        let (sender, pending) = Pending::channel();
+        thread::spawn(move || {
+            let done = command.output().map_err(|error| format!("meerkat could not be started: {error}"));
+            // Whoever asked may have given up.
+            drop(sender.send(done.and_then(|output| ended(&output))));
+        });
+        pending
+    }
+
+    fn meerkat(&self) -> Command {
+        let mut command = command(&self.place, "meerkat");
+        command.arg("--json").env("MEERKAT_DATA_DIR", self.place.folder.join("data"));
+        for (section, values) in &self.place.config {
+            configure(&mut command, &format!("MEERKAT_{}", section.to_uppercase()), values);
+        }
+        command
+    }
+}
+
+impl Driver for Cli {
+    fn send(&mut self, operation: &str, params: &Map<String, Value>) -> Result<Pending, String> {
+        let is_live = params.get("session_id").and_then(Value::as_str).is_some_and(|id| self.live.contains(id));
+        match &mut self.chat {
+            _ if operation == "create_session" => self.create(params),
+            Some(chat) if is_live => chat.ask(|id| line(id, &words(operation, params, true))),
+            _ => Ok(self.perform(operation, params)),
+        }
+    }
+
+    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Answer, String> {
+        let chat = self.chat.as_mut().ok_or("no chat runs")?;
+        let words = ["events", "--session", session_id, "--since", &since_seq.to_string(), "--until", until];
+        chat.ask(|id| line(id, &words.map(str::to_owned)))?.wait()
+    }
+
+    fn restart(&mut self) -> Result<(), String> {
+        self.chat = None;
+        self.live.clear();
+        Ok(())
+    }
+}
+
+/// Sets the variables of a section, deeper keys by more `__`.
+fn configure(command: &mut Command, name: &str, value: &Value) {
+    match value {
+        Value::Object(members) => {
+            for (key, member) in members {
+                configure(command, &format!("{name}__{}", key.to_uppercase()), member);
+            }
+        }
+        Value::String(text) => drop(command.env(name, text)),
+        other => drop(command.env(name, other.to_string())),
+    }
+}
+
+/// The words of an operation: its command, flags, and what stands by position.
+fn words(operation: &str, params: &Map<String, Value>, is_chat: bool) -> Vec<String> {
+    let spelling = SPELLINGS.iter().find(|(name, ..)| *name == operation);
+    let (_, command, in_chat, positions) = spelling.copied().unwrap_or((operation, operation, operation, ""));
+    let is_position =
+        |name: &str| positions.split(' ').any(|position| position == name && !(is_chat && name == "session_id"));
+    let decision = params.get("decision").map(text).unwrap_or_default();
+    let spelt = if is_chat { in_chat } else { command }
+        .replace("$decision", if decision == "approve" { "approve" } else { "deny" });
+    let mut words: Vec<String> = spelt.split(' ').map(str::to_owned).collect();
+    for (name, value) in params.iter().filter(|(name, _)| !is_position(name)) {
+        flag(&mut words, operation, name, value);
+    }
+    // A turn says what it wants where one runs already: a line of chat without a policy would wait.
+    if operation == "start_turn" && !params.contains_key("policy") {
+        words.extend(["--policy", "reject"].map(str::to_owned));
+    }
+    words.push("--".to_owned());
+    words.extend(positions.split(' ').filter(|name| is_position(name)).filter_map(|name| params.get(name)).map(text));
+    words
+}
+
+/// A parameter as flags.
+fn flag(words: &mut Vec<String>, operation: &str, name: &str, value: &Value) {
+    let name = match (operation, name) {
+        (_, "decision") => return,
+        ("search_memory", "scope") if value == "session" => return,
+        ("cancel_queued", "turn") => "cancel",
+        ("clear_reminder", "kind") => "clear",
+        (_, "session_id") => "session",
+        (_, "system_prompt") => "system",
+        (_, "since_seq") => "since",
+        (_, "wait") => "detach",
+        (_, "compaction") => "compact",
+        (_, "budgets") => "budget",
+        (_, "labels") => "label",
+        ("compact", "auto_compact_threshold") => "threshold",
+        ("compact", "recent_turn_budget") => "keep-turns",
+        ("compact", "max_summary_tokens") => "summary-tokens",
+        ("compact", "min_turns_between_compactions") => "guard-turns",
+        (_, other) => other,
+    };
+    let flag = format!("--{}", name.replace('_', "-"));
+    match value {
+        Value::Object(members) if name == "label" => {
+            for (label, value) in members {
+                words.extend([flag.clone(), format!("{label}={}", text(value))]);
+            }
+        }
+        Value::Object(members) => {
+            for (member, value) in members {
+                let mut inner = Vec::new();
+                self::flag(&mut inner, name, member, value);
+                words.extend(inner.iter().map(|word| match word.strip_prefix("--") {
+                    Some(rest) => format!("{flag}-{rest}"),
+                    None => word.clone(),
+                }));
+            }
+        }
+        Value::Array(items) => words.extend([flag, items.iter().map(text).collect::<Vec<_>>().join(",")]),
+        Value::Bool(is_set) => words.extend((*is_set != (name == "detach")).then_some(flag)),
+        value => words.extend([flag, text(value)]),
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// A line of chat with these words, whose answer carries the number.
+fn line(number: u64, words: &[String]) -> String {
+    let quote = |word: &String| {
+        let escaped = word.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").replace('\t', "\\t");
+        format!("\"{escaped}\"")
+    };
+    format!("/id {number} /{}", words.iter().map(quote).collect::<Vec<_>>().join(" "))
+}
+
+/// Reads a line that chat prints: an answer with its number, or the one that it begins with.
+fn read(line: &str) -> Result<(u64, Answer), String> {
+    #[derive(Deserialize)]
+    struct Numbered<'a> {
+        id: String,
+        #[serde(borrow)]
+        answer: &'a RawValue,
+    }
+
+    match serde_json::from_str::<Numbered<'_>>(line) {
+        Ok(Numbered { id, answer }) => {
+            let number = id.parse().map_err(|error| format!("{line}: {error}"))?;
+            Ok((number, document(answer.get())?))
+        }
+        Err(_) => Ok((0, document(line)?)),
+    }
+}
+
+/// A document, which is an answer unless it has a `code`.
+fn document(text: &str) -> Result<Answer, String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| format!("{text} is no JSON: {error}"))?;
+    Ok(if value.get("code").is_some() { Err(value) } else { Ok(text.to_owned()) })
+}
+
+/// What a process that has ended says: one document, and the exit code and message that go with it.
+fn ended(output: &Output) -> Result<Answer, String> {
+    let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text = said.strip_suffix('\n').filter(|text| !text.contains('\n'));
+    let answer = document(text.ok_or_else(|| format!("not one line on standard output: {said:?}, {told:?}"))?)?;
+    let failure = match &answer {
+        Err(body) => body.clone(),
+        // A turn that has ended is an answer, however it ended; the exit code is that of its error.
+        Ok(answer) => serde_json::from_str::<Value>(answer).map_err(|error| error.to_string())?["error"].take(),
+    };
+    check_exit_code(&failure, output.status.code())?;
+    let message = failure["message"].as_str().unwrap_or_default();
+    if told.contains(message) { Ok(answer) } else { Err(format!("standard error lacks {message:?}: {told:?}")) }
+}
+
+fn check_exit_code(failure: &Value, came: Option<i32>) -> Result<(), String> {
+    let code = failure["code"].as_str().and_then(ErrorCode::from_wire);
+    let expected = code.map_or(0, |code| i32::from(code.exit_code()));
+    if came == Some(expected) {
+        Ok(())
+    } else {
+        Err(format!("the exit code should be {expected}, but is {came:?}: {failure}"))
+    }
+}

@@ -1,0 +1,221 @@
+//! Plays a scenario against a driver, step by step.
+//!
+//! It knows which capabilities the build lacks, and nothing of the surface.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use meerkat_errors::ErrorCode;
+use meerkat_service::session::event::EventKind;
+use serde::Deserialize;
+use serde_json::{Map, Value, json, value::RawValue};
+
+use crate::{
+    builds::Build,
+    driver::{Answer, Driver, Pending},
+    expect::{Names, absence},
+    scenario::{Refusal, Scenario, Step},
+};
+
+/// How long a poll for an event may wait. It is answered as soon as there is one.
+const POLL_MS: u64 = 30_000;
+
+/// The environment variable that makes time stand still and ids follow from a seed, and its value in every trial.
+pub const SEED: (&str, &str) = ("MEERKAT_TEST_SEED", "7");
+
+/// Where in a trial's folder the test tools may write.
+pub fn tools_folder(folder: &std::path::Path) -> PathBuf {
+    folder.join("tools")
+}
+
+/// The scenario's options with `$dir` replaced.
+pub fn config(scenario: &Scenario, folder: &std::path::Path) -> Map<String, Value> {
+    let fill = |section: &Value| match section {
+        Value::Object(keys) => keys
+            .iter()
+            .map(|(key, value)| match value.as_str() {
+                Some("$dir") => (key.clone(), tools_folder(folder).display().to_string().into()),
+                _ => (key.clone(), value.clone()),
+            })
+            .collect(),
+        other => other.clone(),
+    };
+    scenario.config.iter().map(|(name, section)| (name.clone(), fill(section))).collect()
+}
+
+/// Plays a scenario.
+pub fn run(scenario: &Scenario, build: &Build, driver: &mut dyn Driver, folder: PathBuf) -> Result<(), String> {
+    let mut run =
+        Run { build, driver, folder, names: Names::default(), pending: BTreeMap::new(), cursors: BTreeMap::new() };
+    for (index, step) in scenario.steps.iter().enumerate() {
+        run.step(step).map_err(|why| format!("step {} ({}): {why}", index + 1, title(step)))?;
+    }
+    Ok(())
+}
+
+fn title(step: &Step) -> String {
+    let name = step.operation.as_ref().or(step.until.as_ref()).or(step.awaited.as_ref()).or(step.file.as_ref());
+    name.map_or_else(|| "restart".to_owned(), Clone::clone)
+}
+
+struct Run<'a> {
+    build: &'a Build,
+    driver: &'a mut dyn Driver,
+    folder: PathBuf,
+    names: Names,
+    /// Answers that are still to come, each with the refusal that this build's lack makes of it.
+    pending: BTreeMap<String, (Pending, Option<Refusal>)>,
+    /// The last event of each session that `until` has met.
+    cursors: BTreeMap<String, u64>,
+}
+
+impl Run<'_> {
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        if let Some(operation) = &step.operation {
+            let refusal = self.refusal(step)?;
+            let pending = self.send(operation, &step.params)?;
+            match &step.detached {
+                Some(name) => drop(self.pending.insert(name.clone(), (pending, refusal))),
+                None => self.check(step, refusal, pending.wait()?)?,
+            }
+        } else if let Some(name) = &step.awaited {
+            let (pending, refusal) = self.pending.remove(name).ok_or("nothing of that name was sent")?;
+            self.check(step, refusal, pending.wait()?)?;
+        } else if let Some(until) = &step.until {
+            self.until(step, until)?;
+        } else if let Some(name) = &step.file {
+            let content = std::fs::read_to_string(tools_folder(&self.folder).join(name)).ok();
+            if content != step.content {
+                return Err(format!("the file should hold {:?}, but holds {content:?}", step.content));
+            }
+        } else {
+            self.driver.restart()?;
+            if !self.build.has("session-store") {
+                self.names.end_sessions();
+            }
+        }
+        Ok(())
+    }
+
+    /// The refusal that takes the place of the step's own answer in this build, if one does.
+    fn refusal(&self, step: &Step) -> Result<Option<Refusal>, String> {
+        let mut needs = step.needs.iter().flat_map(|needs| needs.split_whitespace());
+        if let Some(absent) = needs.find(|needs| !self.build.has(needs)) {
+            return absence(absent).map(Some);
+        }
+        let session = step.params.get("session_id").and_then(Value::as_str);
+        let not_found = || Refusal {
+            code: "SESSION_NOT_FOUND".to_owned(),
+            message: None,
+            retryable: false,
+            details: json!({ "session_id": "$unknown" }),
+        };
+        Ok(session.filter(|session| self.names.is_gone(session)).map(|_| not_found()))
+    }
+
+    fn send(&mut self, operation: &str, params: &Map<String, Value>) -> Result<Pending, String> {
+        let params = self.names.fill(&Value::Object(params.clone()))?;
+        self.driver.send(operation, params.as_object().unwrap_or(&Map::new()))
+    }
+
+    fn check(&mut self, step: &Step, refusal: Option<Refusal>, answer: Answer) -> Result<(), String> {
+        if let Some(refusal) = refusal.as_ref().or(step.error.as_ref()) {
+            return match answer {
+                Err(body) => explained(&body).and_then(|()| self.names.compare_refusal(refusal, &body)),
+                Ok(answer) => Err(format!("it should be refused with {}, but answers {answer}", refusal.code)),
+            };
+        }
+        let answer = answer.map_err(|body| format!("it should be answered, but is refused: {body}"))?;
+        if let Some(expected) = &step.events {
+            return self.check_events(expected, &answer);
+        }
+        let came: Value = serde_json::from_str(&answer).map_err(|error| format!("{answer} is no JSON: {error}"))?;
+        explained(&came["error"])?;
+        self.names.compare(step.ok.as_ref().unwrap_or(&Value::Null), &came, step.partial)
+    }
+
+    fn check_events(&mut self, expected: &[Value], answer: &str) -> Result<(), String> {
+        let page = Page::read(answer)?;
+        let kinds: Vec<&str> = page.items.iter().map(|line| type_of(line.get())).collect();
+        for (index, (expected, line)) in expected.iter().zip(&page.items).enumerate() {
+            let why = |why| format!("event {}: {why}\nof {kinds:?}", index + 1);
+            self.names.compare_line(expected, line.get()).map_err(why)?;
+        }
+        if expected.len() != page.items.len() {
+            return Err(format!("there should be {} events, but there are {kinds:?}", expected.len()));
+        }
+        match page.items.last().and_then(|line| seq_of(line.get())) {
+            Some(seq) if seq != page.next_seq => Err(format!("next_seq should be {seq}, but is {}", page.next_seq)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Follows the session until an event of this type comes.
+    fn until(&mut self, step: &Step, until: &str) -> Result<(), String> {
+        if let Some(refusal) = self.refusal(step)? {
+            let answer = self.send("events", &step.params)?.wait()?;
+            return self.check(step, Some(refusal), answer);
+        }
+        let filled = self.names.fill(&Value::Object(step.params.clone()))?;
+        let session = filled.get("session_id").and_then(Value::as_str).ok_or("it needs a session_id")?.to_owned();
+        let cursor = self.cursors.get(&session).copied().unwrap_or(0);
+        let is_durable = EventKind::ALL.iter().any(|kind| kind.name() == until && kind.is_durable());
+        let line = if is_durable {
+            self.poll(&session, cursor, until)?
+        } else {
+            self.driver.follow(&session, cursor, until)?.map_err(|body| body.to_string())?
+        };
+        self.cursors.insert(session, seq_of(&line).unwrap_or(cursor));
+        step.event.as_ref().map_or(Ok(()), |expected| self.names.compare_line(expected, &line))
+    }
+
+    fn poll(&mut self, session: &str, mut cursor: u64, until: &str) -> Result<String, String> {
+        loop {
+            let mut params = Map::new();
+            params.insert("session_id".to_owned(), session.into());
+            params.insert("since_seq".to_owned(), cursor.into());
+            params.insert("wait_ms".to_owned(), POLL_MS.into());
+            let answer = self.driver.send("events", &params)?.wait()?.map_err(|body| body.to_string())?;
+            let page = Page::read(&answer)?;
+            if let Some(line) = page.items.iter().find(|line| type_of(line.get()) == until) {
+                return Ok(line.get().to_owned());
+            }
+            if page.items.is_empty() {
+                return Err(format!("no {until} came after seq {cursor} for {POLL_MS} ms"));
+            }
+            cursor = page.next_seq;
+        }
+    }
+}
+
+/// Whether the code's page says what each detail of an error means.
+fn explained(body: &Value) -> Result<(), String> {
+    let page = body["code"].as_str().and_then(ErrorCode::from_wire).map(ErrorCode::page).unwrap_or_default();
+    let mut details = body["details"].as_object().into_iter().flatten();
+    match details.find(|(name, _)| !page.contains(&format!("`{name}`"))) {
+        Some((name, _)) => Err(format!("the page of {} does not say what `{name}` means", body["code"])),
+        None => Ok(()),
+    }
+}
+
+/// The answer of `events`, its lines to the letter.
+#[derive(Deserialize)]
+struct Page<'a> {
+    #[serde(borrow)]
+    items: Vec<&'a RawValue>,
+    next_seq: u64,
+}
+
+impl<'a> Page<'a> {
+    fn read(answer: &'a str) -> Result<Self, String> {
+        serde_json::from_str(answer).map_err(|error| format!("{answer} is no page of events: {error}"))
+    }
+}
+
+/// The `type` of an event's line. It stands in the head, which is the same for every kind.
+pub fn type_of(line: &str) -> &str {
+    line.split_once(r#""type":""#).and_then(|(_, rest)| rest.split('"').next()).unwrap_or_default()
+}
+
+fn seq_of(line: &str) -> Option<u64> {
+    serde_json::from_str::<Value>(line).ok()?.get("seq")?.as_u64()
+}

@@ -1,0 +1,324 @@
+//! What a program can check of how the repository reads: each rule is a function from files to complaints.
+//!
+//! A complaint names its place and says what to do. Nothing here reads the network or needs a tool but cargo.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::builds::{scrubbed_cargo, workspace};
+
+/// The longest file of source, in lines.
+const LINES_MAX: usize = 700;
+
+/// Crates and the only places that may name them; surfaces are composed in one place.
+const CONFINED: [(&str, &[&str]); 14] = [
+    ("meerkat_surface_rest", &["crates/surface-rest/", "crates/surface-cli/src/serve/"]),
+    ("meerkat_surface_rpc", &["crates/surface-rpc/", "crates/surface-cli/src/serve/"]),
+    ("meerkat_surface_mcp", &["crates/surface-mcp/", "crates/surface-cli/src/serve/"]),
+    ("axum", &["crates/surface-rest/", "crates/surface-cli/src/serve/"]),
+    ("tower", &["crates/surface-rest/", "crates/surface-cli/src/serve/"]),
+    ("tower_http", &["crates/surface-rest/", "crates/surface-cli/src/serve/"]),
+    ("jsonrpsee", &["crates/surface-rpc/"]),
+    ("rmcp", &["crates/surface-mcp/"]),
+    ("clap", &["crates/surface-cli/"]),
+    ("figment", &["crates/surface-cli/"]),
+    ("reedline", &["crates/surface-cli/"]),
+    (
+        "redb",
+        &[
+            "crates/service/src/journal/enabled",
+            "crates/service/src/store/enabled",
+            "crates/service/src/memory/enabled",
+        ],
+    ),
+    ("hnsw_rs", &["crates/service/src/memory/enabled"]),
+    ("genai", &["crates/service/src/model/vendors/"]),
+];
+
+/// Where bytes are made, so that types may be encoded and decoded there.
+const ENCODED: [&str; 15] = [
+    "crates/errors/src/body.rs",
+    "crates/service/src/service/",
+    "crates/service/src/session/message.rs",
+    "crates/service/src/session/event.rs",
+    "crates/service/src/session/reminder.rs",
+    "crates/service/src/options.rs",
+    "crates/service/src/capability.rs",
+    "crates/service/src/compaction/mod.rs",
+    "crates/service/src/model/mod.rs",
+    "crates/service/src/model/scripted/",
+    "crates/service/src/tool/mod.rs",
+    "crates/service/src/wire/",
+    "crates/service/examples/",
+    "crates/surface-cli/src/config.rs",
+    "/src/wire.rs",
+];
+
+/// The crates of ours that each of ours may use; surfaces besides, where they are composed.
+const EDGES: [(&str, &[&str]); 7] = [
+    ("meerkat-errors", &[]),
+    ("meerkat-service", &["meerkat-errors"]),
+    ("meerkat-surface-rest", &["meerkat-errors", "meerkat-service"]),
+    ("meerkat-surface-rpc", &["meerkat-errors", "meerkat-service"]),
+    ("meerkat-surface-mcp", &["meerkat-errors", "meerkat-service"]),
+    ("meerkat-surface-cli", &["meerkat-errors", "meerkat-service"]),
+    ("meerkat-parity-tests", &["meerkat-errors", "meerkat-service"]),
+];
+
+/// A file of the repository, by its path from the root.
+#[derive(Clone, Debug)]
+pub struct File {
+    /// The path, with `/`.
+    pub path: String,
+    /// The text.
+    pub text: String,
+}
+
+impl File {
+    /// A file.
+    pub fn new(path: &str, text: &str) -> Self {
+        Self { path: path.to_owned(), text: text.to_owned() }
+    }
+
+    fn is_source(&self) -> bool {
+        self.path.ends_with(".rs")
+    }
+
+    /// Its lines of code with their numbers, from 1; comments are left out.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = self.text.lines().enumerate().map(|(index, line)| (index + 1, line));
+        lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+
+    /// A complaint for each line of code that `is_wrong` finds.
+    fn complain(&self, what: &str, is_wrong: impl Fn(&str) -> bool) -> Vec<String> {
+        let wrong = self.code().filter(|(_, line)| is_wrong(line));
+        wrong.map(|(number, line)| format!("{}:{number}: {what}: {}", self.path, line.trim())).collect()
+    }
+}
+
+/// Every text file of the repository.
+pub fn files() -> Result<Vec<File>, String> {
+    let root = workspace();
+    let (mut folders, mut files) = (vec![root.clone()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        let entries = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        for entry in entries {
+            let path = entry.map_err(|error| error.to_string())?.path();
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            if path.is_dir() && !["target", ".git"].contains(&name.as_str()) {
+                folders.push(path);
+            } else if let Ok(text) = std::fs::read_to_string(&path) {
+                files.push(File { path: relative(&root, &path), text });
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn relative(root: &Path, path: &Path) -> String {
+    let inner: PathBuf = path.strip_prefix(root).unwrap_or(path).to_owned();
+    inner.components().map(|part| part.as_os_str().to_string_lossy().into_owned()).collect::<Vec<_>>().join("/")
+}
+
+/// Each file opens with what it is for, and is short enough to be read.
+pub fn shape(file: &File) -> Vec<String> {
+    let mut complaints = Vec::new();
+    if file.is_source() && !file.text.starts_with("//! ") {
+        complaints.push(format!("{}: open it with `//!`: what it is for, and what it must never do", file.path));
+    }
+    let lines = file.text.lines().count();
+    if file.is_source() && lines > LINES_MAX {
+        complaints.push(format!("{}: it has {lines} lines; split it, {LINES_MAX} are the most", file.path));
+    }
+    complaints
+}
+
+/// A confined crate is named only where it belongs.
+pub fn confined(file: &File) -> Vec<String> {
+    let is_ours = file.is_source() && file.path.starts_with("crates/");
+    let strangers =
+        CONFINED.iter().filter(|(_, places)| is_ours && !places.iter().any(|place| file.path.starts_with(place)));
+    let names = |line: &str, name: &str| {
+        let word = |(at, _): (usize, &str)| !line[..at].ends_with(|last: char| last.is_alphanumeric() || last == '_');
+        line.match_indices(&format!("{name}::")).any(word) || line.trim_start().starts_with(&format!("use {name};"))
+    };
+    strangers
+        .flat_map(|(name, places)| {
+            file.complain(&format!("{name} belongs in {}", places.join(" and ")), |line| names(line, name))
+        })
+        .collect()
+}
+
+/// A capability is a twin: only its `mod.rs` and `capability.rs` ask for a feature.
+pub fn feature_zones(file: &File, all: &[File]) -> Vec<String> {
+    let twin = file.path.strip_suffix("mod.rs").map(|folder| format!("{folder}disabled.rs"));
+    let is_zone =
+        file.path.ends_with("/capability.rs") || twin.is_some_and(|twin| all.iter().any(|other| other.path == twin));
+    let what = "only capability.rs and the mod.rs beside a disabled.rs may ask for a feature; make a twin";
+    file.complain(what, |line| {
+        file.path.starts_with("crates/")
+            && file.is_source()
+            && !is_zone
+            && line.contains("cfg")
+            && line.contains("feature = ")
+    })
+}
+
+/// Types are encoded where bytes are made, and by no shape that hides its tag.
+pub fn serde_zones(file: &File) -> Vec<String> {
+    let is_ours = file.is_source() && file.path.starts_with("crates/");
+    let is_zone = !is_ours || ENCODED.iter().any(|zone| file.path.contains(zone));
+    let derives = |line: &str| {
+        let is_derive = line.trim_start().starts_with("#[derive(");
+        is_derive && ["Serialize", "Deserialize"].iter().any(|name| line.contains(name))
+    };
+    let mut complaints = file
+        .complain("derive serde where bytes are made, or add the zone to the tidy tests' list", |line| {
+            !is_zone && derives(line)
+        });
+    complaints.extend(file.complain("tags are explicit: neither flatten nor untagged", |line| {
+        file.is_source()
+            && line.trim_start().starts_with("#[serde(")
+            && (line.contains("flatten") || line.contains("untagged"))
+    }));
+    complaints
+}
+
+/// Tests run, depend on no clock, and exceptions to lints are expected ones.
+pub fn test_manners(file: &File) -> Vec<String> {
+    let is_test = file.is_source() && (file.path.contains("/tests") || file.path.contains("tests/"));
+    let is_paused = file.text.contains("start_paused") || file.text.contains("walk(");
+    let sleeps = ["tokio::time::sleep", "thread::sleep", "time::sleep("];
+    let mut complaints = file.complain("a test waits for what is meant, or pauses the clock", |line| {
+        is_test && !is_paused && sleeps.iter().any(|sleep| line.contains(sleep))
+    });
+    complaints.extend(
+        file.complain("a test runs, or goes", |line| file.is_source() && line.trim_start().starts_with("#[ignore")),
+    );
+    complaints.extend(file.complain("use #[expect(…, reason = \"…\")]", |line| {
+        let is_product = file.path.contains("/src/") && !is_test;
+        file.is_source()
+            && is_product
+            && line.trim_start().trim_start_matches("#!").trim_start_matches('#').starts_with("[allow(")
+    }));
+    complaints
+}
+
+/// No file names a folder of the machine it was written on, or a document that is not in the repository.
+pub fn stays_home(file: &File, machine: &[String]) -> Vec<String> {
+    let outside = [concat!("DESI", "GN "), concat!("RELIA", "BILITY "), concat!("PIT", "FALLS"), concat!("see", "ds/")];
+    let lines = file.text.lines().enumerate();
+    let is_wrong = |line: &str| {
+        machine.iter().any(|path| line.contains(path.as_str())) || outside.iter().any(|name| line.contains(name))
+    };
+    lines
+        .filter(|(_, line)| is_wrong(line))
+        .map(|(index, line)| {
+            format!("{}:{}: it names what only one machine has: {}", file.path, index + 1, line.trim())
+        })
+        .collect()
+}
+
+/// The folders of this machine that no file may name.
+pub fn machine() -> Vec<String> {
+    let folders = [
+        Some(workspace()),
+        std::env::home_dir(),
+        std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_path_buf)),
+    ];
+    let names = folders.into_iter().flatten().map(|folder| format!("{}/", folder.display()));
+    // A root or a one-letter folder is no name.
+    names.filter(|name| name.len() > 4).collect()
+}
+
+/// Dependencies between our crates, and crates of others where they are declared.
+pub fn edges(packages: &[Value]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for package in packages.iter().filter(|package| package["source"].is_null()) {
+        let name = package["name"].as_str().unwrap_or_default();
+        let folder = format!("crates/{}/", name.trim_start_matches("meerkat-"));
+        let Some((_, allowed)) = EDGES.iter().find(|(ours, _)| *ours == name) else {
+            complaints.push(format!("{name}: say in the tidy tests' EDGES what it may depend on"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let dependency = dependency["name"].as_str().unwrap_or_default();
+            let confined =
+                CONFINED.iter().find(|(confined, _)| confined.replace('_', "-") == dependency.replace('_', "-"));
+            let is_wrong = match confined {
+                Some((_, places)) => !places.iter().any(|place| place.starts_with(&folder)),
+                None => dependency.starts_with("meerkat-") && !allowed.contains(&dependency),
+            };
+            if is_wrong {
+                complaints.push(format!("{name} must not depend on {dependency}"));
+            }
+        }
+    }
+    complaints
+}
+
+/// Licences of what is built in, by the list in `deny.toml`.
+pub fn licences(packages: &[Value], allowed: &[String]) -> Vec<String> {
+    let foreign = packages.iter().filter(|package| !package["source"].is_null());
+    let wrong = foreign.filter(|package| !package["license"].as_str().is_some_and(|text| is_allowed(text, allowed)));
+    wrong
+        .map(|package| format!("{} has the licence {}: not in deny.toml", package["name"], package["license"]))
+        .collect()
+}
+
+/// Whether a licence expression can be met with the allowed ones. `/` is an old way to write `OR`.
+pub fn is_allowed(expression: &str, allowed: &[String]) -> bool {
+    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    // `X WITH Y` is one licence.
+    let joined = spaced.split_whitespace().collect::<Vec<_>>().join(" ").replace(" WITH ", "\u{1f}WITH\u{1f}");
+    let mut words = joined.split(' ').peekable();
+    any_of(&mut words, allowed)
+}
+
+type Words<'a> = std::iter::Peekable<std::str::Split<'a, char>>;
+
+fn any_of(words: &mut Words<'_>, allowed: &[String]) -> bool {
+    let mut is_met = all_of(words, allowed);
+    while words.next_if_eq(&"OR").is_some() {
+        is_met |= all_of(words, allowed);
+    }
+    is_met
+}
+
+fn all_of(words: &mut Words<'_>, allowed: &[String]) -> bool {
+    let mut is_met = one(words, allowed);
+    while words.next_if_eq(&"AND").is_some() {
+        is_met &= one(words, allowed);
+    }
+    is_met
+}
+
+fn one(words: &mut Words<'_>, allowed: &[String]) -> bool {
+    match words.next() {
+        Some("(") => {
+            let is_met = any_of(words, allowed);
+            words.next_if_eq(&")").is_some() && is_met
+        }
+        Some(name) => allowed.iter().any(|licence| *licence == name.replace('\u{1f}', " ")),
+        None => false,
+    }
+}
+
+/// Every package that this machine's build of the workspace has, as cargo tells of it.
+pub fn packages() -> Result<Vec<Value>, String> {
+    let told = |arguments: &[&str]| {
+        let output = scrubbed_cargo().args(arguments).output().map_err(|error| error.to_string())?;
+        let failed = || String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(String::from_utf8_lossy(&output.stdout).into_owned()) } else { Err(failed()) }
+    };
+    let version = told(&["--version", "--verbose"])?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).ok_or("cargo names no host")?;
+    let text = told(&["metadata", "--locked", "--offline", "--format-version", "1", "--filter-platform", host])?;
+    let mut metadata: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    match metadata["packages"].take() {
+        Value::Array(packages) => Ok(packages),
+        _ => Err("cargo tells of no packages".to_owned()),
+    }
+}

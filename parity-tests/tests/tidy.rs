@@ -1,0 +1,171 @@
+//! The rules of the house that a program can check, one test each, and each checker against a bad sample.
+
+#![expect(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
+
+use std::collections::BTreeMap;
+
+use meerkat_errors::ErrorCode;
+use meerkat_parity_tests::{
+    builds,
+    tidy::{self, File},
+};
+use meerkat_service::session::event::EventKind;
+use serde_json::{Value, json};
+
+/// Holds a rule over every file.
+#[track_caller]
+fn check(rule: impl Fn(&File) -> Vec<String>) {
+    let files = tidy::files().unwrap();
+    assert!(files.iter().filter(|file| file.path.ends_with(".rs")).count() > 50, "the sources were not found");
+    let complaints: Vec<String> = files.iter().flat_map(rule).collect();
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+/// How many complaints a rule has about a file that says this.
+fn complaints(path: &str, text: &str, rule: impl Fn(&File) -> Vec<String>) -> usize {
+    rule(&File::new(path, text)).len()
+}
+
+fn from_toml(path: &str) -> Value {
+    let text = std::fs::read_to_string(builds::workspace().join(path)).unwrap();
+    toml_edit::de::from_str(&text).unwrap()
+}
+
+#[test]
+fn every_file_says_what_it_is_for_and_is_short() {
+    check(tidy::shape);
+    assert_eq!(complaints("crates/x/src/a.rs", "fn a() {}\n", tidy::shape), 1);
+    assert_eq!(complaints("crates/x/src/a.rs", &format!("//! A.\n{}", "\n".repeat(700)), tidy::shape), 1);
+    assert_eq!(complaints("crates/x/src/a.rs", "//! A.\n", tidy::shape), 0);
+}
+
+#[test]
+fn a_protocols_crate_stays_in_its_surface_and_surfaces_stay_apart() {
+    check(tidy::confined);
+    assert_eq!(complaints("crates/surface-cli/src/chat.rs", "use meerkat_surface_rest::x;", tidy::confined), 1);
+    assert_eq!(complaints("crates/surface-cli/src/serve/mod.rs", "use meerkat_surface_rest::x;", tidy::confined), 0);
+    assert_eq!(complaints("crates/service/src/a.rs", "use axum::Router;", tidy::confined), 1);
+    assert_eq!(complaints("crates/service/src/a.rs", "let x = clap::Arg::new(redb::X);", tidy::confined), 2);
+    assert_eq!(complaints("crates/service/src/store/enabled/index.rs", "use redb::Database;", tidy::confined), 0);
+    assert_eq!(complaints("crates/service/src/a.rs", "let x = my_axum::x();", tidy::confined), 0);
+}
+
+#[test]
+fn only_twins_ask_for_a_feature() {
+    let files = tidy::files().unwrap();
+    check(|file| tidy::feature_zones(file, &files));
+    let twins = [File::new("crates/service/src/memory/disabled.rs", "")];
+    let zones = |file: &File| tidy::feature_zones(file, &twins);
+    assert_eq!(complaints("crates/service/src/agent/actor.rs", "#[cfg(feature = \"memory-store\")]", zones), 1);
+    assert_eq!(complaints("crates/service/src/memory/mod.rs", "#[cfg(feature = \"memory-store\")]", zones), 0);
+    assert_eq!(complaints("crates/service/src/store/mod.rs", "if cfg!(feature = \"x\") {}", zones), 1);
+}
+
+#[test]
+fn serde_stays_where_bytes_are_made() {
+    check(tidy::serde_zones);
+    assert_eq!(complaints("crates/service/src/agent/actor.rs", "#[derive(Clone, Serialize)]", tidy::serde_zones), 1);
+    assert_eq!(complaints("crates/service/src/wire/call.rs", "#[derive(Deserialize)]", tidy::serde_zones), 0);
+    assert_eq!(complaints("crates/service/src/wire/call.rs", "#[serde(flatten)]", tidy::serde_zones), 1);
+    assert_eq!(complaints("crates/service/src/options.rs", "#[serde(untagged)]", tidy::serde_zones), 1);
+}
+
+#[test]
+fn tests_run_and_wait_on_no_clock() {
+    check(tidy::test_manners);
+    let sleep = concat!("tokio::time::", "sleep(x).await;");
+    assert_eq!(complaints("crates/x/tests/a.rs", sleep, tidy::test_manners), 1);
+    assert_eq!(
+        complaints("crates/x/tests/a.rs", &format!("#[tokio::test(start_paused = true)]\n{sleep}"), tidy::test_manners),
+        0
+    );
+    assert_eq!(complaints("crates/x/src/a.rs", "    #[ignore]", tidy::test_manners), 1);
+    assert_eq!(complaints("crates/x/src/a.rs", "#[allow(dead_code, reason = \"x\")]", tidy::test_manners), 1);
+}
+
+#[test]
+fn no_file_names_what_only_one_machine_has() {
+    let machine = tidy::machine();
+    check(|file| tidy::stays_home(file, &machine));
+    let here = ["/the/checkout/".to_owned()];
+    assert_eq!(complaints("README.md", "see /the/checkout/target", |file| tidy::stays_home(file, &here)), 1);
+    assert_eq!(complaints("README.md", "see target/", |file| tidy::stays_home(file, &here)), 0);
+}
+
+#[test]
+fn our_crates_depend_on_each_other_as_drawn() {
+    let complaints = tidy::edges(&tidy::packages().unwrap());
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    let package = |name: &str, on: &str| [json!({ "name": name, "source": null, "dependencies": [{ "name": on }] })];
+    assert_eq!(tidy::edges(&package("meerkat-service", "meerkat-surface-rest")).len(), 1);
+    assert_eq!(tidy::edges(&package("meerkat-service", "axum")).len(), 1);
+    assert_eq!(tidy::edges(&package("meerkat-stranger", "serde")).len(), 1);
+    assert_eq!(tidy::edges(&package("meerkat-surface-rest", "axum")).len(), 0);
+}
+
+#[test]
+fn every_licence_is_allowed() {
+    let deny = from_toml("deny.toml");
+    let allowed: Vec<String> = serde_json::from_value(deny["licenses"]["allow"].clone()).unwrap();
+    let complaints = tidy::licences(&tidy::packages().unwrap(), &allowed);
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    let some = ["MIT".to_owned(), "ISC".to_owned(), "Apache-2.0 WITH LLVM-exception".to_owned()];
+    for met in ["MIT", "GPL-3.0 OR MIT", "MIT/GPL-3.0", "(GPL-3.0 OR MIT) AND ISC", "Apache-2.0 WITH LLVM-exception"] {
+        assert!(tidy::is_allowed(met, &some), "{met}");
+    }
+    for unmet in ["GPL-3.0", "MIT AND GPL-3.0", "(GPL-3.0 OR MIT) AND X", "Apache-2.0", "", "(MIT"] {
+        assert!(!tidy::is_allowed(unmet, &some), "{unmet}");
+    }
+}
+
+/// Over the lock file, which has the packages of every platform.
+#[test]
+fn nothing_that_is_banned_is_locked() {
+    let name_of = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
+    let banned: Vec<String> =
+        from_toml("deny.toml")["bans"]["deny"].as_array().unwrap().iter().map(|row| name_of(row, "crate")).collect();
+    for must in ["libsqlite3-sys", "rusqlite", "sqlx-sqlite", "openssl-sys", "aws-lc-sys"] {
+        assert!(banned.iter().any(|name| name == must), "deny.toml must ban {must}");
+    }
+    let lock = from_toml("Cargo.lock");
+    let locked: Vec<String> = lock["package"].as_array().unwrap().iter().map(|row| name_of(row, "name")).collect();
+    assert!(locked.contains(&"tokio".to_owned()), "the lock file was not understood");
+    let found: Vec<&String> = locked.iter().filter(|name| banned.contains(name) || name.contains("sqlite")).collect();
+    assert!(found.is_empty(), "remove {found:?}: deny.toml says why they are banned");
+}
+
+#[test]
+fn every_page_opens_with_its_name() {
+    let codes = ErrorCode::ALL.iter().map(|code| (code.as_str(), code.page()));
+    for (name, page) in codes.chain(EventKind::ALL.iter().map(|kind| (kind.name(), kind.page()))) {
+        assert!(page.starts_with(&format!("# {name}\n\n")), "the page of {name} opens with `# {name}` and says more");
+    }
+}
+
+#[test]
+fn the_readmes_matrix_is_that_of_the_builds() {
+    let readme = std::fs::read_to_string(builds::workspace().join("README.md")).unwrap();
+    let rows = readme.lines().skip_while(|line| *line != "| build | features |").skip(2);
+    let cells =
+        |row: &str| row.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', "")).collect::<Vec<_>>();
+    let written: BTreeMap<String, String> = rows
+        .take_while(|line| line.starts_with('|'))
+        .map(|row| (cells(row)[0].clone(), cells(row)[1].clone()))
+        .collect();
+    let features = |features: &[String]| if features.is_empty() { "none".to_owned() } else { features.join(", ") };
+    let built: BTreeMap<String, String> =
+        builds::all().unwrap().into_iter().map(|build| (build.name, features(&build.row.features))).collect();
+    assert_eq!(written, built, "README.md's table of builds must say what config/builds.toml says");
+}
+
+#[test]
+fn every_surface_has_the_same_rooms() {
+    for entry in std::fs::read_dir(builds::workspace().join("crates")).unwrap() {
+        let folder = entry.unwrap().path();
+        if folder.file_name().unwrap().to_string_lossy().starts_with("surface-") {
+            for room in ["lib.rs", "wire.rs", "error.rs", "stream.rs"] {
+                assert!(folder.join("src").join(room).is_file(), "{} needs src/{room}", folder.display());
+            }
+        }
+    }
+}
