@@ -158,7 +158,7 @@ async fn run_bounded(
             let (outcome, text, error, _) = tool_error(tool.as_ref(), &error, timed_out, options.timeout_ms);
             // What a failing tool wrote often says why it failed.
             let wrote = output.ok().filter(|wrote| !wrote.is_empty());
-            let body = wrote.map_or(text.clone(), |wrote| format!("{}\n{}", wrote.excerpt(), text.excerpt()).into());
+            let body = wrote.map_or(text.clone(), |wrote| format!("{}\n{}", text.excerpt(), wrote.excerpt()).into());
             (outcome, body, error, false)
         }
         Ended::Returned(Err(_)) => {
