@@ -60,8 +60,10 @@ pub enum SessionError {
         turn: TurnNumber,
     },
     /// The queue is full.
-    #[error("The session's queue holds {limit} turns already.")]
+    #[error("The session holds {limit} {what} already, which is as many as it may.")]
     QueueFull {
+        /// What is full: `turns`, `pins`, `reminders` or `interrupts`.
+        what: &'static str,
         /// How many turns it may hold.
         limit: usize,
     },
@@ -195,7 +197,7 @@ impl SessionError {
                 body.detail("turn", *turn)
             }
             Self::Limit { what, limit } => body.detail("what", *what).detail("limit", *limit),
-            Self::QueueFull { limit } => body.detail("limit", *limit),
+            Self::QueueFull { what, limit } => body.detail("what", *what).detail("limit", *limit),
             Self::IdempotencyConflict { what } => body.detail("what", *what),
             Self::InvalidRequest { field, .. } => body.detail("field", field.clone()),
             Self::UnknownOperation(name) => body.detail("operation", name.clone()),

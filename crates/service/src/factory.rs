@@ -1,6 +1,9 @@
 //! The SDK's front door: say what you have, get the service for it.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use crate::{
     SessionError,
@@ -134,7 +137,7 @@ impl AgentBuildConfig {
         {
             default_compactor(config)?;
         }
-        let held = Arc::new(MemoryUse::default());
+        let held = Arc::new(MemoryUse::new(self.options.ephemeral.max_bytes));
         let events = Arc::new(MemoryEventStore::new(self.options.ephemeral.session_event_bytes, held.clone()));
         let blobs = Arc::new(MemoryBlobStore::new(held.clone()));
         let scripted = || -> Arc<dyn ModelResolver> {
@@ -154,9 +157,11 @@ impl AgentBuildConfig {
             events: events.clone(),
             blobs: blobs.clone(),
             capabilities,
+            held,
+            is_shutting_down: AtomicBool::new(false),
             is_compaction_configured,
         };
-        Ok(Agent { service: Arc::new(EphemeralSessionService::new(events, blobs, held, engine)) })
+        Ok(Agent { service: Arc::new(EphemeralSessionService::new(events, blobs, engine)) })
     }
 }
 

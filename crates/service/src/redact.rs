@@ -8,6 +8,8 @@ use std::{borrow::Cow, sync::Arc};
 
 use secrecy::{ExposeSecret, SecretString};
 
+use crate::session::message::RawJson;
+
 pub use keys::redact_key_shapes;
 
 /// What stands where a secret stood.
@@ -49,6 +51,27 @@ impl Secrets {
     #[must_use]
     pub fn replace<'a>(&self, text: &'a str) -> Cow<'a, str> {
         self.scan(text, true).0
+    }
+
+    /// The JSON text with `[redacted]` in place of every secret, however its strings are escaped; it stays JSON.
+    #[must_use]
+    pub fn replace_json(&self, json: &RawJson) -> RawJson {
+        if self.is_empty() {
+            return json.clone();
+        }
+        let (mut out, mut rest) = (String::with_capacity(json.as_str().len()), json.as_str());
+        while let Some(first) = rest.chars().next() {
+            let end = if first == '"' { string_end(rest) } else { token_end(rest) };
+            let (token, after) = rest.split_at(end);
+            let said: Cow<'_, str> = serde_json::from_str::<String>(token).map_or(Cow::Borrowed(token), Cow::Owned);
+            match self.replace(&said) {
+                Cow::Borrowed(_) => out.push_str(token),
+                Cow::Owned(clean) => out.push_str(&serde_json::Value::from(clean).to_string()),
+            }
+            rest = after;
+        }
+        // What is put in place of a token is a JSON string, so this can only fail where the text was no JSON.
+        RawJson::parse(&out).unwrap_or_else(|_| RawJson::empty_object())
     }
 
     /// Replaces in a text that comes in chunks.
@@ -93,6 +116,24 @@ impl Secrets {
 
 fn bytes(secret: &SecretString) -> &[u8] {
     secret.expose_secret().as_bytes()
+}
+
+/// Where the JSON string at the beginning of the text ends.
+fn string_end(text: &str) -> usize {
+    let mut is_escaped = false;
+    for (at, byte) in text.bytes().enumerate().skip(1) {
+        match byte {
+            b'"' if !is_escaped => return at + 1,
+            byte => is_escaped = byte == b'\\' && !is_escaped,
+        }
+    }
+    text.len()
+}
+
+/// Where the number, word or punctuation at the beginning of the text ends.
+fn token_end(text: &str) -> usize {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    text.bytes().take_while(|byte| is_word(*byte)).count().max(text.chars().next().map_or(1, char::len_utf8))
 }
 
 /// Orders forms by length, equal ones side by side.

@@ -41,9 +41,12 @@ async fn a_service_full_of_bytes_goes_on_reading() {
     options.ephemeral.idle_ms = 60_000;
     let agent = agent_with(options);
     let session = agent.create_session().await.unwrap();
-    agent.turn(&session, "@long 20000").await.unwrap();
+    let keyed =
+        StartTurn { idempotency_key: Some("k".to_owned()), ..StartTurn::new(session.session_id, "@long 20000") };
+    agent.service().start_turn(keyed.clone()).await.unwrap();
     assert_eq!(agent.turn(&session, "@say More.").await.unwrap_err().code(), ErrorCode::SessionLimit);
     assert_eq!(agent.create_session().await.unwrap_err().code(), ErrorCode::SessionLimit);
+    assert_eq!(agent.service().start_turn(keyed).await.unwrap().turn, 0, "what was answered before is answered again");
     assert_eq!(lines(&agent, &session).await.len(), 4);
 
     tokio::time::sleep(Duration::from_millis(70_000)).await;

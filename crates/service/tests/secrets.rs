@@ -81,7 +81,12 @@ async fn a_planted_key_is_in_no_event_no_answer_and_no_error() {
         .build()
         .unwrap();
     let service = agent.service();
-    let request = CreateSession { system_prompt: Some(format!("Use {KEY}.")), ..CreateSession::default() };
+    let request = CreateSession {
+        system_prompt: Some(format!("Use {KEY}.")),
+        labels: [("key".to_owned(), KEY.to_owned())].into(),
+        idempotency_key: Some(KEY.to_owned()),
+        ..CreateSession::default()
+    };
     let session = service.create_session(request).await.unwrap();
     let session_id = session.session_id;
     let mut follower = service.follow(&session_id, 0).await.unwrap();

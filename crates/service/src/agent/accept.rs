@@ -1,5 +1,7 @@
 //! How a turn is accepted: its key first, then its policy. Only what is recorded here ever runs.
 
+use std::sync::atomic::Ordering;
+
 use tokio::sync::oneshot;
 
 use super::{
@@ -24,19 +26,26 @@ impl Actor {
     /// Accepts a turn, or says why not. Nothing is recorded for a turn that is refused.
     pub(super) async fn accept(&mut self, request: StartTurn, hash: String) -> Result<Acceptance, SessionError> {
         self.shared.check_writable()?;
-        let key = request.idempotency_key.clone().map(|key| Key { key, request: hash });
+        let key = request
+            .idempotency_key
+            .as_ref()
+            .map(|key| Key { key: self.engine.secrets.replace(key).into_owned(), request: hash });
         if let Some(replayed) = self.replay(key.as_ref()) {
             return replayed;
         }
-        if self.control.is_draining {
+        if self.control.is_draining || self.engine.is_shutting_down.load(Ordering::Acquire) {
             return Err(SessionError::ShuttingDown);
         }
+        self.engine.held.check_room()?;
         let model = self.engine.models.resolve(request.model.as_deref().unwrap_or(self.session.model()))?;
         let running = self.session.open_turn().map(|open| open.turn);
         match (running, request.policy) {
             (None, _) if self.session.queue().is_empty() => self.start_now(request, model, key).await,
-            (Some(turn), Policy::Reject) => Err(SessionError::Busy { turn }),
-            (_, Policy::Reject | Policy::Queue) => self.enqueue(request, key).await,
+            (running, Policy::Reject) => {
+                let next = self.session.queue().front().map(|queued| queued.turn);
+                Err(SessionError::Busy { turn: running.or(next).unwrap_or_default() })
+            }
+            (_, Policy::Queue) => self.enqueue(request, key).await,
             (running, Policy::Interrupt) => {
                 let acceptance = self.enqueue(request, key).await?;
                 if let Some(turn) = running {
@@ -58,7 +67,11 @@ impl Actor {
         match used.end {
             Some(end) => self.answer(waiter, Ok(end)),
             None if used.is_dequeued => self.answer(waiter, Err(SessionError::Interrupted { turn: used.turn })),
-            None => self.waiters.entry(used.turn).or_default().push(waiter),
+            None => {
+                let waiters = self.waiters.entry(used.turn).or_default();
+                waiters.retain(|waiter| !waiter.is_closed());
+                waiters.push(waiter);
+            }
         }
         let accepted = TurnAccepted { session_id: self.session.id(), turn: used.turn, seq: used.seq };
         Some(Ok(Acceptance { accepted, result }))
@@ -93,7 +106,7 @@ impl Actor {
     async fn enqueue(&mut self, request: StartTurn, key: Option<Key>) -> Result<Acceptance, SessionError> {
         let limit = self.engine.options.turn.max_queued;
         if self.session.queue().len() >= limit {
-            return Err(SessionError::QueueFull { limit });
+            return Err(SessionError::QueueFull { what: "turns", limit });
         }
         let turn = self.session.next_turn();
         let queued = TurnQueued {

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     SessionError,
     model::{AnswerBlock, ModelAnswer, ModelError, StopReason},
+    options::Budget,
     service::Changed,
     session::{
         event::{
@@ -30,7 +31,13 @@ impl Actor {
         match action {
             Action::Rest | Action::AwaitApproval => Ok(()),
             Action::StartQueued => self.start_queued().await,
-            Action::Warn(warning) => self.record(turn, vec![Event::BudgetWarning(warning)]).await.map(drop),
+            Action::Warn(mut warning) => {
+                // Measured time is written as 0 where wall time stands still, as durations are.
+                if warning.budget == Budget::WallMs && self.engine.world.is_frozen {
+                    warning.used = 0;
+                }
+                self.record(turn, vec![Event::BudgetWarning(warning)]).await.map(drop)
+            }
             Action::CallModel => self.call_model().await,
             Action::Answer(answers) => {
                 let events = answers.into_iter().map(|answer| Event::ToolFinished(answered(answer))).collect();
@@ -153,25 +160,18 @@ impl Actor {
         let vendor =
             self.engine.models.resolve(&model).map_or_else(|_| model.clone(), |model| model.client.vendor().to_owned());
         let seq = self.session.last_seq() + 1;
-        let mut names: Vec<String> = Vec::new();
+        // Ids are ours: a vendor's may come again in another step, and a decision must never hit another call.
         let blocks = answer
             .blocks
             .into_iter()
-            .map(|block| match block {
+            .enumerate()
+            .map(|(index, block)| match block {
                 AnswerBlock::Text(text) => Block::Text { text: Body::Inline(text) },
                 AnswerBlock::Reasoning { text, opaque } => {
                     Block::Reasoning { text: Body::Inline(text), opaque, vendor: vendor.clone() }
                 }
-                AnswerBlock::ToolCall(mut call) => {
-                    // A call is answered by its name, so the name must be one call's alone.
-                    if call.call_id.is_empty()
-                        || names.contains(&call.call_id)
-                        || self.session.decision(&call.call_id).is_some()
-                    {
-                        call.call_id = format!("call_{seq}_{}", names.len());
-                    }
-                    names.push(call.call_id.clone());
-                    Block::ToolCall(call)
+                AnswerBlock::ToolCall(call) => {
+                    Block::ToolCall(ToolCall { call_id: format!("call_{seq}_{index}"), ..call })
                 }
             })
             .collect();
@@ -196,7 +196,7 @@ impl Actor {
 
     /// Ends the turn: one terminal event, then the answers to all who wait for it.
     pub(super) async fn end(&mut self, ending: Ending) -> Result<(), StoreError> {
-        self.shared.live.end_step();
+        self.shared.live.end_turn();
         let Some(open) = self.session.open_turn() else { return Ok(()) };
         let (turn, totals) = (open.turn, open.totals.clone());
         let stop_reason = open.stop_reason.unwrap_or(StopReason::EndTurn);

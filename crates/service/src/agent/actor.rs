@@ -16,7 +16,7 @@ use super::{
     command::{Change, Command, TurnWaiter},
     decide::{Action, Control, Rules, decide},
     perform::{Effect, Outcome},
-    registry::Registry,
+    registry::{MAILBOX_MAX, Registry},
     shared::{Shared, View},
 };
 use crate::{
@@ -62,6 +62,14 @@ pub(crate) struct Actor {
     /// The store failed under a command; the loop ends.
     pub(super) is_discarded: bool,
     pub(super) idle: Duration,
+    /// What the service's count of held bytes holds for this session.
+    pub(super) resident_bytes: u64,
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        self.engine.held.shrink(self.resident_bytes);
+    }
 }
 
 impl Actor {
@@ -91,6 +99,7 @@ impl Actor {
             drain_until: None,
             is_discarded: false,
             idle,
+            resident_bytes: 0,
         }
     }
 
@@ -98,7 +107,9 @@ impl Actor {
     pub(super) async fn run(&mut self) -> Exit {
         loop {
             self.take_interrupts();
-            while let Ok(command) = self.mailbox.try_recv() {
+            // Bounded, so that a flood of commands does not keep the turn waiting.
+            for _ in 0..MAILBOX_MAX {
+                let Some(command) = (!self.is_discarded).then(|| self.mailbox.try_recv().ok()).flatten() else { break };
                 self.handle(command).await;
             }
             self.take_interrupts();
@@ -138,18 +149,14 @@ impl Actor {
 
     /// Rests until something is asked. Answers whether the actor left.
     async fn rest(&mut self) -> bool {
-        for drained in self.drains.drain(..) {
-            // Whoever drained may have gone.
-            let _ = drained.send(());
-        }
+        self.release_drains();
         let (clock, shared) = (self.engine.world.clock.clone(), self.shared.clone());
         let asked = tokio::select! {
             biased;
             () = shared.interrupted.notified() => None,
             command = self.mailbox.recv() => Some(command),
             () = clock.sleep(self.idle) => {
-                let mailbox = &self.mailbox;
-                return self.registry.upgrade().is_none_or(|registry| registry.leave(self.session.id(), || mailbox.is_empty()));
+                return self.leaves();
             }
         };
         match asked {
@@ -159,6 +166,20 @@ impl Actor {
             None => {}
         }
         false
+    }
+
+    /// Takes the actor out of the registry, if nobody needs it.
+    pub(super) fn leaves(&self) -> bool {
+        let mailbox = &self.mailbox;
+        self.registry.upgrade().is_none_or(|registry| registry.leave(self.session.id(), || mailbox.is_empty()))
+    }
+
+    /// No turn runs: those who waited for that go on.
+    pub(super) fn release_drains(&mut self) {
+        for drained in self.drains.drain(..) {
+            // Whoever drained may have gone.
+            let _ = drained.send(());
+        }
     }
 
     /// Waits for a decision, an interrupt, or a deadline.
@@ -188,8 +209,11 @@ impl Actor {
         let drain = self.drain_until.map_or(u64::MAX, |until| {
             u64::try_from(until.saturating_sub(self.engine.world.clock.elapsed()).as_millis()).unwrap_or(u64::MAX)
         });
-        // A timer of more than a year is no timer; the bound keeps the arithmetic of timers safe.
-        wall.saturating_sub(self.millis_since(self.turn_started)).min(drain).min(365 * 24 * 3600 * 1000)
+        // One more, because both clocks round down; at most a year, to keep the arithmetic of timers safe.
+        wall.saturating_sub(self.millis_since(self.turn_started))
+            .min(drain)
+            .saturating_add(1)
+            .min(365 * 24 * 3600 * 1000)
     }
 
     /// Runs an effect to its end. Commands are handled meanwhile; an interrupt or a deadline cancels it.
@@ -274,7 +298,7 @@ impl Actor {
         let event = match change {
             Change::Remind(event, kind) => {
                 if !self.session.has_reminder(&kind) && self.session.reminders().len() >= limits.reminders {
-                    return Err(SessionError::QueueFull { limit: limits.reminders });
+                    return Err(SessionError::QueueFull { what: "reminders", limit: limits.reminders });
                 }
                 *event
             }
@@ -286,7 +310,7 @@ impl Actor {
             }
             Change::Pin(event) => {
                 if self.session.pins().len() >= limits.pins {
-                    return Err(SessionError::QueueFull { limit: limits.pins });
+                    return Err(SessionError::QueueFull { what: "pins", limit: limits.pins });
                 }
                 *event
             }

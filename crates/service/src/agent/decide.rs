@@ -168,7 +168,8 @@ fn over_budget(open: &OpenTurn, control: &Control) -> Option<ErrorBody> {
     let proposed = open.calls.iter().filter(|call| call.progress == CallProgress::Proposed).count();
     let wanted = u64::from(open.totals.tool_calls) + proposed as u64;
     let limit = open.budgets.tool_calls?;
-    (wanted > limit && open.calls.iter().all(is_settled)).then(|| exhausted(Budget::ToolCalls, wanted, limit))
+    let used = u64::from(open.totals.tool_calls);
+    (wanted > limit && open.calls.iter().all(is_settled)).then(|| exhausted(Budget::ToolCalls, used, limit))
 }
 
 fn decide_calls(session: &Session, open: &OpenTurn, control: &Control, rules: &Rules<'_>) -> Action {

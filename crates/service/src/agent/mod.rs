@@ -21,7 +21,7 @@ pub(crate) mod supervise;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use crate::{
     capability::Capabilities,
@@ -29,7 +29,7 @@ use crate::{
     model::ModelResolver,
     options::EngineOptions,
     redact::Secrets,
-    store::{BlobStore, EventStore},
+    store::{BlobStore, EventStore, MemoryUse},
     tool::ToolRegistry,
 };
 
@@ -43,6 +43,10 @@ pub(crate) struct Engine {
     pub(crate) events: Arc<dyn EventStore>,
     pub(crate) blobs: Arc<dyn BlobStore>,
     pub(crate) capabilities: Capabilities,
+    /// What the service holds in memory, and may.
+    pub(crate) held: Arc<MemoryUse>,
+    /// Whether the service takes no new work.
+    pub(crate) is_shutting_down: AtomicBool,
     /// Whether the configuration asks for compaction.
     pub(crate) is_compaction_configured: bool,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     SessionError,
     agent::actor::Actor,
-    ids::{Seq, TurnNumber},
+    ids::{Seq, SessionId, TurnNumber},
     session::{
         event::{Event, Record},
         message::{BlobRef, Block, Body},
@@ -15,9 +15,9 @@ use crate::{
 };
 
 /// An event's bodies may have this many bytes of JSON together; more goes to blobs.
-const EVENT_BODY_BYTES_MAX: usize = 128 * 1024;
-/// Bytes of a blob's beginning, and of its end, that stand in the event.
-const EXCERPT_BYTES: usize = 4 * 1024;
+const EVENT_BODY_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a blob's beginning, and of its end, that stand in the event at most.
+const EXCERPT_BYTES_MAX: usize = 4 * 1024;
 
 impl Actor {
     /// Records events of one turn, or of none, as one batch; answers with the last one's seq and its ticket.
@@ -28,7 +28,7 @@ impl Actor {
     ) -> Result<(Seq, Ticket), StoreError> {
         let mut batch = Vec::with_capacity(events.len());
         for mut event in events {
-            self.externalise(&mut event).await?;
+            externalise(self.engine.blobs.as_ref(), self.session.id(), &mut event).await?;
             let seq = self.session.last_seq() + 1 + batch.len() as u64;
             batch.push(Record { session_id: self.session.id(), seq, turn, time: self.engine.world.clock.now(), event });
         }
@@ -36,6 +36,7 @@ impl Actor {
         for record in &batch {
             self.session.apply(record).map_err(|error| StoreError::Failed(error.to_string()))?;
         }
+        self.count_resident();
         Ok((self.session.last_seq(), ticket))
     }
 
@@ -51,28 +52,12 @@ impl Actor {
         Ok(seq)
     }
 
-    async fn externalise(&self, event: &mut Event) -> Result<(), StoreError> {
-        let mut bodies = bodies(event);
-        let bytes = |body: &Body| match body {
-            // Escapes make JSON up to six times as long as its text.
-            Body::Inline(text) => serde_json::to_string(text).map_or(text.len() * 6, |json| json.len()),
-            Body::Blob(_) => 2 * EXCERPT_BYTES,
-        };
-        // Most events are short; only a long one pays for counting its escapes.
-        let short = bodies.iter().all(|body| body.len() * 6 <= (EVENT_BODY_BYTES_MAX / bodies.len().max(1)) as u64);
-        if short {
-            return Ok(());
-        }
-        let mut sizes: Vec<usize> = bodies.iter().map(|body| bytes(body)).collect();
-        while sizes.iter().sum::<usize>() > EVENT_BODY_BYTES_MAX {
-            let Some(largest) = (0..sizes.len()).max_by_key(|&at| sizes[at]) else { break };
-            if let Body::Inline(text) = &*bodies[largest] {
-                let stored = store(self.engine.blobs.as_ref(), self.session.id(), text).await?;
-                *bodies[largest] = Body::Blob(stored);
-            }
-            sizes[largest] = 0;
-        }
-        Ok(())
+    /// Keeps the service's count of what the session holds in memory.
+    fn count_resident(&mut self) {
+        let now = self.session.resident_bytes();
+        self.engine.held.grow(now.saturating_sub(self.resident_bytes));
+        self.engine.held.shrink(self.resident_bytes.saturating_sub(now));
+        self.resident_bytes = now;
     }
 
     /// The failure of the store as those who wait see it.
@@ -87,21 +72,34 @@ impl Actor {
     }
 }
 
-/// Puts a text into a blob.
-pub(crate) async fn store(
+/// Puts bodies into blobs until the event is short enough.
+pub(crate) async fn externalise(
     blobs: &dyn BlobStore,
-    session_id: crate::SessionId,
-    text: &str,
-) -> Result<BlobRef, StoreError> {
-    let mut writer = blobs.writer(session_id);
-    writer.write(text.as_bytes()).await?;
-    let (blob, bytes) = writer.finish().await?;
-    Ok(BlobRef {
-        blob,
-        bytes,
-        head: prefix(text, EXCERPT_BYTES).to_owned(),
-        tail: suffix(text, EXCERPT_BYTES).to_owned(),
-    })
+    session_id: SessionId,
+    event: &mut Event,
+) -> Result<(), StoreError> {
+    let mut bodies = bodies(event);
+    let share = EVENT_BODY_BYTES_MAX / bodies.len().max(1);
+    // Escapes make JSON up to six times as long as its text; only a long body pays for counting them.
+    if bodies.iter().all(|body| body.len() * 6 <= share as u64) {
+        return Ok(());
+    }
+    let bytes = |body: &Body| serde_json::to_string(body).map_or(usize::MAX, |json| json.len());
+    let excerpt_bytes = (share / 4).min(EXCERPT_BYTES_MAX);
+    let mut sizes: Vec<usize> = bodies.iter().map(|body| bytes(body)).collect();
+    while sizes.iter().sum::<usize>() > EVENT_BODY_BYTES_MAX {
+        let inline = (0..sizes.len()).filter(|&at| matches!(*bodies[at], Body::Inline(_)));
+        let Some(largest) = inline.max_by_key(|&at| sizes[at]) else { break };
+        if let Body::Inline(text) = &*bodies[largest] {
+            let mut writer = blobs.writer(session_id);
+            writer.write(text.as_bytes()).await?;
+            let (blob, bytes) = writer.finish().await?;
+            let (head, tail) = (prefix(text, excerpt_bytes).to_owned(), suffix(text, excerpt_bytes).to_owned());
+            *bodies[largest] = Body::Blob(BlobRef { blob, bytes, head, tail });
+        }
+        sizes[largest] = bytes(bodies[largest]);
+    }
+    Ok(())
 }
 
 /// The bodies of an event that may be long.
@@ -122,16 +120,4 @@ fn bodies(event: &mut Event) -> Vec<&mut Body> {
         Event::PartialText(partial) => vec![&mut partial.text],
         _ => Vec::new(),
     }
-}
-
-/// Makes the first record of a session, with a long system prompt in a blob.
-pub(crate) async fn first_record(engine: &super::Engine, mut record: Record) -> Result<Record, StoreError> {
-    for body in bodies(&mut record.event) {
-        if let Body::Inline(text) = body
-            && text.len() * 6 > EVENT_BODY_BYTES_MAX
-        {
-            *body = Body::Blob(store(engine.blobs.as_ref(), record.session_id, text).await?);
-        }
-    }
-    Ok(record)
 }

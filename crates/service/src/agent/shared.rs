@@ -79,7 +79,7 @@ impl Shared {
         let (reply, answer) = oneshot::channel();
         let mut interrupts = self.interrupts.lock().unwrap_or_else(PoisonError::into_inner);
         if interrupts.len() == INTERRUPTS_MAX {
-            return Err(SessionError::QueueFull { limit: INTERRUPTS_MAX });
+            return Err(SessionError::QueueFull { what: "interrupts", limit: INTERRUPTS_MAX });
         }
         interrupts.push(InterruptWish { turn, reply });
         drop(interrupts);

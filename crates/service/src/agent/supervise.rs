@@ -8,7 +8,13 @@ use super::{
     actor::{Actor, Exit},
     decide::{Control, internal},
 };
-use crate::{SessionError, ids::Seq, store::StoreError, wire::decode_event};
+use crate::{
+    SessionError,
+    ids::Seq,
+    session::{Session, event::Record},
+    store::{Frame, StoreError},
+    wire::decode_event,
+};
 
 /// Runs an actor until nobody needs it.
 pub(crate) async fn supervise(mut actor: Actor) {
@@ -25,7 +31,8 @@ pub(crate) async fn supervise(mut actor: Actor) {
         // A second failure at the same place would go on for ever.
         let is_stuck = failed_at.replace(seq) == Some(seq);
         actor.release_waiters(&lost);
-        if is_stuck || actor.reload().await.is_err() {
+        let is_loaded = !is_stuck && matches!(AssertUnwindSafe(actor.reload()).catch_unwind().await, Ok(Ok(())));
+        if !is_loaded {
             tracing::error!(%session_id, seq, "the session is read-only now");
             actor.shared.is_read_only.store(true, Ordering::Release);
             return serve_refusals(actor).await;
@@ -35,7 +42,8 @@ pub(crate) async fn supervise(mut actor: Actor) {
 
 /// Answers every command of a read-only session.
 async fn serve_refusals(mut actor: Actor) {
-    let shared = actor.shared.clone();
+    let (clock, shared) = (actor.engine.world.clock.clone(), actor.shared.clone());
+    actor.release_drains();
     loop {
         let command = tokio::select! {
             () = shared.interrupted.notified() => None,
@@ -43,6 +51,12 @@ async fn serve_refusals(mut actor: Actor) {
                 Some(command) => Some(command),
                 None => return,
             },
+            () = clock.sleep(actor.idle) => {
+                if actor.leaves() {
+                    return;
+                }
+                None
+            }
         };
         for wish in shared.take_interrupts() {
             drop(wish.reply.send(Err(SessionError::Corrupted(shared.session_id))));
@@ -80,9 +94,21 @@ impl Actor {
         Ok(())
     }
 
+    /// The session as it began.
+    async fn first(&self) -> Result<Session, StoreError> {
+        let page = self.engine.events.read(self.session.id(), 0, 1).await?;
+        let frame = page.and_then(|page| page.frames.into_iter().next());
+        let frame = frame.ok_or_else(|| StoreError::Failed("the journal has no beginning".to_owned()))?;
+        Session::begin(&decode(&frame)?).map_err(|error| StoreError::Failed(error.to_string()))
+    }
+
     /// Applies what the journal holds beyond the session in memory.
     async fn catch_up(&mut self) -> Result<(), StoreError> {
         self.lease = self.engine.events.lease(self.session.id()).await?;
+        if self.lease.tail < self.session.last_seq() {
+            // What was applied never became durable: the journal alone says what the session is.
+            self.session = self.first().await?;
+        }
         loop {
             let page = self.engine.events.read(self.session.id(), self.session.last_seq(), 64).await?;
             let frames = page.map(|page| page.frames).unwrap_or_default();
@@ -91,10 +117,14 @@ impl Actor {
                 return Ok(());
             }
             for frame in frames {
-                let line = std::str::from_utf8(&frame.line).map_err(|error| StoreError::Failed(error.to_string()))?;
-                let record = decode_event(line).map_err(|error| StoreError::Failed(error.to_string()))?;
+                let record = decode(&frame)?;
                 self.session.apply(&record).map_err(|error| StoreError::Failed(error.to_string()))?;
             }
         }
     }
+}
+
+fn decode(frame: &Frame) -> Result<Record, StoreError> {
+    let line = std::str::from_utf8(&frame.line).map_err(|error| StoreError::Failed(error.to_string()))?;
+    decode_event(line).map_err(|error| StoreError::Failed(error.to_string()))
 }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use resolve::{ModelResolver, ResolvedModel, StaticModels};
 pub use retry::RetryPolicy;
 
-use crate::session::message::{Body, Message, RawJson, ToolCall};
+use crate::session::message::{Message, RawJson, ToolCall};
 
 /// A language model that answers with a stream.
 #[async_trait]
@@ -84,7 +84,7 @@ pub enum ModelPart {
 /// A whole answer.
 #[derive(Clone, Debug)]
 pub struct ModelAnswer {
-    /// What was said, in order; a call's `call_id` may be empty, then the engine names it.
+    /// What was said, in order. The engine names each call anew; a vendor's own id goes no further.
     pub blocks: Vec<AnswerBlock>,
     /// Why the model stopped.
     pub stop_reason: StopReason,
@@ -160,19 +160,24 @@ pub struct ModelError {
     pub status: Option<u16>,
     /// How long the vendor asks to wait.
     pub retry_after: Option<Duration>,
+    /// Whose model it was; the engine fills it in.
+    pub vendor: Option<String>,
 }
 
 impl ModelError {
     /// A failure of this class.
     #[must_use]
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), status: None, retry_after: None }
+        Self { code, message: message.into(), status: None, retry_after: None, vendor: None }
     }
 
     /// The body that is sent for it.
     #[must_use]
     pub fn body(&self) -> ErrorBody {
         let mut body = ErrorBody::with_message(self.code, self.message.clone());
+        if let Some(vendor) = &self.vendor {
+            body = body.detail("vendor", vendor.clone());
+        }
         if let Some(status) = self.status {
             body = body.detail("status", status);
         }
@@ -181,10 +186,4 @@ impl ModelError {
         }
         body
     }
-}
-
-/// Whether a user's or tool's body can be rendered as it stands.
-#[must_use]
-pub fn is_inline(body: &Body) -> bool {
-    matches!(body, Body::Inline(_))
 }

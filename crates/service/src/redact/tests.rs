@@ -94,3 +94,14 @@ proptest! {
         }
     }
 }
+
+/// A secret in JSON is found however it is escaped, also where it is a number, and what is left is JSON.
+#[test]
+fn json_is_redacted_in_every_spelling() {
+    let secrets = Secrets::new(["planted/secret=".to_owned().into(), "1234567890".to_owned().into()]);
+    let clean = |json: &str| secrets.replace_json(&RawJson::parse(json).unwrap()).as_str().to_owned();
+    assert_eq!(clean(r#"{"a":"x planted\/secret\u003d y"}"#), r#"{"a":"x [redacted] y"}"#);
+    assert_eq!(clean(r#"{"n":1234567890,"planted/secret=":[true]}"#), r#"{"n":"[redacted]","[redacted]":[true]}"#);
+    let untouched = r#"{"a":"\u00e9\"\\","b":1e2,"b":-0.10}"#;
+    assert_eq!(clean(untouched), untouched);
+}

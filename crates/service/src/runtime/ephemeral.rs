@@ -3,22 +3,16 @@
 //! What needs a capability it lacks is answered by the defaults of [`SessionService`].
 
 use std::{
-    collections::{HashMap, VecDeque},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use async_trait::async_trait;
-use futures::{
-    FutureExt as _,
-    future::{BoxFuture, Shared as SharedFuture},
-};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
+    creations::Creations,
     follow::{Follower, check_cursor, pruned_line},
     validate,
 };
@@ -28,13 +22,12 @@ use crate::{
         Engine,
         actor::Actor,
         command::{Acceptance, Change, Command},
-        record::first_record,
+        record::externalise,
         registry::{MAILBOX_MAX, Registry, Reservation},
         shared::Shared,
         supervise::supervise,
     },
     capability::{Capabilities, Capability},
-    clock::Timestamp,
     ids::SessionId,
     service::{
         CancelQueued, Changed, ClearReminder, CreateSession, DecideApproval, EventPage, InterruptTurn, Page, Pin,
@@ -46,15 +39,11 @@ use crate::{
         event::{Event, Key, Pinned, Record, ReminderSet, SessionCreated as Created},
         message::Body,
     },
-    store::{EventStore as _, MemoryBlobStore, MemoryEventStore, MemoryUse},
+    store::{EventStore as _, MemoryBlobStore, MemoryEventStore},
 };
 
-/// How long a create's key is kept, in milliseconds.
-const KEY_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 /// Bytes of events that one page may have.
 const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
-
-type Creation = SharedFuture<BoxFuture<'static, Result<SessionCreated, SessionError>>>;
 
 /// Sessions that live in memory.
 #[derive(Clone)]
@@ -66,38 +55,20 @@ struct Inner {
     engine: Arc<Engine>,
     events: Arc<MemoryEventStore>,
     blobs: Arc<MemoryBlobStore>,
-    held: Arc<MemoryUse>,
     registry: Arc<Registry>,
-    creations: Mutex<Creations>,
-    is_shutting_down: AtomicBool,
-}
-
-/// The keys of creates, and the one task that each of them stands for.
-#[derive(Default)]
-struct Creations {
-    by_key: HashMap<String, (String, Creation)>,
-    by_age: VecDeque<(Timestamp, String)>,
-    /// Sessions that are being made, so that the limit holds for them too.
-    in_flight: usize,
+    creations: Arc<Creations>,
 }
 
 impl EphemeralSessionService {
     /// A service over its own stores in memory, which are also the engine's.
-    pub(crate) fn new(
-        events: Arc<MemoryEventStore>,
-        blobs: Arc<MemoryBlobStore>,
-        held: Arc<MemoryUse>,
-        engine: Engine,
-    ) -> Self {
+    pub(crate) fn new(events: Arc<MemoryEventStore>, blobs: Arc<MemoryBlobStore>, engine: Engine) -> Self {
         Self {
             inner: Arc::new(Inner {
                 engine: Arc::new(engine),
                 events,
                 blobs,
-                held,
                 registry: Arc::default(),
-                creations: Mutex::default(),
-                is_shutting_down: AtomicBool::new(false),
+                creations: Arc::default(),
             }),
         }
     }
@@ -112,10 +83,6 @@ impl EphemeralSessionService {
             self.engine().capabilities.require(Capability::SessionCompaction)?;
         }
         Ok(())
-    }
-
-    fn check_open(&self) -> Result<(), SessionError> {
-        if self.inner.is_shutting_down.load(Ordering::Acquire) { Err(SessionError::ShuttingDown) } else { Ok(()) }
     }
 
     fn reserve(&self, session_id: SessionId) -> Result<Reservation, SessionError> {
@@ -155,25 +122,20 @@ impl EphemeralSessionService {
         // Nothing else stands before a session's existence, also not that the service ends.
         let session_id = request.session_id;
         self.shared(session_id)?;
-        self.check_room(0)?;
-        let hash = validate::turn_hash(&request)?;
+        let hash = request.idempotency_key.as_ref().map_or(Ok(String::new()), |_| validate::turn_hash(&request))?;
         self.ask(session_id, |reply| Command::StartTurn { request: Box::new(request), hash, reply }).await?
     }
 
-    fn creations(&self) -> MutexGuard<'_, Creations> {
-        self.inner.creations.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether there is room for `more` sessions, and for what they say.
-    fn check_room(&self, more: usize) -> Result<(), SessionError> {
-        let options = &self.engine().options.ephemeral;
-        if more > 0 && self.inner.registry.len() + more > options.max_sessions {
-            return Err(SessionError::Limit { what: "sessions", limit: options.max_sessions as u64 });
+    /// Whether another session may be made, besides those in flight.
+    fn check_new(&self, in_flight: usize) -> Result<(), SessionError> {
+        if self.engine().is_shutting_down.load(Ordering::Acquire) {
+            return Err(SessionError::ShuttingDown);
         }
-        if self.inner.held.bytes() >= options.max_bytes {
-            return Err(SessionError::Limit { what: "bytes", limit: options.max_bytes });
+        let limit = self.engine().options.ephemeral.max_sessions;
+        if self.inner.registry.len() + in_flight >= limit {
+            return Err(SessionError::Limit { what: "sessions", limit: limit as u64 });
         }
-        Ok(())
+        self.engine().held.check_room()
     }
 
     fn check_create(&self, request: &CreateSession) -> Result<String, SessionError> {
@@ -186,31 +148,14 @@ impl EphemeralSessionService {
         }
         let models = &self.engine().models;
         let model = models.resolve(request.model.as_deref().unwrap_or(models.default_model()))?;
+        let names: BTreeSet<&String> = request.tools.iter().flatten().collect();
+        if names.len() < request.tools.as_ref().map_or(0, Vec::len) {
+            return Err(SessionError::invalid("tools", "a tool is named twice"));
+        }
         if let Some(unknown) = request.tools.iter().flatten().find(|name| self.engine().tools.get(name).is_none()) {
             return Err(SessionError::ToolNotFound(unknown.clone()));
         }
-        self.check_open()?;
         Ok(model.name)
-    }
-
-    /// The one task that makes a session, also where its callers go away.
-    fn creation(&self, request: CreateSession, model: String, key: Option<Key>) -> Creation {
-        let service = self.clone();
-        let task = tokio::spawn(async move {
-            let name = key.as_ref().map(|key| key.key.clone());
-            let made = service.make(request, model, key).await;
-            let mut creations = service.creations();
-            creations.in_flight -= 1;
-            if let (true, Some(name)) = (made.is_err(), name) {
-                // Nothing was recorded, so the key is free again.
-                creations.by_key.remove(&name);
-            }
-            made
-        });
-        let done = async move {
-            task.await.unwrap_or_else(|_| Err(SessionError::Internal("a session could not be made".to_owned())))
-        };
-        done.boxed().shared()
     }
 
     async fn make(
@@ -222,10 +167,11 @@ impl EphemeralSessionService {
         let engine = &self.inner.engine;
         let now = engine.world.clock.now();
         let session_id = engine.world.ids.next_session_id(now);
+        let clean = |text: &str| engine.secrets.replace(text).into_owned();
         let created = Created {
             model,
-            system_prompt: request.system_prompt.map(|text| Body::Inline(engine.secrets.replace(&text).into_owned())),
-            labels: request.labels,
+            system_prompt: request.system_prompt.map(|text| Body::Inline(clean(&text))),
+            labels: request.labels.iter().map(|(name, value)| (clean(name), clean(value))).collect(),
             tools: request.tools,
             budgets: request.budgets,
             key,
@@ -234,8 +180,9 @@ impl EphemeralSessionService {
             tracing::error!(%error, "a session could not be made");
             SessionError::StoreFailed
         };
-        let record = Record { session_id, seq: 1, turn: None, time: now, event: Event::SessionCreated(created) };
-        let record = first_record(engine, record).await.map_err(failed)?;
+        let mut event = Event::SessionCreated(created);
+        externalise(engine.blobs.as_ref(), session_id, &mut event).await.map_err(failed)?;
+        let record = Record { session_id, seq: 1, turn: None, time: now, event };
         let lease = engine.events.lease(session_id).await.map_err(failed)?;
         let ticket = engine.events.stage(&lease, std::slice::from_ref(&record)).map_err(failed)?;
         ticket.durable().await.map_err(failed)?;
@@ -259,15 +206,6 @@ impl EphemeralSessionService {
         });
         Ok(SessionCreated { session_id, seq: 1, created_at: now })
     }
-
-    fn forget_old_keys(creations: &mut Creations, now: Timestamp) {
-        while let Some((used, key)) = creations.by_age.front()
-            && now.as_millis() - used.as_millis() >= KEY_KEPT_MS
-        {
-            creations.by_key.remove(key);
-            creations.by_age.pop_front();
-        }
-    }
 }
 
 #[async_trait]
@@ -278,30 +216,18 @@ impl SessionService for EphemeralSessionService {
 
     async fn create_session(&self, request: CreateSession) -> Result<SessionCreated, SessionError> {
         let model = self.check_create(&request)?;
-        let key = request.idempotency_key.clone();
-        let hash = validate::request_hash(&CreateSession { idempotency_key: None, ..request.clone() })?;
-        let creation = {
-            let mut creations = self.creations();
-            Self::forget_old_keys(&mut creations, self.engine().world.clock.now());
-            let known = key.as_ref().and_then(|key| creations.by_key.get(key));
-            match known {
-                Some((known, _)) if *known != hash => {
-                    return Err(SessionError::IdempotencyConflict { what: "idempotency_key" });
-                }
-                Some((_, creation)) => creation.clone(),
-                None => {
-                    self.check_room(1 + creations.in_flight)?;
-                    creations.in_flight += 1;
-                    let recorded = key.clone().map(|key| Key { key, request: hash.clone() });
-                    let creation = self.creation(request, model, recorded);
-                    if let Some(key) = key {
-                        creations.by_age.push_back((self.engine().world.clock.now(), key.clone()));
-                        creations.by_key.insert(key, (hash, creation.clone()));
-                    }
-                    creation
-                }
-            }
-        };
+        let key = request.idempotency_key.as_ref().map(|key| {
+            let request = validate::request_hash(&CreateSession { idempotency_key: None, ..request.clone() })?;
+            Ok::<_, SessionError>(Key { key: self.engine().secrets.replace(key).into_owned(), request })
+        });
+        let key = key.transpose()?;
+        let (service, recorded) = (self.clone(), key.clone());
+        let creation = self.inner.creations.find_or_make(
+            key,
+            self.engine().world.clock.now(),
+            |in_flight| self.check_new(in_flight),
+            || async move { service.make(request, model, recorded).await },
+        )?;
         creation.await
     }
 
@@ -418,7 +344,7 @@ impl SessionService for EphemeralSessionService {
     }
 
     async fn shut_down(&self, drain_ms: u64) {
-        self.inner.is_shutting_down.store(true, Ordering::Release);
+        self.engine().is_shutting_down.store(true, Ordering::Release);
         let sessions = self.inner.registry.ids();
         let drains = sessions.into_iter().map(|id| self.ask(id, |reply| Command::Drain { drain_ms, reply }));
         for drained in futures::future::join_all(drains).await {

@@ -20,6 +20,8 @@ use crate::{
 
 /// Lines that are kept for followers; who falls further behind gets the accumulated text instead.
 const LINES_KEPT: usize = 256;
+/// Bytes of them that are kept.
+const LINE_BYTES_KEPT: usize = 1024 * 1024;
 
 /// The live events of one session.
 pub(crate) struct LiveHub {
@@ -37,6 +39,7 @@ struct LiveState {
     time: Option<Timestamp>,
     blocks: Vec<Block>,
     lines: VecDeque<(Seq, Bytes)>,
+    line_bytes: usize,
     /// How many lines came before those that are kept.
     dropped: u64,
 }
@@ -92,6 +95,15 @@ impl LiveHub {
         self.state().blocks.clear();
     }
 
+    /// The turn has ended: nothing of it is kept.
+    pub(crate) fn end_turn(&self) {
+        let mut state = self.state();
+        state.blocks = Vec::new();
+        state.dropped += state.lines.len() as u64;
+        state.lines = VecDeque::new();
+        state.line_bytes = 0;
+    }
+
     /// Another live event of the running turn.
     pub(crate) fn show(&self, after: Seq, turn: TurnNumber, time: Timestamp, event: &LiveEvent) {
         let mut state = self.state();
@@ -106,12 +118,14 @@ impl LiveHub {
         match encode_live(self.session_id, state.after, state.turn, time, event) {
             Ok(line) => {
                 let after = state.after;
+                state.line_bytes += line.len();
                 state.lines.push_back((after, line));
             }
             Err(error) => tracing::error!(%error, "a live event could not be encoded"),
         }
-        if state.lines.len() > LINES_KEPT {
-            state.lines.pop_front();
+        while state.lines.len() > LINES_KEPT || (state.line_bytes > LINE_BYTES_KEPT && state.lines.len() > 1) {
+            let Some((_, gone)) = state.lines.pop_front() else { break };
+            state.line_bytes -= gone.len();
             state.dropped += 1;
         }
         drop(state);

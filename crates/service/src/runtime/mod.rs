@@ -3,6 +3,7 @@
 pub mod ephemeral;
 pub mod follow;
 
+mod creations;
 pub(crate) mod live;
 mod validate;
 

@@ -49,9 +49,10 @@ pub(crate) fn labels(labels: &BTreeMap<String, String>, limits: &Limits) -> Resu
         ));
     }
     for (name, value) in labels {
-        if name.is_empty() || (name.len() + value.len()) as u64 > limits.label_bytes {
+        let is_long = (name.len() + value.len()) as u64 > limits.label_bytes;
+        if name.is_empty() || is_long || name.chars().chain(value.chars()).any(char::is_control) {
             let message = format!(
-                "a label has a name, and at most {} bytes with its value; {name:?} has not",
+                "a label has a name, no control characters, and at most {} bytes with its value; {name:?} has not",
                 limits.label_bytes
             );
             return Err(SessionError::invalid("labels", message));

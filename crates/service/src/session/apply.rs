@@ -75,6 +75,7 @@ impl Session {
             last_end: None,
             keys: Default::default(),
             keys_by_age: VecDeque::new(),
+            keyed_bytes: 0,
             decisions: Default::default(),
             usage: Default::default(),
             message_count: 0,
@@ -145,7 +146,7 @@ impl Session {
                 self.turn_ended(record, &completed.totals, TurnStatus::Completed, None);
             }
             Event::TurnFailed(failed) => {
-                if failed.error.code == ErrorCode::ContextOverflow {
+                if matches!(failed.error.code, ErrorCode::ContextOverflow | ErrorCode::ModelContextExceeded) {
                     // What did not fit must not stand in the way of the next turn; the history keeps it.
                     self.context.drop_turn(turn);
                 }
@@ -211,7 +212,6 @@ impl Session {
             last_tool: String::new(),
             malformed_calls: 0,
             malformed_steps: 0,
-            last_input_tokens: 0,
         });
     }
 
@@ -223,7 +223,6 @@ impl Session {
             open.totals.usage.add(answer.usage);
             open.is_answered = true;
             open.stop_reason = Some(answer.stop_reason);
-            open.last_input_tokens = answer.usage.input_tokens;
             let text = text_of(&answer.blocks);
             if !text.is_empty() {
                 open.text = text.into();
@@ -296,6 +295,7 @@ impl Session {
         // A turn can wait for longer than its key is kept; the key may then stand for another turn.
         let used = open.key.and_then(|key| self.keys.get_mut(&key.key)).filter(|used| used.turn == end.turn);
         if let Some(used) = used {
+            self.keyed_bytes += end.text.len() as u64;
             used.end = Some(end.clone());
         }
         self.last_end = Some(end);
@@ -318,15 +318,16 @@ impl Session {
         while let Some((used, name)) = self.keys_by_age.pop_front_if(is_old) {
             // A key that was used anew since stands for that use.
             if self.keys.get(&name).is_some_and(|kept| kept.time == used) {
-                self.keys.remove(&name);
+                let gone = self.keys.remove(&name);
+                self.keyed_bytes -= gone.map_or(0, |gone| gone.bytes());
             }
         }
         if let Some(Key { key, request }) = key.cloned() {
             self.keys_by_age.push_back((record.time, key.clone()));
-            self.keys.insert(
-                key,
-                KeyUse { request, turn, seq: record.seq, time: record.time, end: None, is_dequeued: false },
-            );
+            let used = KeyUse { request, turn, seq: record.seq, time: record.time, end: None, is_dequeued: false };
+            self.keyed_bytes += used.bytes();
+            let replaced = self.keys.insert(key, used);
+            self.keyed_bytes -= replaced.map_or(0, |replaced| replaced.bytes());
         }
     }
 }

@@ -15,5 +15,6 @@ pub(crate) mod tests;
 
 pub use apply::ApplyError;
 pub use context::{Context, ContextEntry};
+pub(crate) use state::KEY_KEPT_MS;
 pub use state::{KeyUse, Session};
 pub use turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd};

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// How long an idempotency key is kept, in milliseconds.
-pub(super) const KEY_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
+pub(crate) const KEY_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// A session as its records make it.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +47,8 @@ pub struct Session {
     pub(super) keys: HashMap<String, KeyUse>,
     /// The keys in the order in which they were used, to forget the oldest first.
     pub(super) keys_by_age: VecDeque<(Timestamp, String)>,
+    /// Bytes of the keys and of what their turns said last.
+    pub(super) keyed_bytes: u64,
     /// What was decided on the calls of the running and the last turn.
     pub(super) decisions: HashMap<String, (Decision, Seq)>,
     pub(super) usage: Usage,
@@ -72,6 +74,13 @@ pub struct KeyUse {
     pub end: Option<TurnEnd>,
     /// Whether the turn left the queue unstarted.
     pub is_dequeued: bool,
+}
+
+impl KeyUse {
+    /// Bytes that it keeps in memory, roughly.
+    pub(super) fn bytes(&self) -> u64 {
+        (size_of::<Self>() + self.request.len() + self.end.as_ref().map_or(0, |end| end.text.len())) as u64
+    }
 }
 
 impl Session {
@@ -173,6 +182,12 @@ impl Session {
     #[must_use]
     pub const fn reminders(&self) -> &Arc<Vec<Reminder>> {
         &self.reminders
+    }
+
+    /// Bytes that it keeps in memory, roughly: its context, and what its keys stand for.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        self.context.bytes_from(0) + self.keyed_bytes
     }
 
     /// Whether it has a reminder of this kind.

@@ -76,8 +76,6 @@ pub struct OpenTurn {
     pub malformed_calls: usize,
     /// Steps in a row whose calls all had malformed arguments.
     pub malformed_steps: u32,
-    /// Input tokens of the last call.
-    pub last_input_tokens: u64,
 }
 
 /// A call of the last answer.

@@ -17,28 +17,54 @@ use tokio::sync::watch;
 
 use super::{BlobStore, BlobWriter, EventStore, Frame, FramePage, Lease, StoreError, Ticket};
 use crate::{
+    SessionError,
     ids::{Seq, SessionId},
     session::event::Record,
     wire::encode_event,
 };
 
-/// Bytes that the stores of one service hold together.
-#[derive(Debug, Default)]
-pub struct MemoryUse(AtomicU64);
+/// Bytes that a service holds in memory, over all its sessions, and how many it may.
+#[derive(Debug)]
+pub struct MemoryUse {
+    bytes: AtomicU64,
+    max: u64,
+}
 
 impl MemoryUse {
+    /// At most `max` bytes.
+    #[must_use]
+    pub const fn new(max: u64) -> Self {
+        Self { bytes: AtomicU64::new(0), max }
+    }
+
     /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed)
     }
 
-    fn grow(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
+    /// Asks whether more may be taken in.
+    ///
+    /// # Errors
+    /// `SESSION_LIMIT` where it may not.
+    pub fn check_room(&self) -> Result<(), SessionError> {
+        if self.bytes() >= self.max { Err(SessionError::Limit { what: "bytes", limit: self.max }) } else { Ok(()) }
     }
 
-    fn shrink(&self, bytes: u64) {
-        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    /// Counts bytes that are held from now on.
+    pub fn grow(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that are held no longer.
+    pub fn shrink(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Default for MemoryUse {
+    fn default() -> Self {
+        Self::new(u64::MAX)
     }
 }
 
@@ -84,14 +110,15 @@ impl EventStore for MemoryEventStore {
     }
 
     fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError> {
+        // Encoded before the lock is taken: it is every session's.
+        let lines = batch.iter().map(encode_event).collect::<Result<Vec<_>, _>>();
+        let lines = lines.map_err(|error| StoreError::Failed(error.to_string()))?;
         let mut journals = self.journals();
         let journal = journals.get_mut(&lease.session_id).ok_or(StoreError::Fenced)?;
         let tail = *journal.tail.borrow();
         if journal.epoch != lease.epoch || batch.iter().zip(tail + 1..).any(|(record, seq)| record.seq != seq) {
             return Err(StoreError::Fenced);
         }
-        let lines = batch.iter().map(encode_event).collect::<Result<Vec<_>, _>>();
-        let lines = lines.map_err(|error| StoreError::Failed(error.to_string()))?;
         for (record, line) in batch.iter().zip(lines) {
             journal.bytes += line.len() as u64;
             self.held.grow(line.len() as u64);
@@ -173,7 +200,8 @@ impl MemoryBlobStore {
 #[async_trait]
 impl BlobStore for MemoryBlobStore {
     fn writer(&self, session_id: SessionId) -> Box<dyn BlobWriter> {
-        Box::new(MemoryBlobWriter { session_id, bytes: Vec::new(), blobs: self.blobs.clone(), held: self.held.clone() })
+        let (blobs, held) = (self.blobs.clone(), self.held.clone());
+        Box::new(MemoryBlobWriter { session_id, bytes: Vec::new(), hash: Sha256::new(), counted: 0, blobs, held })
     }
 
     async fn read(
@@ -194,26 +222,41 @@ impl BlobStore for MemoryBlobStore {
 struct MemoryBlobWriter {
     session_id: SessionId,
     bytes: Vec<u8>,
+    hash: Sha256,
+    /// Bytes that are counted as held and belong to no blob yet.
+    counted: u64,
     blobs: Arc<Mutex<Blobs>>,
     held: Arc<MemoryUse>,
+}
+
+impl Drop for MemoryBlobWriter {
+    fn drop(&mut self) {
+        self.held.shrink(self.counted);
+    }
 }
 
 #[async_trait]
 impl BlobWriter for MemoryBlobWriter {
     async fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.held.check_room().map_err(|error| StoreError::Failed(error.to_string()))?;
+        self.counted += bytes.len() as u64;
+        self.held.grow(bytes.len() as u64);
+        self.hash.update(bytes);
         self.bytes.extend_from_slice(bytes);
         Ok(())
     }
 
-    async fn finish(self: Box<Self>) -> Result<(String, u64), StoreError> {
-        let hash = hex(&Sha256::digest(&self.bytes));
-        let bytes = self.bytes.len() as u64;
+    async fn finish(mut self: Box<Self>) -> Result<(String, u64), StoreError> {
+        let hash = hex(&std::mem::take(&mut self.hash).finalize());
+        let bytes = Bytes::from(std::mem::take(&mut self.bytes));
+        let length = bytes.len() as u64;
         let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_session = blobs.entry(self.session_id).or_default();
-        if of_session.insert(hash.clone(), Bytes::from(self.bytes)).is_none() {
-            self.held.grow(bytes);
+        if blobs.entry(self.session_id).or_default().insert(hash.clone(), bytes).is_none() {
+            // From now on the blob holds them.
+            self.counted = 0;
         }
-        Ok((hash, bytes))
+        drop(blobs);
+        Ok((hash, length))
     }
 }
 

@@ -48,6 +48,8 @@ struct SinkState {
     /// The newest bytes once the text went to a blob.
     tail: String,
     bytes: u64,
+    /// Whether the hard cap was reached.
+    is_full: bool,
     writer: Option<Box<dyn BlobWriter>>,
 }
 
@@ -61,7 +63,8 @@ impl OutputSink {
         redactor: StreamRedactor,
         progress: mpsc::Sender<String>,
     ) -> Self {
-        let state = SinkState { redactor, head: String::new(), tail: String::new(), bytes: 0, writer: None };
+        let state =
+            SinkState { redactor, head: String::new(), tail: String::new(), bytes: 0, is_full: false, writer: None };
         Self { limits, blobs, session_id, state: Mutex::new(state), progress }
     }
 
@@ -76,10 +79,12 @@ impl OutputSink {
     }
 
     async fn keep(&self, state: &mut SinkState, text: &str) -> Result<(), ToolError> {
-        state.bytes += text.len() as u64;
-        if state.bytes > self.limits.hard_cap_bytes {
+        if state.is_full || state.bytes + text.len() as u64 > self.limits.hard_cap_bytes {
+            // What was written so far stays.
+            state.is_full = true;
             return Err(ToolError::OutputTooLarge { limit: self.limits.hard_cap_bytes });
         }
+        state.bytes += text.len() as u64;
         let failed = |error: StoreError| ToolError::Failed(format!("the output could not be stored: {error}"));
         if state.writer.is_none() {
             if state.head.len() + text.len() <= self.limits.inline_bytes {
@@ -113,6 +118,11 @@ impl OutputSink {
         drop(self.progress.try_send(text.into()));
     }
 
+    /// Whether the tool wrote more than it may.
+    pub(crate) async fn is_full(&self) -> bool {
+        self.state.lock().await.is_full
+    }
+
     /// Ends the output.
     ///
     /// # Errors
@@ -120,7 +130,10 @@ impl OutputSink {
     pub async fn finish(&self) -> Result<Body, ToolError> {
         let mut state = self.state.lock().await;
         let rest = state.redactor.finish();
-        self.keep(&mut state, &rest).await?;
+        let kept = self.keep(&mut state, &rest).await;
+        if !matches!(kept, Ok(()) | Err(ToolError::OutputTooLarge { .. })) {
+            kept?;
+        }
         let head = std::mem::take(&mut state.head);
         let body = match state.writer.take() {
             None => Body::Inline(head),

@@ -15,14 +15,19 @@ use crate::{
     ids::SessionId,
     model::{AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, ResolvedModel, RetryPolicy},
     redact::StreamRedactor,
-    session::message::{Body, Message, RawJson},
+    session::message::{Body, Message},
     store::StoreError,
+    tool::prefix,
 };
 
 /// Bytes that one answer may have; more is refused.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Bytes that the arguments of one answer may have together; they stand in an event.
-const ARGUMENTS_BYTES_MAX: usize = 128 * 1024;
+/// Bytes that an answer's calls and opaque parts may have together; they stand in an event, which has a limit.
+const ARGUMENTS_BYTES_MAX: usize = 160 * 1024;
+/// Bytes that are counted for each block besides.
+const BLOCK_BYTES: usize = 64;
+/// Bytes of a failure's message; more is cut.
+const MESSAGE_BYTES_MAX: usize = 2 * 1024;
 
 /// The inputs of a model call.
 pub(crate) struct ModelEffect {
@@ -191,8 +196,10 @@ impl<'a> Reader<'a> {
     }
 
     fn fail(self, error: ModelError) -> Attempt {
-        let message = self.effect.engine.secrets.replace(&error.message).into_owned();
-        Attempt::Failed { error: ModelError { message, ..error }, partial: self.partial, is_visible: self.is_visible }
+        let message = self.effect.engine.secrets.replace(prefix(&error.message, MESSAGE_BYTES_MAX)).into_owned();
+        let vendor = Some(self.effect.model.client.vendor().to_owned());
+        let error = ModelError { message, vendor, ..error };
+        Attempt::Failed { error, partial: self.partial, is_visible: self.is_visible }
     }
 
     fn cancel(self) -> Attempt {
@@ -201,22 +208,29 @@ impl<'a> Reader<'a> {
 
     fn end(self, mut answer: ModelAnswer) -> Attempt {
         let secrets = &self.effect.engine.secrets;
-        let mut arguments_bytes = 0;
+        let mut bytes = 0;
         for block in &mut answer.blocks {
-            match block {
-                AnswerBlock::Text(text) | AnswerBlock::Reasoning { text, .. } => {
-                    *text = secrets.replace(text).into_owned()
+            let (name, arguments, opaque) = match block {
+                AnswerBlock::Text(text) => {
+                    *text = secrets.replace(text).into_owned();
+                    ("", None, None)
+                }
+                AnswerBlock::Reasoning { text, opaque } => {
+                    *text = secrets.replace(text).into_owned();
+                    ("", None, opaque.as_mut())
                 }
                 AnswerBlock::ToolCall(call) => {
-                    arguments_bytes += call.arguments.as_str().len();
-                    // Replacing within JSON keeps it JSON: a secret stands inside a string, and so does its replacement.
-                    if let Ok(arguments) = RawJson::parse(&secrets.replace(call.arguments.as_str())) {
-                        call.arguments = arguments;
-                    }
+                    call.name = secrets.replace(&call.name).into_owned();
+                    (call.name.as_str(), Some(&mut call.arguments), call.opaque.as_mut())
                 }
+            };
+            bytes += BLOCK_BYTES + name.len();
+            for json in arguments.into_iter().chain(opaque) {
+                *json = secrets.replace_json(json);
+                bytes += json.as_str().len();
             }
         }
-        if arguments_bytes > ARGUMENTS_BYTES_MAX {
+        if bytes > ARGUMENTS_BYTES_MAX {
             return self.fail(too_large(ARGUMENTS_BYTES_MAX));
         }
         Attempt::Answered(answer)

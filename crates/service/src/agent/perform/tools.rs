@@ -14,9 +14,11 @@ use crate::{
         event::{ToolFinished, ToolOutcome},
         message::{Body, ToolCall},
     },
-    tool::{Invocation, OutputLimits, OutputSink, Tool, ToolError},
+    tool::{Invocation, OutputLimits, OutputSink, Tool, ToolError, prefix},
 };
 
+/// Bytes of a failure's message; more is cut.
+const MESSAGE_BYTES_MAX: usize = 1024;
 /// Progress messages that may wait; more are dropped.
 const PROGRESS_MAX: usize = 16;
 
@@ -143,6 +145,10 @@ async fn run_bounded(
         }
     }
     let output = sink.finish().await;
+    if let (Ended::Returned(Ok(returned @ Ok(()))), true) = (&mut ended, sink.is_full().await) {
+        // A tool that passes over the refusal of its output has failed all the same.
+        *returned = Err(ToolError::OutputTooLarge { limit: options.max_output_bytes });
+    }
     match ended {
         Ended::Returned(Ok(Ok(()))) => match output {
             Ok(body) => (ToolOutcome::Succeeded, body, None, false),
@@ -152,7 +158,7 @@ async fn run_bounded(
             let (outcome, text, error, _) = tool_error(tool.as_ref(), &error, timed_out, options.timeout_ms);
             // What a failing tool wrote often says why it failed.
             let wrote = output.ok().filter(|wrote| !wrote.is_empty());
-            let body = wrote.map_or(text.clone(), |wrote| format!("{}\n{}", wrote.excerpt(), text.excerpt()).into());
+            let body = wrote.map_or(text.clone(), |wrote| format!("{}\n{}", text.excerpt(), wrote.excerpt()).into());
             (outcome, body, error, false)
         }
         Ended::Returned(Err(_)) => {
@@ -167,7 +173,8 @@ async fn run_bounded(
 }
 
 fn failed(code: ErrorCode, text: &str) -> (ToolOutcome, Body, Option<ErrorBody>, bool) {
-    (ToolOutcome::Failed, text.into(), Some(ErrorBody::with_message(code, text)), false)
+    // The output may go to a blob; the message stands in the event.
+    (ToolOutcome::Failed, text.into(), Some(ErrorBody::with_message(code, prefix(text, MESSAGE_BYTES_MAX))), false)
 }
 
 fn tool_error(

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use tokio::sync::watch;
 
-use super::{Rig, Subject};
+use super::{Rig, Subject, ticks};
 use crate::{
     SessionError, SessionId,
     ids::Seq,
@@ -26,14 +26,14 @@ use crate::{
 
 /// Fails the calls from the `at`-th on, `times` of them.
 #[derive(Clone)]
-struct Fuse {
+pub(super) struct Fuse {
     calls: Arc<AtomicUsize>,
     at: usize,
     times: usize,
 }
 
 impl Fuse {
-    fn new(at: usize, times: usize) -> Self {
+    pub(super) fn new(at: usize, times: usize) -> Self {
         Self { calls: Arc::default(), at, times }
     }
 
@@ -178,14 +178,19 @@ async fn a_panic_in_a_tool_fails_its_turn_alone() {
 
 /// How a store's `stage` goes wrong.
 #[derive(Clone, Copy, PartialEq)]
-enum Fault {
+pub(super) enum Fault {
     Panic,
     Failure,
     Fenced,
+    /// It is written, and its sync fails.
     LostSync,
+    /// It is not written, and its sync fails.
+    LostWrite,
+    /// It is durable only after some time.
+    Slow,
 }
 
-struct FaultyEvents(Arc<dyn EventStore>, Fault, Fuse);
+pub(super) struct FaultyEvents(pub(super) Arc<dyn EventStore>, pub(super) Fault, pub(super) Fuse);
 
 #[async_trait]
 impl EventStore for FaultyEvents {
@@ -204,7 +209,20 @@ impl EventStore for FaultyEvents {
                 drop(done.send(Err(StoreError::Failed("EIO".to_owned()))));
                 return Ok(ticket);
             }
-            Fault::Failure | Fault::Fenced | Fault::LostSync => {}
+            Fault::LostWrite if self.2.blows() => {
+                let (done, ticket) = Ticket::new();
+                drop(done.send(Err(StoreError::Failed("EIO".to_owned()))));
+                return Ok(ticket);
+            }
+            Fault::Slow => {
+                let (written, (done, ticket)) = (self.0.stage(lease, batch)?, Ticket::new());
+                tokio::spawn(async move {
+                    ticks(3).await;
+                    drop(done.send(written.durable().await));
+                });
+                return Ok(ticket);
+            }
+            Fault::Failure | Fault::Fenced | Fault::LostSync | Fault::LostWrite => {}
         }
         self.0.stage(lease, batch)
     }
@@ -229,7 +247,7 @@ impl EventStore for FaultyEvents {
 /// Whichever write of a turn fails, whoever waits gets a code, the journal stays whole, and the session goes on.
 #[tokio::test(start_paused = true)]
 async fn a_fault_at_every_write_of_a_turn() {
-    for fault in [Fault::Panic, Fault::Failure, Fault::Fenced, Fault::LostSync] {
+    for fault in [Fault::Panic, Fault::Failure, Fault::Fenced, Fault::LostSync, Fault::LostWrite] {
         for at in 1..6 {
             let tool = FaultyTool {
                 spec: ToolSpec { name: "faulty".into(), description: "Works.".into(), schema: RawJson::empty_object() },

@@ -5,8 +5,12 @@
 
 mod faults;
 mod interleavings;
+mod promises;
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use serde_json::Value;
 
@@ -62,9 +66,11 @@ impl Rig {
             events: events_seen(events.clone()),
             blobs: blobs_seen(blobs.clone()),
             capabilities: Capabilities::compiled(),
+            held: Arc::default(),
+            is_shutting_down: AtomicBool::new(false),
             is_compaction_configured: false,
         };
-        EphemeralSessionService::new(events, blobs, Arc::default(), engine)
+        EphemeralSessionService::new(events, blobs, engine)
     }
 }
 

@@ -1,0 +1,112 @@
+//! Creates that run or ran: each is one detached task that all its callers await, and a key stands for one of them.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, Shared},
+};
+
+use crate::{
+    SessionError,
+    clock::Timestamp,
+    service::SessionCreated,
+    session::{KEY_KEPT_MS, event::Key},
+};
+
+/// Keys that are kept; with more, a new one is refused until some are a day old.
+const KEYS_MAX: usize = 100_000;
+
+type Creation = Shared<BoxFuture<'static, Result<SessionCreated, SessionError>>>;
+
+/// The creates of one store.
+#[derive(Default)]
+pub(super) struct Creations {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    by_key: HashMap<String, Known>,
+    by_age: VecDeque<(Timestamp, String)>,
+    /// Sessions that are being made, so that the limit holds for them too.
+    in_flight: usize,
+}
+
+struct Known {
+    request: String,
+    used: Timestamp,
+    creation: Creation,
+}
+
+impl Creations {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The create that the key stands for, or a new one. `check` is asked first, with the number that is in flight.
+    pub(super) fn find_or_make<F>(
+        self: &Arc<Self>,
+        key: Option<Key>,
+        now: Timestamp,
+        check: impl FnOnce(usize) -> Result<(), SessionError>,
+        make: impl FnOnce() -> F,
+    ) -> Result<Creation, SessionError>
+    where
+        F: Future<Output = Result<SessionCreated, SessionError>> + Send + 'static,
+    {
+        let mut state = self.state();
+        state.forget_old(now);
+        if let Some(key) = &key
+            && let Some(known) = state.by_key.get(&key.key)
+        {
+            let is_same = known.request == key.request;
+            return if is_same {
+                Ok(known.creation.clone())
+            } else {
+                Err(SessionError::IdempotencyConflict { what: "idempotency_key" })
+            };
+        }
+        check(state.in_flight)?;
+        if key.is_some() && state.by_key.len() >= KEYS_MAX {
+            return Err(SessionError::Limit { what: "keys", limit: KEYS_MAX as u64 });
+        }
+        state.in_flight += 1;
+        let creations = self.clone();
+        let (made, name) = (make(), key.as_ref().map(|key| key.key.clone()));
+        let task = tokio::spawn(async move {
+            let done = AssertUnwindSafe(made).catch_unwind().await;
+            let done = done.unwrap_or_else(|_| Err(SessionError::Internal("a session could not be made".to_owned())));
+            let mut state = creations.state();
+            state.in_flight -= 1;
+            if let (true, Some(name)) = (done.is_err(), name) {
+                // Nothing was recorded, so the key is free again.
+                state.by_key.remove(&name);
+            }
+            done
+        });
+        let done = async move { task.await.unwrap_or(Err(SessionError::ShuttingDown)) };
+        let creation = done.boxed().shared();
+        if let Some(Key { key, request }) = key {
+            state.by_age.push_back((now, key.clone()));
+            state.by_key.insert(key, Known { request, used: now, creation: creation.clone() });
+        }
+        Ok(creation)
+    }
+}
+
+impl State {
+    fn forget_old(&mut self, now: Timestamp) {
+        let is_old = |(used, _): &mut (Timestamp, String)| now.as_millis() - used.as_millis() >= KEY_KEPT_MS;
+        while let Some((used, key)) = self.by_age.pop_front_if(is_old) {
+            // A key that was used anew since stands for that use.
+            if self.by_key.get(&key).is_some_and(|known| known.used == used) {
+                self.by_key.remove(&key);
+            }
+        }
+    }
+}
