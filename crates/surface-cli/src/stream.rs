@@ -2,28 +2,23 @@
 //!
 //! Event lines pass through as the service made them; only what is shown to people is read.
 
-use std::{collections::HashMap, sync::Arc};
+mod view;
+
+use std::sync::Arc;
 
 use meerkat_errors::ErrorBody;
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
     runtime::follow::Follower,
     service::TurnResult,
-    session::{
-        event::{ApprovalRequested, Event, LiveEvent, Retrying},
-        message::Block,
-    },
+    session::event::{ApprovalRequested, Event, LiveEvent, Retrying},
     wire,
 };
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::{
-    App,
-    commands::unreadable,
-    error::CliError,
-    output::{Filter, Output},
-};
+use self::view::View;
+use crate::{App, commands::unreadable, error::CliError};
 
 /// What is printed while a turn runs.
 #[derive(Clone, Copy, PartialEq)]
@@ -106,13 +101,16 @@ impl RunningTurn {
                 biased;
                 line = next_line(&mut self.follower) => match line {
                     Ok(Some(line)) => {
-                        let progress = self.see(&line)?;
-                        if let Some(progress) = progress {
+                        if let Some(progress) = self.see(&line)? {
                             return Ok(progress);
                         }
                     }
                     // Without its events the turn still has its answer.
-                    Ok(None) | Err(_) => self.follower = None,
+                    Ok(None) => self.follower = None,
+                    Err(error) => {
+                        tracing::warn!(%error, "the turn's events can be shown no further");
+                        self.follower = None;
+                    }
                 },
                 answer = &mut self.answer, if self.ended.is_none() => {
                     let lost = |_| SessionError::Internal("the turn's answer was lost".to_owned());
@@ -156,17 +154,17 @@ impl RunningTurn {
             return Ok(None);
         }
         self.view.durable(&record.event)?;
-        Ok(match record.event {
-            Event::ApprovalRequested(ApprovalRequested { call_id, name }) => {
-                let arguments = self.view.arguments.remove(&call_id).unwrap_or_default();
-                Some(Progress::Approval(Call { session_id: self.session_id, call_id, name, arguments }))
-            }
-            Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) | Event::TurnDequeued(_) => {
-                self.follower = None;
-                None
-            }
-            _ => is_accepted.then_some(Progress::Accepted),
-        })
+        if matches!(
+            record.event,
+            Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) | Event::TurnDequeued(_)
+        ) {
+            self.follower = None;
+        }
+        if let Event::ApprovalRequested(ApprovalRequested { call_id, name }) = record.event {
+            let arguments = self.view.arguments.remove(&call_id).unwrap_or_default();
+            return Ok(Some(Progress::Approval(Call { session_id: self.session_id, call_id, name, arguments })));
+        }
+        Ok(is_accepted.then_some(Progress::Accepted))
     }
 
     /// Whether the service has not yet accepted the turn.
@@ -249,176 +247,4 @@ pub(crate) fn described(line: &str) -> String {
     let seq = if seq.is_null() { "live".to_owned() } else { seq.to_string() };
     let turn = if turn.is_null() { String::new() } else { format!("turn {turn}: ") };
     format!("{seq:>5}  {turn}{text}")
-}
-
-/// What of a turn is shown, and how far.
-struct View {
-    out: Output,
-    show: Show,
-    filter: Filter,
-    /// The step whose text is shown, and the bytes of it that were.
-    step: u64,
-    shown: usize,
-    /// Where the next delta goes on: the block, and the bytes of it that were shown.
-    place: Option<(u64, u64)>,
-    has_thought: bool,
-    /// A delta was lost, so the rest waits for the whole message.
-    is_gapped: bool,
-    /// Text or reasoning stands in a line that has not ended.
-    is_in_text: bool,
-    is_in_reasoning: bool,
-    /// What the calls of this turn are called with, to ask about them.
-    arguments: HashMap<String, String>,
-}
-
-impl View {
-    fn new(out: Output, show: Show) -> Self {
-        Self {
-            filter: out.filter(),
-            out,
-            show,
-            step: u64::MAX,
-            shown: 0,
-            place: None,
-            has_thought: false,
-            is_gapped: false,
-            is_in_text: false,
-            is_in_reasoning: false,
-            arguments: HashMap::new(),
-        }
-    }
-
-    fn live(&mut self, event: &Value, line: &str) -> Result<(), CliError> {
-        if self.show != Show::Text {
-            return Ok(());
-        }
-        match event["type"].as_str() {
-            Some("text_delta") => self.delta(event),
-            Some("reasoning_delta") => {
-                self.enter(event["step"].as_u64().unwrap_or(0));
-                self.think(event["text"].as_str().unwrap_or_default())
-            }
-            _ => self.note(human_line(line)),
-        }
-    }
-
-    fn durable(&mut self, event: &Event) -> Result<(), CliError> {
-        if let Event::AssistantMessage(message) = event {
-            self.arguments.extend(message.blocks.iter().filter_map(|block| match block {
-                Block::ToolCall(call) => Some((call.call_id.clone(), call.arguments.as_str().to_owned())),
-                Block::Text { .. } | Block::Reasoning { .. } => None,
-            }));
-        }
-        if self.show != Show::Text {
-            return Ok(());
-        }
-        match event {
-            Event::AssistantMessage(message) => {
-                let (mut thought, mut said) = (String::new(), String::new());
-                for block in &message.blocks {
-                    match block {
-                        Block::Text { text } => said.push_str(&text.excerpt()),
-                        Block::Reasoning { text, .. } => thought.push_str(&text.excerpt()),
-                        Block::ToolCall(_) => {}
-                    }
-                }
-                self.enter(message.step.into());
-                // A turn may outrun its deltas: then what was thought is still to be shown too.
-                if self.shown == 0 && !self.has_thought {
-                    self.think(&thought)?;
-                }
-                self.rest_of_step(message.step.into(), &said)
-            }
-            Event::PartialText(partial) => self.rest_of_step(partial.step.into(), &partial.text.excerpt()),
-            Event::ToolStarted(_)
-            | Event::ToolFinished(_)
-            | Event::ApprovalRequested(_)
-            | Event::ApprovalDecided(_)
-            | Event::BudgetWarning(_)
-            | Event::TurnQueued(_) => self.note(Some(event.human_line())),
-            _ => Ok(()),
-        }
-    }
-
-    /// A short line of its own.
-    fn note(&mut self, line: Option<String>) -> Result<(), CliError> {
-        let Some(line) = line else { return Ok(()) };
-        self.end_line()?;
-        self.out.note(&line);
-        Ok(())
-    }
-
-    fn delta(&mut self, event: &Value) -> Result<(), CliError> {
-        let number = |name: &str| event[name].as_u64().unwrap_or(0);
-        let (step, block, offset) = (number("step"), number("block"), number("offset"));
-        self.enter(step);
-        let text = event["text"].as_str().unwrap_or_default();
-        let goes_on = match self.place {
-            Some((shown, end)) if shown == block => offset == end,
-            Some((shown, _)) => block > shown && offset == 0,
-            None => offset == 0,
-        };
-        self.is_gapped |= !goes_on;
-        if !self.is_gapped {
-            self.place = Some((block, offset + text.len() as u64));
-            self.print(text)?;
-        }
-        Ok(())
-    }
-
-    fn enter(&mut self, step: u64) {
-        if step != self.step {
-            (self.step, self.shown, self.place, self.is_gapped, self.has_thought) = (step, 0, None, false, false);
-        }
-    }
-
-    fn think(&mut self, text: &str) -> Result<(), CliError> {
-        if text.is_empty() {
-            return Ok(());
-        }
-        self.has_thought = true;
-        if !self.is_in_reasoning {
-            self.end_line()?;
-            self.is_in_reasoning = true;
-        }
-        self.out.reasoning(&self.filter.push(text));
-        Ok(())
-    }
-
-    /// What is still to be shown of a step's whole text.
-    fn rest_of_step(&mut self, step: u64, text: &str) -> Result<(), CliError> {
-        self.enter(step);
-        match text.get(self.shown..) {
-            Some(rest) if self.show == Show::Text => {
-                self.print(rest)?;
-                self.end_line()
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn print(&mut self, text: &str) -> Result<(), CliError> {
-        if self.is_in_reasoning {
-            self.end_line()?;
-        }
-        self.shown += text.len();
-        let text = self.filter.push(text);
-        if !text.is_empty() {
-            self.is_in_text = !text.ends_with('\n');
-            self.out.text(&text)?;
-        }
-        Ok(())
-    }
-
-    /// Ends a line of text or reasoning that has not ended.
-    fn end_line(&mut self) -> Result<(), CliError> {
-        self.filter = self.out.filter();
-        if std::mem::take(&mut self.is_in_reasoning) {
-            self.out.reasoning("\n");
-        }
-        if std::mem::take(&mut self.is_in_text) {
-            self.out.text("\n")?;
-        }
-        Ok(())
-    }
 }

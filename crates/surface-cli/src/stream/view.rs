@@ -1,0 +1,196 @@
+//! What of a turn is shown to people: its text as it comes, and short lines about what else happens.
+//!
+//! It never shows a piece of text twice, nor leaves one out: what deltas lost, the whole message brings.
+
+use std::collections::HashMap;
+
+use meerkat_service::session::{event::Event, message::Block};
+use serde_json::Value;
+
+use super::{Show, human_line};
+use crate::{
+    error::CliError,
+    output::{Filter, Output},
+};
+
+/// What of a turn is shown, and how far.
+pub(super) struct View {
+    pub(super) out: Output,
+    pub(super) show: Show,
+    filter: Filter,
+    /// The step whose text is shown, and the bytes of it that were.
+    step: u64,
+    shown: usize,
+    /// Where the next delta goes on: the block, and the bytes of it that were shown.
+    place: Option<(u64, u64)>,
+    has_thought: bool,
+    /// A delta was lost, so the rest waits for the whole message.
+    is_gapped: bool,
+    /// Text or reasoning stands in a line that has not ended.
+    is_in_text: bool,
+    is_in_reasoning: bool,
+    /// What the calls of this turn are called with, to ask about them.
+    pub(super) arguments: HashMap<String, String>,
+}
+
+impl View {
+    pub(super) fn new(out: Output, show: Show) -> Self {
+        Self {
+            filter: out.filter(),
+            out,
+            show,
+            step: u64::MAX,
+            shown: 0,
+            place: None,
+            has_thought: false,
+            is_gapped: false,
+            is_in_text: false,
+            is_in_reasoning: false,
+            arguments: HashMap::new(),
+        }
+    }
+
+    pub(super) fn live(&mut self, event: &Value, line: &str) -> Result<(), CliError> {
+        if self.show != Show::Text {
+            return Ok(());
+        }
+        match event["type"].as_str() {
+            Some("text_delta") => self.delta(event),
+            Some("reasoning_delta") => {
+                self.enter(event["step"].as_u64().unwrap_or(0));
+                self.think(event["text"].as_str().unwrap_or_default())
+            }
+            _ => self.note(human_line(line)),
+        }
+    }
+
+    pub(super) fn durable(&mut self, event: &Event) -> Result<(), CliError> {
+        if let Event::AssistantMessage(message) = event {
+            self.arguments.extend(message.blocks.iter().filter_map(|block| match block {
+                Block::ToolCall(call) => Some((call.call_id.clone(), call.arguments.as_str().to_owned())),
+                Block::Text { .. } | Block::Reasoning { .. } => None,
+            }));
+        }
+        if self.show != Show::Text {
+            return Ok(());
+        }
+        match event {
+            Event::AssistantMessage(message) => {
+                let (mut thought, mut said) = (String::new(), String::new());
+                for block in &message.blocks {
+                    match block {
+                        Block::Text { text } => said.push_str(&text.excerpt()),
+                        Block::Reasoning { text, .. } => thought.push_str(&text.excerpt()),
+                        Block::ToolCall(_) => {}
+                    }
+                }
+                self.enter(message.step.into());
+                // A turn may outrun its deltas: then what was thought is still to be shown too.
+                if self.shown == 0 && !self.has_thought {
+                    self.think(&thought)?;
+                }
+                self.rest_of_step(message.step.into(), &said)
+            }
+            Event::PartialText(partial) => self.rest_of_step(partial.step.into(), &partial.text.excerpt()),
+            Event::ToolStarted(_)
+            | Event::ToolFinished(_)
+            | Event::ApprovalRequested(_)
+            | Event::ApprovalDecided(_)
+            | Event::BudgetWarning(_)
+            | Event::TurnQueued(_) => self.note(Some(event.human_line())),
+            Event::SessionCreated(_)
+            | Event::TurnDequeued(_)
+            | Event::TurnStarted(_)
+            | Event::ReminderSet(_)
+            | Event::ReminderCleared(_)
+            | Event::Pinned(_)
+            | Event::Unpinned(_)
+            | Event::TurnCompleted(_)
+            | Event::TurnFailed(_)
+            | Event::TurnInterrupted(_)
+            | Event::Unknown(_) => Ok(()),
+        }
+    }
+
+    /// A short line of its own.
+    fn note(&mut self, line: Option<String>) -> Result<(), CliError> {
+        let Some(line) = line else { return Ok(()) };
+        self.end_line()?;
+        self.out.note(&line);
+        Ok(())
+    }
+
+    fn delta(&mut self, event: &Value) -> Result<(), CliError> {
+        let number = |name: &str| event[name].as_u64().unwrap_or(0);
+        let (step, block, offset) = (number("step"), number("block"), number("offset"));
+        self.enter(step);
+        let text = event["text"].as_str().unwrap_or_default();
+        let goes_on = match self.place {
+            Some((shown, end)) if shown == block => offset == end,
+            Some((shown, _)) => block > shown && offset == 0,
+            None => offset == 0,
+        };
+        self.is_gapped |= !goes_on;
+        if !self.is_gapped {
+            self.place = Some((block, offset + text.len() as u64));
+            self.print(text)?;
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, step: u64) {
+        if step != self.step {
+            (self.step, self.shown, self.place, self.is_gapped, self.has_thought) = (step, 0, None, false, false);
+        }
+    }
+
+    fn think(&mut self, text: &str) -> Result<(), CliError> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        self.has_thought = true;
+        if !self.is_in_reasoning {
+            self.end_line()?;
+            self.is_in_reasoning = true;
+        }
+        self.out.reasoning(&self.filter.push(text));
+        Ok(())
+    }
+
+    /// What is still to be shown of a step's whole text.
+    pub(super) fn rest_of_step(&mut self, step: u64, text: &str) -> Result<(), CliError> {
+        self.enter(step);
+        match text.get(self.shown..) {
+            Some(rest) if self.show == Show::Text => {
+                self.print(rest)?;
+                self.end_line()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn print(&mut self, text: &str) -> Result<(), CliError> {
+        if self.is_in_reasoning {
+            self.end_line()?;
+        }
+        self.shown += text.len();
+        let text = self.filter.push(text);
+        if !text.is_empty() {
+            self.is_in_text = !text.ends_with('\n');
+            self.out.text(&text)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a line of text or reasoning that has not ended.
+    pub(super) fn end_line(&mut self) -> Result<(), CliError> {
+        self.filter = self.out.filter();
+        if std::mem::take(&mut self.is_in_reasoning) {
+            self.out.reasoning("\n");
+        }
+        if std::mem::take(&mut self.is_in_text) {
+            self.out.text("\n")?;
+        }
+        Ok(())
+    }
+}
