@@ -10,7 +10,7 @@ use meerkat_errors::ErrorBody;
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
     runtime::follow::Follower,
-    service::TurnResult,
+    service::{TurnAccepted, TurnResult},
     session::event::{ApprovalRequested, Event, LiveEvent, Retrying},
     wire,
 };
@@ -80,12 +80,21 @@ impl RunningTurn {
             None => last_seq(&service, &session_id).await.unwrap_or(0),
         };
         let follower = service.follow(&session_id, since).await.ok();
+        // Under a key the turn may run already, or be over: then no event will tell of its acceptance.
+        let accepted = match params["idempotency_key"].is_string() {
+            true => accept(service.as_ref(), operation, &params).await.map(Some),
+            false => Ok(None),
+        };
+        let turn = accepted.as_ref().ok().copied().flatten();
         let answer = {
             let service = service.clone();
-            tokio::spawn(async move { wire::call(service.as_ref(), operation, &params.to_string()).await })
+            tokio::spawn(async move {
+                accepted?;
+                wire::call(service.as_ref(), operation, &params.to_string()).await
+            })
         };
         let view = View::new(app.out.clone(), show);
-        Self { service, session_id, answer, ended: None, follower, since, turn: None, is_interrupt_wanted: false, view }
+        Self { service, session_id, answer, ended: None, follower, since, turn, is_interrupt_wanted: false, view }
     }
 
     /// Shows what happens up to the next thing that matters. It can be dropped and called again.
@@ -186,6 +195,19 @@ impl RunningTurn {
         let result: TurnResult = serde_json::from_slice(answer).map_err(|error| unreadable(&error))?;
         Ok(result.error)
     }
+}
+
+/// Has the turn accepted without waiting for its end.
+async fn accept(
+    service: &dyn SessionService,
+    operation: Operation,
+    params: &Value,
+) -> Result<TurnNumber, SessionError> {
+    let mut params = params.clone();
+    params["wait"] = false.into();
+    let answer = wire::call(service, operation, &params.to_string()).await?;
+    let accepted: TurnAccepted = serde_json::from_slice(&answer).map_err(|error| unreadable(&error))?;
+    Ok(accepted.turn)
 }
 
 /// Decides a call that waits.

@@ -86,7 +86,7 @@ pub(crate) fn create(create: &SessionFlags, turn: &TurnFlags, configured: Compac
         "model": turn.model,
         "system_prompt": create.system,
         "labels": labels(&create.label),
-        "tools": create.tools,
+        "tools": create.tools.as_ref().map(|tools| tools.iter().filter(|name| !name.is_empty()).collect::<Vec<_>>()),
         "compaction": compaction(&turn.compact, configured),
         "budgets": budgets(turn),
         "idempotency_key": turn.idempotency_key,

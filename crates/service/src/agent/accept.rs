@@ -4,18 +4,15 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
-use super::{
-    actor::Actor,
-    command::{Acceptance, TurnWaiter},
-};
+use super::{actor::Actor, command::Acceptance};
 use crate::{
     SessionError,
     ids::TurnNumber,
     model::ResolvedModel,
     options::Policy,
-    service::{StartTurn, TurnAccepted, TurnResult},
+    service::{StartTurn, TurnAccepted},
     session::{
-        QueuedTurn, TurnEnd,
+        QueuedTurn,
         event::{Event, Key, TurnQueued, TurnStarted},
         message::Body,
     },
@@ -30,7 +27,7 @@ impl Actor {
             .idempotency_key
             .as_ref()
             .map(|key| Key { key: self.engine.secrets.replace(key).into_owned(), request: hash });
-        if let Some(replayed) = self.replay(key.as_ref()) {
+        if let Some(replayed) = self.replay(key.as_ref()).await {
             return replayed;
         }
         if self.control.is_draining || self.engine.is_shutting_down.load(Ordering::Acquire) {
@@ -57,7 +54,7 @@ impl Actor {
     }
 
     /// The turn that the key stands for already, if there is one.
-    fn replay(&mut self, key: Option<&Key>) -> Option<Result<Acceptance, SessionError>> {
+    async fn replay(&mut self, key: Option<&Key>) -> Option<Result<Acceptance, SessionError>> {
         let key = key?;
         let used = self.session.key(&key.key, self.engine.world.clock.now())?.clone();
         if used.request != key.request {
@@ -65,8 +62,9 @@ impl Actor {
         }
         let (waiter, result) = oneshot::channel();
         match used.end {
-            Some(end) => self.answer(waiter, Ok(end)),
-            None if used.is_dequeued => self.answer(waiter, Err(SessionError::Interrupted { turn: used.turn })),
+            // Whoever asked may have gone; the turn stands in the journal all the same.
+            Some(end) => drop(waiter.send(self.engine.result(self.session.id(), &end).await)),
+            None if used.is_dequeued => drop(waiter.send(Err(SessionError::Interrupted { turn: used.turn }))),
             None => {
                 let waiters = self.waiters.entry(used.turn).or_default();
                 waiters.retain(|waiter| !waiter.is_closed());
@@ -75,12 +73,6 @@ impl Actor {
         }
         let accepted = TurnAccepted { session_id: self.session.id(), turn: used.turn, seq: used.seq };
         Some(Ok(Acceptance { accepted, result }))
-    }
-
-    fn answer(&self, waiter: TurnWaiter, end: Result<TurnEnd, SessionError>) {
-        let result: Result<TurnResult, SessionError> = end.map(|end| end.result(self.session.id()));
-        // Whoever asked may have gone; the turn stands in the journal all the same.
-        drop(waiter.send(result));
     }
 
     async fn start_now(

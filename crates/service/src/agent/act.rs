@@ -213,9 +213,12 @@ impl Actor {
         for reply in self.interrupters.drain(..) {
             drop(reply.send(Ok(Changed { session_id: self.session.id(), seq })));
         }
-        let result = self.session.last_end().map(|end| end.result(self.session.id()));
-        let result = result.ok_or_else(|| SessionError::Internal("a turn ended without an end".to_owned()));
-        for waiter in self.waiters.remove(&turn).unwrap_or_default() {
+        let Some(waiters) = self.waiters.remove(&turn) else { return Ok(()) };
+        let result = match self.session.last_end() {
+            Some(end) => self.engine.result(self.session.id(), end).await,
+            None => Err(SessionError::Internal("a turn ended without an end".to_owned())),
+        };
+        for waiter in waiters {
             drop(waiter.send(result.clone()));
         }
         Ok(())

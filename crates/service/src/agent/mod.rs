@@ -24,12 +24,16 @@ mod tests;
 use std::sync::{Arc, atomic::AtomicBool};
 
 use crate::{
+    SessionError,
     capability::Capabilities,
     clock::World,
+    ids::SessionId,
     model::ModelResolver,
     options::EngineOptions,
     redact::Secrets,
-    store::{BlobStore, EventStore, MemoryUse},
+    service::TurnResult,
+    session::{TurnEnd, message::Body},
+    store::{BlobStore, EventStore, MemoryUse, StoreError},
     tool::ToolRegistry,
 };
 
@@ -49,4 +53,30 @@ pub(crate) struct Engine {
     pub(crate) is_shutting_down: AtomicBool,
     /// Whether the configuration asks for compaction.
     pub(crate) is_compaction_configured: bool,
+}
+
+impl Engine {
+    /// A body's whole text.
+    pub(crate) async fn load(&self, session_id: SessionId, body: &Body) -> Result<String, StoreError> {
+        let blob = match body {
+            Body::Inline(text) => return Ok(text.clone()),
+            Body::Blob(blob) => blob,
+        };
+        let bytes = usize::try_from(blob.bytes).unwrap_or(usize::MAX);
+        let read = self.blobs.read(session_id, &blob.blob, 0, bytes).await?;
+        let read = read.ok_or_else(|| StoreError::Failed(format!("blob {} is gone", blob.blob)))?;
+        String::from_utf8(read.to_vec()).map_err(|error| StoreError::Failed(error.to_string()))
+    }
+
+    /// The answer of a turn that has ended, with its text whole.
+    pub(crate) async fn result(&self, session_id: SessionId, end: &TurnEnd) -> Result<TurnResult, SessionError> {
+        let mut text = String::new();
+        for body in end.text.iter() {
+            let part = self.load(session_id, body).await;
+            text.push_str(
+                &part.map_err(|error| SessionError::Internal(format!("an answer could not be read: {error}")))?,
+            );
+        }
+        Ok(end.result(session_id, text))
+    }
 }

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// An event's bodies may have this many bytes of JSON together; more goes to blobs.
-const EVENT_BODY_BYTES_MAX: usize = 64 * 1024;
+const EVENT_BODY_BYTES_MAX: usize = 128 * 1024;
 /// Bytes of a blob's beginning, and of its end, that stand in the event at most.
 const EXCERPT_BYTES_MAX: usize = 4 * 1024;
 
@@ -85,7 +85,8 @@ pub(crate) async fn externalise(
         return Ok(());
     }
     let bytes = |body: &Body| serde_json::to_string(body).map_or(usize::MAX, |json| json.len());
-    let excerpt_bytes = (share / 4).min(EXCERPT_BYTES_MAX);
+    // Head and tail, each perhaps all escapes, stay well within the share.
+    let excerpt_bytes = (share / 16).min(EXCERPT_BYTES_MAX);
     let mut sizes: Vec<usize> = bodies.iter().map(|body| bytes(body)).collect();
     while sizes.iter().sum::<usize>() > EVENT_BODY_BYTES_MAX {
         let inline = (0..sizes.len()).filter(|&at| matches!(*bodies[at], Body::Inline(_)));

@@ -206,7 +206,7 @@ impl Session {
             calls: Vec::new(),
             is_answered: false,
             stop_reason: None,
-            text: Arc::from(""),
+            text: Arc::default(),
             warned: Vec::new(),
             signatures: Vec::new(),
             last_tool: String::new(),
@@ -223,9 +223,9 @@ impl Session {
             open.totals.usage.add(answer.usage);
             open.is_answered = true;
             open.stop_reason = Some(answer.stop_reason);
-            let text = text_of(&answer.blocks);
+            let text: Arc<[Body]> = texts_of(&answer.blocks).cloned().collect();
             if !text.is_empty() {
-                open.text = text.into();
+                open.text = text;
             }
             open.calls = message
                 .tool_calls()
@@ -295,7 +295,7 @@ impl Session {
         // A turn can wait for longer than its key is kept; the key may then stand for another turn.
         let used = open.key.and_then(|key| self.keys.get_mut(&key.key)).filter(|used| used.turn == end.turn);
         if let Some(used) = used {
-            self.keyed_bytes += end.text.len() as u64;
+            self.keyed_bytes += end.text_bytes();
             used.end = Some(end.clone());
         }
         self.last_end = Some(end);
@@ -333,13 +333,11 @@ impl Session {
 }
 
 /// What a model said in these blocks.
-fn text_of(blocks: &[Block]) -> String {
-    let text = |block: &Block| match block {
-        Block::Text { text: Body::Inline(text) } => Some(text.clone()),
-        Block::Text { text } => Some(text.excerpt().into_owned()),
+fn texts_of(blocks: &[Block]) -> impl Iterator<Item = &Body> {
+    blocks.iter().filter_map(|block| match block {
+        Block::Text { text } => Some(text),
         Block::Reasoning { .. } | Block::ToolCall(_) => None,
-    };
-    blocks.iter().filter_map(text).collect()
+    })
 }
 
 /// What must be open for an event to follow.

@@ -73,14 +73,11 @@ impl Context {
     }
 }
 
-/// Bytes of prompts that stand in blobs; a request carries them whole. Answers and results go as excerpts.
+/// Bytes that a request carries besides, because the text that stands in a blob goes whole.
 fn blob_bytes(message: &Message) -> u64 {
     let of = |body: &Body| match body {
         Body::Inline(_) => 0,
         Body::Blob(blob) => blob.bytes,
     };
-    match message {
-        Message::System { content } | Message::User { content } | Message::Assistant { content } => of(content),
-        Message::BlockAssistant { .. } | Message::ToolResults { .. } => 0,
-    }
+    message.texts().map(of).sum()
 }

@@ -428,6 +428,34 @@ impl Message {
         })
     }
 
+    /// The texts that a model is sent whole, also where they stand in blobs. Results of tools go as excerpts.
+    pub fn texts(&self) -> impl Iterator<Item = &Body> {
+        let (content, blocks) = match self {
+            Self::System { content } | Self::User { content } | Self::Assistant { content } => (Some(content), &[][..]),
+            Self::BlockAssistant { blocks, .. } => (None, blocks.as_slice()),
+            Self::ToolResults { .. } => (None, &[][..]),
+        };
+        content.into_iter().chain(blocks.iter().filter_map(|block| match block {
+            Block::Text { text } | Block::Reasoning { text, .. } => Some(text),
+            Block::ToolCall(_) => None,
+        }))
+    }
+
+    /// The same texts, to put others in their place.
+    pub(crate) fn texts_mut(&mut self) -> impl Iterator<Item = &mut Body> {
+        let (content, blocks) = match self {
+            Self::System { content } | Self::User { content } | Self::Assistant { content } => {
+                (Some(content), &mut [][..])
+            }
+            Self::BlockAssistant { blocks, .. } => (None, blocks.as_mut_slice()),
+            Self::ToolResults { .. } => (None, &mut [][..]),
+        };
+        content.into_iter().chain(blocks.iter_mut().filter_map(|block| match block {
+            Block::Text { text } | Block::Reasoning { text, .. } => Some(text),
+            Block::ToolCall(_) => None,
+        }))
+    }
+
     /// The text that a person would read in it; reasoning and calls are left out.
     #[must_use]
     pub fn text(&self) -> String {

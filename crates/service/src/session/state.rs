@@ -79,7 +79,7 @@ pub struct KeyUse {
 impl KeyUse {
     /// Bytes that it keeps in memory, roughly.
     pub(super) fn bytes(&self) -> u64 {
-        (size_of::<Self>() + self.request.len() + self.end.as_ref().map_or(0, |end| end.text.len())) as u64
+        (size_of::<Self>() + self.request.len()) as u64 + self.end.as_ref().map_or(0, TurnEnd::text_bytes)
     }
 }
 

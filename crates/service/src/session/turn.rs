@@ -65,7 +65,7 @@ pub struct OpenTurn {
     /// Why the model stopped last.
     pub stop_reason: Option<StopReason>,
     /// What the model said last.
-    pub text: Arc<str>,
+    pub text: Arc<[Body]>,
     /// Budgets that were warned of.
     pub warned: Vec<Budget>,
     /// Hashes of the newest calls with their results, the newest last.
@@ -114,7 +114,7 @@ pub struct TurnEnd {
     /// The model that answered.
     pub model: String,
     /// What it said last.
-    pub text: Arc<str>,
+    pub text: Arc<[Body]>,
     /// Why it stopped.
     pub stop_reason: Option<StopReason>,
     /// What the turn did and cost.
@@ -124,16 +124,22 @@ pub struct TurnEnd {
 }
 
 impl TurnEnd {
-    /// The answer that is sent for it.
+    /// Bytes of its text that it keeps in memory.
+    pub(super) fn text_bytes(&self) -> u64 {
+        let inline = |body: &Body| if matches!(body, Body::Inline(_)) { body.len() } else { 0 };
+        self.text.iter().map(inline).sum()
+    }
+
+    /// The answer that is sent for it; `text` is what the model said last, whole.
     #[must_use]
-    pub fn result(&self, session_id: SessionId) -> TurnResult {
+    pub fn result(&self, session_id: SessionId, text: String) -> TurnResult {
         TurnResult {
             session_id,
             turn: self.turn,
             seq: self.seq,
             status: self.status,
             model: self.model.clone(),
-            text: self.text.as_ref().to_owned(),
+            text,
             stop_reason: self.stop_reason,
             usage: self.totals.usage,
             steps: self.totals.steps,

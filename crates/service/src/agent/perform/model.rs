@@ -23,7 +23,7 @@ use crate::{
 /// Bytes that one answer may have; more is refused.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Bytes that an answer's calls and opaque parts may have together; they stand in an event, which has a limit.
-const ARGUMENTS_BYTES_MAX: usize = 160 * 1024;
+const ARGUMENTS_BYTES_MAX: usize = 96 * 1024;
 /// Bytes that are counted for each block besides.
 const BLOCK_BYTES: usize = 64;
 /// Bytes of a failure's message; more is cut.
@@ -237,37 +237,24 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Reads what stands in blobs, so that a client gets whole texts.
+/// Reads what stands in blobs, so that a client gets whole texts. Results of tools go as excerpts.
 async fn load_bodies(effect: &ModelEffect) -> Result<ModelRequest, StoreError> {
     let mut request = effect.rendered.request.clone();
     if let Some(system) = &effect.rendered.system {
         request.system = Some(load(effect, system).await?.into());
     }
-    for message in &mut request.messages {
-        let content = match message.as_ref() {
-            Message::User { content } | Message::Assistant { content } | Message::System { content } => content,
-            Message::BlockAssistant { .. } | Message::ToolResults { .. } => continue,
-        };
-        if matches!(content, Body::Blob(_)) {
-            let content = Body::Inline(load(effect, content).await?);
-            *message = match message.as_ref() {
-                Message::User { .. } => Message::User { content },
-                _ => Message::Assistant { content },
-            }
-            .into();
+    for message in
+        request.messages.iter_mut().filter(|message| message.texts().any(|body| matches!(body, Body::Blob(_))))
+    {
+        let mut whole = Message::clone(message);
+        for body in whole.texts_mut() {
+            *body = Body::Inline(load(effect, body).await?);
         }
+        *message = whole.into();
     }
     Ok(request)
 }
 
 async fn load(effect: &ModelEffect, body: &Body) -> Result<String, StoreError> {
-    match body {
-        Body::Inline(text) => Ok(text.clone()),
-        Body::Blob(blob) => {
-            let bytes = usize::try_from(blob.bytes).unwrap_or(usize::MAX);
-            let read = effect.engine.blobs.read(effect.session_id, &blob.blob, 0, bytes).await?;
-            let read = read.ok_or_else(|| StoreError::Failed(format!("blob {} is gone", blob.blob)))?;
-            String::from_utf8(read.to_vec()).map_err(|error| StoreError::Failed(error.to_string()))
-        }
-    }
+    effect.engine.load(effect.session_id, body).await
 }

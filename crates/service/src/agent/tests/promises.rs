@@ -92,7 +92,7 @@ impl Tool for Work {
 fn rig(answers: Vec<Answer>, approval: Approval) -> Rig {
     let spec = ToolSpec { name: "work".into(), description: "Works.".into(), schema: RawJson::empty_object() };
     let mut rig = Rig::new(vec![Arc::new(Work(spec, approval))]);
-    rig.models = Arc::new(StaticModels::new("canned", Arc::new(Canned(Mutex::new(answers))), 100_000));
+    rig.models = Arc::new(StaticModels::new("canned", Arc::new(Canned(Mutex::new(answers))), 100_000_000));
     rig
 }
 
@@ -195,6 +195,39 @@ async fn no_event_is_over_its_limit() {
     let tools = Some(vec!["work".to_owned(); 100_000]);
     let refused = subject.service.create_session(CreateSession { tools, ..CreateSession::default() }).await;
     assert_eq!(refused.unwrap_err().code(), ErrorCode::InvalidRequest);
+}
+
+/// Answers with 200,000 bytes, and then with how many bytes of that it was sent.
+struct Reader;
+
+#[async_trait]
+impl ModelClient for Reader {
+    fn vendor(&self) -> &str {
+        "reader"
+    }
+
+    async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
+        let said = match request.messages.get(1) {
+            Some(answer) => answer.text().len().to_string(),
+            None => "z".repeat(200_000),
+        };
+        let end = ModelAnswer { blocks: vec![text(&said)], stop_reason: StopReason::EndTurn, usage: Usage::default() };
+        Ok(futures::stream::iter([Ok(ModelPart::End(end))]).boxed())
+    }
+}
+
+/// An answer too long for its event was cut in the turn's result, and in what the model was sent of it.
+#[tokio::test(start_paused = true)]
+async fn a_long_answer_is_whole() {
+    let mut rig = Rig::new(Vec::new());
+    rig.models = Arc::new(StaticModels::new("reader", Arc::new(Reader), 100_000));
+    let subject = Subject::new(rig.service()).await;
+    let request = StartTurn { idempotency_key: Some("k".to_owned()), ..StartTurn::new(subject.session_id, "Say it.") };
+    let first = subject.service.start_turn(request.clone()).await.unwrap();
+    assert_eq!(first.text.len(), 200_000);
+    assert_eq!(subject.service.start_turn(request).await.unwrap(), first, "also where it is answered again");
+    assert!(longest_event(&subject).await < 16 * 1024, "the event has a reference");
+    assert_eq!(subject.turn("How long was it?").await.unwrap().text, "200000");
 }
 
 /// A tool that wrote more than it may lost everything that it had written.

@@ -18,7 +18,7 @@ use crate::{
             BudgetWarning, Event, Key, PartialText, Record, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted,
             TurnInterrupted, TurnQueued, TurnStarted, TurnTotals,
         },
-        message::{Body, Message, ToolResult},
+        message::{Block, Body, Message, ToolResult},
     },
     wire::{decode_event, encode_event},
 };
@@ -84,12 +84,20 @@ impl Naive {
     }
 }
 
-/// A prompt that stands in a blob goes to the model whole.
+/// What stands in a blob goes to the model whole, but for the results of tools.
 fn size(message: &Message) -> u64 {
-    let whole = match message {
-        Message::User { content: Body::Blob(blob) } => blob.bytes,
-        _ => 0,
+    let bodies: Vec<&Body> = match message {
+        Message::User { content } => vec![content],
+        Message::BlockAssistant { blocks, .. } => {
+            let texts = blocks.iter().filter_map(|block| match block {
+                Block::Text { text } | Block::Reasoning { text, .. } => Some(text),
+                Block::ToolCall(_) => None,
+            });
+            texts.collect()
+        }
+        _ => Vec::new(),
     };
+    let whole = bodies.into_iter().map(|body| if let Body::Blob(blob) = body { blob.bytes } else { 0 }).sum::<u64>();
     serde_json::to_vec(message).unwrap().len() as u64 + whole
 }
 
