@@ -21,7 +21,7 @@ pub type Seq = u64;
 pub struct SessionId(Uuid);
 
 impl SessionId {
-    /// Takes a UUID as an id. Servers mint ids with [`crate::IdSource`].
+    /// Takes a UUID as an id. Servers mint ids with [`crate::clock::IdSource`].
     #[must_use]
     pub const fn from_uuid(uuid: Uuid) -> Self {
         Self(uuid)
