@@ -18,7 +18,7 @@ bench:
 
 # Writes generated files anew: error and event pages' collections, schemas. Expectations are never written by a program.
 bless:
-    MEERKAT_BLESS=1 cargo test -p meerkat-errors -p meerkat-service
+    MEERKAT_BLESS=1 cargo test -p meerkat-errors -p meerkat-service -p meerkat-surface-rest -p meerkat-surface-rpc
 
 # One scenario on every surface and build: `just parity create-and-run`.
 parity filter="":

@@ -117,7 +117,6 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
             },
             Some(answer) = chat.requests.next() => chat.answered(answer)?,
             (at, progress) = next_progress(&mut chat.turns) => match progress? {
-                Progress::Accepted => {}
                 Progress::Approval(call) if app.out.can_ask && !app.out.is_json => questions.push(app, call, &mut lines)?,
                 Progress::Approval(_) => {}
                 Progress::Ended(answer) => {
@@ -232,7 +231,7 @@ impl<'a> Chat<'a> {
         let mut at = 0;
         let mut is_turn_ahead = !self.turns.is_empty();
         while at < self.held.len() {
-            if self.in_order > 0 || self.turns.iter().any(|(_, turn)| turn.is_starting()) {
+            if self.in_order > 0 {
                 return Ok(());
             }
             let delivery = match &self.held[at].command {

@@ -24,7 +24,7 @@ use meerkat_service::{
 };
 use serde::Deserialize;
 
-use crate::{args::Globals, error::CliError, output::Surroundings};
+use crate::{args::Globals, error::CliError, output::Surroundings, serve::ServeValues};
 
 /// Every key at its default.
 pub(crate) const BUILT_IN: &str = include_str!("../../../config/meerkat.toml");
@@ -52,6 +52,7 @@ pub(crate) struct Values {
     pub(crate) compaction: CompactionConfig,
     #[expect(dead_code, reason = "the key is there in every build, so that one file fits all; memory reads it")]
     memory: MemoryValues,
+    pub(crate) serve: ServeValues,
     pub(crate) log: LogValues,
 }
 
@@ -88,7 +89,6 @@ struct CompatibleValues {
 #[serde(deny_unknown_fields)]
 pub(crate) struct StoreValues {
     pub(crate) enabled: bool,
-    #[expect(dead_code, reason = "the key is there in every build, so that one file fits all; the store reads it")]
     data_dir: Option<PathBuf>,
 }
 
@@ -185,6 +185,22 @@ impl Config {
         options.default_model = name.clone();
         options.scripted_window_tokens = Some(*scripted_window_tokens);
         options
+    }
+
+    /// The data directory: as configured, else one per project in the user's data folder.
+    pub(crate) fn data_dir(&self, around: &Surroundings) -> Result<PathBuf, CliError> {
+        if let Some(dir) = &self.values.store.data_dir {
+            return Ok(around.dir.join(dir));
+        }
+        let home = around.variable("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        let home = home.or_else(|| around.variable("HOME").map(|home| Path::new(&home).join(".local/share")));
+        let home = home.ok_or_else(|| refused("store.data_dir", "set it, or HOME", "the environment"))?;
+        let project = project(&around.dir);
+        let name = project.file_name().map_or_else(|| "root".into(), |name| name.to_string_lossy().into_owned());
+        // FNV-1a over the whole path keeps two projects of one name apart, the same in every version.
+        let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        let hash = project.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fold);
+        Ok(home.join("meerkat").join(format!("{name}-{hash:016x}")))
     }
 
     /// Whether something but the built-in table asks for compaction.

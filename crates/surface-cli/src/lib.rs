@@ -9,6 +9,7 @@ mod config;
 mod error;
 mod input;
 mod output;
+mod serve;
 mod stream;
 mod wire;
 
@@ -177,7 +178,7 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(async {
         let app = App::new(config, out, &around)?;
-        perform(&app, cli.command, streams).await
+        perform(&app, &around, cli.command, streams).await
     });
     // Whatever still runs ends with the process.
     runtime.shutdown_background();
@@ -185,12 +186,15 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
 }
 
 /// Performs a command that needs the service.
-async fn perform(app: &App, command: Command, streams: Streams) -> Result<u8, CliError> {
+async fn perform(app: &App, around: &Surroundings, command: Command, streams: Streams) -> Result<u8, CliError> {
     let configured = app.config.values.compaction;
     match command {
         Command::Run(args) => commands::run(app, streams, args).await,
         Command::Resume(args) => commands::resume(app, streams, args).await,
         Command::Chat(args) => chat::chat(app, streams, &args).await,
+        Command::Serve(args) => serve::serve(app, around, &args).await,
+        Command::Rpc => serve::rpc(app).await,
+        Command::Mcp => serve::mcp(app).await,
         Command::Events(args) => commands::events(app, &args).await,
         Command::Compact(args) => {
             let session = args.target.session.as_deref().unwrap_or_default();

@@ -10,7 +10,7 @@ use meerkat_errors::ErrorBody;
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
     runtime::follow::Follower,
-    service::{TurnAccepted, TurnResult},
+    service::TurnResult,
     session::event::{ApprovalRequested, Event, LiveEvent, Retrying},
     wire,
 };
@@ -33,8 +33,6 @@ pub(crate) enum Show {
 
 /// What a turn came to.
 pub(crate) enum Progress {
-    /// The service has accepted it.
-    Accepted,
     /// A call waits for a decision.
     Approval(Call),
     /// It has ended, or was refused.
@@ -60,7 +58,6 @@ pub(crate) struct RunningTurn {
     follower: Option<Follower>,
     since: Seq,
     turn: Option<TurnNumber>,
-    is_interrupt_wanted: bool,
     view: View,
 }
 
@@ -80,21 +77,15 @@ impl RunningTurn {
             None => last_seq(&service, &session_id).await.unwrap_or(0),
         };
         let follower = service.follow(&session_id, since).await.ok();
-        // Under a key the turn may run already, or be over: then no event will tell of its acceptance.
-        let accepted = match params["idempotency_key"].is_string() {
-            true => accept(service.as_ref(), operation, &params).await.map(Some),
-            false => Ok(None),
+        let params = params.to_string();
+        let begun = match operation {
+            Operation::Resume => wire::begin_resume(service.as_ref(), &params).await,
+            _ => wire::begin_turn(service.as_ref(), &params).await,
         };
-        let turn = accepted.as_ref().ok().copied().flatten();
-        let answer = {
-            let service = service.clone();
-            tokio::spawn(async move {
-                accepted?;
-                wire::call(service.as_ref(), operation, &params.to_string()).await
-            })
-        };
+        let turn = begun.as_ref().ok().map(|begun| begun.turn.accepted.turn);
+        let answer = tokio::spawn(async move { begun?.answer().await });
         let view = View::new(app.out.clone(), show);
-        Self { service, session_id, answer, ended: None, follower, since, turn, is_interrupt_wanted: false, view }
+        Self { service, session_id, answer, ended: None, follower, since, turn, view }
     }
 
     /// Shows what happens up to the next thing that matters. It can be dropped and called again.
@@ -152,13 +143,6 @@ impl RunningTurn {
             }
             return Ok(None);
         };
-        let is_accepted = self.turn.is_none() && matches!(record.event, Event::TurnQueued(_) | Event::TurnStarted(_));
-        if is_accepted {
-            self.turn = record.turn;
-            if self.is_interrupt_wanted {
-                self.interrupt();
-            }
-        }
         if record.turn.is_none() || record.turn != self.turn {
             return Ok(None);
         }
@@ -173,17 +157,11 @@ impl RunningTurn {
             let arguments = self.view.arguments.remove(&call_id).unwrap_or_default();
             return Ok(Some(Progress::Approval(Call { session_id: self.session_id, call_id, name, arguments })));
         }
-        Ok(is_accepted.then_some(Progress::Accepted))
+        Ok(None)
     }
 
-    /// Whether the service has not yet accepted the turn.
-    pub(crate) const fn is_starting(&self) -> bool {
-        self.turn.is_none() && self.ended.is_none()
-    }
-
-    /// Interrupts the turn as soon as it runs.
-    pub(crate) fn interrupt(&mut self) {
-        self.is_interrupt_wanted = true;
+    /// Interrupts the turn.
+    pub(crate) fn interrupt(&self) {
         if self.turn.is_some() {
             ask(&self.service, Operation::Interrupt, json!({ "session_id": self.session_id, "turn": self.turn }));
         }
@@ -195,19 +173,6 @@ impl RunningTurn {
         let result: TurnResult = serde_json::from_slice(answer).map_err(|error| unreadable(&error))?;
         Ok(result.error)
     }
-}
-
-/// Has the turn accepted without waiting for its end.
-async fn accept(
-    service: &dyn SessionService,
-    operation: Operation,
-    params: &Value,
-) -> Result<TurnNumber, SessionError> {
-    let mut params = params.clone();
-    params["wait"] = false.into();
-    let answer = wire::call(service, operation, &params.to_string()).await?;
-    let accepted: TurnAccepted = serde_json::from_slice(&answer).map_err(|error| unreadable(&error))?;
-    Ok(accepted.turn)
 }
 
 /// Decides a call that waits.

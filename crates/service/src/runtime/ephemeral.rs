@@ -9,6 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
@@ -30,9 +31,8 @@ use crate::{
     capability::{Capabilities, Capability},
     ids::SessionId,
     service::{
-        CancelQueued, Changed, ClearReminder, CreateSession, DecideApproval, EventPage, InterruptTurn, Page, Pin,
-        PinFact, QueueItem, ReadEvents, Remind, Reminder, SessionCreated, SessionService, StartTurn, TurnAccepted,
-        TurnResult, Unpin,
+        BegunTurn, CancelQueued, Changed, ClearReminder, CreateSession, DecideApproval, EventPage, InterruptTurn, Page,
+        Pin, PinFact, QueueItem, ReadEvents, Remind, Reminder, SessionCreated, SessionService, StartTurn, Unpin,
     },
     session::{
         QueuedTurn, Session,
@@ -231,14 +231,10 @@ impl SessionService for EphemeralSessionService {
         creation.await
     }
 
-    async fn start_turn(&self, request: StartTurn) -> Result<TurnResult, SessionError> {
-        let acceptance = self.accept(request).await?;
-        let lost = || SessionError::Internal("the session's actor was lost while the turn ran".to_owned());
-        acceptance.result.await.map_err(|_| lost())?
-    }
-
-    async fn accept_turn(&self, request: StartTurn) -> Result<TurnAccepted, SessionError> {
-        Ok(self.accept(request).await?.accepted)
+    async fn begin_turn(&self, request: StartTurn) -> Result<BegunTurn, SessionError> {
+        let Acceptance { accepted, result } = self.accept(request).await?;
+        let lost = |_| SessionError::Internal("the session's actor was lost while the turn ran".to_owned());
+        Ok(BegunTurn { accepted, result: async move { result.await.map_err(lost)? }.boxed() })
     }
 
     async fn interrupt(&self, request: InterruptTurn) -> Result<Changed, SessionError> {

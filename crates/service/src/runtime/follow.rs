@@ -108,6 +108,8 @@ impl Follower {
             if !self.ready.is_empty() {
                 continue;
             }
+            // Followers that wait are many: what they read ahead in is given back.
+            self.ready = VecDeque::new();
             tokio::select! {
                 changed = self.tail.changed() => if changed.is_err() { return Ok(None) },
                 changed = self.live_changed.changed() => if changed.is_err() { return Ok(None) },

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::session::reminder::{Pin, Reminder};
 use crate::{
+    SessionError,
     clock::Timestamp,
     ids::{Seq, SessionId, TurnNumber},
     model::{StopReason, Usage},
@@ -76,6 +78,14 @@ pub struct TurnAccepted {
     pub turn: TurnNumber,
     /// The event that accepted it.
     pub seq: Seq,
+}
+
+/// A turn that was accepted. Dropping it interrupts nothing.
+pub struct BegunTurn {
+    /// Where it was accepted.
+    pub accepted: TurnAccepted,
+    /// Its result, once it has ended.
+    pub result: BoxFuture<'static, Result<TurnResult, SessionError>>,
 }
 
 /// The answer of every other change: the event that recorded it.

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 
 pub use answers::*;
 pub use requests::*;
+pub(crate) use requests::{object, object_or_null};
 
 use crate::{
     SessionError,
@@ -27,11 +28,18 @@ pub trait SessionService: Send + Sync {
     /// Makes a session.
     async fn create_session(&self, request: CreateSession) -> Result<SessionCreated, SessionError>;
 
+    /// Accepts a turn: where it stands at once, its result when it has ended.
+    async fn begin_turn(&self, request: StartTurn) -> Result<BegunTurn, SessionError>;
+
     /// Runs a turn and answers when it has ended. A turn that has started answers with its result, however it ends.
-    async fn start_turn(&self, request: StartTurn) -> Result<TurnResult, SessionError>;
+    async fn start_turn(&self, request: StartTurn) -> Result<TurnResult, SessionError> {
+        self.begin_turn(request).await?.result.await
+    }
 
     /// Accepts a turn and answers at once, when its input is recorded.
-    async fn accept_turn(&self, request: StartTurn) -> Result<TurnAccepted, SessionError>;
+    async fn accept_turn(&self, request: StartTurn) -> Result<TurnAccepted, SessionError> {
+        Ok(self.begin_turn(request).await?.accepted)
+    }
 
     /// Ends the running turn; answers with the event that ended it.
     async fn interrupt(&self, request: InterruptTurn) -> Result<Changed, SessionError>;
@@ -72,16 +80,20 @@ pub trait SessionService: Send + Sync {
     /// Ends the service: takes no new work, and waits for running turns up to `drain_ms` before it interrupts them.
     async fn shut_down(&self, drain_ms: u64);
 
-    /// Goes on with a session that a former process left behind.
-    async fn resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnResult, SessionError> {
+    /// Like [`Self::resume`], as [`Self::begin_turn`] is like [`Self::start_turn`].
+    async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<BegunTurn, SessionError> {
         let _ = (session_id, request);
         Err(absent(self.capabilities(), Capability::SessionStore))
     }
 
+    /// Goes on with a session that a former process left behind.
+    async fn resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnResult, SessionError> {
+        self.begin_resume(session_id, request).await?.result.await
+    }
+
     /// Like [`Self::resume`], answered when the input is recorded.
     async fn accept_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnAccepted, SessionError> {
-        let _ = (session_id, request);
-        Err(absent(self.capabilities(), Capability::SessionStore))
+        Ok(self.begin_resume(session_id, request).await?.accepted)
     }
 
     /// Shows a session.

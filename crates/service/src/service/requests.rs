@@ -1,9 +1,12 @@
 //! What each operation takes. Unknown fields are refused, so that a misspelt one is noticed.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{MapAccess, Visitor, value::MapAccessDeserializer},
+};
 
 use crate::{
     clock::Timestamp,
@@ -26,8 +29,10 @@ pub struct CreateSession {
     /// The tools that the session may use; all where `null`.
     pub tools: Option<Vec<String>>,
     /// How the session compacts; as configured where `null`.
+    #[serde(deserialize_with = "object_or_null")]
     pub compaction: Option<CompactionConfig>,
     /// The budgets of each turn that sets none.
+    #[serde(deserialize_with = "object")]
     pub budgets: Budgets,
     /// Makes a repeated request the same session.
     pub idempotency_key: Option<String>,
@@ -48,10 +53,10 @@ pub struct StartTurn {
     #[serde(default)]
     pub policy: Policy,
     /// The budgets of this turn.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub budgets: Budgets,
     /// How this turn compacts; as the session does where `null`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object_or_null")]
     pub compaction: Option<CompactionConfig>,
     /// Whether to answer with the result, or at once.
     #[serde(default = "yes")]
@@ -310,7 +315,7 @@ pub struct CompactSession {
     /// The session.
     pub session_id: SessionId,
     /// How to compact; as the session does where `null`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object_or_null")]
     pub compaction: Option<CompactionConfig>,
 }
 
@@ -383,3 +388,38 @@ pub struct ForgetMemory {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Nothing {}
+
+/// What is read from an object alone; serde would also take an array of a struct's fields.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(fields))
+            }
+        }
+
+        deserializer.deserialize_map(Fields(PhantomData)).map(Self)
+    }
+}
+
+pub(crate) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Object::deserialize(deserializer).map(|object| object.0)
+}
+
+pub(crate) fn object_or_null<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Ok(Option::<Object<T>>::deserialize(deserializer)?.map(|object| object.0))
+}

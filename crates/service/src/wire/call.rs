@@ -8,11 +8,12 @@ use crate::{
     SessionError,
     operation::Operation,
     service::{
-        CancelQueued, ClearReminder, CompactSession, CreateSession, DecideApproval, DeleteSession, ErrorList,
-        EventPage, ForgetMemory, ForkSession, InterruptTurn, Nothing, OneSession, PinFact, ReadBlob, ReadEvents,
-        ReadHistory, Remind, ResumeTurn, SearchMemory, SessionQuery, SessionService, StartTurn, UndoCompaction, Unpin,
-        UpdateSession,
+        BegunTurn, CancelQueued, ClearReminder, CompactSession, CreateSession, DecideApproval, DeleteSession,
+        ErrorList, EventPage, ForgetMemory, ForkSession, InterruptTurn, Nothing, OneSession, PinFact, ReadBlob,
+        ReadEvents, ReadHistory, Remind, ResumeTurn, SearchMemory, SessionQuery, SessionService, StartTurn,
+        UndoCompaction, Unpin, UpdateSession,
     },
+    service::{object, object_or_null},
     session::message::RawJson,
 };
 
@@ -23,7 +24,46 @@ use crate::{
 pub fn decode_params<T: DeserializeOwned>(params: &str) -> Result<T, SessionError> {
     let text = if params.trim().is_empty() { "{}" } else { params };
     let compact = RawJson::parse(text)?;
-    compact.decode().map_err(|error| SessionError::invalid("params", error.to_string()))
+    let decoded = compact.decode().or_else(|error| serde_json::from_str(&digits(compact.as_str())).map_err(|_| error));
+    decoded.map_err(|error| SessionError::invalid("params", error.to_string()))
+}
+
+/// Writes whole numbers in digits: to JSON `2.0` and `2e0` are the 2 that they are to a caller, and no parameter has
+/// a fraction.
+fn digits(json: &str) -> String {
+    let (mut out, mut rest) = (String::with_capacity(json.len()), json);
+    while let Some(first) = rest.chars().next() {
+        let (token, after) = rest.split_at(match first {
+            '"' => string_bytes(rest),
+            '-' | '0'..='9' => {
+                rest.find(|next: char| !next.is_ascii_digit() && !"+-.eE".contains(next)).unwrap_or(rest.len())
+            }
+            other => other.len_utf8(),
+        });
+        match token.parse::<f64>() {
+            Ok(number)
+                if number.fract() == 0.0
+                    && (0.0..u64::MAX as f64).contains(&number)
+                    && token.parse::<u64>().is_err() =>
+            {
+                out.push_str(&(number as u64).to_string());
+            }
+            _ => out.push_str(token),
+        }
+        rest = after;
+    }
+    out
+}
+
+/// The length of the string that `json` begins with.
+fn string_bytes(json: &str) -> usize {
+    let mut is_escaped = false;
+    let end = json.bytes().skip(1).position(|byte| {
+        let is_end = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        is_end
+    });
+    end.map_or(json.len(), |end| end + 2)
 }
 
 /// `resume` on the wire: the session stands beside the rest.
@@ -37,9 +77,9 @@ pub(super) struct ResumeParams {
     model: Option<String>,
     #[serde(default)]
     policy: crate::options::Policy,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     budgets: crate::options::Budgets,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object_or_null")]
     compaction: Option<crate::compaction::CompactionConfig>,
     #[serde(default)]
     wait: Option<bool>,
@@ -55,14 +95,7 @@ pub async fn call(service: &dyn SessionService, operation: Operation, params: &s
     use decode_params as decode;
     match operation {
         Operation::CreateSession => encode(&service.create_session(decode::<CreateSession>(params)?).await?),
-        Operation::StartTurn => {
-            let request: StartTurn = decode(params)?;
-            if request.wait {
-                encode(&service.start_turn(request).await?)
-            } else {
-                encode(&service.accept_turn(request).await?)
-            }
-        }
+        Operation::StartTurn => begin_turn(service, params).await?.answer().await,
         Operation::Interrupt => encode(&service.interrupt(decode::<InterruptTurn>(params)?).await?),
         Operation::DecideApproval => encode(&service.decide_approval(decode::<DecideApproval>(params)?).await?),
         Operation::Queue => encode(&service.queue(&decode::<OneSession>(params)?.session_id).await?),
@@ -74,7 +107,7 @@ pub async fn call(service: &dyn SessionService, operation: Operation, params: &s
         Operation::Pin => encode(&service.pin(decode::<PinFact>(params)?).await?),
         Operation::Pins => encode(&service.pins(&decode::<OneSession>(params)?.session_id).await?),
         Operation::Unpin => encode(&service.unpin(decode::<Unpin>(params)?).await?),
-        Operation::Resume => resume(service, decode(params)?).await,
+        Operation::Resume => begin_resume(service, params).await?.answer().await,
         Operation::Read => encode(&service.read(&decode::<OneSession>(params)?.session_id).await?),
         Operation::History => encode(&service.history(decode::<ReadHistory>(params)?).await?),
         Operation::Blob => encode(&service.blob(decode::<ReadBlob>(params)?).await?),
@@ -104,7 +137,40 @@ pub async fn call(service: &dyn SessionService, operation: Operation, params: &s
     }
 }
 
-async fn resume(service: &dyn SessionService, params: ResumeParams) -> Result<Vec<u8>, SessionError> {
+/// A turn that was accepted, and what its caller waits for.
+pub struct BegunCall {
+    /// The turn.
+    pub turn: BegunTurn,
+    /// Whether the answer is the turn's result, or where it was accepted.
+    pub wait: bool,
+}
+
+impl BegunCall {
+    /// The answer's JSON.
+    ///
+    /// # Errors
+    /// Where the turn left the queue unstarted.
+    pub async fn answer(self) -> Result<Vec<u8>, SessionError> {
+        if self.wait { encode(&self.turn.result.await?) } else { encode(&self.turn.accepted) }
+    }
+}
+
+/// Begins the turn of a `start_turn`, for those who follow it or stop it before it answers.
+///
+/// # Errors
+/// Whatever the turn is refused with.
+pub async fn begin_turn(service: &dyn SessionService, params: &str) -> Result<BegunCall, SessionError> {
+    let request: StartTurn = decode_params(params)?;
+    let wait = request.wait;
+    Ok(BegunCall { turn: service.begin_turn(request).await?, wait })
+}
+
+/// Begins the turn of a `resume`.
+///
+/// # Errors
+/// Whatever the turn is refused with.
+pub async fn begin_resume(service: &dyn SessionService, params: &str) -> Result<BegunCall, SessionError> {
+    let params: ResumeParams = decode_params(params)?;
     let wait = params.wait.unwrap_or(true);
     let request = ResumeTurn {
         prompt: params.prompt,
@@ -115,14 +181,14 @@ async fn resume(service: &dyn SessionService, params: ResumeParams) -> Result<Ve
         wait,
         idempotency_key: params.idempotency_key,
     };
-    if wait {
-        encode(&service.resume(&params.session_id, request).await?)
-    } else {
-        encode(&service.accept_resume(&params.session_id, request).await?)
-    }
+    Ok(BegunCall { turn: service.begin_resume(&params.session_id, request).await?, wait })
 }
 
-fn encode<T: Serialize>(answer: &T) -> Result<Vec<u8>, SessionError> {
+/// An answer's JSON.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn encode<T: Serialize>(answer: &T) -> Result<Vec<u8>, SessionError> {
     serde_json::to_vec(answer)
         .map_err(|error| SessionError::Internal(format!("the answer could not be encoded: {error}")))
 }

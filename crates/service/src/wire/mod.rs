@@ -9,6 +9,6 @@ mod schema;
 #[cfg(test)]
 mod tests;
 
-pub use call::{call, decode_params};
+pub use call::{BegunCall, begin_resume, begin_turn, call, decode_params, encode};
 pub use event::{decode_event, decode_live, encode_event, encode_live, events_encoded};
 pub use schema::{answer_schema, event_schema, request_schema};

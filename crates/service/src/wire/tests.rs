@@ -150,3 +150,36 @@ fn the_schemas_are_made_of_the_types() {
     assert_committed("docs/schemas/requests.json", &requests);
     assert_committed("docs/schemas/answers.json", &document("The answer of each operation", of(answer_schema)));
 }
+
+#[test]
+fn a_whole_number_is_one_however_it_is_written() {
+    let read = |number: &str| {
+        let params = format!(r#"{{"session_id":"{}","since_seq":{number}}}"#, session_id());
+        decode_params::<crate::service::ReadEvents>(&params).map(|request| request.since_seq).ok()
+    };
+    for (written, meant) in [("7", 7), ("7.0", 7), ("70e-1", 7), ("1E+3", 1000), ("-0.0", 0), ("1e16", 10_u64.pow(16))]
+    {
+        assert_eq!(read(written), Some(meant), "{written}");
+    }
+    assert_eq!(read("18446744073709551615"), Some(u64::MAX));
+    for wrong in ["7.5", "-1", "-1.0", "1e300", "18446744073709551616", r#""7.0""#, "null", "true"] {
+        assert_eq!(read(wrong), None, "{wrong}");
+    }
+    let prompt = r#"say \"2.0\" and 1e3"#;
+    let turn = format!(r#"{{"session_id":"{}","prompt":"{prompt}","budgets":{{"steps":2.0}}}}"#, session_id());
+    let turn: crate::service::StartTurn = decode_params(&turn).unwrap();
+    assert_eq!((turn.prompt.as_str(), turn.budgets.steps), (r#"say "2.0" and 1e3"#, Some(2)));
+}
+
+#[test]
+fn a_part_of_a_request_is_an_object() {
+    let read = |part: &str| {
+        let params = format!(r#"{{"session_id":"{}","prompt":"x",{part}}}"#, session_id());
+        decode_params::<crate::service::StartTurn>(&params).is_ok()
+    };
+    assert!(read(r#""budgets":{"steps":1},"compaction":{"recent_turn_budget":1}"#));
+    assert!(read(r#""budgets":{},"compaction":null"#));
+    for wrong in [r#""budgets":[1]"#, r#""budgets":null"#, r#""compaction":[1,2,3,4]"#, r#""budgets":{"steps":[1]}"#] {
+        assert!(!read(wrong), "{wrong}");
+    }
+}

@@ -71,6 +71,12 @@ pub(crate) enum Command {
     Chat(ChatArgs),
     /// Go on with a session that a former process left behind
     Resume(ResumeArgs),
+    /// Serve over HTTP: REST, JSON-RPC and MCP on one address
+    Serve(ServeArgs),
+    /// Speak JSON-RPC on standard input and output
+    Rpc,
+    /// Speak the Model Context Protocol on standard input and output
+    Mcp,
     /// Print a session's events
     Events(EventsArgs),
     /// Compact a session's live context
@@ -104,6 +110,26 @@ pub(crate) enum Command {
         /// An existing folder
         folder: Option<PathBuf>,
     },
+}
+
+/// `serve`.
+#[derive(Args)]
+pub(crate) struct ServeArgs {
+    /// Serve REST at /v1, with its description at /openapi.json
+    #[arg(long)]
+    pub(crate) rest: bool,
+    /// Serve JSON-RPC at /rpc, over HTTP and WebSocket
+    #[arg(long)]
+    pub(crate) rpc: bool,
+    /// Serve the Model Context Protocol at /mcp
+    #[arg(long)]
+    pub(crate) mcp: bool,
+    /// Listen here; port 0 picks one [default: 127.0.0.1:7670]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<String>,
+    /// Ask for no token; for loopback addresses alone
+    #[arg(long)]
+    pub(crate) no_auth: bool,
 }
 
 /// `run`.

@@ -108,7 +108,6 @@ async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result
     loop {
         tokio::select! {
             progress = turn.next() => match progress? {
-                Progress::Accepted => {}
                 Progress::Approval(call) if app.out.can_ask => {
                     let lines = lines.get_or_insert_with(|| Lines::start(Source::Plain { input: streams.take_stdin(), limit: ANSWER_BYTES_MAX }));
                     questions.push(app, call, lines)?;

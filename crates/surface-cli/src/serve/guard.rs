@@ -1,0 +1,264 @@
+//! The one guard in front of every surface on a listener: Host, Origin, token, size, in that order.
+//!
+//! A web page in the user's browser can reach a loopback port, under a name of its own or through a form; it can
+//! neither send a Host and Origin that are ours nor know the token. Nothing here looks at a body.
+
+use http::{HeaderMap, HeaderName, Uri, header};
+use meerkat_errors::{ErrorBody, ErrorCode};
+use subtle::ConstantTimeEq as _;
+
+/// What is let through.
+pub(crate) struct Guard {
+    /// Names that a Host may have, in lower case, without port.
+    pub(crate) hosts: Vec<String>,
+    /// Origins that are let through besides those of the listener itself.
+    pub(crate) origins: Vec<String>,
+    /// The port that is listened on.
+    pub(crate) port: u16,
+    /// The token; none where authentication is off.
+    pub(crate) token: Option<Token>,
+    /// Bytes that a body may have.
+    pub(crate) body_bytes_max: u64,
+}
+
+/// The bearer token. It is neither shown nor written anywhere but into its file.
+pub(crate) struct Token(pub(crate) String);
+
+/// The one path that is open without a token.
+const OPEN_PATH: &str = "/healthz";
+
+impl Guard {
+    /// Refuses a request that may not come in.
+    pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ErrorBody> {
+        self.check_host(uri, headers)?;
+        self.check_origin(headers)?;
+        if uri.path() != OPEN_PATH {
+            self.check_token(headers)?;
+        }
+        self.check_size(headers)
+    }
+
+    fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ErrorBody> {
+        // In HTTP/2 the authority stands in the request line; where both are there, both must be ours.
+        let named: Vec<Option<&str>> = headers.get_all(header::HOST).iter().map(|host| host.to_str().ok()).collect();
+        let authority = uri.authority().map(|authority| Some(authority.as_str()));
+        let is_named = named.len() == 1 || (named.is_empty() && authority.is_some());
+        if is_named && named.into_iter().chain(authority).all(|host| host.is_some_and(|host| self.is_ours(host))) {
+            return Ok(());
+        }
+        Err(refuse(ErrorCode::ForbiddenOrigin, "The Host header names no host that this server answers for.")
+            .detail("header", "host"))
+    }
+
+    /// Whether `host[:port]` is one of ours, on the port that is listened on.
+    fn is_ours(&self, host: &str) -> bool {
+        let (name, port) = match host.rsplit_once(':') {
+            // The colons inside of brackets belong to an IPv6 address.
+            Some((name, port)) if !port.contains(']') => (name, Some(port)),
+            _ => (host, None),
+        };
+        let is_port = match port {
+            Some(port) => port.parse() == Ok(self.port) && port.bytes().all(|byte| byte.is_ascii_digit()),
+            None => self.port == 80,
+        };
+        is_port && self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    fn check_origin(&self, headers: &HeaderMap) -> Result<(), ErrorBody> {
+        let mut origins = headers.get_all(header::ORIGIN).iter();
+        let is_allowed = match (origins.next(), origins.next()) {
+            (None, _) => true,
+            (Some(origin), None) => origin.to_str().is_ok_and(|origin| {
+                let own = origin.strip_prefix("http://").is_some_and(|host| self.is_ours(host));
+                own || self.origins.iter().any(|allowed| allowed == origin)
+            }),
+            (Some(_), Some(_)) => false,
+        };
+        if is_allowed {
+            return Ok(());
+        }
+        Err(refuse(ErrorCode::ForbiddenOrigin, "Requests from this Origin are not allowed; see serve.allowed_origins.")
+            .detail("header", "origin"))
+    }
+
+    fn check_token(&self, headers: &HeaderMap) -> Result<(), ErrorBody> {
+        let Some(token) = &self.token else { return Ok(()) };
+        let refusal = || {
+            refuse(
+                ErrorCode::Unauthenticated,
+                "Send the token as `Authorization: Bearer <token>`; `meerkat serve` says where it stands.",
+            )
+        };
+        let mut given = headers.get_all(header::AUTHORIZATION).iter();
+        let (Some(value), None) = (given.next(), given.next()) else { return Err(refusal()) };
+        let value = value.to_str().map_err(|_| refusal())?;
+        let (scheme, sent) = value.split_once(' ').ok_or_else(refusal)?;
+        let is_right =
+            scheme.eq_ignore_ascii_case("bearer") && bool::from(sent.trim().as_bytes().ct_eq(token.0.as_bytes()));
+        if is_right { Ok(()) } else { Err(refusal()) }
+    }
+
+    fn check_size(&self, headers: &HeaderMap) -> Result<(), ErrorBody> {
+        let length = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+        match length(header::CONTENT_LENGTH) {
+            Some(bytes) if bytes > self.body_bytes_max => {
+                let message = format!("The body has {bytes} bytes; at most {} are allowed.", self.body_bytes_max);
+                Err(refuse(ErrorCode::PayloadTooLarge, &message)
+                    .detail("what", "body")
+                    .detail("bytes", bytes)
+                    .detail("limit", self.body_bytes_max))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn refuse(code: ErrorCode, message: &str) -> ErrorBody {
+    ErrorBody::with_message(code, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "0123456789abcdef";
+
+    fn guard() -> Guard {
+        let hosts = ["127.0.0.1", "localhost", "[::1]"].map(str::to_owned).to_vec();
+        let token = Some(Token(TOKEN.to_owned()));
+        Guard { hosts, origins: vec!["https://desk.example".to_owned()], port: 7670, token, body_bytes_max: 1000 }
+    }
+
+    fn check(path: &str, headers: &[(&'static str, &str)]) -> Result<(), ErrorCode> {
+        let headers: HeaderMap =
+            headers.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect();
+        guard().check(&path.parse().unwrap(), &headers).map_err(|body| body.code)
+    }
+
+    fn with_host(host: &str) -> Result<(), ErrorCode> {
+        check("/v1/sessions", &[("host", host), ("authorization", &format!("Bearer {TOKEN}"))])
+    }
+
+    fn with_origin(origin: &str) -> Result<(), ErrorCode> {
+        let authorization = format!("Bearer {TOKEN}");
+        check("/v1/sessions", &[("host", "127.0.0.1:7670"), ("authorization", &authorization), ("origin", origin)])
+    }
+
+    #[test]
+    fn our_own_hosts_and_origins_come_in() {
+        for host in ["127.0.0.1:7670", "localhost:7670", "LOCALHOST:7670", "[::1]:7670"] {
+            assert_eq!(with_host(host), Ok(()), "{host}");
+        }
+        for origin in ["http://localhost:7670", "http://127.0.0.1:7670", "http://[::1]:7670", "https://desk.example"] {
+            assert_eq!(with_origin(origin), Ok(()), "{origin}");
+        }
+    }
+
+    /// Each is a form by which a page reached a local server: rebinding, look-alike names, other ports, odd spellings.
+    #[test]
+    fn hostile_hosts_stay_out() {
+        let hosts = [
+            "evil.example",
+            "evil.example:7670",
+            "localhost.evil.example:7670",
+            "127.0.0.1.nip.io:7670",
+            "localhost",
+            "127.0.0.1",
+            "localhost:80",
+            "localhost:7671",
+            "localhost:",
+            "localhost:07670x",
+            "localhost:+7670",
+            ":7670",
+            "",
+            "0.0.0.0:7670",
+            "[::]:7670",
+            "127.1:7670",
+            "2130706433:7670",
+            "0x7f.0.0.1:7670",
+            "localhost:7670:7670",
+            "localhost:7670@evil.example",
+            "user@localhost:7670",
+            "[::1:7670",
+            "::1:7670",
+            "[::ffff:127.0.0.1]:7670",
+            "localhost.:7670",
+            "localhost:7670/",
+            " localhost:7670 x",
+        ];
+        for host in hosts {
+            assert_eq!(with_host(host), Err(ErrorCode::ForbiddenOrigin), "{host:?}");
+        }
+        assert_eq!(check("/v1/sessions", &[]), Err(ErrorCode::ForbiddenOrigin), "no Host at all");
+        let twice = [("host", "localhost:7670"), ("host", "evil.example")];
+        let mut headers = HeaderMap::new();
+        for (name, value) in twice {
+            headers.append(name, value.parse().unwrap());
+        }
+        assert!(guard().check(&"/".parse().unwrap(), &headers).is_err(), "two Hosts");
+        assert_eq!(
+            check(
+                "http://evil.example/v1/sessions",
+                &[("host", "localhost:7670"), ("authorization", "Bearer 0123456789abcdef")]
+            ),
+            Err(ErrorCode::ForbiddenOrigin),
+            "an authority that is not the Host"
+        );
+    }
+
+    #[test]
+    fn hostile_origins_stay_out() {
+        let origins = [
+            "null",
+            "http://evil.example",
+            "https://localhost:7670",
+            "http://localhost",
+            "http://localhost:7671",
+            "file://",
+            "",
+            "http://localhost:7670.evil.example",
+            "http://evil.example:7670",
+            "http://desk.example",
+            "https://desk.example.evil",
+            "https://DESK.example",
+            "chrome-extension://abc",
+            "http://localhost:7670 http://evil.example",
+            "*",
+            "moz-extension://x",
+        ];
+        for origin in origins {
+            assert_eq!(with_origin(origin), Err(ErrorCode::ForbiddenOrigin), "{origin:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_needed_but_for_the_health() {
+        let host = ("host", "localhost:7670");
+        assert_eq!(check("/healthz", &[host]), Ok(()));
+        for path in ["/v1/sessions", "/rpc", "/mcp", "/openapi.json", "/metrics", "/readyz", "/healthz/", "/"] {
+            assert_eq!(check(path, &[host]), Err(ErrorCode::Unauthenticated), "{path}");
+        }
+        for value in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "Basic 0123456789abcdef",
+            "Bearer 0123456789abcde",
+            "Bearer 0123456789abcdef0",
+            TOKEN,
+        ] {
+            assert_eq!(check("/rpc", &[host, ("authorization", value)]), Err(ErrorCode::Unauthenticated), "{value:?}");
+        }
+        let in_url = format!("/rpc?token={TOKEN}&access_token={TOKEN}");
+        assert_eq!(check(&in_url, &[host]), Err(ErrorCode::Unauthenticated), "a token is never taken from a URL");
+    }
+
+    #[test]
+    fn the_order_is_host_origin_token_size() {
+        let long = ("content-length", "1001");
+        assert_eq!(check("/rpc", &[long, ("origin", "null")]), Err(ErrorCode::ForbiddenOrigin));
+        assert_eq!(check("/rpc", &[("host", "localhost:7670"), long]), Err(ErrorCode::Unauthenticated));
+        let right = ("authorization", "Bearer 0123456789abcdef");
+        assert_eq!(check("/rpc", &[("host", "localhost:7670"), right, long]), Err(ErrorCode::PayloadTooLarge));
+    }
+}

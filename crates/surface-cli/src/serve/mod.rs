@@ -1,0 +1,278 @@
+//! `serve`, `rpc` and `mcp`: the only place that composes surfaces. One listener, one guard, one service.
+//!
+//! It routes by the first part of the path and decides nothing about sessions: what a request means is its
+//! surface's business, and what it may do the service's.
+
+mod guard;
+mod listen;
+mod stall;
+mod token;
+
+mod error;
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Request, Response};
+use http_body::Body;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_service::SessionService;
+use meerkat_surface_mcp::{HttpOptions, McpHttpService};
+use meerkat_surface_rest::RestOptions;
+use meerkat_surface_rpc::{RpcOptions, RpcService};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tower::{Service, ServiceExt as _};
+
+use self::{
+    guard::{Guard, Token},
+    listen::{ListenOptions, ResponseBody, base_url, listen, refusal},
+};
+use crate::{App, args::ServeArgs, config::refused, error::CliError, output::Surroundings};
+
+/// The variable that holds the token, in place of the file.
+const TOKEN_VARIABLE: &str = "MEERKAT_TOKEN";
+
+/// The configuration's section `serve`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServeValues {
+    listen: String,
+    allowed_hosts: Vec<String>,
+    allowed_origins: Vec<String>,
+    max_connections: usize,
+    header_timeout_ms: u64,
+    max_body_bytes: u64,
+    stall_ms: u64,
+    drain_ms: u64,
+}
+
+/// The surfaces that are served.
+struct Surfaces {
+    rest: axum::Router,
+    has_rest: bool,
+    rpc: Option<RpcService>,
+    mcp: Option<McpHttpService>,
+}
+
+/// Serves until the process is told to end.
+pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) -> Result<u8, CliError> {
+    let values = &app.config.values.serve;
+    if !(args.rest || args.rpc || args.mcp) {
+        let message = "say what to serve: any of --rest, --rpc and --mcp";
+        return Err(meerkat_service::SessionError::invalid("serve", message).into());
+    }
+    let address = args.listen.as_deref().unwrap_or(&values.listen);
+    let address: SocketAddr = address
+        .parse()
+        .map_err(|_| refused("serve.listen", "it must be an address and a port, such as 127.0.0.1:7670", address))?;
+    if !address.ip().is_loopback() {
+        if args.no_auth {
+            return Err(refused(
+                "serve.listen",
+                "without authentication only a loopback address may be listened on",
+                "--no-auth",
+            )
+            .into());
+        }
+        if app.config.engine().tools.test_dir.is_some() {
+            return Err(
+                refused("tools.test_dir", "the test tools are for loopback addresses alone", "serve.listen").into()
+            );
+        }
+    }
+    let (token, token_file) = match args.no_auth {
+        true => (None, None),
+        false => find_token(app, around)?,
+    };
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        refused(
+            "serve.listen",
+            &format!("{address} cannot be listened on: {error}; choose another port, or 0"),
+            "serve",
+        )
+    })?;
+    let port = listener.local_addr()?.port();
+    let mut hosts = ["127.0.0.1", "localhost", "[::1]"].map(str::to_owned).to_vec();
+    hosts.push(match address {
+        SocketAddr::V4(address) => address.ip().to_string(),
+        SocketAddr::V6(address) => format!("[{}]", address.ip()),
+    });
+    hosts.extend(values.allowed_hosts.iter().cloned());
+    let guard =
+        Guard { hosts, origins: values.allowed_origins.clone(), port, token, body_bytes_max: values.max_body_bytes };
+
+    let (draining, closing, stop) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+    let surfaces = Arc::new(surfaces(app, args, &draining, &closing));
+    let names: Vec<&str> = [("rest", args.rest), ("rpc", args.rpc), ("mcp", args.mcp)]
+        .into_iter()
+        .filter(|(_, is_on)| *is_on)
+        .map(|(name, _)| name)
+        .collect();
+    tell(app, &base_url(&listener)?, token_file.as_deref(), &names)?;
+
+    let options = ListenOptions {
+        connections_max: values.max_connections,
+        header_timeout: Duration::from_millis(values.header_timeout_ms),
+        // A surface ends its own stalled streams first, with a word; this closes what no longer listens to one.
+        stall_limit: Duration::from_millis(values.stall_ms.saturating_mul(2)),
+        linger: Duration::from_secs(5),
+    };
+    let (guard, counter) = (Arc::new(guard), Arc::new(AtomicU64::new(0)));
+    let answer = {
+        let surfaces = surfaces.clone();
+        move |request| answer(surfaces.clone(), guard.clone(), counter.fetch_add(1, Ordering::Relaxed), request)
+    };
+    let listening = tokio::spawn(listen(listener, options, answer, stop.clone()));
+    wait_for_end().await;
+    draining.cancel();
+    app.out.note("Ending: running turns may finish; a second signal ends at once.");
+    tokio::select! {
+        () = app.service.shut_down(values.drain_ms) => {}
+        () = wait_for_end() => {}
+    }
+    closing.cancel();
+    if let Some(rpc) = &surfaces.rpc {
+        rpc.stop().await;
+    }
+    stop.cancel();
+    if let Err(error) = listening.await {
+        tracing::error!(%error, "the listener ended badly");
+    }
+    Ok(0)
+}
+
+/// JSON-RPC on standard input and output.
+pub(crate) async fn rpc(app: &App) -> Result<u8, CliError> {
+    let service = meerkat_surface_rpc::service(app.service.clone(), RpcOptions::default());
+    service.serve_stdio(tokio::io::stdin(), tokio::io::stdout()).await?;
+    app.service.shut_down(app.config.values.serve.drain_ms).await;
+    Ok(0)
+}
+
+/// The Model Context Protocol on standard input and output.
+pub(crate) async fn mcp(app: &App) -> Result<u8, CliError> {
+    let limit = meerkat_surface_mcp::MESSAGE_BYTES_MAX;
+    meerkat_surface_mcp::serve_stdio(app.service.clone(), limit, CancellationToken::new()).await?;
+    app.service.shut_down(app.config.values.serve.drain_ms).await;
+    Ok(0)
+}
+
+fn surfaces(app: &App, args: &ServeArgs, draining: &CancellationToken, closing: &CancellationToken) -> Surfaces {
+    let values = &app.config.values.serve;
+    let service = || -> Arc<dyn SessionService> { app.service.clone() };
+    let bytes = usize::try_from(values.max_body_bytes).unwrap_or(usize::MAX);
+    let rest = RestOptions {
+        body_bytes_max: values.max_body_bytes,
+        stall_limit: Duration::from_millis(values.stall_ms),
+        draining: draining.clone(),
+        closing: closing.clone(),
+        ..RestOptions::default()
+    };
+    let rpc = RpcOptions { message_bytes: bytes, stall_ms: values.stall_ms, ..RpcOptions::default() };
+    let mcp = HttpOptions { max_message_bytes: bytes, shutdown: closing.clone(), ..HttpOptions::default() };
+    Surfaces {
+        rest: meerkat_surface_rest::router(service(), rest),
+        has_rest: args.rest,
+        rpc: args.rpc.then(|| meerkat_surface_rpc::service(service(), rpc)),
+        mcp: args.mcp.then(|| McpHttpService::new(service(), mcp)),
+    }
+}
+
+/// The token: of the variable, or of its file in the data directory, made at the first start.
+fn find_token(app: &App, around: &Surroundings) -> Result<(Option<Token>, Option<PathBuf>), CliError> {
+    if let Some(token) = around.variable(TOKEN_VARIABLE) {
+        if token.len() < 16 {
+            return Err(
+                refused("token", "it must have at least 16 characters", &format!("variable {TOKEN_VARIABLE}")).into()
+            );
+        }
+        return Ok((Some(Token(token)), None));
+    }
+    let data_dir = app.config.data_dir(around)?;
+    let (token, path) = token::load_or_make(&data_dir).map_err(|error| {
+        let message = format!("the token in {} cannot be read or made: {error}", data_dir.display());
+        CliError::Refused(Box::new(ErrorBody::with_message(ErrorCode::StoreNotWritable, message)))
+    })?;
+    Ok((Some(token), Some(path)))
+}
+
+/// Says that the server is ready, where, and where its token stands.
+fn tell(app: &App, base: &str, token_file: Option<&std::path::Path>, surfaces: &[&str]) -> Result<(), CliError> {
+    let token_file = token_file.map(|path| path.display().to_string());
+    if app.out.is_json {
+        let document = json!({ "listening": base, "token_file": token_file, "surfaces": surfaces });
+        return Ok(app.out.document(document.to_string().as_bytes())?);
+    }
+    let token = token_file.map_or_else(|| "no token file".to_owned(), |path| format!("token in {path}"));
+    Ok(app.out.text(&format!("listening on {base} for {} ({token})\n", surfaces.join(", ")))?)
+}
+
+/// Waits for SIGINT or SIGTERM.
+async fn wait_for_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+/// Answers one request: the guard first, then the surface that its path names.
+async fn answer(
+    surfaces: Arc<Surfaces>,
+    guard: Arc<Guard>,
+    number: u64,
+    request: Request<Incoming>,
+) -> Response<ResponseBody> {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let checked = guard.check(request.uri(), request.headers());
+    let mut response = match checked {
+        Err(body) => refusal(&body),
+        Ok(()) => route(&surfaces, request).await,
+    };
+    let request_id = format!("req-{number}");
+    if let Ok(value) = HeaderValue::from_str(&request_id) {
+        response.headers_mut().insert(HeaderName::from_static("x-request-id"), value);
+    }
+    tracing::info!(request_id, %method, path, status = response.status().as_u16(), "answered");
+    response
+}
+
+async fn route(surfaces: &Surfaces, request: Request<Incoming>) -> Response<ResponseBody> {
+    let path = request.uri().path();
+    let is_system = matches!(path, "/healthz" | "/readyz" | "/metrics");
+    match (path, &surfaces.rpc, &surfaces.mcp) {
+        ("/rpc", Some(rpc), _) => hand_over(rpc.clone(), request).await,
+        ("/mcp", _, Some(mcp)) => hand_over(mcp.clone(), request).await,
+        _ if surfaces.has_rest || is_system => {
+            hand_over(surfaces.rest.clone(), request.map(axum::body::Body::new)).await
+        }
+        _ => refusal(&ErrorBody::with_message(ErrorCode::UnknownOperation, format!("Nothing is served at {path}."))),
+    }
+}
+
+async fn hand_over<S, B, R>(surface: S, request: Request<B>) -> Response<ResponseBody>
+where
+    S: Service<Request<B>, Response = Response<R>, Error = Infallible>,
+    R: Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match surface.oneshot(request).await {
+        Ok(response) => response.map(|body| body.map_err(Into::into).boxed_unsync()),
+        Err(never) => match never {},
+    }
+}

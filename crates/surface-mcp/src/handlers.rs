@@ -1,0 +1,130 @@
+//! What the protocol asks, answered by one call of the service each.
+
+use meerkat_service::{
+    Operation, SessionError,
+    capability::Capability,
+    service::{ReadEvents, SessionQuery},
+    wire as service_wire,
+};
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler,
+    model::{
+        CallToolRequestMethod, CallToolRequestParams, CallToolResponse, CallToolResult, CancelledNotificationParam,
+        ConstString as _, CustomRequest, CustomResult, Implementation, ListResourceTemplatesResult,
+        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestMethod,
+        ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
+    },
+    service::{NotificationContext, RequestContext},
+};
+
+use crate::{McpServer, error, stream, tools, wire};
+
+/// What a client's model is told of this server.
+const INSTRUCTIONS: &str = "meerkat keeps agent sessions. Make one with `session_create`, run turns on it with \
+    `turn_start`, follow it with `session_events`, end a running turn with `turn_interrupt`. Every failure is a body \
+    with a stable `code`; `errors` lists them.";
+
+impl McpServer {
+    async fn turn(
+        &self,
+        operation: Operation,
+        params: &str,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, SessionError> {
+        let service = self.service.as_ref();
+        let request = self.cancellations.begin(context);
+        let begun = match operation {
+            Operation::Resume => service_wire::begin_resume(service, params).await?,
+            _ => service_wire::begin_turn(service, params).await?,
+        };
+        wire::result(stream::answer(service, begun, &request, context).await?)
+    }
+
+    async fn events(&self, params: &str) -> Result<CallToolResult, SessionError> {
+        let request: ReadEvents = service_wire::decode_params(params)?;
+        Ok(wire::events(&self.service.events(request).await?))
+    }
+}
+
+impl ServerHandler for McpServer {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().enable_resources().build())
+            .with_server_info(Implementation::new("meerkat", env!("CARGO_PKG_VERSION")))
+            .with_instructions(INSTRUCTIONS)
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(tools::all().to_vec()))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let operation = tools::operation(&request.name).ok_or_else(|| error::unknown_tool(&request.name))?;
+        let params = wire::params(request.arguments);
+        let answer = match operation {
+            Operation::StartTurn | Operation::Resume => self.turn(operation, &params, &context).await,
+            // A long poll ends with its client.
+            Operation::Events => tokio::select! {
+                answer = self.events(&params) => answer,
+                () = context.ct.cancelled() => Err(SessionError::Internal("nobody waits any more".to_owned())),
+            },
+            _ => service_wire::call(self.service.as_ref(), operation, &params).await.and_then(wire::result),
+        };
+        Ok(answer.unwrap_or_else(|refusal| error::refused(&refusal)).into())
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        // Clients list resources unasked when they connect. Where sessions cannot be listed there are none to list;
+        // `session_list` says why, and every session can be read by its URI.
+        if self.service.capabilities().require(Capability::SessionStore).is_err() {
+            return Ok(ListResourcesResult::default());
+        }
+        let cursor = request.and_then(|request| request.cursor);
+        let page = self.service.list(SessionQuery { cursor, ..SessionQuery::default() }).await;
+        page.map(wire::resources).map_err(|refusal| error::resource(&refusal))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(wire::templates())
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let page = wire::page_of(&request.uri).map_err(|refusal| error::resource(&refusal))?;
+        let page = self.service.events(page).await.map_err(|refusal| error::resource(&refusal))?;
+        Ok(wire::contents(request.uri, &page).into())
+    }
+
+    async fn on_cancelled(&self, notification: CancelledNotificationParam, _: NotificationContext<RoleServer>) {
+        if let Some(id) = notification.request_id {
+            self.cancellations.cancel(id);
+        }
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let known = [CallToolRequestMethod::VALUE, ReadResourceRequestMethod::VALUE];
+        Err(error::unknown_method(&request.method, known.contains(&request.method.as_str())))
+    }
+}

@@ -1,0 +1,163 @@
+//! The service that a listener mounts at `/mcp`: streamable HTTP, with and without sessions of the protocol.
+//!
+//! Host, Origin, token and time limits are the listener's. Nothing here checks them a second time.
+
+use std::{
+    convert::Infallible,
+    fmt::Display,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use ::http::{Method, Request, StatusCode, header::CONTENT_TYPE};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http_body::Body;
+use http_body_util::{BodyExt as _, Full, Limited};
+use meerkat_service::SessionService;
+use rmcp::{
+    ServerHandler,
+    transport::{
+        StreamableHttpServerConfig, StreamableHttpService,
+        streamable_http_server::session::{local::LocalSessionManager, never::NeverSessionManager},
+    },
+};
+use tokio_util::sync::CancellationToken;
+use tower::{BoxError, Service};
+
+use crate::{
+    MESSAGE_BYTES_MAX, McpServer,
+    error::{self, HttpAnswer, JSON},
+};
+
+/// Sessions of the protocol that are kept at once. A client beyond them is served without one.
+const SESSIONS_MAX: usize = 1000;
+/// How long a session of the protocol may be idle. A turn without progress counts as idle, so it is longer than one.
+const SESSION_IDLE_MAX: Duration = Duration::from_secs(2 * 60 * 60);
+/// The header that names a session of the protocol.
+const SESSION_HEADER: &str = "mcp-session-id";
+
+/// How the protocol is served over HTTP.
+#[derive(Clone, Debug)]
+pub struct HttpOptions {
+    /// Whether clients of revisions that know sessions of the protocol get one. Without one
+    /// `notifications/cancelled` says nothing, because nothing says whose request it names.
+    pub has_sessions: bool,
+    /// How large a message may be, in bytes.
+    pub max_message_bytes: usize,
+    /// Ends every stream when it is cancelled.
+    pub shutdown: CancellationToken,
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        Self { has_sessions: true, max_message_bytes: MESSAGE_BYTES_MAX, shutdown: CancellationToken::new() }
+    }
+}
+
+/// The protocol over HTTP. A clone is the same service.
+pub struct McpHttpService<S = McpServer>(Arc<Inner<S>>);
+
+struct Inner<S> {
+    options: HttpOptions,
+    sessions: Arc<LocalSessionManager>,
+    with_sessions: StreamableHttpService<S, LocalSessionManager>,
+    without_sessions: StreamableHttpService<S, NeverSessionManager>,
+}
+
+impl<S> Clone for McpHttpService<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl McpHttpService {
+    /// Serves sessions.
+    #[must_use]
+    pub fn new(service: Arc<dyn SessionService>, options: HttpOptions) -> Self {
+        Self::over(move || McpServer::new(service.clone()), options)
+    }
+}
+
+impl<S: ServerHandler> McpHttpService<S> {
+    /// Serves what each client's server answers.
+    #[must_use]
+    pub fn over(server: impl Fn() -> S + Clone + Send + Sync + 'static, options: HttpOptions) -> Self {
+        let server = move || Ok(server());
+        let config = StreamableHttpServerConfig::default()
+            .disable_allowed_hosts()
+            .disable_allowed_origins()
+            .with_max_request_body_bytes(options.max_message_bytes)
+            .with_cancellation_token(options.shutdown.clone());
+        let mut sessions = LocalSessionManager::default();
+        sessions.session_config.keep_alive = Some(SESSION_IDLE_MAX);
+        let sessions = Arc::new(sessions);
+        Self(Arc::new(Inner {
+            with_sessions: StreamableHttpService::new(server.clone(), sessions.clone(), config.clone()),
+            without_sessions: StreamableHttpService::new(
+                server,
+                Arc::new(NeverSessionManager::default()),
+                config.with_legacy_session_mode(false),
+            ),
+            sessions,
+            options,
+        }))
+    }
+}
+
+impl<S: ServerHandler> Inner<S> {
+    /// Whether a request belongs to a session of the protocol, or may begin one.
+    fn is_for_sessions<B>(&self, request: &Request<B>) -> bool {
+        let is_full = || self.sessions.sessions.try_read().is_ok_and(|sessions| sessions.len() >= SESSIONS_MAX);
+        self.options.has_sessions && (request.headers().contains_key(SESSION_HEADER) || !is_full())
+    }
+
+    async fn answer<B>(&self, request: Request<B>) -> HttpAnswer
+    where
+        B: Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<BoxError> + Display,
+    {
+        let limit = self.options.max_message_bytes;
+        let is_for_sessions = self.is_for_sessions(&request);
+        let is_json = request.method() == Method::POST
+            && request.headers().get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(JSON.as_bytes()));
+        let (parts, body) = request.into_parts();
+        // What cannot be read to its end is answered as an empty message, if anybody is there to be answered.
+        let message = match Limited::new(body, limit).collect().await {
+            Ok(message) => message.to_bytes(),
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+                return error::over_http(StatusCode::PAYLOAD_TOO_LARGE, &error::oversized(limit));
+            }
+            Err(_) => Bytes::new(),
+        };
+        let request = Request::from_parts(parts, Full::new(message.clone()));
+        let response = match is_for_sessions {
+            true => self.with_sessions.handle(request).await,
+            false => self.without_sessions.handle(request).await,
+        };
+        error::with_body(response, is_json, &message).await
+    }
+}
+
+impl<S, B> Service<Request<B>> for McpHttpService<S>
+where
+    S: ServerHandler,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError> + Display,
+{
+    type Response = HttpAnswer;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<HttpAnswer, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let service = self.0.clone();
+        Box::pin(async move { Ok(service.answer(request).await) })
+    }
+}

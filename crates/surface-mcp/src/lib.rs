@@ -1,0 +1,83 @@
+//! meerkat over the Model Context Protocol: every operation for agents as a tool, sessions as resources, over
+//! stdio and streamable HTTP, in every protocol revision that the library speaks.
+//!
+//! In reading order: [`tools`] is the table of spellings, `handlers` decodes, calls and encodes, `wire` makes
+//! results, `error` is the one place where a code becomes an error of the protocol, `stream` follows a turn and
+//! knows when its client took it back, `http` is the service that a listener mounts, `lines` the stream of stdio.
+//!
+//! It must never decide what the service decides, look inside an event, guard a listener (whoever mounts it does),
+//! or write anything but the protocol to standard output.
+
+pub mod tools;
+
+mod error;
+mod handlers;
+mod http;
+mod lines;
+mod stream;
+mod wire;
+
+use std::{io, sync::Arc};
+
+use meerkat_service::SessionService;
+use rmcp::service::{ServerInitializeError, serve_server_with_ct};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+
+pub use http::{HttpOptions, McpHttpService};
+
+use crate::{lines::Lines, stream::Cancellations};
+
+/// How large a message may be where nothing else is said, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// One client's server. The ids of requests are the client's own, so no two clients may share one.
+pub struct McpServer {
+    service: Arc<dyn SessionService>,
+    cancellations: Cancellations,
+}
+
+impl McpServer {
+    /// A server for one client.
+    #[must_use]
+    pub fn new(service: Arc<dyn SessionService>) -> Self {
+        Self { service, cancellations: Cancellations::default() }
+    }
+}
+
+/// Serves one client on standard input and output until the input ends or `shutdown` is cancelled.
+///
+/// Its end interrupts no turn. A message of more than `max_message_bytes` is refused.
+///
+/// # Errors
+/// Where the client does not begin as the protocol asks.
+pub async fn serve_stdio(
+    service: Arc<dyn SessionService>,
+    max_message_bytes: usize,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    serve_io(service, rmcp::transport::stdio_pipes(), max_message_bytes, shutdown).await
+}
+
+/// As [`serve_stdio`], on any pair of streams.
+///
+/// # Errors
+/// Where the client does not begin as the protocol asks.
+pub async fn serve_io<R, W>(
+    service: Arc<dyn SessionService>,
+    (read, write): (R, W),
+    max_message_bytes: usize,
+    shutdown: CancellationToken,
+) -> io::Result<()>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    let transport = Lines::new(read, write, max_message_bytes);
+    match Box::pin(serve_server_with_ct(McpServer::new(service), transport, shutdown)).await {
+        Ok(running) => running.waiting().await.map(drop).map_err(io::Error::other),
+        // A client may leave before it began.
+        Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),
+        Err(error) => Err(io::Error::other(error)),
+    }
+}

@@ -1,0 +1,136 @@
+//! Calls, answers and refusals, in every way and every revision.
+
+use meerkat_service::{
+    SessionError,
+    service::{PinFact, SessionCreated},
+};
+use rmcp::{
+    ServiceError,
+    model::{ProtocolVersion, ReadResourceRequestParams, ResourceContents},
+};
+use serde_json::{Value, json};
+
+use super::{Client, Way, agent, everywhere, lines};
+
+/// An id that no session has.
+const NOBODY: &str = "01900000-0000-7000-8000-000000000001";
+
+#[tokio::test]
+async fn a_session_is_made_and_run_and_what_goes_wrong_is_the_body() {
+    for (way, version) in everywhere() {
+        let agent = agent();
+        let mut client = Client::connect(&agent, way, &version).await;
+        let peer = client.running.peer_info().unwrap();
+        assert_eq!((&peer.protocol_version, peer.server_info.as_ref().unwrap().name.as_str()), (&version, "meerkat"));
+        let capabilities = serde_json::to_value(&peer.capabilities).unwrap();
+        assert_eq!(capabilities, json!({ "tools": {}, "resources": {} }), "{way:?} {version}");
+        let tools = client.running.list_all_tools().await.unwrap();
+        assert_eq!(tools, meerkat_surface_mcp::tools::all());
+
+        let created = client.answer("session_create", json!({})).await;
+        let session: SessionCreated = serde_json::from_value(created).unwrap();
+        let id = session.session_id;
+        let result = client.answer("turn_start", json!({ "session_id": id, "prompt": "@say 1e2." })).await;
+        assert_eq!((&result["status"], &result["text"]), (&json!("completed"), &json!("1e2.")), "{way:?} {version}");
+
+        // The turn's events came before its answer, each in its place, to the letter.
+        let mut progress = Vec::new();
+        while let Ok(params) = client.progress.try_recv() {
+            progress.push(params);
+        }
+        assert!(progress.windows(2).all(|pair| pair[0].progress < pair[1].progress), "{way:?} {version}");
+        let sent: Vec<String> = progress.into_iter().map(|params| params.message.unwrap()).collect();
+        let durable: Vec<&String> = sent.iter().filter(|line| line.contains(r#""seq":"#)).collect();
+        let stored = lines(&agent, &session, session.seq).await;
+        assert_eq!(durable, stored.iter().collect::<Vec<_>>(), "{way:?} {version}");
+
+        let page = client.answer("session_events", json!({ "session_id": id, "since_seq": 1 })).await;
+        assert_eq!(page, json!({ "items": stored, "next_seq": result["seq"] }), "{way:?} {version}");
+
+        let none: Value = json!(SessionError::NotFound(NOBODY.parse().unwrap()).body());
+        assert_eq!(client.refusal("turn_start", json!({ "session_id": NOBODY, "prompt": "x" })).await, none);
+        let stray = client.refusal("session_pin", json!({ "session_id": id, "fact": "x" })).await;
+        assert_eq!(stray["code"], "INVALID_REQUEST");
+        let absent = client.refusal("session_list", json!({})).await;
+        assert_eq!(absent["code"], "SESSION_PERSISTENCE_DISABLED");
+        for name in ["forget_memory", "start_turn", ""] {
+            let Err(ServiceError::McpError(error)) = client.call(name, json!({})).await else {
+                panic!("{name:?} is no tool");
+            };
+            let data = error.data.unwrap();
+            assert_eq!((error.code.0, &data["code"]), (-32602, &json!("UNKNOWN_OPERATION")), "{way:?} {version}");
+            assert_eq!(data["details"]["operation"], name);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_long_poll_waits_for_the_first_event_beside_other_calls() {
+    for (way, version) in everywhere() {
+        let agent = agent();
+        let client = Client::connect(&agent, way, &version).await;
+        let session = agent.create_session().await.unwrap();
+        let id = session.session_id;
+        let poll = client.begin("session_events", json!({ "session_id": id, "since_seq": 1, "wait_ms": 60_000 })).await;
+        // An answered call proves that the poll, which was asked before it, keeps nobody waiting.
+        assert_eq!(client.answer("session_pins", json!({ "session_id": id })).await["items"], json!([]));
+        let pin = PinFact { session_id: id, text: "x".to_owned() };
+        agent.service().pin(pin).await.unwrap();
+        let page = serde_json::to_value(poll.await_response().await.unwrap()).unwrap();
+        let expected = json!({ "items": lines(&agent, &session, 1).await, "next_seq": 2 });
+        assert_eq!(page["structuredContent"], expected, "{way:?} {version}");
+        let beyond = client.refusal("session_events", json!({ "session_id": id, "since_seq": 3 })).await;
+        assert_eq!((&beyond["code"], &beyond["details"]["last_seq"]), (&json!("CURSOR_OUT_OF_RANGE"), &json!(2)));
+    }
+}
+
+#[tokio::test]
+async fn a_session_is_a_resource_of_its_lines() {
+    for (way, version) in everywhere() {
+        let agent = agent();
+        let client = Client::connect(&agent, way, &version).await;
+        let session = agent.create_session().await.unwrap();
+        agent.turn(&session, "@say Hello.").await.unwrap();
+        assert_eq!(client.running.list_all_resources().await.unwrap(), []);
+        let templates = client.running.list_all_resource_templates().await.unwrap();
+        assert_eq!(templates[0].uri_template, "meerkat://sessions/{session_id}{?since_seq}");
+
+        let root = format!("meerkat://sessions/{}", session.session_id);
+        for (uri, since_seq) in [(root.clone(), 0), (format!("{root}?since_seq=2"), 2)] {
+            let read = client.running.read_resource(ReadResourceRequestParams::new(&uri)).await.unwrap();
+            let expected: String =
+                lines(&agent, &session, since_seq).await.into_iter().map(|line| line + "\n").collect();
+            assert_eq!(read.contents, [ResourceContents::text(expected, &uri).with_mime_type("application/jsonl")]);
+        }
+        let missing = if version >= ProtocolVersion::V_2026_07_28 { -32602 } else { -32002 };
+        let refusals = [
+            (format!("meerkat://sessions/{NOBODY}"), missing, "SESSION_NOT_FOUND"),
+            (
+                format!("{root}?since_seq=99"),
+                SessionError::CursorOutOfRange { oldest_seq: 1, last_seq: 4 }.code().rpc_code(),
+                "CURSOR_OUT_OF_RANGE",
+            ),
+            ("meerkat://sessions/../x".to_owned(), -32602, "INVALID_REQUEST"),
+            (format!("{root}?limit=1"), -32602, "INVALID_REQUEST"),
+            ("file:///etc/hosts".to_owned(), -32602, "INVALID_REQUEST"),
+        ];
+        for (uri, number, code) in refusals {
+            let Err(ServiceError::McpError(error)) =
+                client.running.read_resource(ReadResourceRequestParams::new(&uri)).await
+            else {
+                panic!("{uri} cannot be read");
+            };
+            assert_eq!((error.code.0, &error.data.unwrap()["code"]), (number, &json!(code)), "{way:?} {version} {uri}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_left_before_it_began_is_no_error() {
+    let agent = agent();
+    let client = Client::connect(&agent, Way::Streams, &ProtocolVersion::V_2025_11_25).await;
+    client.running.cancel().await.unwrap();
+    client.server.unwrap().await.unwrap().unwrap();
+    let nothing = (tokio::io::empty(), tokio::io::sink());
+    meerkat_surface_mcp::serve_io(agent.service().clone(), nothing, 1, Default::default()).await.unwrap();
+}

@@ -1,0 +1,207 @@
+//! Messages as bytes: what is too large, no JSON, or not of the protocol, and nothing but the protocol in answer.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt as _, Full, combinators::BoxBody};
+use meerkat_service::Agent;
+use meerkat_surface_mcp::{HttpOptions, McpHttpService, serve_io};
+use rmcp::model::ProtocolVersion;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::{agent, http as service, soon};
+
+type Answer = Response<BoxBody<Bytes, std::convert::Infallible>>;
+
+/// A client on a pair of streams that reads and writes lines.
+pub(crate) struct Wire(BufReader<DuplexStream>);
+
+impl Wire {
+    pub(crate) fn open(agent: &Agent, max_message_bytes: usize, pipe_bytes: usize) -> Self {
+        let (near, far) = tokio::io::duplex(pipe_bytes);
+        let server =
+            serve_io(agent.service().clone(), tokio::io::split(far), max_message_bytes, CancellationToken::new());
+        tokio::spawn(server);
+        Self(BufReader::new(near))
+    }
+
+    pub(crate) async fn write(&mut self, messages: &[Value]) {
+        let lines: String = messages.iter().map(|message| message.to_string() + "\n").collect();
+        self.0.write_all(lines.as_bytes()).await.unwrap();
+    }
+
+    /// The next line, which must be of the protocol.
+    pub(crate) async fn read(&mut self) -> Value {
+        let mut line = String::new();
+        soon(self.0.read_line(&mut line)).await.unwrap();
+        let message: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(message["jsonrpc"], "2.0");
+        message
+    }
+
+    pub(crate) async fn initialize(&mut self, version: &str) {
+        self.write(&[initialize(version), json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })]).await;
+        assert_eq!(self.read().await["result"]["protocolVersion"], version);
+    }
+}
+
+fn initialize(version: &str) -> Value {
+    let params =
+        json!({ "protocolVersion": version, "capabilities": {}, "clientInfo": { "name": "t", "version": "0" } });
+    json!({ "jsonrpc": "2.0", "id": "i", "method": "initialize", "params": params })
+}
+
+/// A client over HTTP without a socket.
+pub(crate) struct Http {
+    service: McpHttpService,
+    version: ProtocolVersion,
+    session: Option<String>,
+}
+
+impl Http {
+    pub(crate) async fn open(service: McpHttpService, version: &ProtocolVersion) -> Self {
+        let mut client = Self { service, version: version.clone(), session: None };
+        if version.has_initialize() {
+            let answer = client.send(Method::POST, &[], initialize(version.as_str()).to_string()).await;
+            client.session = answer.headers().get("mcp-session-id").map(|id| id.to_str().unwrap().to_owned());
+            assert!(body_text(answer).await.contains(version.as_str()));
+        }
+        client
+    }
+
+    async fn send(&self, method: Method, headers: &[(&str, &str)], body: String) -> Answer {
+        let mut request = Request::builder()
+            .method(method)
+            .uri("/mcp")
+            .header("host", "anybody.example")
+            .header("origin", "https://anybody.example")
+            .header("accept", "application/json, text/event-stream")
+            .header("content-type", "application/json");
+        if let Some(session) = &self.session {
+            request = request.header("mcp-session-id", session);
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.service.clone().oneshot(request.body(Full::<Bytes>::from(body)).unwrap()).await.unwrap()
+    }
+
+    pub(crate) async fn request(&self, method: &str, mut params: Value) -> Answer {
+        let name = params["name"].as_str().unwrap_or_default().to_owned();
+        let version = self.version.as_str();
+        let mut headers = vec![("mcp-protocol-version", version)];
+        if !self.version.has_initialize() {
+            headers.extend([("mcp-method", method), ("mcp-name", &name)]);
+            for (key, value) in [
+                ("protocolVersion", json!(version)),
+                ("clientInfo", json!({ "name": "t", "version": "0" })),
+                ("clientCapabilities", json!({})),
+            ] {
+                params["_meta"][format!("io.modelcontextprotocol/{key}")] = value;
+            }
+        }
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        self.send(Method::POST, &headers, body.to_string()).await
+    }
+}
+
+pub(crate) async fn body_text(answer: Answer) -> String {
+    String::from_utf8(answer.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+/// Status, number and code of a refusal.
+async fn refusal(answer: Answer) -> (u16, i64, String) {
+    let status = answer.status().as_u16();
+    let message: Value = serde_json::from_str(&body_text(answer).await).unwrap();
+    let error = &message["error"];
+    (status, error["code"].as_i64().unwrap(), error["data"]["code"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_transport_has_a_status_and_the_body() {
+    let agent = agent();
+    let options = HttpOptions { max_message_bytes: 10_000, ..HttpOptions::default() };
+    let with = McpHttpService::new(agent.service().clone(), options);
+    let mut client = Http::open(with, &ProtocolVersion::V_2025_11_25).await;
+    let post = async |client: &Http, body: String| refusal(client.send(Method::POST, &[], body).await).await;
+    let invalid = |status: u16, number: i64| (status, number, "INVALID_REQUEST".to_owned());
+    let too_large = meerkat_service::ErrorCode::PayloadTooLarge;
+    let expected = (413, i64::from(too_large.rpc_code()), too_large.as_str().to_owned());
+    assert_eq!(post(&client, "x".repeat(10_001)).await, expected);
+    assert_eq!(post(&client, "{".to_owned()).await, invalid(400, -32700));
+    assert_eq!(post(&client, "[]".to_owned()).await, invalid(400, -32600));
+    assert_eq!(post(&client, "[".repeat(4000) + &"]".repeat(4000)).await, invalid(400, -32600));
+    client.session = Some("nobody's".to_owned());
+    assert_eq!(
+        post(&client, json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }).to_string()).await,
+        invalid(404, -32600)
+    );
+
+    let without = Http::open(service(&agent, false), &ProtocolVersion::V_2025_11_25).await;
+    let answer = without.send(Method::GET, &[], String::new()).await;
+    assert_eq!(answer.headers()["allow"], "POST");
+    let code = meerkat_service::ErrorCode::MethodNotAllowed;
+    assert_eq!(refusal(answer).await, (405, i64::from(code.rpc_code()), code.as_str().to_owned()));
+}
+
+#[tokio::test]
+async fn a_client_beyond_the_last_session_is_served_without_one() {
+    let agent = agent();
+    let service = service(&agent, true);
+    let mut sessions = HashSet::new();
+    for _ in 0..1000 {
+        sessions.insert(Http::open(service.clone(), &ProtocolVersion::V_2025_06_18).await.session.unwrap());
+    }
+    assert_eq!(sessions.len(), 1000);
+    let client = Http::open(service, &ProtocolVersion::V_2025_06_18).await;
+    assert_eq!(client.session, None);
+    let answer = client.request("tools/call", json!({ "name": "session_create", "arguments": {} })).await;
+    assert!(body_text(answer).await.contains("session_id"));
+}
+
+/// Number and code of a refusal.
+fn refused(message: &Value) -> (i64, &str) {
+    (message["error"]["code"].as_i64().unwrap(), message["error"]["data"]["code"].as_str().unwrap())
+}
+
+#[tokio::test]
+async fn every_line_is_answered_and_leaves_the_connection_whole() {
+    let agent = agent();
+    let mut wire = Wire::open(&agent, 2000, 1 << 20);
+    wire.initialize("2024-11-05").await;
+    let too_large = meerkat_service::ErrorCode::PayloadTooLarge;
+    let deep = "[".repeat(900) + &"]".repeat(900);
+    let lines = [
+        ("x".repeat(2001), (i64::from(too_large.rpc_code()), too_large.as_str())),
+        ("x".repeat(70_000), (i64::from(too_large.rpc_code()), too_large.as_str())),
+        ("{".to_owned(), (-32700, "INVALID_REQUEST")),
+        ("[]".to_owned(), (-32600, "INVALID_REQUEST")),
+        (deep, (-32600, "INVALID_REQUEST")),
+    ];
+    for (line, expected) in lines {
+        wire.0.write_all(format!("\r\n{line}\r\n").as_bytes()).await.unwrap();
+        assert_eq!(refused(&wire.read().await), expected, "{line}");
+    }
+    let call = |id: i64, params: Value| json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params });
+    let capabilities = call(1, json!({ "name": "capabilities" })).to_string();
+    // A message may use its limit up, and may come in any pieces.
+    let padded = format!("{capabilities:<2000}\n");
+    for piece in padded.as_bytes().chunks(7) {
+        wire.0.write_all(piece).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(wire.read().await["result"]["structuredContent"]["build"], "A");
+    for params in [json!({ "name": "turn_start", "arguments": 7 }), json!({ "arguments": {} })] {
+        wire.write(&[call(2, params)]).await;
+        assert_eq!(refused(&wire.read().await), (-32602, "INVALID_REQUEST"));
+    }
+    wire.write(&[json!({ "jsonrpc": "2.0", "id": 3, "method": "sessions/fly" })]).await;
+    assert_eq!(refused(&wire.read().await), (-32601, "UNKNOWN_OPERATION"));
+    let deep: Value = serde_json::from_str(&("[".repeat(100) + &"]".repeat(100))).unwrap();
+    wire.write(&[call(4, json!({ "name": "session_create", "arguments": { "labels": deep } }))]).await;
+    assert_eq!(wire.read().await["result"]["structuredContent"]["code"], "INVALID_REQUEST");
+}

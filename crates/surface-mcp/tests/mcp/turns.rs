@@ -1,0 +1,202 @@
+//! Who may end a turn: an interrupt and a cancelled request may, a client that goes away may not.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use meerkat_service::{
+    Agent,
+    options::Policy,
+    service::{DecideApproval, InterruptTurn, SessionCreated, StartTurn},
+    session::event::Decision,
+};
+use rmcp::model::ProtocolVersion;
+use serde_json::{Value, json};
+
+use super::{
+    Client, HOLD, Way, agent, can_cancel, everywhere,
+    framing::{Wire, body_text},
+    http, lines, type_of, types_until,
+};
+
+/// Approves the call that holds a turn, and answers with how the turn ended.
+async fn release(agent: &Agent, session: &SessionCreated) -> String {
+    let session_id = session.session_id;
+    let asked = lines(agent, session, 0).await.into_iter().find(|line| type_of(line) == "approval_requested").unwrap();
+    let call_id = serde_json::from_str::<Value>(&asked).unwrap()["call_id"].as_str().unwrap().to_owned();
+    let decision = DecideApproval { session_id, call_id, decision: Decision::Approve, reason: None };
+    agent.service().decide_approval(decision).await.unwrap();
+    types_until(agent, session, &["turn_completed", "turn_interrupted", "turn_failed"]).await.pop().unwrap()
+}
+
+#[tokio::test]
+async fn a_turn_is_interrupted_over_the_connection_it_runs_on() {
+    for (way, version) in everywhere() {
+        let agent = agent();
+        let mut client = Client::connect(&agent, way, &version).await;
+        let session = agent.create_session().await.unwrap();
+        let id = session.session_id;
+        let turn = client.begin("turn_start", json!({ "session_id": id, "prompt": HOLD })).await;
+        client.progress_until("approval_requested").await;
+        let interrupted = client.answer("turn_interrupt", json!({ "session_id": id, "turn": 0 })).await;
+        let result = serde_json::to_value(turn.await_response().await.unwrap()).unwrap();
+        let result = &result["structuredContent"];
+        assert_eq!(
+            (&result["status"], &result["seq"]),
+            (&json!("interrupted"), &interrupted["seq"]),
+            "{way:?} {version}"
+        );
+        assert_eq!(result["error"]["code"], "TURN_INTERRUPTED");
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_request_interrupts_its_turn_and_no_other() {
+    for (way, version) in everywhere().filter(|(way, version)| can_cancel(*way, version)) {
+        let agent = agent();
+        let mut client = Client::connect(&agent, way, &version).await;
+        let (first, second) = (agent.create_session().await.unwrap(), agent.create_session().await.unwrap());
+        let mut turns = Vec::new();
+        for session in [&first, &second] {
+            let request = json!({ "session_id": session.session_id, "prompt": HOLD });
+            turns.push(client.begin("turn_start", request).await);
+            client.progress_until("approval_requested").await;
+        }
+        let queued = json!({ "session_id": second.session_id, "prompt": "@say Never.", "policy": "queue" });
+        let queued = client.begin("turn_start", queued).await;
+        client.progress_until("turn_queued").await;
+        queued.cancel(None).await.unwrap();
+        types_until(&agent, &second, &["turn_dequeued"]).await;
+
+        let other = turns.pop().unwrap();
+        turns.pop().unwrap().cancel(Some("changed my mind".to_owned())).await.unwrap();
+        let before = types_until(&agent, &first, &["turn_interrupted"]).await;
+        assert!(before.contains(&"approval_requested".to_owned()));
+        assert_eq!(release(&agent, &second).await, "turn_completed", "{way:?} {version}");
+        let result = serde_json::to_value(other.await_response().await.unwrap()).unwrap();
+        assert_eq!(result["structuredContent"]["text"], "Done.", "{way:?} {version}");
+    }
+}
+
+/// The library hands a request and the notification that cancels it to two tasks, in no order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_request_that_is_cancelled_at_once_is_interrupted_all_the_same() {
+    let agent = agent();
+    for round in 0..100 {
+        let session = agent.create_session().await.unwrap();
+        let mut wire = Wire::open(&agent, 10_000, 10_000);
+        wire.initialize("2025-11-25").await;
+        let call =
+            json!({ "name": "turn_start", "arguments": { "session_id": session.session_id, "prompt": "@stall" } });
+        wire.write(&[
+            json!({ "jsonrpc": "2.0", "id": round, "method": "tools/call", "params": call }),
+            json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": round } }),
+        ])
+        .await;
+        types_until(&agent, &session, &["turn_interrupted"]).await;
+    }
+}
+
+/// Other turns end before this one starts, and start as soon as it ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn progress_goes_from_a_turns_acceptance_to_its_end() {
+    let agent = agent();
+    let mut wire = Wire::open(&agent, 10_000, 100_000);
+    wire.initialize("2025-11-25").await;
+    for round in 0..50 {
+        let session = agent.create_session().await.unwrap();
+        let queued = |prompt: &str| StartTurn { policy: Policy::Queue, ..StartTurn::new(session.session_id, prompt) };
+        agent.service().accept_turn(queued(HOLD)).await.unwrap();
+        let arguments = json!({ "session_id": session.session_id, "prompt": "@say Mine.", "policy": "queue" });
+        let call = json!({ "name": "turn_start", "arguments": arguments, "_meta": { "progressToken": "t" } });
+        wire.write(&[json!({ "jsonrpc": "2.0", "id": round, "method": "tools/call", "params": call })]).await;
+        types_until(&agent, &session, &["turn_queued"]).await;
+        for _ in 0..3 {
+            agent.service().accept_turn(queued("@say Next.")).await.unwrap();
+        }
+        types_until(&agent, &session, &["approval_requested"]).await;
+        assert_eq!(release(&agent, &session).await, "turn_completed");
+        let mut sent = Vec::new();
+        let answer = loop {
+            let message = wire.read().await;
+            match message["params"]["message"].as_str() {
+                Some(line) => sent.extend(line.contains(r#""seq":"#).then(|| line.to_owned())),
+                None => break message,
+            }
+        };
+        let stored = lines(&agent, &session, 0).await;
+        let from = stored.iter().position(|line| type_of(line) == "turn_queued").unwrap();
+        let end = answer["result"]["structuredContent"]["seq"].as_u64().unwrap();
+        assert_eq!(sent, stored[from..usize::try_from(end).unwrap()]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_nothing_loses_its_progress_and_not_its_answer() {
+    let agent = agent();
+    let session = agent.create_session().await.unwrap();
+    let mut wire = Wire::open(&agent, 10_000, 1000);
+    wire.initialize("2025-11-25").await;
+    let arguments = json!({ "session_id": session.session_id, "prompt": "@long 20000" });
+    let call = json!({ "name": "turn_start", "arguments": arguments, "_meta": { "progressToken": "t" } });
+    wire.write(&[json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": call })]).await;
+    types_until(&agent, &session, &["turn_completed"]).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let mut sent = Vec::new();
+    let answer = loop {
+        let message = wire.read().await;
+        match message["params"]["message"].as_str() {
+            Some(line) => sent.push(type_of(line)),
+            None => break message,
+        }
+    };
+    assert_eq!((&answer["id"], &answer["result"]["structuredContent"]["status"]), (&json!(7), &json!("completed")));
+    assert!(!sent.contains(&"turn_completed".to_owned()), "{sent:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_drops_interrupts_nothing() {
+    for version in ProtocolVersion::KNOWN_VERSIONS {
+        let agent = agent();
+        let mut client = Client::connect(&agent, Way::Streams, version).await;
+        let session = agent.create_session().await.unwrap();
+        let turn = client.begin("turn_start", json!({ "session_id": session.session_id, "prompt": HOLD })).await;
+        client.progress_until("approval_requested").await;
+        drop((turn, client.running));
+        client.server.unwrap().await.unwrap().unwrap();
+        assert_eq!(release(&agent, &session).await, "turn_completed", "{version}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_closes_interrupts_nothing() {
+    for (way, version) in everywhere().filter(|(way, _)| *way != Way::Streams) {
+        let agent = agent();
+        let wire = super::framing::Http::open(http(&agent, way == Way::HttpWithSessions), &version).await;
+        let session = agent.create_session().await.unwrap();
+        let call = json!({
+            "name": "turn_start",
+            "arguments": { "session_id": session.session_id, "prompt": HOLD },
+            "_meta": { "progressToken": "t" },
+        });
+        let mut answer = wire.request("tools/call", call).await;
+        let mut read = String::new();
+        while !read.contains("approval_requested") {
+            let frame = answer.body_mut().frame().await.unwrap().unwrap();
+            read += std::str::from_utf8(&frame.into_data().unwrap()).unwrap();
+        }
+        drop(answer);
+        // More than the library waits before it cancels what its client left behind.
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let kinds: Vec<String> = lines(&agent, &session, 0).await.iter().map(|line| type_of(line)).collect();
+        assert_eq!(kinds.last().unwrap(), "approval_requested", "{way:?} {version}");
+        assert_eq!(release(&agent, &session).await, "turn_completed", "{way:?} {version}");
+        // Where a stream can only be closed, the interrupt is how a turn is taken back.
+        let held = StartTurn::new(session.session_id, HOLD);
+        let held = agent.service().accept_turn(held).await.unwrap();
+        let arguments = json!({ "session_id": session.session_id, "turn": held.turn });
+        let answer = wire.request("tools/call", json!({ "name": "turn_interrupt", "arguments": arguments })).await;
+        assert!(body_text(answer).await.contains(r#""isError":false"#), "{way:?} {version}");
+        let gone = InterruptTurn { session_id: session.session_id, turn: Some(held.turn) };
+        assert_eq!(agent.service().interrupt(gone).await.unwrap_err().code().as_str(), "SESSION_NOT_RUNNING");
+    }
+}

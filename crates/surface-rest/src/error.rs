@@ -1,0 +1,33 @@
+//! Where a failure becomes an HTTP status. No other file names one.
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, StatusCode, header},
+    response::Response,
+};
+use meerkat_errors::ErrorBody;
+use meerkat_service::SessionError;
+
+/// The status of a turn that was accepted and goes on.
+pub(crate) const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
+/// The status of an answer that has only headers.
+pub(crate) const NO_CONTENT: StatusCode = StatusCode::NO_CONTENT;
+
+/// The response to a request that was refused or failed.
+pub(crate) fn response(error: &SessionError) -> Response {
+    refusal(&error.body())
+}
+
+/// A body with its status.
+pub(crate) fn refusal(body: &ErrorBody) -> Response {
+    let mut response = Response::new(Body::from(encode(body)));
+    *response.status_mut() = StatusCode::from_u16(body.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A body's JSON.
+pub(crate) fn encode(body: &ErrorBody) -> Vec<u8> {
+    // A body is text and a map with text keys: it can always be written.
+    serde_json::to_vec(body).unwrap_or_default()
+}

@@ -1,0 +1,130 @@
+//! One handler for every operation: take the request apart, call the service once, send its answer.
+//!
+//! What stands beside the operations is here too: health, readiness, metrics, the description, and what is not there.
+
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+use axum::{
+    body::Body,
+    extract::{RawPathParams, Request, State, rejection::RawPathParamsRejection},
+    http::{HeaderMap, HeaderValue, Method, Uri, request},
+    response::Response,
+};
+use futures::FutureExt as _;
+use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_service::{Operation, SessionError, wire as service_wire};
+
+use crate::{App, error, openapi, routes::Route, stream, wire};
+
+/// What stands in a path's braces, where it can be read.
+pub(crate) type PathParams = Result<RawPathParams, RawPathParamsRejection>;
+
+/// Characters of an unknown path that its refusal repeats.
+const UNKNOWN_PATH_CHARACTERS: usize = 200;
+
+/// Performs the operation of a route.
+pub(crate) async fn answer(app: Arc<App>, route: &'static Route, path: PathParams, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let performed = AssertUnwindSafe(perform(&app, route, path, &parts, body)).catch_unwind().await;
+    let answer = performed.unwrap_or_else(|_| Err(SessionError::Internal("the request's handler panicked".to_owned())));
+    let code = answer.as_ref().map_or_else(|error| error.code().as_str(), |_| "OK");
+    app.metrics.count(route.operation, code);
+    answer.unwrap_or_else(|error| {
+        if error.code() == ErrorCode::Internal {
+            tracing::error!(operation = route.operation.name(), %error, "a request failed");
+        }
+        error::response(&error)
+    })
+}
+
+async fn perform(
+    app: &Arc<App>,
+    route: &'static Route,
+    path: PathParams,
+    parts: &request::Parts,
+    body: Body,
+) -> Result<Response, SessionError> {
+    let body = wire::read_body(body, app.options.body_bytes_max).await?;
+    let path = path.map_err(|_| SessionError::invalid("path", "it is not percent-encoded UTF-8"))?;
+    let query = wire::query(parts.uri.query())?;
+    let route = match route.switch {
+        Some((name, _)) => route.switched(wire::switch(&query, name)?),
+        None => route,
+    };
+    let request = wire::Parts { path: path.iter().collect(), query, headers: &parts.headers, body: &body };
+    let params = wire::params(route, &request)?;
+    dispatch(app, route.operation, &parts.headers, &params).await
+}
+
+async fn dispatch(
+    app: &Arc<App>,
+    operation: Operation,
+    headers: &HeaderMap,
+    params: &str,
+) -> Result<Response, SessionError> {
+    let (service, is_stream) = (app.service.as_ref(), wire::wants_stream(headers));
+    match operation {
+        Operation::Events if is_stream => stream::events(app, params).await,
+        Operation::StartTurn | Operation::Resume => {
+            let begun = match operation {
+                Operation::Resume => service_wire::begin_resume(service, params).await?,
+                _ => service_wire::begin_turn(service, params).await?,
+            };
+            match (begun.wait, is_stream) {
+                (false, _) => wire::accepted(begun.answer().await?),
+                (true, true) => stream::turn(app, begun.turn).await,
+                (true, false) => begun.answer().await.map(wire::json),
+            }
+        }
+        Operation::Blob => wire::blob(&service_wire::call(service, operation, params).await?),
+        _ => service_wire::call(service, operation, params).await.map(wire::json),
+    }
+}
+
+/// Whether the process answers, and nothing else: it is open to everyone.
+pub(crate) async fn healthz() -> Response {
+    wire::json(r#"{"state":"ok"}"#)
+}
+
+/// Whether new work is taken.
+pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
+    if app.options.draining.is_cancelled() {
+        return error::response(&SessionError::ShuttingDown);
+    }
+    wire::json(r#"{"state":"ready"}"#)
+}
+
+/// What has been counted.
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    match app.metrics.text() {
+        Ok(text) => wire::typed(HeaderValue::from_static(crate::metrics::CONTENT_TYPE), text),
+        Err(cause) => error::response(&SessionError::Internal(cause.to_string())),
+    }
+}
+
+/// The description of all routes.
+pub(crate) async fn openapi() -> Response {
+    wire::json(openapi::text())
+}
+
+/// A route that is there, for another method.
+pub(crate) async fn other_method(method: Method) -> Response {
+    if method == Method::OPTIONS {
+        // `Allow` says what there is. No other origin is allowed anything by it.
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = error::NO_CONTENT;
+        return response;
+    }
+    error::refusal(&ErrorBody::new(ErrorCode::MethodNotAllowed))
+}
+
+/// No route.
+pub(crate) async fn unknown(uri: Uri) -> Response {
+    let path = uri.path();
+    error::response(&if path.len() > 1 && path.split('/').skip(1).any(str::is_empty) {
+        SessionError::invalid("path", "a part of it is empty")
+    } else {
+        let name = path.strip_prefix("/v1/").unwrap_or(path);
+        SessionError::UnknownOperation(name.chars().take(UNKNOWN_PATH_CHARACTERS).collect())
+    })
+}

@@ -1,0 +1,79 @@
+//! What is counted for operators: events, requests, open streams. No session's content is in it.
+
+use std::fmt;
+
+use meerkat_service::{Operation, wire::events_encoded};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric as _, text},
+    metrics::{
+        TypedMetric,
+        counter::{ConstCounter, Counter},
+        family::Family,
+        gauge::Gauge,
+    },
+    registry::Registry,
+};
+
+/// The type of the text.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+type Label = (&'static str, &'static str);
+
+/// The counts of one router.
+pub(crate) struct Metrics {
+    registry: Registry,
+    requests: Family<[Label; 2], Counter>,
+    streams: Gauge,
+}
+
+/// An event stream that is open until this goes.
+pub(crate) struct OpenStream(Gauge);
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let mut registry = Registry::with_prefix("meerkat");
+        let (requests, streams) = (Family::default(), Gauge::default());
+        registry.register(
+            "rest_requests",
+            "Requests by operation and by code, OK where there is none",
+            requests.clone(),
+        );
+        registry.register("rest_streams_open", "Event streams that are open", streams.clone());
+        registry.register_collector(Box::new(EventsEncoded));
+        Self { registry, requests, streams }
+    }
+
+    pub(crate) fn count(&self, operation: Operation, code: &'static str) {
+        self.requests.get_or_create(&[("operation", operation.name()), ("code", code)]).inc();
+    }
+
+    pub(crate) fn open_stream(&self) -> OpenStream {
+        self.streams.inc();
+        OpenStream(self.streams.clone())
+    }
+
+    pub(crate) fn text(&self) -> Result<String, fmt::Error> {
+        let mut out = String::new();
+        text::encode(&mut out, &self.registry)?;
+        Ok(out)
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// The process counts its encoded events; they are read when someone asks.
+#[derive(Debug)]
+struct EventsEncoded;
+
+impl Collector for EventsEncoded {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let count = ConstCounter::new(events_encoded());
+        let help = "Durable events that were encoded, each of them once";
+        count.encode(encoder.encode_descriptor("events_encoded", help, None, ConstCounter::<u64>::TYPE)?)
+    }
+}

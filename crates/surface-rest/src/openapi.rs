@@ -1,0 +1,359 @@
+//! The description of the routes as OpenAPI 3.1, made of the table, the types and the error table.
+//!
+//! It describes; nothing is decided by it. The committed copy is `docs/openapi.json`.
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_service::{
+    Capability, Operation,
+    operation::OperationEffect,
+    options::Limits,
+    wire::{answer_schema, request_schema},
+};
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    metrics,
+    routes::{Route, table},
+};
+
+/// A text with something in it. The class is the white space of Unicode, as this program knows it.
+const NOT_BLANK: &str = r"[^\t-\r \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]";
+/// A key in a header.
+const KEY: &str = "^[ -~]*[!-~][ -~]*$";
+
+/// The document.
+pub(crate) fn text() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let mut document = Document::default().whole();
+        // Whether a value tree keeps the order of insertion depends on the build.
+        document.sort_all_objects();
+        format!("{document:#}\n")
+    });
+    &TEXT
+}
+
+#[derive(Default)]
+struct Document {
+    /// Shapes that are referred to by name.
+    schemas: Map<String, Value>,
+    /// Responses to what is refused.
+    refusals: Map<String, Value>,
+}
+
+impl Document {
+    fn whole(mut self) -> Value {
+        let body = SchemaSettings::default().into_generator().into_root_schema_for::<ErrorBody>();
+        let body = self.adopt(body.to_value());
+        self.schemas.insert("ErrorBody".to_owned(), body);
+        let mut paths = Map::new();
+        for route in table().iter().filter(|route| route.is_first()) {
+            let path = paths.entry(route.full_path()).or_insert_with(|| json!({}));
+            path[route.method.as_str().to_ascii_lowercase()] = self.operation(route);
+        }
+        let state = |state: &str| json!({ "type": "object", "properties": { "state": { "const": state } }, "required": ["state"] });
+        let plain = [
+            ("healthz", "application/json", state("ok")),
+            ("readyz", "application/json", state("ready")),
+            ("metrics", metrics::CONTENT_TYPE, json!({ "type": "string" })),
+            ("openapi.json", "application/json", json!({ "type": "object" })),
+        ];
+        for (name, content_type, schema) in plain {
+            let content = json!({ content_type: { "schema": schema } });
+            let mut responses = json!({ "200": { "description": "The answer.", "content": content } });
+            self.add_errors(&mut responses, if name == "readyz" { &[ErrorCode::ShuttingDown] } else { &[] });
+            let mut operation = json!({ "operationId": name, "responses": responses });
+            if name == "healthz" {
+                operation["security"] = json!([]);
+            }
+            paths.insert(format!("/{name}"), json!({ "get": operation }));
+        }
+        json!({
+            "openapi": "3.1.0",
+            "info": {
+                "title": "meerkat",
+                "version": env!("CARGO_PKG_VERSION"),
+                "description": "Agent sessions: their turns, and every event of them. Limits are shown at their defaults.",
+                "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
+            },
+            "paths": paths,
+            "components": {
+                "schemas": self.schemas,
+                "responses": self.refusals,
+                "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            },
+            "security": [{ "token": [] }],
+        })
+    }
+
+    fn operation(&mut self, route: &'static Route) -> Value {
+        let mut request = self.adopt(bounded(request_schema(route.operation).to_value()));
+        let mut properties = match request["properties"].take() {
+            Value::Object(properties) => properties,
+            _ => Map::new(),
+        };
+        let required: Vec<Value> = request["required"].as_array().cloned().unwrap_or_default();
+        let mut parameters: Vec<Value> = Vec::new();
+        for name in route.path_params() {
+            parameters.push(parameter("path", name, properties.remove(name), true));
+        }
+        for name in route.query {
+            let is_required = required.iter().any(|known| known == name);
+            parameters.push(parameter("query", name, properties.remove(*name), is_required));
+        }
+        let mut optional = |place: &str, name: &str, description: &str, mut schema: Value| {
+            schema["description"] = description.into();
+            parameters.push(parameter(place, name, Some(schema), false));
+        };
+        if let Some((name, _)) = route.switch {
+            optional("query", name, "Only shows what would happen.", json!({ "type": "boolean", "default": false }));
+        }
+        if route.operation == Operation::Events {
+            let seq = json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX });
+            optional(
+                "header",
+                "Last-Event-ID",
+                "The cursor of a client that comes back; `since_seq` then counts no more.",
+                seq,
+            );
+        }
+        if properties.remove("idempotency_key").is_some() {
+            let key = json!({ "type": "string", "pattern": KEY });
+            optional(
+                "header",
+                "Idempotency-Key",
+                "The same key with the same request is the same session or turn.",
+                key,
+            );
+        }
+        if properties.remove("wait").is_some() {
+            let prefer = json!({ "type": "string" });
+            optional("header", "Prefer", "With `respond-async` the answer comes when the turn is accepted.", prefer);
+        }
+        let mut operation = json!({
+            "operationId": route.operation.name(),
+            "parameters": parameters,
+            "responses": self.responses(route),
+        });
+        if !properties.is_empty() {
+            let required: Vec<Value> = required
+                .into_iter()
+                .filter(|name| name.as_str().is_some_and(|name| properties.contains_key(name)))
+                .collect();
+            let is_required = !required.is_empty();
+            let schema = json!({
+                "type": "object", "properties": properties, "required": required, "additionalProperties": false,
+            });
+            operation["requestBody"] =
+                json!({ "required": is_required, "content": { "application/json": { "schema": schema } } });
+        }
+        operation
+    }
+
+    fn responses(&mut self, route: &Route) -> Value {
+        let answer = self.adopt(answer_schema(route.operation).to_value());
+        let stream = json!({ "schema": { "type": "string" } });
+        let mut responses = json!({});
+        let mut answered = |status: &str, description: &str, schema: &Value| {
+            responses[status] =
+                json!({ "description": description, "content": { "application/json": { "schema": schema } } });
+        };
+        if route.runs_turn() {
+            answered("200", "The turn has ended.", &answer["anyOf"][0]);
+            answered("202", "The turn was accepted and goes on.", &answer["anyOf"][1]);
+            let location = json!({ "description": "The turn's events.", "schema": { "type": "string" } });
+            responses["202"]["headers"] = json!({ "Location": location });
+        } else {
+            answered("200", "The answer.", &answer);
+        }
+        match route.operation {
+            Operation::StartTurn | Operation::Resume | Operation::Events => {
+                responses["200"]["content"]["text/event-stream"] = stream;
+            }
+            Operation::Blob => {
+                let offset = json!({ "description": "Where the next piece begins.", "schema": { "type": "integer" } });
+                responses["200"]["content"] = json!({ "application/octet-stream": {} });
+                responses["200"]["headers"] = json!({ "Next-Offset": offset });
+            }
+            _ => {}
+        }
+        self.add_errors(&mut responses, &codes(route));
+        responses
+    }
+
+    /// Adds the responses of these codes and of those that every route has, by status; equal ones are one.
+    fn add_errors(&mut self, responses: &mut Value, codes: &[ErrorCode]) {
+        let mut by_status: BTreeMap<u16, Vec<ErrorCode>> = BTreeMap::new();
+        for code in EVERYWHERE.iter().chain(codes) {
+            by_status.entry(code.http_status()).or_default().push(*code);
+        }
+        for (status, codes) in by_status {
+            let names: Vec<&str> = codes.iter().map(|code| code.as_str()).collect();
+            let described: Vec<String> = codes.iter().map(|code| format!("`{code}`: {}", code.message())).collect();
+            let body = json!({
+                "allOf": [{ "$ref": "#/components/schemas/ErrorBody" }],
+                "properties": { "code": { "enum": names } },
+            });
+            let response =
+                json!({ "description": described.join(" "), "content": { "application/json": { "schema": body } } });
+            self.refusals.insert(names.join("."), response);
+            responses[status.to_string()] = json!({ "$ref": format!("#/components/responses/{}", names.join(".")) });
+        }
+    }
+
+    /// Takes a schema's definitions among the document's, and points its references there.
+    fn adopt(&mut self, mut schema: Value) -> Value {
+        rewrite(&mut schema, &|node| {
+            node.remove("$schema");
+            if let Some(Value::String(reference)) = node.get_mut("$ref") {
+                *reference = reference.replace("#/$defs/", "#/components/schemas/");
+            }
+        });
+        if let Some(Value::Object(definitions)) = schema.as_object_mut().and_then(|schema| schema.remove("$defs")) {
+            self.schemas.extend(definitions);
+        }
+        schema
+    }
+}
+
+/// The codes that every route can answer, the guard's among them.
+const EVERYWHERE: [ErrorCode; 6] = [
+    ErrorCode::InvalidRequest,
+    ErrorCode::Unauthenticated,
+    ErrorCode::ForbiddenOrigin,
+    ErrorCode::PayloadTooLarge,
+    ErrorCode::TooManyConnections,
+    ErrorCode::Internal,
+];
+
+/// The codes that an operation can answer besides.
+fn codes(route: &Route) -> Vec<ErrorCode> {
+    use ErrorCode as Code;
+    use Operation as Op;
+    let mut codes = Vec::new();
+    if route.path_params().any(|name| name == "session_id") {
+        codes.extend([Code::SessionNotFound, Code::SessionCorrupted, Code::SessionFormatNewer, Code::StoreFailed]);
+    }
+    if route.operation.effect() != OperationEffect::Reads {
+        codes.extend([Code::StoreFailed, Code::StoreFull, Code::StoreNotWritable, Code::ShuttingDown]);
+    }
+    codes.extend(route.operation.needs().map(|capability| match capability {
+        Capability::SessionStore => Code::SessionPersistenceDisabled,
+        Capability::MemoryStore => Code::MemoryStoreDisabled,
+        Capability::SessionCompaction => Code::SessionCompactionDisabled,
+    }));
+    codes.extend_from_slice(match route.operation {
+        Op::CreateSession => &[
+            Code::SessionCompactionDisabled,
+            Code::ModelNotConfigured,
+            Code::ToolNotFound,
+            Code::IdempotencyConflict,
+            Code::SessionLimit,
+        ],
+        Op::StartTurn | Op::Resume => &[
+            Code::SessionCompactionDisabled,
+            Code::ModelNotConfigured,
+            Code::SessionBusy,
+            Code::SessionLimit,
+            Code::QueueFull,
+            Code::TurnInterrupted,
+            Code::IdempotencyConflict,
+            Code::SessionArchived,
+            Code::ItemNotFound,
+        ],
+        Op::Interrupt => &[Code::SessionNotRunning],
+        Op::DecideApproval => &[Code::ItemNotFound, Code::IdempotencyConflict],
+        Op::CancelQueued | Op::ClearReminder | Op::Unpin => &[Code::ItemNotFound, Code::SessionArchived],
+        Op::Events => &[Code::CursorOutOfRange],
+        Op::Remind | Op::Pin => &[Code::QueueFull, Code::SessionArchived],
+        Op::Blob => &[Code::ItemNotFound],
+        Op::History => &[Code::HistoryPruned],
+        Op::Update => &[Code::SessionArchived],
+        Op::Archive | Op::Unarchive | Op::Delete => &[Code::SessionBusy],
+        Op::Fork => &[Code::SessionBusy, Code::ItemNotFound, Code::HistoryPruned],
+        Op::Compact | Op::PreviewCompaction => {
+            &[Code::SessionBusy, Code::SessionArchived, Code::CompactionNoProgress, Code::CompactionPinLost]
+        }
+        Op::UndoCompaction => {
+            &[Code::SessionBusy, Code::SessionArchived, Code::ItemNotFound, Code::HistoryPruned, Code::ContextOverflow]
+        }
+        Op::SearchMemory | Op::ForgetMemory | Op::ReindexMemory => &[Code::MemoryIndexUnavailable],
+        Op::Queue | Op::Reminders | Op::Pins | Op::Read | Op::List | Op::Capabilities | Op::Errors => &[],
+    });
+    codes.sort_unstable();
+    codes.dedup();
+    codes
+}
+
+/// A parameter that stands outside of a body: it is never `null`, and one of a path is never empty.
+fn parameter(place: &str, name: &str, schema: Option<Value>, is_required: bool) -> Value {
+    let mut schema = schema.unwrap_or(Value::Bool(true));
+    let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
+    if let Some(either) = schema.get_mut("anyOf").and_then(Value::as_array_mut) {
+        either.retain(|one| one["type"] != "null");
+        schema = either.pop().unwrap_or(Value::Bool(true));
+    }
+    if let Some(types) = schema.get_mut("type").and_then(Value::as_array_mut) {
+        types.retain(|one| one != "null");
+        schema["type"] = types.pop().unwrap_or(Value::Null);
+    }
+    if let Some(schema) = schema.as_object_mut().filter(|schema| schema.get("default").is_some_and(Value::is_null)) {
+        schema.remove("default");
+    }
+    if place == "path" && schema["type"] == "string" {
+        schema["minLength"] = 1.into();
+    }
+    let is_object = schema["type"] == "object";
+    let mut parameter = json!({ "in": place, "name": name, "required": is_required, "schema": schema });
+    if let Some(description) = description {
+        parameter["description"] = description;
+    }
+    if is_object {
+        parameter["style"] = "deepObject".into();
+        parameter["explode"] = true.into();
+    }
+    parameter
+}
+
+/// Adds what the types do not say: how large a number may be, and the default limits of values.
+fn bounded(mut schema: Value) -> Value {
+    let limits = Limits::default();
+    rewrite(&mut schema, &|node| {
+        let most = match node.get("format").and_then(Value::as_str) {
+            Some("uint32") => Some(u64::from(u32::MAX)),
+            Some("uint" | "uint64") => Some(u64::MAX),
+            _ => None,
+        };
+        if let Some(most) = most {
+            node.insert("maximum".to_owned(), most.into());
+        }
+    });
+    let properties = schema["properties"].as_object_mut();
+    for (name, property) in properties.into_iter().flatten() {
+        let bounds = match name.as_str() {
+            "limit" => json!({ "minimum": 1, "maximum": limits.page_items }),
+            "wait_ms" => json!({ "maximum": limits.wait_ms }),
+            "prompt" | "text" => json!({ "pattern": NOT_BLANK }),
+            "labels" => json!({ "propertyNames": { "minLength": 1 }, "maxProperties": limits.labels }),
+            _ => continue,
+        };
+        for (bound, value) in bounds.as_object().into_iter().flatten() {
+            property[bound] = value.clone();
+        }
+    }
+    schema
+}
+
+/// Changes every object of a schema.
+fn rewrite(schema: &mut Value, change: &impl Fn(&mut Map<String, Value>)) {
+    match schema {
+        Value::Object(node) => {
+            change(node);
+            node.values_mut().for_each(|value| rewrite(value, change));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|value| rewrite(value, change)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}

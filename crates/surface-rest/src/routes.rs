@@ -1,0 +1,207 @@
+//! The table: each operation's method and path, and which of its parameters stand in the query.
+//!
+//! What a request takes besides stands in its body. Nothing here knows what an operation does.
+
+use axum::http::Method;
+use meerkat_service::Operation;
+
+use Operation as Op;
+
+/// Where all operations stand.
+const BASE: &str = "/v1";
+
+/// How a parameter of a path or a query is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Text,
+    Whole,
+    Truth,
+    /// `labels[name]=value`, once for each label.
+    Labels,
+}
+
+impl Kind {
+    /// A parameter is read in the same way wherever it stands.
+    pub(crate) fn of(name: &str) -> Self {
+        match name {
+            "since_seq" | "limit" | "wait_ms" | "offset" | "turn" | "pin" | "compaction" => Self::Whole,
+            "archived" | "force" => Self::Truth,
+            "labels" => Self::Labels,
+            _ => Self::Text,
+        }
+    }
+}
+
+/// One operation's place.
+#[derive(Debug)]
+pub struct Route {
+    /// What it does.
+    pub operation: Operation,
+    /// Its method.
+    pub method: Method,
+    /// Its path behind `/v1`; parameters stand in braces.
+    pub path: &'static str,
+    /// The parameters that stand in the query.
+    pub query: &'static [&'static str],
+    /// Where two operations share method and path: the query's parameter that tells them apart, and its value here.
+    pub switch: Option<(&'static str, bool)>,
+}
+
+impl Route {
+    /// The whole path.
+    #[must_use]
+    pub fn full_path(&self) -> String {
+        format!("{BASE}{}", self.path)
+    }
+
+    /// Whether it stands for its method and path; what a switch leads to stands behind it.
+    pub(crate) const fn is_first(&self) -> bool {
+        !matches!(self.switch, Some((_, true)))
+    }
+
+    /// The route with the same method and path where the switch has this value.
+    pub(crate) fn switched(&'static self, value: bool) -> &'static Self {
+        let is_it = |other: &&Self| {
+            (&other.method, other.path) == (&self.method, self.path) && other.switch.is_some_and(|(_, at)| at == value)
+        };
+        TABLE.iter().find(is_it).unwrap_or(self)
+    }
+
+    /// Whether it runs a turn, whose answer can be waited for, streamed or left to its events.
+    pub(crate) const fn runs_turn(&self) -> bool {
+        matches!(self.operation, Operation::StartTurn | Operation::Resume)
+    }
+
+    /// Whether it takes an `Idempotency-Key`.
+    pub(crate) const fn takes_key(&self) -> bool {
+        self.runs_turn() || matches!(self.operation, Operation::CreateSession)
+    }
+
+    /// Whether it takes a body.
+    pub(crate) fn takes_body(&self) -> bool {
+        self.method != Method::GET && self.method != Method::DELETE
+    }
+
+    /// The names in the braces of its path.
+    pub(crate) fn path_params(&self) -> impl Iterator<Item = &'static str> {
+        self.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+    }
+}
+
+const fn row(operation: Operation, method: Method, path: &'static str, query: &'static [&'static str]) -> Route {
+    Route { operation, method, path, query, switch: None }
+}
+
+const fn switch(mut route: Route, name: &'static str, value: bool) -> Route {
+    route.switch = Some((name, value));
+    route
+}
+
+/// Every operation's route, in the order of the operations.
+#[must_use]
+pub const fn table() -> &'static [Route] {
+    &TABLE
+}
+
+static TABLE: [Route; 31] = [
+    row(Op::CreateSession, Method::POST, "/sessions", &[]),
+    row(Op::StartTurn, Method::POST, "/sessions/{session_id}/turns", &[]),
+    row(Op::Interrupt, Method::POST, "/sessions/{session_id}/interrupt", &[]),
+    row(Op::DecideApproval, Method::POST, "/sessions/{session_id}/approvals/{call_id}", &[]),
+    row(Op::Queue, Method::GET, "/sessions/{session_id}/queue", &[]),
+    row(Op::CancelQueued, Method::DELETE, "/sessions/{session_id}/queue/{turn}", &[]),
+    row(Op::Events, Method::GET, "/sessions/{session_id}/events", &["since_seq", "limit", "wait_ms"]),
+    row(Op::Remind, Method::PUT, "/sessions/{session_id}/reminders/{kind}", &[]),
+    row(Op::Reminders, Method::GET, "/sessions/{session_id}/reminders", &[]),
+    row(Op::ClearReminder, Method::DELETE, "/sessions/{session_id}/reminders/{kind}", &[]),
+    row(Op::Pin, Method::POST, "/sessions/{session_id}/pins", &[]),
+    row(Op::Pins, Method::GET, "/sessions/{session_id}/pins", &[]),
+    row(Op::Unpin, Method::DELETE, "/sessions/{session_id}/pins/{pin}", &[]),
+    row(Op::Resume, Method::POST, "/sessions/{session_id}/resume", &[]),
+    row(Op::Read, Method::GET, "/sessions/{session_id}", &[]),
+    row(Op::History, Method::GET, "/sessions/{session_id}/messages", &["cursor", "limit"]),
+    row(Op::Blob, Method::GET, "/sessions/{session_id}/blobs/{blob}", &["offset", "limit"]),
+    row(
+        Op::List,
+        Method::GET,
+        "/sessions",
+        &["created_after", "updated_after", "labels", "archived", "cursor", "limit"],
+    ),
+    row(Op::Update, Method::PATCH, "/sessions/{session_id}", &[]),
+    row(Op::Archive, Method::POST, "/sessions/{session_id}/archive", &[]),
+    row(Op::Unarchive, Method::POST, "/sessions/{session_id}/unarchive", &[]),
+    row(Op::Delete, Method::DELETE, "/sessions/{session_id}", &["force"]),
+    row(Op::Fork, Method::POST, "/sessions/{session_id}/fork", &[]),
+    switch(row(Op::Compact, Method::POST, "/sessions/{session_id}/compactions", &[]), "preview", false),
+    switch(row(Op::PreviewCompaction, Method::POST, "/sessions/{session_id}/compactions", &[]), "preview", true),
+    row(Op::UndoCompaction, Method::DELETE, "/sessions/{session_id}/compactions/{compaction}", &[]),
+    row(
+        Op::SearchMemory,
+        Method::GET,
+        "/memory/search",
+        &["query", "scope", "session_id", "role", "labels", "since", "until", "limit"],
+    ),
+    row(Op::ForgetMemory, Method::POST, "/memory/forget", &[]),
+    row(Op::ReindexMemory, Method::POST, "/memory/reindex", &[]),
+    row(Op::Capabilities, Method::GET, "/capabilities", &[]),
+    row(Op::Errors, Method::GET, "/errors", &[]),
+];
+
+#[cfg(test)]
+mod tests {
+    use meerkat_service::wire::request_schema;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// The properties of an operation's request, references resolved and `null` left out.
+    fn properties(operation: Operation) -> Vec<(String, Value)> {
+        let schema = request_schema(operation).to_value();
+        let resolve = |property: &Value| {
+            let either = property["anyOf"].as_array().and_then(|either| either.first()).unwrap_or(property);
+            let name = either["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/$defs/"));
+            name.map_or(either, |name| &schema["$defs"][name]).clone()
+        };
+        let properties = schema["properties"].as_object().into_iter().flatten();
+        properties.map(|(name, property)| (name.clone(), resolve(property))).collect()
+    }
+
+    #[test]
+    fn every_operation_has_its_route() {
+        let routed: Vec<Operation> = table().iter().map(|route| route.operation).collect();
+        assert_eq!(routed, Operation::ALL);
+    }
+
+    #[test]
+    fn every_parameter_has_its_place_and_is_read_as_its_schema_says() {
+        for route in table() {
+            let properties = properties(route.operation);
+            let placed: Vec<&str> = route.path_params().chain(route.query.iter().copied()).collect();
+            for name in &placed {
+                let (_, schema) = properties.iter().find(|(known, _)| known == name).expect(name);
+                let one_of = schema.get("oneOf").map_or(schema, |each| &each[0]);
+                let first = one_of["type"].get(0).unwrap_or(&one_of["type"]);
+                let kind = match first.as_str().expect(name) {
+                    "integer" => Kind::Whole,
+                    "boolean" => Kind::Truth,
+                    "object" => Kind::Labels,
+                    "string" => Kind::Text,
+                    other => panic!("{name}: {other}"),
+                };
+                assert_eq!(Kind::of(name), kind, "{:?}: {name}", route.operation);
+            }
+            let rest: Vec<&String> =
+                properties.iter().map(|(name, _)| name).filter(|name| !placed.contains(&name.as_str())).collect();
+            assert!(route.takes_body() || rest.is_empty(), "{:?}: {rest:?} stand nowhere", route.operation);
+            assert_eq!(route.takes_key(), rest.iter().any(|name| *name == "idempotency_key"), "{:?}", route.operation);
+            assert_eq!(route.runs_turn(), rest.iter().any(|name| *name == "wait"), "{:?}", route.operation);
+        }
+    }
+
+    #[test]
+    fn a_switch_leads_to_its_operation() {
+        let compact = table().iter().find(|route| route.operation == Operation::Compact).unwrap();
+        assert_eq!(compact.switched(true).operation, Operation::PreviewCompaction);
+        assert_eq!(compact.switched(false).operation, Operation::Compact);
+    }
+}

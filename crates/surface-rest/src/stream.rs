@@ -1,0 +1,248 @@
+//! Event streams: a session's lines as server-sent events, each in a frame around the very bytes that all surfaces send.
+//!
+//! A subscriber is a cursor, never a queue: a body reads its next line when the connection asks for one. A frame is made
+//! of a head, the shared line and an end, so no line is ever copied here.
+
+use std::{
+    convert::Infallible,
+    fmt::Write as _,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use axum::{body::Body, http::HeaderValue, response::Response};
+use bytes::{Bytes, BytesMut};
+use futures::{
+    FutureExt as _, Stream,
+    stream::{self, BoxStream, StreamExt as _},
+};
+use http_body::Frame;
+use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_service::{
+    Seq, SessionError, SessionId,
+    runtime::follow::{FollowedLine, Follower},
+    service::{BegunTurn, ReadEvents, TurnResult},
+    wire,
+};
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::{App, error, metrics::OpenStream, wire::typed};
+
+/// Bytes of a line that are handed out at a time, so that a slow subscriber of a long line is seen to take it.
+const PIECE_BYTES_MAX: usize = 16 * 1024;
+/// The longest head of a durable line's frame, and the room for some of them, which is used again when they are sent.
+const HEAD_BYTES_MAX: usize = 31;
+const HEADS_BYTES: usize = 8 * HEAD_BYTES_MAX;
+
+const DATA: Bytes = Bytes::from_static(b"data: ");
+const END: Bytes = Bytes::from_static(b"\n\n");
+const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
+const RESULT: Bytes = Bytes::from_static(b"event: result\ndata: ");
+const FAILURE: Bytes = Bytes::from_static(b"event: failure\ndata: ");
+
+/// Follows a session.
+pub(crate) async fn events(app: &Arc<App>, params: &str) -> Result<Response, SessionError> {
+    let ReadEvents { session_id, since_seq, .. } = wire::decode_params(params)?;
+    let follower = app.service.follow(&session_id, since_seq).await?;
+    let items = followed(session_id, follower, app.options.closing.clone());
+    Ok(response(app, items.fuse().boxed()))
+}
+
+/// Follows a turn from its acceptance to its end, and sends its result last.
+pub(crate) async fn turn(app: &Arc<App>, turn: BegunTurn) -> Result<Response, SessionError> {
+    let BegunTurn { accepted, result } = turn;
+    let follower = app.service.follow(&accepted.session_id, accepted.seq.saturating_sub(1)).await?;
+    let running = RunningTurn { follower: Some(follower), result, end: None };
+    let items = stream::unfold(Some(running), |running| async { running?.next().await });
+    Ok(response(app, items.fuse().boxed()))
+}
+
+fn response(app: &Arc<App>, items: BoxStream<'static, Item>) -> Response {
+    let body = EventBody::new(items, app.options.keep_alive, app.options.stall_limit, app.metrics.open_stream());
+    typed(HeaderValue::from_static("text/event-stream"), Body::new(body))
+}
+
+/// What a stream sends.
+enum Item {
+    /// A line, as it is.
+    Line(FollowedLine),
+    /// How a stream ends.
+    Last(Bytes, Bytes),
+}
+
+impl Item {
+    fn failure(body: &ErrorBody) -> Self {
+        Self::Last(FAILURE, error::encode(body).into())
+    }
+}
+
+fn followed(session_id: SessionId, follower: Follower, closing: CancellationToken) -> impl Stream<Item = Item> + Send {
+    stream::unfold(Some((follower, closing)), move |state| async move {
+        let (mut follower, closing) = state?;
+        let line = tokio::select! {
+            biased;
+            line = follower.next() => line,
+            () = closing.cancelled() => Err(SessionError::ShuttingDown),
+        };
+        match line.and_then(|line| line.ok_or(SessionError::NotFound(session_id))) {
+            Ok(line) => Some((Item::Line(line), Some((follower, closing)))),
+            Err(error) => Some((Item::failure(&error.body()), None)),
+        }
+    })
+}
+
+/// A turn whose events are sent before its result.
+struct RunningTurn {
+    /// Gone where the session is; the turn still has its result.
+    follower: Option<Follower>,
+    result: futures::future::BoxFuture<'static, Result<TurnResult, SessionError>>,
+    end: Option<Result<TurnResult, SessionError>>,
+}
+
+impl RunningTurn {
+    async fn next(mut self) -> Option<(Item, Option<Self>)> {
+        loop {
+            let at = self.follower.as_ref().map_or(Seq::MAX, Follower::cursor);
+            match &self.end {
+                Some(Ok(result)) if at >= result.seq => return Some((last(result), None)),
+                // No event says where such an end stands: what is there by now comes first.
+                Some(Err(error)) => {
+                    return match next_line(&mut self.follower).now_or_never().flatten() {
+                        Some(line) => Some((Item::Line(line), Some(self))),
+                        None => Some((Item::failure(&error.body()), None)),
+                    };
+                }
+                Some(Ok(_)) | None => {}
+            }
+            tokio::select! {
+                biased;
+                end = &mut self.result, if self.end.is_none() => self.end = Some(end),
+                line = next_line(&mut self.follower) => match line {
+                    None => self.follower = None,
+                    Some(line) => {
+                        if self.end.is_none() {
+                            self.end = (&mut self.result).now_or_never();
+                        }
+                        return match &self.end {
+                            // It ended while this line was read, which is another turn's.
+                            Some(Ok(result)) if line.seq > Some(result.seq) => Some((last(result), None)),
+                            _ => Some((Item::Line(line), Some(self))),
+                        };
+                    }
+                },
+            }
+        }
+    }
+}
+
+fn last(result: &TurnResult) -> Item {
+    match wire::encode(result) {
+        Ok(bytes) => Item::Last(RESULT, bytes.into()),
+        Err(error) => Item::failure(&error.body()),
+    }
+}
+
+/// The next line; `None` where there is none any more. It can be dropped and called again.
+async fn next_line(follower: &mut Option<Follower>) -> Option<FollowedLine> {
+    match follower {
+        Some(follower) => follower.next().await.ok().flatten(),
+        None => std::future::pending().await,
+    }
+}
+
+/// The body of an event stream. It is asked for a piece whenever the connection has room for one.
+struct EventBody {
+    items: BoxStream<'static, Item>,
+    /// What is left of the frame that is being sent.
+    head: Bytes,
+    line: Bytes,
+    is_end_due: bool,
+    heads: BytesMut,
+    silence: Pin<Box<Sleep>>,
+    keep_alive: Duration,
+    stall_limit: Duration,
+    /// When the newest piece was handed out; gone once the connection has asked for more than there is.
+    handed_out: Option<Instant>,
+    _open: OpenStream,
+}
+
+impl EventBody {
+    fn new(items: BoxStream<'static, Item>, keep_alive: Duration, stall_limit: Duration, open: OpenStream) -> Self {
+        Self {
+            items,
+            head: Bytes::new(),
+            line: Bytes::new(),
+            is_end_due: false,
+            heads: BytesMut::new(),
+            silence: Box::pin(tokio::time::sleep(keep_alive)),
+            keep_alive,
+            stall_limit,
+            handed_out: None,
+            _open: open,
+        }
+    }
+
+    fn begin(&mut self, item: Item) {
+        (self.head, self.line) = match item {
+            // An ordinary `EventSource` gets every line as a `message`; only a durable one moves its cursor.
+            Item::Line(FollowedLine { seq: Some(seq), line }) => (self.durable_head(seq), line),
+            Item::Line(FollowedLine { seq: None, line }) => (DATA, line),
+            Item::Last(head, line) => (head, line),
+        };
+        self.is_end_due = true;
+    }
+
+    fn durable_head(&mut self, seq: Seq) -> Bytes {
+        if self.heads.capacity() < HEAD_BYTES_MAX {
+            self.heads.reserve(HEADS_BYTES);
+        }
+        // Text always fits a buffer that grows.
+        let _ = write!(self.heads, "id: {seq}\ndata: ");
+        self.heads.split().freeze()
+    }
+
+    fn next_piece(&mut self) -> Option<Bytes> {
+        if !self.head.is_empty() {
+            Some(std::mem::take(&mut self.head))
+        } else if !self.line.is_empty() {
+            Some(self.line.split_to(self.line.len().min(PIECE_BYTES_MAX)))
+        } else {
+            std::mem::take(&mut self.is_end_due).then_some(END)
+        }
+    }
+}
+
+impl http_body::Body for EventBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        if this.handed_out.is_some_and(|at| at.elapsed() >= this.stall_limit) {
+            // The frame that was begun is whole before the stream ends; its cursor resumes behind it.
+            let lagged = Item::failure(&ErrorBody::new(ErrorCode::SubscriberLagged));
+            this.items = stream::once(std::future::ready(lagged)).boxed();
+        }
+        let piece = loop {
+            if let Some(piece) = this.next_piece() {
+                break piece;
+            }
+            match this.items.poll_next_unpin(context) {
+                Poll::Ready(Some(item)) => this.begin(item),
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Pending => {
+                    if let Some(at) = this.handed_out.take() {
+                        this.silence.as_mut().reset(at + this.keep_alive);
+                    }
+                    ready!(this.silence.as_mut().poll(context));
+                    break KEEP_ALIVE;
+                }
+            }
+        };
+        this.handed_out = Some(Instant::now());
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+}

@@ -1,0 +1,316 @@
+//! From a request's path, query, headers and body to the JSON of an operation's parameters, and from answers to responses.
+//!
+//! A body is spliced in as it came and never goes through a value tree. Whether values are allowed is not decided here.
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, HeaderValue, header},
+    response::Response,
+};
+use http_body_util::BodyExt as _;
+use meerkat_service::{
+    SessionError,
+    service::{BlobPage, TurnAccepted},
+};
+use serde::{Deserialize, de::DeserializeOwned};
+
+use crate::{
+    error,
+    routes::{Kind, Route},
+};
+
+/// What all answers are.
+pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const LAST_EVENT_ID: &str = "last-event-id";
+
+/// Reads a body up to its limit.
+pub(crate) async fn read_body(mut body: Body, limit: u64) -> Result<Vec<u8>, SessionError> {
+    let too_large = |bytes| SessionError::PayloadTooLarge { what: "body", bytes, limit };
+    let announced = http_body::Body::size_hint(&body).lower();
+    if announced > limit {
+        return Err(too_large(announced));
+    }
+    let mut read = Vec::with_capacity(usize::try_from(announced).unwrap_or(0));
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| SessionError::invalid("body", "it ended before it was whole"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        let bytes = (read.len() + data.len()) as u64;
+        if bytes > limit {
+            return Err(too_large(bytes));
+        }
+        read.extend_from_slice(&data);
+    }
+    Ok(read)
+}
+
+/// A request, taken apart.
+pub(crate) struct Parts<'a> {
+    pub(crate) path: Vec<(&'a str, &'a str)>,
+    pub(crate) query: Vec<(String, String)>,
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) body: &'a [u8],
+}
+
+/// The names and values of a query, which is encoded as a form.
+pub(crate) fn query(text: Option<&str>) -> Result<Vec<(String, String)>, SessionError> {
+    let decode = |part: &str| {
+        form_decoded(part).ok_or_else(|| SessionError::invalid("query", "it is not percent-encoded UTF-8"))
+    };
+    let pairs = text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+    let split = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    split.map(|(name, value)| Ok((decode(name)?, decode(value)?))).collect()
+}
+
+fn form_decoded(text: &str) -> Option<String> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(bytes.next()?).to_digit(16);
+                u8::try_from(digit()? * 16 + digit()?).ok()?
+            }
+            b'+' => b' ',
+            other => other,
+        });
+    }
+    String::from_utf8(decoded).ok()
+}
+
+/// The JSON of an operation's parameters.
+pub(crate) fn params(route: &Route, parts: &Parts<'_>) -> Result<String, SessionError> {
+    let mut params = String::with_capacity(96 + parts.body.len());
+    params.push('{');
+    for (name, value) in &parts.path {
+        member(&mut params, name, value)?;
+    }
+    let cursor = if route.query.contains(&"since_seq") { last_event_id(parts.headers)? } else { None };
+    let mut labels = String::new();
+    for (name, value) in &parts.query {
+        let label = name.strip_prefix("labels[").and_then(|rest| rest.strip_suffix(']'));
+        if let Some(label) = label.filter(|_| route.query.contains(&"labels")) {
+            labels.push(if labels.is_empty() { '{' } else { ',' });
+            labels.extend([&json_text(label)?, ":", &json_text(value)?]);
+        } else if route.query.contains(&name.as_str()) {
+            match cursor {
+                // A client that comes back sends its first cursor in the URL and its last one in the header.
+                Some(_) if name == "since_seq" => drop(whole(name, value)?),
+                _ => member(&mut params, name, value)?,
+            }
+        } else if route.switch.is_none_or(|(switch, _)| switch != name) {
+            return Err(SessionError::invalid(name, "the query has no such parameter here"));
+        }
+    }
+    if !labels.is_empty() {
+        labels.push('}');
+        raw_member(&mut params, "labels", &labels);
+    }
+    if let Some(cursor) = cursor {
+        member(&mut params, "since_seq", cursor)?;
+    }
+    if route.runs_turn() {
+        raw_member(&mut params, "wait", if wants_async(parts.headers) { "false" } else { "true" });
+    }
+    splice_body(params, route, parts)
+}
+
+fn splice_body(mut params: String, route: &Route, parts: &Parts<'_>) -> Result<String, SessionError> {
+    let refusal = |message: &str| SessionError::invalid("body", message);
+    let body = std::str::from_utf8(parts.body).map_err(|_| refusal("it is not UTF-8"))?;
+    let body = body.trim_matches([' ', '\t', '\r', '\n']);
+    let is_json = body.is_empty() || has_json_type(parts.headers);
+    if !route.takes_body() && !body.is_empty() {
+        return Err(refusal("this route takes none; its parameters stand in path and query"));
+    }
+    if !is_json {
+        return Err(SessionError::invalid("content-type", "a body is sent as application/json"));
+    }
+    if route.takes_key()
+        && let Some(key) = one_header(parts.headers, IDEMPOTENCY_KEY)?
+    {
+        match key_in(body) {
+            None => member(&mut params, "idempotency_key", key)?,
+            Some(same) if same == key => {}
+            Some(_) => return Err(SessionError::invalid("idempotency_key", "header and body name different ones")),
+        }
+    }
+    if body.is_empty() {
+        params.push('}');
+        return Ok(params);
+    }
+    let members = body.strip_prefix('{').ok_or_else(|| refusal("it is not a JSON object"))?;
+    if params.len() > 1 && !members.trim_start().starts_with('}') {
+        params.push(',');
+    }
+    params.push_str(members);
+    Ok(params)
+}
+
+/// The key in a body. What cannot be read has none here; decoding it says why.
+fn key_in(body: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Keyed {
+        idempotency_key: Option<String>,
+    }
+
+    serde_json::from_str::<Keyed>(body).ok()?.idempotency_key
+}
+
+fn member(params: &mut String, name: &str, value: &str) -> Result<(), SessionError> {
+    match Kind::of(name) {
+        Kind::Text => raw_member(params, name, &json_text(value)?),
+        Kind::Whole => raw_member(params, name, whole(name, value)?),
+        Kind::Truth => raw_member(params, name, if truth(name, value)? { "true" } else { "false" }),
+        Kind::Labels => return Err(SessionError::invalid(name, "labels are given as labels[name]=value")),
+    }
+    Ok(())
+}
+
+fn raw_member(params: &mut String, name: &str, json: &str) {
+    if params.len() > 1 {
+        params.push(',');
+    }
+    params.extend(["\"", name, "\":", json]);
+}
+
+fn json_text(text: &str) -> Result<String, SessionError> {
+    serde_json::to_string(text).map_err(|error| SessionError::Internal(error.to_string()))
+}
+
+/// The digits of a whole number, in the one way in which JSON writes it.
+fn whole<'a>(name: &str, text: &'a str) -> Result<&'a str, SessionError> {
+    let is_whole = text.parse::<u64>().is_ok_and(|number| number.to_string() == text);
+    if is_whole { Ok(text) } else { Err(SessionError::invalid(name, "it is a whole number, written in digits")) }
+}
+
+fn truth(name: &str, value: &str) -> Result<bool, SessionError> {
+    value.parse().map_err(|_| SessionError::invalid(name, "it is true or false"))
+}
+
+/// The value of a switch in the query; off where it is not there.
+pub(crate) fn switch(query: &[(String, String)], name: &str) -> Result<bool, SessionError> {
+    let mut values = query.iter().filter(|(known, _)| known == name).map(|(_, value)| truth(name, value));
+    values.next().unwrap_or(Ok(false))
+}
+
+/// A header that may be there once.
+fn one_header<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str>, SessionError> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let text = value.to_str().map_err(|_| SessionError::invalid(name, "it is not ASCII"))?;
+    if values.next().is_some() { Err(SessionError::invalid(name, "it is there twice")) } else { Ok(Some(text)) }
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, SessionError> {
+    let id = one_header(headers, LAST_EVENT_ID)?.filter(|id| !id.is_empty());
+    id.map(|id| whole(LAST_EVENT_ID, id)).transpose()
+}
+
+/// The parts of a header that lists things, each without its parameters.
+fn listed<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let texts = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    let parts = texts.flat_map(|text| text.split(','));
+    parts.map(|part| part.split_once(';').unwrap_or((part, ""))).map(|(part, params)| (part.trim(), params.trim()))
+}
+
+/// Whether the caller asked for an event stream by name.
+pub(crate) fn wants_stream(headers: &HeaderMap) -> bool {
+    listed(headers, header::ACCEPT.as_str())
+        .any(|(part, params)| part.eq_ignore_ascii_case("text/event-stream") && params != "q=0")
+}
+
+/// Whether the caller asked not to wait.
+pub(crate) fn wants_async(headers: &HeaderMap) -> bool {
+    listed(headers, "prefer").any(|(part, _)| part.eq_ignore_ascii_case("respond-async"))
+}
+
+fn has_json_type(headers: &HeaderMap) -> bool {
+    listed(headers, header::CONTENT_TYPE.as_str()).any(|(part, _)| part.eq_ignore_ascii_case("application/json"))
+}
+
+/// An answer.
+pub(crate) fn json(bytes: impl Into<Body>) -> Response {
+    typed(JSON, bytes)
+}
+
+/// A response of a type.
+pub(crate) fn typed(content_type: HeaderValue, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    response
+}
+
+/// The answer to a turn that is not waited for, and where to look for what becomes of it.
+pub(crate) fn accepted(bytes: Vec<u8>) -> Result<Response, SessionError> {
+    let TurnAccepted { session_id, seq, .. } = read(&bytes)?;
+    let location = format!("/v1/sessions/{session_id}/events?since_seq={}", seq.saturating_sub(1));
+    let mut response = json(bytes);
+    *response.status_mut() = error::ACCEPTED;
+    let headers = response.headers_mut();
+    headers.insert(header::LOCATION, header_value(&location)?);
+    headers.insert("preference-applied", HeaderValue::from_static("respond-async"));
+    Ok(response)
+}
+
+/// A piece of a blob, as it is; `next-offset` says where the next piece begins.
+pub(crate) fn blob(bytes: &[u8]) -> Result<Response, SessionError> {
+    let page: BlobPage = read(bytes)?;
+    let unreadable = || SessionError::Internal("a blob's page is not base64".to_owned());
+    let piece = base64_decoded(&page.data).ok_or_else(unreadable)?;
+    let mut response = typed(HeaderValue::from_static("application/octet-stream"), piece);
+    if let Some(offset) = page.next_offset {
+        response.headers_mut().insert("next-offset", HeaderValue::from(offset));
+    }
+    Ok(response)
+}
+
+fn base64_decoded(text: &str) -> Option<Vec<u8>> {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut decoded = Vec::with_capacity(text.len() / 4 * 3);
+    for digits in text.trim_end_matches('=').as_bytes().chunks(4) {
+        let mut bits = 0;
+        for digit in digits {
+            bits = bits << 6 | DIGITS.iter().position(|known| known == digit)?;
+        }
+        let bytes = u32::try_from(bits << (6 * (4 - digits.len()))).ok()?.to_be_bytes();
+        decoded.extend_from_slice(&bytes[1..digits.len()]);
+    }
+    Some(decoded)
+}
+
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, SessionError> {
+    serde_json::from_slice(bytes).map_err(|error| SessionError::Internal(format!("an answer is unreadable: {error}")))
+}
+
+fn header_value(text: &str) -> Result<HeaderValue, SessionError> {
+    HeaderValue::from_str(text).map_err(|error| SessionError::Internal(error.to_string()))
+}
+
+/// What every response says: it is not to be kept, and is nothing but what it says it is.
+pub(crate) async fn seal(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_blob_is_sent_as_it_is() {
+        // The examples of RFC 4648.
+        let pieces = ["", "f", "fo", "foo", "foob", "fooba", "foobar"];
+        let encoded = ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"];
+        for (piece, data) in pieces.into_iter().zip(encoded) {
+            let response = blob(format!(r#"{{"data":"{data}","next_offset":7}}"#).as_bytes()).unwrap();
+            assert_eq!(response.headers()["next-offset"], "7");
+            assert_eq!(response.headers()["content-type"], "application/octet-stream");
+            assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), piece);
+        }
+        assert_eq!(base64_decoded("/+8="), Some(vec![0xff, 0xef]));
+        assert_eq!(base64_decoded("_-8="), None);
+    }
+}

@@ -1,0 +1,238 @@
+//! Every route over a real connection: what it answers, how it refuses, and what every response says of itself.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
+
+mod common;
+
+use common::Server;
+use meerkat_service::{AgentBuildConfig, Capability, ErrorCode, capability::Presence};
+use meerkat_surface_rest::{RestOptions, table};
+use serde_json::json;
+
+/// A path of a session, with something for every other parameter.
+fn filled(path: &str, session: &str) -> String {
+    let values = [("session_id", session), ("call_id", "call"), ("turn", "77"), ("kind", "environment"), ("pin", "77")];
+    let more = [("blob", "abc"), ("compaction", "77")];
+    values.iter().chain(&more).fold(path.to_owned(), |path, (name, value)| path.replace(&format!("{{{name}}}"), value))
+}
+
+#[tokio::test]
+async fn every_route_answers_in_json_and_says_what_it_is() {
+    let server = Server::start().await;
+    let session = server.session().await;
+    let bodies = |path: &str| match path {
+        _ if path.ends_with("/turns") => r#"{"prompt":"@say Hi."}"#,
+        _ if path.contains("/approvals/") => r#"{"decision":"deny"}"#,
+        _ if path.contains("/reminders/") => r#"{"text":"Mind the gap."}"#,
+        _ if path.ends_with("/pins") => r#"{"text":"It is blue."}"#,
+        _ => "{}",
+    };
+    for route in table() {
+        let path = filled(&route.full_path(), &session);
+        let body = if ["POST", "PUT", "PATCH"].contains(&route.method.as_str()) { bodies(&path) } else { "" };
+        let query = match route.switch {
+            Some((name, value)) => format!("?{name}={value}"),
+            None if path.ends_with("/search") => "?query=x&labels%5Ba:b%5D=c+d".to_owned(),
+            None => String::new(),
+        };
+        let answer = server.send(&format!("{} {path}{query}", route.method.as_str()), body).await;
+        let what = format!("{:?}: {}", route.operation, String::from_utf8_lossy(&answer.body));
+        assert_eq!(answer.header("content-type"), "application/json", "{what}");
+        assert_eq!(answer.header("cache-control"), "no-store", "{what}");
+        assert_eq!(answer.header("x-content-type-options"), "nosniff", "{what}");
+        let absent =
+            route.operation.needs().filter(|need| server.service.capabilities().presence(*need) != Presence::Present);
+        let code = match absent {
+            Some(Capability::SessionStore) => Some(ErrorCode::SessionPersistenceDisabled),
+            Some(Capability::MemoryStore) => Some(ErrorCode::MemoryStoreDisabled),
+            Some(Capability::SessionCompaction) => Some(ErrorCode::SessionCompactionDisabled),
+            None if path.ends_with("/interrupt") => Some(ErrorCode::SessionNotRunning),
+            None if path.ends_with("/77") || path.ends_with("/call") => Some(ErrorCode::ItemNotFound),
+            None => None,
+        };
+        match code {
+            Some(code) => assert_eq!(answer.refusal(), (code.http_status(), code.to_string(), String::new()), "{what}"),
+            None => assert_eq!(answer.status, 200, "{what}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_no_handler_sees_has_the_same_body() {
+    let server = Server::start().await;
+    let unknown = server.send("GET /v1/nosuch", "").await;
+    assert_eq!(unknown.json()["details"], json!({ "operation": "nosuch" }));
+    assert_eq!(unknown.refusal(), (404, "UNKNOWN_OPERATION".to_owned(), String::new()));
+    assert_eq!(server.send("GET /v1/sessions//queue", "").await.refusal(), refused("params"));
+    assert_eq!(server.send("GET /v1/sessions/", "").await.refusal(), refused("path"));
+    let wrong = server.send("PUT /v1/sessions", "{}").await;
+    assert_eq!((wrong.refusal().1.as_str(), wrong.header("allow")), ("METHOD_NOT_ALLOWED", "POST,GET,HEAD"));
+    assert_eq!((wrong.status, wrong.header("content-type")), (405, "application/json"));
+    for path in ["/healthz", "/readyz", "/openapi.json", "/metrics"] {
+        assert_eq!(server.send(&format!("GET {path}"), "").await.status, 200, "{path}");
+        assert_eq!(server.send(&format!("POST {path}"), "").await.status, 405, "{path}");
+    }
+    let options = server
+        .send("OPTIONS /v1/capabilities\norigin: http://evil.example\naccess-control-request-method: GET", "")
+        .await;
+    assert_eq!((options.status, options.header("allow"), options.body.len()), (204, "GET,HEAD", 0));
+    assert_eq!(options.header("access-control-allow-origin"), "");
+    let head = server.send("HEAD /v1/capabilities", "").await;
+    let get = server.send("GET /v1/capabilities", "").await;
+    assert_eq!((head.status, head.header("content-length")), (200, get.header("content-length")));
+    assert_eq!(head.body, b"");
+}
+
+fn refused(field: &str) -> (u16, String, String) {
+    (400, "INVALID_REQUEST".to_owned(), field.to_owned())
+}
+
+#[tokio::test]
+async fn what_cannot_be_decoded_is_refused_before_the_session_is_looked_for() {
+    let server = Server::start().await;
+    let id = "01900000-0000-7000-8000-000000000001";
+    let turns = format!("POST /v1/sessions/{id}/turns");
+    let events = format!("GET /v1/sessions/{id}/events");
+    let check = async |request: String, body: &[u8], field: &str| {
+        assert_eq!(
+            server.send(&request, body).await.refusal(),
+            refused(field),
+            "{request} {}",
+            String::from_utf8_lossy(body)
+        );
+    };
+    check(turns.clone(), b"{\"prompt\":", "json").await;
+    check(turns.clone(), b"{} {}", "json").await;
+    check(turns.clone(), b"[]", "body").await;
+    check(turns.clone(), b"{\"prompt\":\"\xff\"}", "body").await;
+    check(turns.clone(), br#"{"prompt":1}"#, "params").await;
+    check(turns.clone(), br#"{"prompt":"x","promt":"x"}"#, "params").await;
+    check(turns.clone(), br#"{"prompt":"x","wait":false}"#, "params").await;
+    check(turns.clone(), format!(r#"{{"prompt":"x","session_id":"{id}"}}"#).as_bytes(), "params").await;
+    check(turns.clone(), format!("{{\"prompt\":{}", "[".repeat(100_000)).as_bytes(), "json").await;
+    check(format!("{turns}\ncontent-type: text/plain"), b"{}", "content-type").await;
+    check(format!("{turns}?prompt=x"), b"{}", "prompt").await;
+    check(format!("{turns}\nidempotency-key: a"), br#"{"prompt":"x","idempotency_key":"b"}"#, "idempotency_key").await;
+    check(format!("{turns}\nidempotency-key: a\nidempotency-key: a"), b"{}", "idempotency-key").await;
+    check(events.clone(), b"{}", "body").await;
+    for query in ["since_seq=-1", "since_seq=01", "since_seq=", "since_seq=1e2", "limit=x"] {
+        let field = query.split('=').next().unwrap();
+        check(format!("{events}?{query}"), b"", field).await;
+    }
+    for query in ["limit=%zz", "%ff=1", "limit=%4"] {
+        check(format!("{events}?{query}"), b"", "query").await;
+    }
+    check(format!("{events}?limit=1&limit=2"), b"", "params").await;
+    check(format!("{events}?since_seq=18446744073709551616"), b"", "since_seq").await;
+    check(format!("{events}?since_seq=x\nlast-event-id: 1"), b"", "since_seq").await;
+    check(format!("{events}\nlast-event-id: x"), b"", "last-event-id").await;
+    check("GET /v1/sessions?labels=x".to_owned(), b"", "labels").await;
+    check("GET /v1/sessions?archived=yes".to_owned(), b"", "archived").await;
+    check(format!("POST /v1/sessions/{id}/compactions?preview=maybe"), b"{}", "preview").await;
+    for naughty in [
+        "x",
+        "..%2f..%2fetc",
+        "%00",
+        "01900000000070008000000000000001",
+        "%7B01900000-0000-7000-8000-000000000001%7D",
+        "'%20OR%201=1",
+        "%F0%9F%92%A9",
+    ] {
+        check(format!("GET /v1/sessions/{naughty}/queue"), b"", "params").await;
+    }
+    check("GET /v1/sessions/%ff/queue".to_owned(), b"", "path").await;
+    // It is as it should be, so the session is looked for.
+    assert_eq!(server.send(&turns, br#"{"prompt":"x"}"#).await.refusal().1, "SESSION_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_refused_first() {
+    let options = RestOptions { body_bytes_max: 20, ..RestOptions::default() };
+    let server = Server::with(AgentBuildConfig::new().build().unwrap(), options).await;
+    let answer = server.send("POST /v1/sessions?nosuch=1", [b' '; 21]).await;
+    assert_eq!(answer.refusal(), (413, "PAYLOAD_TOO_LARGE".to_owned(), String::new()));
+    assert_eq!(answer.json()["details"], json!({ "what": "body", "bytes": 21, "limit": 20 }));
+    assert_eq!(server.send("POST /v1/sessions", [b' '; 20]).await.status, 200);
+    let chunked = "POST /v1/sessions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n15\r\n                     \r\n";
+    assert_eq!(server.raw(chunked.as_bytes()).await.status, 413);
+}
+
+#[tokio::test]
+async fn a_key_in_the_header_is_a_key() {
+    let server = Server::start().await;
+    let first = server.send("POST /v1/sessions\nidempotency-key: one", "").await.ok();
+    assert_eq!(server.send("POST /v1/sessions\nIdempotency-Key: one", "{}").await.ok(), first);
+    assert_eq!(server.send("POST /v1/sessions", r#"{"idempotency_key":"one"}"#).await.ok(), first);
+    assert_eq!(
+        server.send("POST /v1/sessions\nidempotency-key: one", r#"{"idempotency_key":"one"}"#).await.ok(),
+        first
+    );
+    let other = server.send("POST /v1/sessions\nidempotency-key: one", r#"{"labels":{"a":"b"}}"#).await;
+    assert_eq!((other.status, other.refusal().1.as_str()), (409, "IDEMPOTENCY_CONFLICT"));
+}
+
+#[tokio::test]
+async fn a_turn_may_be_left_to_its_events() {
+    let server = Server::start().await;
+    let session = server.session().await;
+    server.turn(&session, "@say Before.").await;
+    let request = format!("POST /v1/sessions/{session}/turns\nprefer: handling=lenient, Respond-Async; x=1");
+    let answer = server.send(&request, r#"{"prompt":"@say Later."}"#).await;
+    assert_eq!((answer.status, answer.header("preference-applied")), (202, "respond-async"));
+    assert_eq!(answer.json(), json!({ "session_id": session, "turn": 1, "seq": 5 }));
+    assert_eq!(answer.header("location"), format!("/v1/sessions/{session}/events?since_seq=4"));
+    let mut events = common::Events::of(server.follow(answer.header("location"), "").await);
+    assert_eq!(events.until("turn_completed").await[0].id.as_deref(), Some("5"));
+}
+
+#[tokio::test]
+async fn a_page_of_events_is_the_lines_themselves() {
+    let server = Server::start().await;
+    let session = server.session().await;
+    server.turn(&session, "@say Hi.").await;
+    let page = server.send(&format!("GET /v1/sessions/{session}/events?since_seq=1&limit=2&wait_ms=1"), "").await;
+    assert_eq!(page.ok()["next_seq"], 3);
+    let request = meerkat_service::service::ReadEvents {
+        session_id: session.parse().unwrap(),
+        since_seq: 1,
+        limit: Some(2),
+        wait_ms: 0,
+    };
+    let lines: Vec<String> = server
+        .service
+        .events(request)
+        .await
+        .unwrap()
+        .items
+        .iter()
+        .map(|line| String::from_utf8(line.to_vec()).unwrap())
+        .collect();
+    assert_eq!(String::from_utf8(page.body).unwrap(), format!(r#"{{"items":[{}],"next_seq":3}}"#, lines.join(",")));
+}
+
+#[tokio::test]
+async fn readiness_ends_with_the_service_and_health_does_not() {
+    let options = RestOptions::default();
+    let server = Server::with(AgentBuildConfig::new().build().unwrap(), options.clone()).await;
+    assert_eq!(server.send("GET /readyz", "").await.ok(), json!({ "state": "ready" }));
+    options.draining.cancel();
+    assert_eq!(server.send("GET /readyz", "").await.refusal(), (503, "SHUTTING_DOWN".to_owned(), String::new()));
+    assert_eq!(server.send("GET /healthz", "").await.ok(), json!({ "state": "ok" }));
+}
+
+#[tokio::test]
+async fn requests_and_events_are_counted() {
+    let server = Server::start().await;
+    let session = server.session().await;
+    server.send("POST /v1/sessions", "[]").await;
+    let counted = server.send("GET /metrics", "").await;
+    assert_eq!(counted.header("content-type"), "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    let text = String::from_utf8(counted.body).unwrap();
+    let line = |line: &str| assert!(text.lines().any(|known| known == line), "{line} is not in {text}");
+    line(r#"meerkat_rest_requests_total{operation="create_session",code="OK"} 1"#);
+    line(r#"meerkat_rest_requests_total{operation="create_session",code="INVALID_REQUEST"} 1"#);
+    line("meerkat_rest_streams_open 0");
+    let encoded = text.lines().find_map(|line| line.strip_prefix("meerkat_events_encoded_total ")).unwrap();
+    assert!(encoded.parse::<u64>().unwrap() >= 1);
+    assert!(!text.contains(&session));
+}

@@ -1,0 +1,80 @@
+//! The table: one row per method. A method is an operation of the service, or what JSON-RPC itself needs.
+
+use meerkat_service::Operation;
+
+/// What a method does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Performs an operation of the service.
+    Operation(Operation),
+    /// Follows a session's events, by notifications of `session/event`.
+    Subscribe,
+    /// Ends a subscription.
+    Unsubscribe,
+    /// Answers with the document that describes all methods.
+    Discover,
+}
+
+/// Every method, by its name.
+pub const METHODS: &[(&str, Method)] = &[
+    ("session/create", Method::Operation(Operation::CreateSession)),
+    ("turn/start", Method::Operation(Operation::StartTurn)),
+    ("turn/interrupt", Method::Operation(Operation::Interrupt)),
+    ("turn/approve", Method::Operation(Operation::DecideApproval)),
+    ("turn/queue", Method::Operation(Operation::Queue)),
+    ("turn/cancel", Method::Operation(Operation::CancelQueued)),
+    ("session/events", Method::Operation(Operation::Events)),
+    ("session/subscribe", Method::Subscribe),
+    ("session/unsubscribe", Method::Unsubscribe),
+    ("session/remind", Method::Operation(Operation::Remind)),
+    ("session/reminders", Method::Operation(Operation::Reminders)),
+    ("session/clear_reminder", Method::Operation(Operation::ClearReminder)),
+    ("session/pin", Method::Operation(Operation::Pin)),
+    ("session/pins", Method::Operation(Operation::Pins)),
+    ("session/unpin", Method::Operation(Operation::Unpin)),
+    ("session/resume", Method::Operation(Operation::Resume)),
+    ("session/read", Method::Operation(Operation::Read)),
+    ("session/history", Method::Operation(Operation::History)),
+    ("session/blob", Method::Operation(Operation::Blob)),
+    ("session/list", Method::Operation(Operation::List)),
+    ("session/update", Method::Operation(Operation::Update)),
+    ("session/archive", Method::Operation(Operation::Archive)),
+    ("session/unarchive", Method::Operation(Operation::Unarchive)),
+    ("session/delete", Method::Operation(Operation::Delete)),
+    ("session/fork", Method::Operation(Operation::Fork)),
+    ("session/compact", Method::Operation(Operation::Compact)),
+    ("session/compact_preview", Method::Operation(Operation::PreviewCompaction)),
+    ("session/compact_undo", Method::Operation(Operation::UndoCompaction)),
+    ("memory/search", Method::Operation(Operation::SearchMemory)),
+    ("memory/forget", Method::Operation(Operation::ForgetMemory)),
+    ("memory/reindex", Method::Operation(Operation::ReindexMemory)),
+    ("capabilities/get", Method::Operation(Operation::Capabilities)),
+    ("errors/list", Method::Operation(Operation::Errors)),
+    ("rpc.discover", Method::Discover),
+];
+
+/// The method of the notifications that a subscription sends.
+pub(crate) const EVENT: &str = "session/event";
+
+/// The method of this name.
+pub(crate) fn find(name: &str) -> Option<Method> {
+    METHODS.iter().find(|(known, _)| *known == name).map(|(_, method)| *method)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_operation_has_one_row_and_every_name_one_meaning() {
+        for operation in Operation::ALL {
+            let rows = METHODS.iter().filter(|(_, method)| *method == Method::Operation(*operation)).count();
+            assert_eq!(rows, 1, "{}", operation.name());
+        }
+        let names: HashSet<_> = METHODS.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), METHODS.len());
+        assert_eq!(METHODS.len(), Operation::ALL.len() + 3);
+    }
+}

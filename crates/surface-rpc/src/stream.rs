@@ -1,0 +1,156 @@
+//! Subscriptions: each is a cursor that one task moves, as fast as its client takes what it is sent. Never a queue.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use meerkat_service::{ErrorBody, SessionError, SessionId, runtime::follow::Follower};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{
+    error::{self, Failure},
+    wire::{Outward, end_of_subscription},
+};
+
+/// Begins a subscription. It is sent once its number has been answered; if it is dropped, the subscription ends.
+pub(crate) type Start = oneshot::Sender<()>;
+
+/// Waits for `work` as long as there is progress: `None` when for `limit` it neither ended nor let a byte be written.
+pub(crate) async fn unless_stalled<T>(
+    work: impl Future<Output = T>,
+    limit: Duration,
+    written: &AtomicU64,
+) -> Option<T> {
+    tokio::pin!(work);
+    let mut seen = written.load(Ordering::Relaxed);
+    loop {
+        if let Ok(done) = timeout(limit, &mut work).await {
+            return Some(done);
+        }
+        let now = written.load(Ordering::Relaxed);
+        if now == seen {
+            return None;
+        }
+        seen = now;
+    }
+}
+
+/// The other side of a connection, and what it follows.
+pub(crate) struct Peer {
+    pub(crate) out: mpsc::Sender<Outward>,
+    /// Bytes that the transport has taken so far.
+    written: Arc<AtomicU64>,
+    stall: Duration,
+    subscriptions_max: usize,
+    subscriptions: Mutex<Subscriptions>,
+}
+
+#[derive(Default)]
+struct Subscriptions {
+    last: u64,
+    tasks: HashMap<u64, AbortOnDropHandle<()>>,
+}
+
+impl Peer {
+    pub(crate) fn new(
+        out: mpsc::Sender<Outward>,
+        written: Arc<AtomicU64>,
+        stall: Duration,
+        subscriptions_max: usize,
+    ) -> Self {
+        Self { out, written, stall, subscriptions_max, subscriptions: Mutex::default() }
+    }
+
+    fn subscriptions(&self) -> MutexGuard<'_, Subscriptions> {
+        self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a subscription; its number, and what begins it.
+    pub(crate) fn subscribe(
+        self: &Arc<Self>,
+        session_id: SessionId,
+        follower: Follower,
+    ) -> Result<(u64, Start), ErrorBody> {
+        let mut held = self.subscriptions();
+        if held.tasks.len() >= self.subscriptions_max {
+            return Err(error::too_many_subscriptions(self.subscriptions_max));
+        }
+        held.last += 1;
+        let subscription = held.last;
+        let (start, started) = oneshot::channel();
+        let peer = self.clone();
+        let task = tokio::spawn(async move {
+            let end = peer.send_events(subscription, session_id, follower, started).await;
+            if let Some(reason) = end {
+                // A client that is gone needs no word.
+                peer.out.send(Outward::Answer(end_of_subscription(subscription, &reason.into()))).await.ok();
+            }
+            peer.subscriptions().tasks.remove(&subscription);
+        });
+        held.tasks.insert(subscription, AbortOnDropHandle::new(task));
+        Ok((subscription, start))
+    }
+
+    /// Ends a subscription; nothing of it is sent any more. Says whether it was there.
+    pub(crate) async fn unsubscribe(&self, subscription: u64) -> bool {
+        let task = self.subscriptions().tasks.remove(&subscription);
+        let is_there = task.is_some();
+        if let Some(task) = task {
+            task.abort();
+            // Cancelled or just ended: either way it is over.
+            task.await.ok();
+        }
+        is_there
+    }
+
+    /// Ends all subscriptions, with a word about it where there is one to say.
+    pub(crate) async fn end(&self, reason: Option<&Failure>) {
+        let subscriptions: Vec<u64> = self.subscriptions().tasks.keys().copied().collect();
+        for subscription in subscriptions {
+            if self.unsubscribe(subscription).await
+                && let Some(reason) = reason
+            {
+                // A client that is gone needs no word.
+                self.out.send(Outward::Answer(end_of_subscription(subscription, reason))).await.ok();
+            }
+        }
+    }
+
+    /// Sends events until the client is gone, or something ends the subscription.
+    async fn send_events(
+        &self,
+        subscription: u64,
+        session_id: SessionId,
+        mut follower: Follower,
+        started: oneshot::Receiver<()>,
+    ) -> Option<ErrorBody> {
+        started.await.ok()?;
+        loop {
+            let since_seq = follower.cursor();
+            let next = tokio::select! {
+                next = follower.next() => next,
+                () = self.out.closed() => return None,
+            };
+            let line = match next {
+                Ok(Some(followed)) => followed.line,
+                Ok(None) => return Some(SessionError::NotFound(session_id).body()),
+                Err(error) => return Some(error.body()),
+            };
+            match unless_stalled(self.out.send(Outward::Event { subscription, line }), self.stall, &self.written).await
+            {
+                Some(Ok(())) => {}
+                Some(Err(_)) => return None,
+                None => return Some(error::lagged(since_seq)),
+            }
+        }
+    }
+}

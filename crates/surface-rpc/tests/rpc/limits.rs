@@ -1,0 +1,188 @@
+//! What one caller may take, and how it is told that it is too much.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use meerkat_service::{
+    AgentBuildConfig, ErrorBody,
+    clock::{Clock, SystemClock, Timestamp, World},
+};
+use meerkat_surface_rpc::{METHODS, RpcOptions, service};
+use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+
+use crate::{
+    common::{Client, PIPE, connect, engine, http, listen, pipes, post, rpc, session, stdio},
+    section_7::digest,
+};
+
+const TOO_LARGE: &str = "null: -32054 PAYLOAD_TOO_LARGE";
+
+fn padded(id: u64, bytes: usize) -> String {
+    let request = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"errors/list"}}"#);
+    format!("{request}{}", " ".repeat(bytes - request.len()))
+}
+
+#[tokio::test]
+async fn a_message_has_a_largest_size() {
+    let rpc = service(engine(), RpcOptions { message_bytes: 1000, ..RpcOptions::default() });
+    let lines = stdio(&rpc, [padded(1, 1001), padded(2, 100_000), padded(3, 1000)].join("\n").as_bytes()).await;
+    let mut answers: Vec<_> = lines.iter().map(|line| digest(line)).collect();
+    answers.sort_unstable();
+    assert_eq!(answers, ["3: ok", TOO_LARGE, TOO_LARGE]);
+
+    let mut client = connect(&rpc).await;
+    client.send(&padded(1, 1001)).await;
+    assert_eq!(digest(&client.text().await.unwrap()), TOO_LARGE);
+    client.send(&padded(2, 1000)).await;
+    assert_eq!(digest(&client.text().await.unwrap()), "2: ok");
+    // One that is not even worth reading ends the connection; that it is told is best effort.
+    client.send(&padded(3, 3000)).await;
+    assert!(client.rest().await.iter().all(|answer| digest(answer) == TOO_LARGE));
+
+    let address = listen(rpc).await;
+    assert_eq!(post(address, padded(1, 1000).as_bytes()).await.0, 200);
+    for bytes in [1001, 100_000] {
+        let (status, body) = post(address, padded(1, bytes).as_bytes()).await;
+        let body: ErrorBody = serde_json::from_str(&body).unwrap();
+        assert_eq!((status, body.code.as_str()), (413, "PAYLOAD_TOO_LARGE"));
+        assert_eq!(body.details["limit"], 1000);
+    }
+}
+
+#[tokio::test]
+async fn a_batch_has_a_largest_length() {
+    let rpc = service(engine(), RpcOptions { batch_requests: 3, ..RpcOptions::default() });
+    let request = r#"{"jsonrpc":"2.0","id":1,"method":"errors/list"}"#;
+    for (count, expected) in [(3, "[1: ok, 1: ok, 1: ok]"), (4, "null: -32600 INVALID_REQUEST")] {
+        let line = format!("[{}]", vec![request; count].join(","));
+        assert_eq!(stdio(&rpc, line.as_bytes()).await.iter().map(|it| digest(it)).collect::<Vec<_>>(), [expected]);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_has_a_largest_number_of_subscriptions() {
+    let engine = engine();
+    let session = session(&engine).await;
+    let mut client = pipes(&service(engine, RpcOptions { subscriptions: 1, ..RpcOptions::default() }), PIPE);
+    client.subscribe(&session, 1).await;
+    client.request(2, "session/subscribe", json!({ "session_id": session })).await;
+    assert_eq!(digest(&client.text().await.unwrap()), "2: -32055 TOO_MANY_CONNECTIONS");
+    client.request(3, "session/unsubscribe", json!({ "subscription": 1 })).await;
+    client.request(4, "session/subscribe", json!({ "session_id": session, "since_seq": 1 })).await;
+    assert_eq!(client.answer(4).await.1["result"], 2);
+}
+
+/// With one message at a time the first answer comes first, else the quick one does.
+#[tokio::test(start_paused = true)]
+async fn a_connection_answers_so_many_messages_at_a_time() {
+    for (concurrent_messages, expected) in [(1, ["1: ok", "2: ok"]), (2, ["2: ok", "1: ok"])] {
+        let engine = engine();
+        let session = session(&engine).await;
+        let rpc = service(engine, RpcOptions { concurrent_messages, ..RpcOptions::default() });
+        let mut client = pipes(&rpc, PIPE);
+        client.request(1, "session/events", json!({ "session_id": session, "since_seq": 1, "wait_ms": 1000 })).await;
+        client.request(2, "errors/list", json!({})).await;
+        let answers = [client.text().await.unwrap(), client.text().await.unwrap()];
+        assert_eq!(answers.map(|answer| digest(&answer)), expected);
+    }
+}
+
+#[tokio::test]
+async fn deep_nesting_is_refused() {
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let params = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"session/pin","params":{{"text":{deep}}}}}"#);
+    let member = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"errors/list","meta":{deep}}}"#);
+    for (line, expected) in [
+        (&deep, "[null: -32600 INVALID_REQUEST]"),
+        (&params, "1: -32602 INVALID_REQUEST"),
+        (&member, "1: ok"),
+        (&"[".repeat(100_000), "null: -32700 INVALID_REQUEST"),
+    ] {
+        assert_eq!(digest(&stdio(&rpc(), line.as_bytes()).await[0]), expected);
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_http_is_a_status() {
+    let address = listen(rpc()).await;
+    let request = br#"{"jsonrpc":"2.0","id":1,"method":"errors/list"}"#;
+    let code = |(status, body): (u16, String)| {
+        (status, serde_json::from_str::<ErrorBody>(&body).unwrap().code.as_str().to_owned())
+    };
+    let json = "content-type: application/json\r\n";
+    for method in ["GET", "PUT", "DELETE", "OPTIONS"] {
+        assert_eq!(code(http(address, method, json, request).await), (405, "METHOD_NOT_ALLOWED".to_owned()));
+    }
+    for headers in ["", "content-type: text/plain\r\n", "content-type: application/x-www-form-urlencoded\r\n"] {
+        assert_eq!(code(http(address, "POST", headers, request).await), (400, "INVALID_REQUEST".to_owned()));
+    }
+    for headers in ["content-type: Application/JSON; charset=utf-8\r\n", "content-type: application/json-rpc\r\n"] {
+        assert_eq!(http(address, "POST", headers, request).await.0, 200);
+    }
+    let upgrade = "connection: keep-alive, Upgrade\r\nupgrade: WebSocket\r\n";
+    for headers in [upgrade.to_owned(), format!("{upgrade}sec-websocket-version: 8\r\nsec-websocket-key: x\r\n")] {
+        assert_eq!(code(http(address, "GET", &headers, b"").await), (400, "INVALID_REQUEST".to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn over_http_a_subscription_is_refused_and_says_what_to_do() {
+    let address = listen(rpc()).await;
+    for method in ["session/subscribe", "session/unsubscribe"] {
+        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": {} }).to_string();
+        let (status, answer) = post(address, request.as_bytes()).await;
+        assert_eq!((status, digest(&answer).as_str()), (200, "1: -32602 INVALID_REQUEST"));
+        assert!(answer.contains("session/events"));
+    }
+}
+
+#[tokio::test]
+async fn every_method_is_there_and_takes_names_only() {
+    let address = listen(rpc()).await;
+    for (method, _) in METHODS {
+        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": ["x"] }).to_string();
+        assert_eq!(digest(&post(address, request.as_bytes()).await.1), "1: -32602 INVALID_REQUEST", "{method}");
+    }
+}
+
+/// A clock that stops the world when it is told to.
+struct Broken(SystemClock, Arc<AtomicBool>);
+
+impl Clock for Broken {
+    fn now(&self) -> Timestamp {
+        assert!(!self.1.load(Ordering::Relaxed), "the clock is broken");
+        self.0.now()
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.0.sleep(duration)
+    }
+}
+
+#[tokio::test]
+async fn a_panic_is_an_answer_and_the_connection_goes_on() {
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let clock = Arc::new(Broken(SystemClock::new(), is_broken.clone()));
+    let world = World { clock, ..World::system() };
+    let engine = AgentBuildConfig::new().world(world).build().unwrap().service().clone();
+    let mut client = pipes(&service(engine, RpcOptions::default()), PIPE);
+    is_broken.store(true, Ordering::Relaxed);
+    client.request(1, "session/create", json!({})).await;
+    assert_eq!(digest(&client.text().await.unwrap()), "1: -32080 INTERNAL");
+    is_broken.store(false, Ordering::Relaxed);
+    client.request(2, "session/create", json!({})).await;
+    assert_eq!(digest(&client.text().await.unwrap()), "2: ok");
+    client.input.shutdown().await.unwrap();
+    client.served.await.unwrap().unwrap();
+}

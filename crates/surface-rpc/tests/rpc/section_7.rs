@@ -1,0 +1,217 @@
+//! The examples of the JSON-RPC 2.0 specification's section 7, with methods that exist here, on every transport; and
+//! what else the specification says of requests.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::common::{Client as _, connect, listen, post, rpc, stdio};
+
+/// Each row: what it is, what is sent, and the answer as `digest` shows it.
+const EXAMPLES: &[(&str, &str, &str)] = &[
+    (
+        "call with positional parameters",
+        r#"{"jsonrpc": "2.0", "method": "errors/list", "params": [42, 23], "id": 1}"#,
+        "1: -32602 INVALID_REQUEST",
+    ),
+    (
+        "call with named parameters",
+        r#"{"jsonrpc": "2.0", "method": "session/pin", "params": {"session_id": "01900000-0000-7000-8000-000000000001", "text": "x"}, "id": 3}"#,
+        "3: -32033 SESSION_NOT_FOUND",
+    ),
+    (
+        "call with named parameters in another order",
+        r#"{"jsonrpc": "2.0", "method": "session/pin", "params": {"text": "x", "session_id": "01900000-0000-7000-8000-000000000001"}, "id": 4}"#,
+        "4: -32033 SESSION_NOT_FOUND",
+    ),
+    ("call without parameters", r#"{"jsonrpc": "2.0", "method": "capabilities/get", "id": 5}"#, "5: ok"),
+    ("a notification", r#"{"jsonrpc": "2.0", "method": "errors/list", "params": [1,2,3,4,5]}"#, ""),
+    ("a notification of an unknown method", r#"{"jsonrpc": "2.0", "method": "foobar"}"#, ""),
+    (
+        "call of a non-existent method",
+        r#"{"jsonrpc": "2.0", "method": "foobar", "id": "1"}"#,
+        r#""1": -32601 UNKNOWN_OPERATION"#,
+    ),
+    (
+        "call with invalid JSON",
+        r#"{"jsonrpc": "2.0", "method": "foobar, "params": "bar", "baz]"#,
+        "null: -32700 INVALID_REQUEST",
+    ),
+    (
+        "call with an invalid request object",
+        r#"{"jsonrpc": "2.0", "method": 1, "params": "bar"}"#,
+        "null: -32600 INVALID_REQUEST",
+    ),
+    (
+        "batch, invalid JSON",
+        r#"[{"jsonrpc": "2.0", "method": "errors/list", "params": {}, "id": "1"},{"jsonrpc": "2.0", "method"]"#,
+        "null: -32700 INVALID_REQUEST",
+    ),
+    ("empty batch", "[]", "null: -32600 INVALID_REQUEST"),
+    ("invalid batch, but not empty", "[1]", "[null: -32600 INVALID_REQUEST]"),
+    (
+        "invalid batch",
+        "[1,2,3]",
+        "[null: -32600 INVALID_REQUEST, null: -32600 INVALID_REQUEST, null: -32600 INVALID_REQUEST]",
+    ),
+    (
+        "batch",
+        r#"[{"jsonrpc": "2.0", "method": "capabilities/get", "id": "1"},
+            {"jsonrpc": "2.0", "method": "errors/list", "params": {}},
+            {"jsonrpc": "2.0", "method": "errors/list", "params": {}, "id": "2"},
+            {"foo": "boo"},
+            {"jsonrpc": "2.0", "method": "foo.get", "params": {"name": "myself"}, "id": "5"},
+            {"jsonrpc": "2.0", "method": "capabilities/get", "id": "9"}]"#,
+        r#"["1": ok, "2": ok, null: -32600 INVALID_REQUEST, "5": -32601 UNKNOWN_OPERATION, "9": ok]"#,
+    ),
+    (
+        "batch of notifications",
+        r#"[{"jsonrpc": "2.0", "method": "errors/list"}, {"jsonrpc": "2.0", "method": "foobar", "params": [7]}]"#,
+        "",
+    ),
+    // What section 4 says of each member.
+    ("an id of null", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": null}"#, "null: ok"),
+    ("an id that is a string", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": "\u00e9\n"}"#, r#""\u00e9\n": ok"#),
+    ("an id below zero", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": -7}"#, "-7: ok"),
+    ("an id with a fraction", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": 1.50}"#, "1.50: ok"),
+    (
+        "an id beyond all integers",
+        r#"{"jsonrpc": "2.0", "method": "errors/list", "id": 123456789012345678901234567890}"#,
+        "123456789012345678901234567890: ok",
+    ),
+    (
+        "an id of another type",
+        r#"{"jsonrpc": "2.0", "method": "errors/list", "id": {}}"#,
+        "null: -32600 INVALID_REQUEST",
+    ),
+    ("two ids", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": 1, "id": 2}"#, "null: -32600 INVALID_REQUEST"),
+    ("no version", r#"{"method": "errors/list", "id": 1}"#, "1: -32600 INVALID_REQUEST"),
+    ("no version and no id", r#"{"method": "errors/list"}"#, "null: -32600 INVALID_REQUEST"),
+    ("another version", r#"{"jsonrpc": "1.0", "method": "errors/list", "id": 1}"#, "1: -32600 INVALID_REQUEST"),
+    ("no method", r#"{"jsonrpc": "2.0", "id": 1}"#, "1: -32600 INVALID_REQUEST"),
+    (
+        "parameters of no structure",
+        r#"{"jsonrpc": "2.0", "method": "errors/list", "params": "bar", "id": 1}"#,
+        "1: -32600 INVALID_REQUEST",
+    ),
+    ("parameters of null", r#"{"jsonrpc": "2.0", "method": "errors/list", "params": null, "id": 1}"#, "1: ok"),
+    (
+        "an unknown parameter",
+        r#"{"jsonrpc": "2.0", "method": "errors/list", "params": {"all": 1}, "id": 1}"#,
+        "1: -32602 INVALID_REQUEST",
+    ),
+    ("a member of its own", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": 1, "meta": [{}]}"#, "1: ok"),
+    ("no request at all", "null", "null: -32600 INVALID_REQUEST"),
+    (
+        "two messages in one",
+        r#"{"jsonrpc": "2.0", "method": "errors/list", "id": 1} {}"#,
+        "null: -32700 INVALID_REQUEST",
+    ),
+    ("two batches in one", "[1] [2]", "null: -32700 INVALID_REQUEST"),
+    ("the document", r#"{"jsonrpc": "2.0", "method": "rpc.discover", "id": 1}"#, "1: ok"),
+];
+
+/// An answer, in short. That it is one by the specification is asserted on the way.
+pub(crate) fn digest(answer: &str) -> String {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Answer<'a> {
+        jsonrpc: &'a str,
+        #[serde(borrow)]
+        id: &'a RawValue,
+        #[serde(borrow)]
+        result: Option<&'a RawValue>,
+        error: Option<Failure>,
+    }
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Failure {
+        code: i64,
+        message: String,
+        data: meerkat_service::ErrorBody,
+    }
+
+    if answer.starts_with('[') {
+        let answers: Vec<&RawValue> = serde_json::from_str(answer).unwrap();
+        assert!(!answers.is_empty());
+        let answers: Vec<_> = answers.into_iter().map(|answer| digest(answer.get())).collect();
+        return format!("[{}]", answers.join(", "));
+    }
+    let Answer { jsonrpc, id, result, error } = serde_json::from_str(answer).unwrap();
+    assert_eq!(jsonrpc, "2.0");
+    match (result, error) {
+        (Some(_), None) => format!("{id}: ok"),
+        (None, Some(Failure { code, message, data })) => {
+            assert_eq!(message, data.message);
+            assert!(matches!(code, -32700 | -32600) || code == i64::from(data.code.rpc_code()), "{answer}");
+            format!("{id}: {code} {}", data.code)
+        }
+        _ => panic!("neither a result nor an error, or both: {answer}"),
+    }
+}
+
+fn check(transport: &str, answers: &[String], (what, _, expected): &(&str, &str, &str)) {
+    let answers: Vec<_> = answers.iter().map(|answer| digest(answer)).collect();
+    assert_eq!(answers.join("\n"), *expected, "{transport}: {what}");
+}
+
+#[tokio::test]
+async fn over_http() {
+    let address = listen(rpc()).await;
+    for example in EXAMPLES {
+        let (status, body) = post(address, example.1.as_bytes()).await;
+        assert_eq!(status, if body.is_empty() { 204 } else { 200 }, "{}", example.0);
+        check("HTTP", &Vec::from_iter((!body.is_empty()).then_some(body)), example);
+    }
+}
+
+#[tokio::test]
+async fn over_websocket() {
+    for example in EXAMPLES {
+        let rpc = rpc();
+        let mut client = connect(&rpc).await;
+        client.send(example.1).await;
+        // What was sent before this one has been read when it is answered; the rest is answered before the end.
+        client.request(999, "errors/list", serde_json::json!({})).await;
+        let mut answers = Vec::new();
+        let mut stopping = None;
+        while let Some(answer) = client.text().await {
+            if answer.contains(r#""id":999"#) {
+                let rpc = rpc.clone();
+                stopping = Some(tokio::spawn(async move { rpc.stop().await }));
+            } else {
+                answers.push(answer);
+            }
+        }
+        stopping.expect("the last request was answered").await.unwrap();
+        check("WebSocket", &answers, example);
+    }
+}
+
+#[tokio::test]
+async fn over_stdio() {
+    for example in EXAMPLES {
+        let line = example.1.replace('\n', " ") + "\n";
+        check("stdio", &stdio(&rpc(), line.as_bytes()).await, example);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_the_services_to_the_letter() {
+    let engine = crate::common::engine();
+    let made = meerkat_service::wire::call(engine.as_ref(), meerkat_service::Operation::Errors, "").await.unwrap();
+    let expected = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{}}}"#, String::from_utf8(made).unwrap());
+    let line = br#"{"jsonrpc":"2.0","id":1,"method":"errors/list"}"#;
+    assert_eq!(stdio(&rpc(), line).await, [expected]);
+}
+
+#[tokio::test]
+async fn a_notification_is_performed() {
+    let engine = crate::common::engine();
+    let session_id = crate::common::session(&engine).await;
+    let rpc = meerkat_surface_rpc::service(engine.clone(), Default::default());
+    let pin = serde_json::json!({ "session_id": session_id, "text": "a fact" });
+    let notification = serde_json::json!({ "jsonrpc": "2.0", "method": "session/pin", "params": pin }).to_string();
+    assert!(stdio(&rpc, notification.as_bytes()).await.is_empty());
+    assert_eq!(post(listen(rpc).await, notification.as_bytes()).await, (204, String::new()));
+    assert_eq!(engine.pins(&session_id.parse().unwrap()).await.unwrap().items.len(), 2);
+}
