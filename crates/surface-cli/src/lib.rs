@@ -175,7 +175,14 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
         return local::show_config(out, &around, &config);
     }
     let _logging = log_to(out, config.values.log.level);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // One command needs one thread; a server answers on all of them, and each logs where this one does.
+    let mut runtime = match cli.command {
+        Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
+        _ => tokio::runtime::Builder::new_current_thread(),
+    };
+    let logs = tracing::dispatcher::get_default(Clone::clone);
+    runtime.on_thread_start(move || std::mem::forget(tracing::dispatcher::set_default(&logs)));
+    let runtime = runtime.enable_all().build()?;
     let done = runtime.block_on(async {
         let app = App::new(config, out, &around)?;
         perform(&app, &around, cli.command, streams).await

@@ -293,3 +293,184 @@ fn a_server_that_is_told_to_end_ends_cleanly() {
     assert!(seen.contains(r#""type":"turn_interrupted","reason":"shutting_down""#), "{seen}");
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
 }
+
+/// Five hundred texts that are no id: paths, queries, scripts, controls, look-alikes, and damaged ids.
+fn naughty_ids() -> Vec<String> {
+    let id = "01900000-0000-7000-8000-000000000001";
+    let mut ids: Vec<String> = [
+        "..",
+        ".",
+        "../../etc/passwd",
+        "..%2f..%2fetc%2fpasswd",
+        "a/b",
+        "\\\\host\\share",
+        "C:\\x",
+        "%00",
+        "\u{0}",
+        "\n",
+        " ",
+        "null",
+        "undefined",
+        "NaN",
+        "-1",
+        "0",
+        "1e309",
+        "true",
+        "{}",
+        "[]",
+        "\"",
+        "'",
+        "' OR 1=1 --",
+        "; rm -rf /",
+        "$(id)",
+        "`id`",
+        "${x}",
+        "<script>alert(1)</script>",
+        "&lt;",
+        "{{7*7}}",
+        "%s%s%n",
+        "\u{202e}desrever",
+        "\u{feff}",
+        "\u{200b}",
+        "e\u{301}",
+        "ﬁ",
+        "İ",
+        "ß",
+        "😀",
+        "田中さん",
+        "ＡＢＣ",
+        "\u{1b}[31m",
+        "last",
+        "*",
+        "?",
+        "#",
+        "%",
+        "%zz",
+        "+",
+        "=",
+        "&",
+        "session",
+        "00000000",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    for at in 0..id.len() {
+        for odd in ["g", "é", "\u{0}", "/", "%", "", "-0", "\u{ff10}", " ", "A\u{300}", "\n", "--"] {
+            let damaged = format!("{}{odd}{}", &id[..at], &id[at + 1..]);
+            // A digit that takes another's place is another id, not a damaged one.
+            if damaged != id {
+                ids.push(damaged);
+            }
+        }
+    }
+    ids.extend([
+        format!("{id}0"),
+        format!("{{{id}}}"),
+        format!("urn:uuid:{id}"),
+        id.replace('-', ""),
+        "x".repeat(4000),
+        id.repeat(50),
+    ]);
+    assert!(ids.len() >= 450, "{}", ids.len());
+    ids
+}
+
+#[test]
+fn no_text_but_an_id_names_a_session() {
+    let server = Server::start(&[]);
+    let encoded = |text: &str| text.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>();
+    for id in naughty_ids() {
+        let rest = server.send_with_token(
+            "GET",
+            &format!("/v1/sessions/{}/events", encoded(&id)),
+            &[("accept", "application/json")],
+            "",
+        );
+        assert_eq!((rest.status, rest.code().as_str()), (400, "INVALID_REQUEST"), "REST {id:?} {}", rest.body);
+        let params = serde_json::json!({ "session_id": id });
+        let rpc = serde_json::json!({ "jsonrpc": "2.0", "id": 1, "method": "session/events", "params": params });
+        let rpc: Value =
+            serde_json::from_str(&server.send_with_token("POST", "/rpc", &[], &rpc.to_string()).body).unwrap();
+        assert_eq!(
+            (&rpc["error"]["code"], &rpc["error"]["data"]["code"]),
+            (&(-32602).into(), &"INVALID_REQUEST".into()),
+            "RPC {id:?}"
+        );
+    }
+}
+
+/// A thousand connections that are dropped at odd moments, over three ways to read, while turns run: every event is
+/// seen once and in order.
+#[test]
+fn a_thousand_disconnects_lose_and_repeat_nothing() {
+    const TURNS: u64 = 700;
+    let server = Server::start(&[]);
+    let created: Value = serde_json::from_str(&server.send_with_token("POST", "/v1/sessions", &[], "{}").body).unwrap();
+    let id = created["session_id"].as_str().unwrap();
+    let last = 1 + 3 * TURNS;
+    let (mut cursor, mut connections, mut random) = (0, 0, 0x2545_f491_4f6c_dd1d_u64);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..TURNS {
+                let turn = server.send_with_token(
+                    "POST",
+                    &format!("/v1/sessions/{id}/turns"),
+                    &[],
+                    r#"{"prompt":"@say On."}"#,
+                );
+                assert_eq!(turn.status, 200);
+            }
+        });
+        while cursor < last {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            connections += 1;
+            let wanted = 1 + random % 3;
+            let seqs = match random % 4 {
+                0 => page_over_rest(&server, id, cursor, wanted),
+                1 => page_over_rpc(&server, id, cursor, wanted),
+                _ => stream_over_rest(&server, id, cursor, wanted.min(last - cursor)),
+            };
+            for seq in seqs {
+                assert_eq!(seq, cursor + 1, "at connection {connections}");
+                cursor = seq;
+            }
+        }
+    });
+    assert!(connections >= 1_000, "only {connections} connections");
+}
+
+fn page_over_rest(server: &Server, id: &str, cursor: u64, limit: u64) -> Vec<u64> {
+    let path = format!("/v1/sessions/{id}/events?since_seq={cursor}&limit={limit}&wait_ms=1000");
+    seqs(
+        &serde_json::from_str(&server.send_with_token("GET", &path, &[("accept", "application/json")], "").body)
+            .unwrap(),
+    )
+}
+
+fn page_over_rpc(server: &Server, id: &str, cursor: u64, limit: u64) -> Vec<u64> {
+    let params = serde_json::json!({ "session_id": id, "since_seq": cursor, "limit": limit, "wait_ms": 1000 });
+    let call = serde_json::json!({ "jsonrpc": "2.0", "id": 1, "method": "session/events", "params": params });
+    let answer: Value =
+        serde_json::from_str(&server.send_with_token("POST", "/rpc", &[], &call.to_string()).body).unwrap();
+    seqs(&answer["result"])
+}
+
+fn seqs(page: &Value) -> Vec<u64> {
+    page["items"].as_array().unwrap().iter().map(|event| event["seq"].as_u64().unwrap()).collect()
+}
+
+/// Reads so many durable events from a stream and drops it.
+fn stream_over_rest(server: &Server, id: &str, cursor: u64, wanted: u64) -> Vec<u64> {
+    let mut stream = server.connect();
+    let head = format!(
+        "GET /v1/sessions/{id}/events HTTP/1.1\r\nhost: 127.0.0.1:{}\r\nauthorization: Bearer {TOKEN}\r\naccept: text/event-stream\r\nlast-event-id: {cursor}\r\n\r\n",
+        server.port
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let ids = BufReader::new(stream)
+        .lines()
+        .filter_map(|line| line.unwrap().strip_prefix("id: ").map(|id| id.parse().unwrap()));
+    ids.take(usize::try_from(wanted).unwrap()).collect()
+}
