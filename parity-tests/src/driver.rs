@@ -54,6 +54,11 @@ pub struct Place {
 
 /// Drives one surface.
 pub trait Driver {
+    /// Why this surface does not have an operation that others have: its steps are passed over, and counted.
+    fn passes_over(&self, _operation: &str) -> Option<&'static str> {
+        None
+    }
+
     /// Sends an operation, or `run`: a session and its first turn in one go.
     fn send(&mut self, operation: &str, params: &Map<String, Value>) -> Result<Pending, String>;
 

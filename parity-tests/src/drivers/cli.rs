@@ -4,7 +4,7 @@
 
 use std::{
     collections::BTreeSet,
-    process::{Command, Output, Stdio},
+    process::{Output, Stdio},
     thread,
 };
 
@@ -12,7 +12,7 @@ use meerkat_errors::ErrorCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
-use super::process::{Process, command};
+use super::process::{Process, Read, meerkat};
 use crate::driver::{Answer, Driver, Pending, Place};
 
 /// How an operation is spelt: as a command, as a line of `chat`, and which parameters stand by position. In a chat the
@@ -68,7 +68,7 @@ impl Cli {
         let answer = match &mut self.chat {
             Some(chat) => chat.ask(|id| line(id, &words("create_session", params, true)))?.wait()?,
             None => {
-                let mut command = self.meerkat();
+                let mut command = meerkat(&self.place);
                 command.args(words("create_session", params, false));
                 let (process, unasked) = Process::start(command, &self.place, read)?;
                 let answer = unasked.wait()?;
@@ -88,7 +88,7 @@ impl Cli {
 
     /// Performs an operation in a process of its own.
     fn perform(&self, operation: &str, params: &Map<String, Value>) -> Pending {
-        let mut command = self.meerkat();
+        let mut command = meerkat(&self.place);
         command.args(words(operation, params, false)).stdin(Stdio::null());
         let (sender, pending) = Pending::channel();
         thread::spawn(move || {
@@ -97,15 +97,6 @@ impl Cli {
             drop(sender.send(done.and_then(|output| ended(&output))));
         });
         pending
-    }
-
-    fn meerkat(&self) -> Command {
-        let mut command = command(&self.place, "meerkat");
-        command.arg("--json").env("MEERKAT_DATA_DIR", self.place.folder.join("data"));
-        for (section, values) in &self.place.config {
-            configure(&mut command, &format!("MEERKAT_{}", section.to_uppercase()), values);
-        }
-        command
     }
 }
 
@@ -129,19 +120,6 @@ impl Driver for Cli {
         self.chat = None;
         self.live.clear();
         Ok(())
-    }
-}
-
-/// Sets the variables of a section, deeper keys by more `__`.
-fn configure(command: &mut Command, name: &str, value: &Value) {
-    match value {
-        Value::Object(members) => {
-            for (key, member) in members {
-                configure(command, &format!("{name}__{}", key.to_uppercase()), member);
-            }
-        }
-        Value::String(text) => drop(command.env(name, text)),
-        other => drop(command.env(name, other.to_string())),
     }
 }
 
@@ -224,7 +202,7 @@ fn line(number: u64, words: &[String]) -> String {
 }
 
 /// Reads a line that chat prints: an answer with its number, or the one that it begins with.
-fn read(line: &str) -> Result<(u64, Answer), String> {
+fn read(line: &str) -> Read {
     #[derive(Deserialize)]
     struct Numbered<'a> {
         id: String,
@@ -235,9 +213,9 @@ fn read(line: &str) -> Result<(u64, Answer), String> {
     match serde_json::from_str::<Numbered<'_>>(line) {
         Ok(Numbered { id, answer }) => {
             let number = id.parse().map_err(|error| format!("{line}: {error}"))?;
-            Ok((number, document(answer.get())?))
+            Ok(Some((number, document(answer.get())?)))
         }
-        Err(_) => Ok((0, document(line)?)),
+        Err(_) => Ok(Some((0, document(line)?))),
     }
 }
 

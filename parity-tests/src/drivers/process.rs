@@ -5,19 +5,58 @@ use std::{
     fs::File,
     io::{BufRead, BufReader, Write},
     process::{Child, ChildStdin, Command, Stdio},
-    sync::{Arc, Mutex, PoisonError, mpsc::Sender},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::Sender},
     thread,
 };
+
+use serde_json::Value;
 
 use crate::{
     driver::{Answer, Pending, Place},
     run::SEED,
 };
 
-type Waiting = Arc<Mutex<HashMap<u64, Sender<Result<Answer, String>>>>>;
+/// What a message says: the number of the request that it answers and the answer, or nothing that is waited for.
+pub(super) type Read = Result<Option<(u64, Answer)>, String>;
 
-/// Reads the line that answers a request: the request's number and the answer.
-pub(super) type ReadLine = fn(&str) -> Result<(u64, Answer), String>;
+type Senders = HashMap<u64, Sender<Result<Answer, String>>>;
+
+/// Requests that wait for their answers, by number.
+#[derive(Clone, Default)]
+pub(super) struct Waiting(Arc<Mutex<Senders>>);
+
+impl Waiting {
+    /// An answer that will come under this number.
+    pub(super) fn expect(&self, number: u64) -> Pending {
+        let (sender, pending) = Pending::channel();
+        self.lock().insert(number, sender);
+        pending
+    }
+
+    /// Hands an answer to who waits for it.
+    pub(super) fn deliver(&self, read: Read) {
+        match read {
+            Ok(Some((number, answer))) => {
+                if let Some(sender) = self.lock().remove(&number) {
+                    // Whoever asked may have given up.
+                    drop(sender.send(Ok(answer)));
+                }
+            }
+            Ok(None) => {}
+            // What cannot be read cannot be anybody's alone, so that everybody hears of it.
+            Err(why) => self.lock().drain().for_each(|(_, sender)| drop(sender.send(Err(why.clone())))),
+        }
+    }
+
+    /// Who still waits learns that nothing will come.
+    pub(super) fn end(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Senders> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A process with its waiting requests.
 pub(super) struct Process {
@@ -30,7 +69,11 @@ pub(super) struct Process {
 impl Process {
     /// Starts the process. Its standard error goes to a file in the trial's folder. Number 0 is for what it says
     /// without being asked.
-    pub(super) fn start(mut command: Command, place: &Place, read: ReadLine) -> Result<(Self, Pending), String> {
+    pub(super) fn start(
+        mut command: Command,
+        place: &Place,
+        read: impl Fn(&str) -> Read + Send + 'static,
+    ) -> Result<(Self, Pending), String> {
         let log = File::options().append(true).create(true).open(place.folder.join("stderr.txt"));
         let log = log.map_err(|error| format!("stderr.txt: {error}"))?;
         let mut child = command
@@ -42,15 +85,14 @@ impl Process {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("the process has no pipes".to_owned());
         };
-        let (sender, unasked) = Pending::channel();
-        let waiting = Waiting::new(Mutex::new(HashMap::from([(0, sender)])));
+        let waiting = Waiting::default();
+        let unasked = waiting.expect(0);
         let answers = waiting.clone();
         thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                deliver(&answers, read(&line));
+                answers.deliver(read(&line));
             }
-            // Who still waits learns that nothing will come.
-            lock(&answers).clear();
+            answers.end();
         });
         Ok((Self { child, input, waiting, next: 0 }, unasked))
     }
@@ -58,11 +100,15 @@ impl Process {
     /// Sends the line that `line` makes of the request's number.
     pub(super) fn ask(&mut self, line: impl FnOnce(u64) -> String) -> Result<Pending, String> {
         self.next += 1;
-        let (sender, pending) = Pending::channel();
-        lock(&self.waiting).insert(self.next, sender);
-        let line = format!("{}\n", line(self.next));
-        self.input.write_all(line.as_bytes()).map_err(|error| format!("the process takes no more lines: {error}"))?;
+        let pending = self.waiting.expect(self.next);
+        self.tell(line(self.next))?;
         Ok(pending)
+    }
+
+    /// Sends a line that nothing answers.
+    pub(super) fn tell(&mut self, line: String) -> Result<(), String> {
+        let sent = self.input.write_all((line + "\n").as_bytes());
+        sent.map_err(|error| format!("the process takes no more lines: {error}"))
     }
 
     /// Waits until the process has ended by itself, and answers with its exit code.
@@ -79,27 +125,32 @@ impl Drop for Process {
     }
 }
 
-fn lock(waiting: &Waiting) -> std::sync::MutexGuard<'_, HashMap<u64, Sender<Result<Answer, String>>>> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn deliver(waiting: &Waiting, line: Result<(u64, Answer), String>) {
-    let mut waiting = lock(waiting);
-    match line {
-        Ok((number, answer)) => {
-            if let Some(sender) = waiting.remove(&number) {
-                // Whoever asked may have given up.
-                drop(sender.send(Ok(answer)));
-            }
-        }
-        // A line that cannot be read cannot be anybody's alone, so that everybody hears of it.
-        Err(why) => waiting.drain().for_each(|(_, sender)| drop(sender.send(Err(why.clone())))),
-    }
-}
-
 /// A command of the build under test, with nothing of this process's environment.
 pub(super) fn command(place: &Place, binary: &str) -> Command {
     let mut command = Command::new(place.binaries.join(binary));
     command.current_dir(&place.folder).env_clear().env("HOME", &place.folder).env(SEED.0, SEED.1);
     command
+}
+
+/// `meerkat`, with the scenario's options and a data directory of the trial's own.
+pub(super) fn meerkat(place: &Place) -> Command {
+    let mut command = command(place, "meerkat");
+    command.arg("--json").env("MEERKAT_DATA_DIR", place.folder.join("data"));
+    for (section, values) in &place.config {
+        configure(&mut command, &format!("MEERKAT_{}", section.to_uppercase()), values);
+    }
+    command
+}
+
+/// Sets the variables of a section, deeper keys by more `__`.
+fn configure(command: &mut Command, name: &str, value: &Value) {
+    match value {
+        Value::Object(members) => {
+            for (key, member) in members {
+                configure(command, &format!("{name}__{}", key.to_uppercase()), member);
+            }
+        }
+        Value::String(text) => drop(command.env(name, text)),
+        other => drop(command.env(name, other.to_string())),
+    }
 }

@@ -3,7 +3,10 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::process::{Process, command};
+use super::{
+    process::{Process, Read, command},
+    run_in_two,
+};
 use crate::driver::{Answer, Driver, Pending, Place};
 
 /// The SDK.
@@ -16,18 +19,6 @@ impl Sdk {
     pub(super) fn new(place: Place) -> Result<Self, String> {
         Ok(Self { process: start(&place)?, place })
     }
-
-    /// The two calls that the command line's `run` is made of.
-    fn run(&mut self, mut create: Map<String, Value>) -> Result<Pending, String> {
-        let mut turn = Map::from_iter(create.remove_entry("prompt"));
-        let created = match self.send("create_session", &create)?.wait()? {
-            Ok(created) => created,
-            refused => return Ok(Pending::ready(refused)),
-        };
-        let created: Value = serde_json::from_str(&created).map_err(|error| format!("{created}: {error}"))?;
-        turn.insert("session_id".to_owned(), created["session_id"].clone());
-        self.send("start_turn", &turn)
-    }
 }
 
 fn start(place: &Place) -> Result<Process, String> {
@@ -37,7 +28,7 @@ fn start(place: &Place) -> Result<Process, String> {
 }
 
 /// Reads an answer, and checks that the error's code in Rust is the one in its body.
-fn read(line: &str) -> Result<(u64, Answer), String> {
+fn read(line: &str) -> Read {
     #[derive(Deserialize)]
     struct Line<'a> {
         id: u64,
@@ -49,8 +40,8 @@ fn read(line: &str) -> Result<(u64, Answer), String> {
 
     let Line { id, ok, error, code } = serde_json::from_str(line).map_err(|error| format!("{line}: {error}"))?;
     match (ok, error) {
-        (Some(answer), None) => Ok((id, Ok(answer.get().to_owned()))),
-        (None, Some(body)) if body["code"].as_str() == code.as_deref() => Ok((id, Err(body))),
+        (Some(answer), None) => Ok(Some((id, Ok(answer.get().to_owned())))),
+        (None, Some(body)) if body["code"].as_str() == code.as_deref() => Ok(Some((id, Err(body)))),
         _ => Err(format!("{line} is neither an answer nor a refusal whose code is that of its body")),
     }
 }
@@ -58,7 +49,7 @@ fn read(line: &str) -> Result<(u64, Answer), String> {
 impl Driver for Sdk {
     fn send(&mut self, operation: &str, params: &Map<String, Value>) -> Result<Pending, String> {
         if operation == "run" {
-            return self.run(params.clone());
+            return run_in_two(self, params);
         }
         self.process.ask(|id| json!({ "id": id, "operation": operation, "params": params }).to_string())
     }

@@ -1,0 +1,221 @@
+//! Drives REST: parameters go where the table of routes says, and statuses are checked against the error table.
+
+use std::thread;
+
+use meerkat_service::Operation;
+use meerkat_surface_rest::{Route, table};
+use serde_json::{Map, Value, json};
+
+use super::{
+    code_of,
+    http::{Client, Request, Response, encoded},
+    run_in_two,
+    server::Server,
+};
+use crate::{
+    driver::{Answer, Driver, Pending, Place},
+    run::type_of,
+};
+
+/// REST.
+pub(super) struct Rest {
+    place: Place,
+    server: Server,
+}
+
+impl Rest {
+    pub(super) fn new(place: Place) -> Result<Self, String> {
+        Ok(Self { server: Server::start(&place)?, place })
+    }
+
+    /// The parameters, with the number of the latest compaction: a path names the compaction that is undone, where
+    /// elsewhere none means the latest. Where there is none it is 0, which no event has. Nothing else is filled in.
+    fn with_compaction(&mut self, params: &Map<String, Value>) -> Result<Map<String, Value>, String> {
+        let (mut latest, mut cursor) = (0, 0);
+        let mut page = Map::from_iter(params.get_key_value("session_id").map(|(name, id)| (name.clone(), id.clone())));
+        loop {
+            page.insert("since_seq".to_owned(), cursor.into());
+            let Ok(answer) = self.send("events", &page)?.wait()? else { break };
+            let answer: Value = serde_json::from_str(&answer).map_err(|error| error.to_string())?;
+            let Some(items) = answer["items"].as_array().filter(|items| !items.is_empty()) else { break };
+            let mut compactions = items.iter().filter(|item| item["type"] == "compaction_completed");
+            latest = compactions.next_back().and_then(|item| item["seq"].as_u64()).unwrap_or(latest);
+            cursor = answer["next_seq"].as_u64().ok_or("a page has no next_seq")?;
+        }
+        let mut params = params.clone();
+        params.insert("compaction".to_owned(), latest.into());
+        Ok(params)
+    }
+}
+
+impl Driver for Rest {
+    fn send(&mut self, operation: &str, params: &Map<String, Value>) -> Result<Pending, String> {
+        if operation == "run" {
+            return run_in_two(self, params);
+        }
+        if operation == "undo_compaction" && params.get("compaction").is_none_or(Value::is_null) {
+            let params = self.with_compaction(params)?;
+            return self.send(operation, &params);
+        }
+        let route = Operation::from_name(operation)
+            .and_then(|operation| table().iter().find(|route| route.operation == operation));
+        let request = match route {
+            Some(route) => place_params(route, params),
+            // What is not in the table has no path of its own; the surface calls an operation what stands behind `/v1/`.
+            None => post(format!("/v1/{operation}"), params),
+        };
+        let (client, operation) = (self.server.client.clone(), route.map(|route| route.operation));
+        let is_detached = params.get("wait") == Some(&Value::Bool(false));
+        let (sender, pending) = Pending::channel();
+        thread::spawn(move || {
+            let answer = client.send(&request).and_then(|response| read(operation, is_detached, response));
+            // Whoever asked may have given up.
+            drop(sender.send(answer));
+        });
+        Ok(pending)
+    }
+
+    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Answer, String> {
+        follow(&self.server.client, session_id, since_seq, until).wait()
+    }
+
+    fn restart(&mut self) -> Result<(), String> {
+        self.server = Server::start(&self.place)?;
+        Ok(())
+    }
+}
+
+/// Follows a session's event stream until a line of this type comes.
+pub(super) fn follow(client: &Client, session_id: &str, since_seq: u64, until: &str) -> Pending {
+    let target = format!("/v1/sessions/{}/events?since_seq={since_seq}", encoded(session_id));
+    let headers = vec![("Accept", "text/event-stream".to_owned())];
+    let request = Request { method: "GET".to_owned(), target, headers, body: None };
+    let (client, until) = (client.clone(), until.to_owned());
+    let (sender, pending) = Pending::channel();
+    thread::spawn(move || {
+        let line = client.send(&request).and_then(|response| find(response, &until));
+        // Whoever asked may have given up.
+        drop(sender.send(line));
+    });
+    pending
+}
+
+fn find(mut response: Response, until: &str) -> Result<Answer, String> {
+    if !response.is("text/event-stream") {
+        return read(None, false, response);
+    }
+    while let Some((name, data)) = response.event()? {
+        match name {
+            None if type_of(&data) == until => return Ok(Ok(data)),
+            None => {}
+            Some(name) => return Err(format!("the stream ends with {name}: {data}")),
+        }
+    }
+    Err("the stream ends without a word".to_owned())
+}
+
+fn post(target: String, params: &Map<String, Value>) -> Request {
+    let body = Some(json!(params).to_string());
+    Request { method: "POST".to_owned(), target, headers: Vec::new(), body }
+}
+
+/// A request with every parameter in its place: path, query, header or body.
+fn place_params(route: &Route, params: &Map<String, Value>) -> Request {
+    let method = route.method.to_string();
+    let mut request = Request { target: route.full_path(), method, ..Request::default() };
+    let has_body = !matches!(request.method.as_str(), "GET" | "DELETE");
+    let (mut query, mut body) = (Vec::new(), Map::new());
+    if let Some((name, true)) = route.switch {
+        query.push(format!("{name}=true"));
+    }
+    for (name, value) in params {
+        let brace = format!("{{{name}}}");
+        match (name.as_str(), value) {
+            _ if request.target.contains(&brace) => {
+                request.target = request.target.replace(&brace, &encoded(&text(value)))
+            }
+            ("labels", Value::Object(labels)) if route.query.contains(&"labels") => {
+                query.extend(labels.iter().map(|(label, value)| {
+                    format!("{}={}", encoded(&format!("labels[{label}]")), encoded(&text(value)))
+                }));
+            }
+            (_, Value::Null) if !has_body => {}
+            // A parameter that has no place goes to the query too, where it is refused by its name.
+            _ if !has_body || route.query.contains(&name.as_str()) => {
+                query.push(format!("{}={}", encoded(name), encoded(&text(value))));
+            }
+            ("wait", Value::Bool(true)) => {}
+            ("wait", Value::Bool(false)) => request.headers.push(("Prefer", "respond-async".to_owned())),
+            ("idempotency_key", Value::String(key)) => request.headers.push(("Idempotency-Key", key.clone())),
+            _ => drop(body.insert(name.clone(), value.clone())),
+        }
+    }
+    if !query.is_empty() {
+        request.target = format!("{}?{}", request.target, query.join("&"));
+    }
+    request.body = has_body.then(|| Value::Object(body).to_string());
+    request
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Reads a response, and checks that its status is the one of what it says.
+fn read(operation: Option<Operation>, is_detached: bool, response: Response) -> Result<Answer, String> {
+    let status = response.status;
+    if status == 200 && operation == Some(Operation::Blob) {
+        return blob(response);
+    }
+    if !response.is("application/json") {
+        return Err(format!("the answer with status {status} is no JSON"));
+    }
+    let text = response.text()?;
+    let expected = match status {
+        200..=299 if is_detached => 202,
+        200..=299 => 200,
+        _ => {
+            let body: Value = serde_json::from_str(&text).map_err(|error| format!("{text}: {error}"))?;
+            let expected = code_of(&body)?.http_status();
+            return if status == expected { Ok(Err(body)) } else { Err(wrong_status(expected, status, &text)) };
+        }
+    };
+    if status == expected { Ok(Ok(text)) } else { Err(wrong_status(expected, status, &text)) }
+}
+
+fn wrong_status(expected: u16, came: u16, text: &str) -> String {
+    format!("the status should be {expected}, but is {came}: {text}")
+}
+
+/// The page that a piece of a blob stands for: here it is sent as it is.
+fn blob(response: Response) -> Result<Answer, String> {
+    let next = response.header("next-offset").map(str::parse::<u64>).transpose().map_err(|error| error.to_string())?;
+    if !response.is("application/octet-stream") {
+        return Err("a piece of a blob has another type".to_owned());
+    }
+    Ok(Ok(json!({ "data": base64(&response.bytes()?), "next_offset": next }).to_string()))
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digits = |chunk: &[u8]| {
+        let bits = chunk.iter().chain(&[0, 0]).take(3).fold(0, |bits, byte| bits << 8 | usize::from(*byte));
+        let digit = |at: usize| if at > chunk.len() { '=' } else { char::from(DIGITS[bits >> (18 - 6 * at) & 63]) };
+        (0..4).map(digit).collect::<String>()
+    };
+    bytes.chunks(3).map(digits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_written_in_base64() {
+        // The examples of RFC 4648.
+        let examples = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")];
+        for (bytes, text) in examples {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+    }
+}

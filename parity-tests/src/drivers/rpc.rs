@@ -1,0 +1,255 @@
+//! Drives JSON-RPC over its three transports. The number of an error is checked against the error table, and its
+//! message against the body that it carries.
+
+use std::{
+    sync::mpsc::{self, Receiver, Sender},
+    thread,
+};
+
+use meerkat_service::Operation;
+use meerkat_surface_rpc::{METHODS, Method};
+use serde::Deserialize;
+use serde_json::{Map, Value, json, value::RawValue};
+
+use super::{
+    code_of,
+    http::Request,
+    process::{Process, Read, meerkat},
+    rest, run_in_two,
+    server::Server,
+    websocket::WebSocket,
+};
+use crate::{
+    driver::{Answer, Driver, PATIENCE, Pending, Place},
+    run::type_of,
+};
+
+/// JSON-RPC over a WebSocket.
+pub(super) struct OverWebSocket {
+    place: Place,
+    socket: WebSocket,
+    events: Receiver<Notified>,
+    _server: Server,
+}
+
+impl OverWebSocket {
+    pub(super) fn new(place: Place) -> Result<Self, String> {
+        let server = Server::start(&place)?;
+        let (sender, events) = mpsc::channel();
+        let socket = WebSocket::open(&server.client, "/rpc", move |message| read(message, Some(&sender)))?;
+        Ok(Self { place, socket, events, _server: server })
+    }
+}
+
+impl Driver for OverWebSocket {
+    fn send(&mut self, operation: &str, params: &Map<String, Value>) -> Result<Pending, String> {
+        if operation == "run" {
+            return run_in_two(self, params);
+        }
+        self.socket.ask(|id| request(id, method(operation), params))
+    }
+
+    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Answer, String> {
+        let ask = |method: &str, params: &Map<String, Value>| self.socket.ask(|id| request(id, method, params));
+        follow(ask, &self.events, session_id, since_seq, until)
+    }
+
+    fn restart(&mut self) -> Result<(), String> {
+        *self = Self::new(self.place.clone())?;
+        Ok(())
+    }
+}
+
+/// JSON-RPC over standard input and output.
+pub(super) struct OverStdio {
+    place: Place,
+    process: Process,
+    events: Receiver<Notified>,
+}
+
+impl OverStdio {
+    pub(super) fn new(place: Place) -> Result<Self, String> {
+        let mut command = meerkat(&place);
+        command.arg("rpc");
+        let (sender, events) = mpsc::channel();
+        let (process, _) = Process::start(command, &place, move |line| read(line, Some(&sender)))?;
+        Ok(Self { place, process, events })
+    }
+}
+
+impl Driver for OverStdio {
+    fn send(&mut self, operation: &str, params: &Map<String, Value>) -> Result<Pending, String> {
+        if operation == "run" {
+            return run_in_two(self, params);
+        }
+        self.process.ask(|id| request(id, method(operation), params))
+    }
+
+    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Answer, String> {
+        let ask = |method: &str, params: &Map<String, Value>| self.process.ask(|id| request(id, method, params));
+        follow(ask, &self.events, session_id, since_seq, until)
+    }
+
+    fn restart(&mut self) -> Result<(), String> {
+        *self = Self::new(self.place.clone())?;
+        Ok(())
+    }
+}
+
+/// JSON-RPC over HTTP: one request, one answer.
+pub(super) struct OverHttp {
+    place: Place,
+    server: Server,
+}
+
+impl OverHttp {
+    pub(super) fn new(place: Place) -> Result<Self, String> {
+        Ok(Self { server: Server::start(&place)?, place })
+    }
+}
+
+impl Driver for OverHttp {
+    fn send(&mut self, operation: &str, params: &Map<String, Value>) -> Result<Pending, String> {
+        if operation == "run" {
+            return run_in_two(self, params);
+        }
+        let body = Some(request(1, method(operation), params));
+        let request = Request { method: "POST".to_owned(), target: "/rpc".to_owned(), headers: Vec::new(), body };
+        let client = self.server.client.clone();
+        let (sender, pending) = Pending::channel();
+        thread::spawn(move || {
+            let answer = client.send(&request).and_then(|response| match response.status {
+                200 => match read(&response.text()?, None)? {
+                    Some((1, answer)) => Ok(answer),
+                    _ => Err("the answer is to another request".to_owned()),
+                },
+                // What is wrong with a message is said in an answer, not in a status.
+                status => Err(format!("the status should be 200, but is {status}: {}", response.text()?)),
+            });
+            // Whoever asked may have given up.
+            drop(sender.send(answer));
+        });
+        Ok(pending)
+    }
+
+    /// This transport shows no live line. So that what follows meets the same state, the server's event stream is
+    /// waited on.
+    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Answer, String> {
+        rest::follow(&self.server.client, session_id, since_seq, until).wait()
+    }
+
+    fn restart(&mut self) -> Result<(), String> {
+        self.server = Server::start(&self.place)?;
+        Ok(())
+    }
+}
+
+/// What an operation is called here. What is not in the table keeps its name.
+fn method(operation: &str) -> &str {
+    let found = Operation::from_name(operation)
+        .and_then(|operation| METHODS.iter().find(|(_, method)| *method == Method::Operation(operation)));
+    found.map_or(operation, |(name, _)| name)
+}
+
+fn request(id: u64, method: &str, params: &Map<String, Value>) -> String {
+    json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string()
+}
+
+/// A line of a subscription, or the failure that ends it.
+struct Notified {
+    subscription: u64,
+    line: Answer,
+}
+
+/// Subscribes to a session until a line of this type comes.
+fn follow(
+    mut ask: impl FnMut(&str, &Map<String, Value>) -> Result<Pending, String>,
+    events: &Receiver<Notified>,
+    session_id: &str,
+    since_seq: u64,
+    until: &str,
+) -> Result<Answer, String> {
+    let mut params = Map::new();
+    params.insert("session_id".to_owned(), session_id.into());
+    params.insert("since_seq".to_owned(), since_seq.into());
+    let subscription = match ask("session/subscribe", &params)?.wait()? {
+        Ok(number) => number.parse::<u64>().map_err(|error| format!("{number}: {error}"))?,
+        refused => return Ok(refused),
+    };
+    let line = loop {
+        let event = events.recv_timeout(PATIENCE).map_err(|_| format!("no event {until:?} came"))?;
+        if event.subscription != subscription {
+            return Err(format!("an event of subscription {} came for {subscription}", event.subscription));
+        }
+        match event.line {
+            Ok(line) if type_of(&line) != until => {}
+            line => break line,
+        }
+    };
+    let ended = ask("session/unsubscribe", &Map::from_iter([("subscription".to_owned(), subscription.into())]))?;
+    match ended.wait()? {
+        Ok(is_ended) if is_ended == "true" => {}
+        other => return Err(format!("the subscription should end, but {other:?}")),
+    }
+    // What came before its end and nobody read is of no use.
+    while events.try_recv().is_ok() {}
+    Ok(line)
+}
+
+/// Reads a message: an answer, or an event, which goes to `events`.
+fn read(message: &str, events: Option<&Sender<Notified>>) -> Read {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Message<'a> {
+        jsonrpc: &'a str,
+        id: Option<u64>,
+        #[serde(borrow)]
+        result: Option<&'a RawValue>,
+        error: Option<Value>,
+        method: Option<&'a str>,
+        #[serde(borrow)]
+        params: Option<Event<'a>>,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Event<'a> {
+        subscription: u64,
+        #[serde(borrow)]
+        result: Option<&'a RawValue>,
+        error: Option<Value>,
+    }
+
+    let answer = |result: Option<&RawValue>, error: Option<Value>| match (result, error) {
+        (Some(result), None) => Ok(Ok(result.get().to_owned())),
+        (None, Some(error)) => refusal(error).map(Err),
+        _ => Err(format!("{message} has not exactly one of result and error")),
+    };
+    match serde_json::from_str(message).map_err(|error| format!("{message}: {error}"))? {
+        Message { jsonrpc: "2.0", id: Some(id), result, error, method: None, params: None } => {
+            Ok(Some((id, answer(result, error)?)))
+        }
+        Message {
+            jsonrpc: "2.0",
+            id: None,
+            result: None,
+            error: None,
+            method: Some("session/event"),
+            params: Some(event),
+        } => {
+            let line = answer(event.result, event.error)?;
+            let sent = events.map(|events| events.send(Notified { subscription: event.subscription, line }));
+            // The driver may be gone already.
+            drop(sent.ok_or_else(|| format!("{message} comes without a subscription"))?);
+            Ok(None)
+        }
+        _ => Err(format!("{message} is neither an answer nor an event")),
+    }
+}
+
+/// The body that an error carries.
+fn refusal(error: Value) -> Result<Value, String> {
+    let body = &error["data"];
+    let expected = json!({ "code": code_of(body)?.rpc_code(), "message": body["message"], "data": body });
+    if error == expected { Ok(body.clone()) } else { Err(format!("the error should be {expected}, but is {error}")) }
+}
