@@ -11,14 +11,20 @@ use crate::builds::{scrubbed_cargo, workspace};
 /// The longest file of source, in lines.
 const LINES_MAX: usize = 700;
 
+/// Where surfaces are composed, tested together, and measured against a bare handler.
+const SERVE: &str = "crates/surface-cli/src/serve/";
+const SERVE_TESTS: &str = "crates/surface-cli/tests/serve";
+const SERVE_BENCH: &str = "crates/surface-cli/benches/serve";
+
 /// Crates and the only places that may name them; surfaces are composed in one place.
 const CONFINED: [(&str, &[&str]); 14] = [
-    ("meerkat_surface_rest", &["crates/surface-rest/", "crates/surface-cli/src/serve/", "parity-tests/src/drivers/"]),
-    ("meerkat_surface_rpc", &["crates/surface-rpc/", "crates/surface-cli/src/serve/", "parity-tests/src/drivers/"]),
-    ("meerkat_surface_mcp", &["crates/surface-mcp/", "crates/surface-cli/src/serve/", "parity-tests/src/drivers/"]),
-    ("axum", &["crates/surface-rest/", "crates/surface-cli/src/serve/"]),
-    ("tower", &["crates/surface-rest/", "crates/surface-cli/src/serve/"]),
-    ("tower_http", &["crates/surface-rest/", "crates/surface-cli/src/serve/"]),
+    ("meerkat_surface_rest", &["crates/surface-rest/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
+    ("meerkat_surface_rpc", &["crates/surface-rpc/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
+    ("meerkat_surface_mcp", &["crates/surface-mcp/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
+    ("axum", &["crates/surface-rest/", SERVE, SERVE_BENCH]),
+    // The surfaces over HTTP are tower services, so that one listener mounts them alike.
+    ("tower", &["crates/surface-rest/", "crates/surface-rpc/", "crates/surface-mcp/", SERVE]),
+    ("tower_http", &["crates/surface-rest/", SERVE]),
     ("jsonrpsee", &["crates/surface-rpc/"]),
     ("rmcp", &["crates/surface-mcp/"]),
     ("clap", &["crates/surface-cli/"]),
@@ -37,7 +43,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
 ];
 
 /// Where bytes are made, so that types may be encoded and decoded there.
-const ENCODED: [&str; 15] = [
+const ENCODED: [&str; 16] = [
     "crates/errors/src/body.rs",
     "crates/service/src/service/",
     "crates/service/src/session/message.rs",
@@ -52,6 +58,7 @@ const ENCODED: [&str; 15] = [
     "crates/service/src/wire/",
     "crates/service/examples/",
     "crates/surface-cli/src/config.rs",
+    "crates/surface-rpc/tests/",
     "/src/wire.rs",
 ];
 

@@ -24,7 +24,7 @@ use meerkat_service::{
 };
 use serde::Deserialize;
 
-use crate::{args::Globals, error::CliError, output::Surroundings, serve::ServeValues};
+use crate::{args::Globals, error::CliError, output::Surroundings};
 
 /// Every key at its default.
 pub(crate) const BUILT_IN: &str = include_str!("../../../config/meerkat.toml");
@@ -90,6 +90,19 @@ struct CompatibleValues {
 pub(crate) struct StoreValues {
     pub(crate) enabled: bool,
     data_dir: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServeValues {
+    pub(crate) listen: String,
+    pub(crate) allowed_hosts: Vec<String>,
+    pub(crate) allowed_origins: Vec<String>,
+    pub(crate) max_connections: usize,
+    pub(crate) header_timeout_ms: u64,
+    pub(crate) max_body_bytes: u64,
+    pub(crate) stall_ms: u64,
+    pub(crate) drain_ms: u64,
 }
 
 #[derive(Deserialize)]

@@ -31,7 +31,6 @@ use meerkat_service::SessionService;
 use meerkat_surface_mcp::{HttpOptions, McpHttpService};
 use meerkat_surface_rest::RestOptions;
 use meerkat_surface_rpc::{RpcOptions, RpcService};
-use serde::Deserialize;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -45,20 +44,6 @@ use crate::{App, args::ServeArgs, config::refused, error::CliError, output::Surr
 
 /// The variable that holds the token, in place of the file.
 const TOKEN_VARIABLE: &str = "MEERKAT_TOKEN";
-
-/// The configuration's section `serve`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ServeValues {
-    listen: String,
-    allowed_hosts: Vec<String>,
-    allowed_origins: Vec<String>,
-    max_connections: usize,
-    header_timeout_ms: u64,
-    max_body_bytes: u64,
-    stall_ms: u64,
-    drain_ms: u64,
-}
 
 /// The surfaces that are served.
 struct Surfaces {
