@@ -15,6 +15,8 @@ use std::{
 use serde_json::Value;
 
 const TOKEN: &str = "a-token-for-benchmarks-0123456789";
+/// The variable that makes this program the floor, and names the page that it serves.
+const BARE: &str = "MEERKAT_BENCH_BARE_PAGE";
 const ROUNDS: usize = 5_000;
 const WARM_UP: usize = 500;
 
@@ -99,7 +101,22 @@ fn median(times: &mut [Duration]) -> Duration {
     times[times.len() / 2]
 }
 
+/// Serves one page from a bare handler, and prints its port.
+fn serve_bare(page: &std::path::Path) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let bytes = bytes::Bytes::from(std::fs::read(page).unwrap());
+        let handler = axum::routing::get(move || async move { ([("content-type", "application/json")], bytes) });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        println!("{}", listener.local_addr().unwrap().port());
+        axum::serve(listener, axum::Router::new().route("/page", handler)).await.unwrap();
+    });
+}
+
 fn main() {
+    if let Some(page) = std::env::var_os(BARE) {
+        return serve_bare(page.as_ref());
+    }
     let server = serve(&[]);
     let session = post(server.1, "/v1/sessions", "{}");
     let id = session["session_id"].as_str().unwrap();
@@ -110,13 +127,15 @@ fn main() {
     let mut guarded = Client::new(server.1, &path, Some(TOKEN));
     let page = guarded.get();
 
-    // The floor: axum as it comes, with the same bytes.
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let bytes = bytes::Bytes::from(page.clone());
-    let handler = axum::routing::get(move || async move { ([("content-type", "application/json")], bytes) });
-    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    runtime.spawn(async move { axum::serve(listener, axum::Router::new().route("/page", handler)).await });
+    // The floor: axum as it comes, with the same bytes, in a process of its own as the server is.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), &page).unwrap();
+    let mut floor = Command::new(std::env::current_exe().unwrap());
+    floor.env(BARE, file.path()).stdout(Stdio::piped());
+    let mut floor = Server(floor.spawn().unwrap(), 0);
+    let mut line = String::new();
+    BufReader::new(floor.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let port = line.trim().parse().unwrap();
     let mut bare = Client::new(port, "/page", None);
     assert_eq!(bare.get(), page);
 
