@@ -1,7 +1,7 @@
 //! What a turn costs in process, side by side with its floor, in one interleaved run.
 //!
 //! `cargo bench -p meerkat-service` prints for each line the median of the work, the median of its floor,
-//! their ratio, and allocations per turn. Milliseconds are never asserted; the counts that are exact have
+//! their ratio, and allocations and encodes per turn. Milliseconds are never asserted; the counts that are exact have
 //! tests of their own.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that meets an impossible value stops there")]
@@ -19,7 +19,7 @@ use meerkat_service::{
     options::{EngineOptions, Overflow},
     service::{ReadEvents, SessionCreated},
     session::event::Record,
-    wire::{decode_event, encode_event},
+    wire::{decode_event, encode_event, events_encoded},
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -28,9 +28,9 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const PAIRS: usize = 400;
 const WARM_UP: usize = 40;
-/// Room for some twelve of the turns below, so that the context is at its steady size after those.
-const WINDOW_TOKENS: u64 = 8_000;
-const STEADY_TURNS: usize = 20;
+/// Room for some seven of the turns below, so that the context is at its steady size before turn 10.
+const WINDOW_TOKENS: u64 = 5_000;
+const STEADY_TURNS: usize = 10;
 const MANY_TURNS: usize = 10_000;
 
 /// A prompt of 512 bytes that is answered with 2 KiB, streamed in pieces of `chunk` characters.
@@ -62,21 +62,23 @@ async fn newest_records(agent: &Agent, session: &SessionCreated, after: u64) -> 
     page.items.iter().map(|line| decode_event(std::str::from_utf8(line).unwrap()).unwrap()).collect()
 }
 
-/// Times of a side, and its allocations.
+/// Times of a side, its allocations, and the events that it encoded.
 #[derive(Default)]
 struct Side {
     times: Vec<Duration>,
     allocations: Vec<usize>,
     bytes: Vec<usize>,
+    encodes: Vec<u64>,
 }
 
 impl Side {
     async fn run<T>(&mut self, work: impl Future<Output = T>) -> T {
-        let region = Region::new(ALLOCATOR);
+        let (encoded, region) = (events_encoded(), Region::new(ALLOCATOR));
         let started = Instant::now();
         let done = work.await;
         self.times.push(started.elapsed());
         let change = region.change();
+        self.encodes.push(events_encoded() - encoded);
         self.allocations.push(change.allocations);
         self.bytes.push(change.bytes_allocated);
         done
@@ -97,11 +99,13 @@ fn report(name: &str, mut work: Side, floor_name: &str, mut floor: Side) {
     let ratio = time.as_secs_f64() / base.as_secs_f64();
     println!("{name}: {time:.1?} against {base:.1?} for {floor_name}: {ratio:.2} x");
     println!(
-        "  allocations {} against {}, bytes allocated {} against {}",
+        "  allocations {} against {}, bytes allocated {} against {}, events encoded {} against {}",
         median(&mut work.allocations),
         median(&mut floor.allocations),
         median(&mut work.bytes),
-        median(&mut floor.bytes)
+        median(&mut floor.bytes),
+        median(&mut work.encodes),
+        median(&mut floor.encodes)
     );
 }
 
