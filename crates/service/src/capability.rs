@@ -42,7 +42,7 @@ impl Capabilities {
     #[must_use]
     pub const fn compiled() -> Self {
         Self {
-            session_store: Presence::NotBuilt,
+            session_store: if cfg!(feature = "session-store") { Presence::Present } else { Presence::NotBuilt },
             memory_store: Presence::NotBuilt,
             session_compaction: Presence::NotBuilt,
         }

@@ -267,7 +267,8 @@ impl SessionService for EphemeralSessionService {
             return Err(SessionError::invalid("wait_ms", format!("a long poll waits at most {} ms", limits.wait_ms)));
         }
         let session_id = request.session_id;
-        let mut tail = self.inner.events.watch(session_id).ok_or(SessionError::NotFound(session_id))?;
+        let tail = self.inner.events.watch(session_id).await.map_err(|_| SessionError::StoreFailed)?;
+        let mut tail = tail.ok_or(SessionError::NotFound(session_id))?;
         let last_seq = *tail.borrow();
         check_cursor(self.inner.events.as_ref(), session_id, request.since_seq, last_seq).await?;
         if last_seq == request.since_seq && request.wait_ms > 0 {

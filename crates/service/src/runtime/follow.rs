@@ -51,7 +51,8 @@ impl Follower {
         hub: Arc<LiveHub>,
         cursor: Seq,
     ) -> Result<Self, SessionError> {
-        let tail = store.watch(session_id).ok_or(SessionError::NotFound(session_id))?;
+        let tail = store.watch(session_id).await.map_err(|_| SessionError::StoreFailed)?;
+        let tail = tail.ok_or(SessionError::NotFound(session_id))?;
         let last_seq = *tail.borrow();
         check_cursor(store.as_ref(), session_id, cursor, last_seq).await?;
         let live_changed = hub.watch();

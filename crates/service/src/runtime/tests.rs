@@ -230,10 +230,12 @@ async fn a_past_that_is_gone_whole_is_announced_once() {
     let line = crate::wire::encode_event(&pinned(10, "x")).unwrap().len() as u64;
     let stage = Stage::keeping(line, 10).await;
     let child = crate::SessionId::from_uuid(uuid::Uuid::from_u128(7));
-    stage.store.fork(session_id(), 5, child).await.unwrap();
+    let first = crate::session::event::Record { session_id: child, ..pinned(6, "x") };
+    stage.store.fork(session_id(), 5, &first).await.unwrap();
     let clock = Arc::new(FrozenClock::at(now()));
     let mut follower = Follower::new(child, stage.store.clone(), clock, stage.hub.clone(), 0).await.unwrap();
     assert_eq!(short(&[follower.next().await.unwrap().unwrap()]), ["0: pruned 1 to 5"]);
+    assert_eq!(follower.next().await.unwrap().unwrap().seq, Some(6));
     assert!(follower.next().now_or_never().is_none());
 }
 

@@ -149,20 +149,26 @@ impl EventStore for MemoryEventStore {
         Ok(Some(FramePage { frames, pruned }))
     }
 
-    fn watch(&self, session_id: SessionId) -> Option<watch::Receiver<Seq>> {
-        self.journals().get(&session_id).map(|journal| journal.tail.subscribe())
+    async fn release(&self, _: Lease) -> Result<(), StoreError> {
+        Ok(())
     }
 
-    async fn fork(&self, parent: SessionId, at: Seq, child: SessionId) -> Result<(), StoreError> {
+    async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError> {
+        Ok(self.journals().get(&session_id).map(|journal| journal.tail.subscribe()))
+    }
+
+    async fn fork(&self, parent: SessionId, at: Seq, first: &Record) -> Result<(), StoreError> {
+        let line = encode_event(first).map_err(|error| StoreError::Failed(error.to_string()))?;
         let mut journals = self.journals();
-        let source = journals.get(&parent).ok_or_else(|| StoreError::Failed("no such session".to_owned()))?;
-        if at > *source.tail.borrow() || journals.contains_key(&child) {
+        let source = journals.get(&parent).ok_or(StoreError::NotFound(parent))?;
+        if at > *source.tail.borrow() || first.seq != at + 1 || journals.contains_key(&first.session_id) {
             return Err(StoreError::Failed("there is nothing to fork, or the fork exists already".to_owned()));
         }
-        let frames: VecDeque<Frame> = source.frames.iter().take_while(|frame| frame.seq <= at).cloned().collect();
+        let mut frames: VecDeque<Frame> = source.frames.iter().take_while(|frame| frame.seq <= at).cloned().collect();
+        frames.push_back(Frame { seq: first.seq, line });
         let bytes = frames.iter().map(|frame| frame.line.len() as u64).sum();
         self.held.grow(bytes);
-        journals.insert(child, Journal { frames, bytes, epoch: 0, tail: watch::Sender::new(at) });
+        journals.insert(first.session_id, Journal { frames, bytes, epoch: 0, tail: watch::Sender::new(first.seq) });
         Ok(())
     }
 
@@ -171,6 +177,17 @@ impl EventStore for MemoryEventStore {
             self.held.shrink(journal.bytes);
         }
         Ok(())
+    }
+
+    async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError> {
+        let mut ids: Vec<SessionId> = self.journals().keys().copied().filter(|id| Some(*id) > after).collect();
+        ids.sort_unstable();
+        ids.truncate(limit);
+        Ok(ids)
     }
 }
 

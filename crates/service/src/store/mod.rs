@@ -43,6 +43,28 @@ pub enum StoreError {
     /// Another has leased the session since, or the batch does not follow the tail.
     #[error("the lease is no longer valid")]
     Fenced,
+    /// The session is gone.
+    #[error("there is no session {0}")]
+    NotFound(SessionId),
+    /// No space is left; nothing of the batch stands.
+    #[error("the store is full")]
+    Full,
+    /// The journal is damaged: it can be read up to a record, and no longer written.
+    #[error("the journal of session {session_id} is damaged after seq {last_good_seq}: {why}")]
+    Corrupted {
+        /// The session.
+        session_id: SessionId,
+        /// The last record that can be trusted.
+        last_good_seq: Seq,
+        /// What was found, for the log.
+        why: String,
+    },
+    /// The journal holds what only a newer version understands: it can be read, and not written.
+    #[error("the journal of session {0} was written by a newer version")]
+    FormatNewer(SessionId),
+    /// The store takes no more writes since one could not be made sure of.
+    #[error("the store is read-only: {0}")]
+    ReadOnly(String),
     /// The store failed; whether the write happened is unknown.
     #[error("the store failed: {0}")]
     Failed(String),
@@ -90,8 +112,14 @@ pub struct FramePage {
 /// The append-only log of each session's records: the one truth.
 #[async_trait]
 pub trait EventStore: Send + Sync {
-    /// Takes the right to append.
+    /// Takes the right to append. A session that does not exist yet has the tail 0, and begins with the first batch.
+    ///
+    /// # Errors
+    /// `Corrupted` and `FormatNewer` where it can only be read.
     async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError>;
+
+    /// Gives the right back: nothing more will be appended for now, and all that was staged is durable.
+    async fn release(&self, lease: Lease) -> Result<(), StoreError>;
 
     /// Encodes the records and queues them for writing. The first one's seq must follow the tail.
     /// It neither waits nor can be cancelled half-way.
@@ -104,13 +132,20 @@ pub trait EventStore: Send + Sync {
     async fn read(&self, session_id: SessionId, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError>;
 
     /// Follows the last durable seq; it ends when the session is deleted. `None` where there is no such session.
-    fn watch(&self, session_id: SessionId) -> Option<watch::Receiver<Seq>>;
+    async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError>;
 
-    /// Makes `child` from the records of `parent` up to `at`.
-    async fn fork(&self, parent: SessionId, at: Seq, child: SessionId) -> Result<(), StoreError>;
+    /// Makes a session from the records of `parent` up to `at`, verbatim, its blobs, and `first`, which goes on from
+    /// there under the new session's id. All of it is there when it returns, or nothing.
+    async fn fork(&self, parent: SessionId, at: Seq, first: &Record) -> Result<(), StoreError>;
 
-    /// Deletes a session.
+    /// Deletes a session with its blobs; a lease on it is fenced, and it never comes back.
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError>;
+
+    /// Sessions that may have changed since they were last released: those whose owner ended without a word.
+    async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError>;
+
+    /// Stored sessions after `after`, in the order of their ids, at most `limit`.
+    async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError>;
 }
 
 /// Bodies that are too large for an event.
@@ -140,11 +175,16 @@ pub trait BlobWriter: Send {
 }
 
 /// The stores of one data directory.
+#[derive(Clone)]
 pub struct Stores {
-    /// Its journals.
+    /// Its journals: the truth.
     pub events: Arc<dyn EventStore>,
     /// Its blobs.
     pub blobs: Arc<dyn BlobStore>,
+    /// Its snapshots.
+    pub snapshots: Arc<dyn SessionStore>,
+    /// Its index.
+    pub index: Arc<dyn SessionIndex>,
 }
 
 /// Snapshots: each the fold of a journal up to some seq, derived and never read past the journal.
@@ -269,6 +309,15 @@ pub trait SessionIndex: Send + Sync {
 
     /// How far a reader has come in a session.
     async fn checkpoint(&self, reader: &str, session_id: SessionId) -> Result<Seq, StoreError>;
+
+    /// Whether it was made anew, and every stored session must be put into it again.
+    fn needs_rebuild(&self) -> bool;
+
+    /// It holds every stored session now.
+    async fn rebuilt(&self) -> Result<(), StoreError>;
+
+    /// Makes durable what it was told.
+    async fn flush(&self) -> Result<(), StoreError>;
 }
 
 /// An idempotency key in the index.

@@ -23,6 +23,11 @@ async fn filled(store: &MemoryEventStore, count: u64) -> Lease {
     lease
 }
 
+/// An event of another session.
+fn of(session_id: SessionId, seq: Seq) -> Record {
+    Record { session_id, ..pinned(seq, "its own") }
+}
+
 async fn read(store: &MemoryEventStore, after: Seq, limit: usize) -> (Vec<Seq>, Option<(Seq, Seq)>) {
     let page = store.read(session_id(), after, limit).await.unwrap().unwrap();
     (page.frames.iter().map(|frame| frame.seq).collect(), page.pruned)
@@ -92,16 +97,17 @@ async fn the_oldest_events_are_pruned_and_the_newest_stay() {
 #[tokio::test]
 async fn a_watch_tells_the_last_seq_and_ends_with_the_session() {
     let (store, held) = store(u64::MAX);
-    assert!(store.watch(session_id()).is_none());
+    assert!(store.watch(session_id()).await.unwrap().is_none());
     filled(&store, 1).await;
-    let mut tail = store.watch(session_id()).unwrap();
+    let mut tail = store.watch(session_id()).await.unwrap().unwrap();
     assert_eq!(*tail.borrow_and_update(), 1);
     let lease = filled(&store, 2).await;
     tail.changed().await.unwrap();
     assert_eq!(*tail.borrow_and_update(), 3);
     store.delete(session_id()).await.unwrap();
     assert!(tail.changed().await.is_err());
-    assert!(store.watch(session_id()).is_none() && store.read(session_id(), 0, 9).await.unwrap().is_none());
+    assert!(store.watch(session_id()).await.unwrap().is_none());
+    assert!(store.read(session_id(), 0, 9).await.unwrap().is_none());
     assert_eq!(store.stage(&lease, &[pinned(4, "x")]).unwrap_err(), StoreError::Fenced);
     assert_eq!(held.bytes(), 0);
     store.delete(session_id()).await.unwrap();
@@ -112,14 +118,14 @@ async fn a_watch_tells_the_last_seq_and_ends_with_the_session() {
 async fn a_fork_has_the_beginning_and_goes_its_own_way() {
     let (store, held) = store(u64::MAX);
     filled(&store, 4).await;
-    store.fork(session_id(), 2, CHILD).await.unwrap();
+    store.fork(session_id(), 2, &of(CHILD, 3)).await.unwrap();
     let lease = store.lease(CHILD).await.unwrap();
-    assert_eq!(lease.tail, 2);
-    drop(store.stage(&lease, &[pinned(3, "its own")]).unwrap());
+    assert_eq!(lease.tail, 3);
+    drop(store.stage(&lease, &[of(CHILD, 4)]).unwrap());
     assert_eq!(read(&store, 0, 9).await.0, [1, 2, 3, 4]);
     assert_eq!(held.bytes(), weight(&store, session_id()).await + weight(&store, CHILD).await);
     for (parent, at, child) in [(session_id(), 5, SessionId::from_uuid(uuid::Uuid::nil())), (session_id(), 1, CHILD)] {
-        assert!(matches!(store.fork(parent, at, child).await, Err(StoreError::Failed(_))));
+        assert!(matches!(store.fork(parent, at, &of(child, at + 1)).await, Err(StoreError::Failed(_))));
     }
     store.delete(session_id()).await.unwrap();
     assert_eq!(held.bytes(), weight(&store, CHILD).await);

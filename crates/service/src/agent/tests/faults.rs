@@ -231,12 +231,24 @@ impl EventStore for FaultyEvents {
         self.0.read(session_id, after, limit).await
     }
 
-    fn watch(&self, session_id: SessionId) -> Option<watch::Receiver<Seq>> {
-        self.0.watch(session_id)
+    async fn release(&self, lease: Lease) -> Result<(), StoreError> {
+        self.0.release(lease).await
     }
 
-    async fn fork(&self, parent: SessionId, at: Seq, child: SessionId) -> Result<(), StoreError> {
-        self.0.fork(parent, at, child).await
+    async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError> {
+        self.0.watch(session_id).await
+    }
+
+    async fn fork(&self, parent: SessionId, at: Seq, first: &Record) -> Result<(), StoreError> {
+        self.0.fork(parent, at, first).await
+    }
+
+    async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {
+        self.0.unsettled().await
+    }
+
+    async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError> {
+        self.0.sessions(after, limit).await
     }
 
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {
