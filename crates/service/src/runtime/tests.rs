@@ -88,6 +88,7 @@ fn short(lines: &[FollowedLine]) -> Vec<String> {
                 LiveEvent::ToolProgress(progress) => format!("{after}: {}", progress.text),
                 LiveEvent::Retrying(retrying) => format!("{after}: attempt {}", retrying.attempt),
                 LiveEvent::Pruned(pruned) => format!("{after}: pruned {} to {}", pruned.from, pruned.to),
+                LiveEvent::SessionDeleted(_) => format!("{after}: deleted"),
             }
         }
     };

@@ -61,7 +61,10 @@ impl Session {
             id: record.session_id,
             created_at: record.time,
             updated_at: record.time,
+            title: None,
             labels,
+            is_archived: false,
+            forked_from: None,
             model,
             system_prompt,
             tools,
@@ -93,23 +96,21 @@ impl Session {
         if record.seq != self.last_seq + 1 {
             return refusal("its seq is not the next one");
         }
-        let needs = needs(&record.event);
-        if !matches!(needs, Needs::Nothing)
-            && (self.open_turn.is_none() || self.open_turn.as_ref().map(|open| open.turn) != record.turn)
-        {
-            return refusal("its turn is not open");
-        }
-        if let Needs::Call(call_id) = needs
-            && !self.is_unanswered(call_id)
-        {
-            return refusal("its call is not open");
+        if let Some(why) = self.obstacle(record) {
+            return refusal(why);
         }
         let turn = record.turn.unwrap_or(0);
         match &record.event {
             Event::SessionCreated(_) => return refusal("the session exists already"),
+            Event::SessionForked(forked) => self.forked(record, forked),
+            Event::SessionUpdated(updated) => {
+                self.title.clone_from(&updated.title);
+                self.labels.clone_from(&updated.labels);
+            }
+            Event::SessionArchived(_) => self.is_archived = true,
+            Event::SessionUnarchived(_) => self.is_archived = false,
             Event::TurnQueued(queued) => self.turn_queued(record, turn, queued),
             Event::TurnDequeued(_) => self.turn_dequeued(turn),
-            Event::TurnStarted(_) if self.open_turn.is_some() => return refusal("another turn is open"),
             Event::TurnStarted(started) => self.turn_started(record, turn, started),
             Event::AssistantMessage(answer) => self.assistant_message(record, turn, answer),
             Event::ToolStarted(started) => {
@@ -141,7 +142,7 @@ impl Session {
                     open.warned.push(warning.budget);
                 }
             }
-            Event::PartialText(_) | Event::Unknown(_) => {}
+            Event::PartialText(_) | Event::LogTailRepaired(_) | Event::Unknown(_) => {}
             Event::TurnCompleted(completed) => {
                 self.turn_ended(record, &completed.totals, TurnStatus::Completed, None);
             }
@@ -301,11 +302,6 @@ impl Session {
         self.last_end = Some(end);
     }
 
-    fn is_unanswered(&self, call_id: &str) -> bool {
-        let mut calls = self.open_turn.iter().flat_map(|open| &open.calls);
-        calls.any(|call| call.call.call_id == call_id && !matches!(call.progress, CallProgress::Finished(_)))
-    }
-
     fn set_progress(&mut self, call_id: &str, progress: CallProgress) {
         let calls = self.open_turn.iter_mut().flat_map(|open| &mut open.calls);
         if let Some(call) = calls.into_iter().find(|call| call.call.call_id == call_id) {
@@ -338,37 +334,4 @@ fn texts_of(blocks: &[Block]) -> impl Iterator<Item = &Body> {
         Block::Text { text } => Some(text),
         Block::Reasoning { .. } | Block::ToolCall(_) => None,
     })
-}
-
-/// What must be open for an event to follow.
-enum Needs<'a> {
-    Nothing,
-    /// Its turn.
-    Turn,
-    /// Its turn, and this call, which has no result yet.
-    Call(&'a str),
-}
-
-fn needs(event: &Event) -> Needs<'_> {
-    match event {
-        Event::ToolStarted(started) => Needs::Call(&started.call_id),
-        Event::ToolFinished(finished) => Needs::Call(&finished.call_id),
-        Event::ApprovalRequested(request) => Needs::Call(&request.call_id),
-        Event::ApprovalDecided(decided) => Needs::Call(&decided.call_id),
-        Event::AssistantMessage(_)
-        | Event::BudgetWarning(_)
-        | Event::PartialText(_)
-        | Event::TurnCompleted(_)
-        | Event::TurnFailed(_)
-        | Event::TurnInterrupted(_) => Needs::Turn,
-        Event::SessionCreated(_)
-        | Event::TurnQueued(_)
-        | Event::TurnDequeued(_)
-        | Event::TurnStarted(_)
-        | Event::ReminderSet(_)
-        | Event::ReminderCleared(_)
-        | Event::Pinned(_)
-        | Event::Unpinned(_)
-        | Event::Unknown(_) => Needs::Nothing,
-    }
 }

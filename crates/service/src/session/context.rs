@@ -54,6 +54,13 @@ impl Context {
         self.turns.get(first).or(self.turns.last()).map_or(0, |&(_, start)| start)
     }
 
+    /// The last event of a turn that brought an entry.
+    pub(super) fn last_seq_of(&self, turn: TurnNumber) -> Option<Seq> {
+        let at = self.turns.iter().rposition(|&(known, _)| known == turn)?;
+        let end = self.turns.get(at + 1).map_or(self.entries.len(), |&(_, start)| start);
+        self.entries[..end].last().map(|entry| entry.seq)
+    }
+
     pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, message: Message) {
         let bytes_up_to = self.bytes_from(0) + json_bytes(&message) + blob_bytes(&message);
         if self.turns.last().is_none_or(|&(last, _)| last != turn) {

@@ -178,6 +178,14 @@ event_kinds! {
     durable {
         /// A session was made.
         SessionCreated = "session_created";
+        /// The session began as a copy of another's beginning.
+        SessionForked = "session_forked";
+        /// The session has another title or other labels.
+        SessionUpdated = "session_updated";
+        /// The session was put away.
+        SessionArchived = "session_archived";
+        /// The session was taken out again.
+        SessionUnarchived = "session_unarchived";
         /// A turn was accepted and waits.
         TurnQueued = "turn_queued";
         /// A waiting turn left the queue without starting.
@@ -212,6 +220,8 @@ event_kinds! {
         TurnFailed = "turn_failed";
         /// The turn was interrupted.
         TurnInterrupted = "turn_interrupted";
+        /// The end of the journal was cut off: it had not been written whole.
+        LogTailRepaired = "log_tail_repaired";
     }
     live {
         /// More of the model's text.
@@ -224,6 +234,8 @@ event_kinds! {
         Retrying = "retrying";
         /// Events that are gone.
         Pruned = "pruned";
+        /// The session is deleted.
+        SessionDeleted = "session_deleted";
     }
 }
 
@@ -252,6 +264,34 @@ pub struct SessionCreated {
     /// The idempotency key, with the hash of the request.
     pub key: Option<Key>,
 }
+
+/// The session began as a copy of another's beginning. What stands before it happened to that session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionForked {
+    /// The session that was copied.
+    pub parent: SessionId,
+    /// The last event that was copied; no turn is open after it.
+    pub at: Seq,
+    /// The idempotency key of the fork; those of the parent stay with it.
+    pub key: Option<Key>,
+}
+
+/// The session has another title or other labels. Both stand here whole, also where only one has changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionUpdated {
+    /// The title; none where `null`.
+    pub title: Option<String>,
+    /// All labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// The session was put away: it can be read, and takes no turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionArchived {}
+
+/// The session was taken out again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionUnarchived {}
 
 /// An idempotency key and the request that it stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -478,6 +518,15 @@ pub struct TurnInterrupted {
     pub totals: TurnTotals,
 }
 
+/// The end of the journal was cut off: it had not been written whole when the process ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LogTailRepaired {
+    /// How many bytes were cut off. No event among them was ever acknowledged.
+    pub bytes: u64,
+    /// The file beneath the data directory that keeps them.
+    pub quarantine: String,
+}
+
 /// More of the model's text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TextDelta {
@@ -534,3 +583,7 @@ pub struct Pruned {
     /// The last one.
     pub to: Seq,
 }
+
+/// The session is deleted; nothing follows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionDeleted {}

@@ -18,6 +18,13 @@ impl Event {
     pub fn human_line(&self) -> String {
         line(match self {
             Self::SessionCreated(created) => format!("session created with {}", created.model),
+            Self::SessionForked(forked) => format!("forked from {} after event {}", forked.parent, forked.at),
+            Self::SessionUpdated(updated) => {
+                let title = updated.title.as_deref().map_or("no title", first);
+                format!("session updated: {title}, {}", count(updated.labels.len() as u64, "label"))
+            }
+            Self::SessionArchived(_) => "session archived".to_owned(),
+            Self::SessionUnarchived(_) => "session unarchived".to_owned(),
             Self::TurnQueued(queued) => format!("queued: {}", first_line(&queued.prompt)),
             Self::TurnDequeued(dequeued) => format!("left the queue: {}", dequeued.reason),
             Self::TurnStarted(started) => match (&started.prompt, started.continues) {
@@ -70,6 +77,13 @@ impl Event {
             }
             Self::TurnFailed(failed) => format!("turn failed: {}: {}", failed.error.code, first(&failed.error.message)),
             Self::TurnInterrupted(interrupted) => format!("turn interrupted: {}", interrupted.reason),
+            Self::LogTailRepaired(repaired) => {
+                format!(
+                    "journal repaired: {} cut off and kept in {}",
+                    count(repaired.bytes, "byte"),
+                    repaired.quarantine
+                )
+            }
             Self::Unknown(unknown) => format!("event of an unknown kind: {}", unknown.type_name),
         })
     }
@@ -88,6 +102,7 @@ impl LiveEvent {
                 format!("call {attempt} failed, the next in {wait_ms} ms: {}: {}", error.code, first(&error.message))
             }
             Self::Pruned(pruned) => format!("events {} to {} are gone", pruned.from, pruned.to),
+            Self::SessionDeleted(_) => "session deleted".to_owned(),
         })
     }
 }

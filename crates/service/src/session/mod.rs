@@ -6,15 +6,19 @@ pub mod reminder;
 
 mod apply;
 mod context;
+mod follows;
+mod fork;
 mod human;
 mod state;
 mod turn;
+mod view;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use apply::ApplyError;
 pub use context::{Context, ContextEntry};
+pub use fork::ForkPoint;
 pub(crate) use state::KEY_KEPT_MS;
 pub use state::{KeyUse, Session};
 pub use turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd};

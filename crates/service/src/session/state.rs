@@ -31,7 +31,10 @@ pub struct Session {
     pub(super) id: SessionId,
     pub(super) created_at: Timestamp,
     pub(super) updated_at: Timestamp,
+    pub(super) title: Option<String>,
     pub(super) labels: BTreeMap<String, String>,
+    pub(super) is_archived: bool,
+    pub(super) forked_from: Option<SessionId>,
     pub(super) model: String,
     pub(super) system_prompt: Option<Body>,
     pub(super) tools: Option<Vec<String>>,
@@ -100,6 +103,24 @@ impl Session {
     #[must_use]
     pub const fn updated_at(&self) -> Timestamp {
         self.updated_at
+    }
+
+    /// Its title.
+    #[must_use]
+    pub fn title(&self) -> Option<&str> {
+        self.title.as_deref()
+    }
+
+    /// Whether it was put away.
+    #[must_use]
+    pub const fn is_archived(&self) -> bool {
+        self.is_archived
+    }
+
+    /// The session it was forked from.
+    #[must_use]
+    pub const fn forked_from(&self) -> Option<SessionId> {
+        self.forked_from
     }
 
     /// Its labels.

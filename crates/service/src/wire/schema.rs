@@ -36,7 +36,8 @@ pub fn event_schema(kind: EventKind) -> Schema {
     let members = schema.ensure_object();
     for (name, shape) in head {
         members.entry("properties").or_insert(Value::Null)[name] = shape;
-        if let Some(required) = members.get_mut("required").and_then(Value::as_array_mut) {
+        // A kind without fields has none that are required.
+        if let Some(required) = members.entry("required").or_insert_with(|| json!([])).as_array_mut() {
             required.push(name.into());
         }
     }

@@ -99,6 +99,11 @@ impl View {
             | Event::BudgetWarning(_)
             | Event::TurnQueued(_) => self.note(Some(event.human_line())),
             Event::SessionCreated(_)
+            | Event::SessionForked(_)
+            | Event::SessionUpdated(_)
+            | Event::SessionArchived(_)
+            | Event::SessionUnarchived(_)
+            | Event::LogTailRepaired(_)
             | Event::TurnDequeued(_)
             | Event::TurnStarted(_)
             | Event::ReminderSet(_)

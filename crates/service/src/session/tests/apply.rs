@@ -1,22 +1,24 @@
 //! `Session::apply`: whatever legal life a session has, its state is what a naive reading of its records says.
 
-use meerkat_errors::ErrorCode;
+use meerkat_errors::{ErrorBody, ErrorCode};
 use proptest::{collection::vec, prelude::*};
 
 use super::{
     created, pinned, record,
-    walk::{DAY_MS, KEYS, Walk},
+    walk::{DAY_MS, KEYS, OpenWalk, Walk},
 };
 use crate::{
-    Session,
+    Session, SessionId,
     clock::{SeededIds, Timestamp},
     ids::{Seq, TurnNumber},
     model::StopReason,
     options::{Budget, Budgets, Policy},
+    service::SessionState,
     session::{
         event::{
-            BudgetWarning, Event, Key, PartialText, Record, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted,
-            TurnInterrupted, TurnQueued, TurnStarted, TurnTotals,
+            AssistantMessage, BudgetWarning, Event, Key, PartialText, Record, SessionForked, SessionUpdated,
+            ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted, TurnQueued,
+            TurnStarted, TurnTotals,
         },
         message::{Block, Body, Message, ToolResult},
     },
@@ -135,8 +137,15 @@ fn assert_paired(messages: &[Message], is_open: bool) {
     }
 }
 
+/// The records of a session's own: what stands before the last fork happened to another.
+fn own(records: &[Record]) -> &[Record] {
+    let fork = records.iter().rposition(|record| matches!(record.event, Event::SessionForked(_)));
+    &records[fork.unwrap_or(0)..]
+}
+
 /// What each key stands for at `now`, read from the records.
 fn assert_keys(session: &Session, records: &[Record], now: i64) {
+    let records = own(records);
     for name in KEYS {
         let use_of = |record: &&Record| match &record.event {
             Event::TurnQueued(TurnQueued { key, .. }) | Event::TurnStarted(TurnStarted { key, .. }) => {
@@ -177,16 +186,75 @@ fn of_an_open_turn() -> Vec<Event> {
     ]
 }
 
-fn started(turn: TurnNumber, key: Option<Key>) -> (Option<TurnNumber>, Event) {
-    let (prompt, model, budgets) = (Some("go".into()), "scripted".to_owned(), Budgets::default());
-    (Some(turn), Event::TurnStarted(TurnStarted { prompt, model, budgets, queued: None, continues: None, key }))
+fn started(turn: TurnNumber, queued: Option<Seq>, key: Option<Key>) -> (Option<TurnNumber>, Event) {
+    let (prompt, model, budgets) = (queued.is_none().then(|| "go".into()), "scripted".to_owned(), Budgets::default());
+    (Some(turn), Event::TurnStarted(TurnStarted { prompt, model, budgets, queued, continues: None, key }))
+}
+
+/// What `read` and `list` answer, read from the records.
+fn assert_view(session: &Session, walk: &Walk) {
+    let records = &walk.records;
+    let updated = records.iter().rev().find_map(|record| match &record.event {
+        Event::SessionUpdated(updated) => Some(updated.clone()),
+        _ => None,
+    });
+    let updated = updated.unwrap_or(SessionUpdated { title: None, labels: Default::default() });
+    let is_archived = own(records).iter().fold(false, |is_archived, record| match record.event {
+        Event::SessionArchived(_) => true,
+        Event::SessionUnarchived(_) => false,
+        _ => is_archived,
+    });
+    let turn = walk.open.as_ref().map(|open| open.turn);
+    let waiting = |id: &String| {
+        let requested = |event: &Event| matches!(event, Event::ApprovalRequested(request) if request.call_id == *id);
+        records.iter().find(|record| requested(&record.event)).map(|record| (id.clone(), record.seq))
+    };
+    let waiting: Vec<(String, Seq)> = walk.open.iter().flat_map(OpenWalk::waiting).filter_map(waiting).collect();
+    let state = match (turn, waiting.is_empty(), walk.queue.is_empty()) {
+        (Some(_), false, _) => SessionState::Waiting,
+        (Some(_), true, _) => SessionState::Running,
+        (None, _, false) => SessionState::Queued,
+        (None, _, true) => SessionState::Idle,
+    };
+
+    let (view, summary) = (session.view(7), session.summary());
+    assert_eq!((view.session_id, view.state, view.archived), (walk.id, state, is_archived));
+    assert_eq!((&view.title, &view.labels), (&updated.title, &updated.labels));
+    assert_eq!((view.created_at, view.updated_at), (own(records)[0].time, records.last().unwrap().time));
+    let parent = match &own(records)[0].event {
+        Event::SessionForked(forked) => Some(forked.parent),
+        _ => None,
+    };
+    assert_eq!((view.forked_from, view.last_seq), (parent, records.len() as Seq));
+    let approvals: Vec<_> = view.pending_approvals.iter().map(|asked| (asked.call_id.clone(), asked.seq)).collect();
+    assert_eq!(approvals, waiting);
+    assert!(view.pending_approvals.iter().all(|asked| Some(asked.turn) == turn));
+    assert_eq!((view.context.messages, view.context.window_tokens), (session.context().entries().len() as u64, 7));
+    assert_eq!(view.context.estimated_tokens, Naive::read(records).sizes.iter().sum::<u64>() / 4);
+
+    let fields = |value: serde_json::Value| value.as_object().unwrap().clone();
+    let view = fields(serde_json::to_value(view).unwrap());
+    for (name, value) in fields(serde_json::to_value(summary).unwrap()) {
+        assert_eq!(view[&name], value, "{name}");
+    }
 }
 
 /// Records that cannot follow: each is refused and changes nothing.
 fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
-    let last = session.last_seq();
-    let mut illegal = vec![pinned(last, "x"), pinned(last + 2, "x"), pinned(0, "x"), record(last + 1, None, created())];
+    let (id, last) = (session.id(), session.last_seq());
+    let record = |seq, turn, event| Record { session_id: id, ..record(seq, turn, event) };
+    let other = SessionId::from_uuid(uuid::Uuid::nil());
+    let mut illegal: Vec<Record> =
+        [last, last + 2, 0].map(|seq| Record { session_id: id, ..pinned(seq, "x") }).to_vec();
+    illegal.push(Record { session_id: other, ..pinned(last + 1, "x") });
+    let mut forks = vec![(id, id, last), (other, other, last), (other, id, last - 1), (other, id, last + 1)];
+    forks.extend(walk.open.is_some().then_some((other, id, last)));
+    illegal.extend(forks.into_iter().map(|(session_id, parent, at)| {
+        let event = Event::SessionForked(SessionForked { parent, at, key: None });
+        Record { session_id, ..record(last + 1, None, event) }
+    }));
     let mut add = |turn, event| illegal.push(record(last + 1, turn, event));
+    add(None, created());
     let open = walk.open.as_ref().map(|open| open.turn);
     let finished = walk.records.iter().filter_map(|record| match &record.event {
         Event::ToolFinished(finished) => Some(finished.call_id.clone()),
@@ -204,8 +272,33 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
         add(Some(open.map_or(0, |turn| turn + 1)), event);
     }
     if open.is_some() {
-        let (turn, event) = started(session.next_turn(), None);
+        let (turn, event) = started(session.next_turn(), None, None);
         add(turn, event);
+    }
+    let unheard = walk.records.iter().map(|record| record.seq).filter(|seq| walk.queue.iter().all(|(_, at)| at != seq));
+    for (turn, seq) in unheard.map(|seq| (0, seq)).chain(walk.queue.iter().map(|&(turn, seq)| (turn + 1, seq))) {
+        let (turn, event) = started(turn, Some(seq), None);
+        add(turn, event);
+    }
+    if walk.open.iter().any(OpenWalk::has_open_calls) {
+        let (totals, stop_reason) = (TurnTotals::default(), StopReason::EndTurn);
+        let (model, blocks) = ("scripted".to_owned(), Vec::new());
+        add(
+            open,
+            Event::AssistantMessage(AssistantMessage {
+                step: 1,
+                model,
+                blocks,
+                stop_reason,
+                usage: Default::default(),
+            }),
+        );
+        add(open, Event::TurnCompleted(TurnCompleted { stop_reason, totals: totals.clone() }));
+        add(
+            open,
+            Event::TurnFailed(TurnFailed { error: ErrorBody::new(ErrorCode::TurnFailed), totals: totals.clone() }),
+        );
+        add(open, Event::TurnInterrupted(TurnInterrupted { reason: "requested".to_owned(), totals }));
     }
     let before = session.clone();
     for record in illegal {
@@ -254,6 +347,8 @@ proptest! {
         for later in [0, 1, 7 * 3_600_000, DAY_MS - 1, DAY_MS] {
             assert_keys(&session, &walk.records, now + later);
         }
+
+        assert_view(&session, &walk);
 
         let line = |record: &Record| String::from_utf8(encode_event(record).unwrap().to_vec()).unwrap();
         let replayed: Vec<Record> = walk.records.iter().map(|record| decode_event(&line(record)).unwrap()).collect();

@@ -3,15 +3,19 @@
 use meerkat_errors::{ErrorBody, ErrorCode};
 use proptest::{collection::vec, prelude::*};
 
-use super::json::{compact, tokens};
+use super::{
+    json::{compact, tokens},
+    session_id,
+};
 use crate::{
     model::{StopReason, Usage},
     options::{Budget, Budgets, Policy},
     session::{
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, Decision, Event, EventKind, Key,
-            LiveEvent, PartialText, Pinned, Pruned, ReasoningDelta, ReminderCleared, ReminderSet, Retrying,
-            SessionCreated, TextDelta, ToolFinished, ToolOutcome, ToolProgress, ToolStarted, TurnCompleted,
+            LiveEvent, LogTailRepaired, PartialText, Pinned, Pruned, ReasoningDelta, ReminderCleared, ReminderSet,
+            Retrying, SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionUnarchived,
+            SessionUpdated, TextDelta, ToolFinished, ToolOutcome, ToolProgress, ToolStarted, TurnCompleted,
             TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, RawJson, ToolCall},
@@ -80,6 +84,14 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             budgets,
             key,
         }),
+        EventKind::SessionForked => Event::SessionForked(SessionForked { parent: session_id(), at: number, key }),
+        EventKind::SessionUpdated => Event::SessionUpdated(SessionUpdated {
+            title: when_full(&text),
+            labels: is_full.then(|| (text.clone(), text)).into_iter().collect(),
+        }),
+        EventKind::SessionArchived => Event::SessionArchived(SessionArchived {}),
+        EventKind::SessionUnarchived => Event::SessionUnarchived(SessionUnarchived {}),
+        EventKind::LogTailRepaired => Event::LogTailRepaired(LogTailRepaired { bytes: number, quarantine: text }),
         EventKind::TurnQueued => Event::TurnQueued(TurnQueued {
             prompt: body,
             model: when_full(&text),
@@ -159,5 +171,6 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             return Sample::Live(LiveEvent::Retrying(retrying));
         }
         EventKind::Pruned => return Sample::Live(LiveEvent::Pruned(Pruned { from: number, to: number })),
+        EventKind::SessionDeleted => return Sample::Live(LiveEvent::SessionDeleted(SessionDeleted {})),
     })
 }

@@ -6,15 +6,17 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 
 use super::{created, session_id};
 use crate::{
+    SessionId,
     clock::{SeededIds, Timestamp},
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
     options::{Budget, Budgets, Policy},
     session::{
         event::{
-            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, Decision, Event, Key, PartialText,
-            Pinned, Record, ReminderCleared, ReminderSet, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted,
-            TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
+            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, Decision, Event, Key, LogTailRepaired,
+            PartialText, Pinned, Record, ReminderCleared, ReminderSet, SessionArchived, SessionForked,
+            SessionUnarchived, SessionUpdated, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnDequeued,
+            TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -42,9 +44,21 @@ pub(super) struct OpenWalk {
     is_answered: bool,
 }
 
+impl OpenWalk {
+    /// Calls that wait for a decision, in call order.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &String> {
+        self.calls.iter().filter(|(_, stage)| *stage == Stage::Waiting).map(|(call_id, _)| call_id)
+    }
+
+    pub(super) fn has_open_calls(&self) -> bool {
+        self.calls.iter().any(|(_, stage)| *stage != Stage::Finished)
+    }
+}
+
 /// A life so far, and where it stands.
 pub(super) struct Walk {
     pub(super) records: Vec<Record>,
+    pub(super) id: SessionId,
     pub(super) open: Option<OpenWalk>,
     /// Turns that wait with the seqs that queued them, the next one first.
     pub(super) queue: Vec<(TurnNumber, Seq)>,
@@ -59,6 +73,7 @@ impl Walk {
     pub(super) fn new(choices: &[u16]) -> Self {
         let mut walk = Self {
             records: Vec::new(),
+            id: session_id(),
             open: None,
             queue: Vec::new(),
             pins: Vec::new(),
@@ -77,8 +92,33 @@ impl Walk {
     fn record(&mut self, turn: Option<TurnNumber>, event: Event) -> Seq {
         let seq = self.records.len() as Seq + 1;
         let time = Timestamp::from_millis(self.now);
-        self.records.push(Record { session_id: session_id(), seq, turn, time, event });
+        self.records.push(Record { session_id: self.id, seq, turn, time, event });
         seq
+    }
+
+    /// What concerns no turn; a fork where none runs.
+    fn of_the_session(&mut self, detail: usize) {
+        let event = match detail % 6 {
+            0 => {
+                let labels = (0..detail % 3).map(|n| (format!("label{n}"), format!("{detail}"))).collect();
+                Event::SessionUpdated(SessionUpdated {
+                    title: (!detail.is_multiple_of(4)).then(|| format!("{detail}")),
+                    labels,
+                })
+            }
+            1 => Event::SessionArchived(SessionArchived {}),
+            2 => Event::SessionUnarchived(SessionUnarchived {}),
+            3 => Event::LogTailRepaired(LogTailRepaired { bytes: 7, quarantine: "quarantine/x".to_owned() }),
+            _ if self.open.is_none() => {
+                let (parent, at, key) = (self.id, self.records.len() as Seq, self.key(detail));
+                self.id = SessionId::from_uuid(uuid::Uuid::from_u128(self.id.as_uuid().as_u128() + 1));
+                self.queue.clear();
+                self.key_used.clear();
+                Event::SessionForked(SessionForked { parent, at, key })
+            }
+            _ => return,
+        };
+        self.record(None, event);
     }
 
     fn step(&mut self, what: u16, detail: usize) {
@@ -108,6 +148,7 @@ impl Walk {
                 let (turn, _) = self.queue.remove(detail % self.queue.len());
                 self.record(Some(turn), Event::TurnDequeued(TurnDequeued { reason: "cancelled".to_owned() }));
             }
+            7 => self.of_the_session(detail),
             _ => self.go_on(detail),
         }
     }

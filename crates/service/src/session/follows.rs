@@ -1,0 +1,88 @@
+//! Which record may follow which. It looks at the state alone and changes nothing.
+
+use super::{
+    Session,
+    event::{Event, Record},
+    turn::CallProgress,
+};
+
+impl Session {
+    /// Why a record whose seq follows does not follow all the same.
+    pub(super) fn obstacle(&self, record: &Record) -> Option<&'static str> {
+        let open = self.open_turn.as_ref();
+        if let Event::SessionForked(forked) = &record.event {
+            // Its parent may itself be a fork that is cut within what it took over: then it is not named before.
+            let is_new = record.session_id != self.id && record.session_id != forked.parent;
+            return match open {
+                Some(_) => Some("a turn is open where the fork begins"),
+                None => (!is_new || forked.at != self.last_seq).then_some("the fork begins elsewhere"),
+            };
+        }
+        if record.session_id != self.id {
+            return Some("it happened in another session");
+        }
+        if let Event::TurnStarted(started) = &record.event {
+            let waits = |seq| self.queue.iter().any(|queued| queued.seq == seq && Some(queued.turn) == record.turn);
+            return match started.queued {
+                _ if open.is_some() => Some("another turn is open"),
+                Some(seq) if !waits(seq) => Some("no such turn waits"),
+                _ => None,
+            };
+        }
+        let needs = needs(&record.event);
+        if matches!(needs, Needs::Nothing) {
+            return None;
+        }
+        if open.is_none() || open.map(|open| open.turn) != record.turn {
+            return Some("its turn is not open");
+        }
+        match needs {
+            Needs::Call(call_id) if !self.is_unanswered(call_id) => Some("its call is not open"),
+            Needs::Results if open.is_some_and(|open| !open.calls.is_empty()) => Some("a call has no result yet"),
+            _ => None,
+        }
+    }
+
+    fn is_unanswered(&self, call_id: &str) -> bool {
+        let mut calls = self.open_turn.iter().flat_map(|open| &open.calls);
+        calls.any(|call| call.call.call_id == call_id && !matches!(call.progress, CallProgress::Finished(_)))
+    }
+}
+
+/// What must be open for an event to follow.
+enum Needs<'a> {
+    Nothing,
+    /// Its turn.
+    Turn,
+    /// Its turn, whose calls all have their results.
+    Results,
+    /// Its turn, and this call, which has no result yet.
+    Call(&'a str),
+}
+
+fn needs(event: &Event) -> Needs<'_> {
+    match event {
+        Event::ToolStarted(started) => Needs::Call(&started.call_id),
+        Event::ToolFinished(finished) => Needs::Call(&finished.call_id),
+        Event::ApprovalRequested(request) => Needs::Call(&request.call_id),
+        Event::ApprovalDecided(decided) => Needs::Call(&decided.call_id),
+        Event::BudgetWarning(_) | Event::PartialText(_) => Needs::Turn,
+        Event::AssistantMessage(_) | Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => {
+            Needs::Results
+        }
+        Event::SessionCreated(_)
+        | Event::SessionForked(_)
+        | Event::SessionUpdated(_)
+        | Event::SessionArchived(_)
+        | Event::SessionUnarchived(_)
+        | Event::LogTailRepaired(_)
+        | Event::TurnQueued(_)
+        | Event::TurnDequeued(_)
+        | Event::TurnStarted(_)
+        | Event::ReminderSet(_)
+        | Event::ReminderCleared(_)
+        | Event::Pinned(_)
+        | Event::Unpinned(_)
+        | Event::Unknown(_) => Needs::Nothing,
+    }
+}

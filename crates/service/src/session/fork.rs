@@ -1,0 +1,108 @@
+//! A fork: a new identity on a new journal, which begins with another session's records to the letter.
+//!
+//! Its journal folds like any other: the parent's records name the parent until `session_forked` names the fork.
+//! No turn is ever cut in two.
+
+use serde::Deserialize;
+
+use super::{
+    Session,
+    event::{Event, Key, Record, SessionForked, SessionUpdated},
+};
+use crate::{
+    SessionError,
+    clock::Timestamp,
+    ids::{Seq, SessionId, TurnNumber},
+};
+
+/// Where a fork is cut off from its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForkPoint {
+    /// After this event.
+    After(Seq),
+    /// After the event that ended this turn. It stands in the journal, behind the event `from`.
+    EndOf {
+        /// The turn.
+        turn: TurnNumber,
+        /// Where to look for it at the earliest.
+        from: Seq,
+    },
+}
+
+impl ForkPoint {
+    /// Whether an event's line ends the turn. What its payload says is not decoded.
+    ///
+    /// # Errors
+    /// Where the line is no event's.
+    pub fn is_end(turn: TurnNumber, line: &[u8]) -> Result<bool, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Head<'a> {
+            turn: Option<TurnNumber>,
+            #[serde(rename = "type", borrow)]
+            type_name: std::borrow::Cow<'a, str>,
+        }
+        let head: Head<'_> = serde_json::from_slice(line)?;
+        let is_terminal = matches!(&*head.type_name, "turn_completed" | "turn_failed" | "turn_interrupted");
+        Ok(is_terminal && head.turn == Some(turn))
+    }
+}
+
+impl Session {
+    /// Where a fork is cut off that takes over everything up to the end of `turn`; as it is where `None`, but for
+    /// the turn that runs.
+    ///
+    /// # Errors
+    /// `ITEM_NOT_FOUND` where there is no such turn, or it never started; `SESSION_BUSY` where it has not ended.
+    pub fn fork_at(&self, turn: Option<TurnNumber>) -> Result<ForkPoint, SessionError> {
+        let ended = self.last_end.as_ref();
+        match (turn, &self.open_turn) {
+            (None, None) => Ok(ForkPoint::After(self.last_seq)),
+            (None, Some(open)) => {
+                ended.map(|end| ForkPoint::After(end.seq)).ok_or(SessionError::Busy { turn: open.turn })
+            }
+            (Some(turn), Some(open)) if open.turn == turn => Err(SessionError::Busy { turn }),
+            (Some(turn), _) if turn >= self.next_turn || self.queue.iter().any(|queued| queued.turn == turn) => {
+                Err(SessionError::ItemNotFound("turn"))
+            }
+            (Some(turn), _) => Ok(match ended.filter(|end| end.turn == turn) {
+                Some(end) => ForkPoint::After(end.seq),
+                None => ForkPoint::EndOf { turn, from: self.context.last_seq_of(turn).unwrap_or(0) },
+            }),
+        }
+    }
+
+    /// The first record of a fork's own: it follows this session's record `at`.
+    #[must_use]
+    pub fn fork_record(&self, at: Seq, fork: SessionId, time: Timestamp, key: Option<Key>) -> Record {
+        let event = Event::SessionForked(SessionForked { parent: self.id, at, key });
+        Record { session_id: fork, seq: at + 1, turn: None, time, event }
+    }
+
+    /// What records another title or other labels. What is `None` stays; an empty title takes it away.
+    #[must_use]
+    pub fn updated(
+        &self,
+        title: Option<String>,
+        labels: Option<std::collections::BTreeMap<String, String>>,
+    ) -> SessionUpdated {
+        SessionUpdated {
+            title: title.map_or_else(|| self.title.clone(), |title| (!title.is_empty()).then_some(title)),
+            labels: labels.unwrap_or_else(|| self.labels.clone()),
+        }
+    }
+
+    /// From here on it is the fork. What was said, and what it cost, counts on; what the parent promised to those
+    /// who asked it (turns that wait, keys, decisions) stays with the parent.
+    pub(super) fn forked(&mut self, record: &Record, forked: &SessionForked) {
+        self.id = record.session_id;
+        self.forked_from = Some(forked.parent);
+        self.created_at = record.time;
+        self.created_key.clone_from(&forked.key);
+        self.is_archived = false;
+        self.queue = Default::default();
+        self.keys.clear();
+        self.keys_by_age.clear();
+        self.keyed_bytes = 0;
+        self.decisions.clear();
+    }
+}

@@ -1,0 +1,113 @@
+//! A fork begins with its parent's records to the letter and is a session of its own from then on.
+
+use meerkat_errors::ErrorCode;
+use proptest::{collection::vec, prelude::*};
+
+use super::{created, record, walk::Walk};
+use crate::{
+    Session, SessionId,
+    clock::SeededIds,
+    ids::{Seq, TurnNumber},
+    session::{
+        ForkPoint,
+        event::{Event, Key, Record},
+    },
+    wire::encode_event,
+};
+
+const CHILD: SessionId = SessionId::from_uuid(uuid::Uuid::from_u128(7));
+
+fn fold(records: &[Record]) -> Session {
+    let mut session = Session::begin(&records[0]).unwrap();
+    records[1..].iter().for_each(|record| session.apply(record).unwrap());
+    session
+}
+
+/// The turns that have started, each with the seq of its end.
+fn turns(records: &[Record]) -> Vec<(TurnNumber, Option<Seq>)> {
+    let mut turns: Vec<(TurnNumber, Option<Seq>)> = Vec::new();
+    for record in records {
+        match record.event {
+            Event::TurnStarted(_) => turns.push((record.turn.unwrap(), None)),
+            Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => {
+                turns.last_mut().unwrap().1 = Some(record.seq);
+            }
+            _ => {}
+        }
+    }
+    turns
+}
+
+fn point(session: &Session, turn: Option<TurnNumber>) -> Result<ForkPoint, ErrorCode> {
+    session.fork_at(turn).map_err(|refused| refused.code())
+}
+
+/// Where the fork is cut, by the journal where the session alone does not know.
+fn cut(point: ForkPoint, records: &[Record]) -> Seq {
+    match point {
+        ForkPoint::After(seq) => seq,
+        ForkPoint::EndOf { turn, from } => {
+            let behind = records.iter().filter(|record| record.seq > from);
+            let is_end = |record: &&Record| ForkPoint::is_end(turn, &encode_event(record).unwrap()).unwrap();
+            behind.into_iter().find(is_end).expect("the turn has ended").seq
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_fork_is_cut_behind_the_end_of_its_turn(choices in vec(any::<u16>(), 0..80)) {
+        let walk = Walk::new(&choices);
+        let (session, turns) = (fold(&walk.records), turns(&walk.records));
+        let ended = turns.iter().rev().find_map(|(_, end)| *end);
+        let at = if walk.open.is_some() { ended } else { Some(session.last_seq()) };
+        prop_assert_eq!(point(&session, None), at.map(ForkPoint::After).ok_or(ErrorCode::SessionBusy));
+        for &(turn, end) in &turns {
+            let Some(end) = end else {
+                prop_assert_eq!(point(&session, Some(turn)), Err(ErrorCode::SessionBusy));
+                continue;
+            };
+            let at = cut(point(&session, Some(turn)).unwrap(), &walk.records);
+            prop_assert_eq!(at, end);
+
+            let key = Key { key: "a".to_owned(), request: "r".to_owned() };
+            let first = session.fork_record(at, CHILD, SeededIds::wall_time(), Some(key.clone()));
+            let parent = fold(&walk.records[..usize::try_from(at).unwrap()]);
+            let mut child = parent.clone();
+            child.apply(&first).unwrap();
+            prop_assert_eq!((child.id(), child.forked_from(), child.last_seq()), (CHILD, Some(session.id()), at + 1));
+            prop_assert_eq!(child.messages(), parent.messages());
+            prop_assert_eq!((child.message_count(), child.next_turn()), (parent.message_count(), parent.next_turn()));
+            prop_assert_eq!((child.title(), child.labels()), (parent.title(), parent.labels()));
+            prop_assert!(child.queue().is_empty() && child.open_turn().is_none() && !child.is_archived());
+            prop_assert!(child.key("a", SeededIds::wall_time()).is_none());
+            prop_assert_eq!(child.created_key(), Some(&key));
+        }
+        let unstarted = walk.queue.iter().map(|&(turn, _)| turn).chain([session.next_turn(), TurnNumber::MAX]);
+        for turn in unstarted {
+            prop_assert_eq!(point(&session, Some(turn)), Err(ErrorCode::ItemNotFound));
+        }
+    }
+}
+
+#[test]
+fn what_an_update_leaves_out_stays() {
+    let mut session = fold(&[record(1, None, created())]);
+    let labels = |name: &str| [(name.to_owned(), "1".to_owned())].into();
+    let mut update = |title: Option<&str>, labels| {
+        let event = Event::SessionUpdated(session.updated(title.map(str::to_owned), labels));
+        session.apply(&record(session.last_seq() + 1, None, event)).unwrap();
+        (session.title().map(str::to_owned), session.labels().keys().cloned().collect::<String>())
+    };
+    assert_eq!(update(Some("t"), None), (Some("t".to_owned()), String::new()));
+    assert_eq!(update(None, Some(labels("a"))), (Some("t".to_owned()), "a".to_owned()));
+    assert_eq!(update(Some("u"), None), (Some("u".to_owned()), "a".to_owned()));
+    assert_eq!(update(Some(""), Some(Default::default())), (None, String::new()));
+}
+
+#[test]
+fn a_line_that_is_no_event_ends_no_turn() {
+    let line = encode_event(&record(1, None, created())).unwrap();
+    assert!(!ForkPoint::is_end(0, &line).unwrap());
+    assert!(ForkPoint::is_end(0, b"{").is_err());
+}
