@@ -7,6 +7,7 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::ModelError,
+    store::StoreError,
 };
 
 /// Why an operation was refused or failed.
@@ -53,6 +54,12 @@ pub enum SessionError {
     /// The session can be read, but no longer written.
     #[error("Session {0} is damaged; it can be read, but not changed.")]
     Corrupted(SessionId),
+    /// The session was archived.
+    #[error("Session {0} is archived; bring it back before you change it.")]
+    Archived(SessionId),
+    /// The session can be read, but this version may not write it.
+    #[error("Session {0} was written by a newer version of meerkat; use that version to change it.")]
+    FormatNewer(SessionId),
     /// The turn was interrupted, or left the queue unstarted.
     #[error("Turn {turn} was interrupted.")]
     Interrupted {
@@ -116,6 +123,33 @@ pub enum SessionError {
     /// A write failed; whether it happened is unknown.
     #[error("The store failed, and whether the change happened is unknown; ask again with the same idempotency key.")]
     StoreFailed,
+    /// No space is left on the store's disk.
+    #[error("The disk of the data directory is full; free some space and ask again. What is stored can be read.")]
+    StoreFull,
+    /// Another process owns the data directory.
+    #[error("{}", store_locked(.data_dir, *.pid))]
+    StoreLocked {
+        /// The data directory.
+        data_dir: String,
+        /// The owner's process, where it is known.
+        pid: Option<u32>,
+    },
+    /// The data directory cannot be made, read or written.
+    #[error("The data directory {data_dir} cannot be used: {why}. Make it writable, or name another with --data-dir.")]
+    StoreNotWritable {
+        /// The data directory.
+        data_dir: String,
+        /// What the system said.
+        why: String,
+    },
+    /// The data directory is of a format that this version does not know.
+    #[error("The data directory {data_dir} is of a format that this version does not know ({found}); use a newer one.")]
+    StoreFormatUnsupported {
+        /// The data directory.
+        data_dir: String,
+        /// What it says of itself.
+        found: String,
+    },
     /// The service is ending.
     #[error("The service is shutting down.")]
     ShuttingDown,
@@ -140,6 +174,11 @@ pub enum SessionError {
 
 /// The text where the configuration, not the build, switched persistence off.
 const CONFIGURED_OFF: &str = "Session persistence is disabled (store.enabled = false).";
+
+fn store_locked(data_dir: &str, pid: Option<u32>) -> String {
+    let owner = pid.map_or_else(|| "Another process".to_owned(), |pid| format!("Process {pid}"));
+    format!("{owner} owns the data directory {data_dir}, and cannot be attached to; end it, or name another directory.")
+}
 
 fn model_not_configured(model: &str, variable: Option<&str>) -> String {
     match variable {
@@ -168,6 +207,8 @@ impl SessionError {
             Self::NotRunning { .. } => ErrorCode::SessionNotRunning,
             Self::Limit { .. } => ErrorCode::SessionLimit,
             Self::Corrupted(_) => ErrorCode::SessionCorrupted,
+            Self::Archived(_) => ErrorCode::SessionArchived,
+            Self::FormatNewer(_) => ErrorCode::SessionFormatNewer,
             Self::Interrupted { .. } => ErrorCode::TurnInterrupted,
             Self::QueueFull { .. } => ErrorCode::QueueFull,
             Self::IdempotencyConflict { .. } => ErrorCode::IdempotencyConflict,
@@ -178,6 +219,10 @@ impl SessionError {
             Self::PayloadTooLarge { .. } => ErrorCode::PayloadTooLarge,
             Self::CursorOutOfRange { .. } => ErrorCode::CursorOutOfRange,
             Self::StoreFailed => ErrorCode::StoreFailed,
+            Self::StoreFull => ErrorCode::StoreFull,
+            Self::StoreLocked { .. } => ErrorCode::StoreLocked,
+            Self::StoreNotWritable { .. } => ErrorCode::StoreNotWritable,
+            Self::StoreFormatUnsupported { .. } => ErrorCode::StoreFormatUnsupported,
             Self::ShuttingDown => ErrorCode::ShuttingDown,
             Self::ModelNotConfigured { .. } => ErrorCode::ModelNotConfigured,
             Self::Model(error) => error.code,
@@ -192,7 +237,9 @@ impl SessionError {
         let body = ErrorBody::with_message(self.code(), self.to_string());
         match self {
             Self::PersistenceDisabled { configured: true } => body.detail("reason", "configured"),
-            Self::NotFound(id) | Self::Corrupted(id) => body.detail("session_id", id.to_string()),
+            Self::NotFound(id) | Self::Corrupted(id) | Self::Archived(id) | Self::FormatNewer(id) => {
+                body.detail("session_id", id.to_string())
+            }
             Self::Busy { turn } | Self::Interrupted { turn } | Self::NotRunning { turn: Some(turn) } => {
                 body.detail("turn", *turn)
             }
@@ -209,6 +256,11 @@ impl SessionError {
             Self::CursorOutOfRange { oldest_seq, last_seq } => {
                 body.detail("oldest_seq", *oldest_seq).detail("last_seq", *last_seq)
             }
+            Self::StoreLocked { data_dir, pid } => body.detail("data_dir", data_dir.clone()).detail("pid", *pid),
+            Self::StoreNotWritable { data_dir, .. } => body.detail("data_dir", data_dir.clone()),
+            Self::StoreFormatUnsupported { data_dir, found } => {
+                body.detail("data_dir", data_dir.clone()).detail("found", found.clone())
+            }
             Self::ModelNotConfigured { model, variable } => {
                 body.detail("model", model.clone()).detail("variable", *variable)
             }
@@ -219,8 +271,21 @@ impl SessionError {
             | Self::MemoryDisabled
             | Self::NotRunning { turn: None }
             | Self::StoreFailed
+            | Self::StoreFull
             | Self::ShuttingDown
             | Self::Internal(_) => body,
+        }
+    }
+}
+
+impl From<StoreError> for SessionError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NotFound(session_id) => Self::NotFound(session_id),
+            StoreError::Corrupted { session_id, .. } => Self::Corrupted(session_id),
+            StoreError::FormatNewer(session_id) => Self::FormatNewer(session_id),
+            StoreError::Full => Self::StoreFull,
+            StoreError::Fenced | StoreError::ReadOnly(_) | StoreError::Failed(_) => Self::StoreFailed,
         }
     }
 }

@@ -7,8 +7,8 @@ use std::{
 
 use crate::{
     SessionError,
-    agent::Engine,
-    capability::Capabilities,
+    agent::{Derived, Engine},
+    capability::{Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SharedCompactor, default_compactor},
     model::{
@@ -17,9 +17,9 @@ use crate::{
     },
     options::EngineOptions,
     redact::Secrets,
-    runtime::ephemeral::EphemeralSessionService,
+    runtime::{ephemeral::EphemeralSessionService, persistent::PersistentSessionService},
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
-    store::{MemoryBlobStore, MemoryEventStore, MemoryUse, open_stores},
+    store::{BlobStore, EventStore, MemoryBlobStore, MemoryEventStore, MemoryUse, Stores, open_stores},
     tool::{Tool, ToolRegistry},
 };
 
@@ -34,6 +34,7 @@ pub struct AgentBuildConfig {
     options: EngineOptions,
     secrets: Vec<secrecy::SecretString>,
     store: Option<PathBuf>,
+    stores: Option<Stores>,
     is_store_enabled: Option<bool>,
     compaction: Option<CompactionConfig>,
     compactor: Option<SharedCompactor>,
@@ -88,6 +89,13 @@ impl AgentBuildConfig {
         self
     }
 
+    /// Stores of your own, in place of a data directory. Needs the capability `session-store`.
+    #[must_use]
+    pub fn stores(mut self, stores: Stores) -> Self {
+        self.stores = Some(stores);
+        self
+    }
+
     /// Switches persistence off where the build has it.
     #[must_use]
     pub const fn ephemeral(mut self) -> Self {
@@ -123,23 +131,36 @@ impl AgentBuildConfig {
     /// Where a tool is not allowed, or the data directory cannot be opened.
     pub fn build(self) -> Result<Agent, SessionError> {
         let mut capabilities = Capabilities::compiled();
-        match (self.is_store_enabled, self.store) {
-            (Some(false), _) => capabilities = capabilities.without_store(),
-            (_, Some(data_dir)) => {
-                open_stores(&data_dir)?;
+        let stores = match (self.is_store_enabled, self.stores, self.store) {
+            (Some(false), _, _) | (_, None, None) => None,
+            (_, Some(stores), _) => {
+                capabilities.require(Capability::SessionStore)?;
+                Some(stores)
             }
-            (_, None) => {}
+            (_, None, Some(data_dir)) => Some(open_stores(&data_dir)?),
+        };
+        if stores.is_none() {
+            capabilities = capabilities.without_store();
         }
         // A config that asks for compaction where there is none is answered by each operation, not here.
         let is_compaction_configured = self.compaction.is_some() || self.compactor.is_some();
         if let Some(config) = self.compaction
-            && capabilities.require(crate::capability::Capability::SessionCompaction).is_ok()
+            && capabilities.require(Capability::SessionCompaction).is_ok()
         {
             default_compactor(config)?;
         }
-        let held = Arc::new(MemoryUse::new(self.options.ephemeral.max_bytes));
-        let events = Arc::new(MemoryEventStore::new(self.options.ephemeral.session_event_bytes, held.clone()));
-        let blobs = Arc::new(MemoryBlobStore::new(held.clone()));
+        // What is stored is bounded by the disk; what is in memory of it leaves by itself.
+        let max_bytes = if stores.is_some() { u64::MAX } else { self.options.ephemeral.max_bytes };
+        let held = Arc::new(MemoryUse::new(max_bytes));
+        let (events, blobs, derived): (Arc<dyn EventStore>, Arc<dyn BlobStore>, _) = match stores {
+            Some(Stores { events, blobs, snapshots, index }) => (events, blobs, Some(Derived { snapshots, index })),
+            None => (
+                Arc::new(MemoryEventStore::new(self.options.ephemeral.session_event_bytes, held.clone())),
+                Arc::new(MemoryBlobStore::new(held.clone())),
+                None,
+            ),
+        };
+        let is_stored = derived.is_some();
         let scripted = || -> Arc<dyn ModelResolver> {
             Arc::new(StaticModels::new("scripted", Arc::new(ScriptedModel), SCRIPTED_WINDOW_TOKENS))
         };
@@ -154,14 +175,19 @@ impl AgentBuildConfig {
             options: self.options,
             models: self.models.unwrap_or_else(scripted),
             secrets: Secrets::new(self.secrets),
-            events: events.clone(),
-            blobs: blobs.clone(),
+            events,
+            blobs,
+            derived,
             capabilities,
             held,
             is_shutting_down: AtomicBool::new(false),
             is_compaction_configured,
         };
-        Ok(Agent { service: Arc::new(EphemeralSessionService::new(events, blobs, engine)) })
+        let service: Arc<dyn SessionService> = match is_stored {
+            true => Arc::new(PersistentSessionService::new(engine)),
+            false => Arc::new(EphemeralSessionService::new(engine)),
+        };
+        Ok(Agent { service })
     }
 }
 

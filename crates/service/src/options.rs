@@ -276,6 +276,22 @@ impl Default for EphemeralOptions {
     }
 }
 
+/// How sessions that outlive their process are kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreOptions {
+    /// Milliseconds without a command after which a session leaves memory.
+    pub idle_ms: u64,
+    /// Whether turns that waited when their process ended run by themselves; else they wait for the next turn.
+    pub queue_goes_on: bool,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { idle_ms: 60_000, queue_goes_on: false }
+    }
+}
+
 /// Everything that the engine can be told.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -290,4 +306,6 @@ pub struct EngineOptions {
     pub limits: Limits,
     /// The service in memory.
     pub ephemeral: EphemeralOptions,
+    /// The service over a store.
+    pub store: StoreOptions,
 }

@@ -4,53 +4,70 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
-use super::{actor::Actor, command::Acceptance};
+use super::{
+    actor::Actor,
+    command::{Acceptance, AskedTurn},
+};
 use crate::{
     SessionError,
-    ids::TurnNumber,
+    ids::{Seq, TurnNumber},
     model::ResolvedModel,
     options::Policy,
-    service::{StartTurn, TurnAccepted},
+    service::{StartTurn, TurnAccepted, TurnStatus},
     session::{
         QueuedTurn,
         event::{Event, Key, TurnQueued, TurnStarted},
         message::Body,
     },
-    store::StoreError,
+    store::{StoreError, Ticket},
 };
 
 impl Actor {
-    /// Accepts a turn, or says why not. Nothing is recorded for a turn that is refused.
-    pub(super) async fn accept(&mut self, request: StartTurn, hash: String) -> Result<Acceptance, SessionError> {
+    /// Accepts a turn, or says why not. Nothing is recorded for a turn that is refused. One that starts at once is
+    /// accepted when its ticket is durable: until then the model is connected to, and nobody sees the turn.
+    pub(super) async fn accept(&mut self, asked: AskedTurn) -> Result<(Acceptance, Option<Ticket>), SessionError> {
         self.shared.check_writable()?;
+        let AskedTurn { request, hash, is_continuation } = asked;
         let key = request
             .idempotency_key
             .as_ref()
             .map(|key| Key { key: self.engine.secrets.replace(key).into_owned(), request: hash });
         if let Some(replayed) = self.replay(key.as_ref()).await {
-            return replayed;
+            return Ok((replayed?, None));
         }
+        self.check_archived(false)?;
         if self.control.is_draining || self.engine.is_shutting_down.load(Ordering::Acquire) {
             return Err(SessionError::ShuttingDown);
         }
         self.engine.held.check_room()?;
+        self.engine.events.check_room()?;
         let model = self.engine.models.resolve(request.model.as_deref().unwrap_or(self.session.model()))?;
+        self.control.is_queue_held = false;
         let running = self.session.open_turn().map(|open| open.turn);
-        match (running, request.policy) {
-            (None, _) if self.session.queue().is_empty() => self.start_now(request, model, key).await,
+        if is_continuation {
+            let last = self.session.last_end().filter(|end| end.status == TurnStatus::Interrupted).map(|end| end.turn);
+            return match (running, last) {
+                (Some(turn), _) => Err(SessionError::Busy { turn }),
+                (None, None) => Err(SessionError::ItemNotFound("interrupted turn to go on with")),
+                (None, continues) => self.start_now(request, continues, model, key).await,
+            };
+        }
+        let acceptance = match (running, request.policy) {
+            (None, _) if self.session.queue().is_empty() => return self.start_now(request, None, model, key).await,
             (running, Policy::Reject) => {
                 let next = self.session.queue().front().map(|queued| queued.turn);
-                Err(SessionError::Busy { turn: running.or(next).unwrap_or_default() })
+                return Err(SessionError::Busy { turn: running.or(next).unwrap_or_default() });
             }
-            (_, Policy::Queue) => self.enqueue(request, key).await,
+            (_, Policy::Queue) => self.enqueue(request, key).await?,
             (running, Policy::Interrupt) => {
                 let acceptance = self.enqueue(request, key).await?;
                 if let Some(turn) = running {
                     self.control.interrupt.get_or_insert((turn, "replaced"));
                 }
-                Ok(acceptance)
+                acceptance
             }
-        }
+        };
+        Ok((acceptance, None))
     }
 
     /// The turn that the key stands for already, if there is one.
@@ -78,21 +95,24 @@ impl Actor {
     async fn start_now(
         &mut self,
         request: StartTurn,
+        continues: Option<TurnNumber>,
         model: ResolvedModel,
         key: Option<Key>,
-    ) -> Result<Acceptance, SessionError> {
+    ) -> Result<(Acceptance, Option<Ticket>), SessionError> {
         let turn = self.session.next_turn();
+        let prompt = || Body::Inline(self.engine.secrets.replace(&request.prompt).into_owned());
         let started = TurnStarted {
-            prompt: Some(Body::Inline(self.engine.secrets.replace(&request.prompt).into_owned())),
+            prompt: continues.is_none().then(prompt),
             model: model.name,
             budgets: self.budgets(request.budgets),
             queued: None,
-            continues: None,
+            continues,
             key,
         };
-        let acceptance = self.acceptance(turn, Event::TurnStarted(started)).await?;
+        let recorded = self.record(Some(turn), vec![Event::TurnStarted(started)]).await;
+        let (seq, ticket) = recorded.map_err(|error| self.discard(&error))?;
         self.turn_begins();
-        Ok(acceptance)
+        Ok((self.acceptance(turn, seq), Some(ticket)))
     }
 
     async fn enqueue(&mut self, request: StartTurn, key: Option<Key>) -> Result<Acceptance, SessionError> {
@@ -108,14 +128,16 @@ impl Actor {
             policy: request.policy,
             key,
         };
-        self.acceptance(turn, Event::TurnQueued(queued)).await
+        let recorded = self.record_durably(Some(turn), vec![Event::TurnQueued(queued)]).await;
+        let seq = recorded.map_err(|error| self.discard(&error))?;
+        Ok(self.acceptance(turn, seq))
     }
 
-    async fn acceptance(&mut self, turn: TurnNumber, event: Event) -> Result<Acceptance, SessionError> {
+    /// The answer to whoever asked for a turn that is recorded.
+    fn acceptance(&mut self, turn: TurnNumber, seq: Seq) -> Acceptance {
         let (waiter, result) = oneshot::channel();
-        let seq = self.record_durably(Some(turn), vec![event]).await.map_err(|error| self.discard(&error))?;
         self.waiters.entry(turn).or_default().push(waiter);
-        Ok(Acceptance { accepted: TurnAccepted { session_id: self.session.id(), turn, seq }, result })
+        Acceptance { accepted: TurnAccepted { session_id: self.session.id(), turn, seq }, result }
     }
 
     /// Starts the first turn of the queue.

@@ -28,6 +28,9 @@ impl Actor {
     /// Does what was decided.
     pub(super) async fn act(&mut self, action: Action) -> Result<(), StoreError> {
         let turn = self.session.open_turn().map(|open| open.turn);
+        if action != Action::CallModel {
+            self.acknowledge().await?;
+        }
         match action {
             Action::Rest | Action::AwaitApproval => Ok(()),
             Action::StartQueued => self.start_queued().await,
@@ -71,12 +74,18 @@ impl Actor {
             render(&self.session, &model, &self.engine.tools, &self.engine.options).map(|rendered| (model, rendered))
         });
         match rendered {
-            Err(body) => self.control.failure = Some(body),
+            Err(body) => {
+                self.acknowledge().await?;
+                self.control.failure = Some(body);
+            }
             Ok((model, rendered)) => {
                 self.shared.live.begin_step(self.session.last_seq(), turn, step, self.engine.world.clock.now());
                 let effect =
                     ModelEffect { engine: self.engine.clone(), session_id: self.session.id(), model, rendered };
-                self.drive(Effect::spawn(|outcomes, cancel| call_model(effect, outcomes, cancel))).await?;
+                // The model is connected to while the turn's start becomes durable; nothing of it is taken before.
+                let effect = Effect::spawn(|outcomes, cancel| call_model(effect, outcomes, cancel));
+                self.acknowledge().await?;
+                self.drive(effect).await?;
             }
         }
         Ok(())
@@ -208,6 +217,7 @@ impl Actor {
             }
         };
         let seq = self.record_durably(Some(turn), vec![event]).await?;
+        self.take_snapshot().await;
         self.control.interrupt = None;
         self.control.failure = None;
         for reply in self.interrupters.drain(..) {

@@ -13,21 +13,24 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Engine,
-    command::{Change, Command, TurnWaiter},
-    decide::{Action, Control, Rules, decide},
+    command::{Acceptance, Change, Command, TurnWaiter},
+    decide::{Action, Control, PROCESS_ENDED, Rules, decide},
     perform::{Effect, Outcome},
-    registry::{MAILBOX_MAX, Registry},
-    shared::{Shared, View},
+    registry::{Departure, MAILBOX_MAX, Registry},
+    shared::Shared,
 };
 use crate::{
     SessionError,
-    ids::TurnNumber,
-    service::Changed,
+    ids::{Seq, TurnNumber},
+    service::{Changed, SessionSummary},
     session::{
-        Session,
-        event::{ApprovalDecided, Decision, Event, ReminderCleared, TurnDequeued, Unpinned},
+        Session, View,
+        event::{
+            ApprovalDecided, Decision, Event, ReminderCleared, SessionArchived, SessionUnarchived, TurnDequeued,
+            Unpinned,
+        },
     },
-    store::{Lease, StoreError},
+    store::{Lease, StoreError, Ticket},
 };
 
 /// Why an actor's loop ended.
@@ -54,6 +57,14 @@ pub(crate) struct Actor {
     pub(super) interrupters: Vec<oneshot::Sender<Result<Changed, SessionError>>>,
     /// Those who wait until no turn runs.
     pub(super) drains: Vec<oneshot::Sender<()>>,
+    /// Those who wait for the session's deletion.
+    pub(super) deletions: Vec<oneshot::Sender<Result<Changed, SessionError>>>,
+    /// A turn that runs and whose start is not durable yet.
+    pub(super) unacknowledged: Option<Unacknowledged>,
+    /// The way out of the registry, once it is taken.
+    pub(super) departure: Option<Departure>,
+    /// What the last snapshot covers.
+    pub(super) snapshot_seq: Seq,
     /// When the running turn started, and when its calls began to wait, by the monotonic clock.
     pub(super) turn_started: Duration,
     pub(super) asked_at: Duration,
@@ -73,7 +84,8 @@ impl Drop for Actor {
 }
 
 impl Actor {
-    /// An actor for a session whose records are all applied.
+    /// An actor for a session whose records are all applied. A turn that is open was left by a process that ended, and
+    /// ends first; what waits then waits on.
     pub(crate) fn new(
         session: Session,
         lease: Lease,
@@ -82,7 +94,13 @@ impl Actor {
         registry: Weak<Registry>,
         mailbox: mpsc::Receiver<Command>,
     ) -> Self {
-        let idle = Duration::from_millis(engine.options.ephemeral.idle_ms);
+        let idle = engine.idle();
+        let snapshot_seq = session.last_seq();
+        let control = Control {
+            interrupt: session.open_turn().map(|open| (open.turn, PROCESS_ENDED)),
+            is_queue_held: !session.queue().is_empty() && !engine.options.store.queue_goes_on,
+            ..Control::default()
+        };
         Self {
             session,
             lease,
@@ -90,10 +108,14 @@ impl Actor {
             shared,
             registry,
             mailbox,
-            control: Control::default(),
+            control,
             waiters: HashMap::new(),
             interrupters: Vec::new(),
             drains: Vec::new(),
+            deletions: Vec::new(),
+            unacknowledged: None,
+            departure: None,
+            snapshot_seq,
             turn_started: Duration::ZERO,
             asked_at: Duration::ZERO,
             drain_until: None,
@@ -149,6 +171,11 @@ impl Actor {
 
     /// Rests until something is asked. Answers whether the actor left.
     async fn rest(&mut self) -> bool {
+        let is_leaving = !self.deletions.is_empty() || (self.control.is_draining && self.engine.derived.is_some());
+        if let (true, Some(registry)) = (is_leaving, self.registry.upgrade()) {
+            self.departure = Some(registry.depart(self.session.id()));
+            return true;
+        }
         self.release_drains();
         let (clock, shared) = (self.engine.world.clock.clone(), self.shared.clone());
         let asked = tokio::select! {
@@ -169,9 +196,10 @@ impl Actor {
     }
 
     /// Takes the actor out of the registry, if nobody needs it.
-    pub(super) fn leaves(&self) -> bool {
-        let mailbox = &self.mailbox;
-        self.registry.upgrade().is_none_or(|registry| registry.leave(self.session.id(), || mailbox.is_empty()))
+    pub(super) fn leaves(&mut self) -> bool {
+        let Some(registry) = self.registry.upgrade() else { return true };
+        self.departure = registry.leave(self.session.id(), || self.mailbox.is_empty());
+        self.departure.is_some()
     }
 
     /// No turn runs: those who waited for that go on.
@@ -262,11 +290,17 @@ impl Actor {
 
     /// Handles a command; its answer goes back when the change is durable.
     pub(super) async fn handle(&mut self, command: Command) {
+        if let Err(error) = self.acknowledge().await {
+            self.discard(&error);
+        }
         match command {
-            Command::StartTurn { request, hash, reply } => {
-                let answer = self.accept(*request, hash).await;
-                drop(reply.send(answer));
-            }
+            Command::StartTurn { asked, reply } => match self.accept(*asked).await {
+                Ok((acceptance, None)) => drop(reply.send(Ok(acceptance))),
+                Ok((acceptance, Some(ticket))) => {
+                    self.unacknowledged = Some(Unacknowledged { ticket, acceptance, reply });
+                }
+                Err(error) => drop(reply.send(Err(error))),
+            },
             Command::Record { change, reply } => {
                 let answer = self.change(*change).await;
                 drop(reply.send(answer));
@@ -279,11 +313,14 @@ impl Actor {
                 let answer = self.cancel_queued(turn, "cancelled").await;
                 drop(reply.send(answer));
             }
+            Command::Delete { is_forced, reply } => self.delete(is_forced, reply).await,
             Command::Drain { drain_ms, reply } => {
                 self.control.is_draining = true;
                 self.drain_until = Some(self.engine.world.clock.elapsed() + Duration::from_millis(drain_ms));
                 self.drains.push(reply);
-                while let Some(turn) = self.session.queue().front().map(|queued| queued.turn) {
+                // A queue that outlives the process needs no end.
+                let is_kept = self.engine.derived.is_some();
+                while let (false, Some(turn)) = (is_kept, self.session.queue().front().map(|queued| queued.turn)) {
                     if self.cancel_queued(turn, "shutting_down").await.is_err() {
                         break;
                     }
@@ -292,8 +329,35 @@ impl Actor {
         }
     }
 
+    /// The running turn's start becomes durable: whoever asked for it is answered, and everybody may see it.
+    pub(super) async fn acknowledge(&mut self) -> Result<(), StoreError> {
+        let Some(Unacknowledged { ticket, acceptance, reply }) = self.unacknowledged.take() else { return Ok(()) };
+        let durable = ticket.durable().await;
+        let answer = durable.as_ref().map(|_| acceptance).map_err(Self::store_failed);
+        if durable.is_ok() {
+            self.publish().await;
+        }
+        drop(reply.send(answer));
+        durable.map(drop)
+    }
+
+    /// Deletes the session as soon as nothing runs.
+    async fn delete(&mut self, is_forced: bool, reply: oneshot::Sender<Result<Changed, SessionError>>) {
+        let running = self.session.open_turn().map(|open| open.turn);
+        let waiting = self.session.queue().front().map(|queued| queued.turn);
+        if let (false, Some(turn)) = (is_forced, running.or(waiting)) {
+            return drop(reply.send(Err(SessionError::Busy { turn })));
+        }
+        if let Some(turn) = running {
+            self.control.interrupt.get_or_insert((turn, "deleted"));
+        }
+        self.control.is_draining = true;
+        self.deletions.push(reply);
+    }
+
     async fn change(&mut self, change: Change) -> Result<Changed, SessionError> {
         self.shared.check_writable()?;
+        self.check_archived(matches!(change, Change::Archive(_)))?;
         let limits = &self.engine.options.limits;
         let event = match change {
             Change::Remind(event, kind) => {
@@ -319,6 +383,21 @@ impl Actor {
                     return Err(SessionError::ItemNotFound("pin"));
                 }
                 Event::Unpinned(Unpinned { pin })
+            }
+            Change::Update { title, labels } => Event::SessionUpdated(self.session.updated(title, labels)),
+            // What is so already was recorded already.
+            Change::Archive(is_archived) if self.session.is_archived() == is_archived => {
+                return Ok(Changed { session_id: self.session.id(), seq: self.session.last_seq() });
+            }
+            Change::Archive(is_archived) => {
+                let running = self.session.open_turn().map(|open| open.turn);
+                if let Some(turn) = running.or(self.session.queue().front().map(|queued| queued.turn)) {
+                    return Err(SessionError::Busy { turn });
+                }
+                match is_archived {
+                    true => Event::SessionArchived(SessionArchived {}),
+                    false => Event::SessionUnarchived(SessionUnarchived {}),
+                }
             }
         };
         self.changed(None, event).await
@@ -389,15 +468,41 @@ impl Actor {
         self.control.failure = None;
     }
 
+    /// An archived session is only read, and brought back.
+    pub(super) fn check_archived(&self, is_archiving: bool) -> Result<(), SessionError> {
+        let is_refused = self.session.is_archived() && !is_archiving;
+        if is_refused { Err(SessionError::Archived(self.session.id())) } else { Ok(()) }
+    }
+
     /// Shows everybody what is durable.
-    pub(super) fn publish(&self) {
-        self.shared.view.send_replace(View::of(&self.session));
+    pub(super) async fn publish(&self) {
+        let view = View::of(&self.session);
+        if let Some(derived) = &self.engine.derived
+            && let Err(error) = derived.index.put(SessionSummary::clone(&view.summary)).await
+        {
+            tracing::error!(%error, "the index did not take a session in; it will at the next start");
+        }
+        self.shared.view.send_replace(view);
     }
 
     /// The store failed: what is in memory is no longer to be trusted.
     pub(super) fn discard(&mut self, error: &StoreError) -> SessionError {
         self.is_discarded = true;
         Self::store_failed(error)
+    }
+}
+
+/// A turn that runs, whose start is not durable yet: nobody has seen it.
+pub(super) struct Unacknowledged {
+    ticket: Ticket,
+    acceptance: Acceptance,
+    reply: oneshot::Sender<Result<Acceptance, SessionError>>,
+}
+
+impl Unacknowledged {
+    /// Whoever asked for the turn gets this answer.
+    pub(super) fn refuse(self, error: SessionError) {
+        drop(self.reply.send(Err(error)));
     }
 }
 

@@ -1,5 +1,7 @@
 //! What can be asked of a session's actor.
 
+use std::collections::BTreeMap;
+
 use tokio::sync::oneshot;
 
 use crate::{
@@ -18,7 +20,7 @@ pub(crate) type TurnWaiter = oneshot::Sender<Result<TurnResult, SessionError>>;
 /// A command and the way its answer goes back.
 pub(crate) enum Command {
     /// Accept a turn.
-    StartTurn { request: Box<StartTurn>, hash: String, reply: oneshot::Sender<Result<Acceptance, SessionError>> },
+    StartTurn { asked: Box<AskedTurn>, reply: oneshot::Sender<Result<Acceptance, SessionError>> },
     /// Record a change that touches no turn.
     Record { change: Box<Change>, reply: oneshot::Sender<Result<Changed, SessionError>> },
     /// Decide a call.
@@ -30,8 +32,20 @@ pub(crate) enum Command {
     },
     /// Take a turn out of the queue.
     CancelQueued { turn: TurnNumber, reply: oneshot::Sender<Result<Changed, SessionError>> },
+    /// Delete the session; with `is_forced` also where it runs.
+    Delete { is_forced: bool, reply: oneshot::Sender<Result<Changed, SessionError>> },
     /// Start no further turn; answered when none runs.
     Drain { drain_ms: u64, reply: oneshot::Sender<()> },
+}
+
+/// A turn that somebody asks for.
+pub(crate) struct AskedTurn {
+    /// What was asked; its prompt counts for nothing where the turn goes on with another.
+    pub(crate) request: StartTurn,
+    /// The hash of the request, where it has a key.
+    pub(crate) hash: String,
+    /// Whether it goes on with the interrupted turn.
+    pub(crate) is_continuation: bool,
 }
 
 /// A change of a session outside of its turns.
@@ -44,6 +58,10 @@ pub(crate) enum Change {
     Pin(Box<Event>),
     /// Remove a pin.
     Unpin(Seq),
+    /// Change title and labels; what is `None` stays.
+    Update { title: Option<String>, labels: Option<BTreeMap<String, String>> },
+    /// Archive the session, or bring it back.
+    Archive(bool),
 }
 
 /// An accepted turn, and where its result will be.

@@ -14,6 +14,9 @@ use crate::{
     tool::{Approval, Effect, ToolRegistry},
 };
 
+/// Why a turn is interrupted that a former process left open.
+pub(crate) const PROCESS_ENDED: &str = "process_ended";
+
 /// What was asked of a session from outside, and which of its deadlines have passed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Control {
@@ -23,6 +26,8 @@ pub(crate) struct Control {
     pub(crate) failure: Option<ErrorBody>,
     /// Whether no further turn may start.
     pub(crate) is_draining: bool,
+    /// Whether the queue was left by a process that ended, and waits for the next turn that is asked for.
+    pub(crate) is_queue_held: bool,
     /// Milliseconds since the turn started.
     pub(crate) elapsed_ms: u64,
     /// Whether the calls that wait for approval have waited long enough.
@@ -96,11 +101,13 @@ pub(crate) struct Rules<'a> {
 #[must_use]
 pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) -> Action {
     let Some(open) = session.open_turn() else {
-        return if session.queue().is_empty() || control.is_draining { Action::Rest } else { Action::StartQueued };
+        let is_held = control.is_draining || control.is_queue_held;
+        return if session.queue().is_empty() || is_held { Action::Rest } else { Action::StartQueued };
     };
     let budgets = open.budgets;
     if let Some(ending) = forced_ending(open, control) {
         let why = match &ending {
+            Ending::Interrupted(PROCESS_ENDED) => "the process ended before a decision",
             Ending::Interrupted(_) => "the turn was interrupted",
             Ending::Failed(_) | Ending::Completed => "the turn ended",
         };

@@ -21,7 +21,10 @@ pub(crate) mod supervise;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use crate::{
     SessionError,
@@ -33,7 +36,7 @@ use crate::{
     redact::Secrets,
     service::TurnResult,
     session::{TurnEnd, message::Body},
-    store::{BlobStore, EventStore, MemoryUse, StoreError},
+    store::{BlobStore, EventStore, MemoryUse, SessionIndex, SessionStore, StoreError},
     tool::ToolRegistry,
 };
 
@@ -46,6 +49,8 @@ pub(crate) struct Engine {
     pub(crate) secrets: Secrets,
     pub(crate) events: Arc<dyn EventStore>,
     pub(crate) blobs: Arc<dyn BlobStore>,
+    /// What is derived from the journals, where sessions outlive their process.
+    pub(crate) derived: Option<Derived>,
     pub(crate) capabilities: Capabilities,
     /// What the service holds in memory, and may.
     pub(crate) held: Arc<MemoryUse>,
@@ -55,7 +60,19 @@ pub(crate) struct Engine {
     pub(crate) is_compaction_configured: bool,
 }
 
+/// Copies of what the journals say, for speed alone.
+pub(crate) struct Derived {
+    pub(crate) snapshots: Arc<dyn SessionStore>,
+    pub(crate) index: Arc<dyn SessionIndex>,
+}
+
 impl Engine {
+    /// How long an actor stays that nobody asks.
+    pub(crate) fn idle(&self) -> Duration {
+        let options = &self.options;
+        Duration::from_millis(if self.derived.is_some() { options.store.idle_ms } else { options.ephemeral.idle_ms })
+    }
+
     /// A body's whole text.
     pub(crate) async fn load(&self, session_id: SessionId, body: &Body) -> Result<String, StoreError> {
         let blob = match body {

@@ -16,6 +16,9 @@ use crate::{
 
 /// An event's bodies may have this many bytes of JSON together; more goes to blobs.
 const EVENT_BODY_BYTES_MAX: usize = 128 * 1024;
+/// A snapshot is saved once the events since the last one are this many, and this many times the messages it holds.
+const SNAPSHOT_EVENTS_MIN: u64 = 512;
+const SNAPSHOT_SHARE: u64 = 8;
 /// Bytes of a blob's beginning, and of its end, that stand in the event at most.
 const EXCERPT_BYTES_MAX: usize = 4 * 1024;
 
@@ -48,8 +51,26 @@ impl Actor {
     ) -> Result<Seq, StoreError> {
         let (seq, ticket) = self.record(turn, events).await?;
         ticket.durable().await?;
-        self.publish();
+        self.publish().await;
         Ok(seq)
+    }
+
+    /// Saves a snapshot where the events since the last one are many more than it would hold itself.
+    pub(super) async fn take_snapshot(&mut self) {
+        let since = self.session.last_seq() - self.snapshot_seq;
+        let held = self.session.context().entries().len() as u64;
+        if since >= (held * SNAPSHOT_SHARE).max(SNAPSHOT_EVENTS_MIN) {
+            self.save_snapshot().await;
+        }
+    }
+
+    /// Saves a snapshot. One that fails is no loss: the journal has it all.
+    pub(super) async fn save_snapshot(&mut self) {
+        let Some(derived) = &self.engine.derived else { return };
+        match derived.snapshots.save(&self.session).await {
+            Ok(()) => self.snapshot_seq = self.session.last_seq(),
+            Err(error) => tracing::warn!(%error, "a snapshot could not be saved"),
+        }
     }
 
     /// Keeps the service's count of what the session holds in memory.
@@ -63,7 +84,7 @@ impl Actor {
     /// The failure of the store as those who wait see it.
     pub(super) fn store_failed(error: &StoreError) -> SessionError {
         tracing::error!(%error, "a session could not be written");
-        SessionError::StoreFailed
+        error.clone().into()
     }
 
     /// Milliseconds since some moment of the monotonic clock.

@@ -1,32 +1,60 @@
-//! The actors that are in memory, by session, and the protocol by which one leaves.
+//! The sessions that are in memory, and the protocol by which an actor comes and leaves.
 //!
 //! A caller reserves an entry before it sends; an actor leaves only when, under the same lock, nothing
-//! is reserved and nothing is left in its mailbox. So no command ever reaches an actor that is gone.
+//! is reserved and nothing is left in its mailbox. So no command ever reaches an actor that is gone, and
+//! while one loads or closes, whoever needs the session waits for that.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::{command::Command, shared::Shared};
-use crate::ids::SessionId;
+use crate::{ids::SessionId, runtime::live::LiveHub};
 
 /// Commands that may wait in one mailbox; more wait at their senders.
 pub(crate) const MAILBOX_MAX: usize = 64;
 
-/// The actors in memory.
+/// Hubs that nobody uses any more are looked for each time as many were made as are known.
+const HUBS_MIN: usize = 64;
+
+/// The sessions in memory.
 #[derive(Default)]
 pub(crate) struct Registry {
     entries: Mutex<HashMap<SessionId, Entry>>,
+    /// What is shown in passing, for actors and followers alike; a follower may be there before the actor.
+    hubs: Mutex<Hubs>,
 }
 
-struct Entry {
+#[derive(Default)]
+struct Hubs {
+    by_session: HashMap<SessionId, Weak<LiveHub>>,
+    sweep_at: usize,
+}
+
+enum Entry {
+    /// The actor is coming or going; the channel closes when that is over.
+    Passing(watch::Receiver<()>),
+    Live(Live),
+}
+
+struct Live {
     mailbox: mpsc::Sender<Command>,
     shared: Arc<Shared>,
     /// Callers that hold a reservation.
     reserved: usize,
+}
+
+/// What a look into the registry finds.
+pub(crate) enum Found {
+    /// The actor, which stays as long as this is held.
+    Live(Reservation),
+    /// It is coming or going: look again when this closes.
+    Passing(watch::Receiver<()>),
+    /// Nobody: whoever asked brings it in, and the others wait.
+    Absent(Arrival),
 }
 
 /// The right to ask an actor, which keeps it in memory.
@@ -34,6 +62,21 @@ pub(crate) struct Reservation {
     registry: Arc<Registry>,
     pub(crate) mailbox: mpsc::Sender<Command>,
     pub(crate) shared: Arc<Shared>,
+}
+
+/// The right, and the duty, to bring an actor in. Dropped before, the next one tries.
+pub(crate) struct Arrival {
+    registry: Arc<Registry>,
+    session_id: SessionId,
+    has_arrived: bool,
+    _over: watch::Sender<()>,
+}
+
+/// An actor on its way out: whoever needs its session waits until this is dropped.
+pub(crate) struct Departure {
+    registry: Weak<Registry>,
+    session_id: SessionId,
+    _over: watch::Sender<()>,
 }
 
 impl Registry {
@@ -49,45 +92,138 @@ impl Registry {
         self.entries().keys().copied().collect()
     }
 
+    /// Puts the actor of a new session in.
     pub(crate) fn insert(&self, shared: Arc<Shared>, mailbox: mpsc::Sender<Command>) {
-        self.entries().insert(shared.session_id, Entry { mailbox, shared, reserved: 0 });
+        self.entries().insert(shared.session_id, Entry::Live(Live { mailbox, shared, reserved: 0 }));
     }
 
-    /// Reserves the actor of a session.
+    /// Reserves the actor of a session, if it is in memory.
     pub(crate) fn reserve(self: &Arc<Self>, session_id: SessionId) -> Option<Reservation> {
+        match self.entries().get_mut(&session_id) {
+            Some(Entry::Live(live)) => Some(live.reserve(self)),
+            _ => None,
+        }
+    }
+
+    /// Reserves the actor of a session, or says who brings it in.
+    pub(crate) fn find(self: &Arc<Self>, session_id: SessionId) -> Found {
         let mut entries = self.entries();
-        let entry = entries.get_mut(&session_id)?;
-        entry.reserved += 1;
-        Some(Reservation { registry: self.clone(), mailbox: entry.mailbox.clone(), shared: entry.shared.clone() })
+        match entries.get_mut(&session_id) {
+            Some(Entry::Live(live)) => Found::Live(live.reserve(self)),
+            Some(Entry::Passing(over)) => Found::Passing(over.clone()),
+            None => {
+                let (sender, over) = watch::channel(());
+                entries.insert(session_id, Entry::Passing(over));
+                Found::Absent(Arrival { registry: self.clone(), session_id, has_arrived: false, _over: sender })
+            }
+        }
     }
 
     /// What everybody may see of a session; it keeps nothing in memory.
     pub(crate) fn shared(&self, session_id: SessionId) -> Option<Arc<Shared>> {
-        self.entries().get(&session_id).map(|entry| entry.shared.clone())
+        match self.entries().get(&session_id) {
+            Some(Entry::Live(live)) => Some(live.shared.clone()),
+            _ => None,
+        }
     }
 
     /// Takes the actor out if nobody needs it; `is_mailbox_empty` is asked under the lock.
-    pub(crate) fn leave(&self, session_id: SessionId, is_mailbox_empty: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn leave(
+        self: &Arc<Self>,
+        session_id: SessionId,
+        is_mailbox_empty: impl FnOnce() -> bool,
+    ) -> Option<Departure> {
         let mut entries = self.entries();
-        let is_free =
-            entries.get(&session_id).is_some_and(|entry| entry.reserved == 0 && !entry.shared.has_interrupts());
-        let leaves = is_free && is_mailbox_empty();
-        if leaves {
-            entries.remove(&session_id);
+        let Some(Entry::Live(live)) = entries.get(&session_id) else { return None };
+        let is_free = live.reserved == 0 && !live.shared.has_interrupts();
+        if !(is_free && is_mailbox_empty()) {
+            return None;
         }
-        leaves
+        let (sender, over) = watch::channel(());
+        entries.insert(session_id, Entry::Passing(over));
+        Some(Departure { registry: Arc::downgrade(self), session_id, _over: sender })
     }
 
     /// Takes the actor out whatever is asked of it.
-    pub(crate) fn remove(&self, session_id: SessionId) {
+    pub(crate) fn depart(self: &Arc<Self>, session_id: SessionId) -> Departure {
+        let (sender, over) = watch::channel(());
+        self.entries().insert(session_id, Entry::Passing(over));
+        Departure { registry: Arc::downgrade(self), session_id, _over: sender }
+    }
+
+    /// Waits while the session's actor comes or goes.
+    pub(crate) async fn settled(&self, session_id: SessionId) {
+        let over = match self.entries().get(&session_id) {
+            Some(Entry::Passing(over)) => Some(over.clone()),
+            _ => None,
+        };
+        if let Some(mut over) = over {
+            // Nothing is ever sent: it ends when the channel closes.
+            drop(over.changed().await);
+        }
+    }
+
+    fn remove(&self, session_id: SessionId) {
         self.entries().remove(&session_id);
+    }
+
+    /// The hub of a session's live events: one for all who want it.
+    pub(crate) fn hub(&self, session_id: SessionId) -> Arc<LiveHub> {
+        let mut hubs = self.hubs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hub) = hubs.by_session.get(&session_id).and_then(Weak::upgrade) {
+            return hub;
+        }
+        if hubs.by_session.len() >= hubs.sweep_at.max(HUBS_MIN) {
+            hubs.by_session.retain(|_, hub| hub.strong_count() > 0);
+            hubs.sweep_at = hubs.by_session.len() * 2;
+        }
+        let hub = Arc::new(LiveHub::new(session_id));
+        hubs.by_session.insert(session_id, Arc::downgrade(&hub));
+        hub
+    }
+}
+
+impl Live {
+    fn reserve(&mut self, registry: &Arc<Registry>) -> Reservation {
+        self.reserved += 1;
+        Reservation { registry: registry.clone(), mailbox: self.mailbox.clone(), shared: self.shared.clone() }
+    }
+}
+
+impl Arrival {
+    /// The actor is in memory.
+    pub(crate) fn arrive(mut self, shared: Arc<Shared>, mailbox: mpsc::Sender<Command>) -> Reservation {
+        let mut live = Live { mailbox, shared, reserved: 0 };
+        let reservation = live.reserve(&self.registry);
+        self.registry.entries().insert(self.session_id, Entry::Live(live));
+        self.has_arrived = true;
+        reservation
+    }
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        if !self.has_arrived {
+            self.registry.remove(self.session_id);
+        }
+    }
+}
+
+impl Drop for Departure {
+    fn drop(&mut self) {
+        if let Some(registry) = self.registry.upgrade() {
+            registry.remove(self.session_id);
+        }
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if let Some(entry) = self.registry.entries().get_mut(&self.shared.session_id) {
-            entry.reserved = entry.reserved.saturating_sub(1);
+        if let Some(Entry::Live(live)) = self.registry.entries().get_mut(&self.shared.session_id)
+            // Another actor of the session may have come since.
+            && Arc::ptr_eq(&live.shared, &self.shared)
+        {
+            live.reserved = live.reserved.saturating_sub(1);
         }
     }
 }

@@ -3,12 +3,9 @@
 //! Reads take the view and never wait for a turn; an interrupt has a slot of its own and never waits
 //! behind a full mailbox.
 
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
 };
 
 use tokio::sync::{Notify, oneshot, watch};
@@ -18,28 +15,11 @@ use crate::{
     ids::{SessionId, TurnNumber},
     runtime::live::LiveHub,
     service::Changed,
-    session::{
-        QueuedTurn, Session,
-        reminder::{Pin, Reminder},
-    },
+    session::{Session, View},
 };
 
 /// How many interrupts may wait to be handled.
 const INTERRUPTS_MAX: usize = 256;
-
-/// What everybody may see of a session: nothing in it is ahead of what is durable.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct View {
-    pub(crate) reminders: Arc<Vec<Reminder>>,
-    pub(crate) pins: Arc<Vec<Pin>>,
-    pub(crate) queue: Arc<VecDeque<QueuedTurn>>,
-}
-
-impl View {
-    pub(crate) fn of(session: &Session) -> Self {
-        Self { reminders: session.reminders().clone(), pins: session.pins().clone(), queue: session.queue().clone() }
-    }
-}
 
 /// A wish to interrupt.
 pub(crate) struct InterruptWish {
@@ -57,17 +37,20 @@ pub(crate) struct Shared {
     pub(crate) interrupted: Notify,
     /// A second panic at the same place: it can be read, and no longer written.
     pub(crate) is_read_only: AtomicBool,
+    /// The session was deleted.
+    pub(crate) is_deleted: AtomicBool,
 }
 
 impl Shared {
-    pub(crate) fn new(session: &Session) -> Arc<Self> {
+    pub(crate) fn new(session: &Session, live: Arc<LiveHub>) -> Arc<Self> {
         Arc::new(Self {
             session_id: session.id(),
-            live: Arc::new(LiveHub::new(session.id())),
+            live,
             view: watch::Sender::new(View::of(session)),
             interrupts: Mutex::default(),
             interrupted: Notify::new(),
             is_read_only: AtomicBool::new(false),
+            is_deleted: AtomicBool::new(false),
         })
     }
 

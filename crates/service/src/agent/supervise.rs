@@ -10,10 +10,11 @@ use super::{
 };
 use crate::{
     SessionError,
-    ids::Seq,
-    session::{Session, event::Record},
-    store::{Frame, StoreError},
-    wire::decode_event,
+    agent::Engine,
+    ids::{Seq, SessionId},
+    runtime::restore::{replay, restore},
+    service::Changed,
+    store::StoreError,
 };
 
 /// Runs an actor until nobody needs it.
@@ -23,7 +24,7 @@ pub(crate) async fn supervise(mut actor: Actor) {
         let exit = AssertUnwindSafe(actor.run()).catch_unwind().await;
         let (session_id, seq) = (actor.session.id(), actor.session.last_seq());
         let lost = match exit {
-            Ok(Exit::Left) => return,
+            Ok(Exit::Left) => return actor.depart().await,
             Ok(Exit::Discarded) => SessionError::StoreFailed,
             Err(_) => SessionError::Internal("the session's actor panicked".to_owned()),
         };
@@ -53,7 +54,7 @@ async fn serve_refusals(mut actor: Actor) {
             },
             () = clock.sleep(actor.idle) => {
                 if actor.leaves() {
-                    return;
+                    return actor.depart().await;
                 }
                 None
             }
@@ -68,12 +69,19 @@ async fn serve_refusals(mut actor: Actor) {
             Some(command) => actor.handle(command).await,
             None => {}
         }
+        if !actor.deletions.is_empty() {
+            actor.departure = actor.registry.upgrade().map(|registry| registry.depart(shared.session_id));
+            return actor.depart().await;
+        }
     }
 }
 
 impl Actor {
     /// Those who wait for a turn get this answer.
     fn release_waiters(&mut self, error: &SessionError) {
+        if let Some(unacknowledged) = self.unacknowledged.take() {
+            unacknowledged.refuse(error.clone());
+        }
         for waiter in self.waiters.drain().flat_map(|(_, waiters)| waiters) {
             drop(waiter.send(Err(error.clone())));
         }
@@ -82,49 +90,67 @@ impl Actor {
         }
     }
 
+    /// Leaves memory. What outlives the process is settled; what does not, and what was deleted, is dropped.
+    async fn depart(&mut self) {
+        let (engine, session_id, seq) = (self.engine.clone(), self.session.id(), self.session.last_seq());
+        let is_deleted = !self.deletions.is_empty();
+        let done = if is_deleted || engine.derived.is_none() {
+            self.shared.is_deleted.store(is_deleted, Ordering::Release);
+            if is_deleted {
+                self.shared.live.end_session();
+            }
+            delete(&engine, session_id).await
+        } else {
+            if self.snapshot_seq < seq && !self.shared.is_read_only.load(Ordering::Acquire) {
+                self.save_snapshot().await;
+            }
+            engine.events.release(self.lease).await
+        };
+        if let Err(error) = &done {
+            tracing::error!(%session_id, %error, "a session could not leave as it should");
+        }
+        for reply in self.deletions.drain(..) {
+            drop(reply.send(done.clone().map(|()| Changed { session_id, seq }).map_err(SessionError::from)));
+        }
+        for (turn, waiters) in self.waiters.drain() {
+            let error = if is_deleted { SessionError::Interrupted { turn } } else { SessionError::ShuttingDown };
+            waiters.into_iter().for_each(|waiter| drop(waiter.send(Err(error.clone()))));
+        }
+        self.departure = None;
+        self.release_drains();
+    }
+
     /// Starts over from what the journal holds. The open turn has failed: its calls get their results, and it
     /// its end, by the ordinary way.
     async fn reload(&mut self) -> Result<(), StoreError> {
         self.is_discarded = false;
-        self.control = Control { is_draining: self.control.is_draining, ..Control::default() };
-        self.catch_up().await?;
+        let (is_draining, is_queue_held) = (self.control.is_draining, self.control.is_queue_held);
+        self.control = Control { is_draining, is_queue_held, ..Control::default() };
+        let session_id = self.session.id();
+        self.lease = self.engine.events.lease(session_id).await?;
+        if self.lease.tail < self.session.last_seq() {
+            // What was applied never became durable: the journal alone says what the session is.
+            self.session = restore(&self.engine, session_id).await?.ok_or(StoreError::NotFound(session_id))?;
+        } else {
+            replay(self.engine.events.as_ref(), session_id, &mut self.session).await?;
+        }
+        self.publish().await;
         if self.session.open_turn().is_some() {
             self.control.failure = Some(internal("the session's actor was lost while the turn ran"));
         }
         Ok(())
     }
-
-    /// The session as it began.
-    async fn first(&self) -> Result<Session, StoreError> {
-        let page = self.engine.events.read(self.session.id(), 0, 1).await?;
-        let frame = page.and_then(|page| page.frames.into_iter().next());
-        let frame = frame.ok_or_else(|| StoreError::Failed("the journal has no beginning".to_owned()))?;
-        Session::begin(&decode(&frame)?).map_err(|error| StoreError::Failed(error.to_string()))
-    }
-
-    /// Applies what the journal holds beyond the session in memory.
-    async fn catch_up(&mut self) -> Result<(), StoreError> {
-        self.lease = self.engine.events.lease(self.session.id()).await?;
-        if self.lease.tail < self.session.last_seq() {
-            // What was applied never became durable: the journal alone says what the session is.
-            self.session = self.first().await?;
-        }
-        loop {
-            let page = self.engine.events.read(self.session.id(), self.session.last_seq(), 64).await?;
-            let frames = page.map(|page| page.frames).unwrap_or_default();
-            if frames.is_empty() {
-                self.publish();
-                return Ok(());
-            }
-            for frame in frames {
-                let record = decode(&frame)?;
-                self.session.apply(&record).map_err(|error| StoreError::Failed(error.to_string()))?;
-            }
-        }
-    }
 }
 
-fn decode(frame: &Frame) -> Result<Record, StoreError> {
-    let line = std::str::from_utf8(&frame.line).map_err(|error| StoreError::Failed(error.to_string()))?;
-    decode_event(line).map_err(|error| StoreError::Failed(error.to_string()))
+/// Deletes a session and all that is derived of it.
+pub(crate) async fn delete(engine: &Engine, session_id: SessionId) -> Result<(), StoreError> {
+    engine.events.delete(session_id).await?;
+    engine.blobs.forget(session_id).await;
+    if let Some(derived) = &engine.derived {
+        derived.index.remove(session_id).await?;
+        if let Err(error) = derived.snapshots.delete(&session_id).await {
+            tracing::warn!(%session_id, %error, "the snapshot of a deleted session stays until the index is made anew");
+        }
+    }
+    Ok(())
 }

@@ -12,7 +12,7 @@ use crate::{
     SessionError,
     clock::Clock,
     ids::{Seq, SessionId},
-    session::event::{LiveEvent, Pruned},
+    session::event::{LiveEvent, Pruned, SessionDeleted},
     store::{EventStore, Frame},
     wire::encode_live,
 };
@@ -40,6 +40,8 @@ pub struct Follower {
     live: LiveCursor,
     live_changed: watch::Receiver<u64>,
     ready: VecDeque<FollowedLine>,
+    /// The last line was handed out.
+    is_ended: bool,
 }
 
 impl Follower {
@@ -66,6 +68,7 @@ impl Follower {
             live: LiveCursor::default(),
             live_changed,
             ready: VecDeque::new(),
+            is_ended: false,
         })
     }
 
@@ -92,7 +95,7 @@ impl Follower {
                 .read(self.session_id, self.cursor, READ_AHEAD)
                 .await
                 .map_err(|_| SessionError::StoreFailed)?;
-            let Some(page) = page else { return Ok(None) };
+            let Some(page) = page else { return self.end() };
             if let Some((from, to)) = page.pruned {
                 self.ready.push_back(FollowedLine {
                     seq: None,
@@ -112,10 +115,22 @@ impl Follower {
             // Followers that wait are many: what they read ahead in is given back.
             self.ready = VecDeque::new();
             tokio::select! {
-                changed = self.tail.changed() => if changed.is_err() { return Ok(None) },
-                changed = self.live_changed.changed() => if changed.is_err() { return Ok(None) },
+                changed = self.tail.changed() => if changed.is_err() { return self.end() },
+                changed = self.live_changed.changed() => if changed.is_err() { return self.end() },
             }
         }
+    }
+
+    /// The session is gone: where it was deleted, the last line says so.
+    fn end(&mut self) -> Result<Option<FollowedLine>, SessionError> {
+        if self.is_ended || !self.hub.is_deleted() {
+            return Ok(None);
+        }
+        self.is_ended = true;
+        let event = LiveEvent::SessionDeleted(SessionDeleted {});
+        let line = encode_live(self.session_id, self.cursor, None, self.clock.now(), &event);
+        let line = line.map_err(|error| SessionError::Internal(error.to_string()))?;
+        Ok(Some(FollowedLine { seq: None, line }))
     }
 }
 

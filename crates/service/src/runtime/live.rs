@@ -42,6 +42,7 @@ struct LiveState {
     line_bytes: usize,
     /// How many lines came before those that are kept.
     dropped: u64,
+    is_deleted: bool,
 }
 
 struct Block {
@@ -111,6 +112,16 @@ impl LiveHub {
         state.turn = Some(turn);
         state.time = Some(time);
         self.push(state, event);
+    }
+
+    /// The session is deleted; those who follow it are told.
+    pub(crate) fn end_session(&self) {
+        self.state().is_deleted = true;
+    }
+
+    /// Whether the session was deleted.
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.state().is_deleted
     }
 
     fn push(&self, mut state: MutexGuard<'_, LiveState>, event: &LiveEvent) {

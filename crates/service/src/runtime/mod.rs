@@ -1,11 +1,19 @@
 //! The services: one engine over one kind of store each, and how their events are followed.
 
+mod operations;
+mod sessions;
+
 pub mod ephemeral;
+pub mod persistent;
+
 pub mod follow;
 
 mod creations;
 pub(crate) mod live;
+pub(crate) mod restore;
 mod validate;
+
+pub use sessions::Sessions;
 
 #[cfg(test)]
 mod tests;

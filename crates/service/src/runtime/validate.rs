@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-use crate::{SessionError, options::Limits, service::StartTurn, store::hex};
+use crate::{SessionError, ids::Seq, options::Limits, service::StartTurn, store::hex};
+
+/// Bytes of a blob that one answer may carry.
+const BLOB_PIECE_BYTES_MAX: usize = 1024 * 1024;
 
 /// The hash of a decoded request. Two requests with one hash are the same request.
 pub(crate) fn request_hash<T: serde::Serialize>(request: &T) -> Result<String, SessionError> {
@@ -12,9 +15,44 @@ pub(crate) fn request_hash<T: serde::Serialize>(request: &T) -> Result<String, S
     Ok(hex(&Sha256::digest(bytes)))
 }
 
-/// The hash of a turn's request, without its key and how its answer is delivered.
-pub(crate) fn turn_hash(request: &StartTurn) -> Result<String, SessionError> {
-    request_hash(&StartTurn { idempotency_key: None, wait: true, ..request.clone() })
+/// The hash of a turn's request, without its key and how its answer is delivered. One that goes on with an interrupted
+/// turn has no prompt, and is never the same as one that has.
+pub(crate) fn turn_hash(request: &StartTurn, is_continuation: bool) -> Result<String, SessionError> {
+    let request = StartTurn { idempotency_key: None, wait: true, ..request.clone() };
+    if is_continuation { request_hash(&(request, "continues")) } else { request_hash(&request) }
+}
+
+/// Where a page of seqs goes on.
+pub(crate) fn seq_cursor(cursor: Option<&str>) -> Result<Seq, SessionError> {
+    let refusal = || SessionError::invalid("cursor", "use the next_cursor of the page before, or none");
+    cursor.map_or(Ok(0), |cursor| cursor.parse().map_err(|_| refusal()))
+}
+
+/// A blob is named by the SHA-256 of its bytes.
+pub(crate) fn blob_hash(hash: &str) -> Result<(), SessionError> {
+    let is_hash = hash.len() == 64 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    if is_hash { Ok(()) } else { Err(SessionError::invalid("blob", "a blob is named by 64 hexadecimal digits")) }
+}
+
+/// Bytes of a piece of a blob.
+pub(crate) fn blob_limit(limit: Option<usize>) -> Result<usize, SessionError> {
+    match limit {
+        Some(0) => Err(SessionError::invalid("limit", "a piece has at least one byte")),
+        Some(limit) if limit > BLOB_PIECE_BYTES_MAX => {
+            Err(SessionError::invalid("limit", format!("a piece has at most {BLOB_PIECE_BYTES_MAX} bytes")))
+        }
+        Some(limit) => Ok(limit),
+        None => Ok(BLOB_PIECE_BYTES_MAX),
+    }
+}
+
+/// A title is one line; an empty one takes the title away.
+pub(crate) fn title(title: &str, limits: &Limits) -> Result<(), SessionError> {
+    if title.len() as u64 > limits.label_bytes || title.chars().any(char::is_control) {
+        let message = format!("a title has at most {} bytes and no control characters", limits.label_bytes);
+        return Err(SessionError::invalid("title", message));
+    }
+    Ok(())
 }
 
 pub(crate) fn size(what: &'static str, text: &str, limit: u64) -> Result<(), SessionError> {

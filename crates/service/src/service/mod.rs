@@ -25,6 +25,16 @@ pub trait SessionService: Send + Sync {
     /// What this service can do.
     fn capabilities(&self) -> Capabilities;
 
+    /// Waits until the service has settled what a former process left behind.
+    async fn ready(&self) -> Result<(), SessionError> {
+        Ok(())
+    }
+
+    /// Whether [`Self::ready`] would answer at once.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     /// Makes a session.
     async fn create_session(&self, request: CreateSession) -> Result<SessionCreated, SessionError>;
 

@@ -196,6 +196,9 @@ impl Session {
             self.context.push(record.seq, turn, Message::User { content });
             self.message_count += 1;
         }
+        if let Some(interrupted) = started.continues {
+            self.context.continue_turn(interrupted, turn);
+        }
         self.next_turn = self.next_turn.max(turn + 1);
         self.decisions.clear();
         self.open_turn = Some(OpenTurn {
@@ -238,12 +241,7 @@ impl Session {
     }
 
     fn tool_finished(&mut self, record: &Record, turn: TurnNumber, finished: &ToolFinished) {
-        let is_error = finished.outcome != ToolOutcome::Succeeded;
-        let ToolFinished { call_id, name, output, .. } = finished.clone();
-        self.set_progress(
-            &finished.call_id,
-            CallProgress::Finished(ToolResult { call_id, name, is_error, content: output }),
-        );
+        self.set_progress(&finished.call_id, CallProgress::Finished(finished.result()));
         let Some(open) = &mut self.open_turn else { return };
         if let Some(call) = open.calls.iter().find(|call| call.call.call_id == finished.call_id) {
             let mut hasher = DefaultHasher::new();

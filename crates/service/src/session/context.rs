@@ -24,7 +24,7 @@ pub struct Context {
 pub struct ContextEntry {
     /// The event that brought it.
     pub seq: Seq,
-    /// The turn it belongs to.
+    /// The turn it belongs to; where that was interrupted and gone on with, the one that did so.
     pub turn: TurnNumber,
     /// The message.
     pub message: Arc<Message>,
@@ -67,6 +67,14 @@ impl Context {
             self.turns.push((turn, self.entries.len()));
         }
         self.entries.push(ContextEntry { seq, turn, message: Arc::new(message), bytes_up_to });
+    }
+
+    /// The newest turn goes on as another: both are one span from now on.
+    pub(super) fn continue_turn(&mut self, interrupted: TurnNumber, turn: TurnNumber) {
+        if let Some(last) = self.turns.last_mut().filter(|last| last.0 == interrupted) {
+            last.0 = turn;
+            self.entries[last.1..].iter_mut().for_each(|entry| entry.turn = turn);
+        }
     }
 
     /// Takes the newest turn out, if it is this one.

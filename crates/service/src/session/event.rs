@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    message::{Block, Body, RawJson},
+    message::{Block, Body, RawJson, ToolResult},
     reminder::SystemReminderType,
 };
 use crate::{
@@ -382,6 +382,15 @@ pub struct ToolFinished {
     pub error: Option<ErrorBody>,
     /// How long it ran.
     pub duration_ms: u64,
+}
+
+impl ToolFinished {
+    /// What stands in the context.
+    #[must_use]
+    pub fn result(&self) -> ToolResult {
+        let Self { call_id, name, outcome, output, .. } = self.clone();
+        ToolResult { call_id, name, is_error: outcome != ToolOutcome::Succeeded, content: output }
+    }
 }
 
 /// How a call ended.

@@ -5,6 +5,7 @@ use super::{
     event::{Event, Record},
     turn::CallProgress,
 };
+use crate::service::TurnStatus;
 
 impl Session {
     /// Why a record whose seq follows does not follow all the same.
@@ -23,9 +24,13 @@ impl Session {
         }
         if let Event::TurnStarted(started) = &record.event {
             let waits = |seq| self.queue.iter().any(|queued| queued.seq == seq && Some(queued.turn) == record.turn);
-            return match started.queued {
+            let is_interrupted = |turn| {
+                self.last_end.as_ref().is_some_and(|end| end.turn == turn && end.status == TurnStatus::Interrupted)
+            };
+            return match (started.queued, started.continues) {
                 _ if open.is_some() => Some("another turn is open"),
-                Some(seq) if !waits(seq) => Some("no such turn waits"),
+                (Some(seq), _) if !waits(seq) => Some("no such turn waits"),
+                (_, Some(turn)) if !is_interrupted(turn) => Some("no such turn was interrupted last"),
                 _ => None,
             };
         }

@@ -1,7 +1,89 @@
 //! What `read` and `list` answer of a session. It only reads, and encodes nothing.
 
-use super::{CallProgress, QueuedTurn, Session};
+use std::{collections::VecDeque, sync::Arc};
+
+use super::{
+    CallProgress, QueuedTurn, Session,
+    reminder::{Pin, Reminder},
+};
 use crate::service::{ContextView, PendingApproval, SessionSummary, SessionView};
+
+/// What everybody may see of a session at one of its records. It is cheap to make and to share.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The session in a list.
+    pub summary: Arc<SessionSummary>,
+    /// Its reminders.
+    pub reminders: Arc<Vec<Reminder>>,
+    /// Its pins.
+    pub pins: Arc<Vec<Pin>>,
+    /// The turns that wait.
+    pub queue: Arc<VecDeque<QueuedTurn>>,
+    /// The calls that wait for a decision.
+    pub pending_approvals: Vec<PendingApproval>,
+    /// Messages of its live context.
+    pub context_messages: u64,
+    /// Estimated tokens of its live context.
+    pub context_tokens: u64,
+}
+
+impl View {
+    /// The view of a session.
+    #[must_use]
+    pub fn of(session: &Session) -> Self {
+        Self {
+            summary: Arc::new(session.summary()),
+            reminders: session.reminders.clone(),
+            pins: session.pins.clone(),
+            queue: session.queue.clone(),
+            pending_approvals: session.pending_approvals(),
+            context_messages: session.context.entries().len() as u64,
+            // A running sum: no view walks over what was said.
+            context_tokens: session.context.bytes_from(0) / 4,
+        }
+    }
+
+    /// The answer of `read`. Its model's window is `window_tokens`.
+    #[must_use]
+    pub fn session_view(&self, window_tokens: u64) -> SessionView {
+        let SessionSummary {
+            session_id,
+            title,
+            labels,
+            model,
+            state,
+            archived,
+            created_at,
+            updated_at,
+            turn_count,
+            message_count,
+            last_seq,
+            usage,
+            forked_from,
+        } = SessionSummary::clone(&self.summary);
+        let (messages, estimated_tokens) = (self.context_messages, self.context_tokens);
+        SessionView {
+            session_id,
+            title,
+            labels,
+            model,
+            state,
+            archived,
+            created_at,
+            updated_at,
+            turn_count,
+            message_count,
+            last_seq,
+            context: ContextView { messages, estimated_tokens, window_tokens },
+            usage,
+            reminders: self.reminders.to_vec(),
+            pins: self.pins.to_vec(),
+            queue: self.queue.iter().map(QueuedTurn::item).collect(),
+            pending_approvals: self.pending_approvals.clone(),
+            forked_from,
+        }
+    }
+}
 
 impl Session {
     /// The calls that wait for a decision.
@@ -17,51 +99,6 @@ impl Session {
                 _ => None,
             })
             .collect()
-    }
-
-    /// The answer of `read`. Its model's window is `window_tokens`.
-    #[must_use]
-    pub fn view(&self, window_tokens: u64) -> SessionView {
-        let SessionSummary {
-            session_id,
-            title,
-            labels,
-            model,
-            state,
-            archived,
-            created_at,
-            updated_at,
-            turn_count,
-            message_count,
-            last_seq,
-            usage,
-            forked_from,
-        } = self.summary();
-        SessionView {
-            session_id,
-            title,
-            labels,
-            model,
-            state,
-            archived,
-            created_at,
-            updated_at,
-            turn_count,
-            message_count,
-            last_seq,
-            context: ContextView {
-                messages: self.context.entries().len() as u64,
-                // A running sum: no read walks over what was said.
-                estimated_tokens: self.context.bytes_from(0) / 4,
-                window_tokens,
-            },
-            usage,
-            reminders: self.reminders.to_vec(),
-            pins: self.pins.to_vec(),
-            queue: self.queue.iter().map(QueuedTurn::item).collect(),
-            pending_approvals: self.pending_approvals(),
-            forked_from,
-        }
     }
 
     /// The session in a list.

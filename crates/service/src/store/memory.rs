@@ -206,12 +206,6 @@ impl MemoryBlobStore {
     pub fn new(held: Arc<MemoryUse>) -> Self {
         Self { blobs: Arc::default(), held }
     }
-
-    /// Drops a session's blobs.
-    pub fn forget(&self, session_id: SessionId) {
-        let gone = self.blobs.lock().unwrap_or_else(PoisonError::into_inner).remove(&session_id);
-        self.held.shrink(gone.iter().flat_map(HashMap::values).map(|blob| blob.len() as u64).sum());
-    }
 }
 
 #[async_trait]
@@ -233,6 +227,11 @@ impl BlobStore for MemoryBlobStore {
             let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
             bytes.slice(start..bytes.len().min(start.saturating_add(limit)))
         }))
+    }
+
+    async fn forget(&self, session_id: SessionId) {
+        let gone = self.blobs.lock().unwrap_or_else(PoisonError::into_inner).remove(&session_id);
+        self.held.shrink(gone.iter().flat_map(HashMap::values).map(|blob| blob.len() as u64).sum());
     }
 }
 

@@ -158,7 +158,7 @@ async fn a_blob_is_named_by_its_content_and_counted_once() {
     assert!(store.read(CHILD, hello, 0, 9).await.unwrap().is_none());
     assert!(store.read(session_id(), "none", 0, 9).await.unwrap().is_none());
     drop(store.writer(session_id()));
-    store.forget(session_id());
+    store.forget(session_id()).await;
     assert!(store.read(session_id(), hello, 0, 9).await.unwrap().is_none());
     assert_eq!(held.bytes(), 0);
 }

@@ -317,6 +317,10 @@ impl BlobStore for FaultyBlobs {
         self.1.panic("read");
         self.0.read(session_id, blob, offset, limit).await
     }
+
+    async fn forget(&self, session_id: SessionId) {
+        self.0.forget(session_id).await;
+    }
 }
 
 /// A long prompt goes to a blob and comes back whole; a panic on either way fails its turn alone.

@@ -63,14 +63,15 @@ impl Rig {
             options: self.options,
             models: self.models,
             secrets: Secrets::default(),
-            events: events_seen(events.clone()),
-            blobs: blobs_seen(blobs.clone()),
-            capabilities: Capabilities::compiled(),
+            events: events_seen(events),
+            blobs: blobs_seen(blobs),
+            derived: None,
+            capabilities: Capabilities::compiled().without_store(),
             held: Arc::default(),
             is_shutting_down: AtomicBool::new(false),
             is_compaction_configured: false,
         };
-        EphemeralSessionService::new(events, blobs, engine)
+        EphemeralSessionService::new(engine)
     }
 }
 

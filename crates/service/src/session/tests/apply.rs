@@ -15,6 +15,7 @@ use crate::{
     options::{Budget, Budgets, Policy},
     service::SessionState,
     session::{
+        View,
         event::{
             AssistantMessage, BudgetWarning, Event, Key, PartialText, Record, SessionForked, SessionUpdated,
             ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted, TurnQueued,
@@ -51,6 +52,8 @@ impl Naive {
                         Some(Event::TurnQueued(queued)) => Some(queued.prompt.clone()),
                         _ => started.prompt.clone(),
                     };
+                    let is_taken_over = |entry: &&mut (Seq, TurnNumber, Message)| Some(entry.1) == started.continues;
+                    naive.entries.iter_mut().filter(is_taken_over).for_each(|entry| entry.1 = record.turn.unwrap());
                     naive.say(record, prompt.map(|content| Message::User { content }));
                 }
                 Event::AssistantMessage(answer) => {
@@ -217,7 +220,7 @@ fn assert_view(session: &Session, walk: &Walk) {
         (None, _, true) => SessionState::Idle,
     };
 
-    let (view, summary) = (session.view(7), session.summary());
+    let (view, summary) = (View::of(session).session_view(7), session.summary());
     assert_eq!((view.session_id, view.state, view.archived), (walk.id, state, is_archived));
     assert_eq!((&view.title, &view.labels), (&updated.title, &updated.labels));
     assert_eq!((view.created_at, view.updated_at), (own(records)[0].time, records.last().unwrap().time));

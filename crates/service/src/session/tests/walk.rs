@@ -205,7 +205,12 @@ impl Walk {
         let budgets = Budgets::default();
         let (turn, started) = if self.queue.is_empty() {
             let turn = self.take_number();
-            let continues = (turn > 0 && detail.is_multiple_of(8)).then(|| turn - 1);
+            let last_end = self.records.iter().rev().find_map(|record| match record.event {
+                Event::TurnCompleted(_) | Event::TurnFailed(_) => Some(None),
+                Event::TurnInterrupted(_) => Some(record.turn),
+                _ => None,
+            });
+            let continues = last_end.flatten().filter(|_| detail.is_multiple_of(2));
             let prompt = continues.is_none().then(|| body(detail));
             let key = self.key(detail);
             (turn, TurnStarted { prompt, model: "scripted".to_owned(), budgets, queued: None, continues, key })

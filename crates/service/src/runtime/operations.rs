@@ -1,0 +1,285 @@
+//! Each operation of the service over its sessions. What needs a capability asks for it first.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use async_trait::async_trait;
+use futures::FutureExt as _;
+
+use super::{
+    follow::{Follower, check_cursor, pruned_line},
+    sessions::Sessions,
+    validate,
+};
+use crate::{
+    SessionError,
+    agent::command::{Acceptance, Change, Command},
+    capability::{Capabilities, Capability},
+    ids::SessionId,
+    service::{
+        BegunTurn, BlobPage, CancelQueued, Changed, ClearReminder, CreateSession, DecideApproval, DeleteSession,
+        EventPage, ForkSession, HistoryItem, InterruptTurn, Page, Pin, PinFact, QueueItem, ReadBlob, ReadEvents,
+        ReadHistory, Remind, Reminder, ResumeTurn, SessionCreated, SessionQuery, SessionService, SessionSummary,
+        SessionView, StartTurn, Unpin, UpdateSession,
+    },
+    session::{
+        QueuedTurn,
+        event::{Event, Pinned, ReminderSet},
+    },
+};
+
+/// Bytes of events that one page may have.
+const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+impl<Home: 'static> Sessions<Home> {
+    /// Waits until what a former process left behind is settled, and asks for the store.
+    pub(super) async fn stored(&self) -> Result<(), SessionError> {
+        self.engine().capabilities.require(Capability::SessionStore)?;
+        self.settle().await
+    }
+
+    fn begun(acceptance: Acceptance) -> BegunTurn {
+        let Acceptance { accepted, result } = acceptance;
+        let lost = |_| SessionError::Internal("the session's actor was lost while the turn ran".to_owned());
+        BegunTurn { accepted, result: async move { result.await.map_err(lost)? }.boxed() }
+    }
+}
+
+#[async_trait]
+impl<Home: 'static> SessionService for Sessions<Home> {
+    fn capabilities(&self) -> Capabilities {
+        self.engine().capabilities
+    }
+
+    async fn ready(&self) -> Result<(), SessionError> {
+        self.settle().await
+    }
+
+    fn is_ready(&self) -> bool {
+        self.engine().derived.is_none() || self.inner.is_ready.initialized()
+    }
+
+    async fn create_session(&self, request: CreateSession) -> Result<SessionCreated, SessionError> {
+        self.settle().await?;
+        self.create(request).await
+    }
+
+    async fn begin_turn(&self, request: StartTurn) -> Result<BegunTurn, SessionError> {
+        self.settle().await?;
+        Ok(Self::begun(self.accept(request, false).await?))
+    }
+
+    async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<BegunTurn, SessionError> {
+        self.stored().await?;
+        let ResumeTurn { prompt, model, policy, budgets, compaction, wait, idempotency_key } = request;
+        let is_continuation = prompt.is_none();
+        let request = StartTurn {
+            session_id: *session_id,
+            prompt: prompt.unwrap_or_default(),
+            model,
+            policy,
+            budgets,
+            compaction,
+            wait,
+            idempotency_key,
+        };
+        Ok(Self::begun(self.accept(request, is_continuation).await?))
+    }
+
+    async fn interrupt(&self, request: InterruptTurn) -> Result<Changed, SessionError> {
+        self.settle().await?;
+        let Some(reservation) = self.inner.registry.reserve(request.session_id) else {
+            self.check_exists(request.session_id).await?;
+            return Err(SessionError::NotRunning { turn: request.turn });
+        };
+        let answer = reservation.shared.wish_interrupt(request.turn)?;
+        answer.await.map_err(|_| SessionError::NotRunning { turn: request.turn })?
+    }
+
+    async fn decide_approval(&self, request: DecideApproval) -> Result<Changed, SessionError> {
+        self.settle().await?;
+        let DecideApproval { session_id, call_id, decision, reason } = request;
+        if let Some(reason) = &reason {
+            validate::size("reason", reason, self.engine().options.limits.pin_bytes)?;
+        }
+        self.ask(session_id, |reply| Command::Decide { call_id, decision, reason, reply }).await?
+    }
+
+    async fn queue(&self, session_id: &SessionId) -> Result<Page<QueueItem>, SessionError> {
+        self.settle().await?;
+        Ok(Page::whole(self.look(*session_id).await?.queue.iter().map(QueuedTurn::item).collect()))
+    }
+
+    async fn cancel_queued(&self, request: CancelQueued) -> Result<Changed, SessionError> {
+        self.settle().await?;
+        self.ask(request.session_id, |reply| Command::CancelQueued { turn: request.turn, reply }).await?
+    }
+
+    async fn events(&self, request: ReadEvents) -> Result<EventPage, SessionError> {
+        let limits = &self.engine().options.limits;
+        let limit = validate::page_limit(request.limit, limits)?;
+        if request.wait_ms > limits.wait_ms {
+            return Err(SessionError::invalid("wait_ms", format!("a long poll waits at most {} ms", limits.wait_ms)));
+        }
+        self.settle().await?;
+        let (events, session_id) = (self.engine().events.as_ref(), request.session_id);
+        let mut tail = events.watch(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
+        let last_seq = *tail.borrow();
+        check_cursor(events, session_id, request.since_seq, last_seq).await?;
+        if last_seq == request.since_seq && request.wait_ms > 0 {
+            tokio::select! {
+                changed = tail.wait_for(|seq| *seq > request.since_seq) => drop(changed.is_ok()),
+                () = self.engine().world.clock.sleep(Duration::from_millis(request.wait_ms)) => {}
+            }
+        }
+        let page = events.read(session_id, request.since_seq, limit).await?;
+        let page = page.ok_or(SessionError::NotFound(session_id))?;
+        let mut items = Vec::with_capacity(page.frames.len() + 1);
+        if let Some((from, to)) = page.pruned {
+            items.push(pruned_line(session_id, self.engine().world.clock.as_ref(), from, to)?);
+        }
+        let (mut next_seq, mut bytes) = (request.since_seq, 0);
+        for frame in page.frames {
+            bytes += frame.line.len();
+            if bytes > PAGE_BYTES_MAX && !items.is_empty() {
+                break;
+            }
+            next_seq = frame.seq;
+            items.push(frame.line);
+        }
+        Ok(EventPage { items, next_seq })
+    }
+
+    async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
+        self.settle().await?;
+        self.check_exists(*session_id).await?;
+        let (engine, hub) = (self.engine(), self.inner.registry.hub(*session_id));
+        Follower::new(*session_id, engine.events.clone(), engine.world.clock.clone(), hub, since_seq).await
+    }
+
+    async fn remind(&self, request: Remind) -> Result<Changed, SessionError> {
+        validate::not_empty("text", &request.text, "say what to remind of, or clear the reminder")?;
+        validate::size("reminder", &request.text, self.engine().options.limits.reminder_bytes)?;
+        self.settle().await?;
+        let text = self.engine().secrets.replace(&request.text).into_owned();
+        let event = Event::ReminderSet(ReminderSet { kind: request.kind.clone(), text });
+        self.record(request.session_id, Change::Remind(Box::new(event), request.kind)).await
+    }
+
+    async fn reminders(&self, session_id: &SessionId) -> Result<Page<Reminder>, SessionError> {
+        self.settle().await?;
+        Ok(Page::whole(self.look(*session_id).await?.reminders.to_vec()))
+    }
+
+    async fn clear_reminder(&self, request: ClearReminder) -> Result<Changed, SessionError> {
+        self.settle().await?;
+        self.record(request.session_id, Change::ClearReminder(request.kind)).await
+    }
+
+    async fn pin(&self, request: PinFact) -> Result<Changed, SessionError> {
+        validate::not_empty("text", &request.text, "say what to pin")?;
+        validate::size("pin", &request.text, self.engine().options.limits.pin_bytes)?;
+        self.settle().await?;
+        let text = self.engine().secrets.replace(&request.text).into_owned();
+        self.record(request.session_id, Change::Pin(Box::new(Event::Pinned(Pinned { text })))).await
+    }
+
+    async fn pins(&self, session_id: &SessionId) -> Result<Page<Pin>, SessionError> {
+        self.settle().await?;
+        Ok(Page::whole(self.look(*session_id).await?.pins.to_vec()))
+    }
+
+    async fn unpin(&self, request: Unpin) -> Result<Changed, SessionError> {
+        self.settle().await?;
+        self.record(request.session_id, Change::Unpin(request.pin)).await
+    }
+
+    async fn read(&self, session_id: &SessionId) -> Result<SessionView, SessionError> {
+        self.stored().await?;
+        let view = self.look(*session_id).await?;
+        // A model that is configured no longer has no window that could be told.
+        let window_tokens = self.engine().models.resolve(&view.summary.model).map_or(0, |model| model.window_tokens);
+        Ok(view.session_view(window_tokens))
+    }
+
+    async fn history(&self, request: ReadHistory) -> Result<Page<HistoryItem>, SessionError> {
+        self.engine().capabilities.require(Capability::SessionStore)?;
+        let limit = validate::page_limit(request.limit, &self.engine().options.limits)?;
+        let cursor = validate::seq_cursor(request.cursor.as_deref())?;
+        self.settle().await?;
+        self.history_page(request.session_id, cursor, limit).await
+    }
+
+    async fn blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
+        self.engine().capabilities.require(Capability::SessionStore)?;
+        validate::blob_hash(&request.blob)?;
+        let limit = validate::blob_limit(request.limit)?;
+        self.settle().await?;
+        self.blob_page(request, limit).await
+    }
+
+    async fn list(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
+        self.engine().capabilities.require(Capability::SessionStore)?;
+        let limit = validate::page_limit(query.limit, &self.engine().options.limits)?;
+        self.settle().await?;
+        self.list_page(SessionQuery { limit: Some(limit), ..query }).await
+    }
+
+    async fn update(&self, request: UpdateSession) -> Result<Changed, SessionError> {
+        self.engine().capabilities.require(Capability::SessionStore)?;
+        let UpdateSession { session_id, title, labels } = request;
+        let limits = &self.engine().options.limits;
+        if let Some(title) = &title {
+            validate::title(title, limits)?;
+        }
+        if let Some(labels) = &labels {
+            validate::labels(labels, limits)?;
+        }
+        if title.is_none() && labels.is_none() {
+            return Err(SessionError::invalid("title", "say what to change: a title, labels, or both"));
+        }
+        self.settle().await?;
+        let clean = |text: &str| self.engine().secrets.replace(text).into_owned();
+        let title = title.as_deref().map(clean);
+        let labels = labels.map(|labels| labels.iter().map(|(name, value)| (clean(name), clean(value))).collect());
+        self.record(session_id, Change::Update { title, labels }).await
+    }
+
+    async fn archive(&self, session_id: &SessionId) -> Result<Changed, SessionError> {
+        self.stored().await?;
+        self.record(*session_id, Change::Archive(true)).await
+    }
+
+    async fn unarchive(&self, session_id: &SessionId) -> Result<Changed, SessionError> {
+        self.stored().await?;
+        self.record(*session_id, Change::Archive(false)).await
+    }
+
+    async fn delete(&self, request: DeleteSession) -> Result<Changed, SessionError> {
+        self.stored().await?;
+        self.delete_session(request).await
+    }
+
+    async fn fork(&self, request: ForkSession) -> Result<Changed, SessionError> {
+        self.stored().await?;
+        self.fork_session(request).await
+    }
+
+    async fn shut_down(&self, drain_ms: u64) {
+        self.engine().is_shutting_down.store(true, Ordering::Release);
+        let registry = &self.inner.registry;
+        let drains = registry.ids().into_iter().map(|id| async move {
+            if registry.reserve(id).is_some()
+                && let Err(error) = self.ask(id, |reply| Command::Drain { drain_ms, reply }).await
+            {
+                tracing::warn!(%error, "a session left before it was drained");
+            }
+            registry.settled(id).await;
+        });
+        futures::future::join_all(drains).await;
+        if let Some(derived) = &self.engine().derived
+            && let Err(error) = derived.index.flush().await
+        {
+            tracing::warn!(%error, "the index could not be written; it is made good at the next start");
+        }
+    }
+}

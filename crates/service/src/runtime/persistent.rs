@@ -1,0 +1,196 @@
+//! [`PersistentSessionService`]: the engine over a store. Sessions outlive their process.
+//!
+//! The journal is the truth: whatever stands here reads it, or appends to it through an actor. Lists come from the
+//! index, never from sessions.
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+
+use super::{
+    restore::{decode, restore},
+    sessions::Sessions,
+};
+use crate::{
+    SessionError,
+    agent::{command::Command, supervise::delete},
+    ids::{Seq, SessionId},
+    service::{
+        BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, Page, ReadBlob, SessionQuery, SessionSummary,
+    },
+    session::{ForkPoint, HistoryFold},
+    store::StoreError,
+};
+
+/// Sessions that are stored, and leave memory when nobody has asked them for a while.
+pub type PersistentSessionService = Sessions<Persistent>;
+
+/// A store as the home of sessions.
+#[derive(Debug)]
+pub enum Persistent {}
+
+/// Sessions that are looked at together when the index is made anew, and ids that are read at a time.
+const IDS_READ: usize = 1000;
+/// Frames that are read at a time.
+const FRAMES_READ: usize = 256;
+
+impl<Home: 'static> Sessions<Home> {
+    /// Settles, once, what a former process left behind: an index that is not there, and the sessions that it had in
+    /// memory. Their open turns end, and their rows in the index are made good. Boot costs what was active, not what
+    /// is stored.
+    pub(super) async fn settle(&self) -> Result<(), SessionError> {
+        if self.engine().derived.is_none() {
+            return Ok(());
+        }
+        self.inner.is_ready.get_or_try_init(|| self.settle_once()).await.map(drop)
+    }
+
+    async fn settle_once(&self) -> Result<(), SessionError> {
+        let engine = self.engine();
+        let Some(derived) = &engine.derived else { return Ok(()) };
+        for session_id in engine.events.unsettled().await? {
+            self.index_stored(session_id).await?;
+            match self.reserve(session_id).await {
+                // Its actor settles it, and leaves when nobody needs it.
+                Ok(_) => {}
+                Err(SessionError::NotFound(_)) => derived.index.remove(session_id).await?,
+                Err(error) => tracing::error!(%session_id, %error, "a session can be read, and no longer changed"),
+            }
+        }
+        if derived.index.needs_rebuild() {
+            self.rebuild_index().await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the index anew from the journals.
+    async fn rebuild_index(&self) -> Result<(), SessionError> {
+        let engine = self.engine();
+        let Some(derived) = &engine.derived else { return Ok(()) };
+        tracing::warn!("the index is made anew from the journals");
+        let mut after = None;
+        loop {
+            let ids = engine.events.sessions(after, IDS_READ).await?;
+            let Some(&last) = ids.last() else { break };
+            for session_id in ids {
+                self.index_stored(session_id).await?;
+            }
+            after = Some(last);
+        }
+        Ok(derived.index.rebuilt().await?)
+    }
+
+    /// Puts a stored session's row into the index, as far as its journal can be read.
+    async fn index_stored(&self, session_id: SessionId) -> Result<(), SessionError> {
+        match restore(self.engine(), session_id).await {
+            Ok(Some(session)) => self.index(&session).await,
+            Ok(None) => {}
+            Err(error) => tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read"),
+        }
+        Ok(())
+    }
+
+    pub(super) async fn history_page(
+        &self,
+        session_id: SessionId,
+        cursor: Seq,
+        limit: usize,
+    ) -> Result<Page<HistoryItem>, SessionError> {
+        let events = self.engine().events.as_ref();
+        let (mut items, mut fold) = (Vec::new(), HistoryFold::default());
+        // The item at the cursor is read again: the results after an answer belong to its calls.
+        let mut after = cursor.saturating_sub(1);
+        loop {
+            let page = events.read(session_id, after, FRAMES_READ).await?.ok_or(SessionError::NotFound(session_id))?;
+            let Some(last) = page.frames.last() else { return Ok(Page::whole(items)) };
+            after = last.seq;
+            for frame in &page.frames {
+                let mut item = fold.push(&decode(frame)?);
+                if let Some(queued) = fold.queued_at() {
+                    // The prompt of a turn that waited stands where it was queued.
+                    let page = events.read(session_id, queued - 1, 1).await?;
+                    let frame = page.and_then(|page| page.frames.into_iter().next());
+                    item = match frame {
+                        Some(frame) => fold.queued_prompt(&decode(&frame)?),
+                        None => None,
+                    };
+                }
+                let Some(item) = item.filter(|item| item.seq > cursor) else { continue };
+                if items.len() == limit {
+                    let next = items.last().map(|item: &HistoryItem| item.seq.to_string());
+                    return Ok(Page { items, next_cursor: next });
+                }
+                items.push(item);
+            }
+        }
+    }
+
+    pub(super) async fn blob_page(&self, request: ReadBlob, limit: usize) -> Result<BlobPage, SessionError> {
+        let ReadBlob { session_id, blob, offset, .. } = request;
+        self.check_exists(session_id).await?;
+        // One byte more says whether something follows.
+        let bytes = self.engine().blobs.read(session_id, &blob, offset, limit + 1).await?;
+        let bytes = bytes.ok_or(SessionError::ItemNotFound("blob"))?;
+        let piece = &bytes[..bytes.len().min(limit)];
+        let next_offset = (bytes.len() > limit).then(|| offset + limit as u64);
+        Ok(BlobPage { data: BASE64_STANDARD.encode(piece), next_offset })
+    }
+
+    pub(super) async fn list_page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
+        let Some(derived) = &self.engine().derived else { return Ok(Page::whole(Vec::new())) };
+        Ok(derived.index.page(query).await?)
+    }
+
+    pub(super) async fn delete_session(&self, request: DeleteSession) -> Result<Changed, SessionError> {
+        let DeleteSession { session_id, force } = request;
+        match self.ask(session_id, |reply| Command::Delete { is_forced: force, reply }).await {
+            // What can only be read can still be deleted.
+            Err(SessionError::Corrupted(_) | SessionError::FormatNewer(_)) => {
+                let events = self.engine().events.as_ref();
+                let tail = events.watch(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
+                let seq = *tail.borrow();
+                self.inner.registry.hub(session_id).end_session();
+                delete(self.engine(), session_id).await?;
+                Ok(Changed { session_id, seq })
+            }
+            answer => answer?,
+        }
+    }
+
+    pub(super) async fn fork_session(&self, request: ForkSession) -> Result<Changed, SessionError> {
+        let ForkSession { session_id: parent, turn } = request;
+        let engine = self.engine();
+        engine.events.check_room()?;
+        let session = restore(engine, parent).await?.ok_or(SessionError::NotFound(parent))?;
+        let at = match session.fork_at(turn)? {
+            ForkPoint::After(seq) => seq,
+            ForkPoint::EndOf { turn, from } => {
+                self.end_of(parent, turn, from).await?.ok_or(SessionError::ItemNotFound("turn"))?
+            }
+        };
+        let now = engine.world.clock.now();
+        let first = session.fork_record(at, engine.world.ids.next_session_id(now), now, None);
+        engine.events.fork(parent, at, &first).await?;
+        self.index_stored(first.session_id).await?;
+        Ok(Changed { session_id: first.session_id, seq: first.seq })
+    }
+
+    /// The event that ended a turn, looked for behind `from`.
+    async fn end_of(
+        &self,
+        session_id: SessionId,
+        turn: crate::TurnNumber,
+        from: Seq,
+    ) -> Result<Option<Seq>, SessionError> {
+        let mut after = from;
+        while let Some(page) = self.engine().events.read(session_id, after, FRAMES_READ).await? {
+            for frame in &page.frames {
+                let is_end = ForkPoint::is_end(turn, &frame.line);
+                if is_end.map_err(|error| StoreError::Failed(error.to_string()))? {
+                    return Ok(Some(frame.seq));
+                }
+            }
+            let Some(last) = page.frames.last() else { break };
+            after = last.seq;
+        }
+        Ok(None)
+    }
+}

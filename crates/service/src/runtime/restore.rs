@@ -1,0 +1,63 @@
+//! From a journal back to a session: a snapshot where there is one, then every record after it.
+
+use crate::{
+    agent::Engine,
+    ids::SessionId,
+    session::{Session, event::Record},
+    store::{EventStore, Frame, StoreError},
+    wire::decode_event,
+};
+
+/// Frames that are read at a time.
+const FRAMES_READ: usize = 512;
+
+/// The session as its journal says; `None` where there is none. Nothing is leased and nothing written.
+pub(crate) async fn restore(engine: &Engine, session_id: SessionId) -> Result<Option<Session>, StoreError> {
+    let events = engine.events.as_ref();
+    if let Some(derived) = &engine.derived {
+        match derived.snapshots.load(&session_id).await {
+            Ok(Some(mut session)) => match replay(events, session_id, &mut session).await {
+                Ok(()) => return Ok(Some(session)),
+                Err(error) => {
+                    tracing::warn!(%session_id, %error, "a snapshot does not fit its journal and is passed over")
+                }
+            },
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%session_id, %error, "a snapshot cannot be read and is passed over"),
+        }
+    }
+    let Some(mut session) = first(events, session_id).await? else { return Ok(None) };
+    replay(events, session_id, &mut session).await?;
+    Ok(Some(session))
+}
+
+/// The session as it began.
+async fn first(events: &dyn EventStore, session_id: SessionId) -> Result<Option<Session>, StoreError> {
+    let page = events.read(session_id, 0, 1).await?;
+    let Some(frame) = page.and_then(|page| page.frames.into_iter().next()) else { return Ok(None) };
+    Session::begin(&decode(&frame)?).map(Some).map_err(|error| StoreError::Failed(error.to_string()))
+}
+
+/// Applies what the journal of `session_id` holds beyond the session. A fork's begins with records of its parent, whose
+/// id the session has until it comes to its own.
+pub(crate) async fn replay(
+    events: &dyn EventStore,
+    session_id: SessionId,
+    session: &mut Session,
+) -> Result<(), StoreError> {
+    while let Some(page) = events.read(session_id, session.last_seq(), FRAMES_READ).await? {
+        if page.frames.is_empty() {
+            break;
+        }
+        for frame in page.frames {
+            session.apply(&decode(&frame)?).map_err(|error| StoreError::Failed(error.to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+/// The record in a frame.
+pub(crate) fn decode(frame: &Frame) -> Result<Record, StoreError> {
+    let line = std::str::from_utf8(&frame.line).map_err(|error| StoreError::Failed(error.to_string()))?;
+    decode_event(line).map_err(|error| StoreError::Failed(error.to_string()))
+}

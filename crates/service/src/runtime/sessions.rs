@@ -1,0 +1,323 @@
+//! The service: requests are checked here, found their session, and handed to its actor. One for every home of sessions.
+//!
+//! Reads look at what an actor published, or fold the journal where none is in memory; they never bring one in.
+
+use std::{
+    collections::BTreeSet,
+    marker::PhantomData,
+    sync::{Arc, atomic::Ordering},
+};
+
+use tokio::sync::{OnceCell, mpsc, oneshot};
+
+use super::{creations::Creations, restore::restore, validate};
+use crate::{
+    SessionError,
+    agent::{
+        Engine,
+        actor::Actor,
+        command::{Acceptance, AskedTurn, Change, Command},
+        record::externalise,
+        registry::{Arrival, Found, MAILBOX_MAX, Registry, Reservation},
+        shared::Shared,
+        supervise::supervise,
+    },
+    capability::Capability,
+    ids::SessionId,
+    service::{Changed, CreateSession, SessionCreated, StartTurn},
+    session::{
+        Session, View,
+        event::{Event, Key, Record, SessionCreated as Created},
+        message::Body,
+    },
+    store::{IndexedKey, Lease, StoreError},
+};
+
+/// Sessions over one engine. `Home` says what becomes of them when nobody needs them.
+pub struct Sessions<Home> {
+    pub(super) inner: Arc<Inner>,
+    home: PhantomData<fn() -> Home>,
+}
+
+impl<Home> Clone for Sessions<Home> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), home: PhantomData }
+    }
+}
+
+pub(super) struct Inner {
+    pub(super) engine: Arc<Engine>,
+    pub(super) registry: Arc<Registry>,
+    pub(super) creations: Arc<Creations>,
+    /// Whether what a former process left behind is settled.
+    pub(super) is_ready: OnceCell<()>,
+}
+
+impl<Home> Sessions<Home> {
+    /// A service over an engine and its stores.
+    pub(crate) fn new(engine: Engine) -> Self {
+        let inner = Inner {
+            engine: Arc::new(engine),
+            registry: Arc::default(),
+            creations: Arc::default(),
+            is_ready: OnceCell::new(),
+        };
+        Self { inner: Arc::new(inner), home: PhantomData }
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.inner.engine
+    }
+}
+
+impl<Home: 'static> Sessions<Home> {
+    /// Refuses what asks for compaction where there is none.
+    fn check_compaction(&self, is_asked: bool) -> Result<(), SessionError> {
+        if is_asked || self.engine().is_compaction_configured {
+            self.engine().capabilities.require(Capability::SessionCompaction)?;
+        }
+        Ok(())
+    }
+
+    /// Reserves a session's actor, and brings it in where the session is stored.
+    pub(super) async fn reserve(&self, session_id: SessionId) -> Result<Reservation, SessionError> {
+        if self.engine().derived.is_none() {
+            return self.inner.registry.reserve(session_id).ok_or(SessionError::NotFound(session_id));
+        }
+        loop {
+            match self.inner.registry.find(session_id) {
+                Found::Live(reservation) => return Ok(reservation),
+                // Nothing is ever sent: the channel closes when the actor has come or gone.
+                Found::Passing(mut over) => drop(over.changed().await),
+                Found::Absent(arrival) => return self.bring_in(session_id, arrival).await,
+            }
+        }
+    }
+
+    /// Loads a stored session, and settles what a former process left open in it.
+    async fn bring_in(&self, session_id: SessionId, arrival: Arrival) -> Result<Reservation, SessionError> {
+        let engine = &self.inner.engine;
+        if engine.events.watch(session_id).await?.is_none() {
+            return Err(SessionError::NotFound(session_id));
+        }
+        let lease = engine.events.lease(session_id).await?;
+        let session = restore(engine, session_id).await?.ok_or(SessionError::NotFound(session_id))?;
+        let (shared, mailbox, actor) = self.actor(session, lease);
+        let reservation = arrival.arrive(shared, mailbox);
+        self.spawn(actor);
+        Ok(reservation)
+    }
+
+    /// An actor for a session whose records are all applied.
+    fn actor(&self, session: Session, lease: Lease) -> (Arc<Shared>, mpsc::Sender<Command>, Actor) {
+        let registry = &self.inner.registry;
+        let shared = Shared::new(&session, registry.hub(session.id()));
+        let (mailbox, commands) = mpsc::channel(MAILBOX_MAX);
+        let (engine, registry) = (self.inner.engine.clone(), Arc::downgrade(registry));
+        let actor = Actor::new(session, lease, engine, shared.clone(), registry, commands);
+        (shared, mailbox, actor)
+    }
+
+    fn spawn(&self, actor: Actor) {
+        tokio::spawn(supervise(actor));
+    }
+
+    /// What everybody may see of a session.
+    pub(super) async fn look(&self, session_id: SessionId) -> Result<View, SessionError> {
+        if let Some(shared) = self.inner.registry.shared(session_id) {
+            return Ok(shared.view.borrow().clone());
+        }
+        if self.engine().derived.is_none() {
+            return Err(SessionError::NotFound(session_id));
+        }
+        let session = restore(self.engine(), session_id).await?.ok_or(SessionError::NotFound(session_id))?;
+        Ok(View::of(&session))
+    }
+
+    /// Whether there is such a session.
+    pub(super) async fn check_exists(&self, session_id: SessionId) -> Result<(), SessionError> {
+        match self.engine().events.watch(session_id).await? {
+            Some(_) => Ok(()),
+            None => Err(SessionError::NotFound(session_id)),
+        }
+    }
+
+    /// Asks a session's actor and waits for its answer.
+    pub(super) async fn ask<T>(
+        &self,
+        session_id: SessionId,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, SessionError> {
+        let reservation = self.reserve(session_id).await?;
+        let (reply, answer) = oneshot::channel();
+        let asked = reservation.mailbox.send(command(reply)).await;
+        if asked.is_ok()
+            && let Ok(answer) = answer.await
+        {
+            return Ok(answer);
+        }
+        if reservation.shared.is_deleted.load(Ordering::Acquire) {
+            return Err(SessionError::NotFound(session_id));
+        }
+        if self.engine().is_shutting_down.load(Ordering::Acquire) {
+            return Err(SessionError::ShuttingDown);
+        }
+        match asked {
+            Ok(()) => Err(SessionError::Internal("the session's actor was lost before it answered".to_owned())),
+            Err(_) => Err(SessionError::NotFound(session_id)),
+        }
+    }
+
+    pub(super) async fn record(&self, session_id: SessionId, change: Change) -> Result<Changed, SessionError> {
+        let change = Box::new(change);
+        self.ask(session_id, |reply| Command::Record { change, reply }).await?
+    }
+
+    /// Accepts a turn; without a prompt one that goes on with the interrupted turn.
+    pub(super) async fn accept(&self, request: StartTurn, is_continuation: bool) -> Result<Acceptance, SessionError> {
+        self.check_compaction(request.compaction.is_some())?;
+        let limits = &self.engine().options.limits;
+        if !is_continuation {
+            validate::prompt(&request.prompt, limits)?;
+        }
+        validate::idempotency_key(request.idempotency_key.as_deref(), limits)?;
+        if let Some(model) = &request.model {
+            self.engine().models.resolve(model)?;
+        }
+        // Nothing else stands before a session's existence, also not that the service ends.
+        let session_id = request.session_id;
+        self.check_exists(session_id).await?;
+        let hash = request
+            .idempotency_key
+            .as_ref()
+            .map_or(Ok(String::new()), |_| validate::turn_hash(&request, is_continuation))?;
+        let asked = Box::new(AskedTurn { request, hash, is_continuation });
+        self.ask(session_id, |reply| Command::StartTurn { asked, reply }).await?
+    }
+
+    /// Whether another session may be made, besides those in flight.
+    fn check_new(&self, in_flight: usize) -> Result<(), SessionError> {
+        let engine = self.engine();
+        if engine.is_shutting_down.load(Ordering::Acquire) {
+            return Err(SessionError::ShuttingDown);
+        }
+        engine.events.check_room()?;
+        let limit = engine.options.ephemeral.max_sessions;
+        if engine.derived.is_none() && self.inner.registry.len() + in_flight >= limit {
+            return Err(SessionError::Limit { what: "sessions", limit: limit as u64 });
+        }
+        engine.held.check_room()
+    }
+
+    fn check_create(&self, request: &CreateSession) -> Result<String, SessionError> {
+        self.check_compaction(request.compaction.is_some())?;
+        let limits = &self.engine().options.limits;
+        validate::labels(&request.labels, limits)?;
+        validate::idempotency_key(request.idempotency_key.as_deref(), limits)?;
+        if let Some(system_prompt) = &request.system_prompt {
+            validate::size("system prompt", system_prompt, limits.system_prompt_bytes)?;
+        }
+        let models = &self.engine().models;
+        let model = models.resolve(request.model.as_deref().unwrap_or(models.default_model()))?;
+        let names: BTreeSet<&String> = request.tools.iter().flatten().collect();
+        if names.len() < request.tools.as_ref().map_or(0, Vec::len) {
+            return Err(SessionError::invalid("tools", "a tool is named twice"));
+        }
+        if let Some(unknown) = request.tools.iter().flatten().find(|name| self.engine().tools.get(name).is_none()) {
+            return Err(SessionError::ToolNotFound(unknown.clone()));
+        }
+        Ok(model.name)
+    }
+
+    /// Makes a session, or finds the one that its key stands for.
+    pub(super) async fn create(&self, request: CreateSession) -> Result<SessionCreated, SessionError> {
+        let model = self.check_create(&request)?;
+        let key = request.idempotency_key.as_ref().map(|key| {
+            let request = validate::request_hash(&CreateSession { idempotency_key: None, ..request.clone() })?;
+            Ok::<_, SessionError>(Key { key: self.engine().secrets.replace(key).into_owned(), request })
+        });
+        let key = key.transpose()?;
+        let (service, recorded) = (self.clone(), key.clone());
+        let creation = self.inner.creations.find_or_make(
+            key,
+            self.engine().world.clock.now(),
+            |in_flight| self.check_new(in_flight),
+            || async move {
+                match service.created_before(recorded.as_ref()).await? {
+                    Some(created) => Ok(created),
+                    None => service.make(request, model, recorded).await,
+                }
+            },
+        )?;
+        creation.await
+    }
+
+    /// The session that a former process made under the key.
+    async fn created_before(&self, key: Option<&Key>) -> Result<Option<SessionCreated>, SessionError> {
+        let (Some(key), Some(derived)) = (key, &self.engine().derived) else { return Ok(None) };
+        let Some(known) = derived.index.key(None, &key.key).await? else { return Ok(None) };
+        let age_ms = self.engine().world.clock.now().as_millis() - known.time.as_millis();
+        if age_ms >= crate::session::KEY_KEPT_MS || self.engine().events.watch(known.session_id).await?.is_none() {
+            return Ok(None);
+        }
+        if known.key.request != key.request {
+            return Err(SessionError::IdempotencyConflict { what: "idempotency_key" });
+        }
+        Ok(Some(SessionCreated { session_id: known.session_id, seq: 1, created_at: known.time }))
+    }
+
+    async fn make(
+        &self,
+        request: CreateSession,
+        model: String,
+        key: Option<Key>,
+    ) -> Result<SessionCreated, SessionError> {
+        let engine = &self.inner.engine;
+        let now = engine.world.clock.now();
+        let session_id = engine.world.ids.next_session_id(now);
+        let clean = |text: &str| engine.secrets.replace(text).into_owned();
+        let created = Created {
+            model,
+            system_prompt: request.system_prompt.map(|text| Body::Inline(clean(&text))),
+            labels: request.labels.iter().map(|(name, value)| (clean(name), clean(value))).collect(),
+            tools: request.tools,
+            budgets: request.budgets,
+            key,
+        };
+        let failed = |error: StoreError| {
+            tracing::error!(%error, "a session could not be made");
+            SessionError::from(error)
+        };
+        let mut event = Event::SessionCreated(created);
+        externalise(engine.blobs.as_ref(), session_id, &mut event).await.map_err(failed)?;
+        let record = Record { session_id, seq: 1, turn: None, time: now, event };
+        let lease = engine.events.lease(session_id).await.map_err(failed)?;
+        let ticket = engine.events.stage(&lease, std::slice::from_ref(&record)).map_err(failed)?;
+        ticket.durable().await.map_err(failed)?;
+        let session = Session::begin(&record).map_err(|error| SessionError::Internal(error.to_string()))?;
+        self.index(&session).await;
+        let (shared, mailbox, actor) = self.actor(session, lease);
+        self.inner.registry.insert(shared, mailbox);
+        self.spawn(actor);
+        Ok(SessionCreated { session_id, seq: 1, created_at: now })
+    }
+
+    /// Puts into the index what a session says of itself. It is a copy: where it fails, the next start makes it good.
+    pub(super) async fn index(&self, session: &Session) {
+        let Some(derived) = &self.engine().derived else { return };
+        let key = session.created_key().map(|key| IndexedKey {
+            scope: None,
+            key: key.clone(),
+            session_id: session.id(),
+            turn: None,
+            time: session.created_at(),
+        });
+        let mut done = derived.index.put(session.summary()).await;
+        if let (Ok(()), Some(key)) = (&done, &key) {
+            done = derived.index.put_key(key).await;
+        }
+        if let Err(error) = done {
+            tracing::error!(session_id = %session.id(), %error, "the index did not take a session in; it will at the next start");
+        }
+    }
+}

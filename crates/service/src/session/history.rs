@@ -1,0 +1,65 @@
+//! What was said, message by message, from a session's records in order. It only reads.
+
+use super::{
+    event::{Event, Record},
+    message::{Block, Message, ToolResult},
+};
+use crate::{ids::Seq, service::HistoryItem};
+
+/// Folds records into the items of a history.
+#[derive(Debug, Default)]
+pub struct HistoryFold {
+    /// The calls of the last answer, in call order, and their results as they come.
+    calls: Vec<(String, Option<ToolResult>)>,
+    /// A turn that started with a prompt that stands in its `turn_queued`.
+    queued: Option<(Seq, HistoryItem)>,
+}
+
+impl HistoryFold {
+    /// Takes the next record in; answers with the message that it completes.
+    pub fn push(&mut self, record: &Record) -> Option<HistoryItem> {
+        let item =
+            |role: &str, message| HistoryItem { seq: record.seq, turn: record.turn, role: role.to_owned(), message };
+        match &record.event {
+            Event::TurnStarted(started) => {
+                let content = started.prompt.clone();
+                if let (None, Some(queued)) = (&content, started.queued) {
+                    let prompt = item("user", Message::User { content: String::new().into() });
+                    self.queued = Some((queued, prompt));
+                }
+                content.map(|content| item("user", Message::User { content }))
+            }
+            Event::AssistantMessage(answer) => {
+                let call = |block: &Block| match block {
+                    Block::ToolCall(call) => Some((call.call_id.clone(), None)),
+                    Block::Text { .. } | Block::Reasoning { .. } => None,
+                };
+                self.calls = answer.blocks.iter().filter_map(call).collect();
+                let message = Message::BlockAssistant { model: answer.model.clone(), blocks: answer.blocks.clone() };
+                Some(item("assistant", message))
+            }
+            Event::ToolFinished(finished) => {
+                let slot = self.calls.iter_mut().find(|(call_id, _)| *call_id == finished.call_id)?;
+                slot.1 = Some(finished.result());
+                if self.calls.iter().any(|(_, result)| result.is_none()) {
+                    return None;
+                }
+                let results = self.calls.drain(..).filter_map(|(_, result)| result).collect();
+                Some(item("tool_results", Message::ToolResults { results }))
+            }
+            _ => None,
+        }
+    }
+
+    /// The `turn_queued` that holds the prompt of the turn that has just started, if it holds it.
+    pub fn queued_at(&mut self) -> Option<Seq> {
+        self.queued.as_ref().map(|(seq, _)| *seq)
+    }
+
+    /// The prompt that stands there.
+    pub fn queued_prompt(&mut self, queued: &Record) -> Option<HistoryItem> {
+        let (_, item) = self.queued.take()?;
+        let Event::TurnQueued(queued) = &queued.event else { return None };
+        Some(HistoryItem { message: Message::User { content: queued.prompt.clone() }, ..item })
+    }
+}
