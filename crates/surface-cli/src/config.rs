@@ -19,7 +19,7 @@ use meerkat_service::{
     SessionError,
     compaction::CompactionConfig,
     model::vendors::{CompatibleEndpoint, VendorOptions},
-    options::{ContextOptions, EngineOptions, EphemeralOptions, Limits, ToolOptions, TurnOptions},
+    options::{ContextOptions, EngineOptions, EphemeralOptions, Limits, StoreOptions, ToolOptions, TurnOptions},
     redact::redact_key_shapes,
 };
 use serde::Deserialize;
@@ -90,6 +90,8 @@ struct CompatibleValues {
 pub(crate) struct StoreValues {
     pub(crate) enabled: bool,
     data_dir: Option<PathBuf>,
+    idle_ms: u64,
+    queue_goes_on: bool,
 }
 
 #[derive(Deserialize)]
@@ -174,6 +176,7 @@ impl Config {
             context: self.values.context.clone(),
             limits: self.values.limits.clone(),
             ephemeral: self.values.ephemeral.clone(),
+            store: StoreOptions { idle_ms: self.values.store.idle_ms, queue_goes_on: self.values.store.queue_goes_on },
         }
     }
 
