@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 pub(crate) use run::{Questions, resume, run};
 
+use self::run::NO_SESSION;
 use crate::{App, args::EventsArgs, error::CliError, stream, wire};
 
 /// Performs an operation and prints its answer.
@@ -57,7 +58,10 @@ pub(crate) async fn perform(
 
 /// The session that a name means: an id, `last`, or the end of an id. The latter two are looked up in the list.
 pub(crate) async fn resolve(service: &Arc<dyn SessionService>, name: &str) -> Result<SessionId, SessionError> {
-    let is_end = name.len() >= 6 && name.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    // The end of an id is what makes an id of any beginning.
+    let beginning = NO_SESSION.len().checked_sub(name.len()).and_then(|length| NO_SESSION.get(..length));
+    let is_end =
+        name.len() >= 6 && beginning.is_some_and(|beginning| format!("{beginning}{name}").parse::<SessionId>().is_ok());
     if let Ok(id) = name.parse() {
         return Ok(id);
     }

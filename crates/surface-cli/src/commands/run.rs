@@ -21,7 +21,7 @@ const NOBODY_TO_ASK: &str = "Nobody could be asked: the turn runs without a term
 const ANSWER_BYTES_MAX: u64 = 1024;
 
 /// An id that no session has: a turn on it is refused for its values, or else because there is no such session.
-const NO_SESSION: &str = "00000000-0000-7000-8000-000000000000";
+pub(super) const NO_SESSION: &str = "00000000-0000-7000-8000-000000000000";
 
 /// Reads the prompt from standard input.
 fn prompt_from_stdin(app: &App, streams: &mut Streams) -> Result<String, CliError> {
