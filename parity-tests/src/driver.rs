@@ -13,6 +13,9 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// An answer's JSON to the letter, or the body of a refusal.
 pub type Answer = Result<String, Value>;
 
+/// Lines of events, or the body of a refusal.
+pub type Lines = Result<Vec<String>, Value>;
+
 /// An answer that is still to come. An error says that the surface itself broke its contract.
 pub struct Pending(mpsc::Receiver<Result<Answer, String>>);
 
@@ -29,6 +32,11 @@ impl Pending {
         // The receiver is in `pending`, so this cannot fail.
         drop(sender.send(Ok(answer)));
         pending
+    }
+
+    /// Waits until there is no one left who could answer; `false` says that it took too long.
+    pub fn is_over(self) -> bool {
+        matches!(self.0.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected))
     }
 
     /// Waits for the answer.
@@ -52,6 +60,13 @@ pub struct Place {
     pub config: Map<String, Value>,
 }
 
+impl Place {
+    /// The data directory, which outlives the processes.
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+}
+
 /// Drives one surface.
 pub trait Driver {
     /// Why this surface does not have an operation that others have: its steps are passed over, and counted.
@@ -62,9 +77,56 @@ pub trait Driver {
     /// Sends an operation, or `run`: a session and its first turn in one go.
     fn send(&mut self, operation: &str, params: &Map<String, Value>) -> Result<Pending, String>;
 
-    /// Follows a session from after `since_seq` until a line of this type comes, and answers with that line.
-    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Answer, String>;
+    /// Follows a session from after `since_seq` until a line of this type comes. Answers with every line up to it, or
+    /// with it alone where the surface shows no other.
+    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String>;
 
-    /// Ends the processes and starts anew over the same data.
-    fn restart(&mut self) -> Result<(), String>;
+    /// `run`, whose turn shows its events while it runs, in this surface's own way: the lines from the turn's
+    /// acceptance until one of this type.
+    fn stream(&mut self, params: &Map<String, Value>, until: &str) -> Result<Lines, String> {
+        let mut turn = match open(self, params)? {
+            Ok(turn) => turn,
+            Err(body) => return Ok(Err(body)),
+        };
+        turn.insert("wait".to_owned(), false.into());
+        let accepted = match self.send("start_turn", &turn)?.wait()? {
+            Ok(accepted) => member(&accepted, "seq")?.as_u64().ok_or("seq is no number")?,
+            Err(body) => return Ok(Err(body)),
+        };
+        self.follow(turn["session_id"].as_str().unwrap_or_default(), accepted - 1, until)
+    }
+
+    /// Whether what `stream` has shown is gone afterwards where nothing is stored.
+    fn streams_apart(&self) -> bool {
+        false
+    }
+
+    /// Takes back the request for the turn that was sent last, where the surface has a way beside `interrupt`.
+    fn take_turn_back(&mut self) -> Result<(), String> {
+        Err("nothing can be taken back here".to_owned())
+    }
+
+    /// Ends the processes in an orderly way; a driver that is dropped kills them.
+    fn end(self: Box<Self>) -> Result<(), String>;
+}
+
+/// Makes the session of a `run`, and answers with the parameters of its turn.
+pub(crate) fn open<D: Driver + ?Sized>(
+    driver: &mut D,
+    params: &Map<String, Value>,
+) -> Result<Result<Map<String, Value>, Value>, String> {
+    let mut create = params.clone();
+    let mut turn = Map::from_iter(create.remove_entry("prompt"));
+    let created = match driver.send("create_session", &create)?.wait()? {
+        Ok(created) => created,
+        Err(body) => return Ok(Err(body)),
+    };
+    turn.insert("session_id".to_owned(), member(&created, "session_id")?);
+    Ok(Ok(turn))
+}
+
+/// A member of an answer.
+pub(crate) fn member(answer: &str, name: &str) -> Result<Value, String> {
+    let mut answer: Value = serde_json::from_str(answer).map_err(|error| format!("{answer}: {error}"))?;
+    Ok(answer[name].take())
 }

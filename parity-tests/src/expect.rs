@@ -26,6 +26,16 @@ pub const ABSENCES: [(&str, &str, &str); 3] = [
     ),
 ];
 
+/// The refusal where persistence is there, and switched off.
+pub fn switched_off() -> Refusal {
+    Refusal {
+        code: "SESSION_PERSISTENCE_DISABLED".to_owned(),
+        message: Some("Session persistence is disabled (store.enabled = false).".to_owned()),
+        retryable: false,
+        details: serde_json::json!({ "reason": "configured" }),
+    }
+}
+
 /// The refusal where a capability is absent.
 pub fn absence(capability: &str) -> Result<Refusal, String> {
     let found = ABSENCES.iter().find(|(name, ..)| *name == capability);

@@ -16,5 +16,5 @@ pub mod drivers;
 pub mod builds;
 pub mod tidy;
 
-pub use driver::{Answer, Driver, PATIENCE, Pending, Place};
+pub use driver::{Answer, Driver, Lines, PATIENCE, Pending, Place};
 pub use run::run;

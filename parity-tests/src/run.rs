@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::{
     builds::Build,
-    driver::{Answer, Driver, Pending},
-    expect::{Names, absence},
-    scenario::{Refusal, Scenario, Step},
+    driver::{Answer, Driver, Pending, Place, member},
+    expect::{Names, absence, switched_off},
+    scenario::{Refusal, Restart, Scenario, Step},
 };
 
 /// How long a poll for an event may wait. It is answered as soon as there is one.
@@ -42,12 +42,29 @@ pub fn config(scenario: &Scenario, folder: &std::path::Path) -> Map<String, Valu
     scenario.config.iter().map(|(name, section)| (name.clone(), fill(section))).collect()
 }
 
+/// Makes a driver at a place.
+pub type Maker<'a> = &'a dyn Fn(Place) -> Result<Box<dyn Driver>, String>;
+
+/// A trial: a scenario in a fresh folder. Answers with how many of its steps the surface passes over; a failure says
+/// the trial's name first.
+pub fn trial(name: &str, scenario: &Scenario, build: &Build, make: Maker<'_>) -> Result<usize, String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let config = config(scenario, folder.path());
+    let place = Place { binaries: build.binaries()?, folder: folder.path().to_owned(), config };
+    run(scenario, build, make, place).map_err(|why| {
+        let log = std::fs::read_to_string(folder.path().join("stderr.txt")).unwrap_or_default();
+        format!("{name}: {why}\nstandard error of the processes:\n{log}")
+    })
+}
+
 /// Plays a scenario, and answers with how many of its steps the surface passes over.
-pub fn run(scenario: &Scenario, build: &Build, driver: &mut dyn Driver, folder: PathBuf) -> Result<usize, String> {
+pub fn run(scenario: &Scenario, build: &Build, make: Maker<'_>, place: Place) -> Result<usize, String> {
     let mut run = Run {
         build,
-        driver,
-        folder,
+        is_switched_off: scenario.config.get("store").is_some_and(|store| store["enabled"] == false),
+        driver: Some(make(place.clone())?),
+        make,
+        place,
         names: Names::default(),
         pending: BTreeMap::new(),
         cursors: BTreeMap::new(),
@@ -66,8 +83,11 @@ fn title(step: &Step) -> String {
 
 struct Run<'a> {
     build: &'a Build,
-    driver: &'a mut dyn Driver,
-    folder: PathBuf,
+    is_switched_off: bool,
+    /// Gone where it could not be made again.
+    driver: Option<Box<dyn Driver>>,
+    make: Maker<'a>,
+    place: Place,
     names: Names,
     /// Answers that are still to come, each with the refusal that this build's lack makes of it.
     pending: BTreeMap<String, (Pending, Option<Refusal>)>,
@@ -79,15 +99,29 @@ struct Run<'a> {
 impl Run<'_> {
     fn step(&mut self, step: &Step) -> Result<(), String> {
         if let Some(operation) = &step.operation {
-            if self.driver.passes_over(operation).is_some() {
+            if self.driver()?.passes_over(operation).is_some() {
                 self.passed_over += 1;
                 return Ok(());
+            }
+            if step.streamed {
+                return self.stream(step);
             }
             let refusal = self.refusal(step)?;
             let pending = self.send(operation, &step.params)?;
             match &step.detached {
                 Some(name) => drop(self.pending.insert(name.clone(), (pending, refusal))),
-                None => self.check(step, refusal, pending.wait()?)?,
+                None => {
+                    let others = (1..step.times.unwrap_or(1)).map(|_| self.send(operation, &step.params));
+                    let others = others.collect::<Result<Vec<_>, _>>()?;
+                    let answer = pending.wait()?;
+                    for other in others {
+                        let other = other.wait()?;
+                        if other != answer {
+                            return Err(format!("one answer is {answer:?}, and another one {other:?}"));
+                        }
+                    }
+                    self.check(step, refusal, answer)?;
+                }
             }
         } else if let Some(name) = &step.awaited {
             let (pending, refusal) = self.pending.remove(name).ok_or("nothing of that name was sent")?;
@@ -95,24 +129,40 @@ impl Run<'_> {
         } else if let Some(until) = &step.until {
             self.until(step, until)?;
         } else if let Some(name) = &step.file {
-            let content = std::fs::read_to_string(tools_folder(&self.folder).join(name)).ok();
+            let content = std::fs::read_to_string(tools_folder(&self.place.folder).join(name)).ok();
             if content != step.content {
                 return Err(format!("the file should hold {:?}, but holds {content:?}", step.content));
             }
         } else {
-            self.driver.restart()?;
-            if !self.build.has("session-store") {
+            match (step.restart, self.driver.take()) {
+                (Some(Restart::Orderly), Some(driver)) => driver.end()?,
+                // A driver that is dropped kills its processes and waits for their end.
+                (_, driver) => drop(driver),
+            }
+            self.driver = Some((self.make)(self.place.clone())?);
+            if !self.has("session-store") {
                 self.names.end_sessions();
             }
         }
         Ok(())
     }
 
+    fn driver(&mut self) -> Result<&mut Box<dyn Driver>, String> {
+        self.driver.as_mut().ok_or_else(|| "the surface could not be started again".to_owned())
+    }
+
+    /// Whether the service has this capability: it is built, and not switched off.
+    fn has(&self, capability: &str) -> bool {
+        self.build.has(capability) && !(self.is_switched_off && capability == "session-store")
+    }
+
     /// The refusal that takes the place of the step's own answer in this build, if one does.
     fn refusal(&self, step: &Step) -> Result<Option<Refusal>, String> {
         let mut needs = step.needs.iter().flat_map(|needs| needs.split_whitespace());
-        if let Some(absent) = needs.find(|needs| !self.build.has(needs)) {
-            return absence(absent).map(Some);
+        match needs.find(|needs| !self.has(needs)) {
+            Some(absent) if self.build.has(absent) => return Ok(Some(switched_off())),
+            Some(absent) => return absence(absent).map(Some),
+            None => {}
         }
         let session = step.params.get("session_id").and_then(Value::as_str);
         let not_found = || Refusal {
@@ -126,7 +176,7 @@ impl Run<'_> {
 
     fn send(&mut self, operation: &str, params: &Map<String, Value>) -> Result<Pending, String> {
         let params = self.names.fill(&Value::Object(params.clone()))?;
-        self.driver.send(operation, params.as_object().unwrap_or(&Map::new()))
+        self.driver()?.send(operation, params.as_object().unwrap_or(&Map::new()))
     }
 
     fn check(&mut self, step: &Step, refusal: Option<Refusal>, answer: Answer) -> Result<(), String> {
@@ -147,17 +197,50 @@ impl Run<'_> {
 
     fn check_events(&mut self, expected: &[Value], answer: &str) -> Result<(), String> {
         let page = Page::read(answer)?;
-        let kinds: Vec<&str> = page.items.iter().map(|line| type_of(line.get())).collect();
-        for (index, (expected, line)) in expected.iter().zip(&page.items).enumerate() {
-            let why = |why| format!("event {}: {why}\nof {kinds:?}", index + 1);
-            self.names.compare_line(expected, line.get()).map_err(why)?;
-        }
-        if expected.len() != page.items.len() {
-            return Err(format!("there should be {} events, but there are {kinds:?}", expected.len()));
-        }
+        self.check_lines(expected, &page.lines())?;
         match page.items.last().and_then(|line| seq_of(line.get())) {
             Some(seq) if seq != page.next_seq => Err(format!("next_seq should be {seq}, but is {}", page.next_seq)),
             _ => Ok(()),
+        }
+    }
+
+    fn check_lines(&mut self, expected: &[Value], lines: &[&str]) -> Result<(), String> {
+        let kinds: Vec<&str> = lines.iter().map(|line| type_of(line)).collect();
+        for (index, (expected, line)) in expected.iter().zip(lines).enumerate() {
+            let why = |why| format!("event {}: {why}\nof {kinds:?}", index + 1);
+            self.names.compare_line(expected, line).map_err(why)?;
+        }
+        if expected.len() != lines.len() {
+            return Err(format!("there should be {} events, but there are {kinds:?}", expected.len()));
+        }
+        Ok(())
+    }
+
+    /// Runs a turn whose events are shown while it runs.
+    fn stream(&mut self, step: &Step) -> Result<(), String> {
+        let expected = step.events.as_deref().unwrap_or_default();
+        let until = match expected.last() {
+            Some(Value::String(line)) => type_of(line),
+            last => last.and_then(|last| last["type"].as_str()).unwrap_or_default(),
+        };
+        let params = self.names.fill(&Value::Object(step.params.clone()))?;
+        let lines = self.driver()?.stream(params.as_object().unwrap_or(&Map::new()), until)?;
+        let lines = lines.map_err(|body| format!("it should be answered, but is refused: {body}"))?;
+        let durable = durable(&lines);
+        self.check_lines(expected, &durable)?;
+        if self.driver()?.streams_apart() && !self.has("session-store") { Ok(()) } else { self.are_stored(&durable) }
+    }
+
+    /// Holds lines that were followed against the page that is read: the same bytes, and none is missing.
+    fn are_stored(&mut self, lines: &[&str]) -> Result<(), String> {
+        let Some(first) = lines.first() else { return Ok(()) };
+        let since = seq_of(first).unwrap_or(1) - 1;
+        let params = json!({ "session_id": member(first, "session_id")?, "since_seq": since, "limit": lines.len() });
+        let answer = self.driver()?.send("events", params.as_object().unwrap_or(&Map::new()))?.wait()?;
+        let answer = answer.map_err(|body| format!("the page of what was followed is refused: {body}"))?;
+        match Page::read(&answer)?.lines() {
+            page if page == lines => Ok(()),
+            page => Err(format!("the events that were followed are\n  {lines:?}\nbut the page has\n  {page:?}")),
         }
     }
 
@@ -171,32 +254,44 @@ impl Run<'_> {
         let session = filled.get("session_id").and_then(Value::as_str).ok_or("it needs a session_id")?.to_owned();
         let cursor = self.cursors.get(&session).copied().unwrap_or(0);
         let is_durable = EventKind::ALL.iter().any(|kind| kind.name() == until && kind.is_durable());
-        let line = if is_durable {
+        let lines = if is_durable {
             self.poll(&session, cursor, until)?
         } else {
-            self.driver.follow(&session, cursor, until)?.map_err(|body| body.to_string())?
+            self.driver()?.follow(&session, cursor, until)?.map_err(|body| body.to_string())?
         };
-        self.cursors.insert(session, seq_of(&line).unwrap_or(cursor));
-        step.event.as_ref().map_or(Ok(()), |expected| self.names.compare_line(expected, &line))
+        self.are_stored(&durable(&lines))?;
+        let line = lines.last().ok_or("nothing was followed")?;
+        self.cursors.insert(session, seq_of(line).unwrap_or(cursor));
+        step.event.as_ref().map_or(Ok(()), |expected| self.names.compare_line(expected, line))
     }
 
-    fn poll(&mut self, session: &str, mut cursor: u64, until: &str) -> Result<String, String> {
+    /// Reads pages until a line of this type comes; answers with every line up to it.
+    fn poll(&mut self, session: &str, mut cursor: u64, until: &str) -> Result<Vec<String>, String> {
+        let mut lines = Vec::new();
         loop {
             let mut params = Map::new();
             params.insert("session_id".to_owned(), session.into());
             params.insert("since_seq".to_owned(), cursor.into());
             params.insert("wait_ms".to_owned(), POLL_MS.into());
-            let answer = self.driver.send("events", &params)?.wait()?.map_err(|body| body.to_string())?;
+            let answer = self.driver()?.send("events", &params)?.wait()?.map_err(|body| body.to_string())?;
             let page = Page::read(&answer)?;
-            if let Some(line) = page.items.iter().find(|line| type_of(line.get()) == until) {
-                return Ok(line.get().to_owned());
-            }
             if page.items.is_empty() {
                 return Err(format!("no {until} came after seq {cursor} for {POLL_MS} ms"));
+            }
+            for line in page.lines() {
+                lines.push(line.to_owned());
+                if type_of(line) == until {
+                    return Ok(lines);
+                }
             }
             cursor = page.next_seq;
         }
     }
+}
+
+/// The lines that have a `seq`.
+fn durable(lines: &[String]) -> Vec<&str> {
+    lines.iter().map(String::as_str).filter(|line| seq_of(line).is_some()).collect()
 }
 
 /// Whether the code's page says what each detail of an error means.
@@ -211,14 +306,18 @@ fn explained(body: &Value) -> Result<(), String> {
 
 /// The answer of `events`, its lines to the letter.
 #[derive(Deserialize)]
-struct Page<'a> {
+pub(crate) struct Page<'a> {
     #[serde(borrow)]
-    items: Vec<&'a RawValue>,
+    pub(crate) items: Vec<&'a RawValue>,
     next_seq: u64,
 }
 
 impl<'a> Page<'a> {
-    fn read(answer: &'a str) -> Result<Self, String> {
+    pub(crate) fn lines(&self) -> Vec<&'a str> {
+        self.items.iter().map(|line| line.get()).collect()
+    }
+
+    pub(crate) fn read(answer: &'a str) -> Result<Self, String> {
         serde_json::from_str(answer).map_err(|error| format!("{answer} is no page of events: {error}"))
     }
 }
@@ -228,6 +327,7 @@ pub fn type_of(line: &str) -> &str {
     line.split_once(r#""type":""#).and_then(|(_, rest)| rest.split('"').next()).unwrap_or_default()
 }
 
-fn seq_of(line: &str) -> Option<u64> {
+/// The `seq` of an event's line, if it is durable.
+pub(crate) fn seq_of(line: &str) -> Option<u64> {
     serde_json::from_str::<Value>(line).ok()?.get("seq")?.as_u64()
 }

@@ -52,7 +52,11 @@ pub struct Step {
     /// What the file holds.
     pub content: Option<String>,
     /// Ends the process and starts another one over the same data.
-    pub restart: bool,
+    pub restart: Option<Restart>,
+    /// Sends the request so many times at once; the answers must be the same to the letter.
+    pub times: Option<usize>,
+    /// Has `run` show its turn's events while it runs; `events` are the durable ones, from the turn's acceptance on.
+    pub streamed: bool,
     /// The answer.
     pub ok: Option<Value>,
     /// The refusal.
@@ -61,6 +65,16 @@ pub struct Step {
     pub events: Option<Vec<Value>>,
     /// Whether `ok` names only some of the members.
     pub partial: bool,
+}
+
+/// How a process ends.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Restart {
+    /// As its user ends it.
+    Orderly,
+    /// Within an instant.
+    Kill,
 }
 
 /// A refusal: the body, whose message is compared only where the contract fixes it.
@@ -114,6 +128,11 @@ fn load(path: &Path) -> Result<Scenario, String> {
 }
 
 impl Step {
+    /// Whether something else happens meanwhile.
+    pub fn is_concurrent(&self) -> bool {
+        self.detached.is_some() || self.times.is_some() || self.streamed
+    }
+
     /// Refuses a step that says too little or too much to be checked.
     fn check(&self, earlier: &[Self]) -> Result<(), &'static str> {
         let is_named_by =
@@ -124,8 +143,13 @@ impl Step {
         {
             return Err("no step before it names that session");
         }
-        let kinds =
-            [self.operation.is_some(), self.awaited.is_some(), self.until.is_some(), self.file.is_some(), self.restart];
+        let kinds = [
+            self.operation.is_some(),
+            self.awaited.is_some(),
+            self.until.is_some(),
+            self.file.is_some(),
+            self.restart.is_some(),
+        ];
         if kinds.iter().filter(|kind| **kind).count() != 1 {
             return Err("it is exactly one of operation, await, until, file and restart");
         }
@@ -134,6 +158,13 @@ impl Step {
         let is_answered = (self.operation.is_some() && self.detached.is_none()) || self.awaited.is_some();
         if answers != usize::from(is_answered) {
             return Err("an answer is compared with exactly one of ok, error and events, and nothing else is");
+        }
+        let is_run = self.operation.as_deref() == Some("run");
+        if self.streamed && !(is_run && self.events.is_some() && self.detached.is_none()) {
+            return Err("only run is streamed, and compared with events");
+        }
+        if self.times.is_some() && (self.operation.is_none() || self.detached.is_some()) {
+            return Err("times belongs to an operation whose answer is waited for");
         }
         if self.event.is_some() && self.until.is_none() {
             return Err("event belongs to until");

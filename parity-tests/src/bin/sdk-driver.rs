@@ -1,15 +1,16 @@
 //! A program over the Rust SDK that the parity trials drive: requests in lines of JSON, answers in lines of JSON.
 //!
 //! `{"id", "operation", "params"}` is answered by `{"id", "ok"}` or `{"id", "error", "code"}`, in whatever order
-//! the answers come. Beside the operations there is `follow`, which answers with the first event of a type.
+//! the answers come. Beside the operations there is `follow`, which answers with the events up to the first one of a type.
 //! The one argument is the scenario's options. It holds no expectation and no knowledge of any operation.
 
-use std::{collections::BTreeMap, io::Write as _, sync::Arc};
+use std::{collections::BTreeMap, io::Write as _, path::PathBuf, sync::Arc};
 
 use meerkat_errors::ErrorBody;
 use meerkat_service::wire::decode_params;
 use meerkat_service::{
     Agent, AgentBuildConfig, Operation, SessionError, SessionId, SessionService,
+    capability::{Capabilities, Capability},
     clock::World,
     model::{
         scripted::ScriptedModel,
@@ -49,6 +50,19 @@ struct Follow {
     until: String,
 }
 
+/// The section of the durable store.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Store {
+    #[serde(default = "yes")]
+    enabled: bool,
+    data_dir: PathBuf,
+}
+
+const fn yes() -> bool {
+    true
+}
+
 // One thread, so that requests are taken in the order in which they were sent.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Failure> {
@@ -67,6 +81,8 @@ async fn main() -> Result<(), Failure> {
             write(&response)
         });
     }
+    // Nobody is left who waits for a turn.
+    agent.service().shut_down(0).await;
     Ok(())
 }
 
@@ -79,6 +95,12 @@ fn build() -> Result<Agent, Failure> {
     let mut config = AgentBuildConfig::new().world(World::seeded(seed, 0)).models(Arc::new(models));
     if let Some(compaction) = sections.remove("compaction") {
         config = config.compaction(serde_json::from_value(compaction)?);
+    }
+    let store: Store = serde_json::from_value(sections.remove("store").ok_or("the data directory is missing")?)?;
+    if !store.enabled {
+        config = config.ephemeral();
+    } else if Capabilities::compiled().require(Capability::SessionStore).is_ok() {
+        config = config.store(store.data_dir);
     }
     let options = serde_json::to_value(sections)?;
     Ok(config.options(serde_json::from_value(options)?).build()?)
@@ -94,13 +116,14 @@ async fn answer(service: &dyn SessionService, request: &Request) -> Result<Box<R
     raw(call(service, operation, params).await?)
 }
 
-/// Follows a session until a line of the type comes.
+/// Follows a session until a line of the type comes, and answers with all lines up to it.
 async fn follow(service: &dyn SessionService, params: Follow) -> Result<Box<RawValue>, SessionError> {
     let mut follower = service.follow(&params.session_id, params.since_seq).await?;
+    let mut lines = Vec::new();
     while let Some(followed) = follower.next().await? {
-        let line = raw(followed.line.to_vec())?;
-        if meerkat_parity_tests::run::type_of(line.get()) == params.until {
-            return Ok(line);
+        lines.push(raw(followed.line.to_vec())?);
+        if lines.last().is_some_and(|line| meerkat_parity_tests::run::type_of(line.get()) == params.until) {
+            return raw(serde_json::to_vec(&lines).map_err(|error| SessionError::Internal(error.to_string()))?);
         }
     }
     Err(SessionError::NotFound(params.session_id))

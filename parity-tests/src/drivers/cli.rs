@@ -12,8 +12,11 @@ use meerkat_errors::ErrorCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
-use super::process::{Process, Read, meerkat};
-use crate::driver::{Answer, Driver, Pending, Place};
+use super::process::{Process, Read, meerkat, meerkat_for_people};
+use crate::{
+    driver::{Answer, Driver, Lines, Pending, Place},
+    run::type_of,
+};
 
 /// How an operation is spelt: as a command, as a line of `chat`, and which parameters stand by position. In a chat the
 /// session is a flag. What is not here is spelt as it is named.
@@ -110,16 +113,37 @@ impl Driver for Cli {
         }
     }
 
-    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Answer, String> {
+    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
         let chat = self.chat.as_mut().ok_or("no chat runs")?;
         let words = ["events", "--session", session_id, "--since", &since_seq.to_string(), "--until", until];
-        chat.ask(|id| line(id, &words.map(str::to_owned)))?.wait()
+        let line = chat.ask(|id| line(id, &words.map(str::to_owned)))?.wait()?;
+        Ok(line.map(|line| vec![line]))
     }
 
-    fn restart(&mut self) -> Result<(), String> {
-        self.chat = None;
-        self.live.clear();
-        Ok(())
+    /// `run --events`, which prints the session's lines, from its creation on.
+    fn stream(&mut self, params: &Map<String, Value>, until: &str) -> Result<Lines, String> {
+        let mut command = meerkat_for_people(&self.place);
+        let mut words = words("run", params, false);
+        words.insert(1, "--events".to_owned());
+        let output = command.args(words).stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
+        let said = String::from_utf8(output.stdout).map_err(|error| error.to_string())?;
+        let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
+        if lines.first().is_none_or(|line| type_of(line) != "session_created") {
+            return Err(format!("the first line should be the session's creation: {said}"));
+        }
+        lines.remove(0);
+        match lines.last() {
+            Some(line) if type_of(line) == until => Ok(Ok(lines)),
+            _ => Err(format!("the last line should be {until}: {said}")),
+        }
+    }
+
+    fn streams_apart(&self) -> bool {
+        true
+    }
+
+    fn end(self: Box<Self>) -> Result<(), String> {
+        self.chat.map_or(Ok(()), |chat| chat.end(true))
     }
 }
 

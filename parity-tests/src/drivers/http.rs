@@ -26,6 +26,13 @@ pub(super) struct Request {
     pub(super) body: Option<String>,
 }
 
+/// An event of a stream.
+pub(super) struct Event {
+    pub(super) id: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) data: String,
+}
+
 /// A response whose body has not been read.
 pub(super) struct Response {
     pub(super) status: u16,
@@ -103,9 +110,9 @@ impl Response {
         String::from_utf8(self.bytes()?).map_err(|error| error.to_string())
     }
 
-    /// The next event of a stream: its name, if it has one, and its data. `None` at the stream's end.
-    pub(super) fn event(&mut self) -> Result<Option<(Option<String>, String)>, String> {
-        let (mut name, mut data) = (None, None::<String>);
+    /// The next event of a stream. `None` at the stream's end.
+    pub(super) fn event(&mut self) -> Result<Option<Event>, String> {
+        let (mut id, mut name, mut data) = (None, None, None::<String>);
         loop {
             let mut line = String::new();
             if self.body.read_line(&mut line).map_err(|error| format!("an event stream: {error}"))? == 0 {
@@ -113,13 +120,14 @@ impl Response {
             }
             let line = line.strip_suffix('\n').ok_or("an event stream ends within a line")?;
             match (line.trim_end_matches('\r').split_once(": "), &mut data) {
+                (Some(("id", value)), _) => id = Some(value.to_owned()),
                 (Some(("event", value)), _) => name = Some(value.to_owned()),
                 (Some(("data", value)), None) => data = Some(value.to_owned()),
                 (Some(("data", value)), Some(data)) => data.extend(["\n", value]),
                 (None, Some(_)) if line.trim_end_matches('\r').is_empty() => {
-                    return Ok(data.map(|data| (name, data)));
+                    return Ok(data.map(|data| Event { id, name, data }));
                 }
-                // Ids, comments, and an event without data, which is none.
+                // Comments, and an event without data, which is none.
                 _ => {}
             }
         }

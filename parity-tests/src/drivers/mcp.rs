@@ -2,10 +2,14 @@
 //! structured content; only a tool that is not there is an error of the protocol.
 
 use std::{
-    sync::mpsc::{self, Receiver},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver},
+    },
     thread,
 };
 
+use meerkat_errors::ErrorCode;
 use meerkat_service::Operation;
 use meerkat_surface_mcp::tools::{Spelling, spelling};
 use serde::Deserialize;
@@ -13,41 +17,62 @@ use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{
     code_of,
-    http::{Client, Request, Response},
+    http::{Event, Request, Response},
     process::{Process, Read, meerkat},
     rest, run_in_two,
     server::Server,
 };
 use crate::{
-    driver::{Answer, Driver, PATIENCE, Pending, Place},
-    run::type_of,
+    driver::{Answer, Driver, Lines, PATIENCE, Pending, Place, open},
+    run::{seq_of, type_of},
 };
 
 const REVISION: &str = "2025-06-18";
 /// What the protocol has for parameters that are not as they should be; a tool that is not there is such a one.
 const INVALID_PARAMS: i64 = -32602;
+/// What the protocol has for a resource that is not there.
+const RESOURCE_NOT_FOUND: i64 = -32002;
 
 /// The protocol over streamable HTTP.
 pub(super) struct OverHttp {
-    place: Place,
-    server: Server,
+    server: Arc<Server>,
     session: String,
     /// The last request's id.
     last: u64,
+    /// The last turn's.
+    turn: u64,
+    /// Whether a page of events is read as the resource that its session is.
+    reads_resources: bool,
 }
 
 impl OverHttp {
-    pub(super) fn new(place: Place) -> Result<Self, String> {
-        let server = Server::start(&place)?;
+    pub(super) fn new(server: Arc<Server>, reads_resources: bool) -> Result<Self, String> {
         let response = server.client.send(&post(initialize(0), None))?;
         let session = response.header("mcp-session-id").ok_or("the answer names no session of the protocol")?;
         let session = session.to_owned();
-        initialized_answer(&answer_in(response, 0)?)?;
-        let response = server.client.send(&post(initialized(), Some(&session)))?;
-        if response.status != 202 {
-            return Err(format!("a notification should be accepted, but the status is {}", response.status));
+        initialized_answer(&answer_in(response, 0, &mut Vec::new())?)?;
+        let driver = Self { server, session, last: 0, turn: 0, reads_resources };
+        driver.notify(initialized())?;
+        Ok(driver)
+    }
+
+    fn notify(&self, notification: String) -> Result<(), String> {
+        match self.server.client.send(&post(notification, Some(&self.session)))?.status {
+            202 => Ok(()),
+            status => Err(format!("a notification should be accepted, but the status is {status}")),
         }
-        Ok(Self { place, server, session, last: 0 })
+    }
+
+    /// Sends a request, and reads its answer in a thread.
+    fn ask(&mut self, message: String, read: fn(&str) -> Read) -> Pending {
+        let (id, client, request) = (self.last, self.server.client.clone(), post(message, Some(&self.session)));
+        let (sender, pending) = Pending::channel();
+        thread::spawn(move || {
+            let message = client.send(&request).and_then(|response| answer_in(response, id, &mut Vec::new()));
+            // Whoever asked may have given up.
+            drop(sender.send(message.and_then(|message| answer_to(id, &message, read))));
+        });
+        pending
     }
 }
 
@@ -61,18 +86,40 @@ impl Driver for OverHttp {
             return run_in_two(self, params);
         }
         self.last += 1;
-        let request = post(call(self.last, operation, params), Some(&self.session));
-        Ok(in_thread(self.server.client.clone(), request, self.last))
+        let is_page = operation == "events" && params.keys().all(|name| name == "session_id" || name == "since_seq");
+        if self.reads_resources && is_page {
+            return Ok(self.ask(read_resource(self.last, params), read_contents));
+        }
+        self.turn = if operation == "start_turn" { self.last } else { self.turn };
+        Ok(self.ask(call(self.last, operation, params), read))
     }
 
     /// A tool shows no live line. So that what follows meets the same state, the server's event stream is waited on.
-    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Answer, String> {
-        rest::follow(&self.server.client, session_id, since_seq, until).wait()
+    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
+        rest::follow(&self.server.client, session_id, since_seq, until)
     }
 
-    fn restart(&mut self) -> Result<(), String> {
-        *self = Self::new(self.place.clone())?;
-        Ok(())
+    /// The turn's progress, in the stream that its answer ends.
+    fn stream(&mut self, params: &Map<String, Value>, until: &str) -> Result<Lines, String> {
+        let turn = match open(self, params)? {
+            Ok(turn) => turn,
+            Err(body) => return Ok(Err(body)),
+        };
+        self.last += 1;
+        let (request, mut lines) = (post(call(self.last, "start_turn", &turn), Some(&self.session)), Vec::new());
+        let answer = answer_in(self.server.client.send(&request)?, self.last, &mut lines)?;
+        match (answer_to(self.last, &answer, read)?, lines.last()) {
+            (Ok(_), Some(line)) if type_of(line) == until => Ok(Ok(lines)),
+            _ => Err(format!("the progress should end with {until}: {lines:?}, {answer}")),
+        }
+    }
+
+    fn take_turn_back(&mut self) -> Result<(), String> {
+        self.notify(cancelled(self.turn))
+    }
+
+    fn end(self: Box<Self>) -> Result<(), String> {
+        self.server.end()
     }
 }
 
@@ -84,22 +131,16 @@ fn post(message: String, session: Option<&str>) -> Request {
     Request { method: "POST".to_owned(), target: "/mcp".to_owned(), headers, body: Some(message) }
 }
 
-fn in_thread(client: Client, request: Request, id: u64) -> Pending {
-    let (sender, pending) = Pending::channel();
-    thread::spawn(move || {
-        let message = client.send(&request).and_then(|response| answer_in(response, id));
-        let answer = message.and_then(|message| match read(&message)? {
-            Some((answered, answer)) if answered == id => Ok(answer),
-            _ => Err(format!("{message} answers another request")),
-        });
-        // Whoever asked may have given up.
-        drop(sender.send(answer));
-    });
-    pending
+fn answer_to(id: u64, message: &str, read: fn(&str) -> Read) -> Result<Answer, String> {
+    match read(message)? {
+        Some((answered, answer)) if answered == id => Ok(answer),
+        _ => Err(format!("{message} answers another request")),
+    }
 }
 
-/// The message with this id in a response, which is one message or a stream of them.
-fn answer_in(mut response: Response, id: u64) -> Result<String, String> {
+/// The message with this id in a response, which is one message or a stream of them. Lines that are progress go to
+/// `lines`.
+fn answer_in(mut response: Response, id: u64, lines: &mut Vec<String>) -> Result<String, String> {
     let status = response.status;
     if status != 200 {
         return Err(format!("the status should be 200, but is {status}: {}", response.text()?));
@@ -107,21 +148,32 @@ fn answer_in(mut response: Response, id: u64) -> Result<String, String> {
     if response.is("application/json") {
         return response.text();
     }
-    while let Some((_, data)) = response.event()? {
+    while let Some(Event { data, .. }) = response.event()? {
         // A stream may begin with an event of nothing, which only sets its cursor.
-        let is_it = |message: Value| message["id"] == id;
-        if !data.is_empty() && serde_json::from_str(&data).is_ok_and(is_it) {
+        if data.is_empty() {
+            continue;
+        }
+        let message: Value = serde_json::from_str(&data).map_err(|error| format!("{data}: {error}"))?;
+        if message["id"] == id {
             return Ok(data);
         }
+        lines.extend(progress(&message));
     }
     Err("the stream ends without an answer".to_owned())
 }
 
+/// The line that a message of progress carries.
+fn progress(message: &Value) -> Option<String> {
+    let line = message["params"]["message"].as_str().filter(|_| message["method"] == "notifications/progress");
+    line.map(str::to_owned)
+}
+
 /// The protocol over standard input and output.
 pub(super) struct OverStdio {
-    place: Place,
     process: Process,
     lines: Receiver<String>,
+    /// The last turn's request.
+    turn: u64,
 }
 
 impl OverStdio {
@@ -130,21 +182,21 @@ impl OverStdio {
         command.arg("mcp");
         let (sender, lines) = mpsc::channel();
         let (mut process, greeted) = Process::start(command, &place, move |message| {
-            let message_of = |value: Value| Some(value["params"]["message"].as_str()?.to_owned());
-            match serde_json::from_str::<Value>(message) {
-                Ok(value) if value["method"] == "notifications/progress" => {
+            let value: Value = serde_json::from_str(message).unwrap_or_default();
+            match progress(&value) {
+                Some(line) => {
                     // The driver may be gone already.
-                    message_of(value).into_iter().for_each(|line| drop(sender.send(line)));
+                    drop(sender.send(line));
                     Ok(None)
                 }
-                Ok(value) if value["id"] == 0 => Ok(Some((0, Ok(message.to_owned())))),
-                _ => read(message),
+                None if value["id"] == 0 => Ok(Some((0, Ok(message.to_owned())))),
+                None => read(message),
             }
         })?;
         process.tell(initialize(0))?;
         initialized_answer(&greeted.wait()?.map_err(|body| body.to_string())?)?;
         process.tell(initialized())?;
-        Ok(Self { place, process, lines })
+        Ok(Self { process, lines, turn: 0 })
     }
 }
 
@@ -157,24 +209,46 @@ impl Driver for OverStdio {
         if operation == "run" {
             return run_in_two(self, params);
         }
-        self.process.ask(|id| call(id, operation, params))
+        let turn = &mut self.turn;
+        self.process.ask(|id| {
+            *turn = if operation == "start_turn" { id } else { *turn };
+            call(id, operation, params)
+        })
     }
 
     /// Live lines come as the progress of the turn that they belong to.
-    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Answer, String> {
-        loop {
+    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
+        let mut lines: Vec<String> = Vec::new();
+        while lines.last().is_none_or(|line| type_of(line) != until) {
             let line = self.lines.recv_timeout(PATIENCE).map_err(|_| format!("no progress {until:?} came"))?;
             let told: Value = serde_json::from_str(&line).map_err(|error| format!("{line}: {error}"))?;
-            let is_new = told["seq"].as_u64().or(told["after"].as_u64()).is_some_and(|at| at >= since_seq);
-            if type_of(&line) == until && is_new && told["session_id"] == session_id {
-                return Ok(Ok(line));
+            let is_new =
+                told["seq"].as_u64().map(|seq| seq > since_seq).or(told["after"].as_u64().map(|at| at >= since_seq));
+            if is_new == Some(true) && told["session_id"] == session_id {
+                lines.push(line);
             }
         }
+        Ok(Ok(lines))
     }
 
-    fn restart(&mut self) -> Result<(), String> {
-        *self = Self::new(self.place.clone())?;
-        Ok(())
+    fn stream(&mut self, params: &Map<String, Value>, until: &str) -> Result<Lines, String> {
+        let turn = match open(self, params)? {
+            Ok(turn) => turn,
+            Err(body) => return Ok(Err(body)),
+        };
+        let turn_ends = self.send("start_turn", &turn)?;
+        let session = turn["session_id"].as_str().unwrap_or_default();
+        let lines = self.follow(session, 1, until)?;
+        turn_ends.wait()?.map_err(|body| body.to_string())?;
+        Ok(lines)
+    }
+
+    fn take_turn_back(&mut self) -> Result<(), String> {
+        self.process.tell(cancelled(self.turn))
+    }
+
+    fn end(self: Box<Self>) -> Result<(), String> {
+        self.process.end(true)
     }
 }
 
@@ -214,6 +288,38 @@ fn initialized() -> String {
 fn call(id: u64, operation: &str, params: &Map<String, Value>) -> String {
     let params = json!({ "name": tool(operation), "arguments": params, "_meta": { "progressToken": id } });
     json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params }).to_string()
+}
+
+fn cancelled(id: u64) -> String {
+    json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } }).to_string()
+}
+
+fn read_resource(id: u64, params: &Map<String, Value>) -> String {
+    let query = params.get("since_seq").map(|since| format!("?since_seq={since}")).unwrap_or_default();
+    let session = params.get("session_id").and_then(Value::as_str).unwrap_or_default();
+    let params = json!({ "uri": format!("meerkat://sessions/{session}{query}") });
+    json!({ "jsonrpc": "2.0", "id": id, "method": "resources/read", "params": params }).to_string()
+}
+
+/// Reads a message that answers with a session's lines as a resource, and makes a page of them.
+fn read_contents(message: &str) -> Read {
+    let told: Value = serde_json::from_str(message).map_err(|error| format!("{message}: {error}"))?;
+    let id = told["id"].as_u64().ok_or_else(|| format!("{message} answers nothing"))?;
+    if !told["error"].is_null() {
+        let (error, body) = (&told["error"], &told["error"]["data"]);
+        let code = code_of(body)?;
+        let number = if code == ErrorCode::SessionNotFound { RESOURCE_NOT_FOUND } else { i64::from(code.rpc_code()) };
+        let is_right = error["code"] == number && error["message"] == body["message"];
+        return if is_right { Ok(Some((id, Err(body.clone())))) } else { Err(format!("{message} is no refusal")) };
+    }
+    let content = &told["result"]["contents"][0];
+    let text = content["text"].as_str().filter(|_| content["mimeType"] == "application/jsonl");
+    let text = text.ok_or_else(|| format!("{message} has no lines"))?;
+    let lines: Vec<&str> = text.lines().collect();
+    // A resource says no cursor: it is the last line's seq, or where nothing has come what was asked for.
+    let since = content["uri"].as_str().and_then(|uri| uri.split_once("since_seq=")).map_or("0", |(_, since)| since);
+    let next = lines.last().and_then(|line| seq_of(line)).map_or(since.to_owned(), |seq| seq.to_string());
+    Ok(Some((id, Ok(format!(r#"{{"items":[{}],"next_seq":{next}}}"#, lines.join(","))))))
 }
 
 /// Reads a message that answers the call of a tool.

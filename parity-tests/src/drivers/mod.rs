@@ -3,6 +3,7 @@
 mod cli;
 mod http;
 mod mcp;
+mod mixed;
 mod process;
 mod rest;
 mod rpc;
@@ -13,7 +14,8 @@ mod websocket;
 use meerkat_errors::ErrorCode;
 use serde_json::{Map, Value};
 
-use crate::driver::{Driver, Pending, Place};
+use self::server::Server;
+use crate::driver::{Driver, Pending, Place, open};
 
 /// Makes a driver at a place.
 pub type Make = fn(Place) -> Result<Box<dyn Driver>, String>;
@@ -22,29 +24,37 @@ pub type Make = fn(Place) -> Result<Box<dyn Driver>, String>;
 pub const SURFACES: [(&str, Make); 5] = [
     ("sdk", |place| Ok(Box::new(sdk::Sdk::new(place)?))),
     ("cli", |place| Ok(Box::new(cli::Cli::new(place)))),
-    ("rest", |place| Ok(Box::new(rest::Rest::new(place)?))),
-    ("rpc", |place| Ok(Box::new(rpc::OverWebSocket::new(place)?))),
-    ("mcp", |place| Ok(Box::new(mcp::OverHttp::new(place)?))),
+    ("rest", |place| Ok(Box::new(rest::Rest::new(Server::start(&place)?)))),
+    ("rpc", |place| Ok(Box::new(rpc::OverWebSocket::new(Server::start(&place)?)?))),
+    ("mcp", |place| Ok(Box::new(mcp::OverHttp::new(Server::start(&place)?, false)?))),
 ];
 
 /// Other ways to speak to some of these surfaces. Each runs every scenario in every build, and counts apart.
-pub const TRANSPORTS: [(&str, Make); 3] = [
+pub const TRANSPORTS: [(&str, Make); 5] = [
     ("rpc-stdio", |place| Ok(Box::new(rpc::OverStdio::new(place)?))),
-    ("rpc-http", |place| Ok(Box::new(rpc::OverHttp::new(place)?))),
+    ("rpc-http", |place| Ok(Box::new(rpc::OverHttp { server: Server::start(&place)?, is_in_batch: false }))),
+    ("rpc-batch", |place| Ok(Box::new(rpc::OverHttp { server: Server::start(&place)?, is_in_batch: true }))),
     ("mcp-stdio", |place| Ok(Box::new(mcp::OverStdio::new(place)?))),
+    ("mcp-resource", |place| Ok(Box::new(mcp::OverHttp::new(Server::start(&place)?, true)?))),
+];
+
+/// The network surfaces of one process in every order: where a session starts, is followed, and is interrupted. Each
+/// runs the scenarios in which something happens meanwhile, and counts apart.
+pub const MIXED: [(&str, Make); 6] = [
+    ("rest-rpc-mcp", |place| Ok(Box::new(mixed::Mixed::new(place, [0, 1, 2])?))),
+    ("rest-mcp-rpc", |place| Ok(Box::new(mixed::Mixed::new(place, [0, 2, 1])?))),
+    ("rpc-rest-mcp", |place| Ok(Box::new(mixed::Mixed::new(place, [1, 0, 2])?))),
+    ("rpc-mcp-rest", |place| Ok(Box::new(mixed::Mixed::new(place, [1, 2, 0])?))),
+    ("mcp-rest-rpc", |place| Ok(Box::new(mixed::Mixed::new(place, [2, 0, 1])?))),
+    ("mcp-rpc-rest", |place| Ok(Box::new(mixed::Mixed::new(place, [2, 1, 0])?))),
 ];
 
 /// The two calls that the command line's `run` is made of, for surfaces that have no such word.
 fn run_in_two(driver: &mut dyn Driver, params: &Map<String, Value>) -> Result<Pending, String> {
-    let mut create = params.clone();
-    let mut turn = Map::from_iter(create.remove_entry("prompt"));
-    let created = match driver.send("create_session", &create)?.wait()? {
-        Ok(created) => created,
-        refused => return Ok(Pending::ready(refused)),
-    };
-    let created: Value = serde_json::from_str(&created).map_err(|error| format!("{created}: {error}"))?;
-    turn.insert("session_id".to_owned(), created["session_id"].clone());
-    driver.send("start_turn", &turn)
+    match open(driver, params)? {
+        Ok(turn) => driver.send("start_turn", &turn),
+        Err(body) => Ok(Pending::ready(Err(body))),
+    }
 }
 
 /// The code of a body, which must be in the table.

@@ -61,7 +61,8 @@ impl Waiting {
 /// A process with its waiting requests.
 pub(super) struct Process {
     child: Child,
-    input: ChildStdin,
+    /// Gone once it is closed.
+    input: Option<ChildStdin>,
     waiting: Waiting,
     next: u64,
 }
@@ -94,7 +95,7 @@ impl Process {
             }
             answers.end();
         });
-        Ok((Self { child, input, waiting, next: 0 }, unasked))
+        Ok((Self { child, input: Some(input), waiting, next: 0 }, unasked))
     }
 
     /// Sends the line that `line` makes of the request's number.
@@ -107,8 +108,26 @@ impl Process {
 
     /// Sends a line that nothing answers.
     pub(super) fn tell(&mut self, line: String) -> Result<(), String> {
-        let sent = self.input.write_all((line + "\n").as_bytes());
+        let input = self.input.as_mut().ok_or("its input is closed")?;
+        let sent = input.write_all((line + "\n").as_bytes());
         sent.map_err(|error| format!("the process takes no more lines: {error}"))
+    }
+
+    /// Ends the process as its user would, by closing its input, and with `SIGTERM` where it reads none.
+    pub(super) fn end(mut self, is_reading: bool) -> Result<(), String> {
+        let output = self.waiting.expect(u64::MAX);
+        self.input = None;
+        if !is_reading {
+            let told = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+            told.map_err(|error| format!("kill: {error}"))?;
+        }
+        if !output.is_over() {
+            return Err("the process does not end".to_owned());
+        }
+        match self.exit_code() {
+            Some(0) => Ok(()),
+            code => Err(format!("the process should end with exit code 0, but ends with {code:?}")),
+        }
     }
 
     /// Waits until the process has ended by itself, and answers with its exit code.
@@ -132,10 +151,17 @@ pub(super) fn command(place: &Place, binary: &str) -> Command {
     command
 }
 
-/// `meerkat`, with the scenario's options and a data directory of the trial's own.
+/// `meerkat --json`, with the scenario's options and a data directory of the trial's own.
 pub(super) fn meerkat(place: &Place) -> Command {
+    let mut command = meerkat_for_people(place);
+    command.arg("--json");
+    command
+}
+
+/// The same without `--json`.
+pub(super) fn meerkat_for_people(place: &Place) -> Command {
     let mut command = command(place, "meerkat");
-    command.arg("--json").env("MEERKAT_DATA_DIR", place.folder.join("data"));
+    command.env("MEERKAT_DATA_DIR", place.data_dir());
     for (section, values) in &place.config {
         configure(&mut command, &format!("MEERKAT_{}", section.to_uppercase()), values);
     }

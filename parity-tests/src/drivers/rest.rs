@@ -1,6 +1,6 @@
 //! Drives REST: parameters go where the table of routes says, and statuses are checked against the error table.
 
-use std::thread;
+use std::{sync::Arc, thread};
 
 use meerkat_service::Operation;
 use meerkat_surface_rest::{Route, table};
@@ -8,24 +8,21 @@ use serde_json::{Map, Value, json};
 
 use super::{
     code_of,
-    http::{Client, Request, Response, encoded},
+    http::{Client, Event, Request, Response, encoded},
     run_in_two,
     server::Server,
 };
 use crate::{
-    driver::{Answer, Driver, Pending, Place},
-    run::type_of,
+    driver::{Answer, Driver, Lines, Pending, member, open},
+    run::{seq_of, type_of},
 };
 
 /// REST.
-pub(super) struct Rest {
-    place: Place,
-    server: Server,
-}
+pub(super) struct Rest(Arc<Server>);
 
 impl Rest {
-    pub(super) fn new(place: Place) -> Result<Self, String> {
-        Ok(Self { server: Server::start(&place)?, place })
+    pub(super) fn new(server: Arc<Server>) -> Self {
+        Self(server)
     }
 
     /// The parameters, with the number of the latest compaction: a path names the compaction that is undone, where
@@ -64,7 +61,7 @@ impl Driver for Rest {
             // What is not in the table has no path of its own; the surface calls an operation what stands behind `/v1/`.
             None => post(format!("/v1/{operation}"), params),
         };
-        let (client, operation) = (self.server.client.clone(), route.map(|route| route.operation));
+        let (client, operation) = (self.0.client.clone(), route.map(|route| route.operation));
         let is_detached = params.get("wait") == Some(&Value::Bool(false));
         let (sender, pending) = Pending::channel();
         thread::spawn(move || {
@@ -75,40 +72,59 @@ impl Driver for Rest {
         Ok(pending)
     }
 
-    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Answer, String> {
-        follow(&self.server.client, session_id, since_seq, until).wait()
+    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
+        follow(&self.0.client, session_id, since_seq, until)
     }
 
-    fn restart(&mut self) -> Result<(), String> {
-        self.server = Server::start(&self.place)?;
-        Ok(())
+    /// The turn's own event stream, whose last event is its result.
+    fn stream(&mut self, params: &Map<String, Value>, until: &str) -> Result<Lines, String> {
+        let mut turn = match open(self, params)? {
+            Ok(turn) => turn,
+            Err(body) => return Ok(Err(body)),
+        };
+        let session = turn.remove("session_id").unwrap_or_default();
+        let mut request = post(format!("/v1/sessions/{}/turns", text(&session)), &turn);
+        request.headers.push(("Accept", "text/event-stream".to_owned()));
+        let mut response = self.0.client.send(&request)?;
+        let lines = lines_until(&mut response, until)?;
+        let last = response.event()?.ok_or("the stream ends without the turn's result")?;
+        let end = lines.last().and_then(|line| seq_of(line));
+        let is_result = last.name.as_deref() == Some("result") && last.id.is_none();
+        if !is_result || member(&last.data, "seq")?.as_u64() != end || response.event()?.is_some() {
+            return Err(format!("the stream should end with the result at {end:?}, but ends with {}", last.data));
+        }
+        Ok(Ok(lines))
+    }
+
+    fn end(self: Box<Self>) -> Result<(), String> {
+        self.0.end()
     }
 }
 
 /// Follows a session's event stream until a line of this type comes.
-pub(super) fn follow(client: &Client, session_id: &str, since_seq: u64, until: &str) -> Pending {
+pub(super) fn follow(client: &Client, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
     let target = format!("/v1/sessions/{}/events?since_seq={since_seq}", encoded(session_id));
     let headers = vec![("Accept", "text/event-stream".to_owned())];
-    let request = Request { method: "GET".to_owned(), target, headers, body: None };
-    let (client, until) = (client.clone(), until.to_owned());
-    let (sender, pending) = Pending::channel();
-    thread::spawn(move || {
-        let line = client.send(&request).and_then(|response| find(response, &until));
-        // Whoever asked may have given up.
-        drop(sender.send(line));
-    });
-    pending
+    let mut response = client.send(&Request { method: "GET".to_owned(), target, headers, body: None })?;
+    lines_until(&mut response, until).map(Ok)
 }
 
-fn find(mut response: Response, until: &str) -> Result<Answer, String> {
+/// The lines of a stream up to one of this type. The id of a durable one is its seq, and no other has one.
+fn lines_until(response: &mut Response, until: &str) -> Result<Vec<String>, String> {
     if !response.is("text/event-stream") {
-        return read(None, false, response);
+        return Err(format!("the status is {}, and there is no stream", response.status));
     }
-    while let Some((name, data)) = response.event()? {
-        match name {
-            None if type_of(&data) == until => return Ok(Ok(data)),
-            None => {}
-            Some(name) => return Err(format!("the stream ends with {name}: {data}")),
+    let mut lines = Vec::new();
+    while let Some(Event { id, name, data }) = response.event()? {
+        if let Some(name) = name {
+            return Err(format!("the stream ends with {name}: {data}"));
+        }
+        if id != seq_of(&data).map(|seq| seq.to_string()) {
+            return Err(format!("the id of {data} is {id:?}"));
+        }
+        lines.push(data);
+        if lines.last().is_some_and(|line| type_of(line) == until) {
+            return Ok(lines);
         }
     }
     Err("the stream ends without a word".to_owned())

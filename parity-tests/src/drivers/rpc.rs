@@ -2,7 +2,11 @@
 //! message against the body that it carries.
 
 use std::{
-    sync::mpsc::{self, Receiver, Sender},
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, Sender},
+    },
     thread,
 };
 
@@ -20,24 +24,22 @@ use super::{
     websocket::WebSocket,
 };
 use crate::{
-    driver::{Answer, Driver, PATIENCE, Pending, Place},
+    driver::{Answer, Driver, Lines, PATIENCE, Pending, Place},
     run::type_of,
 };
 
 /// JSON-RPC over a WebSocket.
 pub(super) struct OverWebSocket {
-    place: Place,
     socket: WebSocket,
     events: Receiver<Notified>,
-    _server: Server,
+    server: Arc<Server>,
 }
 
 impl OverWebSocket {
-    pub(super) fn new(place: Place) -> Result<Self, String> {
-        let server = Server::start(&place)?;
+    pub(super) fn new(server: Arc<Server>) -> Result<Self, String> {
         let (sender, events) = mpsc::channel();
         let socket = WebSocket::open(&server.client, "/rpc", move |message| read(message, Some(&sender)))?;
-        Ok(Self { place, socket, events, _server: server })
+        Ok(Self { socket, events, server })
     }
 }
 
@@ -49,20 +51,20 @@ impl Driver for OverWebSocket {
         self.socket.ask(|id| request(id, method(operation), params))
     }
 
-    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Answer, String> {
+    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
         let ask = |method: &str, params: &Map<String, Value>| self.socket.ask(|id| request(id, method, params));
         follow(ask, &self.events, session_id, since_seq, until)
     }
 
-    fn restart(&mut self) -> Result<(), String> {
-        *self = Self::new(self.place.clone())?;
-        Ok(())
+    fn end(self: Box<Self>) -> Result<(), String> {
+        let Self { socket, server, .. } = *self;
+        drop(socket);
+        server.end()
     }
 }
 
 /// JSON-RPC over standard input and output.
 pub(super) struct OverStdio {
-    place: Place,
     process: Process,
     events: Receiver<Notified>,
 }
@@ -73,7 +75,7 @@ impl OverStdio {
         command.arg("rpc");
         let (sender, events) = mpsc::channel();
         let (process, _) = Process::start(command, &place, move |line| read(line, Some(&sender)))?;
-        Ok(Self { place, process, events })
+        Ok(Self { process, events })
     }
 }
 
@@ -85,27 +87,20 @@ impl Driver for OverStdio {
         self.process.ask(|id| request(id, method(operation), params))
     }
 
-    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Answer, String> {
+    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
         let ask = |method: &str, params: &Map<String, Value>| self.process.ask(|id| request(id, method, params));
         follow(ask, &self.events, session_id, since_seq, until)
     }
 
-    fn restart(&mut self) -> Result<(), String> {
-        *self = Self::new(self.place.clone())?;
-        Ok(())
+    fn end(self: Box<Self>) -> Result<(), String> {
+        self.process.end(true)
     }
 }
 
-/// JSON-RPC over HTTP: one request, one answer.
+/// JSON-RPC over HTTP: one request, one answer. In a batch another request and a notification stand beside it.
 pub(super) struct OverHttp {
-    place: Place,
-    server: Server,
-}
-
-impl OverHttp {
-    pub(super) fn new(place: Place) -> Result<Self, String> {
-        Ok(Self { server: Server::start(&place)?, place })
-    }
+    pub(super) server: Arc<Server>,
+    pub(super) is_in_batch: bool,
 }
 
 impl Driver for OverHttp {
@@ -113,12 +108,18 @@ impl Driver for OverHttp {
         if operation == "run" {
             return run_in_two(self, params);
         }
-        let body = Some(request(1, method(operation), params));
+        let (is_in_batch, mut body) = (self.is_in_batch, request(1, method(operation), params));
+        if is_in_batch {
+            let beside = request(2, "capabilities/get", &Map::new());
+            body = format!(r#"[{beside},{body},{{"jsonrpc":"2.0","method":"capabilities/get"}}]"#);
+        }
+        let body = Some(body);
         let request = Request { method: "POST".to_owned(), target: "/rpc".to_owned(), headers: Vec::new(), body };
         let client = self.server.client.clone();
         let (sender, pending) = Pending::channel();
         thread::spawn(move || {
             let answer = client.send(&request).and_then(|response| match response.status {
+                200 if is_in_batch => in_batch(&response.text()?),
                 200 => match read(&response.text()?, None)? {
                     Some((1, answer)) => Ok(answer),
                     _ => Err("the answer is to another request".to_owned()),
@@ -134,13 +135,25 @@ impl Driver for OverHttp {
 
     /// This transport shows no live line. So that what follows meets the same state, the server's event stream is
     /// waited on.
-    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Answer, String> {
-        rest::follow(&self.server.client, session_id, since_seq, until).wait()
+    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
+        rest::follow(&self.server.client, session_id, since_seq, until)
     }
 
-    fn restart(&mut self) -> Result<(), String> {
-        self.server = Server::start(&self.place)?;
-        Ok(())
+    fn end(self: Box<Self>) -> Result<(), String> {
+        self.server.end()
+    }
+}
+
+/// The answer in a batch: there is one for each request, and none for the notification.
+fn in_batch(text: &str) -> Result<Answer, String> {
+    let batch: Vec<&RawValue> = serde_json::from_str(text).map_err(|error| format!("{text}: {error}"))?;
+    let mut answers = BTreeMap::new();
+    for answer in &batch {
+        answers.extend(read(answer.get(), None)?);
+    }
+    match (answers.remove(&1), answers.remove(&2), batch.len()) {
+        (Some(answer), Some(Ok(_)), 2) => Ok(answer),
+        _ => Err(format!("there should be one answer to each of two requests: {text}")),
     }
 }
 
@@ -168,24 +181,22 @@ fn follow(
     session_id: &str,
     since_seq: u64,
     until: &str,
-) -> Result<Answer, String> {
+) -> Result<Lines, String> {
     let mut params = Map::new();
     params.insert("session_id".to_owned(), session_id.into());
     params.insert("since_seq".to_owned(), since_seq.into());
     let subscription = match ask("session/subscribe", &params)?.wait()? {
         Ok(number) => number.parse::<u64>().map_err(|error| format!("{number}: {error}"))?,
-        refused => return Ok(refused),
+        Err(body) => return Ok(Err(body)),
     };
-    let line = loop {
+    let mut lines: Vec<String> = Vec::new();
+    while lines.last().is_none_or(|line| type_of(line) != until) {
         let event = events.recv_timeout(PATIENCE).map_err(|_| format!("no event {until:?} came"))?;
         if event.subscription != subscription {
             return Err(format!("an event of subscription {} came for {subscription}", event.subscription));
         }
-        match event.line {
-            Ok(line) if type_of(&line) != until => {}
-            line => break line,
-        }
-    };
+        lines.push(event.line.map_err(|body| format!("the subscription ends: {body}"))?);
+    }
     let ended = ask("session/unsubscribe", &Map::from_iter([("subscription".to_owned(), subscription.into())]))?;
     match ended.wait()? {
         Ok(is_ended) if is_ended == "true" => {}
@@ -193,7 +204,7 @@ fn follow(
     }
     // What came before its end and nobody read is of no use.
     while events.try_recv().is_ok() {}
-    Ok(line)
+    Ok(Ok(lines))
 }
 
 /// Reads a message: an answer, or an event, which goes to `events`.

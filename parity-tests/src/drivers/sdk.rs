@@ -7,24 +7,21 @@ use super::{
     process::{Process, Read, command},
     run_in_two,
 };
-use crate::driver::{Answer, Driver, Pending, Place};
+use crate::driver::{Driver, Lines, Pending, Place};
 
 /// The SDK.
-pub(super) struct Sdk {
-    place: Place,
-    process: Process,
-}
+pub(super) struct Sdk(Process);
 
 impl Sdk {
     pub(super) fn new(place: Place) -> Result<Self, String> {
-        Ok(Self { process: start(&place)?, place })
+        let mut options = place.config.clone();
+        // The data directory of the trial, as the other surfaces have it in a variable.
+        let store = options.entry("store").or_insert_with(|| json!({}));
+        store["data_dir"] = json!(place.data_dir());
+        let mut command = command(&place, "sdk-driver");
+        command.arg(Value::Object(options).to_string());
+        Process::start(command, &place, read).map(|(process, _)| Self(process))
     }
-}
-
-fn start(place: &Place) -> Result<Process, String> {
-    let mut command = command(place, "sdk-driver");
-    command.arg(Value::Object(place.config.clone()).to_string());
-    Process::start(command, place, read).map(|(process, _)| process)
 }
 
 /// Reads an answer, and checks that the error's code in Rust is the one in its body.
@@ -51,16 +48,18 @@ impl Driver for Sdk {
         if operation == "run" {
             return run_in_two(self, params);
         }
-        self.process.ask(|id| json!({ "id": id, "operation": operation, "params": params }).to_string())
+        self.0.ask(|id| json!({ "id": id, "operation": operation, "params": params }).to_string())
     }
 
-    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Answer, String> {
+    fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
         let params = json!({ "session_id": session_id, "since_seq": since_seq, "until": until });
-        self.process.ask(|id| json!({ "id": id, "operation": "follow", "params": params }).to_string())?.wait()
+        let asked = self.0.ask(|id| json!({ "id": id, "operation": "follow", "params": params }).to_string())?;
+        let Ok(lines) = asked.wait()? else { return Err("the follower is refused".to_owned()) };
+        let lines: Vec<&RawValue> = serde_json::from_str(&lines).map_err(|error| format!("{lines}: {error}"))?;
+        Ok(Ok(lines.iter().map(|line| line.get().to_owned()).collect()))
     }
 
-    fn restart(&mut self) -> Result<(), String> {
-        self.process = start(&self.place)?;
-        Ok(())
+    fn end(self: Box<Self>) -> Result<(), String> {
+        self.0.end(true)
     }
 }

@@ -1,4 +1,9 @@
 //! The trials: every scenario, on every surface, in every build, each by its name: `A::sdk::000-create-and-run`.
+//!
+//! Counted apart are other transports, surfaces that are mixed in one process, and what no scenario can say.
+
+mod apart;
+mod naughty;
 
 use std::{
     io::Write as _,
@@ -6,13 +11,11 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Trial};
 use meerkat_parity_tests::{
-    Place,
     builds::{self, Build},
-    drivers::{Make, SURFACES, TRANSPORTS},
-    run,
-    run::config,
+    drivers::{MIXED, Make, SURFACES, TRANSPORTS},
+    run::trial,
     scenario::{self, Scenario, Step},
 };
 use serde_json::{Map, Value};
@@ -25,30 +28,46 @@ fn main() -> Result<ExitCode, String> {
     let builds: &'static [Build] = builds::all()?.leak();
     let scenarios: &'static [Scenario] = scenario::all()?.leak();
     let mut trials = Vec::new();
+    // What happens meanwhile, and what outlives a process, is what surfaces share.
+    let is_shared = |step: &Step| step.is_concurrent() || step.restart.is_some();
+    let mixable: Vec<&Scenario> = scenarios.iter().filter(|scenario| scenario.steps.iter().any(is_shared)).collect();
+    let mut apart = 0;
     for build in builds {
+        let mut add = |surface: &str, make: Make, scenario: Scenario| {
+            let name = format!("{}::{surface}::{}", build.name, scenario.name);
+            trials.push(Trial::test(name.clone(), move || {
+                let passed_over = trial(&name, &scenario, build, &make)?;
+                PASSED_OVER.fetch_add(passed_over, Ordering::Relaxed);
+                Ok(())
+            }));
+        };
         for (surface, make) in SURFACES.into_iter().chain(TRANSPORTS) {
-            let mut add = |scenario: Scenario| {
-                let name = format!("{}::{surface}::{}", build.name, scenario.name);
-                trials.push(Trial::test(name, move || trial(&scenario, build, make)));
-            };
-            add(capabilities(build));
-            scenarios.iter().cloned().for_each(&mut add);
+            add(surface, make, capabilities(build));
+            scenarios.iter().for_each(|scenario| add(surface, make, scenario.clone()));
         }
+        for (order, make) in MIXED {
+            mixable.iter().for_each(|scenario| add(order, make, (*scenario).clone()));
+        }
+        let others = apart::trials(build, scenarios);
+        apart += others.len();
+        trials.extend(others);
     }
     let each = builds.len() * (1 + scenarios.len());
-    let expected = each * (SURFACES.len() + TRANSPORTS.len());
+    let mixed = builds.len() * mixable.len();
+    let expected = each * (SURFACES.len() + TRANSPORTS.len()) + mixed * MIXED.len() + apart;
     let conclusion = libtest_mimic::run(&arguments, trials);
     let ran = conclusion.num_passed + conclusion.num_failed + conclusion.num_filtered_out;
     // Nothing is skipped: each build runs the same trials on each surface. `--list` runs none.
-    if !arguments.list && (ran as usize != expected || scenarios.is_empty() || conclusion.num_ignored > 0) {
+    if !arguments.list && (ran as usize != expected || mixed == 0 || apart == 0 || conclusion.num_ignored > 0) {
         return Err(format!("{ran} trials ran, but there are {expected}"));
     }
     let told = writeln!(
         std::io::stderr(),
-        "{each} trials on each of {} surfaces and {} further transports; steps passed over because the surface has no \
-         such operation: {}",
+        "{each} trials on each of {} surfaces and {} further transports, {mixed} on the surfaces mixed in each of {} \
+         orders, and {apart} apart; steps passed over because the surface has no such operation: {}",
         SURFACES.len(),
         TRANSPORTS.len(),
+        MIXED.len(),
         PASSED_OVER.load(Ordering::Relaxed),
     );
     told.map_err(|error| error.to_string())?;
@@ -63,19 +82,4 @@ fn capabilities(build: &Build) -> Scenario {
     let step =
         Step { operation: Some("capabilities".to_owned()), ok: Some(Value::Object(expected)), ..Step::default() };
     Scenario { name: "capabilities".to_owned(), config: Map::new(), steps: vec![step] }
-}
-
-fn trial(scenario: &Scenario, build: &Build, make: Make) -> Result<(), Failed> {
-    let folder = tempfile::tempdir()?;
-    let binaries = build.binaries()?;
-    let config = config(scenario, folder.path());
-    let played = make(Place { binaries, folder: folder.path().to_owned(), config })
-        .and_then(|mut driver| run(scenario, build, driver.as_mut(), folder.path().to_owned()));
-    let count = |passed_over| {
-        PASSED_OVER.fetch_add(passed_over, Ordering::Relaxed);
-    };
-    played.map(count).map_err(|why| {
-        let log = std::fs::read_to_string(folder.path().join("stderr.txt")).unwrap_or_default();
-        format!("{why}\nstandard error of the processes:\n{log}").into()
-    })
 }
