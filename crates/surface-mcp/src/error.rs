@@ -12,7 +12,7 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::SessionError;
 use rmcp::model::{CallToolResult, ErrorCode as RpcCode, ErrorData, ServerJsonRpcMessage};
 use serde::de::IgnoredAny;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// An answer over HTTP.
 pub(crate) type HttpAnswer = Response<BoxBody<Bytes, Infallible>>;
@@ -39,13 +39,22 @@ pub(crate) fn unknown_method(method: &str, is_known: bool) -> ErrorData {
     protocol(RpcCode(error.code().rpc_code()), &error.body())
 }
 
-/// A protocol error for a resource that cannot be read.
+/// A protocol error for resources that cannot be listed or read.
 pub(crate) fn resource(error: &SessionError) -> ErrorData {
     let code = match error {
         SessionError::NotFound(_) => RpcCode::RESOURCE_NOT_FOUND,
         other => RpcCode(other.code().rpc_code()),
     };
     protocol(code, &error.body())
+}
+
+/// A protocol error for a resource that cannot be read. The protocol wants its URI beside the body.
+pub(crate) fn unread(error: &SessionError, uri: &str) -> ErrorData {
+    let mut error = resource(error);
+    if let Some(Value::Object(data)) = &mut error.data {
+        data.insert("uri".to_owned(), json!(uri));
+    }
+    error
 }
 
 fn protocol(code: RpcCode, body: &ErrorBody) -> ErrorData {

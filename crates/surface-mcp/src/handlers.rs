@@ -10,9 +10,10 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestMethod, CallToolRequestParams, CallToolResponse, CallToolResult, CancelledNotificationParam,
-        ConstString as _, CustomRequest, CustomResult, Implementation, ListResourceTemplatesResult,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestMethod,
-        ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
+        CompleteRequestMethod, CompleteRequestParams, CompleteResult, ConstString as _, CustomRequest, CustomResult,
+        Implementation, ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+        ListToolsResult, PaginatedRequestParams, ReadResourceRequestMethod, ReadResourceRequestParams,
+        ReadResourceResponse, ServerCapabilities, ServerConfig,
     },
     service::{NotificationContext, RequestContext},
 };
@@ -80,6 +81,23 @@ impl ServerHandler for McpServer {
         Ok(answer.unwrap_or_else(|refusal| error::refused(&refusal)).into())
     }
 
+    // The library answers these two with nothing in place of a refusal, as if there were prompts.
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Err(error::unknown_method(ListPromptsRequestMethod::VALUE, false))
+    }
+
+    async fn complete(
+        &self,
+        _: CompleteRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        Err(error::unknown_method(CompleteRequestMethod::VALUE, false))
+    }
+
     async fn list_resources(
         &self,
         request: Option<PaginatedRequestParams>,
@@ -108,8 +126,9 @@ impl ServerHandler for McpServer {
         request: ReadResourceRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let page = wire::page_of(&request.uri).map_err(|refusal| error::resource(&refusal))?;
-        let page = self.service.events(page).await.map_err(|refusal| error::resource(&refusal))?;
+        let unread = |refusal: SessionError| error::unread(&refusal, &request.uri);
+        let page = wire::page_of(&request.uri).map_err(unread)?;
+        let page = self.service.events(page).await.map_err(unread)?;
         Ok(wire::contents(request.uri, &page).into())
     }
 

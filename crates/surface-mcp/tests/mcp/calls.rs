@@ -6,7 +6,9 @@ use meerkat_service::{
 };
 use rmcp::{
     ServiceError,
-    model::{ProtocolVersion, ReadResourceRequestParams, ResourceContents},
+    model::{
+        ArgumentInfo, CompleteRequestParams, ProtocolVersion, ReadResourceRequestParams, Reference, ResourceContents,
+    },
 };
 use serde_json::{Value, json};
 
@@ -60,6 +62,23 @@ async fn a_session_is_made_and_run_and_what_goes_wrong_is_the_body() {
             let data = error.data.unwrap();
             assert_eq!((error.code.0, &data["code"]), (-32602, &json!("UNKNOWN_OPERATION")), "{way:?} {version}");
             assert_eq!(data["details"]["operation"], name);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_offered_is_refused() {
+    for (way, version) in everywhere() {
+        let client = Client::connect(&agent(), way, &version).await;
+        let completion = CompleteRequestParams::new(Reference::for_prompt("x"), ArgumentInfo::new("x", ""));
+        let refusals = [
+            ("prompts/list", client.running.list_prompts(None).await.err()),
+            ("completion/complete", client.running.complete(completion).await.err()),
+        ];
+        for (method, error) in refusals {
+            let Some(ServiceError::McpError(error)) = error else { panic!("{way:?} {version}: {method} is answered") };
+            let body = json!(SessionError::UnknownOperation(method.to_owned()).body());
+            assert_eq!((error.code.0, error.data.unwrap()), (-32601, body), "{way:?} {version}");
         }
     }
 }
@@ -120,7 +139,9 @@ async fn a_session_is_a_resource_of_its_lines() {
             else {
                 panic!("{uri} cannot be read");
             };
-            assert_eq!((error.code.0, &error.data.unwrap()["code"]), (number, &json!(code)), "{way:?} {version} {uri}");
+            let data = error.data.unwrap();
+            assert_eq!((error.code.0, &data["code"]), (number, &json!(code)), "{way:?} {version} {uri}");
+            assert_eq!(data["uri"], uri, "{way:?} {version}");
         }
     }
 }
