@@ -11,6 +11,7 @@ mod input;
 mod output;
 mod serve;
 mod stream;
+mod telemetry;
 mod wire;
 
 use std::{ffi::OsString, io::BufRead, sync::Arc};
@@ -29,9 +30,10 @@ pub use output::{Surroundings, Terminal, install_panic_hook};
 use crate::{
     args::{Cli, Command, ConfigCommand},
     commands::local,
-    config::{Config, LogLevel, refused},
+    config::{Config, refused},
     error::CliError,
     output::Output,
+    telemetry::Telemetry,
 };
 
 /// The model that is built in.
@@ -174,7 +176,8 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
     if let Command::Config { command: ConfigCommand::Show } = &cli.command {
         return local::show_config(out, &around, &config);
     }
-    let _logging = log_to(out, config.values.log.level);
+    let is_server = matches!(cli.command, Command::Serve(_) | Command::Rpc | Command::Mcp);
+    let telemetry = Telemetry::begin(out, config.values.log.level, &around, is_server)?;
     // One command needs one thread; a server answers on all of them, and each logs where this one does.
     let mut runtime = match cli.command {
         Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
@@ -189,6 +192,7 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
     });
     // Whatever still runs ends with the process.
     runtime.shutdown_background();
+    telemetry.end();
     done
 }
 
@@ -212,23 +216,4 @@ async fn perform(app: &App, around: &Surroundings, command: Command, streams: St
         Command::Capabilities => commands::print(app, (Operation::Capabilities, json!({}))).await,
         Command::Errors(_) | Command::Config { .. } | Command::Completions { .. } | Command::Man { .. } => Ok(0),
     }
-}
-
-/// Sends log lines to standard error for as long as the guard is held.
-fn log_to(out: &Output, level: LogLevel) -> tracing::subscriber::DefaultGuard {
-    let level = match level {
-        LogLevel::Error => tracing::Level::ERROR,
-        LogLevel::Warn => tracing::Level::WARN,
-        LogLevel::Info => tracing::Level::INFO,
-        LogLevel::Debug => tracing::Level::DEBUG,
-        LogLevel::Trace => tracing::Level::TRACE,
-    };
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_ansi(false)
-        .without_time()
-        .with_target(false)
-        .with_writer(out.clone())
-        .finish();
-    tracing::subscriber::set_default(subscriber)
 }

@@ -69,15 +69,18 @@ impl ServerHandler for McpServer {
     ) -> Result<CallToolResponse, ErrorData> {
         let operation = tools::operation(&request.name).ok_or_else(|| error::unknown_tool(&request.name))?;
         let params = wire::params(request.arguments);
-        let answer = match operation {
-            Operation::StartTurn | Operation::Resume => self.turn(operation, &params, &context).await,
-            // A long poll ends with its client.
-            Operation::Events => tokio::select! {
-                answer = self.events(&params) => answer,
-                () = context.ct.cancelled() => Err(SessionError::Internal("nobody waits any more".to_owned())),
-            },
-            _ => service_wire::call(self.service.as_ref(), operation, &params).await.and_then(wire::result),
+        let work = async {
+            match operation {
+                Operation::StartTurn | Operation::Resume => self.turn(operation, &params, &context).await,
+                // A long poll ends with its client.
+                Operation::Events => tokio::select! {
+                    answer = self.events(&params) => answer,
+                    () = context.ct.cancelled() => Err(SessionError::Internal("nobody waits any more".to_owned())),
+                },
+                _ => service_wire::call(self.service.as_ref(), operation, &params).await.and_then(wire::result),
+            }
         };
+        let answer = service_wire::in_span("mcp", operation, &params, work).await;
         Ok(answer.unwrap_or_else(|refusal| error::refused(&refusal)).into())
     }
 

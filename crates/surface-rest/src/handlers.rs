@@ -53,7 +53,8 @@ async fn perform(
     };
     let request = wire::Parts { path: path.iter().collect(), query, headers: &parts.headers, body: &body };
     let params = wire::params(route, &request)?;
-    dispatch(app, route.operation, &parts.headers, &params).await
+    let work = dispatch(app, route.operation, &parts.headers, &params);
+    service_wire::in_span("rest", route.operation, &params, work).await
 }
 
 async fn dispatch(

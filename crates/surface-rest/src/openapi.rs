@@ -23,6 +23,9 @@ use crate::{
 const NOT_BLANK: &str = r"[^\t-\r \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]";
 /// A key in a header.
 const KEY: &str = "^[ -~]*[!-~][ -~]*$";
+/// The name of a label, and its value: neither has control characters.
+const LABEL_NAME: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
+const LABEL_VALUE: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
 
 /// The document.
 pub(crate) fn text() -> &'static str {
@@ -115,8 +118,8 @@ impl Document {
             optional(
                 "header",
                 "Last-Event-ID",
-                "The cursor of a client that comes back; `since_seq` then counts no more.",
-                seq,
+                "The cursor of a client that comes back; `since_seq` then counts no more. Empty is none.",
+                json!({ "oneOf": [seq, { "const": "" }] }),
             );
         }
         if properties.remove("idempotency_key").is_some() {
@@ -336,7 +339,12 @@ fn bounded(mut schema: Value) -> Value {
             "limit" => json!({ "minimum": 1, "maximum": limits.page_items }),
             "wait_ms" => json!({ "maximum": limits.wait_ms }),
             "prompt" | "text" => json!({ "pattern": NOT_BLANK }),
-            "labels" => json!({ "propertyNames": { "minLength": 1 }, "maxProperties": limits.labels }),
+            "labels" => json!({
+                "propertyNames": { "pattern": LABEL_NAME },
+                "additionalProperties": { "type": "string", "pattern": LABEL_VALUE },
+                "maxProperties": limits.labels,
+            }),
+            "tools" => json!({ "uniqueItems": true }),
             _ => continue,
         };
         for (bound, value) in bounds.as_object().into_iter().flatten() {

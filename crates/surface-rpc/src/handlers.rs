@@ -6,7 +6,7 @@ use futures::{FutureExt as _, future::join_all};
 use meerkat_service::{
     SessionError, SessionService,
     service::Nothing,
-    wire::{call, decode_params, encode},
+    wire::{call, decode_params, encode, in_span},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -86,7 +86,8 @@ impl Rpc {
         };
         match find(method) {
             Some(Method::Operation(operation)) => {
-                Ok(call(self.service.as_ref(), operation, wire::by_name(params)?).await?)
+                let params = wire::by_name(params)?;
+                Ok(in_span("rpc", operation, params, call(self.service.as_ref(), operation, params)).await?)
             }
             Some(Method::Subscribe) => {
                 let peer = peer.ok_or_else(no_peer)?;

@@ -80,10 +80,11 @@ impl Actor {
             }
             Ok((model, rendered)) => {
                 self.shared.live.begin_step(self.session.last_seq(), turn, step, self.engine.world.clock.now());
+                let span = tracing::info_span!(parent: &self.turn_span, "model_call", step, model = open.model);
                 let effect =
                     ModelEffect { engine: self.engine.clone(), session_id: self.session.id(), model, rendered };
                 // The model is connected to while the turn's start becomes durable; nothing of it is taken before.
-                let effect = Effect::spawn(|outcomes, cancel| call_model(effect, outcomes, cancel));
+                let effect = Effect::spawn(span, |outcomes, cancel| call_model(effect, outcomes, cancel));
                 self.acknowledge().await?;
                 self.drive(effect).await?;
             }
@@ -127,7 +128,8 @@ impl Actor {
             self.record(Some(turn), events).await?;
         }
         let effect = ToolEffect { engine: self.engine.clone(), session_id: self.session.id(), turn, calls };
-        self.drive(Effect::spawn(|outcomes, cancel| run_tools(effect, outcomes, cancel))).await
+        let span = self.turn_span.clone();
+        self.drive(Effect::spawn(span, |outcomes, cancel| run_tools(effect, outcomes, cancel))).await
     }
 
     /// Records what an effect reports, or shows it in passing.
@@ -216,8 +218,10 @@ impl Actor {
                 Event::TurnInterrupted(TurnInterrupted { reason: reason.to_owned(), totals })
             }
         };
+        self.turn_span.record("outcome", event.type_name());
         let seq = self.record_durably(Some(turn), vec![event]).await?;
         self.take_snapshot().await;
+        self.turn_span = tracing::Span::none();
         self.control.interrupt = None;
         self.control.failure = None;
         for reply in self.interrupters.drain(..) {

@@ -68,6 +68,8 @@ pub(crate) struct Actor {
     /// When the running turn started, and when its calls began to wait, by the monotonic clock.
     pub(super) turn_started: Duration,
     pub(super) asked_at: Duration,
+    /// The running turn, for logs and traces.
+    pub(super) turn_span: tracing::Span,
     /// When draining turns into interrupting.
     pub(super) drain_until: Option<Duration>,
     /// The store failed under a command; the loop ends.
@@ -118,6 +120,7 @@ impl Actor {
             snapshot_seq,
             turn_started: Duration::ZERO,
             asked_at: Duration::ZERO,
+            turn_span: tracing::Span::none(),
             drain_until: None,
             is_discarded: false,
             idle,
@@ -464,6 +467,9 @@ impl Actor {
     /// A turn begins: nothing of the one before is left.
     pub(super) fn turn_begins(&mut self) {
         self.turn_started = self.engine.world.clock.elapsed();
+        let (session_id, turn) = (self.session.id(), self.session.open_turn().map(|open| open.turn));
+        let outcome = tracing::field::Empty;
+        self.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
         self.control.interrupt = None;
         self.control.failure = None;
     }

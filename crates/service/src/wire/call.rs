@@ -94,7 +94,11 @@ pub(super) struct ResumeParams {
 pub async fn call(service: &dyn SessionService, operation: Operation, params: &str) -> Result<Vec<u8>, SessionError> {
     use decode_params as decode;
     match operation {
-        Operation::CreateSession => encode(&service.create_session(decode::<CreateSession>(params)?).await?),
+        Operation::CreateSession => {
+            let created = service.create_session(decode::<CreateSession>(params)?).await?;
+            tracing::Span::current().record("session_id", tracing::field::display(created.session_id));
+            encode(&created)
+        }
         Operation::StartTurn => begin_turn(service, params).await?.answer().await,
         Operation::Interrupt => encode(&service.interrupt(decode::<InterruptTurn>(params)?).await?),
         Operation::DecideApproval => encode(&service.decide_approval(decode::<DecideApproval>(params)?).await?),

@@ -5,6 +5,7 @@
 mod call;
 mod event;
 mod schema;
+mod span;
 
 #[cfg(test)]
 mod tests;
@@ -12,3 +13,4 @@ mod tests;
 pub use call::{BegunCall, begin_resume, begin_turn, call, decode_params, encode};
 pub use event::{decode_event, decode_live, encode_event, encode_live, events_encoded};
 pub use schema::{answer_schema, event_schema, request_schema};
+pub use span::in_span;

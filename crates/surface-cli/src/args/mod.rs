@@ -62,6 +62,23 @@ pub(crate) struct Globals {
     pub(crate) ephemeral: bool,
 }
 
+const SERVE_HELP: &str = "At least one of --rest, --rpc and --mcp is needed. The first line on standard output says where \
+    it listens and in which file its token stands. Requests carry it as `Authorization: Bearer <token>`; the variable \
+    MEERKAT_TOKEN holds it instead of the file. At Ctrl-C running turns may finish; a second one ends at once.\n\n\
+    Examples:\n  \
+        meerkat serve --rest --rpc --mcp               everything, on http://127.0.0.1:7670\n  \
+        meerkat serve --mcp --listen 127.0.0.1:0 --json    a free port, told as JSON";
+
+const RPC_HELP: &str = "One JSON-RPC 2.0 message or batch on each line, as at /rpc of `meerkat serve`. `rpc.discover` \
+    lists the methods. It ends with its input, when all is answered. Logs go to standard error.\n\n\
+    Example:\n  \
+        echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"capabilities/get\"}' | meerkat rpc";
+
+const MCP_HELP: &str = "For clients that start their servers. It needs no token; logs go to standard error. Clients that \
+    connect to a URL need `meerkat serve --mcp`.\n\n\
+    In the client's configuration:\n  \
+        {\"mcpServers\": {\"meerkat\": {\"command\": \"meerkat\", \"args\": [\"mcp\"]}}}";
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Run one turn and print the answer
@@ -72,10 +89,13 @@ pub(crate) enum Command {
     /// Go on with a session that a former process left behind
     Resume(ResumeArgs),
     /// Serve over HTTP: REST, JSON-RPC and MCP on one address
+    #[command(after_help = SERVE_HELP)]
     Serve(ServeArgs),
     /// Speak JSON-RPC on standard input and output
+    #[command(after_help = RPC_HELP)]
     Rpc,
     /// Speak the Model Context Protocol on standard input and output
+    #[command(after_help = MCP_HELP)]
     Mcp,
     /// Print a session's events
     Events(EventsArgs),
@@ -115,7 +135,7 @@ pub(crate) enum Command {
 /// `serve`.
 #[derive(Args)]
 pub(crate) struct ServeArgs {
-    /// Serve REST at /v1, with its description at /openapi.json
+    /// Serve REST at /v1, described at /openapi.json
     #[arg(long)]
     pub(crate) rest: bool,
     /// Serve JSON-RPC at /rpc, over HTTP and WebSocket
@@ -124,10 +144,10 @@ pub(crate) struct ServeArgs {
     /// Serve the Model Context Protocol at /mcp
     #[arg(long)]
     pub(crate) mcp: bool,
-    /// Listen here; port 0 picks one [default: 127.0.0.1:7670]
+    /// Listen at this address and port; port 0 takes a free one [default: 127.0.0.1:7670]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
-    /// Ask for no token; for loopback addresses alone
+    /// Let everyone in without a token; only on a loopback address
     #[arg(long)]
     pub(crate) no_auth: bool,
 }

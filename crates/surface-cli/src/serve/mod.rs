@@ -35,6 +35,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower::{Service, ServiceExt as _};
+use tracing::Instrument as _;
 
 use self::{
     guard::{Guard, Token},
@@ -223,17 +224,18 @@ async fn answer(
     number: u64,
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let checked = guard.check(request.uri(), request.headers());
-    let mut response = match checked {
-        Err(body) => refusal(&body),
-        Ok(()) => route(&surfaces, request).await,
-    };
     let request_id = format!("req-{number}");
+    let (method, path) = (request.method(), request.uri().path());
+    let span = tracing::info_span!("http", request_id, %method, path, status = tracing::field::Empty);
+    let mut response = match guard.check(request.uri(), request.headers()) {
+        Err(body) => refusal(&body),
+        Ok(()) => route(&surfaces, request).instrument(span.clone()).await,
+    };
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         response.headers_mut().insert(HeaderName::from_static("x-request-id"), value);
     }
-    tracing::info!(request_id, %method, path, status = response.status().as_u16(), "answered");
+    span.record("status", response.status().as_u16());
+    span.in_scope(|| tracing::info!("answered"));
     response
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use meerkat_errors::ErrorBody;
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
 pub(crate) use model::{ModelEffect, call_model};
 pub(crate) use tools::{ToolEffect, run_tools};
@@ -48,15 +49,15 @@ pub(crate) struct Effect {
 }
 
 impl Effect {
-    /// Runs `work` as a task of its own, so that a panic in it is an outcome.
-    pub(crate) fn spawn<F, W>(work: F) -> Self
+    /// Runs `work` in `span` as a task of its own, so that a panic in it is an outcome.
+    pub(crate) fn spawn<F, W>(span: Span, work: F) -> Self
     where
         F: FnOnce(mpsc::Sender<Outcome>, CancellationToken) -> W,
         W: Future<Output = ()> + Send + 'static,
     {
         let (sender, outcomes) = mpsc::channel(OUTCOMES_MAX);
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(work(sender, cancel.clone()));
+        let task = tokio::spawn(work(sender, cancel.clone()).instrument(span));
         Self { outcomes, cancel, task }
     }
 }

@@ -6,6 +6,7 @@ use futures::{StreamExt as _, stream::FuturesOrdered};
 use meerkat_errors::{ErrorBody, ErrorCode};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use super::{EngineRef, Outcome};
 use crate::{
@@ -37,7 +38,10 @@ pub(crate) async fn run_tools(effect: ToolEffect, outcomes: mpsc::Sender<Outcome
     let mut running: FuturesOrdered<_> = effect
         .calls
         .iter()
-        .map(|call| run_one(effect.clone(), call.clone(), progress.clone(), cancel.clone()))
+        .map(|call| {
+            let span = tracing::info_span!("tool_call", name = call.name, call_id = call.call_id);
+            run_one(effect.clone(), call.clone(), progress.clone(), cancel.clone()).instrument(span)
+        })
         .collect();
     drop(progress);
     loop {

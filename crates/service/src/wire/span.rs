@@ -1,0 +1,32 @@
+//! The span of one request, for logs and traces: its surface, its operation, its session, and what came of it.
+
+use serde::Deserialize;
+use tracing::{Instrument as _, field::Empty};
+
+use crate::{SessionError, SessionId, operation::Operation};
+
+#[derive(Deserialize)]
+struct OfSession {
+    session_id: SessionId,
+}
+
+/// Performs the work of one request of a surface in a span of its own.
+///
+/// # Errors
+/// Those of the work.
+pub async fn in_span<T>(
+    surface: &'static str,
+    operation: Operation,
+    params: &str,
+    work: impl Future<Output = Result<T, SessionError>>,
+) -> Result<T, SessionError> {
+    let span = tracing::info_span!("request", surface, operation = operation.name(), session_id = Empty, code = Empty);
+    if !span.is_disabled()
+        && let Ok(OfSession { session_id }) = serde_json::from_str(params)
+    {
+        span.record("session_id", tracing::field::display(session_id));
+    }
+    let done = work.instrument(span.clone()).await;
+    span.record("code", done.as_ref().map_or_else(|error| error.code().as_str(), |_| "OK"));
+    done
+}
