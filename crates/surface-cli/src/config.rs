@@ -101,6 +101,7 @@ pub(crate) struct ServeValues {
     pub(crate) allowed_hosts: Vec<String>,
     pub(crate) allowed_origins: Vec<String>,
     pub(crate) max_connections: usize,
+    pub(crate) max_streams: usize,
     pub(crate) header_timeout_ms: u64,
     pub(crate) max_body_bytes: u64,
     pub(crate) stall_ms: u64,

@@ -9,9 +9,10 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use meerkat_service::{ErrorBody, SessionError, SessionId, runtime::follow::Follower};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{Semaphore, mpsc, oneshot},
     time::timeout,
 };
 use tokio_util::task::AbortOnDropHandle;
@@ -44,9 +45,14 @@ pub(crate) async fn unless_stalled<T>(
     }
 }
 
+/// Bytes of events that are on their way to one client; a longer event is alone.
+const IN_FLIGHT_BYTES: u32 = 16 * 1024;
+
 /// The other side of a connection, and what it follows.
 pub(crate) struct Peer {
     pub(crate) out: mpsc::Sender<Outward>,
+    /// In bytes of events.
+    room: Arc<Semaphore>,
     /// Bytes that the transport has taken so far.
     written: Arc<AtomicU64>,
     stall: Duration,
@@ -67,7 +73,8 @@ impl Peer {
         stall: Duration,
         subscriptions_max: usize,
     ) -> Self {
-        Self { out, written, stall, subscriptions_max, subscriptions: Mutex::default() }
+        let room = Arc::new(Semaphore::new(IN_FLIGHT_BYTES as usize));
+        Self { out, room, written, stall, subscriptions_max, subscriptions: Mutex::default() }
     }
 
     fn subscriptions(&self) -> MutexGuard<'_, Subscriptions> {
@@ -145,12 +152,17 @@ impl Peer {
                 Ok(None) => return Some(SessionError::NotFound(session_id).body()),
                 Err(error) => return Some(error.body()),
             };
-            match unless_stalled(self.out.send(Outward::Event { subscription, line }), self.stall, &self.written).await
-            {
-                Some(Ok(())) => {}
-                Some(Err(_)) => return None,
+            match unless_stalled(self.send_event(subscription, line), self.stall, &self.written).await {
+                Some(Some(())) => {}
+                Some(None) => return None,
                 None => return Some(error::lagged(since_seq)),
             }
         }
+    }
+    /// Sends an event when there is room for it; nothing where the client is gone.
+    async fn send_event(&self, subscription: u64, line: Bytes) -> Option<()> {
+        let bytes = u32::try_from(line.len()).unwrap_or(u32::MAX).clamp(1, IN_FLIGHT_BYTES);
+        let room = self.room.clone().acquire_many_owned(bytes).await.ok()?;
+        self.out.send(Outward::Event { subscription, line, _room: room }).await.ok()
     }
 }

@@ -14,6 +14,7 @@ use serde::{
     de::{IgnoredAny, SeqAccess, Visitor},
 };
 use serde_json::value::RawValue;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{error::Failure, methods::EVENT};
 
@@ -196,7 +197,12 @@ fn notification(subscription: u64, member: &str) -> String {
 /// What is sent to a client. An event's envelope is put around its line when it is written, never before.
 pub(crate) enum Outward {
     Answer(Vec<u8>),
-    Event { subscription: u64, line: Bytes },
+    /// Its room is given back when it is written to the transport.
+    Event {
+        subscription: u64,
+        line: Bytes,
+        _room: OwnedSemaphorePermit,
+    },
     Ping,
 }
 
@@ -205,7 +211,7 @@ impl Outward {
     pub(crate) fn into_bytes(self) -> Bytes {
         match self {
             Self::Answer(answer) => answer.into(),
-            Self::Event { subscription, line } => {
+            Self::Event { subscription, line, .. } => {
                 [notification(subscription, "result").as_bytes(), &line, b"}}"].concat().into()
             }
             Self::Ping => Bytes::new(),

@@ -1,6 +1,7 @@
 //! [`Follower`]: replays a session's events from a cursor and then follows, without a gap or a duplicate.
 //!
-//! It is a cursor into the journal and never a queue, so a slow one costs nothing and loses deltas only.
+//! It is a cursor into the journal and never a queue, so a slow one costs a few lines that were read ahead, bounded in
+//! bytes, and loses deltas only.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -19,6 +20,8 @@ use crate::{
 
 /// Frames that are read at a time.
 const READ_AHEAD: usize = 64;
+/// Bytes of lines that are read ahead; a longer line is alone.
+pub(crate) const READ_AHEAD_BYTES: usize = 16 * 1024;
 
 /// A line of a followed session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +81,12 @@ impl Follower {
         self.cursor
     }
 
+    /// Bytes of the lines that wait to be handed out.
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.ready.iter().map(|followed| followed.line.len()).sum()
+    }
+
     /// The next line; `None` when the session is gone.
     ///
     /// # Errors
@@ -96,14 +105,15 @@ impl Follower {
                 .await
                 .map_err(|_| SessionError::StoreFailed)?;
             let Some(page) = page else { return self.end() };
+            let mut room = Room::default();
             if let Some((from, to)) = page.pruned {
-                self.ready.push_back(FollowedLine {
-                    seq: None,
-                    line: pruned_line(self.session_id, self.clock.as_ref(), from, to)?,
-                });
+                let line = pruned_line(self.session_id, self.clock.as_ref(), from, to)?;
+                room.takes(&line);
+                self.ready.push_back(FollowedLine { seq: None, line });
                 self.cursor = to;
             }
-            self.ready.extend(page.frames.into_iter().map(|Frame { seq, line }| FollowedLine { seq: Some(seq), line }));
+            let frames = page.frames.into_iter().take_while(|frame| room.takes(&frame.line));
+            self.ready.extend(frames.map(|Frame { seq, line }| FollowedLine { seq: Some(seq), line }));
             if !self.ready.is_empty() {
                 continue;
             }
@@ -131,6 +141,21 @@ impl Follower {
         let line = encode_live(self.session_id, self.cursor, None, self.clock.now(), &event);
         let line = line.map_err(|error| SessionError::Internal(error.to_string()))?;
         Ok(Some(FollowedLine { seq: None, line }))
+    }
+}
+
+/// What is left of the bytes that may be read ahead.
+#[derive(Default)]
+pub(crate) struct Room {
+    bytes: usize,
+}
+
+impl Room {
+    /// Whether a line may come too; the first one may in any case.
+    pub(crate) fn takes(&mut self, line: &Bytes) -> bool {
+        let is_first = self.bytes == 0;
+        self.bytes += line.len();
+        is_first || self.bytes <= READ_AHEAD_BYTES
     }
 }
 

@@ -11,6 +11,7 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use super::follow::Room;
 use crate::{
     clock::Timestamp,
     ids::{Seq, SessionId, TurnNumber},
@@ -148,17 +149,21 @@ impl LiveHub {
     }
 
     /// The next lines for a follower whose durable cursor is `seq`. Lines that follow an older seq are
-    /// dropped; at the first line that follows a newer one it stops, for the durable events come first.
+    /// dropped; at the first line that follows a newer one it stops, for the durable events come first. There are no
+    /// more than a follower may hold.
     pub(crate) fn poll(&self, cursor: &mut LiveCursor, seq: Seq) -> Vec<Bytes> {
         let state = self.state();
         let end = state.dropped + state.lines.len() as u64;
-        let mut out = Vec::new();
+        let (mut out, mut room) = (Vec::new(), Room::default());
         if !cursor.is_started || cursor.next < state.dropped {
             // Where durable events of this step are still to be read, it looks again afterwards.
             cursor.is_started = state.after <= seq;
             cursor.next = end;
             if cursor.is_started {
-                out.extend(state.accumulated(self.session_id, seq));
+                // The newest of it, where it is too much.
+                let lines = state.accumulated(self.session_id, seq);
+                out.extend(lines.into_iter().rev().take_while(|line| room.takes(line)));
+                out.reverse();
             }
             return out;
         }
@@ -169,6 +174,9 @@ impl LiveHub {
                 break;
             }
             if *after == seq {
+                if !room.takes(line) {
+                    break;
+                }
                 out.push(line.clone());
             }
             cursor.next += 1;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 
 use super::{
-    follow::{FollowedLine, Follower},
+    follow::{FollowedLine, Follower, READ_AHEAD_BYTES},
     live::LiveHub,
 };
 use crate::{
@@ -208,6 +208,49 @@ async fn a_slow_follower_loses_deltas_and_nothing_else() {
     let expected: Vec<String> = (2..=200).map(|seq: Seq| seq.to_string()).collect();
     assert_eq!(shown(&mut slow), expected);
     assert_eq!(shown(&mut quick), expected);
+}
+
+/// What waits to be handed out is as many whole lines as fit, or one that does not.
+#[tokio::test]
+async fn a_follower_holds_a_bounded_number_of_bytes() {
+    let text = |bytes: usize| "x".repeat(bytes);
+    let stage = Stage::new(0).await;
+    for seq in 1..=200 {
+        drop(stage.store.stage(&stage.lease, &[pinned(seq, &text(if seq == 100 { 200_000 } else { 1000 }))]).unwrap());
+    }
+    let frames = stage.store.read(session_id(), 0, 200).await.unwrap().unwrap().frames;
+    let mut follower = stage.follow(0).await;
+    let mut held = 0;
+    for frame in frames {
+        let before = follower.held_bytes();
+        assert_eq!(follower.next().await.unwrap().unwrap().seq, Some(frame.seq));
+        let taken = if before == 0 { follower.held_bytes() + frame.line.len() } else { before };
+        assert_eq!(follower.held_bytes(), taken - frame.line.len());
+        assert!(taken <= READ_AHEAD_BYTES || taken == frame.line.len(), "{taken} bytes at {}", frame.seq);
+        held = held.max(taken.min(READ_AHEAD_BYTES));
+    }
+    let line = crate::wire::encode_event(&pinned(150, &text(1000))).unwrap().len();
+    assert!(held > READ_AHEAD_BYTES - line, "no more than one line's room is left unused: {held}");
+
+    // Live lines as well, whether they are read one by one or all at once by one who comes late.
+    stage.begin_step(200);
+    assert!(follower.next().now_or_never().is_none());
+    for _ in 0..100 {
+        stage.hub.delta(200, false, text(1000));
+    }
+    let mut late = stage.follow(200).await;
+    for is_reasoning in [true, false, true] {
+        stage.hub.delta(200, is_reasoning, text(10_000));
+    }
+    let mut shown = 0;
+    while let Some(line) = follower.next().now_or_never() {
+        shown += line.unwrap().unwrap().line.len();
+        assert!(follower.held_bytes() <= READ_AHEAD_BYTES);
+    }
+    assert!(shown > 130_000, "nothing is lost: {shown}");
+    let newest = late.next().await.unwrap().unwrap();
+    assert!(newest.line.len() > 10_000 && late.held_bytes() == 0);
+    assert!(short(&[newest])[0].starts_with("200: 3+0 ("));
 }
 
 #[tokio::test]

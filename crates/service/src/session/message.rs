@@ -16,20 +16,21 @@ use crate::SessionError;
 
 /// How deep JSON from outside may nest.
 pub const JSON_DEPTH_MAX: usize = 64;
+/// Keys that JSON from outside may have, all its objects together.
+pub const JSON_KEYS_MAX: usize = 10_000;
 
 /// JSON text, kept to the letter but for the white space between its tokens.
 #[derive(Clone)]
 pub struct RawJson(Box<RawValue>);
 
 impl RawJson {
-    /// Reads `text`, which must be one JSON value of bounded depth, and removes white space between tokens.
+    /// Reads `text`, which must be one JSON value of bounded depth and number of keys, and removes white space between tokens.
     ///
     /// # Errors
     /// `INVALID_REQUEST` where it is not.
     pub fn parse(text: &str) -> Result<Self, SessionError> {
         let refusal = |why: String| SessionError::invalid("json", why);
-        let compact =
-            compact_json(text).ok_or_else(|| refusal(format!("JSON nests deeper than {JSON_DEPTH_MAX} levels")))?;
+        let compact = compact_json(text).map_err(refusal)?;
         RawValue::from_string(compact).map(Self).map_err(|error| refusal(format!("not valid JSON: {error}")))
     }
 
@@ -59,10 +60,10 @@ impl RawJson {
     }
 }
 
-/// Removes white space between tokens; `None` where brackets nest too deep.
-fn compact_json(text: &str) -> Option<String> {
+/// Removes white space between tokens. Brackets that nest too deep and too many keys are refused, with the reason.
+fn compact_json(text: &str) -> Result<String, String> {
     let mut compact = String::with_capacity(text.len());
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    let (mut depth, mut keys, mut in_string, mut escaped) = (0_usize, 0_usize, false, false);
     for character in text.chars() {
         if in_string {
             in_string = escaped || character != '"';
@@ -80,10 +81,14 @@ fn compact_json(text: &str) -> Option<String> {
                 '"' => in_string = true,
                 '{' | '[' => depth += 1,
                 '}' | ']' => depth = depth.saturating_sub(1),
+                ':' => keys += 1,
                 _ => {}
             }
             if depth > JSON_DEPTH_MAX {
-                return None;
+                return Err(format!("JSON nests deeper than {JSON_DEPTH_MAX} levels"));
+            }
+            if keys > JSON_KEYS_MAX {
+                return Err(format!("JSON has more than {JSON_KEYS_MAX} keys"));
             }
             if "{}[],:".contains(character) && compact.ends_with(' ') {
                 compact.pop();
@@ -94,7 +99,7 @@ fn compact_json(text: &str) -> Option<String> {
     if !in_string && compact.ends_with(' ') {
         compact.pop();
     }
-    Some(compact)
+    Ok(compact)
 }
 
 impl fmt::Debug for RawJson {

@@ -24,6 +24,10 @@ pub(crate) struct Guard {
 /// The bearer token. It is neither shown nor written anywhere but into its file.
 pub(crate) struct Token(pub(crate) String);
 
+/// Header lines that a request may have, and bytes of them together with the target.
+const HEADERS_MAX: usize = 64;
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+
 /// The one path that is open without a token.
 const OPEN_PATH: &str = "/healthz";
 
@@ -35,6 +39,7 @@ impl Guard {
         if uri.path() != OPEN_PATH {
             self.check_token(headers)?;
         }
+        check_head(uri, headers)?;
         self.check_size(headers)
     }
 
@@ -111,6 +116,22 @@ impl Guard {
             _ => Ok(()),
         }
     }
+}
+
+fn check_head(uri: &Uri, headers: &HeaderMap) -> Result<(), ErrorBody> {
+    if headers.len() > HEADERS_MAX {
+        let message = format!("The request has {} headers; at most {HEADERS_MAX} are allowed.", headers.len());
+        let refusal = refuse(ErrorCode::PayloadTooLarge, &message).detail("what", "headers");
+        return Err(refusal.detail("limit", HEADERS_MAX));
+    }
+    let target = uri.path_and_query().map_or(0, |target| target.as_str().len());
+    let bytes = headers.iter().fold(target, |bytes, (name, value)| bytes + name.as_str().len() + value.len());
+    if bytes <= HEAD_BYTES_MAX {
+        return Ok(());
+    }
+    let message = format!("The request's head has {bytes} bytes; at most {HEAD_BYTES_MAX} are allowed.");
+    let refusal = refuse(ErrorCode::PayloadTooLarge, &message).detail("what", "head").detail("bytes", bytes);
+    Err(refusal.detail("limit", HEAD_BYTES_MAX))
 }
 
 fn refuse(code: ErrorCode, message: &str) -> ErrorBody {
@@ -251,6 +272,23 @@ mod tests {
         }
         let in_url = format!("/rpc?token={TOKEN}&access_token={TOKEN}");
         assert_eq!(check(&in_url, &[host]), Err(ErrorCode::Unauthenticated), "a token is never taken from a URL");
+    }
+
+    #[test]
+    fn a_head_has_a_limit() {
+        let ours = [("host", "localhost:7670"), ("authorization", "Bearer 0123456789abcdef")];
+        let head: usize = ours.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() + "/rpc".len();
+        let padded = |bytes: usize| check("/rpc", &[ours[0], ours[1], ("x", &"y".repeat(bytes - head - 1))]);
+        assert_eq!(padded(HEAD_BYTES_MAX), Ok(()));
+        assert_eq!(padded(HEAD_BYTES_MAX + 1), Err(ErrorCode::PayloadTooLarge));
+        let long = format!("/rpc?{}", "y".repeat(HEAD_BYTES_MAX));
+        assert_eq!(check(&long, &ours), Err(ErrorCode::PayloadTooLarge));
+        for (more, expected) in [(HEADERS_MAX - 1, Ok(())), (HEADERS_MAX, Err(ErrorCode::PayloadTooLarge))] {
+            let mut headers: HeaderMap =
+                ours.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect();
+            (1..more).for_each(|_| drop(headers.append("x", "y".parse().unwrap())));
+            assert_eq!(guard().check(&"/rpc".parse().unwrap(), &headers).map_err(|body| body.code), expected);
+        }
     }
 
     #[test]

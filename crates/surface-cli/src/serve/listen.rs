@@ -21,20 +21,22 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::stall::StallLimit;
+use super::socket::{Patience, Socket};
 
 /// A body as every surface sends it.
 pub(crate) type ResponseBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Bytes that a connection's read buffer may grow to; hyper's own bound is ten times as much and never shrinks.
-const READ_BUFFER_BYTES_MAX: usize = 64 * 1024;
+/// Bytes that a connection's read buffer may grow to, and that may wait to be written before a body is asked for more;
+/// hyper's own bound is ten times as much, and the buffer never shrinks. A head that is larger is answered by hyper
+/// itself, with 431 and no body: there is no request yet that the guard could look at.
+const BUFFER_BYTES_MAX: usize = 32 * 1024;
 
 /// Bounds of a listener.
 #[derive(Clone, Copy)]
 pub(crate) struct ListenOptions {
     /// Connections at one time.
     pub(crate) connections_max: usize,
-    /// How long the head of a request may take.
+    /// How long the head of a request may take, and the answer to a ping of HTTP/2.
     pub(crate) header_timeout: Duration,
     /// How long a peer may take nothing of what is written to it.
     pub(crate) stall_limit: Duration,
@@ -49,18 +51,16 @@ where
     F: Future<Output = Response<ResponseBody>> + Send + 'static,
 {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(options.header_timeout)
-        .max_buf_size(READ_BUFFER_BYTES_MAX);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(options.header_timeout).max_buf_size(BUFFER_BYTES_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .keep_alive_interval(Some(Duration::from_secs(30)))
+        .keep_alive_interval(Some(options.header_timeout))
+        .keep_alive_timeout(options.header_timeout)
         .max_concurrent_streams(128)
-        .max_header_list_size(16 * 1024);
+        .max_header_list_size(BUFFER_BYTES_MAX as u32);
     let builder = Arc::new(builder);
+    let patience = Patience { opening: options.header_timeout, stall: options.stall_limit };
     let open = GracefulShutdown::new();
     let room = Arc::new(Semaphore::new(options.connections_max));
     loop {
@@ -90,7 +90,7 @@ where
             async move { Ok::<_, Infallible>(answered.await) }
         });
         let connection = builder.serve_connection_with_upgrades(
-            TokioIo::new(StallLimit::new(stream, options.stall_limit)),
+            TokioIo::new(Socket::new(stream, patience, place)),
             TowerToHyperService::new(service),
         );
         let watched = open.watch(connection.into_owned());
@@ -98,7 +98,6 @@ where
             if let Err(error) = watched.await {
                 tracing::debug!(%error, "a connection ended early");
             }
-            drop(place);
         });
     }
     drop(listener);

@@ -5,7 +5,8 @@
 
 mod guard;
 mod listen;
-mod stall;
+mod socket;
+mod streams;
 mod token;
 
 mod error;
@@ -31,20 +32,26 @@ use meerkat_service::SessionService;
 use meerkat_surface_mcp::{HttpOptions, McpHttpService};
 use meerkat_surface_rest::RestOptions;
 use meerkat_surface_rpc::{RpcOptions, RpcService};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower::{Service, ServiceExt as _};
+use tower_http::timeout::TimeoutBody;
 use tracing::Instrument as _;
 
 use self::{
     guard::{Guard, Token},
     listen::{ListenOptions, ResponseBody, base_url, listen, refusal},
+    streams::Streams,
 };
 use crate::{App, args::ServeArgs, config::refused, error::CliError, output::Surroundings};
 
 /// The variable that holds the token, in place of the file.
 const TOKEN_VARIABLE: &str = "MEERKAT_TOKEN";
+
+/// Descriptors that a server needs besides those of its connections.
+const OTHER_DESCRIPTORS: u64 = 128;
 
 /// The surfaces that are served.
 struct Surfaces {
@@ -52,6 +59,16 @@ struct Surfaces {
     has_rest: bool,
     rpc: Option<RpcService>,
     mcp: Option<McpHttpService>,
+}
+
+/// What every request meets.
+struct Front {
+    guard: Guard,
+    streams: Streams,
+    surfaces: Surfaces,
+    /// How long a body may pause.
+    body_pause: Duration,
+    requests: AtomicU64,
 }
 
 /// Serves until the process is told to end.
@@ -84,6 +101,7 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
         true => (None, None),
         false => find_token(app, around)?,
     };
+    raise_descriptors(values.max_connections);
     let listener = TcpListener::bind(address).await.map_err(|error| {
         refused(
             "serve.listen",
@@ -102,7 +120,14 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
         Guard { hosts, origins: values.allowed_origins.clone(), port, token, body_bytes_max: values.max_body_bytes };
 
     let (draining, closing, stop) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
-    let surfaces = Arc::new(surfaces(app, args, &draining, &closing));
+    let header_timeout = Duration::from_millis(values.header_timeout_ms);
+    let front = Arc::new(Front {
+        guard,
+        streams: Streams::new(values.max_streams),
+        surfaces: surfaces(app, args, &draining, &closing),
+        body_pause: header_timeout,
+        requests: AtomicU64::new(0),
+    });
     let names: Vec<&str> = [("rest", args.rest), ("rpc", args.rpc), ("mcp", args.mcp)]
         .into_iter()
         .filter(|(_, is_on)| *is_on)
@@ -112,15 +137,14 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
 
     let options = ListenOptions {
         connections_max: values.max_connections,
-        header_timeout: Duration::from_millis(values.header_timeout_ms),
+        header_timeout,
         // A surface ends its own stalled streams first, with a word; this closes what no longer listens to one.
         stall_limit: Duration::from_millis(values.stall_ms.saturating_mul(2)),
         linger: Duration::from_secs(5),
     };
-    let (guard, counter) = (Arc::new(guard), Arc::new(AtomicU64::new(0)));
     let answer = {
-        let surfaces = surfaces.clone();
-        move |request| answer(surfaces.clone(), guard.clone(), counter.fetch_add(1, Ordering::Relaxed), request)
+        let front = front.clone();
+        move |request| answer(front.clone(), request)
     };
     let listening = tokio::spawn(listen(listener, options, answer, stop.clone()));
     wait_for_end().await;
@@ -131,7 +155,7 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
         () = wait_for_end() => {}
     }
     closing.cancel();
-    if let Some(rpc) = &surfaces.rpc {
+    if let Some(rpc) = &front.surfaces.rpc {
         rpc.stop().await;
     }
     stop.cancel();
@@ -178,6 +202,21 @@ fn surfaces(app: &App, args: &ServeArgs, draining: &CancellationToken, closing: 
     }
 }
 
+/// Asks for as many descriptors as the connections need: a process often has fewer than it may have.
+fn raise_descriptors(connections_max: usize) {
+    let needed = u64::try_from(connections_max).unwrap_or(u64::MAX).saturating_add(OTHER_DESCRIPTORS);
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|current| current >= needed) {
+        return;
+    }
+    let granted = maximum.map_or(needed, |maximum| maximum.min(needed));
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(granted), maximum }) {
+        tracing::warn!(%error, needed, "the limit on open files could not be raised");
+    } else if granted < needed {
+        tracing::warn!(granted, needed, "fewer files may be open than serve.max_connections needs");
+    }
+}
+
 /// The token: of the variable, or of its file in the data directory, made at the first start.
 fn find_token(app: &App, around: &Surroundings) -> Result<(Option<Token>, Option<PathBuf>), CliError> {
     if let Some(token) = around.variable(TOKEN_VARIABLE) {
@@ -218,18 +257,21 @@ async fn wait_for_end() {
 }
 
 /// Answers one request: the guard first, then the surface that its path names.
-async fn answer(
-    surfaces: Arc<Surfaces>,
-    guard: Arc<Guard>,
-    number: u64,
-    request: Request<Incoming>,
-) -> Response<ResponseBody> {
-    let request_id = format!("req-{number}");
+async fn answer(front: Arc<Front>, request: Request<Incoming>) -> Response<ResponseBody> {
+    let request_id = format!("req-{}", front.requests.fetch_add(1, Ordering::Relaxed));
     let (method, path) = (request.method(), request.uri().path());
     let span = tracing::info_span!("http", request_id, %method, path, status = tracing::field::Empty);
-    let mut response = match guard.check(request.uri(), request.headers()) {
+    let checked = front.guard.check(request.uri(), request.headers()).and_then(|()| front.streams.take(&request));
+    let mut response = match checked {
         Err(body) => refusal(&body),
-        Ok(()) => route(&surfaces, request).instrument(span.clone()).await,
+        Ok(place) => {
+            let request = request.map(|body| TimeoutBody::new(front.body_pause, body));
+            let response = route(&front.surfaces, request).instrument(span.clone()).await;
+            match place {
+                Some(place) => streams::hold(response, place),
+                None => response,
+            }
+        }
     };
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         response.headers_mut().insert(HeaderName::from_static("x-request-id"), value);
@@ -239,7 +281,7 @@ async fn answer(
     response
 }
 
-async fn route(surfaces: &Surfaces, request: Request<Incoming>) -> Response<ResponseBody> {
+async fn route(surfaces: &Surfaces, request: Request<TimeoutBody<Incoming>>) -> Response<ResponseBody> {
     let path = request.uri().path();
     let is_system = matches!(path, "/healthz" | "/readyz" | "/metrics");
     match (path, &surfaces.rpc, &surfaces.mcp) {

@@ -3,7 +3,7 @@
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, value::RawValue};
 
-use crate::session::message::{BlobRef, Block, Body, JSON_DEPTH_MAX, RawJson};
+use crate::session::message::{BlobRef, Block, Body, JSON_DEPTH_MAX, JSON_KEYS_MAX, RawJson};
 
 /// The tokens of any JSON value, with numbers and escapes that a value tree would change.
 pub(crate) fn tokens() -> impl Strategy<Value = Vec<String>> {
@@ -119,6 +119,13 @@ fn json_nests_only_so_deep() {
     assert!(RawJson::parse(&"[]".repeat(JSON_DEPTH_MAX)).is_err());
     let siblings = format!("[{}]", vec!["[]"; 2 * JSON_DEPTH_MAX].join(","));
     assert!(RawJson::parse(&siblings).is_ok());
+}
+
+#[test]
+fn json_has_only_so_many_keys() {
+    let keys = |count: usize| format!("{{\"a\":[{{}}{}]}}", ",{\"b:c\":\"d:\"}".repeat(count - 1));
+    assert!(RawJson::parse(&keys(JSON_KEYS_MAX)).is_ok());
+    assert!(RawJson::parse(&keys(JSON_KEYS_MAX + 1)).is_err());
 }
 
 #[test]

@@ -1,0 +1,180 @@
+//! A connection's socket: it is given up where its peer begins nothing, or takes nothing for too long, whatever surface
+//! speaks over it. It holds the connection's place, so that a WebSocket counts for as long as it is open.
+//!
+//! A stalled peer must cost neither memory nor a place: nothing else can end a body that is never polled again.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::OwnedSemaphorePermit,
+    time::{Sleep, sleep},
+};
+
+/// Bytes that a peer must send before hyper's own timeout runs: as many as tell HTTP/2 from HTTP/1.
+const OPENING_BYTES: usize = 24;
+
+/// How long a peer is waited for.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    /// With the first bytes.
+    pub(super) opening: Duration,
+    /// While it takes nothing of what is written to it.
+    pub(super) stall: Duration,
+}
+
+/// A stream whose peer must begin, and whose writes must make progress.
+pub(super) struct Socket<S> {
+    inner: S,
+    stall: Duration,
+    /// Runs while a write waits.
+    writing: Option<Pin<Box<Sleep>>>,
+    /// Runs until the first bytes have come; and how many are missing.
+    opening: Option<(Pin<Box<Sleep>>, usize)>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl<S> Socket<S> {
+    pub(super) fn new(inner: S, patience: Patience, place: OwnedSemaphorePermit) -> Self {
+        let opening = Some((Box::pin(sleep(patience.opening)), OPENING_BYTES));
+        Self { inner, stall: patience.stall, writing: None, opening, _place: place }
+    }
+
+    /// What a write came to; one that waited for the whole limit fails.
+    fn bound<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            self.writing = None;
+            return polled;
+        }
+        let limit = self.stall;
+        let timer = self.writing.get_or_insert_with(|| Box::pin(sleep(limit)));
+        ready!(timer.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer took nothing for the stall limit")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut this.inner).poll_read(context, buffer);
+        let Some((timer, missing)) = &mut this.opening else { return polled };
+        if polled.is_ready() {
+            *missing = missing.saturating_sub(buffer.filled().len() - before);
+            if *missing == 0 {
+                this.opening = None;
+            }
+            return polled;
+        }
+        ready!(timer.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer did not begin a request")))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.inner).poll_write(context, bytes);
+        self.bound(context, polled)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.inner).poll_write_vectored(context, slices);
+        self.bound(context, polled)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.inner).poll_flush(context);
+        self.bound(context, polled)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.inner).poll_shutdown(context);
+        self.bound(context, polled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+        sync::Semaphore,
+        time::Instant,
+    };
+
+    use super::*;
+
+    const PATIENCE: Patience = Patience { opening: Duration::from_secs(10), stall: Duration::from_secs(30) };
+
+    fn socket(bytes: usize) -> (Socket<DuplexStream>, DuplexStream, Arc<Semaphore>) {
+        let (near, far) = duplex(bytes);
+        let room = Arc::new(Semaphore::new(1));
+        (Socket::new(near, PATIENCE, room.clone().try_acquire_owned().unwrap()), far, room)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
+        let (mut near, mut far, room) = socket(8);
+        let slow = async {
+            let mut taken = [0; 8];
+            for _ in 0..4 {
+                sleep(Duration::from_secs(20)).await;
+                far.read_exact(&mut taken).await.unwrap();
+            }
+        };
+        let (written, ()) = tokio::join!(near.write_all(&[7; 40]), slow);
+        written.unwrap();
+        let started = Instant::now();
+        let stalled = near.write_all(&[7; 40]).await.unwrap_err();
+        assert_eq!(stalled.kind(), io::ErrorKind::TimedOut);
+        assert_eq!((started.elapsed().as_secs(), room.available_permits()), (30, 0));
+        drop(near);
+        assert_eq!(room.available_permits(), 1);
+    }
+
+    /// However it spreads what it sends, it has the time for the first bytes once; afterwards hyper's timeout counts.
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_does_not_begin_is_given_up() {
+        let started = Instant::now();
+        let (mut near, mut far, _) = socket(64);
+        let slow = async {
+            for _ in 0..9 {
+                sleep(Duration::from_secs(1)).await;
+                far.write_all(b"P").await.unwrap();
+            }
+            far
+        };
+        let mut bytes = [0; OPENING_BYTES];
+        let (read, _far) = tokio::join!(near.read_exact(&mut bytes), slow);
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(started.elapsed().as_secs(), 10);
+
+        let (mut near, mut far, _) = socket(64);
+        far.write_all(&[b'x'; OPENING_BYTES]).await.unwrap();
+        near.read_exact(&mut bytes).await.unwrap();
+        let late = async {
+            sleep(Duration::from_secs(100)).await;
+            far.write_all(b"y").await.unwrap();
+        };
+        let (read, ()) = tokio::join!(near.read_u8(), late);
+        assert_eq!(read.unwrap(), b'y');
+    }
+}

@@ -1,0 +1,86 @@
+//! SIGTERM under load: what can end in time does, the rest is interrupted with an event, and everybody hears of it.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    net::TcpStream,
+};
+
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::{Server, ask, mcp_result, read, refusal};
+
+const STALL: &str = "@say Wait @stall";
+
+/// Reads a stream of a session up to an event of a type.
+fn read_to(stream: &mut BufReader<TcpStream>, event: &str) {
+    let wanted = format!(r#""type":"{event}""#);
+    assert!(stream.by_ref().lines().any(|line| line.unwrap().contains(&wanted)), "the stream ended before {event}");
+}
+
+/// The rest of a stream.
+fn rest(mut stream: BufReader<TcpStream>) -> String {
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    rest
+}
+
+#[test]
+fn a_server_that_is_told_to_end_under_load_ends_cleanly() {
+    let mut server = Server::start(&[("MEERKAT_SERVE__DRAIN_MS", "2000"), ("MEERKAT_TOOLS__TEST_DIR", ".")]);
+    let [followed, streamed, over_rpc, over_mcp, quick, idle] = [(); 6].map(|()| server.session());
+    let turns = |session: &str| format!("/v1/sessions/{session}/turns");
+    let turn = |prompt: &str| json!({ "prompt": prompt }).to_string();
+
+    // Turns that would never end, one on each surface, and each with somebody who waits for it or follows it.
+    let accepted =
+        server.send_with_token("POST", &turns(&followed), &[("prefer", "respond-async")], &turn(STALL)).status;
+    assert_eq!(accepted, 202);
+    let headers = server.headers_with_token(&[("accept", "text/event-stream")]);
+    let turn_stream = BufReader::new(server.open("POST", &turns(&streamed), &headers, &turn(STALL)));
+    let mut socket = server.websocket();
+    ask(&mut socket, 1, "session/subscribe", &json!({ "session_id": over_rpc, "since_seq": 1 }));
+    ask(&mut socket, 2, "turn/start", &json!({ "session_id": over_rpc, "prompt": STALL }));
+    let tool = server.open_mcp("turn_start", &json!({ "session_id": over_mcp, "prompt": STALL }));
+    // One that ends within the drain limit.
+    let sleep = r#"@call test_sleep {"ms":500} @step @say Done."#;
+    let answer = server.open("POST", &turns(&quick), &server.headers_with_token(&[]), &turn(sleep));
+
+    let mut streams = [&followed, &streamed, &over_rpc, &over_mcp].map(|session| server.follow(session, 1));
+    streams.iter_mut().for_each(|stream| read_to(stream, "text_delta"));
+    read_to(&mut server.follow(&quick, 1), "tool_started");
+    server.terminate();
+
+    // It drains: nothing new is taken in.
+    while server.send_with_token("GET", "/readyz", &[], "").status == 200 {}
+    let refused = server.send_with_token("POST", &turns(&idle), &[], &turn("Too late."));
+    assert_eq!(refused.refusal(), refusal(503, "SHUTTING_DOWN"));
+
+    let answer = read(answer);
+    assert_eq!((answer.status, &answer.json()["text"]), (200, &json!("Done.")));
+    for stream in streams {
+        let rest = rest(stream);
+        assert!(rest.contains(r#""type":"turn_interrupted","reason":"shutting_down""#), "{rest}");
+        // The stream says why it ends.
+        assert!(rest.contains("event: failure") && rest.contains("SHUTTING_DOWN"), "{rest}");
+    }
+    let turn_stream = rest(turn_stream);
+    assert!(turn_stream.contains(r#""type":"turn_interrupted""#), "{turn_stream}");
+    assert!(
+        turn_stream.contains("event: result") && turn_stream.contains(r#""status":"interrupted""#),
+        "{turn_stream}"
+    );
+    let result = mcp_result(tool);
+    assert_eq!(result["structuredContent"]["status"], "interrupted", "{result}");
+
+    let mut messages = Vec::new();
+    while let Ok(Message::Text(message)) = socket.read() {
+        messages.push(serde_json::from_str::<Value>(&message).unwrap());
+    }
+    let answer = messages.iter().find(|message| message["id"] == 2).unwrap();
+    assert_eq!(answer["result"]["status"], "interrupted", "{answer}");
+    assert!(messages.iter().any(|message| message["params"]["result"]["type"] == "turn_interrupted"), "{messages:?}");
+    let end = messages.last().unwrap();
+    assert_eq!(end["params"]["error"]["data"]["code"], "SHUTTING_DOWN", "{end}");
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+}

@@ -1,0 +1,178 @@
+//! Who comes in: no request without a token, with a Host or an Origin that is not ours, on no listener.
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{NOBODY, Server, TOKEN, command, read, read_head, refusal, status};
+
+/// Every path that something is served at, found by walking the tables.
+fn places() -> Vec<(String, String, String)> {
+    let mut places: Vec<(String, String, String)> = meerkat_surface_rest::table()
+        .iter()
+        .map(|route| (route.method.to_string(), filled(&route.full_path(), NOBODY), String::new()))
+        .collect();
+    for (name, _) in meerkat_surface_rpc::METHODS {
+        places.push(("POST".into(), "/rpc".into(), format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{name}"}}"#)));
+    }
+    for tool in meerkat_surface_mcp::tools::all() {
+        let call = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{}","arguments":{{}}}}}}"#,
+            tool.name
+        );
+        places.push(("POST".into(), "/mcp".into(), call));
+    }
+    for path in ["/openapi.json", "/readyz", "/metrics", "/", "/v2", "/mcp"] {
+        places.push(("GET".into(), path.into(), String::new()));
+    }
+    places
+}
+
+/// A route's path with an id in place of each parameter.
+fn filled(path: &str, id: &str) -> String {
+    path.split('/').map(|part| if part.starts_with('{') { id } else { part }).collect::<Vec<_>>().join("/")
+}
+
+#[test]
+fn nothing_but_the_health_is_open_without_a_token() {
+    let server = Server::start(&[]);
+    assert_eq!(server.send("GET", "/healthz", &[], "").status, 200);
+    let places = places();
+    assert!(places.len() > 80, "the tables were walked: {}", places.len());
+    for (method, path, body) in places {
+        let answer = server.send(&method, &path, &[], &body);
+        assert_eq!(answer.refusal(), refusal(401, "UNAUTHENTICATED"), "{method} {path} {body}");
+        assert!(answer.head.contains("www-authenticate: bearer"), "{}", answer.head);
+    }
+}
+
+/// Forms by which a page reached a local server, or a server was fooled about who asks: rebinding, look-alike names,
+/// other ports, odd spellings, several at once. `PORT` is the port that is listened on.
+const HOSTILE: [&str; 46] = [
+    "",
+    "host:",
+    "host: evil.example",
+    "host: evil.example:PORT",
+    "host: localhost.evil.example:PORT",
+    "host: 127.0.0.1.nip.io:PORT",
+    "host: localhost",
+    "host: 127.0.0.1",
+    "host: localhost:1",
+    "host: localhost:",
+    "host: localhost:+PORT",
+    "host: localhost:PORT0",
+    "host: :PORT",
+    "host: 0.0.0.0:PORT",
+    "host: [::]:PORT",
+    "host: 127.1:PORT",
+    "host: 127.0.0.2:PORT",
+    "host: 2130706433:PORT",
+    "host: 0x7f.0.0.1:PORT",
+    "host: 0177.0.0.1:PORT",
+    "host: localhost:PORT:PORT",
+    "host: localhost:PORT@evil.example",
+    "host: user@localhost:PORT",
+    "host: [::1:PORT",
+    "host: ::1:PORT",
+    "host: [::ffff:127.0.0.1]:PORT",
+    "host: localhost.:PORT",
+    "host: localhost:PORT/",
+    "host: http://localhost:PORT",
+    "host: localhost:PORT, evil.example",
+    "host: localhost:PORT\r\nhost: evil.example",
+    "host: localhost:PORT\r\nhost: localhost:PORT",
+    "origin: null",
+    "origin:",
+    "origin: *",
+    "origin: file://",
+    "origin: http://evil.example",
+    "origin: http://evil.example:PORT",
+    "origin: https://localhost:PORT",
+    "origin: http://localhost",
+    "origin: http://localhost:1",
+    "origin: http://localhost:PORT.evil.example",
+    "origin: http://localhost:PORT/",
+    "origin: http://localhost:PORT http://evil.example",
+    "origin: http://localhost:PORT\r\norigin: http://evil.example",
+    "origin: chrome-extension://abcdefghijklmnop",
+];
+
+const GOOD: [&str; 8] = [
+    "host: 127.0.0.1:PORT",
+    "host: localhost:PORT",
+    "host: LOCALHOST:PORT",
+    "host: [::1]:PORT",
+    "origin: http://127.0.0.1:PORT",
+    "origin: http://localhost:PORT",
+    "origin: http://[::1]:PORT",
+    "origin: https://desk.example",
+];
+
+/// A way in: method, target, header lines, body, and what a welcome guest is answered.
+type Listener = (&'static str, String, &'static str, String, u16);
+
+fn listeners(session: &str) -> [Listener; 8] {
+    let events = format!("/v1/sessions/{session}/events");
+    let rpc = json!({ "jsonrpc": "2.0", "id": 1, "method": "errors/list" });
+    let client = json!({ "name": "test", "version": "1" });
+    let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client });
+    let mcp = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
+    let json = "content-type: application/json\r\n";
+    let both = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
+    let websocket = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+                     sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    [
+        ("GET", "/healthz".to_owned(), "", String::new(), 200),
+        ("GET", "/v1/capabilities".to_owned(), "", String::new(), 200),
+        ("POST", "/v1/sessions".to_owned(), json, "{}".to_owned(), 200),
+        ("GET", events, "accept: text/event-stream\r\n", String::new(), 200),
+        ("POST", "/rpc".to_owned(), json, rpc.to_string(), 200),
+        ("GET", "/rpc".to_owned(), websocket, String::new(), 101),
+        ("POST", "/mcp".to_owned(), both, mcp.to_string(), 200),
+        // Without a session of the protocol there is nothing to follow.
+        ("GET", "/mcp".to_owned(), "accept: text/event-stream\r\n", String::new(), 400),
+    ]
+}
+
+#[test]
+fn hostile_hosts_and_origins_reach_no_surface() {
+    let server = Server::start(&[("MEERKAT_SERVE__ALLOWED_ORIGINS", r#"["https://desk.example"]"#)]);
+    let session = server.session();
+    let own = format!("host: 127.0.0.1:{}\r\nauthorization: Bearer {TOKEN}\r\n", server.port);
+    let lines = |form: &str| match form.replace("PORT", &server.port.to_string()) {
+        origin if origin.starts_with("origin") => format!("{own}{origin}\r\n"),
+        none if none.is_empty() => format!("authorization: Bearer {TOKEN}\r\n"),
+        host => format!("{host}\r\nauthorization: Bearer {TOKEN}\r\n"),
+    };
+    for (method, target, headers, body, welcome) in listeners(&session) {
+        let open = |target: &str, form: &str| server.open(method, target, &format!("{}{headers}", lines(form)), &body);
+        for form in HOSTILE {
+            let answer = read(open(&target, form));
+            assert_eq!(answer.refusal(), refusal(403, "FORBIDDEN_ORIGIN"), "{method} {target} {form:?}");
+        }
+        let elsewhere = format!("http://evil.example{target}");
+        let answer = read(open(&elsewhere, "host: localhost:PORT"));
+        assert_eq!(answer.refusal(), refusal(403, "FORBIDDEN_ORIGIN"), "{method} {elsewhere}");
+        for form in GOOD {
+            let head = read_head(&mut std::io::BufReader::new(open(&target, form)));
+            assert_eq!(status(&head), welcome, "{method} {target} {form:?}");
+        }
+    }
+}
+
+#[test]
+fn a_bind_that_others_can_reach_is_refused_without_a_token() {
+    let dir = TempDir::new().unwrap();
+    let serve = |args: &[&str], env: &[(&str, &str)]| {
+        let args: Vec<&str> = ["--json", "serve", "--rest"].iter().chain(args).copied().collect();
+        let output = command(&dir, &args, env).output().unwrap();
+        let body: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code().unwrap(), body["code"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(serve(&["--listen", "0.0.0.0:0", "--no-auth"], &[]), (31, "CONFIG_INVALID".to_owned()));
+    let tools = [("MEERKAT_TOOLS__TEST_DIR", "/nowhere"), ("MEERKAT_TOKEN", TOKEN)];
+    assert_eq!(serve(&["--listen", "0.0.0.0:0"], &tools), (31, "CONFIG_INVALID".to_owned()));
+    assert_eq!(serve(&["--listen", "somewhere"], &[]), (31, "CONFIG_INVALID".to_owned()));
+    assert_eq!(serve(&[], &[("MEERKAT_TOKEN", "short")]), (31, "CONFIG_INVALID".to_owned()));
+    let nothing = command(&dir, &["--json", "serve"], &[]).output().unwrap();
+    assert_eq!(nothing.status.code(), Some(2), "it must be said what to serve");
+}

@@ -1,0 +1,89 @@
+//! Connections that begin something and do not end it cost their place only for as long as the header timeout.
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::TcpStream,
+};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::{Server, TOKEN};
+
+const CONNECTIONS: usize = 1000;
+
+/// The test holds the other ends.
+fn raise_descriptors() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let needed = 2 * CONNECTIONS as u64;
+    if current.is_some_and(|current| current < needed) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum }).unwrap();
+    }
+}
+
+/// What such a connection sends; of a body it is the half.
+fn beginnings(server: &Server) -> Vec<String> {
+    let host = format!("host: 127.0.0.1:{}\r\n", server.port);
+    let half_body = |path: &str, more: &str| {
+        format!(
+            "POST {path} HTTP/1.1\r\n{host}authorization: Bearer {TOKEN}\r\ncontent-type: application/json\r\n\
+             accept: application/json, text/event-stream\r\n{more}\r\n\r\n{{\"half"
+        )
+    };
+    vec![
+        String::new(),
+        // This may yet become HTTP/1 or HTTP/2.
+        "P".to_owned(),
+        "GET /hea".to_owned(),
+        "GET /healthz HTTP/1.1\r\n".to_owned(),
+        format!("GET /healthz HTTP/1.1\r\n{host}accept: "),
+        half_body("/v1/sessions", "content-length: 100"),
+        half_body("/rpc", "content-length: 100"),
+        half_body("/mcp", "content-length: 100"),
+        half_body("/nowhere", "content-length: 100"),
+        half_body("/rpc", "transfer-encoding: chunked"),
+        "PRI * HTTP/2.0\r\n\r\nSM".to_owned(),
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(),
+    ]
+}
+
+/// Reads until the other side closes. A reset is a close too; a timeout is none.
+fn wait_for_the_close(stream: &mut TcpStream) -> String {
+    let mut seen = Vec::new();
+    match stream.read_to_end(&mut seen) {
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "after {seen:?}"),
+    }
+    String::from_utf8_lossy(&seen).into_owned()
+}
+
+#[test]
+fn half_open_connections_are_closed_while_others_are_answered() {
+    raise_descriptors();
+    let server = Server::start_with_few_descriptors(&[
+        ("MEERKAT_SERVE__HEADER_TIMEOUT_MS", "2000"),
+        ("MEERKAT_SERVE__MAX_CONNECTIONS", "1010"),
+    ]);
+    let beginnings = beginnings(&server);
+    let mut half_open = Vec::new();
+    for beginning in beginnings.iter().cycle().take(CONNECTIONS) {
+        let mut stream = server.connect();
+        stream.write_all(beginning.as_bytes()).unwrap();
+        half_open.push((beginning, stream));
+        if half_open.len() % 100 == 0 {
+            assert_eq!(server.send("GET", "/healthz", &[], "").status, 200, "beside {}", half_open.len());
+        }
+    }
+    for (beginning, stream) in &mut half_open {
+        let seen = wait_for_the_close(stream);
+        assert!(!seen.contains(" 200 "), "{beginning:?}: {seen}");
+    }
+    assert_eq!(server.send("GET", "/healthz", &[], "").status, 200);
+}
+
+/// A connection that was used is closed when nothing more comes.
+#[test]
+fn an_idle_connection_is_closed() {
+    let server = Server::start(&[("MEERKAT_SERVE__HEADER_TIMEOUT_MS", "200")]);
+    let mut stream = server.open("GET", "/healthz", &server.headers(&[]), "");
+    assert!(wait_for_the_close(&mut stream).starts_with("HTTP/1.1 200 "));
+}

@@ -1,0 +1,253 @@
+//! `meerkat serve` as a process: its guard in front of every surface, its limits, its streams, and its end.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
+
+mod guard;
+mod half_open;
+mod ids;
+mod limits;
+
+mod disconnects;
+mod ending;
+mod stalled;
+
+use std::{
+    io::{BufRead, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio_tungstenite::tungstenite::{self, Message, WebSocket, client::IntoClientRequest as _};
+
+pub(crate) const TOKEN: &str = "a-token-for-tests-0123456789";
+/// A revision of MCP in which each call stands for itself.
+pub(crate) const MCP_REVISION: &str = "2026-07-28";
+/// An id that no session has.
+pub(crate) const NOBODY: &str = "01900000-0000-7000-8000-000000000001";
+
+/// A server that ends with its test.
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) port: u16,
+    _dir: TempDir,
+}
+
+/// An answer: its status, and what follows the head.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {} {:?}", self.status, self.body))
+    }
+
+    /// Status and code of a refusal that has the one body, bare or as the data of a protocol's error.
+    #[track_caller]
+    pub(crate) fn refusal(&self) -> (u16, String) {
+        let body = self.json();
+        let code = [&body["code"], &body["error"]["data"]["code"]].into_iter().find_map(Value::as_str);
+        (self.status, code.unwrap_or_default().to_owned())
+    }
+}
+
+pub(crate) fn refusal(status: u16, code: &str) -> (u16, String) {
+    (status, code.to_owned())
+}
+
+pub(crate) fn command(dir: &TempDir, args: &[&str], env: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meerkat"));
+    command.args(args);
+    surround(&mut command, dir, env);
+    command
+}
+
+fn surround(command: &mut Command, dir: &TempDir, env: &[(&str, &str)]) {
+    command.env_clear().env("HOME", dir.path()).current_dir(dir.path()).envs(env.iter().copied());
+}
+
+const SERVE: [&str; 7] = ["--json", "serve", "--rest", "--rpc", "--mcp", "--listen", "127.0.0.1:0"];
+
+impl Server {
+    /// With these keys of the section `serve`, or whole names of variables.
+    pub(crate) fn start(env: &[(&str, &str)]) -> Self {
+        let dir = TempDir::new().unwrap();
+        let command = command(&dir, &SERVE, env);
+        Self::run(command, dir)
+    }
+
+    /// In a process that may have few descriptors, as is usual.
+    pub(crate) fn start_with_few_descriptors(env: &[(&str, &str)]) -> Self {
+        let dir = TempDir::new().unwrap();
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", r#"ulimit -Sn 256 && exec "$0" "$@""#, env!("CARGO_BIN_EXE_meerkat")]).args(SERVE);
+        surround(&mut command, &dir, env);
+        Self::run(command, dir)
+    }
+
+    fn run(mut command: Command, dir: TempDir) -> Self {
+        command.env("MEERKAT_TOKEN", TOKEN).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(ready["surfaces"], json!(["rest", "rpc", "mcp"]));
+        let port = ready["listening"].as_str().unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
+        Self { child, port, _dir: dir }
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    /// Sends a request with these header lines and a body's length, and nothing else.
+    pub(crate) fn open(&self, method: &str, target: &str, headers: &str, body: &str) -> TcpStream {
+        let mut stream = self.connect();
+        let length = body.len();
+        let head = format!("{method} {target} HTTP/1.1\r\n{headers}content-length: {length}\r\n\r\n");
+        stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        stream
+    }
+
+    /// The header lines of an ordinary request.
+    pub(crate) fn headers(&self, more: &[(&str, &str)]) -> String {
+        let mut headers = format!("host: 127.0.0.1:{}\r\ncontent-type: application/json\r\n", self.port);
+        for (name, value) in more {
+            headers.push_str(&format!("{name}: {value}\r\n"));
+        }
+        headers
+    }
+
+    pub(crate) fn headers_with_token(&self, more: &[(&str, &str)]) -> String {
+        format!("{}authorization: Bearer {TOKEN}\r\n", self.headers(more))
+    }
+
+    /// Sends a request with a Host, these headers and no token.
+    pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        read(self.open(method, path, &self.headers(headers), body))
+    }
+
+    pub(crate) fn send_with_token(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        read(self.open(method, path, &self.headers_with_token(headers), body))
+    }
+
+    /// Makes a session.
+    pub(crate) fn session(&self) -> String {
+        self.send_with_token("POST", "/v1/sessions", &[], "{}").json()["session_id"].as_str().unwrap().to_owned()
+    }
+
+    /// Calls a method over HTTP.
+    pub(crate) fn rpc(&self, method: &str, params: &Value) -> Value {
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
+        self.send_with_token("POST", "/rpc", &[], &call).json()
+    }
+
+    /// Calls a tool without a session of the protocol; the result.
+    pub(crate) fn mcp(&self, tool: &str, arguments: &Value) -> Value {
+        mcp_result(self.open_mcp(tool, arguments))
+    }
+
+    /// Begins such a call.
+    pub(crate) fn open_mcp(&self, tool: &str, arguments: &Value) -> TcpStream {
+        let params = json!({ "name": tool, "arguments": arguments, "_meta": {
+            "io.modelcontextprotocol/protocolVersion": MCP_REVISION,
+            "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
+            "io.modelcontextprotocol/clientCapabilities": {},
+        } });
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
+        let headers = [
+            ("accept", "application/json, text/event-stream"),
+            ("mcp-protocol-version", MCP_REVISION),
+            ("mcp-method", "tools/call"),
+            ("mcp-name", tool),
+        ];
+        self.open("POST", "/mcp", &self.headers_with_token(&headers), &call)
+    }
+
+    /// Opens the event stream of a session.
+    pub(crate) fn follow(&self, session: &str, cursor: u64) -> BufReader<TcpStream> {
+        let cursor = cursor.to_string();
+        let headers = self.headers_with_token(&[("accept", "text/event-stream"), ("last-event-id", &cursor)]);
+        BufReader::new(self.open("GET", &format!("/v1/sessions/{session}/events"), &headers, ""))
+    }
+
+    /// Opens a WebSocket.
+    pub(crate) fn websocket(&self) -> WebSocket<TcpStream> {
+        let mut request = format!("ws://127.0.0.1:{}/rpc", self.port).into_client_request().unwrap();
+        request.headers_mut().insert("authorization", format!("Bearer {TOKEN}").parse().unwrap());
+        tungstenite::client(request, self.connect()).unwrap().0
+    }
+
+    pub(crate) fn terminate(&self) {
+        let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert!(killed.success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already, as some tests ask it to.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The head of an answer.
+pub(crate) fn read_head(stream: &mut impl BufRead) -> String {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).unwrap() > 0 {}
+    head.to_lowercase()
+}
+
+pub(crate) fn status(head: &str) -> u16 {
+    head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no answer: {head:?}"))
+}
+
+/// Reads a whole answer that has a length, or ends with its connection.
+pub(crate) fn read(stream: TcpStream) -> Answer {
+    let mut stream = BufReader::new(stream);
+    let head = read_head(&mut stream);
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+    let mut body = String::new();
+    stream.take(length.unwrap_or(u64::MAX)).read_to_string(&mut body).unwrap();
+    Answer { status: status(&head), head, body }
+}
+
+/// The result of a call, which stands in the one message of an answer.
+pub(crate) fn mcp_result(stream: TcpStream) -> Value {
+    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+    let is_message = |line: &String| line.trim_start_matches("data: ").starts_with(r#"{"jsonrpc""#);
+    let message = lines.find(is_message).unwrap();
+    let mut message: Value = serde_json::from_str(message.trim_start_matches("data: ")).unwrap();
+    message["result"].take()
+}
+
+/// Sends a request over a WebSocket and leaves its answer unread.
+pub(crate) fn ask(socket: &mut WebSocket<TcpStream>, id: u64, method: &str, params: &Value) {
+    let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+    socket.send(Message::text(request.to_string())).unwrap();
+}
+
+#[test]
+fn one_session_is_the_same_on_every_surface() {
+    let server = Server::start(&[]);
+    let id = server.session();
+    let turn = server.rpc("turn/start", &json!({ "session_id": id, "prompt": "@say One truth." }));
+    assert_eq!(turn["result"]["text"], "One truth.");
+    let path = format!("/v1/sessions/{id}/events?since_seq=2");
+    let over_rest = server.send_with_token("GET", &path, &[("accept", "application/json")], "").body;
+    let over_mcp = server.mcp("session_events", &json!({ "session_id": id, "since_seq": 2 }));
+    let lines: Vec<&str> =
+        over_mcp["structuredContent"]["items"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect();
+    assert!(lines[0].contains(r#""type":"assistant_message""#), "{lines:?}");
+    assert_eq!(over_rest, format!(r#"{{"items":[{}],"next_seq":4}}"#, lines.join(",")));
+}
