@@ -63,43 +63,54 @@ impl RawJson {
 /// Removes white space between tokens. Brackets that nest too deep and too many keys are refused, with the reason.
 fn compact_json(text: &str) -> Result<String, String> {
     let mut compact = String::with_capacity(text.len());
-    let (mut depth, mut keys, mut in_string, mut escaped) = (0_usize, 0_usize, false, false);
-    for character in text.chars() {
-        if in_string {
-            in_string = escaped || character != '"';
-            escaped = !escaped && character == '\\';
-        } else {
-            match character {
-                ' ' | '\n' | '\r' | '\t' => {
-                    // White space may only vanish beside punctuation or more of it: `1 2` must not become `12`.
-                    let last = compact.chars().next_back();
-                    if last.is_some_and(|last| !"{}[],:\" ".contains(last)) {
-                        compact.push(' ');
-                    }
-                    continue;
+    let (mut rest, mut depth, mut keys) = (text, 0_usize, 0_usize);
+    while let Some(character) = rest.chars().next() {
+        let (token, after) = rest.split_at(if character == '"' { string_bytes(rest) } else { character.len_utf8() });
+        rest = after;
+        match character {
+            ' ' | '\n' | '\r' | '\t' => {
+                // White space may only vanish beside punctuation or more of it: `1 2` must not become `12`.
+                let last = compact.chars().next_back();
+                if last.is_some_and(|last| !"{}[],:\" ".contains(last)) {
+                    compact.push(' ');
                 }
-                '"' => in_string = true,
-                '{' | '[' => depth += 1,
-                '}' | ']' => depth = depth.saturating_sub(1),
-                ':' => keys += 1,
-                _ => {}
+                continue;
             }
-            if depth > JSON_DEPTH_MAX {
-                return Err(format!("JSON nests deeper than {JSON_DEPTH_MAX} levels"));
-            }
-            if keys > JSON_KEYS_MAX {
-                return Err(format!("JSON has more than {JSON_KEYS_MAX} keys"));
-            }
-            if "{}[],:".contains(character) && compact.ends_with(' ') {
-                compact.pop();
-            }
+            '{' | '[' => depth += 1,
+            '}' | ']' => depth = depth.saturating_sub(1),
+            ':' => keys += 1,
+            _ => {}
         }
-        compact.push(character);
+        if depth > JSON_DEPTH_MAX {
+            return Err(format!("JSON nests deeper than {JSON_DEPTH_MAX} levels"));
+        }
+        if keys > JSON_KEYS_MAX {
+            return Err(format!("JSON has more than {JSON_KEYS_MAX} keys"));
+        }
+        if "{}[],:".contains(character) && compact.ends_with(' ') {
+            compact.pop();
+        }
+        compact.push_str(token);
     }
-    if !in_string && compact.ends_with(' ') {
+    if compact.ends_with(' ') {
         compact.pop();
     }
     Ok(compact)
+}
+
+/// The length of the string that `json` begins with.
+pub(crate) fn string_bytes(json: &str) -> usize {
+    let mut end = 1;
+    while let Some(text) = json.get(end..).and_then(|rest| rest.find('"')) {
+        let is_escape = |byte: &&u8| **byte == b'\\';
+        let escapes = json.as_bytes()[end..end + text].iter().rev().take_while(is_escape).count();
+        end += text + 1;
+        // An escape may itself be escaped.
+        if escapes % 2 == 0 {
+            return end;
+        }
+    }
+    json.len()
 }
 
 impl fmt::Debug for RawJson {

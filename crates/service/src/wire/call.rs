@@ -14,7 +14,7 @@ use crate::{
         UndoCompaction, Unpin, UpdateSession,
     },
     service::{object, object_or_null},
-    session::message::RawJson,
+    session::message::{RawJson, string_bytes},
 };
 
 /// Decodes parameters; what is missing, unknown or of the wrong type is `INVALID_REQUEST`.
@@ -53,17 +53,6 @@ fn digits(json: &str) -> String {
         rest = after;
     }
     out
-}
-
-/// The length of the string that `json` begins with.
-fn string_bytes(json: &str) -> usize {
-    let mut is_escaped = false;
-    let end = json.bytes().skip(1).position(|byte| {
-        let is_end = byte == b'"' && !is_escaped;
-        is_escaped = byte == b'\\' && !is_escaped;
-        is_end
-    });
-    end.map_or(json.len(), |end| end + 2)
 }
 
 /// `resume` on the wire: the session stands beside the rest.

@@ -1,1 +1,129 @@
-//! x
+//! Subscribers that take nothing while much is written: they are closed, and go on where they were.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::TcpStream,
+    thread,
+};
+
+use serde_json::json;
+use tokio_tungstenite::tungstenite::{Message, WebSocket};
+
+use crate::{Server, ask, read_head, status};
+
+/// A call whose arguments stand in its event to the letter; there is no such tool, so nothing else comes of it.
+const ARGUMENT_BYTES: usize = 62_000;
+const CALLS_PER_TURN: usize = 80;
+const TURNS: usize = 21;
+
+/// A durable event: its seq and its line.
+type Event = (u64, String);
+
+/// The seq of a line; none where it is shown in passing.
+fn seq(line: &str) -> Option<u64> {
+    let head = &line[..line.len().min(100)];
+    head.split_once(r#""seq":"#)?.1.split_once(',')?.0.parse().ok()
+}
+
+/// Follows over SSE. HTTP/1.0 knows no chunks, so what comes are the frames alone.
+fn follow(server: &Server, session: &str, cursor: u64) -> BufReader<TcpStream> {
+    let mut stream = server.connect();
+    let cursor = cursor.to_string();
+    let headers = server.headers_with_token(&[("accept", "text/event-stream"), ("last-event-id", &cursor)]);
+    stream.write_all(format!("GET /v1/sessions/{session}/events HTTP/1.0\r\n{headers}\r\n").as_bytes()).unwrap();
+    let mut stream = BufReader::new(stream);
+    assert_eq!(status(&read_head(&mut stream)), 200);
+    stream
+}
+
+/// The events of a stream up to its end, or up to `last`. A frame that is cut off is none.
+fn frames(stream: &mut BufReader<TcpStream>, last: u64) -> Vec<Event> {
+    frames_until(stream, |(seq, _)| *seq == last)
+}
+
+fn frames_until(stream: &mut BufReader<TcpStream>, mut is_last: impl FnMut(&Event) -> bool) -> Vec<Event> {
+    let mut events: Vec<Event> = Vec::new();
+    while !events.last().is_some_and(&mut is_last) {
+        let mut frame = String::new();
+        // A connection that is reset has ended too.
+        while !frame.ends_with("\n\n") && stream.read_line(&mut frame).is_ok_and(|bytes| bytes > 0) {}
+        let Some(frame) = frame.strip_suffix("\n\n") else { break };
+        if let Some((id, line)) = frame.strip_prefix("id: ").and_then(|frame| frame.split_once("\ndata: ")) {
+            assert_eq!(seq(line), id.parse().ok());
+            events.push((id.parse().unwrap(), line.to_owned()));
+        }
+    }
+    events
+}
+
+fn subscribe(server: &Server, session: &str, cursor: u64) -> WebSocket<TcpStream> {
+    let mut socket = server.websocket();
+    ask(&mut socket, 1, "session/subscribe", &json!({ "session_id": session, "since_seq": cursor }));
+    assert_eq!(socket.read().unwrap(), Message::text(r#"{"jsonrpc":"2.0","id":1,"result":1}"#));
+    socket
+}
+
+/// The events of a subscription up to the connection's end, or up to `last`.
+fn notifications(socket: &mut WebSocket<TcpStream>, last: u64) -> Vec<Event> {
+    let mut events: Vec<Event> = Vec::new();
+    while events.last().is_none_or(|(seq, _)| *seq < last) {
+        let Ok(Message::Text(message)) = socket.read() else { break };
+        let line = message.split_once(r#""result":"#).and_then(|(_, rest)| rest.strip_suffix("}}"));
+        events.extend(line.and_then(|line| Some((seq(line)?, line.to_owned()))));
+    }
+    events
+}
+
+/// Waits until as many connections are served at once as may be: nobody else holds a place.
+fn wait_for_every_place(server: &Server, places: usize) {
+    let is_served = || {
+        let mut stream = BufReader::new(server.open("GET", "/healthz", &server.headers(&[]), ""));
+        (status(&read_head(&mut stream)), stream)
+    };
+    while !(0..places).map(|_| is_served()).collect::<Vec<_>>().iter().all(|(status, _)| *status == 200) {}
+}
+
+#[test]
+fn a_subscriber_that_stalls_is_closed_and_goes_on_where_it_was() {
+    let server = Server::start(&[
+        ("MEERKAT_SERVE__STALL_MS", "300"),
+        ("MEERKAT_SERVE__MAX_CONNECTIONS", "8"),
+        ("MEERKAT_EPHEMERAL__SESSION_EVENT_BYTES", "1000000000"),
+        ("MEERKAT_CONTEXT__OVERFLOW", "slide"),
+        ("MEERKAT_MODEL__SCRIPTED_WINDOW_TOKENS", "5000000"),
+        ("MEERKAT_TURN__LOOP_REPEATS", "1000"),
+    ]);
+    let session = server.session();
+    // Each has its first event, and then takes nothing more. One that is awake follows beside them.
+    let mut stalled_stream = follow(&server, &session, 0);
+    let mut stalled_socket = subscribe(&server, &session, 0);
+    let mut over_rest = frames(&mut stalled_stream, 1);
+    let mut over_rpc = notifications(&mut stalled_socket, 1);
+    let mut awake = follow(&server, &session, 0);
+    let text = "y".repeat(ARGUMENT_BYTES);
+    let prompt = format!(r#"@repeat {CALLS_PER_TURN} @call none {{"text":"{text}"}} @say Done."#);
+    let (last, all) = thread::scope(|scope| {
+        let mut ends = 0;
+        let is_last = move |(_, line): &Event| {
+            ends += usize::from(line[..line.len().min(200)].contains(r#""type":"turn_completed""#));
+            ends == TURNS
+        };
+        let all = scope.spawn(move || frames_until(&mut awake, is_last));
+        let turn = json!({ "session_id": session, "prompt": prompt });
+        let ends = (0..TURNS).map(|_| server.rpc("turn/start", &turn)["result"]["seq"].as_u64().unwrap());
+        (ends.last().unwrap(), all.join().unwrap())
+    });
+    let bytes: usize = all.iter().map(|(_, line)| line.len()).sum();
+    assert!(bytes >= 100_000_000, "{bytes} bytes were written");
+    assert!(all.iter().map(|(seq, _)| *seq).eq(1..=last), "the one that is awake misses nothing");
+
+    wait_for_every_place(&server, 8);
+    over_rest.extend(frames(&mut stalled_stream, last));
+    over_rpc.extend(notifications(&mut stalled_socket, last));
+    let cursors = [&over_rest, &over_rpc].map(|events| events.last().unwrap().0);
+    assert!(cursors.iter().all(|cursor| *cursor < last / 2), "{cursors:?} of {last}: both were closed long before");
+    over_rest.extend(frames(&mut follow(&server, &session, cursors[0]), last));
+    assert!(over_rest == all, "over REST the suffix is not exact");
+    over_rpc.extend(notifications(&mut subscribe(&server, &session, cursors[1]), last));
+    assert!(over_rpc == all, "over RPC the suffix is not exact");
+}
