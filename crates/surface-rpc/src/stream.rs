@@ -166,3 +166,48 @@ impl Peer {
         self.out.send(Outward::Event { subscription, line, _room: room }).await.ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use meerkat_service::{
+        AgentBuildConfig,
+        service::{PinFact, ReadEvents},
+    };
+
+    use super::*;
+
+    /// Lets the other tasks go as far as they can.
+    async fn settle() {
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_on_its_way_to_a_client_is_bounded_in_bytes() {
+        let agent = AgentBuildConfig::new().build().unwrap();
+        let (service, session_id) = (agent.service(), agent.create_session().await.unwrap().session_id);
+        for _ in 0..40 {
+            service.pin(PinFact { session_id, text: "x".repeat(1000) }).await.unwrap();
+        }
+        let request = ReadEvents { session_id, since_seq: 0, limit: None, wait_ms: 0 };
+        let mut lengths: Vec<usize> = service.events(request).await.unwrap().items.iter().map(Bytes::len).collect();
+        // The queue has places for all, so that the bytes alone hold them back.
+        let (out, mut queue) = mpsc::channel(100);
+        let peer = Arc::new(Peer::new(out, Arc::default(), Duration::from_secs(30), 1));
+        let (_, start) = peer.subscribe(session_id, service.follow(&session_id, 0).await.unwrap()).unwrap();
+        start.send(()).unwrap();
+        while !lengths.is_empty() {
+            settle().await;
+            let queued: Vec<Outward> = std::iter::from_fn(|| queue.try_recv().ok()).collect();
+            let mut bytes = 0;
+            let fitting = lengths.iter().take_while(|length| {
+                bytes += **length;
+                bytes <= IN_FLIGHT_BYTES as usize
+            });
+            let expected = fitting.count();
+            assert_eq!(queued.len(), expected);
+            lengths.drain(..expected);
+        }
+    }
+}

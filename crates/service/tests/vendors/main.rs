@@ -10,6 +10,7 @@
 
 mod answers;
 mod failures;
+mod mutations;
 mod names;
 mod replay;
 mod strict;

@@ -1,0 +1,120 @@
+//! Streams with bytes that no vendor meant, made of the stories: each is an answer that agrees with what was streamed,
+//! or a failure of the model's, and never more than that.
+
+use std::{
+    cell::Cell,
+    sync::{Arc, Mutex},
+};
+
+use meerkat_service::model::{AnswerBlock, ModelError};
+use proptest::{collection::vec, prelude::*, sample::Index};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{Call, Heard, KEY, WIRES, Wire, lines, replay::Reply, user};
+
+/// A vendor's server that plays whatever it is told to.
+struct Stage {
+    runtime: Runtime,
+    call: Call,
+    /// The body of the next answer, and the bytes of its chunks.
+    next: Arc<Mutex<(Vec<u8>, usize)>>,
+}
+
+impl Stage {
+    fn new(wire: &'static Wire) -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let next = Arc::new(Mutex::new((Vec::new(), 1)));
+        let told = next.clone();
+        let call = runtime.block_on(wire.start(move |_| {
+            let (body, chunk) = told.lock().unwrap().clone();
+            Reply { chunk, ..Reply::stream(body) }
+        }));
+        Self { runtime, call, next }
+    }
+
+    fn hear(&self, body: Vec<u8>, chunk: usize) -> Result<Heard, ModelError> {
+        *self.next.lock().unwrap() = (body, chunk);
+        self.runtime.block_on(self.call.ask(vec![user("Hello.")]))
+    }
+}
+
+/// What is done to some bytes: at a place, some are taken out and others put in, or some are said twice.
+#[derive(Clone, Debug)]
+enum Damage {
+    Replace(Index, usize, Vec<u8>),
+    Repeat(Index, usize),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    // Bytes that mean something to frames or to JSON, more often than others.
+    let byte = prop_oneof![3 => proptest::sample::select(&b"\n\r: data\"{}[],\\0\xff"[..]), 1 => any::<u8>()];
+    prop_oneof![
+        (any::<Index>(), 0..4_usize, vec(byte, 0..4)).prop_map(|(at, taken, put)| Damage::Replace(at, taken, put)),
+        (any::<Index>(), 1..200_usize).prop_map(|(at, bytes)| Damage::Repeat(at, bytes)),
+    ]
+}
+
+fn damaged(mut bytes: Vec<u8>, damage: &[Damage]) -> Vec<u8> {
+    for damage in damage {
+        match damage {
+            Damage::Replace(at, taken, put) => {
+                let start = at.index(bytes.len() + 1);
+                let end = (start + taken).min(bytes.len());
+                bytes.splice(start..end, put.iter().copied());
+            }
+            Damage::Repeat(at, count) => {
+                let start = at.index(bytes.len() + 1);
+                let again = bytes[start..(start + count).min(bytes.len())].to_vec();
+                bytes.splice(start..start, again);
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn a_damaged_stream_is_an_answer_or_a_failure() {
+    for wire in WIRES {
+        let (stage, answers) = (Stage::new(wire), Cell::new(0));
+        let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
+        proptest!(config, |(is_text: bool, damage in vec(damage(), 1..8), chunk in 1..400_usize)| {
+            let story = if is_text { wire.text } else { wire.calls };
+            match stage.hear(damaged(wire.on_wire(story).into_bytes(), &damage), chunk) {
+                Ok(heard) => {
+                    let text: String = heard.answer.blocks.iter().filter_map(|block| match block {
+                        AnswerBlock::Text(text) => Some(text.as_str()),
+                        AnswerBlock::Reasoning { .. } | AnswerBlock::ToolCall(_) => None,
+                    }).collect();
+                    prop_assert_eq!(text, heard.text, "{}", wire.model);
+                    answers.set(answers.get() + 1);
+                }
+                Err(error) => {
+                    prop_assert!(error.code.as_str().starts_with("MODEL_"), "{}: {error}", wire.model);
+                    prop_assert!(!error.message.contains(KEY) && error.message.chars().count() <= 500);
+                }
+            }
+        });
+        assert!((1..200).contains(&answers.get()), "{}: {} answers", wire.model, answers.get());
+    }
+}
+
+/// A server that keeps a connection alive says nothing with it.
+#[test]
+fn comments_between_frames_change_nothing() {
+    for wire in WIRES {
+        let stage = Stage::new(wire);
+        let config = ProptestConfig { cases: 50, failure_persistence: None, ..ProptestConfig::default() };
+        proptest!(config, |(comments in vec(any::<bool>(), 1..8), chunk in 1..400_usize)| {
+            for story in [wire.text, wire.calls] {
+                let plain = stage.hear(wire.on_wire(story).into_bytes(), usize::MAX).unwrap();
+                let frames = story.split_inclusive("\n\n").zip(comments.iter().cycle());
+                let with_comments: String =
+                    frames.map(|(frame, said)| if *said { format!(": alive\n\n{frame}") } else { frame.into() }).collect();
+                let heard = stage.hear(wire.on_wire(&with_comments).into_bytes(), chunk).unwrap();
+                prop_assert_eq!(lines(&heard.answer.blocks), lines(&plain.answer.blocks), "{}", wire.model);
+                prop_assert_eq!((heard.text, heard.reasoning), (plain.text, plain.reasoning));
+                prop_assert_eq!(heard.answer.usage, plain.answer.usage);
+            }
+        });
+    }
+}
