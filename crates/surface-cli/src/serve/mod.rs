@@ -35,7 +35,7 @@ use meerkat_surface_rpc::{RpcOptions, RpcService};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Service, ServiceExt as _};
 use tower_http::timeout::TimeoutBody;
 use tracing::Instrument as _;
@@ -53,6 +53,9 @@ const TOKEN_VARIABLE: &str = "MEERKAT_TOKEN";
 /// Descriptors that a server needs besides those of its connections.
 const OTHER_DESCRIPTORS: u64 = 128;
 
+/// How long open answers are waited for at the end.
+const LINGER: Duration = Duration::from_secs(5);
+
 /// The surfaces that are served.
 struct Surfaces {
     rest: axum::Router,
@@ -61,10 +64,23 @@ struct Surfaces {
     mcp: Option<McpHttpService>,
 }
 
+/// The steps in which a server ends.
+#[derive(Default)]
+struct Ending {
+    /// Nothing new is taken in.
+    draining: CancellationToken,
+    /// The last turn has ended, so that nothing more is to be followed.
+    closing: CancellationToken,
+    /// The calls over MCP have their answers. Its surface drops those that have none when it is told to end.
+    answered: CancellationToken,
+}
+
 /// What every request meets.
 struct Front {
     guard: Guard,
     streams: Streams,
+    /// The calls over MCP.
+    calls: TaskTracker,
     surfaces: Surfaces,
     /// How long a body may pause.
     body_pause: Duration,
@@ -119,12 +135,13 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
     let guard =
         Guard { hosts, origins: values.allowed_origins.clone(), port, token, body_bytes_max: values.max_body_bytes };
 
-    let (draining, closing, stop) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+    let (ending, stop) = (Ending::default(), CancellationToken::new());
     let header_timeout = Duration::from_millis(values.header_timeout_ms);
     let front = Arc::new(Front {
         guard,
         streams: Streams::new(values.max_streams),
-        surfaces: surfaces(app, args, &draining, &closing),
+        calls: TaskTracker::new(),
+        surfaces: surfaces(app, args, &ending),
         body_pause: header_timeout,
         requests: AtomicU64::new(0),
     });
@@ -140,7 +157,7 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
         header_timeout,
         // A surface ends its own stalled streams first, with a word; this closes what no longer listens to one.
         stall_limit: Duration::from_millis(values.stall_ms.saturating_mul(2)),
-        linger: Duration::from_secs(5),
+        linger: LINGER,
     };
     let answer = {
         let front = front.clone();
@@ -148,16 +165,21 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
     };
     let listening = tokio::spawn(listen(listener, options, answer, stop.clone()));
     wait_for_end().await;
-    draining.cancel();
+    ending.draining.cancel();
     app.out.note("Ending: running turns may finish; a second signal ends at once.");
     tokio::select! {
         () = app.service.shut_down(values.drain_ms) => {}
         () = wait_for_end() => {}
     }
-    closing.cancel();
+    ending.closing.cancel();
     if let Some(rpc) = &front.surfaces.rpc {
         rpc.stop().await;
     }
+    front.calls.close();
+    if tokio::time::timeout(LINGER, front.calls.wait()).await.is_err() {
+        tracing::warn!("calls over MCP were not answered at the end");
+    }
+    ending.answered.cancel();
     stop.cancel();
     if let Err(error) = listening.await {
         tracing::error!(%error, "the listener ended badly");
@@ -181,19 +203,19 @@ pub(crate) async fn mcp(app: &App) -> Result<u8, CliError> {
     Ok(0)
 }
 
-fn surfaces(app: &App, args: &ServeArgs, draining: &CancellationToken, closing: &CancellationToken) -> Surfaces {
+fn surfaces(app: &App, args: &ServeArgs, ending: &Ending) -> Surfaces {
     let values = &app.config.values.serve;
     let service = || -> Arc<dyn SessionService> { app.service.clone() };
     let bytes = usize::try_from(values.max_body_bytes).unwrap_or(usize::MAX);
     let rest = RestOptions {
         body_bytes_max: values.max_body_bytes,
         stall_limit: Duration::from_millis(values.stall_ms),
-        draining: draining.clone(),
-        closing: closing.clone(),
+        draining: ending.draining.clone(),
+        closing: ending.closing.clone(),
         ..RestOptions::default()
     };
     let rpc = RpcOptions { message_bytes: bytes, stall_ms: values.stall_ms, ..RpcOptions::default() };
-    let mcp = HttpOptions { max_message_bytes: bytes, shutdown: closing.clone(), ..HttpOptions::default() };
+    let mcp = HttpOptions { max_message_bytes: bytes, shutdown: ending.answered.clone(), ..HttpOptions::default() };
     Surfaces {
         rest: meerkat_surface_rest::router(service(), rest),
         has_rest: args.rest,
@@ -266,11 +288,9 @@ async fn answer(front: Arc<Front>, request: Request<Incoming>) -> Response<Respo
         Err(body) => refusal(&body),
         Ok(place) => {
             let request = request.map(|body| TimeoutBody::new(front.body_pause, body));
+            let call = streams::is_call(&request).then(|| front.calls.token());
             let response = route(&front.surfaces, request).instrument(span.clone()).await;
-            match place {
-                Some(place) => streams::hold(response, place),
-                None => response,
-            }
+            streams::hold(response, (place, call))
         }
     };
     if let Ok(value) = HeaderValue::from_str(&request_id) {

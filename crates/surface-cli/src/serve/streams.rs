@@ -27,12 +27,10 @@ impl Streams {
 
     /// A place for the stream that a request asks for; `None` where it asks for none.
     pub(super) fn take<B>(&self, request: &Request<B>) -> Result<Option<OwnedSemaphorePermit>, ErrorBody> {
-        // Every call over MCP says that it takes a stream. What it gets ends with its answer.
-        let is_call = request.method() == Method::POST && request.uri().path() == "/mcp";
         let mut accepted = request.headers().get_all(header::ACCEPT).iter();
         let names =
             |value: &[u8]| value.windows(EVENT_STREAM.len()).any(|part| part.eq_ignore_ascii_case(EVENT_STREAM));
-        if is_call || !accepted.any(|value| names(value.as_bytes())) {
+        if is_call(request) || !accepted.any(|value| names(value.as_bytes())) {
             return Ok(None);
         }
         let refused = |_| {
@@ -44,18 +42,23 @@ impl Streams {
     }
 }
 
-/// A stream keeps its place until its body is gone; any other answer gives it back.
-pub(super) fn hold(response: Response<ResponseBody>, place: OwnedSemaphorePermit) -> Response<ResponseBody> {
+/// Whether it is a call over MCP. Each says that it takes a stream; the one that it gets ends with its answer.
+pub(super) fn is_call<B>(request: &Request<B>) -> bool {
+    request.method() == Method::POST && request.uri().path() == "/mcp"
+}
+
+/// A stream keeps what it `held` until its body is gone; any other answer gives it back.
+pub(super) fn hold<T: Send + 'static>(response: Response<ResponseBody>, held: T) -> Response<ResponseBody> {
     let is_stream =
         response.headers().get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(EVENT_STREAM));
     if !is_stream {
         return response;
     }
     response.map(|body| {
-        let held = body.map_frame(move |frame| {
-            let _held = &place;
+        let body = body.map_frame(move |frame| {
+            let _held = &held;
             frame
         });
-        held.boxed_unsync()
+        body.boxed_unsync()
     })
 }
