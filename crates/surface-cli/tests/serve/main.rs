@@ -4,7 +4,6 @@
 
 mod guard;
 mod half_open;
-mod ids;
 mod limits;
 
 mod disconnects;
