@@ -88,6 +88,9 @@ pub trait IdSource: Send + Sync {
     /// An id that sorts after every id given before, also when the clock was set back.
     fn next_session_id(&self, now: Timestamp) -> SessionId;
 
+    /// Takes note of the newest id that is stored: those that follow sort after it, whatever the clock says.
+    fn follow(&self, newest: SessionId);
+
     /// A number to spread retries with, below `bound` (or 0).
     fn jitter(&self, bound: u64) -> u64;
 }
@@ -183,6 +186,12 @@ impl IdSource for RandomIds {
         SessionId::from_uuid(Uuid::new_v7(time))
     }
 
+    fn follow(&self, newest: SessionId) {
+        let mut guard = self.context.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // The next millisecond, because within one the order is only that of this source.
+        guard.1 = guard.1.max(i64::try_from(millis_of(newest)).unwrap_or(0) + 1);
+    }
+
     fn jitter(&self, bound: u64) -> u64 {
         let id = self.next_session_id(Timestamp::from_millis(0));
         id.as_uuid().as_u64_pair().1.checked_rem(bound).unwrap_or(0)
@@ -219,9 +228,19 @@ impl IdSource for SeededIds {
         SessionId::from_uuid(uuid::Builder::from_unix_timestamp_millis(millis, &tail).into_uuid())
     }
 
+    fn follow(&self, newest: SessionId) {
+        let count = millis_of(newest).saturating_sub(u64::try_from(Self::wall_time().as_millis()).unwrap_or(0));
+        self.count.fetch_max(count, Ordering::Relaxed);
+    }
+
     fn jitter(&self, _: u64) -> u64 {
         0
     }
+}
+
+/// The milliseconds that an id begins with.
+const fn millis_of(id: SessionId) -> u64 {
+    id.as_uuid().as_u64_pair().0 >> 16
 }
 
 /// Time and ids together, as a service takes them.
@@ -250,5 +269,27 @@ impl World {
             ids: Arc::new(SeededIds::new(seed, count)),
             is_frozen: true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that starts with its clock set back still makes ids that sort after those of the one before.
+    #[test]
+    fn ids_sort_after_what_is_stored() {
+        let early = SeededIds::wall_time();
+        let late = Timestamp::from_millis(early.as_millis() + 60_000);
+        let stored = RandomIds::new().next_session_id(late);
+        let ids = RandomIds::new();
+        assert!(ids.next_session_id(early) < stored);
+        ids.follow(stored);
+        assert!(ids.next_session_id(early) > stored);
+
+        let (before, after) = (SeededIds::new(7, 0), SeededIds::new(7, 0));
+        let made: Vec<SessionId> = (0..5).map(|_| before.next_session_id(early)).collect();
+        after.follow(made[3]);
+        assert_eq!(after.next_session_id(early), made[4]);
     }
 }

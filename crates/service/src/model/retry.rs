@@ -68,6 +68,8 @@ mod tests {
             unreachable!("a wait needs no id")
         }
 
+        fn follow(&self, _: SessionId) {}
+
         fn jitter(&self, bound: u64) -> u64 {
             if self.is_most { bound - 1 } else { 0 }
         }

@@ -58,6 +58,10 @@ impl<Home: 'static> Sessions<Home> {
         if derived.index.needs_rebuild() {
             self.rebuild_index().await?;
         }
+        let newest = derived.index.page(SessionQuery { limit: Some(1), ..SessionQuery::default() }).await?;
+        if let Some(newest) = newest.items.first() {
+            engine.world.ids.follow(newest.session_id);
+        }
         Ok(())
     }
 

@@ -1,0 +1,197 @@
+//! What a stored session is through its life: kept, listed, changed, put away, copied, deleted.
+
+use std::collections::BTreeMap;
+
+use meerkat_service::{
+    ErrorCode,
+    service::{
+        CreateSession, DeleteSession, ForkSession, Page, ReadBlob, ReadHistory, ResumeTurn, SessionQuery,
+        SessionSummary, StartTurn, UpdateSession,
+    },
+};
+use serde_json::json;
+
+use crate::{Place, Process, files};
+
+async fn list(process: &Process, query: SessionQuery) -> Page<SessionSummary> {
+    process.service.list(query).await.unwrap()
+}
+
+async fn history(process: &Process, session_id: meerkat_service::SessionId, limit: usize) -> Vec<serde_json::Value> {
+    let (mut items, mut cursor) = (Vec::new(), None);
+    loop {
+        let request = ReadHistory { session_id, cursor, limit: Some(limit) };
+        let page = process.service.history(request).await.unwrap();
+        assert!(page.items.len() <= limit);
+        items.extend(page.items.iter().map(|item| serde_json::to_value(item).unwrap()));
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return items;
+        }
+    }
+}
+
+#[test]
+fn a_session_outlives_its_process_to_the_byte() {
+    let place = Place::new();
+    for is_clean in [true, false] {
+        let (session_id, lines, view, said) = place.process(is_clean, |process| async move {
+            let session_id = process.create().await;
+            process.turn(session_id, "@say One.").await.unwrap();
+            process.turn(session_id, r#"@call test_echo {"text":"hi"} @echo last_result"#).await.unwrap();
+            let view = process.service.read(&session_id).await.unwrap();
+            (session_id, process.lines(session_id).await, view, history(&process, session_id, 2).await)
+        });
+        place.process(true, |process| async move {
+            assert_eq!(process.service.read(&session_id).await.unwrap(), view);
+            assert_eq!(process.lines(session_id).await, lines);
+            for limit in [1, 2, 3, 100] {
+                assert_eq!(history(&process, session_id, limit).await, said, "in pages of {limit}");
+            }
+            let roles: Vec<&str> = said.iter().map(|item| item["role"].as_str().unwrap()).collect();
+            assert_eq!(roles, ["user", "assistant", "user", "assistant", "tool_results", "assistant"]);
+            assert_eq!(view.message_count, said.len() as u64);
+            let next = process.turn(session_id, "@echo messages").await.unwrap();
+            assert_eq!((next.turn, next.text.as_str()), (2, "messages: 7"));
+            let resumed = ResumeTurn { prompt: Some("@say Resumed.".to_owned()), ..ResumeTurn::default() };
+            assert_eq!(process.service.resume(&session_id, resumed).await.unwrap().text, "Resumed.");
+            // Nothing was interrupted, so there is nothing to go on with.
+            let refused = process.service.resume(&session_id, ResumeTurn::default()).await.unwrap_err();
+            assert_eq!(refused.code(), ErrorCode::ItemNotFound);
+        });
+    }
+}
+
+#[test]
+fn sessions_are_listed_in_pages_and_by_what_they_are() {
+    let place = Place::new();
+    let ids = place.process(false, |process| async move {
+        let mut ids = Vec::new();
+        for n in 0..7 {
+            let labels = BTreeMap::from([("team".to_owned(), if n % 2 == 0 { "dig" } else { "watch" }.to_owned())]);
+            let request = CreateSession { labels, ..CreateSession::default() };
+            ids.push(process.service.create_session(request).await.unwrap().session_id);
+        }
+        let title = Some("A title".to_owned());
+        process.service.update(UpdateSession { session_id: ids[1], title, labels: None }).await.unwrap();
+        process.service.archive(&ids[2]).await.unwrap();
+        ids
+    });
+    place.process(true, |process| async move {
+        let newest_first: Vec<_> = ids.iter().rev().copied().collect();
+        let (mut seen, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = list(&process, SessionQuery { limit: Some(3), cursor, ..SessionQuery::default() }).await;
+            seen.extend(page.items.iter().map(|summary| summary.session_id));
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen, newest_first);
+        let labels = BTreeMap::from([("team".to_owned(), "watch".to_owned())]);
+        let watch = list(&process, SessionQuery { labels, ..SessionQuery::default() }).await;
+        assert_eq!(watch.items.iter().map(|item| item.session_id).collect::<Vec<_>>(), [ids[5], ids[3], ids[1]]);
+        assert_eq!(watch.items[2].title.as_deref(), Some("A title"));
+        let archived = list(&process, SessionQuery { archived: Some(true), ..SessionQuery::default() }).await;
+        assert_eq!(archived.items.iter().map(|item| item.session_id).collect::<Vec<_>>(), [ids[2]]);
+        let bad = SessionQuery { cursor: Some("../x".to_owned()), ..SessionQuery::default() };
+        assert_eq!(process.service.list(bad).await.unwrap_err().code(), ErrorCode::InvalidRequest);
+    });
+}
+
+#[test]
+fn an_archived_session_is_read_and_not_changed() {
+    let place = Place::new();
+    let session_id = place.process(false, |process| async move {
+        let session_id = process.create().await;
+        let archived = process.service.archive(&session_id).await.unwrap();
+        assert_eq!(archived.seq, 2);
+        assert_eq!(process.service.archive(&session_id).await.unwrap(), archived, "twice is once");
+        session_id
+    });
+    place.process(true, |process| async move {
+        assert!(process.service.read(&session_id).await.unwrap().archived);
+        let refused = process.turn(session_id, "@say No.").await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::SessionArchived);
+        process.service.unarchive(&session_id).await.unwrap();
+        assert_eq!(process.turn(session_id, "@say Yes.").await.unwrap().text, "Yes.");
+    });
+}
+
+#[test]
+fn a_deleted_session_is_gone_with_all_its_files_and_its_streams_end() {
+    let place = Place::new();
+    let root = place.data_dir();
+    let session_id = place.process(true, |process| async move {
+        let session_id = process.create().await;
+        let long = format!("@say Read. @note {}", "long ".repeat(60_000));
+        process.turn(session_id, &long).await.unwrap();
+        let stored: Vec<String> =
+            files(&root).into_iter().filter(|path| path.contains(&session_id.to_string())).collect();
+        assert!(stored.iter().any(|path| path.contains("blobs")) && stored.iter().any(|path| path.ends_with(".mlog")));
+        let mut follower = process.service.follow(&session_id, 4).await.unwrap();
+        let deleted = process.service.delete(DeleteSession { session_id, force: false }).await.unwrap();
+        assert_eq!(deleted.seq, 4);
+        let last = follower.next().await.unwrap().unwrap();
+        let last: serde_json::Value = serde_json::from_slice(&last.line).unwrap();
+        assert_eq!((&last["type"], &last["after"]), (&json!("session_deleted"), &json!(4)));
+        assert_eq!(follower.next().await.unwrap(), None);
+        session_id
+    });
+    place.process(true, |process| async move {
+        let code = |result: Result<(), meerkat_service::SessionError>| result.unwrap_err().code();
+        assert_eq!(code(process.service.read(&session_id).await.map(drop)), ErrorCode::SessionNotFound);
+        assert_eq!(code(process.turn(session_id, "@say No.").await.map(drop)), ErrorCode::SessionNotFound);
+        assert_eq!(list(&process, SessionQuery::default()).await.items, []);
+        let again = process.service.delete(DeleteSession { session_id, force: true }).await;
+        assert_eq!(code(again.map(drop)), ErrorCode::SessionNotFound);
+    });
+    let left = files(&place.data_dir());
+    assert!(!left.iter().any(|path| path.contains(&session_id.to_string())), "{left:?}");
+}
+
+#[test]
+fn a_running_session_is_deleted_only_by_force() {
+    let place = Place::new();
+    place.process(true, |process| async move {
+        let session_id = process.create().await;
+        let running = process.service.begin_turn(StartTurn::new(session_id, "@say Part. @stall")).await.unwrap();
+        let refused = process.service.delete(DeleteSession { session_id, force: false }).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::SessionBusy);
+        process.service.delete(DeleteSession { session_id, force: true }).await.unwrap();
+        let ended = running.result.await.unwrap();
+        assert_eq!(ended.error.unwrap().code, ErrorCode::TurnInterrupted);
+        assert_eq!(process.service.read(&session_id).await.unwrap_err().code(), ErrorCode::SessionNotFound);
+    });
+}
+
+#[test]
+fn a_fork_has_the_beginning_and_outlives_its_parent() {
+    let place = Place::new();
+    let (child, lines) = place.process(true, |process| async move {
+        let session_id = process.create().await;
+        process.turn(session_id, &format!("@say One. @note {}", "long ".repeat(60_000))).await.unwrap();
+        process.turn(session_id, "@say Two.").await.unwrap();
+        let lines = process.lines(session_id).await;
+        let forked = process.service.fork(ForkSession { session_id, turn: Some(0) }).await.unwrap();
+        let child = forked.session_id;
+        let of_child = process.lines(child).await;
+        assert_eq!(of_child[..4], lines[..4], "the beginning is the parent's to the byte");
+        assert_eq!((of_child.len(), forked.seq), (5, 5));
+        process.service.delete(DeleteSession { session_id, force: false }).await.unwrap();
+        assert_eq!(process.turn(child, "@echo messages").await.unwrap().text, "messages: 3");
+        (child, process.lines(child).await)
+    });
+    place.process(true, |process| async move {
+        assert_eq!(process.lines(child).await, lines);
+        let view = process.service.read(&child).await.unwrap();
+        assert!(view.forked_from.is_some());
+        // The body that stands in a blob was the parent's too.
+        let event: serde_json::Value = serde_json::from_str(&lines[1]).unwrap();
+        let blob = event["prompt"]["blob"].as_str().unwrap().to_owned();
+        let piece = ReadBlob { session_id: child, blob, offset: 0, limit: Some(9) };
+        let piece = process.service.blob(piece).await.unwrap();
+        assert_eq!((piece.data.as_str(), piece.next_offset), ("QHNheSBPbmUu", Some(9)));
+    });
+}

@@ -1,0 +1,117 @@
+//! Sessions that outlive their process, through the SDK's front door and a real data directory.
+//!
+//! A process that ends is a runtime that ends: either it shuts its service down, or everything in it is dropped where
+//! it stands. What a real `kill -9` leaves is tested beside the binary.
+
+mod crashes;
+mod life;
+
+use std::{path::Path, sync::Arc};
+
+use meerkat_service::{
+    AgentBuildConfig, SessionError, SessionId, SessionService,
+    options::EngineOptions,
+    service::{CreateSession, ReadEvents, StartTurn, TurnResult},
+};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A data directory, and a folder that the test tools write in.
+struct Place {
+    dir: TempDir,
+    options: EngineOptions,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = EngineOptions::default();
+        let tools = dir.path().join("tools");
+        std::fs::create_dir(&tools).unwrap();
+        options.tools.test_dir = Some(tools);
+        Self { dir, options }
+    }
+
+    fn data_dir(&self) -> std::path::PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn tool_file(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().join("tools").join(name)
+    }
+
+    fn agent(&self) -> AgentBuildConfig {
+        AgentBuildConfig::new().options(self.options.clone()).store(self.data_dir())
+    }
+
+    /// A process: it opens the store and does `work`. With `is_clean` it shuts down afterwards, else it just ends.
+    fn process<T, F: Future<Output = T>>(&self, is_clean: bool, work: impl FnOnce(Process) -> F) -> T {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let done = runtime.block_on(async {
+            let service = self.agent().build().unwrap().service().clone();
+            let done = work(Process { service: service.clone() }).await;
+            if is_clean {
+                service.shut_down(1_000).await;
+            }
+            done
+        });
+        runtime.shutdown_timeout(std::time::Duration::from_secs(10));
+        done
+    }
+}
+
+/// What runs in one process.
+#[derive(Clone)]
+struct Process {
+    service: Arc<dyn SessionService>,
+}
+
+impl Process {
+    async fn create(&self) -> SessionId {
+        self.service.create_session(CreateSession::default()).await.unwrap().session_id
+    }
+
+    async fn turn(&self, session_id: SessionId, prompt: &str) -> Result<TurnResult, SessionError> {
+        self.service.start_turn(StartTurn::new(session_id, prompt)).await
+    }
+
+    /// The whole journal, as its lines.
+    async fn lines(&self, session_id: SessionId) -> Vec<String> {
+        let request = ReadEvents { session_id, since_seq: 0, limit: Some(1000), wait_ms: 0 };
+        let page = self.service.events(request).await.unwrap();
+        page.items.iter().map(|line| String::from_utf8(line.to_vec()).unwrap()).collect()
+    }
+
+    async fn events(&self, session_id: SessionId) -> Vec<Value> {
+        self.lines(session_id).await.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Waits until an event of this type stands in the journal.
+    async fn until(&self, session_id: SessionId, type_name: &str) {
+        let mut follower = self.service.follow(&session_id, 0).await.unwrap();
+        let wanted = format!(r#""type":"{type_name}""#);
+        while let Some(line) = follower.next().await.unwrap() {
+            if std::str::from_utf8(&line.line).unwrap().contains(&wanted) {
+                return;
+            }
+        }
+        panic!("the session ended without {type_name}");
+    }
+}
+
+/// The files beneath a folder, by their paths from it.
+fn files(root: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![root.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => found.push(path.strip_prefix(root).unwrap().display().to_string()),
+            }
+        }
+    }
+    found.sort();
+    found
+}
