@@ -117,7 +117,8 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
     fn now(&self) -> Timestamp {
-        Timestamp(jiff::Timestamp::now())
+        // What is written has milliseconds: what lives must not know more.
+        Timestamp::from_millis(jiff::Timestamp::now().as_millisecond())
     }
 
     fn elapsed(&self) -> Duration {

@@ -18,7 +18,7 @@ use super::{
         AssistantMessage, Event, Key, Record, SessionCreated, ToolFinished, ToolOutcome, TurnQueued, TurnStarted,
         TurnTotals,
     },
-    message::{Block, Body, Message, ToolResult},
+    message::{Message, ToolResult},
     reminder::{Pin, Reminder},
     state::{KEY_KEPT_MS, KeyUse},
     turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd},
@@ -113,17 +113,17 @@ impl Session {
             Event::TurnDequeued(_) => self.turn_dequeued(turn),
             Event::TurnStarted(started) => self.turn_started(record, turn, started),
             Event::AssistantMessage(answer) => self.assistant_message(record, turn, answer),
-            Event::ToolStarted(started) => {
-                self.set_progress(&started.call_id, CallProgress::Started);
+            Event::ToolStarted(_) => {
+                self.progress(record);
                 if let Some(open) = &mut self.open_turn {
                     open.totals.tool_calls += 1;
                 }
             }
             Event::ToolFinished(finished) => self.tool_finished(record, turn, finished),
-            Event::ApprovalRequested(request) => self.set_progress(&request.call_id, CallProgress::Waiting(record.seq)),
+            Event::ApprovalRequested(_) => self.progress(record),
             Event::ApprovalDecided(decided) => {
                 self.decisions.insert(decided.call_id.clone(), (decided.decision, record.seq));
-                self.set_progress(&decided.call_id, CallProgress::Decided(decided.decision, decided.reason.clone()));
+                self.progress(record);
             }
             Event::ReminderSet(set) => {
                 let reminders = Arc::make_mut(&mut self.reminders);
@@ -165,10 +165,9 @@ impl Session {
     }
 
     fn turn_queued(&mut self, record: &Record, turn: TurnNumber, queued: &TurnQueued) {
-        let TurnQueued { prompt, model, budgets, policy, key } = queued.clone();
-        self.use_key(record, turn, key.as_ref());
-        let queued = QueuedTurn { turn, seq: record.seq, time: record.time, prompt, model, budgets, policy, key };
-        match policy {
+        self.use_key(record, turn, queued.key.as_ref());
+        let queued = QueuedTurn::of(record, queued);
+        match queued.policy {
             Policy::Interrupt => Arc::make_mut(&mut self.queue).push_front(queued),
             Policy::Reject | Policy::Queue => Arc::make_mut(&mut self.queue).push_back(queued),
         }
@@ -193,7 +192,7 @@ impl Session {
             key = queued.key;
         }
         if let Some(content) = prompt {
-            self.context.push(record.seq, turn, Message::User { content });
+            self.context.push(record.seq, turn, self.message_count, Message::User { content });
             self.message_count += 1;
         }
         if let Some(interrupted) = started.continues {
@@ -211,6 +210,7 @@ impl Session {
             is_answered: false,
             stop_reason: None,
             text: Arc::default(),
+            text_seq: None,
             warned: Vec::new(),
             signatures: Vec::new(),
             last_tool: String::new(),
@@ -221,27 +221,24 @@ impl Session {
 
     fn assistant_message(&mut self, record: &Record, turn: TurnNumber, answer: &AssistantMessage) {
         self.usage.add(answer.usage);
-        let message = Message::BlockAssistant { model: answer.model.clone(), blocks: answer.blocks.clone() };
+        let message = answer.message();
         if let Some(open) = &mut self.open_turn {
             open.totals.steps += 1;
             open.totals.usage.add(answer.usage);
             open.is_answered = true;
             open.stop_reason = Some(answer.stop_reason);
-            let text: Arc<[Body]> = texts_of(&answer.blocks).cloned().collect();
+            let text = answer.text();
             if !text.is_empty() {
-                open.text = text;
+                (open.text, open.text_seq) = (text, Some(record.seq));
             }
-            open.calls = message
-                .tool_calls()
-                .map(|call| CallState { call: call.clone(), progress: CallProgress::Proposed })
-                .collect();
+            open.calls = proposed(&message);
         }
-        self.context.push(record.seq, turn, message);
+        self.context.push(record.seq, turn, self.message_count, message);
         self.message_count += 1;
     }
 
     fn tool_finished(&mut self, record: &Record, turn: TurnNumber, finished: &ToolFinished) {
-        self.set_progress(&finished.call_id, CallProgress::Finished(finished.result()));
+        self.progress(record);
         let Some(open) = &mut self.open_turn else { return };
         if let Some(call) = open.calls.iter().find(|call| call.call.call_id == finished.call_id) {
             let mut hasher = DefaultHasher::new();
@@ -268,7 +265,7 @@ impl Session {
             open.malformed_calls = 0;
             open.calls.clear();
             open.is_answered = false;
-            self.context.push(record.seq, turn, Message::ToolResults { results });
+            self.context.push(record.seq, turn, self.message_count, Message::ToolResults { results });
             self.message_count += 1;
         }
     }
@@ -287,6 +284,7 @@ impl Session {
             status,
             model: open.model,
             text: open.text,
+            text_seq: open.text_seq,
             stop_reason: open.stop_reason,
             totals: totals.clone(),
             error,
@@ -300,7 +298,9 @@ impl Session {
         self.last_end = Some(end);
     }
 
-    fn set_progress(&mut self, call_id: &str, progress: CallProgress) {
+    /// A call comes further.
+    pub(super) fn progress(&mut self, record: &Record) {
+        let Some((call_id, progress)) = CallProgress::after(record) else { return };
         let calls = self.open_turn.iter_mut().flat_map(|open| &mut open.calls);
         if let Some(call) = calls.into_iter().find(|call| call.call.call_id == call_id) {
             call.progress = progress;
@@ -326,10 +326,8 @@ impl Session {
     }
 }
 
-/// What a model said in these blocks.
-fn texts_of(blocks: &[Block]) -> impl Iterator<Item = &Body> {
-    blocks.iter().filter_map(|block| match block {
-        Block::Text { text } => Some(text),
-        Block::Reasoning { .. } | Block::ToolCall(_) => None,
-    })
+/// The calls of an answer.
+pub(super) fn proposed(answer: &Message) -> Vec<CallState> {
+    let calls = answer.tool_calls().cloned();
+    calls.map(|call| CallState { call, progress: CallProgress::Proposed }).collect()
 }

@@ -26,6 +26,8 @@ pub struct ContextEntry {
     pub seq: Seq,
     /// The turn it belongs to; where that was interrupted and gone on with, the one that did so.
     pub turn: TurnNumber,
+    /// Messages that were ever said before it: where the next entry does not count on, something left the context.
+    pub nth: u64,
     /// The message.
     pub message: Arc<Message>,
     /// Bytes of all entries up to this one, as JSON.
@@ -61,12 +63,12 @@ impl Context {
         self.entries[..end].last().map(|entry| entry.seq)
     }
 
-    pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, message: Message) {
+    pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, nth: u64, message: Message) {
         let bytes_up_to = self.bytes_from(0) + json_bytes(&message) + blob_bytes(&message);
         if self.turns.last().is_none_or(|&(last, _)| last != turn) {
             self.turns.push((turn, self.entries.len()));
         }
-        self.entries.push(ContextEntry { seq, turn, message: Arc::new(message), bytes_up_to });
+        self.entries.push(ContextEntry { seq, turn, nth, message: Arc::new(message), bytes_up_to });
     }
 
     /// The newest turn goes on as another: both are one span from now on.

@@ -4,14 +4,14 @@
 //! shown in passing and promises nothing. Each body of text stands in exactly one event; others
 //! refer to it. How an event becomes bytes is not known here: see `wire`.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use meerkat_errors::ErrorBody;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    message::{Block, Body, RawJson, ToolResult},
+    message::{Block, Body, Message, RawJson, ToolResult},
     reminder::SystemReminderType,
 };
 use crate::{
@@ -356,6 +356,24 @@ pub struct AssistantMessage {
     pub usage: Usage,
 }
 
+impl AssistantMessage {
+    /// It as a message of the context.
+    #[must_use]
+    pub fn message(&self) -> Message {
+        Message::BlockAssistant { model: self.model.clone(), blocks: self.blocks.clone() }
+    }
+
+    /// What the model said in it.
+    #[must_use]
+    pub fn text(&self) -> Arc<[Body]> {
+        let text = |block: &Block| match block {
+            Block::Text { text } => Some(text.clone()),
+            Block::Reasoning { .. } | Block::ToolCall(_) => None,
+        };
+        self.blocks.iter().filter_map(text).collect()
+    }
+}
+
 /// A tool is about to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolStarted {
@@ -385,11 +403,11 @@ pub struct ToolFinished {
 }
 
 impl ToolFinished {
-    /// What stands in the context.
+    /// The result as the model sees it.
     #[must_use]
     pub fn result(&self) -> ToolResult {
-        let Self { call_id, name, outcome, output, .. } = self.clone();
-        ToolResult { call_id, name, is_error: outcome != ToolOutcome::Succeeded, content: output }
+        let Self { call_id, name, output, .. } = self.clone();
+        ToolResult { call_id, name, is_error: self.outcome != ToolOutcome::Succeeded, content: output }
     }
 }
 

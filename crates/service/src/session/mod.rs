@@ -10,7 +10,9 @@ mod follows;
 mod fork;
 mod history;
 mod human;
+pub(crate) mod snapshot;
 mod state;
+mod transcript;
 mod turn;
 mod view;
 
@@ -23,5 +25,6 @@ pub use fork::ForkPoint;
 pub use history::HistoryFold;
 pub(crate) use state::KEY_KEPT_MS;
 pub use state::{KeyUse, Session};
+pub use transcript::Transcript;
 pub use turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd};
 pub use view::View;

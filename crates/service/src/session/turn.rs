@@ -5,7 +5,7 @@ use std::sync::Arc;
 use meerkat_errors::ErrorBody;
 
 use super::{
-    event::{Decision, Key, TurnTotals},
+    event::{Decision, Event, Key, Record, TurnQueued, TurnTotals},
     message::{Body, ToolCall, ToolResult},
 };
 use crate::{
@@ -38,6 +38,13 @@ pub struct QueuedTurn {
 }
 
 impl QueuedTurn {
+    /// The turn that a `turn_queued` makes wait.
+    pub(super) fn of(record: &Record, queued: &TurnQueued) -> Self {
+        let TurnQueued { prompt, model, budgets, policy, key } = queued.clone();
+        let turn = record.turn.unwrap_or(0);
+        Self { turn, seq: record.seq, time: record.time, prompt, model, budgets, policy, key }
+    }
+
     /// How it is listed.
     #[must_use]
     pub fn item(&self) -> QueueItem {
@@ -66,6 +73,8 @@ pub struct OpenTurn {
     pub stop_reason: Option<StopReason>,
     /// What the model said last.
     pub text: Arc<[Body]>,
+    /// The event that holds it.
+    pub text_seq: Option<Seq>,
     /// Budgets that were warned of.
     pub warned: Vec<Budget>,
     /// Hashes of the newest calls with their results, the newest last.
@@ -102,6 +111,21 @@ pub enum CallProgress {
     Finished(ToolResult),
 }
 
+impl CallProgress {
+    /// The call that a record is about, and where the call stands after it.
+    pub(super) fn after(record: &Record) -> Option<(&str, Self)> {
+        Some(match &record.event {
+            Event::ToolStarted(started) => (&started.call_id, Self::Started),
+            Event::ToolFinished(finished) => (&finished.call_id, Self::Finished(finished.result())),
+            Event::ApprovalRequested(request) => (&request.call_id, Self::Waiting(record.seq)),
+            Event::ApprovalDecided(decided) => {
+                (&decided.call_id, Self::Decided(decided.decision, decided.reason.clone()))
+            }
+            _ => return None,
+        })
+    }
+}
+
 /// How a turn ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TurnEnd {
@@ -115,6 +139,8 @@ pub struct TurnEnd {
     pub model: String,
     /// What it said last.
     pub text: Arc<[Body]>,
+    /// The event that holds it.
+    pub text_seq: Option<Seq>,
     /// Why it stopped.
     pub stop_reason: Option<StopReason>,
     /// What the turn did and cost.

@@ -2,6 +2,8 @@
 //!
 //! What a session keeps is bounded by bytes; older events are pruned and never come back.
 
+mod derived;
+
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
@@ -14,6 +16,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
+
+pub use derived::{MemoryIndex, MemorySessionStore};
 
 use super::{BlobStore, BlobWriter, EventStore, Frame, FramePage, Lease, StoreError, Ticket};
 use crate::{

@@ -3,6 +3,8 @@
 //! Nothing here assumes one process, one machine or a file, and no backend's type crosses this file.
 
 mod disabled;
+mod list;
+mod load;
 mod memory;
 
 #[cfg(test)]
@@ -16,7 +18,7 @@ use tokio::sync::{oneshot, watch};
 
 pub use disabled::open_stores;
 pub(crate) use memory::hex;
-pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryUse};
+pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, MemoryUse};
 
 use crate::{
     SessionError,
@@ -287,14 +289,12 @@ pub enum SessionStoreError {
 /// # Errors
 /// [`SessionStoreError::MonotonicityViolation`].
 pub fn append_only_save_guard(incoming: &Session, previous: Option<&Session>) -> Result<(), SessionStoreError> {
-    match previous.map(Session::message_count) {
-        Some(prev_len) if incoming.message_count() < prev_len => Err(SessionStoreError::MonotonicityViolation {
-            id: incoming.id(),
-            prev_len,
-            new_len: incoming.message_count(),
-        }),
-        _ => Ok(()),
-    }
+    guard_count(incoming, previous.map_or(0, Session::message_count))
+}
+
+fn guard_count(incoming: &Session, prev_len: u64) -> Result<(), SessionStoreError> {
+    let (id, new_len) = (incoming.id(), incoming.message_count());
+    if new_len < prev_len { Err(SessionStoreError::MonotonicityViolation { id, prev_len, new_len }) } else { Ok(()) }
 }
 
 /// Lists, idempotency keys and checkpoints: copies of what the journals say, for speed alone.

@@ -5,6 +5,7 @@ mod fork;
 mod json;
 mod pages;
 mod samples;
+mod snapshot;
 mod walk;
 
 use std::{fs, path::Path};

@@ -1,0 +1,369 @@
+//! A snapshot: a session's small fields, and the seqs of the events that hold what was said. Never a body.
+//!
+//! It is derived. Whoever loads one reads the events that [`Snapshot::ranges`] names from the journal and hands
+//! them to [`Snapshot::restore`]; a snapshot that the journal does not bear out is no session.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Session,
+    apply::proposed,
+    context::Context,
+    event::{Decision, Event, Key, Record, TurnTotals},
+    message::Body,
+    reminder::{Pin, Reminder},
+    state::KeyUse,
+    transcript::Transcript,
+    turn::{OpenTurn, QueuedTurn, TurnEnd},
+};
+use crate::{
+    clock::Timestamp,
+    ids::{Seq, SessionId, TurnNumber},
+    model::{StopReason, Usage},
+    options::{Budget, Budgets},
+    service::TurnStatus,
+};
+
+/// Events that are read along rather than read past, so that few reads get many.
+const GAP_EVENTS_MAX: Seq = 16;
+
+/// A session without its bodies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Snapshot {
+    id: SessionId,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    title: Option<String>,
+    labels: BTreeMap<String, String>,
+    is_archived: bool,
+    forked_from: Option<SessionId>,
+    model: String,
+    tools: Option<Vec<String>>,
+    budgets: Budgets,
+    created_key: Option<Key>,
+    /// The live context, in order.
+    context: Vec<Span>,
+    reminders: Vec<Seq>,
+    pins: Vec<Seq>,
+    /// The `turn_queued` of each turn that waits.
+    queue: Vec<Seq>,
+    open_turn: Option<OpenShape>,
+    last_end: Option<EndShape>,
+    keys: BTreeMap<String, KeyShape>,
+    keys_by_age: VecDeque<(Timestamp, String)>,
+    decisions: BTreeMap<String, (Decision, Seq)>,
+    usage: Usage,
+    message_count: u64,
+    next_turn: TurnNumber,
+    last_seq: Seq,
+}
+
+/// Entries of the context between which nothing left it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Span {
+    /// The events of the first and the last entry.
+    from: Seq,
+    to: Seq,
+    /// Messages that were ever said before the first, and up to the last.
+    first: u64,
+    past: u64,
+}
+
+/// The turn that runs. Where its calls stand is read from the events since its last answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct OpenShape {
+    turn: TurnNumber,
+    model: String,
+    budgets: Budgets,
+    key: Option<Key>,
+    totals: TurnTotals,
+    is_answered: bool,
+    stop_reason: Option<StopReason>,
+    text_seq: Option<Seq>,
+    warned: Vec<Budget>,
+    /// Another version may hash otherwise; a turn that is loaded never runs on, so nothing is compared with these.
+    signatures: Vec<u64>,
+    last_tool: String,
+    malformed_calls: usize,
+    malformed_steps: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct EndShape {
+    turn: TurnNumber,
+    seq: Seq,
+    status: TurnStatus,
+    model: String,
+    text_seq: Option<Seq>,
+    stop_reason: Option<StopReason>,
+    totals: TurnTotals,
+    error: Option<meerkat_errors::ErrorBody>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct KeyShape {
+    request: String,
+    turn: TurnNumber,
+    seq: Seq,
+    time: Timestamp,
+    end: Option<EndShape>,
+    is_dequeued: bool,
+}
+
+/// Why the records do not bear a snapshot out: what stands at this seq, or does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unfounded(pub(crate) Seq);
+
+impl Snapshot {
+    /// Takes a session's small fields.
+    pub(crate) fn of(session: &Session) -> Self {
+        let end = |end: &TurnEnd| EndShape {
+            turn: end.turn,
+            seq: end.seq,
+            status: end.status,
+            model: end.model.clone(),
+            text_seq: end.text_seq,
+            stop_reason: end.stop_reason,
+            totals: end.totals.clone(),
+            error: end.error.clone(),
+        };
+        let key = |(name, used): (&String, &KeyUse)| {
+            let KeyUse { request, turn, seq, time, is_dequeued, .. } = used.clone();
+            (name.clone(), KeyShape { request, turn, seq, time, end: used.end.as_ref().map(end), is_dequeued })
+        };
+        Self {
+            id: session.id,
+            created_at: session.created_at,
+            updated_at: session.updated_at,
+            title: session.title.clone(),
+            labels: session.labels.clone(),
+            is_archived: session.is_archived,
+            forked_from: session.forked_from,
+            model: session.model.clone(),
+            tools: session.tools.clone(),
+            budgets: session.budgets,
+            created_key: session.created_key.clone(),
+            context: spans(&session.context),
+            reminders: session.reminders.iter().map(|reminder| reminder.seq).collect(),
+            pins: session.pins.iter().map(|pin| pin.seq).collect(),
+            queue: session.queue.iter().map(|queued| queued.seq).collect(),
+            open_turn: session.open_turn.as_ref().map(open_shape),
+            last_end: session.last_end.as_ref().map(end),
+            keys: session.keys.iter().map(key).collect(),
+            keys_by_age: session.keys_by_age.clone(),
+            decisions: session.decisions.iter().map(|(call_id, decided)| (call_id.clone(), *decided)).collect(),
+            usage: session.usage,
+            message_count: session.message_count,
+            next_turn: session.next_turn,
+            last_seq: session.last_seq,
+        }
+    }
+
+    /// What a list says of it.
+    pub(crate) fn meta(&self) -> crate::store::SessionMeta {
+        crate::store::SessionMeta {
+            id: self.id,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+            message_count: self.message_count,
+            last_seq: self.last_seq,
+            labels: self.labels.clone(),
+        }
+    }
+
+    /// The events to read, in order: first and last seq of each run.
+    pub(crate) fn ranges(&self) -> Vec<(Seq, Seq)> {
+        let single = |seq: &Seq| (*seq, *seq);
+        let ends = self.last_end.iter().chain(self.keys.values().filter_map(|key| key.end.as_ref()));
+        let texts = ends.filter_map(|end| end.text_seq);
+        let open = self.open_turn.iter().filter_map(|open| open.text_seq);
+        // The session's beginning holds its system prompt; its last event proves that the journal is as long.
+        let mut wanted: Vec<(Seq, Seq)> = vec![(1, 1), (self.last_seq, self.last_seq)];
+        wanted.extend(self.context.iter().map(|span| (span.from, span.to)));
+        wanted.extend(self.reminders.iter().chain(&self.pins).chain(&self.queue).map(single));
+        wanted.extend(texts.chain(open).map(|seq| (seq, seq)));
+        let answered = self.open_turn.as_ref().filter(|open| open.is_answered).and(self.context.last());
+        wanted.extend(answered.map(|span| (span.to, self.last_seq)));
+        wanted.sort_unstable();
+        let mut runs: Vec<(Seq, Seq)> = Vec::new();
+        for (from, to) in wanted {
+            match runs.last_mut() {
+                Some(run) if from <= run.1.saturating_add(GAP_EVENTS_MAX) => run.1 = run.1.max(to),
+                _ => runs.push((from, to)),
+            }
+        }
+        runs
+    }
+
+    /// Events that those in `records` refer to and that are not among them: prompts of turns that had to wait.
+    pub(crate) fn missing(records: &BTreeMap<Seq, Record>) -> Vec<Seq> {
+        let queued = records.values().filter_map(|record| match &record.event {
+            Event::TurnStarted(started) => started.queued,
+            _ => None,
+        });
+        queued.filter(|seq| !records.contains_key(seq)).collect()
+    }
+
+    /// The session, whose bodies stand in these records.
+    ///
+    /// # Errors
+    /// Where a record is not what the snapshot says of it.
+    pub(crate) fn restore(self, records: &BTreeMap<Seq, Record>) -> Result<Session, Unfounded> {
+        let find = |seq: Seq| records.get(&seq).ok_or(Unfounded(seq));
+        if (find(self.last_seq)?.time, find(self.last_seq)?.session_id) != (self.updated_at, self.id) {
+            return Err(Unfounded(self.last_seq));
+        }
+        let Event::SessionCreated(created) = &find(1)?.event else { return Err(Unfounded(1)) };
+        let context = context(&self.context, records)?;
+        let end = |end: EndShape| {
+            let EndShape { turn, seq, status, model, text_seq, stop_reason, totals, error } = end;
+            let text = text(text_seq, records)?;
+            Ok(TurnEnd { turn, seq, status, model, text, text_seq, stop_reason, totals, error })
+        };
+        let key = |(name, used): (String, KeyShape)| {
+            let KeyShape { request, turn, seq, time, is_dequeued, .. } = used;
+            Ok((name, KeyUse { request, turn, seq, time, end: used.end.map(end).transpose()?, is_dequeued }))
+        };
+        let keys = self.keys.into_iter().map(key).collect::<Result<std::collections::HashMap<_, _>, _>>()?;
+        let open_turn = self.open_turn.map(|open| open_turn(open, &context, records)).transpose()?;
+        let answered_at = open_turn.as_ref().and_then(|_| context.entries().last()).map(|entry| entry.seq);
+        let mut session = Session {
+            id: self.id,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+            title: self.title,
+            labels: self.labels,
+            is_archived: self.is_archived,
+            forked_from: self.forked_from,
+            model: self.model,
+            system_prompt: created.system_prompt.clone(),
+            tools: self.tools,
+            budgets: self.budgets,
+            created_key: self.created_key,
+            context,
+            reminders: Arc::new(each(&self.reminders, records, reminder)?),
+            pins: Arc::new(each(&self.pins, records, pin)?),
+            queue: Arc::new(each(&self.queue, records, queued)?.into()),
+            open_turn,
+            last_end: self.last_end.map(end).transpose()?,
+            keyed_bytes: keys.values().map(KeyUse::bytes).sum(),
+            keys,
+            keys_by_age: self.keys_by_age,
+            decisions: self.decisions.into_iter().collect(),
+            usage: self.usage,
+            message_count: self.message_count,
+            next_turn: self.next_turn,
+            last_seq: self.last_seq,
+        };
+        for (_, record) in answered_at.into_iter().flat_map(|answer| records.range(answer..=self.last_seq.max(answer)))
+        {
+            session.progress(record);
+        }
+        Ok(session)
+    }
+}
+
+fn spans(context: &Context) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::new();
+    for entry in context.entries() {
+        match spans.last_mut() {
+            Some(span) if span.past == entry.nth => (span.to, span.past) = (entry.seq, entry.nth + 1),
+            _ => spans.push(Span { from: entry.seq, to: entry.seq, first: entry.nth, past: entry.nth + 1 }),
+        }
+    }
+    spans
+}
+
+fn context(spans: &[Span], records: &BTreeMap<Seq, Record>) -> Result<Context, Unfounded> {
+    let prompt = |seq| match &records.get(&seq)?.event {
+        Event::TurnQueued(queued) => Some(queued.prompt.clone()),
+        _ => None,
+    };
+    let mut context = Context::default();
+    for span in spans {
+        let (mut transcript, mut nth) = (Transcript::default(), span.first);
+        // Damaged bytes may name an end before the beginning, where a range would panic.
+        for (seq, record) in records.range(span.from..=span.to.max(span.from)) {
+            if let Some(message) = transcript.take(record, prompt) {
+                context.push(*seq, record.turn.ok_or(Unfounded(*seq))?, nth, message);
+                nth += 1;
+            }
+        }
+        if nth != span.past {
+            return Err(Unfounded(span.to));
+        }
+    }
+    Ok(context)
+}
+
+fn open_shape(open: &OpenTurn) -> OpenShape {
+    OpenShape {
+        turn: open.turn,
+        model: open.model.clone(),
+        budgets: open.budgets,
+        key: open.key.clone(),
+        totals: open.totals.clone(),
+        is_answered: open.is_answered,
+        stop_reason: open.stop_reason,
+        text_seq: open.text_seq,
+        warned: open.warned.clone(),
+        signatures: open.signatures.clone(),
+        last_tool: open.last_tool.clone(),
+        malformed_calls: open.malformed_calls,
+        malformed_steps: open.malformed_steps,
+    }
+}
+
+fn open_turn(open: OpenShape, context: &Context, records: &BTreeMap<Seq, Record>) -> Result<OpenTurn, Unfounded> {
+    let answer = open.is_answered.then(|| context.entries().last()).flatten();
+    Ok(OpenTurn {
+        turn: open.turn,
+        model: open.model,
+        budgets: open.budgets,
+        key: open.key,
+        totals: open.totals,
+        calls: answer.map(|entry| proposed(&entry.message)).unwrap_or_default(),
+        is_answered: open.is_answered,
+        stop_reason: open.stop_reason,
+        text: text(open.text_seq, records)?,
+        text_seq: open.text_seq,
+        warned: open.warned,
+        signatures: open.signatures,
+        last_tool: open.last_tool,
+        malformed_calls: open.malformed_calls,
+        malformed_steps: open.malformed_steps,
+    })
+}
+
+fn text(seq: Option<Seq>, records: &BTreeMap<Seq, Record>) -> Result<Arc<[Body]>, Unfounded> {
+    let Some(seq) = seq else { return Ok(Arc::default()) };
+    match records.get(&seq).map(|record| &record.event) {
+        Some(Event::AssistantMessage(answer)) => Ok(answer.text()),
+        _ => Err(Unfounded(seq)),
+    }
+}
+
+/// What stands at each of these seqs.
+fn each<T>(seqs: &[Seq], records: &BTreeMap<Seq, Record>, read: fn(&Record) -> Option<T>) -> Result<Vec<T>, Unfounded> {
+    seqs.iter().map(|seq| records.get(seq).and_then(read).ok_or(Unfounded(*seq))).collect()
+}
+
+fn reminder(record: &Record) -> Option<Reminder> {
+    let Event::ReminderSet(set) = &record.event else { return None };
+    Some(Reminder { kind: set.kind.clone(), text: set.text.clone(), seq: record.seq })
+}
+
+fn pin(record: &Record) -> Option<Pin> {
+    let Event::Pinned(pinned) = &record.event else { return None };
+    Some(Pin { seq: record.seq, text: pinned.text.clone() })
+}
+
+fn queued(record: &Record) -> Option<QueuedTurn> {
+    let Event::TurnQueued(queued) = &record.event else { return None };
+    Some(QueuedTurn::of(record, queued))
+}

@@ -1,0 +1,102 @@
+//! A snapshot and the journal make the session that was; without the journal it is nothing.
+
+use std::collections::BTreeMap;
+
+use proptest::{collection::vec, prelude::*};
+
+use super::walk::Walk;
+use crate::{
+    Session,
+    ids::Seq,
+    session::{
+        event::{Event, Record},
+        snapshot::{Snapshot, Unfounded},
+    },
+};
+
+/// What a store reads for a snapshot, and no more.
+fn read(snapshot: &Snapshot, records: &[Record]) -> BTreeMap<Seq, Record> {
+    let at = |seq: Seq| usize::try_from(seq).unwrap() - 1;
+    let runs = snapshot.ranges();
+    assert!(runs.is_sorted_by(|(_, to), (from, _)| to < from), "{runs:?}");
+    let wanted = runs.into_iter().flat_map(|(from, to)| from..=to);
+    let mut read: BTreeMap<Seq, Record> = wanted.map(|seq| (seq, records[at(seq)].clone())).collect();
+    for seq in Snapshot::missing(&read) {
+        read.insert(seq, records[at(seq)].clone());
+    }
+    read
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn a_snapshot_and_the_journal_make_the_session_at_every_point(choices in vec(any::<u16>(), 0..60)) {
+        let records = Walk::new(&choices).records;
+        let mut session = Session::begin(&records[0]).unwrap();
+        for (at, record) in records.iter().enumerate() {
+            if at > 0 {
+                session.apply(record).unwrap();
+            }
+            let bytes = serde_json::to_vec(&Snapshot::of(&session)).unwrap();
+            let snapshot: Snapshot = serde_json::from_slice(&bytes).unwrap();
+            let restored = snapshot.clone().restore(&read(&snapshot, &records[..=at])).unwrap();
+            prop_assert!(restored == session, "{restored:?}\n{session:?}");
+            prop_assert_eq!(restored.resident_bytes(), session.resident_bytes());
+        }
+    }
+
+    #[test]
+    fn no_body_is_in_a_snapshot(choices in vec(any::<u16>(), 0..60)) {
+        let mut records = Walk::new(&choices).records;
+        let secret = "what was said";
+        for record in &mut records {
+            match &mut record.event {
+                Event::SessionCreated(created) => created.system_prompt = Some(secret.into()),
+                Event::TurnQueued(queued) => queued.prompt = secret.into(),
+                Event::TurnStarted(started) if started.prompt.is_some() => started.prompt = Some(secret.into()),
+                Event::AssistantMessage(answer) => answer.blocks.iter_mut().for_each(|block| {
+                    if let crate::session::message::Block::Text { text } = block {
+                        *text = secret.into();
+                    }
+                }),
+                Event::ToolFinished(finished) => finished.output = secret.into(),
+                Event::ApprovalDecided(decided) => decided.reason = Some(secret.to_owned()),
+                Event::ReminderSet(set) => set.text = secret.to_owned(),
+                Event::Pinned(pinned) => pinned.text = secret.to_owned(),
+                _ => {}
+            }
+        }
+        let mut session = Session::begin(&records[0]).unwrap();
+        records[1..].iter().for_each(|record| session.apply(record).unwrap());
+        let snapshot = Snapshot::of(&session);
+        prop_assert!(!serde_json::to_string(&snapshot).unwrap().contains(secret));
+        prop_assert!(snapshot.clone().restore(&read(&snapshot, &records)).unwrap() == session);
+    }
+
+    #[test]
+    fn a_snapshot_that_the_journal_does_not_bear_out_is_none(choices in vec(any::<u16>(), 1..40), which in any::<prop::sample::Index>()) {
+        let records = Walk::new(&choices).records;
+        let mut session = Session::begin(&records[0]).unwrap();
+        records[1..].iter().for_each(|record| session.apply(record).unwrap());
+        let snapshot = Snapshot::of(&session);
+        let whole = read(&snapshot, &records);
+
+        let mut short = whole.clone();
+        short.remove(&session.last_seq());
+        prop_assert_eq!(snapshot.clone().restore(&short), Err(Unfounded(session.last_seq())));
+        let mut other = whole.clone();
+        other.get_mut(&session.last_seq()).unwrap().session_id = crate::SessionId::from_uuid(uuid::Uuid::nil());
+        prop_assert_eq!(snapshot.clone().restore(&other), Err(Unfounded(session.last_seq())));
+
+        // Whatever record is gone: it was read along, or the session is not made without it.
+        let gone = *which.get(&whole.keys().copied().collect::<Vec<_>>());
+        let mut holed = whole;
+        holed.remove(&gone);
+        if let Ok(restored) = snapshot.restore(&holed) {
+            let last = session.context().entries().last().map_or(0, |entry| entry.seq);
+            let is_of_a_call = session.open_turn().is_some() && gone > last;
+            prop_assert!(is_of_a_call || restored == session, "event {gone} is gone unnoticed");
+        }
+    }
+}

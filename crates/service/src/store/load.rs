@@ -1,0 +1,99 @@
+//! Snapshots as bytes, and back with the bodies that the journal holds. What the journal does not bear out is refused.
+
+use std::collections::BTreeMap;
+
+use super::{EventStore, SessionFilter, SessionMeta, SessionStoreError, StoreError};
+use crate::{
+    ids::{Seq, SessionId},
+    session::{
+        Session,
+        event::Record,
+        snapshot::{Snapshot, Unfounded},
+    },
+    wire::decode_event,
+};
+
+/// Events that are read at once.
+const READ_EVENTS: usize = 1024;
+
+/// A session's snapshot as bytes.
+pub(super) fn encode(session: &Session) -> Result<Vec<u8>, SessionStoreError> {
+    serde_json::to_vec(&Snapshot::of(session)).map_err(|error| SessionStoreError::Serialization(error.to_string()))
+}
+
+fn decode(bytes: &[u8]) -> Result<Snapshot, SessionStoreError> {
+    serde_json::from_slice(bytes).map_err(|error| SessionStoreError::Serialization(error.to_string()))
+}
+
+/// Refuses a snapshot that counts fewer messages than the stored one.
+pub(super) fn guard(incoming: &Session, stored: &[u8]) -> Result<(), SessionStoreError> {
+    super::guard_count(incoming, decode(stored)?.meta().message_count)
+}
+
+/// What a list says of these snapshots, which come newest first.
+pub(super) fn list<'a>(
+    stored: impl IntoIterator<Item = &'a [u8]>,
+    filter: &SessionFilter,
+) -> Result<Vec<SessionMeta>, SessionStoreError> {
+    let is_wanted = |meta: &SessionMeta| {
+        filter.created_after.is_none_or(|time| meta.created_at > time)
+            && filter.updated_after.is_none_or(|time| meta.updated_at > time)
+    };
+    let metas = stored.into_iter().map(|bytes| decode(bytes).map(|snapshot| snapshot.meta()));
+    let wanted = metas.filter(|meta| meta.as_ref().map_or(true, is_wanted));
+    wanted.skip(filter.offset.unwrap_or(0)).take(filter.limit.unwrap_or(usize::MAX)).collect()
+}
+
+/// The session of a snapshot, its bodies read from the journal; `None` where the journal is gone.
+pub(super) async fn load(
+    id: SessionId,
+    stored: &[u8],
+    events: &dyn EventStore,
+) -> Result<Option<Session>, SessionStoreError> {
+    let snapshot = decode(stored)?;
+    let mut records = BTreeMap::new();
+    for (from, to) in snapshot.ranges() {
+        if !read(id, from, to, events, &mut records).await? {
+            return Ok(None);
+        }
+    }
+    for seq in Snapshot::missing(&records) {
+        read(id, seq, seq, events, &mut records).await?;
+    }
+    snapshot.restore(&records).map(Some).map_err(|Unfounded(seq)| {
+        tracing::warn!(session_id = %id, seq, "a snapshot is not borne out by its journal");
+        SessionStoreError::Corrupted(id)
+    })
+}
+
+/// Reads the events from `from` to `to`, as far as there are any. Answers whether there is such a session.
+async fn read(
+    id: SessionId,
+    from: Seq,
+    to: Seq,
+    events: &dyn EventStore,
+    records: &mut BTreeMap<Seq, Record>,
+) -> Result<bool, SessionStoreError> {
+    let mut after = from.saturating_sub(1);
+    while after < to {
+        let limit = usize::try_from(to - after).unwrap_or(usize::MAX).min(READ_EVENTS);
+        let Some(page) = events.read(id, after, limit).await.map_err(|error| failed(id, &error))? else {
+            return Ok(false);
+        };
+        let Some(last) = page.frames.last() else { break };
+        after = last.seq;
+        for frame in page.frames.iter().take_while(|frame| frame.seq <= to) {
+            let line = std::str::from_utf8(&frame.line).map_err(|_| SessionStoreError::Corrupted(id))?;
+            let record = decode_event(line).map_err(|_| SessionStoreError::Corrupted(id))?;
+            records.insert(frame.seq, record);
+        }
+    }
+    Ok(true)
+}
+
+fn failed(id: SessionId, error: &StoreError) -> SessionStoreError {
+    match error {
+        StoreError::Corrupted { .. } => SessionStoreError::Corrupted(id),
+        other => SessionStoreError::Internal(other.to_string()),
+    }
+}

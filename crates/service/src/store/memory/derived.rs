@@ -1,0 +1,141 @@
+//! Snapshots and the index in memory: gone with the process, like what they are copies of.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use async_trait::async_trait;
+
+use crate::{
+    Session,
+    ids::{Seq, SessionId},
+    service::{Page, SessionQuery, SessionSummary},
+    store::{
+        EventStore, IndexedKey, SessionFilter, SessionIndex, SessionMeta, SessionStore, SessionStoreError, StoreError,
+        load,
+    },
+};
+
+/// Snapshots in memory.
+pub struct MemorySessionStore {
+    snapshots: Mutex<BTreeMap<SessionId, Vec<u8>>>,
+    events: Arc<dyn EventStore>,
+}
+
+impl MemorySessionStore {
+    /// Snapshots of the sessions whose journals `events` holds.
+    #[must_use]
+    pub fn new(events: Arc<dyn EventStore>) -> Self {
+        Self { snapshots: Mutex::default(), events }
+    }
+
+    fn snapshots(&self) -> MutexGuard<'_, BTreeMap<SessionId, Vec<u8>>> {
+        self.snapshots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl SessionStore for MemorySessionStore {
+    async fn save(&self, session: &Session) -> Result<(), SessionStoreError> {
+        let bytes = load::encode(session)?;
+        let mut snapshots = self.snapshots();
+        if let Some(stored) = snapshots.get(&session.id()) {
+            load::guard(session, stored)?;
+        }
+        snapshots.insert(session.id(), bytes);
+        Ok(())
+    }
+
+    async fn load(&self, id: &SessionId) -> Result<Option<Session>, SessionStoreError> {
+        let Some(stored) = self.snapshots().get(id).cloned() else { return Ok(None) };
+        load::load(*id, &stored, self.events.as_ref()).await
+    }
+
+    async fn list(&self, filter: SessionFilter) -> Result<Vec<SessionMeta>, SessionStoreError> {
+        load::list(self.snapshots().values().rev().map(Vec::as_slice), &filter)
+    }
+
+    async fn delete(&self, id: &SessionId) -> Result<(), SessionStoreError> {
+        self.snapshots().remove(id);
+        Ok(())
+    }
+
+    async fn exists(&self, id: &SessionId) -> Result<bool, SessionStoreError> {
+        Ok(self.snapshots().contains_key(id))
+    }
+}
+
+/// An index in memory.
+#[derive(Default)]
+pub struct MemoryIndex {
+    index: Mutex<Index>,
+}
+
+#[derive(Default)]
+struct Index {
+    sessions: BTreeMap<SessionId, SessionSummary>,
+    keys: HashMap<(Option<SessionId>, String), IndexedKey>,
+    checkpoints: HashMap<(SessionId, String), Seq>,
+}
+
+impl MemoryIndex {
+    fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl SessionIndex for MemoryIndex {
+    async fn put(&self, summary: SessionSummary) -> Result<(), StoreError> {
+        self.index().sessions.insert(summary.session_id, summary);
+        Ok(())
+    }
+
+    async fn remove(&self, session_id: SessionId) -> Result<(), StoreError> {
+        let mut index = self.index();
+        index.sessions.remove(&session_id);
+        index.keys.retain(|(scope, _), _| *scope != Some(session_id));
+        index.checkpoints.retain(|(session, _), _| *session != session_id);
+        Ok(())
+    }
+
+    async fn page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, StoreError> {
+        let index = self.index();
+        let sessions = match query.after()? {
+            Some(cursor) => index.sessions.range(..cursor),
+            None => index.sessions.range(..),
+        };
+        Ok(query.page(sessions.rev().map(|(_, summary)| summary.clone())))
+    }
+
+    async fn put_key(&self, key: &IndexedKey) -> Result<(), StoreError> {
+        self.index().keys.insert((key.scope, key.key.key.clone()), key.clone());
+        Ok(())
+    }
+
+    async fn key(&self, session_id: Option<SessionId>, key: &str) -> Result<Option<IndexedKey>, StoreError> {
+        Ok(self.index().keys.get(&(session_id, key.to_owned())).cloned())
+    }
+
+    async fn put_checkpoint(&self, reader: &str, session_id: SessionId, seq: Seq) -> Result<(), StoreError> {
+        self.index().checkpoints.insert((session_id, reader.to_owned()), seq);
+        Ok(())
+    }
+
+    async fn checkpoint(&self, reader: &str, session_id: SessionId) -> Result<Seq, StoreError> {
+        Ok(self.index().checkpoints.get(&(session_id, reader.to_owned())).copied().unwrap_or(0))
+    }
+
+    fn needs_rebuild(&self) -> bool {
+        false
+    }
+
+    async fn rebuilt(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
