@@ -57,8 +57,10 @@ pub enum SessionError {
     /// The session was archived.
     #[error("Session {0} is archived; bring it back before you change it.")]
     Archived(SessionId),
-    /// The session can be read, but this version may not write it.
-    #[error("Session {0} was written by a newer version of meerkat; use that version to change it.")]
+    /// The session holds what only a newer version understands.
+    #[error(
+        "Session {0} was written by a newer version of meerkat; it can be read, but only that version can change it."
+    )]
     FormatNewer(SessionId),
     /// The turn was interrupted, or left the queue unstarted.
     #[error("Turn {turn} was interrupted.")]
@@ -123,31 +125,29 @@ pub enum SessionError {
     /// A write failed; whether it happened is unknown.
     #[error("The store failed, and whether the change happened is unknown; ask again with the same idempotency key.")]
     StoreFailed,
-    /// No space is left on the store's disk.
-    #[error("The disk of the data directory is full; free some space and ask again. What is stored can be read.")]
-    StoreFull,
     /// Another process owns the data directory.
-    #[error("{}", store_locked(.data_dir, *.pid))]
+    #[error("{}", store_locked(*.pid))]
     StoreLocked {
-        /// The data directory.
-        data_dir: String,
-        /// The owner's process, where it is known.
+        /// The owner, where it says who it is.
         pid: Option<u32>,
     },
-    /// The data directory cannot be made, read or written.
-    #[error("The data directory {data_dir} cannot be used: {why}. Make it writable, or name another with --data-dir.")]
+    /// The disk is full.
+    #[error("The disk of the data directory is full; free some space and ask again. Reads go on.")]
+    StoreFull,
+    /// The data directory cannot be written.
+    #[error("{path} cannot be written: {why}. Make it writable for this user, or name another data directory.")]
     StoreNotWritable {
-        /// The data directory.
-        data_dir: String,
-        /// What the system said.
+        /// The directory, or what is in it.
+        path: String,
+        /// What the system says.
         why: String,
     },
-    /// The data directory is of a format that this version does not know.
-    #[error("The data directory {data_dir} is of a format that this version does not know ({found}); use a newer one.")]
+    /// The data directory is in another format.
+    #[error(
+        "The data directory is in the format {found:?}, which this version does not know; use the version that wrote it, or name another data directory."
+    )]
     StoreFormatUnsupported {
-        /// The data directory.
-        data_dir: String,
-        /// What it says of itself.
+        /// What its file `format` says.
         found: String,
     },
     /// The service is ending.
@@ -175,11 +175,6 @@ pub enum SessionError {
 /// The text where the configuration, not the build, switched persistence off.
 const CONFIGURED_OFF: &str = "Session persistence is disabled (store.enabled = false).";
 
-fn store_locked(data_dir: &str, pid: Option<u32>) -> String {
-    let owner = pid.map_or_else(|| "Another process".to_owned(), |pid| format!("Process {pid}"));
-    format!("{owner} owns the data directory {data_dir}, and cannot be attached to; end it, or name another directory.")
-}
-
 fn model_not_configured(model: &str, variable: Option<&str>) -> String {
     match variable {
         Some(variable) => format!("The model {model:?} needs a key: set {variable}."),
@@ -187,6 +182,11 @@ fn model_not_configured(model: &str, variable: Option<&str>) -> String {
             format!("The model {model:?} is not known; see `meerkat config show` for the models that are configured.")
         }
     }
+}
+
+fn store_locked(pid: Option<u32>) -> String {
+    let owner = pid.map_or_else(|| "Another process".to_owned(), |pid| format!("Process {pid}"));
+    format!("{owner} owns the data directory; use that process, end it, or name another data directory.")
 }
 
 impl SessionError {
@@ -219,8 +219,8 @@ impl SessionError {
             Self::PayloadTooLarge { .. } => ErrorCode::PayloadTooLarge,
             Self::CursorOutOfRange { .. } => ErrorCode::CursorOutOfRange,
             Self::StoreFailed => ErrorCode::StoreFailed,
-            Self::StoreFull => ErrorCode::StoreFull,
             Self::StoreLocked { .. } => ErrorCode::StoreLocked,
+            Self::StoreFull => ErrorCode::StoreFull,
             Self::StoreNotWritable { .. } => ErrorCode::StoreNotWritable,
             Self::StoreFormatUnsupported { .. } => ErrorCode::StoreFormatUnsupported,
             Self::ShuttingDown => ErrorCode::ShuttingDown,
@@ -240,6 +240,10 @@ impl SessionError {
             Self::NotFound(id) | Self::Corrupted(id) | Self::Archived(id) | Self::FormatNewer(id) => {
                 body.detail("session_id", id.to_string())
             }
+            Self::StoreLocked { pid } => body.detail("pid", *pid),
+            Self::StoreNotWritable { path, why } => body.detail("path", path.clone()).detail("why", why.clone()),
+            Self::StoreFormatUnsupported { found } => body.detail("found", found.clone()),
+
             Self::Busy { turn } | Self::Interrupted { turn } | Self::NotRunning { turn: Some(turn) } => {
                 body.detail("turn", *turn)
             }
@@ -255,11 +259,6 @@ impl SessionError {
             }
             Self::CursorOutOfRange { oldest_seq, last_seq } => {
                 body.detail("oldest_seq", *oldest_seq).detail("last_seq", *last_seq)
-            }
-            Self::StoreLocked { data_dir, pid } => body.detail("data_dir", data_dir.clone()).detail("pid", *pid),
-            Self::StoreNotWritable { data_dir, .. } => body.detail("data_dir", data_dir.clone()),
-            Self::StoreFormatUnsupported { data_dir, found } => {
-                body.detail("data_dir", data_dir.clone()).detail("found", found.clone())
             }
             Self::ModelNotConfigured { model, variable } => {
                 body.detail("model", model.clone()).detail("variable", *variable)
@@ -278,20 +277,22 @@ impl SessionError {
     }
 }
 
-impl From<StoreError> for SessionError {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::NotFound(session_id) => Self::NotFound(session_id),
-            StoreError::Corrupted { session_id, .. } => Self::Corrupted(session_id),
-            StoreError::FormatNewer(session_id) => Self::FormatNewer(session_id),
-            StoreError::Full => Self::StoreFull,
-            StoreError::Fenced | StoreError::ReadOnly(_) | StoreError::Failed(_) => Self::StoreFailed,
-        }
-    }
-}
-
 impl From<ModelError> for SessionError {
     fn from(error: ModelError) -> Self {
         Self::Model(error)
+    }
+}
+
+impl From<StoreError> for SessionError {
+    /// The failure as a caller sees it. `Fenced` is none: whoever meets it asks once more.
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NotFound(id) => Self::NotFound(id),
+            StoreError::Full => Self::StoreFull,
+            StoreError::Corrupted { session_id, .. } => Self::Corrupted(session_id),
+            StoreError::FormatNewer(id) => Self::FormatNewer(id),
+            StoreError::ReadOnly(why) => Self::StoreNotWritable { path: "The data directory".to_owned(), why },
+            StoreError::Fenced | StoreError::Failed(_) => Self::StoreFailed,
+        }
     }
 }

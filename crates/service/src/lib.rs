@@ -19,6 +19,8 @@ pub mod session;
 
 mod agent;
 
+mod journal;
+
 pub mod compaction;
 pub mod memory;
 pub mod model;

@@ -2,7 +2,10 @@
 //!
 //! Nothing here assumes one process, one machine or a file, and no backend's type crosses this file.
 
+#[cfg(not(feature = "session-store"))]
 mod disabled;
+#[cfg(feature = "session-store")]
+mod enabled;
 mod list;
 mod load;
 mod memory;
@@ -16,7 +19,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 
+#[cfg(not(feature = "session-store"))]
 pub use disabled::open_stores;
+#[cfg(feature = "session-store")]
+pub use enabled::{RedbEventStore, open_stores};
 pub(crate) use memory::hex;
 pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, MemoryUse};
 
@@ -70,6 +76,15 @@ pub enum StoreError {
     /// The store failed; whether the write happened is unknown.
     #[error("the store failed: {0}")]
     Failed(String),
+}
+
+/// A batch at the end of a journal that was not written to its end, and is taken away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TailRepair {
+    /// How many bytes.
+    pub bytes: u64,
+    /// Where their copy stands in the data directory.
+    pub quarantine: String,
 }
 
 /// A staged batch, which becomes durable or fails as a whole.
@@ -153,6 +168,20 @@ pub trait EventStore: Send + Sync {
 
     /// Sessions that may have changed since they were last released: those whose owner ended without a word.
     async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError>;
+
+    /// What the next append takes from the end of a journal, because a process ended while it wrote it. It is there
+    /// until that append is durable, which should report it; `None` where nothing is to be taken.
+    fn tail_repair(&self, _session_id: SessionId) -> Option<TailRepair> {
+        None
+    }
+
+    /// Whether new work may begin. Turns that run go on where it may not.
+    ///
+    /// # Errors
+    /// `Full` while the disk has no more room than what is kept back for turns that run; `ReadOnly`.
+    async fn room(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Stored sessions after `after`, in the order of their ids, at most `limit`.
     async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError>;

@@ -1,0 +1,388 @@
+//! Group commit: everything that waits becomes one batch, written at once and synced once. While that runs, more
+//! gathers, and it is written only after the sync; so as many syncs are under way as there are sessions to write.
+//!
+//! A session's first batch after it came to rest is durable only with its mark in the store journal, which is synced
+//! beside it. A session that is made appears under its name last, when all of it is durable.
+
+use std::{
+    io,
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+use tokio::sync::oneshot;
+
+use super::{
+    disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, write_all},
+    fork::appear,
+    frame::{BATCH_END, Entry, Place, encode, footer},
+    layout::{new_dir, segment_name, session_dir},
+    lock,
+    log::{Log, Staged},
+    recovery::{Cut, Head, Segment},
+    segment::{Header, Mark, remember, scan},
+};
+use crate::{
+    ids::Seq,
+    store::{Frame, StoreError},
+};
+
+/// Runs a commit of what waits. The log is marked as being written.
+pub(super) fn submit(log: &Arc<Log>) {
+    let job = log.clone();
+    log.context.executor.run(Box::new(move || begin(&job)));
+}
+
+/// Why a batch does not stand.
+enum Trouble {
+    /// There was no room; nothing of it stands.
+    Full,
+    /// It was not tried; nothing of it stands.
+    Refused(String),
+    /// A write or a sync failed: nobody knows what the disk holds.
+    Unsure(String),
+}
+
+impl Trouble {
+    /// Before anything was written.
+    fn refused(error: io::Error) -> Self {
+        if is_full(&error) { Self::Full } else { Self::Refused(error.to_string()) }
+    }
+
+    /// While it was written or synced.
+    fn unsure(error: io::Error) -> Self {
+        Self::Unsure(error.to_string())
+    }
+
+    fn error(&self) -> StoreError {
+        match self {
+            Self::Full => StoreError::Full,
+            Self::Refused(why) | Self::Unsure(why) => StoreError::Failed(why.clone()),
+        }
+    }
+}
+
+/// Where a batch goes, as it was when its commit began.
+struct Plan {
+    exists: bool,
+    place: Place,
+    head: Head,
+    file: Option<Arc<dyn DiskFile>>,
+    previous_end: u64,
+    cuts: Vec<Cut>,
+}
+
+/// A batch that is written and synced.
+struct Written {
+    place: Place,
+    end: u64,
+    file: Arc<dyn DiskFile>,
+    /// The header, where the batch is the first of its segment.
+    header: Option<Header>,
+}
+
+/// A commit under way. It is over when both its halves are.
+struct Commit {
+    log: Arc<Log>,
+    plan: Plan,
+    entries: Vec<Entry>,
+    /// Who waits, each with the last seq of what it staged.
+    waiters: Mutex<Vec<Waiter>>,
+    halves: Mutex<Halves>,
+}
+
+#[derive(Default)]
+struct Halves {
+    written: Option<Result<Written, Trouble>>,
+    marked: Option<Result<(), StoreError>>,
+}
+
+fn begin(log: &Arc<Log>) {
+    let commit = {
+        let mut state = lock(&log.state);
+        let (entries, waiters) = split(std::mem::take(&mut state.pending));
+        let plan = Plan {
+            exists: state.exists,
+            place: state.place,
+            head: state.head,
+            file: state.file.clone(),
+            previous_end: state.segments.last().map_or(0, |segment| segment.end),
+            cuts: state.cuts.clone(),
+        };
+        Arc::new(Commit { log: log.clone(), plan, entries, waiters: Mutex::new(waiters), halves: Mutex::default() })
+    };
+    let store_journal = &log.context.store_journal;
+    if store_journal.is_active(log.id) {
+        lock(&commit.halves).marked = Some(Ok(()));
+    } else {
+        let marked = commit.clone();
+        store_journal.mark_active(log.id, Box::new(move |result| marked.arrive(|halves| halves.marked = Some(result))));
+    }
+    let written = commit.write();
+    commit.arrive(|halves| halves.written = Some(written));
+}
+
+impl Commit {
+    /// Notes that a half is over; the last one ends the commit.
+    fn arrive(self: &Arc<Self>, note: impl FnOnce(&mut Halves)) {
+        let (written, marked) = {
+            let mut halves = lock(&self.halves);
+            note(&mut halves);
+            if halves.written.is_none() || halves.marked.is_none() {
+                return;
+            }
+            let Halves { written, marked } = std::mem::take(&mut *halves);
+            match (written, marked) {
+                (Some(written), Some(marked)) => (written, marked),
+                _ => return,
+            }
+        };
+        if !self.plan.exists && written.is_ok() && marked.is_ok() {
+            let commit = self.clone();
+            self.log.context.executor.run(Box::new(move || {
+                let appeared = appear(&commit.log.context, commit.log.id).map_err(Trouble::unsure);
+                let written = appeared.and(written);
+                commit.finish(written, Ok(()));
+            }));
+        } else {
+            self.finish(written, marked);
+        }
+    }
+
+    /// Writes and syncs the batch. On a full disk a session that exists may use the reserve.
+    fn write(&self) -> Result<Written, Trouble> {
+        let (health, disk) = (&self.log.context.health, self.log.context.disk.as_ref());
+        health.check_writable().map_err(|error| Trouble::Refused(error.to_string()))?;
+        if !self.plan.exists && health.is_full() {
+            return Err(Trouble::Full);
+        }
+        match self.try_write(disk) {
+            Err(Trouble::Full) if health.release_reserve(disk) && self.plan.exists => self.try_write(disk),
+            written => written,
+        }
+    }
+
+    fn try_write(&self, disk: &dyn Disk) -> Result<Written, Trouble> {
+        let Plan { exists, head, .. } = self.plan;
+        let dir = if exists { session_dir(self.log.id) } else { new_dir(self.log.id) };
+        if !exists {
+            ensure_dir(disk, &dir).map_err(Trouble::refused)?;
+        }
+        for cut in &self.plan.cuts {
+            cut.perform(disk, &dir).map_err(Trouble::refused)?;
+        }
+        let file = self.open(disk, &dir)?;
+        let header = (head.len == 0).then(|| self.header(head.number, 1));
+        let mut out = header.map_or_else(Vec::new, |header| header.encode());
+        let mut place = self.plan.place;
+        let batch = place.batch + 1;
+        let mut entries = self.entries.iter().peekable();
+        while let Some(entry) = entries.next() {
+            let flags = if entries.peek().is_none() { BATCH_END } else { 0 };
+            encode(&mut out, &mut place, batch, flags, entry);
+        }
+        write_all(file.as_ref(), &out, head.len).map_err(|error| match is_full(&error) {
+            // What was written of it is cut away again, so that the next batch follows the last good one.
+            true => file.set_len(head.len).map_or_else(Trouble::unsure, |()| Trouble::Full),
+            false => Trouble::unsure(error),
+        })?;
+        file.sync().map_err(Trouble::unsure)?;
+        if !exists {
+            disk.sync_dir(&dir).map_err(Trouble::unsure)?;
+        }
+        Ok(Written { place, end: head.len + out.len() as u64, file, header })
+    }
+
+    fn open(&self, disk: &dyn Disk, dir: &Path) -> Result<Arc<dyn DiskFile>, Trouble> {
+        if let Some(file) = &self.plan.file {
+            return Ok(file.clone());
+        }
+        let path = dir.join(segment_name(self.plan.head.number, 1));
+        if self.plan.head.is_made {
+            return disk.open(&path, true).map_err(Trouble::refused);
+        }
+        let file = create_anew(disk, &path).map_err(Trouble::refused)?;
+        if self.plan.exists {
+            disk.sync_dir(dir).map_err(Trouble::unsure)?;
+        }
+        Ok(file)
+    }
+
+    /// The header of a segment that begins with the batch `skip` after the last one.
+    fn header(&self, number: u64, skip: u64) -> Header {
+        let Place { seq, batch, chain } = self.plan.place;
+        Header {
+            session_id: self.log.id,
+            number,
+            generation: 1,
+            base_seq: seq + 1,
+            base_batch: batch + skip,
+            chain,
+            previous_end: self.plan.previous_end,
+        }
+    }
+
+    /// Takes the outcome over, tells those who wait, and sees to what comes next.
+    fn finish(&self, written: Result<Written, Trouble>, marked: Result<(), StoreError>) {
+        let log = &self.log;
+        let error = match (&written, &marked) {
+            (Err(trouble), _) => Some(trouble.error()),
+            (Ok(_), Err(error)) => Some(error.clone()),
+            (Ok(_), Ok(())) => None,
+        };
+        let (mut fenced, mut is_long) = (Vec::new(), false);
+        match written {
+            // A session that is made does not stand without its mark.
+            Ok(written) if self.plan.exists || marked.is_ok() => is_long = self.stand(&written),
+            Err(Trouble::Unsure(why)) => {
+                log.context.health.failed(&format!("{}: {why}", log.id));
+                self.go_on();
+            }
+            Ok(_) | Err(Trouble::Full | Trouble::Refused(_)) => {}
+        }
+        if let Some(error) = &error {
+            tracing::debug!(session_id = %log.id, %error, "a batch does not stand");
+            fenced = split(lock(&log.state).fence()).1;
+        }
+        let waiters = std::mem::take(&mut *lock(&self.waiters));
+        for (last, done) in waiters.into_iter().chain(fenced) {
+            // Whoever waits may have gone.
+            drop(done.send(error.clone().map_or(Ok(last), Err)));
+        }
+        if is_long {
+            self.roll();
+        }
+        let mut state = lock(&log.state);
+        if state.pending.is_empty() {
+            state.come_to_rest();
+        } else {
+            drop(state);
+            submit(log);
+        }
+    }
+
+    /// The batch is durable. Answers whether the segment is long enough.
+    fn stand(&self, written: &Written) -> bool {
+        let context = &self.log.context;
+        let mut state = lock(&self.log.state);
+        if let Some(header) = &written.header {
+            state.segments.push(Segment::begun(header));
+        }
+        state.head = Head { number: self.plan.head.number, len: written.end, is_made: true };
+        if let Some(segment) = state.segments.last_mut() {
+            segment.end = written.end;
+            remember(&mut segment.index, Mark { offset: written.end, place: written.place });
+        }
+        for entry in &self.entries {
+            state.cache.push(Frame { seq: entry.seq, line: entry.line.clone() }, context.limits.cache_bytes);
+        }
+        state.place = written.place;
+        state.exists = true;
+        (state.cuts, state.repair) = (Vec::new(), None);
+        let is_opened = state.file.is_none();
+        state.file = Some(written.file.clone());
+        if let Some(durable) = &state.durable {
+            durable.send_replace(written.place.seq);
+        }
+        drop(state);
+        if is_opened {
+            context.keep_hot(&self.log);
+        }
+        written.end >= context.limits.segment_bytes
+    }
+
+    /// Seals a long segment, once the next one is there. Nobody waits for this, and where it fails, the journal goes on
+    /// in whichever segment it has.
+    fn roll(&self) {
+        let (disk, dir) = (self.log.context.disk.as_ref(), session_dir(self.log.id));
+        let (head, place, file) = {
+            let state = lock(&self.log.state);
+            (state.head, state.place, state.file.clone())
+        };
+        let number = head.number + 1;
+        let made = create_anew(disk, &dir.join(segment_name(number, 1)));
+        let next = match made.and_then(|next| disk.sync_dir(&dir).map(|()| next)) {
+            Ok(next) => next,
+            Err(error) => {
+                tracing::warn!(session_id = %self.log.id, %error, "the next segment could not be made");
+                return;
+            }
+        };
+        let sealed =
+            file.map_or(Ok(()), |file| write_all(file.as_ref(), &footer(place), head.len).and_then(|()| file.sync()));
+        if let Err(error) = sealed {
+            // The next segment's header says where this one ends, footer or not.
+            tracing::warn!(session_id = %self.log.id, %error, "a segment could not be sealed");
+        }
+        let mut state = lock(&self.log.state);
+        (state.head, state.file) = (Head { number, len: 0, is_made: true }, Some(next));
+    }
+
+    /// A write or a sync failed: the journal goes on in a new segment, which names the durable end of the one before.
+    fn go_on(&self) {
+        let (context, plan) = (&self.log.context, &self.plan);
+        let mut state = lock(&self.log.state);
+        // What stands on the disk is not what stands here; until a new segment says so, nobody may look there.
+        state.must_stay = plan.exists;
+        state.is_over = !plan.exists;
+        state.file = None;
+        if !plan.exists || context.health.check_writable().is_err() {
+            return;
+        }
+        let last = state.segments.last().cloned();
+        drop(state);
+        let disk = context.disk.as_ref();
+        let dir = session_dir(self.log.id);
+        let number = plan.head.number + u64::from(plan.head.len > 0);
+        // The id of the batch that failed is not used again.
+        let header = self.header(number, 2);
+        let begun = last.as_ref().map_or(Ok(true), |last| self.is_intact(disk, last)).and_then(|is_intact| {
+            let file = create_anew(disk, &dir.join(segment_name(number, 1)))?;
+            write_all(file.as_ref(), &header.encode(), 0)?;
+            file.sync()?;
+            disk.sync_dir(&dir)?;
+            Ok((is_intact, file))
+        });
+        let mut state = lock(&self.log.state);
+        match begun {
+            Ok((is_intact, file)) => {
+                let segment = Segment::begun(&header);
+                state.head = Head { number, len: segment.end, is_made: true };
+                state.place.batch += 1;
+                state.segments.push(segment);
+                (state.file, state.must_stay) = (Some(file), false);
+                if !is_intact {
+                    let why = "what was durable cannot be read back after a failed write".to_owned();
+                    let last_good_seq = plan.place.seq;
+                    state.damage = Some(StoreError::Corrupted { session_id: self.log.id, last_good_seq, why });
+                }
+            }
+            Err(error) => {
+                drop(state);
+                context.health.failed(&format!("{}: {error}", self.log.id));
+            }
+        }
+    }
+
+    /// Whether the newest durable part of a segment can still be read.
+    fn is_intact(&self, disk: &dyn Disk, segment: &Segment) -> io::Result<bool> {
+        let file = disk.open(&session_dir(self.log.id).join(segment.name()), false)?;
+        let from = segment.index.last().copied().unwrap_or(segment.start);
+        let found = scan(file.as_ref(), from, segment.end, self.log.context.knows)?;
+        let Place { seq, chain, .. } = self.plan.place;
+        Ok(found.end.offset == segment.end && (found.end.place.seq, found.end.place.chain) == (seq, chain))
+    }
+}
+
+type Waiter = (Seq, oneshot::Sender<Result<Seq, StoreError>>);
+
+/// What is to be written, and who waits for it.
+fn split(staged: Vec<Staged>) -> (Vec<Entry>, Vec<Waiter>) {
+    let mut waiters = Vec::with_capacity(staged.len());
+    let mut entries = Vec::with_capacity(staged.len());
+    for staged in staged {
+        entries.extend(staged.entries);
+        waiters.push((entries.last().map_or(0, |entry| entry.seq), staged.done));
+    }
+    (entries, waiters)
+}

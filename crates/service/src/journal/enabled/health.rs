@@ -1,0 +1,122 @@
+//! Whether the store can be written: how many writes could not be made sure of, and whether there is room.
+//!
+//! The first failed sync costs the journal that met it; the second makes the store read-only until it is opened anew.
+
+use std::{
+    io,
+    path::Path,
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use super::{
+    disk::{Disk, create_anew, write_all},
+    layout::RESERVE,
+    lock,
+};
+use crate::{ids::SessionId, store::StoreError};
+
+/// Failures after which the store is read-only.
+const FAILURES_MAX: u32 = 2;
+/// Bytes of the reserve that are written at a time.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// The state of a store's disk.
+pub(crate) struct Health {
+    failures: AtomicU32,
+    read_only: OnceLock<String>,
+    is_full: AtomicBool,
+    /// Bytes of the reserve; held while it is made or released.
+    reserve_bytes: Mutex<u64>,
+}
+
+impl Health {
+    /// A store whose reserve has this many bytes.
+    pub(crate) const fn new(reserve_bytes: u64) -> Self {
+        Self {
+            failures: AtomicU32::new(0),
+            read_only: OnceLock::new(),
+            is_full: AtomicBool::new(false),
+            reserve_bytes: Mutex::new(reserve_bytes),
+        }
+    }
+
+    /// Refuses where nothing may be written any more.
+    pub(crate) fn check_writable(&self) -> Result<(), StoreError> {
+        self.read_only.get().map_or(Ok(()), |why| Err(StoreError::ReadOnly(why.clone())))
+    }
+
+    /// As [`Self::failed`], with the error for whoever waits.
+    pub(crate) fn unsure(&self, id: SessionId, error: io::Error) -> StoreError {
+        self.failed(&format!("{id}: {error}"));
+        StoreError::Failed(error.to_string())
+    }
+
+    /// A write or a sync failed, so that nobody knows what the disk holds.
+    pub(super) fn failed(&self, why: &str) {
+        tracing::error!(why, "a write to the store failed");
+        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES_MAX {
+            self.end_writing(why);
+        }
+    }
+
+    /// Nothing is written any more.
+    pub(super) fn end_writing(&self, why: &str) {
+        if self.read_only.set(why.to_owned()).is_ok() {
+            tracing::error!(why, "the store is read-only from now on");
+        }
+    }
+
+    /// Whether new work has to wait for room.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// The disk is full: gives the reserve to the turns that run. Answers whether there was one.
+    pub(super) fn release_reserve(&self, disk: &dyn Disk) -> bool {
+        let _held = lock(&self.reserve_bytes);
+        if !self.is_full.swap(true, Ordering::Relaxed) {
+            tracing::warn!("the disk is full: running turns use the reserve, new ones are refused");
+        }
+        disk.remove(Path::new(RESERVE)).is_ok()
+    }
+
+    /// Makes the reserve, where it is missing or cut short; where there is no room the store is full.
+    ///
+    /// # Errors
+    /// `Full`, or what else the disk answers.
+    pub(crate) fn make_reserve(&self, disk: &dyn Disk) -> Result<(), StoreError> {
+        let bytes = lock(&self.reserve_bytes);
+        let path = Path::new(RESERVE);
+        if disk.open(path, false).and_then(|file| file.len()).is_ok_and(|len| len >= *bytes) {
+            self.is_full.store(false, Ordering::Relaxed);
+            return Ok(());
+        }
+        let made = create_anew(disk, path).and_then(|file| {
+            let chunk = vec![0; CHUNK_BYTES];
+            let mut at = 0;
+            while at < *bytes {
+                let len = chunk.len().min(usize::try_from(*bytes - at).unwrap_or(usize::MAX));
+                write_all(file.as_ref(), &chunk[..len], at)?;
+                at += len as u64;
+            }
+            Ok(())
+        });
+        if let Err(error) = made {
+            // A part of a reserve is of no use; what is left of it is overwritten next time.
+            drop(disk.remove(path));
+            self.is_full.store(true, Ordering::Relaxed);
+            return Err(super::recovery::failed(error));
+        }
+        self.is_full.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether new work may begin. A store that was full looks for room first.
+    pub(crate) fn room(&self, disk: &dyn Disk) -> Result<(), StoreError> {
+        self.check_writable()?;
+        if self.is_full() { self.make_reserve(disk) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,153 @@
+//! What stands where in a data directory, and how an empty one becomes a store.
+//!
+//! A path is made of a typed id or of a number, never of a caller's text.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::disk::{Disk, create_anew, ensure_dir, is_missing, write_all};
+use crate::{SessionError, ids::SessionId};
+
+/// The file that says what the directory is, and in which format.
+const FORMAT: &str = "format";
+/// The format of this version.
+const FORMAT_LINE: &str = "meerkat store 1";
+/// The room that is kept back for turns that run when the disk is full.
+pub(super) const RESERVE: &str = "reserve";
+/// The sessions, in 256 folders.
+pub(super) const JOURNAL: &str = "journal";
+/// The store journal.
+pub(super) const STORE: &str = "store";
+/// What is being made and is nothing yet.
+pub(super) const NEW: &str = "new";
+/// What is deleted and not yet unlinked.
+pub(super) const TRASH: &str = "trash";
+/// What was taken out of a damaged journal.
+pub(super) const QUARANTINE: &str = "quarantine";
+/// A session's folder of blobs.
+pub(super) const BLOBS: &str = "blobs";
+
+/// The folder that a session's directory is in. The last byte of a UUIDv7 is random, so they fill evenly.
+pub(super) fn fan_out(id: SessionId) -> PathBuf {
+    let [.., last] = id.as_uuid().into_bytes();
+    Path::new(JOURNAL).join(format!("{last:02x}"))
+}
+
+/// A session's directory.
+pub(crate) fn session_dir(id: SessionId) -> PathBuf {
+    fan_out(id).join(id.to_string())
+}
+
+/// Where a session is made.
+pub(super) fn new_dir(id: SessionId) -> PathBuf {
+    Path::new(NEW).join(id.to_string())
+}
+
+/// Where a deleted session waits for its end.
+pub(super) fn trash_dir(id: SessionId) -> PathBuf {
+    Path::new(TRASH).join(id.to_string())
+}
+
+/// The name of a segment.
+pub(super) fn segment_name(number: u64, generation: u64) -> String {
+    format!("{number}.{generation}.mlog")
+}
+
+/// The segments among some names, by number, each with its newest generation.
+pub(super) fn segments_of(names: &[String]) -> Vec<(u64, u64)> {
+    let mut found: Vec<(u64, u64)> = names
+        .iter()
+        .filter_map(|name| {
+            let (number, generation) = name.strip_suffix(".mlog")?.split_once('.')?;
+            let parsed = (number.parse().ok()?, generation.parse().ok()?);
+            (segment_name(parsed.0, parsed.1) == *name).then_some(parsed)
+        })
+        .collect();
+    found.sort_unstable_by_key(|&(number, generation)| (number, std::cmp::Reverse(generation)));
+    found.dedup_by_key(|&mut (number, _)| number);
+    found
+}
+
+/// Every stored session, in the order of the ids.
+pub(crate) fn sessions_on(disk: &dyn Disk) -> io::Result<Vec<SessionId>> {
+    let mut ids = Vec::new();
+    for folder in 0..=255_u8 {
+        let names = match disk.list(&Path::new(JOURNAL).join(format!("{folder:02x}"))) {
+            Err(error) if is_missing(&error) => continue,
+            names => names?,
+        };
+        let parsed =
+            names.iter().filter_map(|name| name.parse::<SessionId>().ok().filter(|id| id.to_string() == *name));
+        ids.extend(parsed.filter(|id| id.as_uuid().as_bytes()[15] == folder));
+    }
+    ids.sort_unstable();
+    Ok(ids)
+}
+
+/// Whether the directory is a store of this format; `false` where it is none yet.
+///
+/// # Errors
+/// `STORE_FORMAT_UNSUPPORTED` where it is of another format. Nothing is changed.
+pub(super) fn check_format(disk: &dyn Disk) -> Result<bool, SessionError> {
+    let read = |path: &Path| -> io::Result<Vec<u8>> {
+        let file = disk.open(path, false)?;
+        super::disk::read_range(file.as_ref(), 0, 256)
+    };
+    match read(Path::new(FORMAT)) {
+        Ok(bytes) if bytes.strip_suffix(b"\n") == Some(FORMAT_LINE.as_bytes()) => Ok(true),
+        Ok(bytes) => {
+            let text = String::from_utf8_lossy(&bytes);
+            let found = text.lines().next().unwrap_or_default().chars().take(64).collect();
+            Err(SessionError::StoreFormatUnsupported { found })
+        }
+        Err(error) if is_missing(&error) => Ok(false),
+        Err(error) => Err(SessionError::StoreNotWritable { path: FORMAT.to_owned(), why: error.to_string() }),
+    }
+}
+
+/// Makes what is missing, and empties what a process that ended left half-done. Answers whether the store is new.
+///
+/// # Errors
+/// `STORE_FORMAT_UNSUPPORTED` and `STORE_NOT_WRITABLE`.
+pub(crate) fn prepare(disk: &dyn Disk) -> Result<bool, SessionError> {
+    let is_store = check_format(disk)?;
+    let refuse = |error: io::Error| SessionError::StoreNotWritable { path: JOURNAL.to_owned(), why: error.to_string() };
+    if !is_store {
+        make(disk).map_err(refuse)?;
+    }
+    for folder in [TRASH, NEW] {
+        for name in disk.list(Path::new(folder)).map_err(refuse)? {
+            // What cannot be removed takes room and does no harm; the next start tries again.
+            if let Err(error) = disk.remove(&Path::new(folder).join(&name)) {
+                tracing::warn!(folder, name, %error, "what an earlier process left could not be removed");
+            }
+        }
+    }
+    Ok(!is_store)
+}
+
+fn make(disk: &dyn Disk) -> io::Result<()> {
+    for folder in [JOURNAL, STORE, NEW, TRASH, QUARANTINE] {
+        ensure_dir(disk, Path::new(folder))?;
+    }
+    for folder in 0..=255_u8 {
+        ensure_dir(disk, &Path::new(JOURNAL).join(format!("{folder:02x}")))?;
+    }
+    disk.sync_dir(Path::new(JOURNAL))?;
+    disk.sync_dir(Path::new(""))
+}
+
+/// Says that the directory is a whole store now.
+///
+/// # Errors
+/// What the disk answers.
+pub(crate) fn seal(disk: &dyn Disk) -> io::Result<()> {
+    let path = Path::new(NEW).join(FORMAT);
+    let file = create_anew(disk, &path)?;
+    write_all(file.as_ref(), format!("{FORMAT_LINE}\n").as_bytes(), 0)?;
+    file.sync()?;
+    disk.rename(&path, Path::new(FORMAT))?;
+    disk.sync_dir(Path::new(""))
+}

@@ -1,0 +1,282 @@
+//! One session's open journal: what is durable, what waits to be written, and who may append.
+//!
+//! Its lock is never held across the disk. What writes is `commit`; what reads is `read`.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+};
+
+use tokio::sync::{oneshot, watch};
+
+use super::{
+    Context, commit,
+    disk::DiskFile,
+    frame::{Entry, Place},
+    lock,
+    recovery::{Cut, Found, Head, Segment, examine, settle},
+    store_journal::Resting,
+};
+use crate::{
+    ids::{Seq, SessionId},
+    store::{Frame, Lease, StoreError, TailRepair, Ticket},
+};
+
+/// A batch that waits to be written.
+pub(crate) struct Staged {
+    pub(crate) entries: Vec<Entry>,
+    pub(super) done: oneshot::Sender<Result<Seq, StoreError>>,
+}
+
+/// One session's open journal.
+pub(crate) struct Log {
+    pub(super) id: SessionId,
+    pub(super) context: Arc<Context>,
+    pub(super) state: Mutex<State>,
+}
+
+pub(super) struct State {
+    /// Whether the session's directory is there.
+    pub(super) exists: bool,
+    /// The newest lease's; no other may append.
+    epoch: u64,
+    is_leased: bool,
+    /// Deleted, or out of step with the disk: it is to be opened again.
+    pub(super) is_over: bool,
+    /// The last seq that was staged.
+    staged: Seq,
+    pub(super) pending: Vec<Staged>,
+    /// A commit is under way; what is staged meanwhile waits for it.
+    pub(super) is_writing: bool,
+    /// Behind the last durable record.
+    pub(super) place: Place,
+    /// In order; the last one is written where `head` is in it.
+    pub(super) segments: Vec<Segment>,
+    pub(super) head: Head,
+    pub(super) file: Option<Arc<dyn DiskFile>>,
+    /// What stands on the disk must not be read again, because a part of it is no part of the journal.
+    pub(super) must_stay: bool,
+    pub(super) cache: Cache,
+    /// Dropped when the session is deleted.
+    pub(super) durable: Option<watch::Sender<Seq>>,
+    pub(super) damage: Option<StoreError>,
+    pub(super) cuts: Vec<Cut>,
+    pub(super) repair: Option<TailRepair>,
+    /// Told when nothing is being written.
+    quiet: Vec<oneshot::Sender<()>>,
+}
+
+/// The newest durable frames, without a gap up to the last.
+#[derive(Default)]
+pub(super) struct Cache {
+    pub(super) frames: VecDeque<Frame>,
+    bytes: usize,
+}
+
+impl Cache {
+    pub(super) fn push(&mut self, frame: Frame, bytes_max: usize) {
+        self.bytes += frame.line.len();
+        self.frames.push_back(frame);
+        while self.bytes > bytes_max
+            && let Some(oldest) = self.frames.pop_front()
+        {
+            self.bytes -= oldest.line.len();
+        }
+    }
+}
+
+impl Log {
+    /// Opens a session's journal; where there is none, one that begins with its first batch.
+    pub(crate) fn open(context: Arc<Context>, id: SessionId) -> Result<Self, StoreError> {
+        let found = examine(context.disk.as_ref(), id, context.knows)?;
+        if let Some(found) = &found
+            && context.store_journal.is_active(id)
+        {
+            settle(context.disk.as_ref(), id, found).map_err(|error| context.health.unsure(id, error))?;
+        }
+        let exists = found.is_some();
+        let repair = found.as_ref().and_then(Found::tail_repair);
+        let found = found.unwrap_or_else(|| Found::nothing(id));
+        let mut damage = found.damage;
+        // What stood there when the session came to rest must stand there now.
+        if let Some(resting) = context.store_journal.resting(id).filter(|_| exists && damage.is_none()) {
+            let is_kept =
+                found.place.seq > resting.seq || (found.place.seq == resting.seq && found.place.chain == resting.chain);
+            let why = format!("records up to seq {} were durable", resting.seq);
+            let lost = StoreError::Corrupted { session_id: id, last_good_seq: found.place.seq, why };
+            damage = (!is_kept).then_some(lost);
+        }
+        let state = State {
+            exists,
+            epoch: 0,
+            is_leased: false,
+            is_over: false,
+            staged: found.place.seq,
+            pending: Vec::new(),
+            is_writing: false,
+            place: found.place,
+            segments: found.segments,
+            head: found.head,
+            file: None,
+            must_stay: false,
+            cache: Cache::default(),
+            durable: Some(watch::Sender::new(found.place.seq)),
+            damage,
+            cuts: found.cuts,
+            repair,
+            quiet: Vec::new(),
+        };
+        Ok(Self { id, context, state: Mutex::new(state) })
+    }
+
+    /// Whether the session's directory is there.
+    pub(crate) fn exists(&self) -> bool {
+        lock(&self.state).exists
+    }
+
+    /// Whether it is to be opened again.
+    pub(crate) fn is_over(&self) -> bool {
+        lock(&self.state).is_over
+    }
+
+    /// Whether nobody would miss it in memory.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = lock(&self.state);
+        let is_watched = state.durable.as_ref().is_some_and(|durable| durable.receiver_count() > 0);
+        !state.is_leased && !state.is_writing && !state.must_stay && !is_watched
+    }
+
+    /// What the first append takes away, until it has.
+    pub(crate) fn tail_repair(&self) -> Option<TailRepair> {
+        lock(&self.state).repair.clone()
+    }
+
+    /// Follows the last durable seq.
+    pub(crate) fn watch(&self) -> Option<watch::Receiver<Seq>> {
+        let state = lock(&self.state);
+        state.durable.as_ref().filter(|_| state.exists).map(watch::Sender::subscribe)
+    }
+
+    /// Takes the right to append from whoever had it; what was staged before is written first.
+    pub(crate) async fn lease(&self, epoch: u64) -> Result<Lease, StoreError> {
+        {
+            let mut state = lock(&self.state);
+            (state.epoch, state.is_leased) = (epoch, true);
+        }
+        self.rest().await;
+        let mut state = lock(&self.state);
+        if let Some(damage) = &state.damage {
+            let damage = damage.clone();
+            state.is_leased = false;
+            return Err(damage);
+        }
+        state.staged = state.place.seq;
+        Ok(Lease { session_id: self.id, epoch, tail: state.place.seq })
+    }
+
+    /// Queues a batch. It neither waits nor can be cancelled.
+    pub(crate) fn stage(self: &Arc<Self>, epoch: u64, entries: Vec<Entry>) -> Result<Ticket, StoreError> {
+        self.context.health.check_writable()?;
+        let (done, ticket) = Ticket::new();
+        let mut state = lock(&self.state);
+        if let Some(damage) = &state.damage {
+            return Err(damage.clone());
+        }
+        let follows = entries.iter().zip(state.staged + 1..).all(|(entry, seq)| entry.seq == seq);
+        if state.is_over || state.epoch != epoch || !follows {
+            return Err(StoreError::Fenced);
+        }
+        let Some(last) = entries.last() else {
+            // Nothing is to be written; what was staged before is not this batch's matter.
+            drop(done.send(Ok(state.staged)));
+            return Ok(ticket);
+        };
+        state.staged = last.seq;
+        state.pending.push(Staged { entries, done });
+        if !std::mem::replace(&mut state.is_writing, true) {
+            drop(state);
+            commit::submit(self);
+        }
+        Ok(ticket)
+    }
+
+    /// Gives the right to append back, if the lease still holds it.
+    pub(crate) async fn release(&self, epoch: u64) {
+        self.rest().await;
+        let resting = {
+            let mut state = lock(&self.state);
+            if state.epoch != epoch {
+                return;
+            }
+            state.is_leased = false;
+            let is_settled = state.exists && !state.is_over && state.cuts.is_empty() && state.damage.is_none();
+            is_settled.then(|| Resting {
+                session_id: self.id,
+                seq: state.place.seq,
+                segment: state.head.number,
+                bytes: state.head.len,
+                chain: state.place.chain,
+            })
+        };
+        self.cool();
+        if let Some(resting) = resting.filter(|_| self.context.store_journal.is_active(self.id)) {
+            let (done, marked) = oneshot::channel();
+            self.context.store_journal.mark_resting(resting, Box::new(|result| drop(done.send(result))));
+            if let Ok(Err(error)) = marked.await {
+                // The next start looks at the session once more; nothing else depends on the mark.
+                tracing::debug!(session_id = %self.id, %error, "a session could not be marked as resting");
+            }
+        }
+    }
+
+    /// Ends it: nobody may append, nobody follows, and it is not used again.
+    pub(crate) async fn end(&self) {
+        lock(&self.state).is_over = true;
+        self.rest().await;
+        let mut state = lock(&self.state);
+        (state.exists, state.durable, state.file) = (false, None, None);
+    }
+
+    /// Waits until nothing is being written.
+    pub(crate) async fn rest(&self) {
+        let quiet = {
+            let mut state = lock(&self.state);
+            if !state.is_writing {
+                return;
+            }
+            let (told, quiet) = oneshot::channel();
+            state.quiet.push(told);
+            quiet
+        };
+        // An error says that the journal is gone, and nothing writes it any more.
+        drop(quiet.await);
+    }
+
+    /// Gives back what it holds for speed alone.
+    /// Answers whether it could.
+    pub(super) fn cool(&self) -> bool {
+        let mut state = lock(&self.state);
+        if !state.is_writing {
+            (state.file, state.cache) = (None, Cache::default());
+        }
+        !state.is_writing
+    }
+}
+
+impl State {
+    /// Nothing of what was staged and is not durable stands; who staged it has to lease again.
+    pub(super) fn fence(&mut self) -> Vec<Staged> {
+        (self.epoch, self.is_leased) = (0, false);
+        self.staged = self.place.seq;
+        std::mem::take(&mut self.pending)
+    }
+
+    /// Nothing is being written.
+    pub(super) fn come_to_rest(&mut self) {
+        self.is_writing = false;
+        for told in self.quiet.drain(..) {
+            // Whoever waited may have gone.
+            let _ = told.send(());
+        }
+    }
+}

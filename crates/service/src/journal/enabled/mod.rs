@@ -1,0 +1,98 @@
+//! The journal's parts, in reading order: the disk, what stands on it, one session's open journal and how it is
+//! written, found again and read; then what belongs to the whole store.
+
+mod disk;
+mod frame;
+mod layout;
+mod segment;
+
+mod commit;
+mod log;
+mod read;
+mod recovery;
+
+mod blobs;
+mod fork;
+
+mod executor;
+mod health;
+mod lock;
+mod store_journal;
+
+#[cfg(test)]
+pub(crate) mod simulated;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub(crate) use blobs::FileBlobs;
+pub(crate) use disk::{Disk, RealDisk};
+pub(crate) use executor::{Executor, Pool, on};
+pub(crate) use fork::{appear, discard, fork_files, set_aside};
+pub(crate) use frame::Entry;
+pub(crate) use health::Health;
+pub(crate) use layout::{prepare, seal, sessions_on};
+pub(crate) use lock::{OwnerLock, check_directory};
+pub(crate) use log::Log;
+pub(crate) use read::page;
+pub(crate) use store_journal::StoreJournal;
+
+/// Sizes that tests make small.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// A segment is sealed once it is this long.
+    pub(crate) segment_bytes: u64,
+    /// Lines of the newest records that an open journal keeps in memory.
+    pub(crate) cache_bytes: usize,
+    /// Journals with an open file and a cache.
+    pub(crate) hot_max: usize,
+    /// The store journal is written anew once it is this long.
+    pub(crate) store_journal_bytes: u64,
+    /// Bytes kept back for turns that run when the disk is full.
+    pub(crate) reserve_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 8 * 1024 * 1024,
+            cache_bytes: 128 * 1024,
+            hot_max: 256,
+            store_journal_bytes: 1024 * 1024,
+            reserve_bytes: 4 * 1024 * 1024,
+        }
+    }
+}
+
+/// What every open journal of one store shares.
+pub(crate) struct Context {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) executor: Arc<dyn Executor>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) store_journal: Arc<StoreJournal>,
+    pub(crate) limits: Limits,
+    /// Whether this version understands a kind of record.
+    pub(crate) knows: fn(u16) -> bool,
+    /// The journals that hold an open file, oldest first.
+    pub(crate) hot: Mutex<std::collections::VecDeque<std::sync::Weak<Log>>>,
+}
+
+impl Context {
+    /// A journal has opened its file; the one that did so first gives its own back where there are too many.
+    fn keep_hot(&self, log: &Arc<Log>) {
+        let mut hot = lock(&self.hot);
+        hot.push_back(Arc::downgrade(log));
+        for _ in self.limits.hot_max..hot.len() {
+            let Some(oldest) = hot.pop_front() else { break };
+            if let Some(busy) = oldest.upgrade().filter(|log| !log.cool()) {
+                hot.push_back(Arc::downgrade(&busy));
+            }
+        }
+    }
+}
+
+/// A lock whose holder never leaves half a change, so that a panic elsewhere spoils nothing.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

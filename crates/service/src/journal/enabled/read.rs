@@ -1,0 +1,169 @@
+//! Reading a journal: the newest frames from memory, older ones from their segments.
+//!
+//! Only durable records are read. Where one cannot be trusted, reading ends before it and writing ends with it.
+
+use std::{io, sync::Arc};
+
+use super::{
+    disk::DiskFile,
+    executor::on,
+    frame::MUST_UNDERSTAND,
+    layout::session_dir,
+    lock,
+    log::{Log, State},
+    recovery::{Segment, failed},
+    segment::{Mark, Reader, Step, remember},
+};
+use crate::{
+    ids::Seq,
+    store::{Frame, FramePage, StoreError},
+};
+
+/// Bytes of lines after which a page ends; it has one frame at least.
+const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Durable frames after `after`; `None` where the session is not there.
+pub(crate) async fn page(log: &Arc<Log>, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError> {
+    let frames = {
+        let state = lock(&log.state);
+        if !state.exists {
+            return Ok(None);
+        }
+        if limit == 0 { Some(Vec::new()) } else { cached(&state, after, limit) }
+    };
+    let frames = match frames {
+        Some(frames) => frames,
+        None => {
+            let log = log.clone();
+            on(log.clone().context.executor.as_ref(), move || from_disk(&log, after, limit)).await?
+        }
+    };
+    Ok(Some(FramePage { frames, pruned: None }))
+}
+
+impl State {
+    /// The last record that can be trusted.
+    pub(super) fn readable(&self) -> Seq {
+        match &self.damage {
+            Some(StoreError::Corrupted { last_good_seq, .. }) => self.place.seq.min(*last_good_seq),
+            _ => self.place.seq,
+        }
+    }
+}
+
+/// The page, where memory has it.
+fn cached(state: &State, after: Seq, limit: usize) -> Option<Vec<Frame>> {
+    let readable = state.readable();
+    if after >= readable {
+        return Some(Vec::new());
+    }
+    let first = state.cache.frames.front().map(|frame| frame.seq)?;
+    let skip = usize::try_from((after + 1).checked_sub(first)?).ok()?;
+    let mut bytes = 0;
+    let fits = |frame: &&Frame| {
+        let fits = frame.seq <= readable && bytes < PAGE_BYTES_MAX;
+        bytes += frame.line.len();
+        fits
+    };
+    Some(state.cache.frames.iter().skip(skip).take(limit).take_while(fits).cloned().collect())
+}
+
+/// What one segment gave.
+struct Part {
+    frames: Vec<Frame>,
+    /// Places that were passed.
+    marks: Vec<Mark>,
+    end: Mark,
+    /// A frame could not be trusted.
+    is_bad: bool,
+    is_newer: bool,
+}
+
+fn from_disk(log: &Log, after: Seq, limit: usize) -> Result<Vec<Frame>, StoreError> {
+    let disk = log.context.disk.as_ref();
+    let (mut frames, mut bytes, mut at) = (Vec::<Frame>::new(), 0, after);
+    loop {
+        let (segment, file, readable) = {
+            let state = lock(&log.state);
+            let holder = state.segments.iter().rposition(|segment| segment.start.place.seq <= at);
+            let Some(segment) = holder.and_then(|holder| state.segments.get(holder)) else { return Ok(frames) };
+            let is_last = segment.number == state.head.number;
+            (segment.clone(), state.file.clone().filter(|_| is_last), state.readable())
+        };
+        if at >= readable || frames.len() >= limit || bytes >= PAGE_BYTES_MAX || !log.exists() {
+            return Ok(frames);
+        }
+        let file = match file {
+            Some(file) => file,
+            None => disk.open(&session_dir(log.id).join(segment.name()), false).map_err(failed)?,
+        };
+        let until = Wanted { after: at, last: readable, frames: limit - frames.len(), bytes: PAGE_BYTES_MAX - bytes };
+        let part = from_segment(file.as_ref(), &segment, &until, log.context.knows).map_err(failed)?;
+        bytes += part.frames.iter().map(|frame| frame.line.len()).sum::<usize>();
+        let is_stuck = part.frames.is_empty();
+        at = part.frames.last().map_or(at, |frame| frame.seq);
+        let is_damaged = learn(log, &segment, &part);
+        frames.extend(part.frames);
+        if is_damaged || is_stuck {
+            return Ok(frames);
+        }
+    }
+}
+
+struct Wanted {
+    after: Seq,
+    last: Seq,
+    frames: usize,
+    bytes: usize,
+}
+
+fn from_segment(file: &dyn DiskFile, segment: &Segment, wanted: &Wanted, knows: fn(u16) -> bool) -> io::Result<Part> {
+    let near = segment.index.iter().rev().find(|mark| mark.place.seq <= wanted.after);
+    let from = near.copied().unwrap_or(segment.start);
+    let mut reader = Reader::new(file, from, segment.end);
+    let (mut frames, mut marks, mut bytes) = (Vec::new(), vec![from], 0);
+    let (mut is_bad, mut is_newer) = (false, false);
+    while frames.len() < wanted.frames && bytes < wanted.bytes && reader.at.place.seq < wanted.last {
+        match reader.next()? {
+            Step::Frame(frame, line) => {
+                is_newer |= frame.has(MUST_UNDERSTAND) && !knows(frame.kind);
+                remember(&mut marks, reader.at);
+                if frame.seq > wanted.after {
+                    bytes += line.len();
+                    frames.push(Frame { seq: frame.seq, line });
+                }
+            }
+            Step::End if reader.at.offset == segment.end => break,
+            Step::End | Step::Sealed | Step::Bad => {
+                is_bad = true;
+                break;
+            }
+        }
+    }
+    Ok(Part { frames, marks, end: reader.at, is_bad, is_newer })
+}
+
+/// Keeps what reading a segment has shown. Answers whether the journal is damaged there.
+fn learn(log: &Log, segment: &Segment, part: &Part) -> bool {
+    let mut state = lock(&log.state);
+    let next = state.segments.iter().find(|next| next.number == segment.number + 1).map(|next| next.start.place);
+    let ends_here = part.end.offset == segment.end;
+    let is_apart =
+        next.is_some_and(|next| ends_here && (next.seq, next.chain) != (part.end.place.seq, part.end.place.chain));
+    if let Some(known) = state.segments.iter_mut().find(|known| known.number == segment.number) {
+        for mark in &part.marks {
+            remember(&mut known.index, *mark);
+        }
+    }
+    let last_good_seq = part.end.place.seq;
+    if part.is_bad || is_apart {
+        tracing::error!(session_id = %log.id, last_good_seq, "a journal is damaged");
+        let why = format!("segment {} holds a bad record, or ends before it should", segment.number);
+        state.damage.get_or_insert(StoreError::Corrupted { session_id: log.id, last_good_seq, why });
+        return true;
+    }
+    if part.is_newer {
+        state.damage.get_or_insert(StoreError::FormatNewer(log.id));
+    }
+    false
+}

@@ -1,0 +1,262 @@
+//! A segment: a header, then frames, then perhaps a footer. It is read forwards, frame by frame, and searched where a
+//! frame cannot be trusted. It never decides what a damaged place means; see `recovery`.
+
+use std::io;
+
+use bytes::Bytes;
+
+use super::{
+    disk::{DiskFile, read_range},
+    frame::{BATCH_END, FrameView, HEADER_BYTES as FRAME_HEADER_BYTES, MARKER, MUST_UNDERSTAND, Parsed, Place, SEALED},
+    frame::{footer, number, parse},
+};
+use crate::ids::{Seq, SessionId};
+
+/// What a segment begins with.
+const MAGIC: [u8; 8] = *b"\xFFmklog\r\n";
+/// The version of the format.
+const VERSION: u64 = 1;
+/// Bytes of a segment's header.
+pub(super) const HEADER_BYTES: u64 = 128;
+/// Bytes that are read at a time.
+const READ_BYTES: u64 = 256 * 1024;
+/// Bytes between two places that are remembered.
+const STRIDE_BYTES: u64 = 64 * 1024;
+
+/// A segment's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    /// The session that it was written for; a fork keeps those of its parent. Zero in the store journal.
+    pub(super) session_id: SessionId,
+    pub(super) number: u64,
+    pub(super) generation: u64,
+    /// The seq of its first record.
+    pub(super) base_seq: Seq,
+    /// The id of its first batch.
+    pub(super) base_batch: u64,
+    /// The chain's value behind the segment before.
+    pub(super) chain: u64,
+    /// Where the records of the segment before end; what follows there is ignored for ever.
+    pub(super) previous_end: u64,
+}
+
+/// What a header's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeaderFound {
+    Good(Header),
+    /// A later version's.
+    Newer,
+    Bad,
+}
+
+impl Header {
+    /// Its bytes.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(self.session_id.as_uuid().as_bytes());
+        for field in [self.number, self.generation, self.base_seq, self.base_batch, self.chain, self.previous_end] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.resize(HEADER_BYTES as usize - 8, 0);
+        let crc = crc32c::crc32c(&out);
+        out.extend_from_slice(&u64::from(crc).to_le_bytes());
+        out
+    }
+
+    /// Reads the header of a file.
+    pub(super) fn read(file: &dyn DiskFile) -> io::Result<HeaderFound> {
+        let bytes = read_range(file, 0, HEADER_BYTES)?;
+        let end = HEADER_BYTES as usize - 8;
+        if bytes.len() < end + 8
+            || bytes[..8] != MAGIC
+            || u64::from(crc32c::crc32c(&bytes[..end])) != number(&bytes, end, 8)
+        {
+            return Ok(HeaderFound::Bad);
+        }
+        // Flags share the version's field: a compacted segment is a later version's, too.
+        if number(&bytes, 8, 8) != VERSION {
+            return Ok(HeaderFound::Newer);
+        }
+        let field = |n: usize| number(&bytes, 32 + n * 8, 8);
+        let id: [u8; 16] = bytes[16..32].try_into().unwrap_or_default();
+        Ok(HeaderFound::Good(Self {
+            session_id: SessionId::from_uuid(uuid::Uuid::from_bytes(id)),
+            number: field(0),
+            generation: field(1),
+            base_seq: field(2),
+            base_batch: field(3),
+            chain: field(4),
+            previous_end: field(5),
+        }))
+    }
+
+    /// The place that its first frame follows.
+    pub(super) const fn place(&self) -> Place {
+        Place { seq: self.base_seq.saturating_sub(1), batch: self.base_batch.saturating_sub(1), chain: self.chain }
+    }
+}
+
+/// A place in a segment from which it can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) offset: u64,
+    pub(super) place: Place,
+}
+
+/// What a reader came to.
+pub(super) enum Step {
+    /// A frame, with its payload.
+    Frame(FrameView, Bytes),
+    /// The end that was named, or the file's.
+    End,
+    /// The footer.
+    Sealed,
+    /// Something that cannot be the next frame.
+    Bad,
+}
+
+/// Reads a segment's frames in order. Each must have a good checksum and follow the one before it.
+pub(super) struct Reader<'a> {
+    file: &'a dyn DiskFile,
+    /// Where to stop.
+    end: u64,
+    window: Bytes,
+    window_at: u64,
+    /// The next frame's offset, and the place it has to follow.
+    pub(super) at: Mark,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) const fn new(file: &'a dyn DiskFile, from: Mark, end: u64) -> Self {
+        Self { file, end, window: Bytes::new(), window_at: from.offset, at: from }
+    }
+
+    /// The next frame.
+    pub(super) fn next(&mut self) -> io::Result<Step> {
+        let Mark { offset, place } = self.at;
+        if offset >= self.end {
+            return Ok(Step::End);
+        }
+        let mut skip = usize::try_from(offset - self.window_at).unwrap_or(usize::MAX);
+        let mut parsed = parse(self.window.get(skip..).unwrap_or_default());
+        while let Parsed::Short(needed) = parsed {
+            let until = self.end.min(offset + READ_BYTES.max(needed as u64));
+            self.window = read_range(self.file, offset, until)?.into();
+            (self.window_at, skip) = (offset, 0);
+            if self.window.len() < needed {
+                // The file ends here, or within what may be a frame.
+                return Ok(if self.window.is_empty() { Step::End } else { Step::Bad });
+            }
+            parsed = parse(&self.window);
+        }
+        let Parsed::Frame(frame) = parsed else { return Ok(Step::Bad) };
+        if frame.has(SEALED) {
+            let is_footer = self.window[skip..skip + frame.total] == footer(place)[..];
+            return Ok(if is_footer { Step::Sealed } else { Step::Bad });
+        }
+        let follows = frame.chain == place.chain
+            && frame.seq == place.seq + 1
+            && (frame.batch == place.batch || frame.batch == place.batch + 1);
+        if !follows {
+            return Ok(Step::Bad);
+        }
+        let start = skip + FRAME_HEADER_BYTES;
+        let line = self.window.slice(start..start + frame.payload);
+        self.at = Mark { offset: offset + frame.total as u64, place: frame.after() };
+        Ok(Step::Frame(frame, line))
+    }
+}
+
+/// How what follows the last complete batch looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// Nothing follows.
+    Nothing,
+    /// The footer follows, whole or cut short.
+    Footer,
+    /// Zeros follow: room that was never written.
+    Zeros,
+    /// A batch that was not written to its end.
+    Torn,
+    /// A bad record, and behind it a good one of a later batch.
+    Corrupt,
+}
+
+/// What a segment holds.
+#[derive(Debug)]
+pub(super) struct Scan {
+    /// Behind the last complete batch.
+    pub(super) end: Mark,
+    pub(super) rest: Rest,
+    /// Whether it holds a record that only a newer version understands.
+    pub(super) is_newer: bool,
+    /// Places to read from.
+    pub(super) index: Vec<Mark>,
+}
+
+/// Reads a segment from `from` to its end and says where its last complete batch ends and what follows there.
+pub(super) fn scan(file: &dyn DiskFile, from: Mark, len: u64, knows: fn(u16) -> bool) -> io::Result<Scan> {
+    let mut reader = Reader::new(file, from, len);
+    let mut found = Scan { end: from, rest: Rest::Nothing, is_newer: false, index: vec![from] };
+    let step = loop {
+        match reader.next()? {
+            Step::Frame(frame, _) => {
+                found.is_newer |= frame.has(MUST_UNDERSTAND) && !knows(frame.kind);
+                if frame.has(BATCH_END) {
+                    found.end = reader.at;
+                    remember(&mut found.index, reader.at);
+                }
+            }
+            step => break step,
+        }
+    };
+    found.rest = match step {
+        Step::Sealed if reader.at == found.end => Rest::Footer,
+        Step::End if reader.at == found.end => Rest::Nothing,
+        _ => rest(file, found.end, reader.at.offset, len)?,
+    };
+    Ok(found)
+}
+
+/// Adds a place, unless the one before is near.
+pub(super) fn remember(index: &mut Vec<Mark>, mark: Mark) {
+    if index.last().is_none_or(|last| mark.offset >= last.offset + STRIDE_BYTES) {
+        index.push(mark);
+    }
+}
+
+/// What follows the last complete batch, where the frame at `bad` cannot be trusted.
+fn rest(file: &dyn DiskFile, end: Mark, bad: u64, len: u64) -> io::Result<Rest> {
+    let bytes = read_range(file, end.offset, len)?;
+    if bytes.iter().all(|&byte| byte == 0) {
+        return Ok(Rest::Zeros);
+    }
+    let whole = footer(end.place);
+    let is_footer_part = |(at, byte): (usize, &u8)| *byte == 0 || whole.get(at) == Some(byte);
+    if bytes.iter().enumerate().all(is_footer_part) {
+        return Ok(Rest::Footer);
+    }
+    let skip = usize::try_from(bad - end.offset).unwrap_or(usize::MAX);
+    // A batch is written once the one before is synced, and the footer once all of them are.
+    let is_later =
+        |frame: &FrameView| frame.seq > end.place.seq && (frame.batch > end.place.batch + 1 || frame.has(SEALED));
+    Ok(if frames_in(&bytes[skip.min(bytes.len())..]).iter().any(is_later) { Rest::Corrupt } else { Rest::Torn })
+}
+
+/// The frames with a good checksum that stand anywhere in `bytes`, which begin at a multiple of 8.
+pub(super) fn frames_in(bytes: &[u8]) -> Vec<FrameView> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at + FRAME_HEADER_BYTES <= bytes.len() {
+        at += match (bytes[at..].starts_with(&MARKER)).then(|| parse(&bytes[at..])) {
+            Some(Parsed::Frame(frame)) => {
+                let total = frame.total;
+                found.push(frame);
+                total
+            }
+            _ => 8,
+        };
+    }
+    found
+}

@@ -1,0 +1,377 @@
+//! The store journal: which sessions may have changed since they were last put to rest.
+//!
+//! It never says whether a session exists. It is one segment, written anew when it has grown long, when a write to it
+//! failed, and when it was found damaged.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use super::{
+    Limits,
+    disk::{Disk, DiskFile, create_anew, is_full, write_all},
+    executor::Executor,
+    frame::{BATCH_END, Entry, Place, encode},
+    health::Health,
+    layout::{NEW, QUARANTINE, STORE, segment_name, segments_of, sessions_on},
+    lock,
+    recovery::failed,
+    segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Step, scan},
+};
+use crate::{
+    ids::{Seq, SessionId},
+    store::StoreError,
+};
+
+/// The kind of a mark that a session may change.
+const ACTIVE: u16 = 1;
+/// The kind of a mark that a session rests.
+const IDLE: u16 = 2;
+/// Resting sessions whose end is remembered; those that came to rest before are trusted as they stand.
+const RESTING_MAX: usize = 1024;
+/// At its opening the journal is written anew from this length on.
+const OPEN_BYTES_MAX: u64 = 256 * 1024;
+/// Bytes that a mark takes, about.
+const MARK_BYTES: u64 = 160;
+
+/// Where a session's journal ended when it came to rest. What is missing up to there is a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Resting {
+    pub(super) session_id: SessionId,
+    pub(super) seq: Seq,
+    pub(super) segment: u64,
+    pub(super) bytes: u64,
+    pub(super) chain: u64,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Active {
+    session_id: SessionId,
+}
+
+#[derive(Clone, Copy)]
+enum Marked {
+    Active(SessionId),
+    Resting(Resting),
+}
+
+/// Told whether a mark stands.
+pub(super) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
+/// The marks of a store.
+pub(crate) struct StoreJournal {
+    disk: Arc<dyn Disk>,
+    executor: Arc<dyn Executor>,
+    health: Arc<Health>,
+    bytes_max: u64,
+    state: Mutex<State>,
+    /// Held by the one job that writes.
+    writer: Mutex<Writer>,
+}
+
+#[derive(Default)]
+struct State {
+    active: BTreeSet<SessionId>,
+    resting: HashMap<SessionId, Resting>,
+    /// Those that rest, the one that has rested longest first; some may be active again.
+    order: VecDeque<SessionId>,
+    pending: Vec<(Marked, Done)>,
+    is_writing: bool,
+}
+
+struct Writer {
+    /// `None` where the journal has to be written anew first.
+    file: Option<Arc<dyn DiskFile>>,
+    generation: u64,
+    at: Mark,
+    /// Whether all that was written is synced; what follows then is another batch.
+    is_synced: bool,
+}
+
+impl State {
+    fn apply(&mut self, marked: Marked) {
+        match marked {
+            Marked::Active(id) => {
+                self.active.insert(id);
+            }
+            Marked::Resting(resting) => {
+                self.active.remove(&resting.session_id);
+                if self.resting.insert(resting.session_id, resting).is_some() {
+                    self.order.retain(|id| *id != resting.session_id);
+                }
+                self.order.push_back(resting.session_id);
+                if self.order.len() > RESTING_MAX
+                    && let Some(oldest) = self.order.pop_front()
+                {
+                    self.resting.remove(&oldest);
+                }
+            }
+        }
+    }
+}
+
+impl StoreJournal {
+    /// Opens the store journal, or makes one where the store is new. A damaged one is set aside, its good marks are
+    /// kept, and every session counts as active.
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        executor: Arc<dyn Executor>,
+        health: Arc<Health>,
+        limits: &Limits,
+        is_new: bool,
+    ) -> Result<Self, StoreError> {
+        let bytes_max = limits.store_journal_bytes;
+        let mut state = State::default();
+        let mut writer = load(disk.as_ref(), &mut state, is_new).map_err(failed)?;
+        if (writer.file.is_none() || writer.at.offset > OPEN_BYTES_MAX)
+            && let Err(error) = rewrite(disk.as_ref(), &state, &mut writer)
+        {
+            // Reading goes on; the first mark tries again.
+            tracing::warn!(%error, "the store journal could not be written anew");
+        }
+        Ok(Self { disk, executor, health, bytes_max, state: Mutex::new(state), writer: Mutex::new(writer) })
+    }
+
+    /// The sessions that may have changed since they were last put to rest.
+    pub(crate) fn active(&self) -> Vec<SessionId> {
+        lock(&self.state).active.iter().copied().collect()
+    }
+
+    /// Whether a session may have changed since it was last put to rest.
+    pub(super) fn is_active(&self, id: SessionId) -> bool {
+        lock(&self.state).active.contains(&id)
+    }
+
+    /// Where a session's journal ended when it last came to rest.
+    pub(super) fn resting(&self, id: SessionId) -> Option<Resting> {
+        lock(&self.state).resting.get(&id).copied()
+    }
+
+    /// Marks a session as one that may change; `done` is told once that is durable.
+    pub(super) fn mark_active(self: &Arc<Self>, id: SessionId, done: Done) {
+        self.mark(Marked::Active(id), done);
+    }
+
+    /// Marks a session as one that may change, and waits until that is durable.
+    pub(crate) async fn mark_made(self: &Arc<Self>, id: SessionId) -> Result<(), StoreError> {
+        let (done, marked) = oneshot::channel();
+        self.mark_active(id, Box::new(|result| drop(done.send(result))));
+        marked.await.unwrap_or_else(|_| Err(StoreError::Failed("the store journal ended".to_owned())))
+    }
+
+    /// Marks a session as one that rests; `done` is told once that is written. It needs no sync: where it is lost,
+    /// the next start looks at the session once more.
+    pub(super) fn mark_resting(self: &Arc<Self>, resting: Resting, done: Done) {
+        self.mark(Marked::Resting(resting), done);
+    }
+
+    /// A session is gone: no mark is needed, because its directory is not there.
+    pub(super) fn forget(&self, id: SessionId) {
+        let mut state = lock(&self.state);
+        state.active.remove(&id);
+        state.resting.remove(&id);
+        state.order.retain(|resting| *resting != id);
+    }
+
+    fn mark(self: &Arc<Self>, marked: Marked, done: Done) {
+        let mut state = lock(&self.state);
+        state.pending.push((marked, done));
+        if !std::mem::replace(&mut state.is_writing, true) {
+            drop(state);
+            let journal = self.clone();
+            self.executor.run(Box::new(move || journal.write_pending()));
+        }
+    }
+
+    /// Writes what is pending, as often as more has gathered meanwhile.
+    fn write_pending(&self) {
+        let mut writer = lock(&self.writer);
+        loop {
+            let pending = {
+                let mut state = lock(&self.state);
+                if state.pending.is_empty() {
+                    state.is_writing = false;
+                    return;
+                }
+                std::mem::take(&mut state.pending)
+            };
+            let written = self.write(&mut writer, &pending);
+            for (_, done) in pending {
+                done(written.clone());
+            }
+        }
+    }
+
+    fn write(&self, writer: &mut Writer, pending: &[(Marked, Done)]) -> Result<(), StoreError> {
+        self.health.check_writable()?;
+        let disk = self.disk.as_ref();
+        let marks = || pending.iter().map(|(marked, _)| *marked);
+        let needs_sync = marks().any(|marked| matches!(marked, Marked::Active(_)));
+        let mut attempt = || {
+            if writer.file.is_none() {
+                rewrite(disk, &lock(&self.state), writer)?;
+            }
+            append(writer, marks(), needs_sync)
+        };
+        let mut written = attempt();
+        if written.as_ref().is_err_and(is_full) && self.health.release_reserve(disk) {
+            written = attempt();
+        }
+        let mut state = lock(&self.state);
+        // Where it failed, nobody knows: counting a session as active is never wrong.
+        marks().filter(|marked| written.is_ok() || matches!(marked, Marked::Active(_))).for_each(|it| state.apply(it));
+        if let Err(error) = &written
+            && !is_full(error)
+        {
+            self.health.failed(&format!("the store journal: {error}"));
+            // A file whose sync failed is not written again.
+            writer.file = None;
+        }
+        let is_long = writer.at.offset > self.bytes_max.max(MARK_BYTES * 4 * (state.active.len() + RESTING_MAX) as u64);
+        if (writer.file.is_none() || is_long)
+            && let Err(error) = rewrite(disk, &state, writer)
+        {
+            tracing::warn!(%error, "the store journal could not be written anew");
+        }
+        written.map_err(failed)
+    }
+}
+
+/// Appends marks as one batch; on a full disk it is cut back to what stood before.
+fn append(writer: &mut Writer, marks: impl Iterator<Item = Marked>, needs_sync: bool) -> io::Result<()> {
+    let Some(file) = writer.file.clone() else { return Err(io::ErrorKind::NotFound.into()) };
+    let mut place = writer.at.place;
+    let batch = if writer.is_synced { place.batch + 1 } else { place.batch };
+    let mut out = Vec::new();
+    encode_marks(&mut out, &mut place, batch, marks)?;
+    if let Err(error) = write_all(file.as_ref(), &out, writer.at.offset) {
+        return Err(if is_full(&error) { file.set_len(writer.at.offset).err().unwrap_or(error) } else { error });
+    }
+    if needs_sync {
+        // A full disk that shows itself only now is a failed sync like any.
+        file.sync().map_err(io::Error::other)?;
+    }
+    writer.is_synced = needs_sync;
+    writer.at = Mark { offset: writer.at.offset + out.len() as u64, place };
+    Ok(())
+}
+
+fn encode_marks(
+    out: &mut Vec<u8>,
+    place: &mut Place,
+    batch: u64,
+    marks: impl Iterator<Item = Marked>,
+) -> io::Result<()> {
+    let mut marks = marks.peekable();
+    while let Some(marked) = marks.next() {
+        let (kind, line) = match marked {
+            Marked::Active(session_id) => (ACTIVE, serde_json::to_vec(&Active { session_id })?),
+            Marked::Resting(resting) => (IDLE, serde_json::to_vec(&resting)?),
+        };
+        let flags = if marks.peek().is_none() { BATCH_END } else { 0 };
+        let entry = Entry { seq: place.seq + 1, kind, ms: 0, line: Bytes::from(line) };
+        encode(out, place, batch, flags, &entry);
+    }
+    Ok(())
+}
+
+fn path_of(generation: u64) -> PathBuf {
+    Path::new(STORE).join(segment_name(1, generation))
+}
+
+/// Writes what counts as the next generation, and drops the one before.
+fn rewrite(disk: &dyn Disk, state: &State, writer: &mut Writer) -> io::Result<()> {
+    let generation = writer.generation + 1;
+    let before = writer.at.place;
+    let header = Header {
+        session_id: SessionId::from_uuid(uuid::Uuid::nil()),
+        number: 1,
+        generation,
+        base_seq: before.seq + 1,
+        base_batch: before.batch + 2,
+        chain: before.chain,
+        previous_end: 0,
+    };
+    let mut out = header.encode();
+    let mut place = header.place();
+    let resting = state.order.iter().filter_map(|id| state.resting.get(id)).map(|it| Marked::Resting(*it));
+    let active = state.active.iter().map(|id| Marked::Active(*id));
+    encode_marks(&mut out, &mut place, header.base_batch, resting.chain(active))?;
+    let made = Path::new(NEW).join(STORE);
+    let file = create_anew(disk, &made)?;
+    write_all(file.as_ref(), &out, 0)?;
+    file.sync()?;
+    // From here on the old generation may be passed over, so nothing is appended to it any more.
+    writer.file = None;
+    disk.rename(&made, &path_of(generation))?;
+    disk.sync_dir(Path::new(STORE))?;
+    // An old generation that stays is passed over, and removed the next time.
+    drop(disk.remove(&path_of(writer.generation)));
+    *writer = Writer { file: Some(file), generation, at: Mark { offset: out.len() as u64, place }, is_synced: true };
+    Ok(())
+}
+
+/// Reads the newest generation into `state`.
+fn load(disk: &dyn Disk, state: &mut State, is_new: bool) -> io::Result<Writer> {
+    let generation = segments_of(&disk.list(Path::new(STORE))?).first().map_or(0, |&(_, generation)| generation);
+    let start = Mark { offset: HEADER_BYTES, place: Place { seq: 0, batch: 0, chain: 0 } };
+    let mut writer = Writer { file: None, generation, at: start, is_synced: false };
+    if generation == 0 && is_new {
+        return Ok(writer);
+    }
+    let path = path_of(generation);
+    let is_good = generation > 0 && read_into(disk, &path, state, &mut writer)?;
+    if !is_good {
+        tracing::warn!("the store journal is damaged or missing: every session is looked at");
+        state.active.extend(sessions_on(disk)?);
+        writer.file = None;
+        let aside = Path::new(QUARANTINE).join(format!("store.{}", segment_name(1, generation)));
+        if generation > 0
+            && let Err(error) = disk.link(&path, &aside)
+        {
+            tracing::warn!(%error, "the damaged store journal could not be set aside");
+        }
+    }
+    Ok(writer)
+}
+
+/// Reads a generation; answers whether it can be trusted. A batch that was not written to its end is cut away.
+fn read_into(disk: &dyn Disk, path: &Path, state: &mut State, writer: &mut Writer) -> io::Result<bool> {
+    let file = disk.open(path, true)?;
+    let len = file.len()?;
+    let HeaderFound::Good(header) = Header::read(file.as_ref())? else { return Ok(false) };
+    let from = Mark { offset: HEADER_BYTES, place: header.place() };
+    let found = scan(file.as_ref(), from, len, |_| true)?;
+    let is_read = read_marks(file.as_ref(), from, found.end.offset, state)?;
+    (writer.at, writer.file) = (found.end, Some(file.clone()));
+    if matches!(found.rest, Rest::Torn | Rest::Zeros)
+        && file.set_len(found.end.offset).and_then(|()| file.sync()).is_err()
+    {
+        writer.file = None;
+    }
+    Ok(is_read && !matches!(found.rest, Rest::Corrupt | Rest::Footer))
+}
+
+/// Applies the marks; answers whether each could be read.
+fn read_marks(file: &dyn DiskFile, from: Mark, end: u64, state: &mut State) -> io::Result<bool> {
+    let mut reader = Reader::new(file, from, end);
+    while let Step::Frame(frame, line) = reader.next()? {
+        let marked = match frame.kind {
+            ACTIVE => serde_json::from_slice(&line).map(|Active { session_id }| Marked::Active(session_id)),
+            IDLE => serde_json::from_slice(&line).map(Marked::Resting),
+            _ => return Ok(false),
+        };
+        match marked {
+            Ok(marked) => state.apply(marked),
+            Err(_) => return Ok(false),
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,9 @@
+//! The journal keeps what it promises: on a disk that crashes, on one that fails, and on the real one.
+
+mod common;
+mod counts;
+mod crash;
+mod faults;
+mod frames;
+mod real;
+mod recovery;

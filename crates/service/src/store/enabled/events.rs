@@ -1,0 +1,275 @@
+//! [`RedbEventStore`]: events in journals. It knows which journals are open and who may append to each.
+//!
+//! Nothing here waits for redb: the journals are the truth, and what redb holds is made from them.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use crate::{
+    SessionError,
+    ids::{Seq, SessionId},
+    journal::{
+        Context, Disk, Entry, Executor, Health, Limits, Log, OwnerLock, Pool, StoreJournal, appear, discard,
+        fork_files, lock, on, page, prepare, seal, sessions_on, set_aside,
+    },
+    session::event::{EventKind, Record},
+    store::{EventStore, FramePage, Lease, StoreError, TailRepair, Ticket},
+    wire::encode_event,
+};
+
+/// Journals that stay open though nobody has leased or follows them.
+const IDLE_MAX: usize = 64;
+/// Locks over the opening of journals; sessions share them by their id.
+const OPENING_LOCKS: usize = 64;
+
+/// Events in journals, one per session. Its lists and keys stand in redb, beside it.
+pub struct RedbEventStore {
+    context: Arc<Context>,
+    open: Mutex<Open>,
+    /// Held while a journal is opened, made or taken away, so that no two of one session are ever open.
+    opening: [tokio::sync::Mutex<()>; OPENING_LOCKS],
+    epochs: AtomicU64,
+    /// What `sessions` goes through, page by page, until a session comes or goes.
+    listing: Mutex<Option<Arc<Vec<SessionId>>>>,
+    /// Held as long as anything may be written.
+    _owner: Option<Arc<OwnerLock>>,
+}
+
+#[derive(Default)]
+struct Open {
+    logs: HashMap<SessionId, Arc<Log>>,
+    /// Those that nobody used when they were last looked at, oldest first.
+    idle: VecDeque<SessionId>,
+}
+
+impl Drop for RedbEventStore {
+    fn drop(&mut self) {
+        // The directory has another owner only when nothing is written any more.
+        self.context.executor.drain();
+    }
+}
+
+impl RedbEventStore {
+    /// Opens the journals on `disk`.
+    pub(crate) fn open(disk: Arc<dyn Disk>, owner: Option<Arc<OwnerLock>>) -> Result<Self, SessionError> {
+        Self::open_with(disk, owner, Arc::new(Pool::new()), Limits::default())
+    }
+
+    /// Opens the journals on `disk`, and works on `executor`.
+    pub(crate) fn open_with(
+        disk: Arc<dyn Disk>,
+        owner: Option<Arc<OwnerLock>>,
+        executor: Arc<dyn Executor>,
+        limits: Limits,
+    ) -> Result<Self, SessionError> {
+        let is_new = prepare(disk.as_ref())?;
+        let health = Arc::new(Health::new(limits.reserve_bytes));
+        let store_journal = StoreJournal::open(disk.clone(), executor.clone(), health.clone(), &limits, is_new)?;
+        if let Err(error) = health.make_reserve(disk.as_ref()) {
+            tracing::warn!(%error, "no room could be kept back for a full disk");
+        }
+        if is_new {
+            seal(disk.as_ref()).map_err(|error| SessionError::StoreNotWritable {
+                path: "format".to_owned(),
+                why: error.to_string(),
+            })?;
+        }
+        let store_journal = Arc::new(store_journal);
+        let context = Context { disk, executor, health, store_journal, limits, knows, hot: Mutex::default() };
+        Ok(Self {
+            context: Arc::new(context),
+            open: Mutex::default(),
+            opening: std::array::from_fn(|_| tokio::sync::Mutex::default()),
+            epochs: AtomicU64::new(0),
+            listing: Mutex::default(),
+            _owner: owner,
+        })
+    }
+
+    /// What its journals share.
+    pub(crate) const fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// The journal, if it is open.
+    fn opened(&self, id: SessionId) -> Option<Arc<Log>> {
+        lock(&self.open).logs.get(&id).filter(|log| !log.is_over()).cloned()
+    }
+
+    /// The journal, opened where it is not; `None` where there is no such session, unless it is to be made.
+    async fn log(&self, id: SessionId, is_made: bool) -> Result<Option<Arc<Log>>, StoreError> {
+        if let Some(log) = self.opened(id) {
+            return Ok(Some(log));
+        }
+        let _opening = self.opening(id).lock().await;
+        if let Some(log) = self.opened(id) {
+            return Ok(Some(log));
+        }
+        let context = self.context.clone();
+        let log = on(self.context.executor.as_ref(), move || Log::open(context, id).map(Arc::new)).await?;
+        if !is_made && !log.exists() {
+            return Ok(None);
+        }
+        lock(&self.open).logs.insert(id, log.clone());
+        if !is_made {
+            self.let_go(id);
+        }
+        Ok(Some(log))
+    }
+
+    fn opening(&self, id: SessionId) -> &tokio::sync::Mutex<()> {
+        &self.opening[id.as_uuid().as_bytes()[15] as usize % OPENING_LOCKS]
+    }
+
+    /// Nobody uses the journal for now. The oldest of those that still nobody uses leaves memory.
+    fn let_go(&self, id: SessionId) {
+        let mut open = lock(&self.open);
+        if open.logs.get(&id).is_some_and(|log| !log.exists()) {
+            open.logs.remove(&id);
+            return;
+        }
+        open.idle.push_back(id);
+        if open.idle.len() > IDLE_MAX
+            && let Some(oldest) = open.idle.pop_front()
+            && open.logs.get(&oldest).is_some_and(|log| Arc::strong_count(log) == 1 && log.is_idle())
+        {
+            open.logs.remove(&oldest);
+        }
+    }
+
+    fn forget_listing(&self) {
+        *lock(&self.listing) = None;
+    }
+}
+
+/// The number of an event's kind: a hash of its name, so that it follows from the name alone.
+fn kind_number(type_name: &str) -> u16 {
+    let hash = crc32c::crc32c(type_name.as_bytes());
+    // Both halves count; numbers below 16 are the journal's own.
+    ((hash >> 16) as u16 ^ (hash & 0xFFFF) as u16).max(16)
+}
+
+/// Whether this version knows a kind of event.
+fn knows(kind: u16) -> bool {
+    static KNOWN: OnceLock<Vec<u16>> = OnceLock::new();
+    let numbers = || EventKind::ALL.iter().map(|kind| kind_number(kind.name())).collect();
+    KNOWN.get_or_init(numbers).contains(&kind)
+}
+
+/// A record as the journal takes it.
+fn entry(record: &Record) -> Result<Entry, StoreError> {
+    let line = encode_event(record).map_err(|error| StoreError::Failed(error.to_string()))?;
+    let kind = kind_number(record.event.type_name());
+    Entry::new(record.seq, kind, record.time.as_millis(), line)
+}
+
+#[async_trait]
+impl EventStore for RedbEventStore {
+    async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
+        self.context.health.check_writable()?;
+        let Some(log) = self.log(session_id, true).await? else { return Err(StoreError::NotFound(session_id)) };
+        let leased = log.lease(self.epochs.fetch_add(1, Ordering::Relaxed) + 1).await;
+        if leased.is_err() {
+            self.let_go(session_id);
+        }
+        leased
+    }
+
+    async fn release(&self, lease: Lease) -> Result<(), StoreError> {
+        if let Some(log) = self.opened(lease.session_id) {
+            log.release(lease.epoch).await;
+            self.let_go(lease.session_id);
+        }
+        Ok(())
+    }
+
+    fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError> {
+        // Encoded before any lock is taken.
+        let entries = batch.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
+        let log = self.opened(lease.session_id).ok_or(StoreError::Fenced)?;
+        if lease.tail == 0 {
+            self.forget_listing();
+        }
+        log.stage(lease.epoch, entries)
+    }
+
+    async fn read(&self, session_id: SessionId, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError> {
+        match self.log(session_id, false).await? {
+            Some(log) => page(&log, after, limit).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError> {
+        Ok(self.log(session_id, false).await?.and_then(|log| log.watch()))
+    }
+
+    async fn fork(&self, parent: SessionId, at: Seq, first: &Record) -> Result<(), StoreError> {
+        let (child, first) = (first.session_id, entry(first)?);
+        let source = self.log(parent, false).await?.filter(|log| log.exists()).ok_or(StoreError::NotFound(parent))?;
+        if self.log(child, false).await?.is_some() {
+            return Err(StoreError::Failed("the fork exists already".to_owned()));
+        }
+        let _opening = self.opening(child).lock().await;
+        on(self.context.executor.as_ref(), move || fork_files(&source, at, child, &first)).await?;
+        // A session never stands without its mark.
+        self.context.store_journal.mark_made(child).await?;
+        let context = self.context.clone();
+        let named = move || appear(&context, child).map_err(|error| context.health.unsure(child, error));
+        let appeared = on(self.context.executor.as_ref(), named).await;
+        self.forget_listing();
+        appeared
+    }
+
+    async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {
+        let _opening = self.opening(session_id).lock().await;
+        if let Some(log) = self.opened(session_id) {
+            log.end().await;
+        }
+        let context = self.context.clone();
+        let gone = on(self.context.executor.as_ref(), move || set_aside(&context, session_id)).await;
+        lock(&self.open).logs.remove(&session_id);
+        self.forget_listing();
+        gone?;
+        let context = self.context.clone();
+        self.context.executor.run(Box::new(move || discard(&context, session_id)));
+        Ok(())
+    }
+
+    async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {
+        Ok(self.context.store_journal.active())
+    }
+
+    async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError> {
+        let known = lock(&self.listing).clone();
+        let all = match known {
+            Some(all) => all,
+            None => {
+                let disk = self.context.disk.clone();
+                let list = move || sessions_on(disk.as_ref()).map_err(|error| StoreError::Failed(error.to_string()));
+                let all = Arc::new(on(self.context.executor.as_ref(), list).await?);
+                *lock(&self.listing) = Some(all.clone());
+                all
+            }
+        };
+        let start = all.partition_point(|id| Some(*id) <= after);
+        Ok(all.iter().skip(start).take(limit).copied().collect())
+    }
+
+    fn tail_repair(&self, session_id: SessionId) -> Option<TailRepair> {
+        self.opened(session_id).and_then(|log| log.tail_repair())
+    }
+
+    async fn room(&self) -> Result<(), StoreError> {
+        let context = self.context.clone();
+        on(self.context.executor.as_ref(), move || context.health.room(context.disk.as_ref())).await
+    }
+}

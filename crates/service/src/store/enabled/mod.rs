@@ -1,0 +1,35 @@
+//! The durable stores of one data directory, and how it is opened: checked, locked, prepared, read.
+
+mod events;
+
+use std::{path::Path, sync::Arc};
+
+pub use events::RedbEventStore;
+
+use super::Stores;
+use crate::{
+    SessionError,
+    journal::{FileBlobs, OwnerLock, RealDisk, check_directory},
+};
+
+/// The stores in `data_dir`, which is made where it is missing and is owned by this process from now on.
+///
+/// # Errors
+/// `STORE_LOCKED` where another process owns it, `STORE_NOT_WRITABLE`, `STORE_FORMAT_UNSUPPORTED`; nothing was
+/// changed then. `STORE_FAILED` where the disk fails.
+pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
+    check_directory(data_dir)?;
+    let owner = Arc::new(OwnerLock::take(data_dir)?);
+    let disk = Arc::new(RealDisk::new(data_dir.to_owned()));
+    let events = RedbEventStore::open(disk, Some(owner.clone()))?;
+    let blobs = FileBlobs::new(events.context().clone(), Some(owner));
+    let events = Arc::new(events);
+    Ok(Stores {
+        blobs: Arc::new(blobs),
+        // The index: `RedbIndex::open(data_dir)`.
+        index: Arc::new(super::MemoryIndex::default()),
+        // The snapshots: `RedbSessionStore`.
+        snapshots: Arc::new(super::MemorySessionStore::new(events.clone())),
+        events,
+    })
+}
