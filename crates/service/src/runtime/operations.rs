@@ -220,6 +220,7 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     async fn list(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
         self.engine().capabilities.require(Capability::SessionStore)?;
         let limit = validate::page_limit(query.limit, &self.engine().options.limits)?;
+        query.cursor()?;
         self.settle().await?;
         self.list_page(SessionQuery { limit: Some(limit), ..query }).await
     }

@@ -79,7 +79,14 @@ impl<Home: 'static> Sessions<Home> {
             }
             after = Some(last);
         }
-        Ok(derived.index.rebuilt().await?)
+        // Nobody waits for the disk here: where this is lost, the next start makes the index anew once more.
+        let index = derived.index.clone();
+        tokio::spawn(async move {
+            if let Err(error) = index.rebuilt().await {
+                tracing::warn!(%error, "the index could not be written; the next start makes it anew");
+            }
+        });
+        Ok(())
     }
 
     /// Puts a stored session's row into the index, as far as its journal can be read.

@@ -51,6 +51,9 @@ pub(super) async fn load(
     events: &dyn EventStore,
 ) -> Result<Option<Session>, SessionStoreError> {
     let snapshot = decode(stored)?;
+    if snapshot.meta().id != id {
+        return Err(SessionStoreError::Corrupted(id));
+    }
     let mut records = BTreeMap::new();
     for (from, to) in snapshot.ranges() {
         if !read(id, from, to, events, &mut records).await? {

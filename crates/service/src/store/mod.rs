@@ -2,6 +2,8 @@
 //!
 //! Nothing here assumes one process, one machine or a file, and no backend's type crosses this file.
 
+pub mod conformance;
+
 #[cfg(not(feature = "session-store"))]
 mod disabled;
 #[cfg(feature = "session-store")]
@@ -17,12 +19,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
 #[cfg(not(feature = "session-store"))]
 pub use disabled::open_stores;
 #[cfg(feature = "session-store")]
-pub use enabled::{RedbEventStore, open_stores};
+pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore, open_stores};
 pub(crate) use memory::hex;
 pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, MemoryUse};
 
@@ -361,7 +364,7 @@ pub trait SessionIndex: Send + Sync {
 }
 
 /// An idempotency key in the index.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexedKey {
     /// The session that it is scoped to; the whole store where `None`.
     pub scope: Option<SessionId>,

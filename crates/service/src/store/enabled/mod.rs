@@ -1,10 +1,24 @@
 //! The durable stores of one data directory, and how it is opened: checked, locked, prepared, read.
+//!
+//! The journals are the truth. What stands in `index.redb` is a copy for speed, and is made anew where it is missing.
 
 mod events;
+
+mod index;
+mod snapshots;
+
+mod expiry;
+mod file;
+
+#[cfg(test)]
+mod tests;
 
 use std::{path::Path, sync::Arc};
 
 pub use events::RedbEventStore;
+pub use file::IndexFile;
+pub use index::RedbIndex;
+pub use snapshots::RedbSessionStore;
 
 use super::Stores;
 use crate::{
@@ -24,12 +38,11 @@ pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
     let events = RedbEventStore::open(disk, Some(owner.clone()))?;
     let blobs = FileBlobs::new(events.context().clone(), Some(owner));
     let events = Arc::new(events);
+    let file = Arc::new(IndexFile::new(data_dir.join("index.redb")));
     Ok(Stores {
         blobs: Arc::new(blobs),
-        // The index: `RedbIndex::open(data_dir)`.
-        index: Arc::new(super::MemoryIndex::default()),
-        // The snapshots: `RedbSessionStore`.
-        snapshots: Arc::new(super::MemorySessionStore::new(events.clone())),
+        index: Arc::new(RedbIndex::new(file.clone())),
+        snapshots: Arc::new(RedbSessionStore::new(file, events.clone())),
         events,
     })
 }

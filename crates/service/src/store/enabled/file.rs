@@ -1,0 +1,495 @@
+//! `index.redb`: tables of copies, kept by one thread off every caller's path.
+//!
+//! What is put stands in memory at once, over what the file holds, and is committed durably by the committer: a
+//! second after the first change, when there is much of it, or when somebody asks. Nothing here is the truth, so
+//! nobody who acknowledges anything ever waits for it. A file that is missing, damaged or of another layout is set
+//! aside, never deleted, and made anew. It is opened when it is first needed.
+
+use std::{
+    collections::BTreeMap,
+    fs::OpenOptions,
+    ops::Bound,
+    os::unix::fs::OpenOptionsExt as _,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use redb::{Database, ReadTransaction, ReadableDatabase as _, TableDefinition, TableError};
+use tokio::sync::oneshot;
+
+use super::expiry::Expiry;
+use crate::store::StoreError;
+
+/// The layout of the tables and their rows. A file of another one is set aside.
+const LAYOUT: &[u8] = b"1";
+/// The row that says that every stored session was put.
+const REBUILT: &[u8] = b"rebuilt";
+/// How long a change waits for others before it is committed.
+const COMMIT_AFTER: Duration = Duration::from_secs(1);
+/// Bytes of changes that are not kept waiting.
+const COMMIT_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes of pages that redb keeps in memory.
+const CACHE_BYTES: usize = 4 * 1024 * 1024;
+
+/// The tables of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Table {
+    /// `layout`, and `rebuilt` once every stored session is in the file.
+    Meta,
+    /// A session's id → its summary.
+    Sessions,
+    /// The scope's id (zeros for the store), then the key → what it stands for.
+    Keys,
+    /// A session's id, then a reader's name → a seq.
+    Checkpoints,
+    /// A session's id → its snapshot.
+    Snapshots,
+}
+
+impl Table {
+    const fn definition(self) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
+        TableDefinition::new(match self {
+            Self::Meta => "meta",
+            Self::Sessions => "sessions",
+            Self::Keys => "keys",
+            Self::Checkpoints => "checkpoints",
+            Self::Snapshots => "snapshots",
+        })
+    }
+}
+
+/// Rows that are put, or taken out where `None`.
+pub(super) type Changes = BTreeMap<(Table, Vec<u8>), Option<Bytes>>;
+
+/// The file, which may be shared.
+pub struct IndexFile {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    path: PathBuf,
+    database: Mutex<Option<Arc<Database>>>,
+    /// Whether sessions may be missing in the file that is open.
+    needs_rebuild: AtomicBool,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    dirty: Arc<Changes>,
+    dirty_bytes: usize,
+    /// What the committer writes at the moment: over the file, beneath `dirty`.
+    committing: Arc<Changes>,
+    flushes: Vec<oneshot::Sender<Result<(), StoreError>>>,
+    is_closing: bool,
+    committer: Option<thread::JoinHandle<()>>,
+}
+
+/// Why the file did not do what it was asked.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// It holds what nobody wrote.
+    Damaged(String),
+    /// It could not be read or written.
+    Failed(String),
+}
+
+impl<E: Into<redb::Error>> From<E> for Trouble {
+    fn from(error: E) -> Self {
+        match error.into() {
+            error @ (redb::Error::Corrupted(_)
+            | redb::Error::UpgradeRequired(_)
+            | redb::Error::RepairAborted
+            | redb::Error::TableTypeMismatch { .. }
+            | redb::Error::TableIsMultimap(_)
+            | redb::Error::TypeDefinitionChanged { .. }) => Self::Damaged(error.to_string()),
+            redb::Error::Io(error) if is_of_the_content(&error) => Self::Damaged(error.to_string()),
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl Trouble {
+    fn answer(self) -> StoreError {
+        match self {
+            Self::Damaged(why) => StoreError::Failed(format!("the index was damaged: {why}")),
+            Self::Failed(why) => StoreError::Failed(format!("the index: {why}")),
+        }
+    }
+}
+
+fn is_of_the_content(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof)
+}
+
+impl Drop for IndexFile {
+    fn drop(&mut self) {
+        let committer = {
+            let mut state = self.shared.state();
+            state.is_closing = true;
+            state.committer.take()
+        };
+        self.shared.wake.notify_all();
+        // The file's lock is free once the committer is gone. A panic of it was logged where it happened.
+        let _ = committer.map(thread::JoinHandle::join);
+    }
+}
+
+impl IndexFile {
+    /// The file at `path`, which need not exist. Nothing is opened yet.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        let shared = Shared {
+            path,
+            database: Mutex::default(),
+            needs_rebuild: AtomicBool::new(true),
+            state: Mutex::default(),
+            wake: Condvar::new(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Puts rows. It never waits for the disk.
+    pub(super) fn change(&self, changes: impl IntoIterator<Item = ((Table, Vec<u8>), Option<Bytes>)>) {
+        let mut state = self.shared.state();
+        let state = &mut *state;
+        let dirty = Arc::make_mut(&mut state.dirty);
+        for ((table, key), value) in changes {
+            state.dirty_bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
+            dirty.insert((table, key), value);
+        }
+        if state.committer.is_none() && !state.is_closing {
+            let shared = self.shared.clone();
+            let committer = thread::Builder::new().name("meerkat-index".to_owned());
+            match committer.spawn(move || shared.commit_until_closed()) {
+                Ok(committer) => state.committer = Some(committer),
+                // The next change tries again; until then all is in memory.
+                Err(error) => tracing::warn!(%error, "the index has no thread to write it"),
+            }
+        }
+        self.shared.wake.notify_all();
+    }
+
+    /// Commits what was put, durably.
+    pub(super) async fn flush(&self) -> Result<(), StoreError> {
+        let (done, flushed) = oneshot::channel();
+        {
+            let mut state = self.shared.state();
+            if state.dirty.is_empty() && state.committing.is_empty() {
+                return Ok(());
+            }
+            state.flushes.push(done);
+        }
+        self.shared.wake.notify_all();
+        flushed.await.unwrap_or_else(|_| Err(StoreError::Failed("the index was closed".to_owned())))
+    }
+
+    /// Reads, on a thread that may block.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&View) -> Result<T, Trouble> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let shared = self.shared.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let view = shared.view()?;
+            // A damaged file makes redb panic.
+            let done = catch_unwind(AssertUnwindSafe(|| read(&view)));
+            let done = done.unwrap_or_else(|_| Err(Trouble::Damaged("reading it panicked".to_owned())));
+            done.map_err(|trouble| shared.give_up(view.database.as_ref(), trouble))
+        });
+        done.await.unwrap_or_else(|error| Err(StoreError::Failed(error.to_string())))
+    }
+
+    /// Whether stored sessions may be missing in it. It opens the file, if there is one.
+    pub(super) fn needs_rebuild(&self) -> bool {
+        if let Err(error) = self.shared.database(false) {
+            tracing::warn!(%error, "the index cannot be opened");
+        }
+        self.shared.needs_rebuild.load(Ordering::Acquire)
+    }
+
+    /// It holds every stored session.
+    pub(super) async fn rebuilt(&self) -> Result<(), StoreError> {
+        self.change([((Table::Meta, REBUILT.to_vec()), Some(Bytes::new()))]);
+        self.flush().await?;
+        // The file may have been set aside meanwhile.
+        match self.read(|view| view.get(Table::Meta, REBUILT)).await? {
+            None => Err(StoreError::Failed("the index was lost while it was rebuilt".to_owned())),
+            Some(_) => {
+                self.shared.needs_rebuild.store(false, Ordering::Release);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file, opened where it is not; `None` where there is none and none is to be made.
+    fn database(&self, is_made: bool) -> Result<Option<Arc<Database>>, StoreError> {
+        let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        if database.is_none() && (is_made || self.path.exists()) {
+            let opened = match self.open() {
+                Err(Trouble::Damaged(why)) => {
+                    self.set_aside(&why)?;
+                    self.open()
+                }
+                opened => opened,
+            };
+            *database = Some(opened.map_err(Trouble::answer)?);
+        }
+        Ok(database.clone())
+    }
+
+    fn open(&self) -> Result<Arc<Database>, Trouble> {
+        let opened = catch_unwind(|| {
+            let mut options = OpenOptions::new();
+            let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&self.path);
+            let file = file.map_err(redb::Error::Io)?;
+            let database = Database::builder().set_cache_size(CACHE_BYTES).create_file(file)?;
+            let transaction = database.begin_read()?;
+            let meta = match transaction.open_table(Table::Meta.definition()) {
+                Ok(meta) => meta,
+                Err(TableError::TableDoesNotExist(_)) => return Ok((database, true)),
+                Err(error) => return Err(error.into()),
+            };
+            let layout = meta.get(&b"layout"[..])?.map(|layout| unsealed(b"layout", layout.value())).transpose()?;
+            if layout.as_deref() != Some(LAYOUT) {
+                return Err(Trouble::Damaged("it has another layout".to_owned()));
+            }
+            let is_rebuilt = meta.get(REBUILT)?.is_some();
+            Ok((database, !is_rebuilt))
+        });
+        let opened = opened.unwrap_or_else(|_| Err(Trouble::Damaged("opening it panicked".to_owned())));
+        let (database, needs_rebuild) = opened?;
+        self.needs_rebuild.store(needs_rebuild, Ordering::Release);
+        Ok(Arc::new(database))
+    }
+
+    /// Closes a file that failed; where it is damaged, it is set aside, and the next use makes it anew.
+    fn give_up(&self, failed: Option<&Arc<Database>>, trouble: Trouble) -> StoreError {
+        let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another may have found the same trouble first: what is open now is not to blame.
+        let is_open = failed.is_some_and(|failed| database.as_ref().is_some_and(|open| Arc::ptr_eq(open, failed)));
+        if is_open {
+            *database = None;
+        }
+        match &trouble {
+            Trouble::Damaged(why) if is_open => match self.set_aside(why) {
+                Ok(()) => trouble.answer(),
+                Err(error) => error,
+            },
+            _ => trouble.answer(),
+        }
+    }
+
+    /// Renames the file to the first name that is free.
+    fn set_aside(&self, why: &str) -> Result<(), StoreError> {
+        self.needs_rebuild.store(true, Ordering::Release);
+        let names = (1_u32..).map(|n| {
+            let mut aside = self.path.as_os_str().to_owned();
+            aside.push(format!(".set-aside-{n}"));
+            PathBuf::from(aside)
+        });
+        let aside = names.into_iter().find(|aside| !aside.exists()).unwrap_or_default();
+        tracing::warn!(%why, aside = %aside.display(), "the index is damaged; it is set aside and made anew");
+        std::fs::rename(&self.path, &aside).map_err(|error| Trouble::Failed(error.to_string()).answer())?;
+        // What is put from now on goes into a new file, which does not hold every session.
+        Arc::make_mut(&mut self.state().dirty).remove(&(Table::Meta, REBUILT.to_vec()));
+        Ok(())
+    }
+
+    /// The file and what is not in it yet, at one moment.
+    fn view(&self) -> Result<View, StoreError> {
+        let database = self.database(false)?;
+        // The committer forgets what it has committed under this lock, so that nothing is missing in both.
+        let state = self.state();
+        let transaction = database.as_ref().map(|database| database.begin_read()).transpose();
+        let (dirty, committing) = (state.dirty.clone(), state.committing.clone());
+        drop(state);
+        let transaction =
+            transaction.map_err(|error| self.give_up(database.as_ref(), redb::Error::from(error).into()))?;
+        Ok(View { dirty, committing, database, transaction })
+    }
+
+    /// The committer: gathers changes and commits them.
+    fn commit_until_closed(&self) {
+        let (mut has_failed, mut expiry) = (false, Expiry::default());
+        loop {
+            let Some(flushes) = self.next_batch(has_failed) else { return };
+            let changes = self.state().committing.clone();
+            let done = if changes.is_empty() { Ok(()) } else { self.commit(&changes, &mut expiry) };
+            has_failed = done.is_err();
+            {
+                let mut state = self.state();
+                state.committing = Arc::default();
+                if let Err(error) = &done {
+                    tracing::warn!(%error, "the index was not written; it is tried again");
+                    let newer = std::mem::replace(&mut state.dirty, changes);
+                    let dirty = Arc::make_mut(&mut state.dirty);
+                    // The next file may be a new one, which does not hold every session.
+                    dirty.remove(&(Table::Meta, REBUILT.to_vec()));
+                    dirty.extend(newer.iter().map(|(key, value)| (key.clone(), value.clone())));
+                }
+            }
+            for flush in flushes {
+                // Who asked may have gone.
+                let _ = flush.send(done.clone());
+            }
+        }
+    }
+
+    /// Waits until there is something to commit; `None` when the file is closed. After a failure, it takes its time.
+    fn next_batch(&self, has_failed: bool) -> Option<Vec<oneshot::Sender<Result<(), StoreError>>>> {
+        let idle = |state: &mut State| !state.is_closing && state.flushes.is_empty() && state.dirty.is_empty();
+        let state = self.wake.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner);
+        let gathering = |state: &mut State| {
+            !state.is_closing && state.flushes.is_empty() && (has_failed || state.dirty_bytes < COMMIT_BYTES)
+        };
+        let waited = self.wake.wait_timeout_while(state, COMMIT_AFTER, gathering);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if state.is_closing {
+            return None;
+        }
+        state.committing = std::mem::take(&mut state.dirty);
+        state.dirty_bytes = 0;
+        Some(std::mem::take(&mut state.flushes))
+    }
+
+    fn commit(&self, changes: &Changes, expiry: &mut Expiry) -> Result<(), StoreError> {
+        let database = self.database(true)?;
+        let Some(open) = &database else { return Ok(()) };
+        let done = catch_unwind(AssertUnwindSafe(|| write(open, changes, expiry)));
+        let done = done.unwrap_or_else(|_| Err(Trouble::Damaged("writing it panicked".to_owned())));
+        done.map_err(|trouble| self.give_up(database.as_ref(), trouble))
+    }
+}
+
+fn write(database: &Database, changes: &Changes, expiry: &mut Expiry) -> Result<(), Trouble> {
+    let mut transaction = database.begin_write()?;
+    // Without it the first opening after a kill would walk the whole file.
+    transaction.set_quick_repair(true);
+    transaction.open_table(Table::Meta.definition())?.insert(&b"layout"[..], &*sealed(b"layout", LAYOUT))?;
+    let mut changes = changes.iter().peekable();
+    while let Some(&((table, _), _)) = changes.peek() {
+        let mut open = transaction.open_table(table.definition())?;
+        while let Some(((_, key), value)) = changes.next_if(|((next, _), _)| next == table) {
+            match value {
+                Some(value) => drop(open.insert(&**key, &*sealed(key, value))?),
+                None => drop(open.remove(&**key)?),
+            }
+            expiry.saw(*table, value.as_deref());
+        }
+        if expiry.is_due(*table) {
+            open.retain(|_, row| expiry.keeps(row.get(SEAL_BYTES..).unwrap_or_default()))?;
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+const SEAL_BYTES: usize = 4;
+
+/// A row with the checksum of its key and value: redb does not look at its own when it reads.
+fn sealed(key: &[u8], value: &[u8]) -> Vec<u8> {
+    let sum = crc32c::crc32c_append(crc32c::crc32c(key), value);
+    [&sum.to_le_bytes(), value].concat()
+}
+
+fn unsealed(key: &[u8], row: &[u8]) -> Result<Bytes, Trouble> {
+    match row.split_first_chunk::<SEAL_BYTES>() {
+        Some((sum, value)) if crc32c::crc32c_append(crc32c::crc32c(key), value) == u32::from_le_bytes(*sum) => {
+            Ok(Bytes::copy_from_slice(value))
+        }
+        _ => Err(Trouble::Damaged("a row is not as it was written".to_owned())),
+    }
+}
+
+/// The file at one moment, with what is not committed yet.
+pub(super) struct View {
+    database: Option<Arc<Database>>,
+    dirty: Arc<Changes>,
+    committing: Arc<Changes>,
+    transaction: Option<ReadTransaction>,
+}
+
+type ReadTable = redb::ReadOnlyTable<&'static [u8], &'static [u8]>;
+
+impl View {
+    /// One row.
+    pub(super) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, Trouble> {
+        let place = (table, key.to_vec());
+        if let Some(changed) = self.dirty.get(&place).or_else(|| self.committing.get(&place)) {
+            return Ok(changed.clone());
+        }
+        let Some(open) = self.open(table)? else { return Ok(None) };
+        open.get(key)?.map(|row| unsealed(key, row.value())).transpose()
+    }
+
+    /// The rows between two keys, the last one first.
+    pub(super) fn rows_back(
+        &self,
+        table: Table,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+    ) -> Result<impl Iterator<Item = Result<(Vec<u8>, Bytes), Trouble>>, Trouble> {
+        let place = |bound: Bound<&[u8]>| bound.map(|key| (table, key.to_vec()));
+        let (first, last) = (place(from), place(to));
+        let mut changed: BTreeMap<Vec<u8>, Option<Bytes>> = BTreeMap::new();
+        for changes in [&self.committing, &self.dirty] {
+            let within = changes.range((first.clone(), last.clone())).filter(|((of, _), _)| *of == table);
+            changed.extend(within.map(|((_, key), value)| (key.clone(), value.clone())));
+        }
+        let mut stored = match self.open(table)? {
+            Some(open) => Some(open.range::<&[u8]>((from, to))?.rev()),
+            None => None,
+        };
+        let mut changed = changed.into_iter().rev().peekable();
+        let mut next_stored = move || {
+            let row = stored.as_mut()?.next()?;
+            Some(row.map_err(Trouble::from).and_then(|(key, row)| {
+                let key = key.value().to_vec();
+                unsealed(&key, row.value()).map(|value| (key, value))
+            }))
+        };
+        let mut waiting = next_stored();
+        Ok(std::iter::from_fn(move || {
+            loop {
+                let is_change = match (&waiting, changed.peek()) {
+                    (_, None) | (Some(Err(_)), _) => false,
+                    (None, Some(_)) => true,
+                    (Some(Ok((stored, _))), Some((changed, _))) => changed >= stored,
+                };
+                if !is_change {
+                    return std::mem::replace(&mut waiting, next_stored());
+                }
+                let (key, value) = changed.next()?;
+                if matches!(&waiting, Some(Ok((stored, _))) if *stored == key) {
+                    waiting = next_stored();
+                }
+                if let Some(value) = value {
+                    return Some(Ok((key, value)));
+                }
+            }
+        }))
+    }
+
+    fn open(&self, table: Table) -> Result<Option<ReadTable>, Trouble> {
+        match self.transaction.as_ref().map(|transaction| transaction.open_table(table.definition())) {
+            None | Some(Err(TableError::TableDoesNotExist(_))) => Ok(None),
+            Some(Ok(open)) => Ok(Some(open)),
+            Some(Err(error)) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! The copies in `index.redb`: seen at once, never trusted, made anew when they are lost.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use proptest::{collection::vec, option, prelude::*};
+
+use super::{IndexFile, RedbIndex, RedbSessionStore};
+use crate::{
+    clock::{SeededIds, Timestamp},
+    ids::SessionId,
+    service::{SessionQuery, SessionState, SessionSummary},
+    session::event::Key,
+    store::{
+        EventStore, IndexedKey, MemoryIndex, SessionIndex,
+        conformance::{
+            Pair, check,
+            tests::{Stores, memory},
+        },
+    },
+};
+
+fn id(n: u8) -> SessionId {
+    SessionId::from_uuid(uuid::Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0000 + u128::from(n)))
+}
+
+fn time(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(SeededIds::wall_time().as_millis() + seconds * 1000)
+}
+
+fn summary(n: u8, version: u8) -> SessionSummary {
+    let label = |name: &str, value: u8| (name.to_owned(), value.to_string());
+    SessionSummary {
+        session_id: id(n),
+        title: Some(format!("version {version}")),
+        labels: [label("even", n % 2), label("third", version % 3)].into(),
+        model: "scripted".to_owned(),
+        state: SessionState::Idle,
+        archived: version.is_multiple_of(4),
+        created_at: time(i64::from(n)),
+        updated_at: time(i64::from(version)),
+        turn_count: 1,
+        message_count: 2,
+        last_seq: u64::from(version),
+        usage: Default::default(),
+        forked_from: None,
+    }
+}
+
+fn index(path: &Path) -> RedbIndex {
+    RedbIndex::new(Arc::new(IndexFile::new(path.to_owned())))
+}
+
+/// Every page of a query, one after the other.
+async fn pages(index: &dyn SessionIndex, query: &SessionQuery) -> Vec<SessionSummary> {
+    let (mut query, mut all) = (query.clone(), Vec::new());
+    loop {
+        let page = index.page(query.clone()).await.unwrap();
+        let limit = query.limit.unwrap();
+        assert!(page.items.len() == limit || page.items.len() < limit && page.next_cursor.is_none());
+        all.extend(page.items);
+        match page.next_cursor {
+            Some(cursor) => query.cursor = Some(cursor),
+            None => return all,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8, u8),
+    Remove(u8),
+    Flush,
+    Reopen,
+    List { created: Option<u8>, updated: Option<u8>, third: Option<u8>, archived: Option<bool>, limit: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let list = (option::of(0..12_u8), option::of(any::<u8>()), option::of(0..3_u8), any::<Option<bool>>(), 1..5_usize);
+    prop_oneof![
+        6 => (0..12_u8, any::<u8>()).prop_map(|(n, version)| Step::Put(n, version)),
+        2 => (0..12_u8).prop_map(Step::Remove),
+        1 => Just(Step::Flush),
+        1 => Just(Step::Reopen),
+        6 => list.prop_map(|(created, updated, third, archived, limit)| Step::List {
+            created, updated, third, archived, limit
+        }),
+    ]
+}
+
+async fn walk(steps: Vec<Step>) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let (mut redb, memory) = (index(&path), MemoryIndex::default());
+    let mut sessions: BTreeMap<u8, u8> = BTreeMap::new();
+    for step in steps {
+        match step {
+            Step::Put(n, version) => {
+                sessions.insert(n, version);
+                redb.put(summary(n, version)).await.unwrap();
+                memory.put(summary(n, version)).await.unwrap();
+            }
+            Step::Remove(n) => {
+                sessions.remove(&n);
+                redb.remove(id(n)).await.unwrap();
+                memory.remove(id(n)).await.unwrap();
+            }
+            Step::Flush => redb.flush().await.unwrap(),
+            Step::Reopen => {
+                redb.flush().await.unwrap();
+                drop(redb);
+                redb = index(&path);
+            }
+            Step::List { created, updated, third, archived, limit } => {
+                let query = SessionQuery {
+                    created_after: created.map(|n| time(i64::from(n))),
+                    updated_after: updated.map(|version| time(i64::from(version))),
+                    labels: third.map(|third| ("third".to_owned(), third.to_string())).into_iter().collect(),
+                    archived,
+                    cursor: None,
+                    limit: Some(limit),
+                };
+                let wanted = sessions.iter().rev().filter(|&(&n, &version)| {
+                    created.is_none_or(|after| n > after)
+                        && updated.is_none_or(|after| version > after)
+                        && third.is_none_or(|third| version % 3 == third)
+                        && archived.is_none_or(|archived| version.is_multiple_of(4) == archived)
+                });
+                let wanted: Vec<_> = wanted.map(|(&n, &version)| summary(n, version)).collect();
+                assert_eq!(pages(&redb, &query).await, wanted);
+                assert_eq!(pages(&memory, &query).await, wanted);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn a_list_is_what_was_put(steps in vec(step(), 1..40)) {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(walk(steps));
+    }
+}
+
+#[tokio::test]
+async fn snapshots_in_redb_keep_their_promises() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = AtomicU32::new(0);
+    let open = |n: u32, events: Arc<dyn EventStore>| {
+        let file = Arc::new(IndexFile::new(directory.path().join(format!("{n}.redb"))));
+        Pair { events: events.clone(), snapshots: Arc::new(RedbSessionStore::new(file, events)) }
+    };
+    let fresh = || open(files.fetch_add(1, Ordering::Relaxed), memory());
+    let restart = |pair: Pair| {
+        let events = pair.events.clone();
+        // Only one of them may have the file open.
+        drop(pair);
+        open(files.load(Ordering::Relaxed) - 1, events)
+    };
+    assert_eq!(check(&Stores(fresh, restart)).await, []);
+}
+
+fn key(scope: Option<u8>, name: &str, seconds: i64) -> IndexedKey {
+    let key = Key { key: name.to_owned(), request: "r".to_owned() };
+    IndexedKey { scope: scope.map(id), key, session_id: id(9), turn: Some(3), time: time(seconds) }
+}
+
+async fn keys_and_checkpoints(index: &dyn SessionIndex) {
+    for key in [key(None, "k", 0), key(Some(1), "k", 1), key(Some(1), "", 2), key(Some(2), "k", 3)] {
+        index.put_key(&key).await.unwrap();
+        assert_eq!(index.key(key.scope, &key.key.key).await.unwrap(), Some(key));
+    }
+    assert_eq!(index.key(None, "other").await.unwrap(), None);
+    index.put_checkpoint("reader", id(1), 7).await.unwrap();
+    index.put_checkpoint("reader", id(2), 8).await.unwrap();
+    let at = async |n| index.checkpoint("reader", id(n)).await.unwrap();
+    assert_eq!((at(1).await, at(2).await, at(3).await), (7, 8, 0));
+    index.flush().await.unwrap();
+    index.remove(id(1)).await.unwrap();
+    assert_eq!((at(1).await, at(2).await), (0, 8));
+    assert_eq!(index.key(Some(id(1)), "k").await.unwrap(), None);
+    assert_eq!(index.key(Some(id(1)), "").await.unwrap(), None);
+    assert_eq!(index.key(None, "k").await.unwrap(), Some(key(None, "k", 0)));
+    assert_eq!(index.key(Some(id(2)), "k").await.unwrap(), Some(key(Some(2), "k", 3)));
+}
+
+#[tokio::test]
+async fn keys_and_checkpoints_are_scoped_and_go_with_their_session() {
+    let directory = tempfile::tempdir().unwrap();
+    keys_and_checkpoints(&index(&directory.path().join("index.redb"))).await;
+    keys_and_checkpoints(&MemoryIndex::default()).await;
+}
+
+#[tokio::test]
+async fn a_key_leaves_the_file_a_day_after_its_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let day = 24 * 60 * 60;
+    for (name, seconds) in [("old", 0), ("young", 1), ("new", day)] {
+        // Each process looks for old keys when it first has a new one.
+        let index = index(&path);
+        index.put_key(&key(None, name, seconds)).await.unwrap();
+        index.flush().await.unwrap();
+    }
+    let index = index(&path);
+    let mut kept = Vec::new();
+    for name in ["old", "young", "new"] {
+        kept.extend(index.key(None, name).await.unwrap().map(|key| key.key.key));
+    }
+    assert_eq!(kept, ["young", "new"]);
+}
+
+#[tokio::test]
+async fn a_cursor_that_is_none_is_refused() {
+    let query = |cursor: &str| SessionQuery { cursor: Some(cursor.to_owned()), ..SessionQuery::default() };
+    for wrong in ["", "7", "01900000", "01900000000070008000000000000001"] {
+        assert_eq!(query(wrong).cursor().unwrap_err().code(), meerkat_errors::ErrorCode::InvalidRequest);
+        assert!(MemoryIndex::default().page(query(wrong)).await.is_err());
+    }
+    assert_eq!(query(&id(3).to_string()).cursor().unwrap(), Some(id(3)));
+}
+
+/// The files that were set aside.
+fn aside(path: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let mut aside: Vec<PathBuf> = files.filter(|file| file != path).collect();
+    aside.sort();
+    aside
+}
+
+#[tokio::test]
+async fn nothing_is_opened_or_made_before_it_is_needed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let index = index(&path);
+    assert!(index.needs_rebuild());
+    index.flush().await.unwrap();
+    assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, []);
+    assert!(!path.exists());
+    index.rebuilt().await.unwrap();
+    assert!(path.exists() && !index.needs_rebuild());
+}
+
+#[tokio::test]
+async fn what_was_rebuilt_need_not_be_again_and_what_was_begun_must() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let begun = index(&path);
+    begun.put(summary(1, 1)).await.unwrap();
+    begun.flush().await.unwrap();
+    drop(begun);
+    let whole = index(&path);
+    assert!(whole.needs_rebuild());
+    whole.rebuilt().await.unwrap();
+    drop(whole);
+    let again = index(&path);
+    assert!(!again.needs_rebuild());
+    assert_eq!(again.page(SessionQuery::default()).await.unwrap().items, [summary(1, 1)]);
+    assert!(aside(&path).is_empty());
+}
+
+/// A rebuilt index with a hundred sessions.
+async fn rebuilt(path: &Path) {
+    let index = index(path);
+    for n in 0..100 {
+        index.put(summary(n, n)).await.unwrap();
+    }
+    index.rebuilt().await.unwrap();
+}
+
+/// It is set aside as it was, and another takes its place.
+async fn assert_made_anew(path: &Path) {
+    let index = index(path);
+    let listed = index.page(SessionQuery { limit: Some(100), ..SessionQuery::default() }).await;
+    // Damage may show when the file is opened, or when a row is read.
+    assert!(listed.is_err() || listed.unwrap().items.is_empty());
+    assert!(index.needs_rebuild());
+    let kept = aside(path);
+    assert_eq!(kept.len(), 1);
+    assert!(!fs::read(&kept[0]).unwrap().is_empty());
+    index.put(summary(7, 7)).await.unwrap();
+    index.rebuilt().await.unwrap();
+    assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, [summary(7, 7)]);
+    assert!(!index.needs_rebuild());
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_set_aside_and_made_anew() {
+    let damages: [fn(&mut Vec<u8>); 5] = [
+        |bytes| {
+            let at = bytes.windows(10).rposition(|window| window == b"version 50").unwrap();
+            bytes[at] ^= 1;
+        },
+        |bytes| bytes.truncate(bytes.len() / 2),
+        |bytes| bytes.truncate(100),
+        |bytes| *bytes = b"this was never an index".to_vec(),
+        |bytes| bytes[64..].fill(0xff),
+    ];
+    for damage in damages {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("index.redb");
+        rebuilt(&path).await;
+        let mut bytes = fs::read(&path).unwrap();
+        damage(&mut bytes);
+        fs::write(&path, &bytes).unwrap();
+        assert_made_anew(&path).await;
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_another_layout_is_set_aside() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let meta: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("meta");
+    let database = redb::Database::create(&path).unwrap();
+    let write = database.begin_write().unwrap();
+    write.open_table(meta).unwrap().insert(&b"layout"[..], &b"99"[..]).unwrap();
+    write.commit().unwrap();
+    drop(database);
+    assert_made_anew(&path).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_tried_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path().join("not yet");
+    let index = index(&folder.join("index.redb"));
+    index.put(summary(1, 1)).await.unwrap();
+    assert!(index.rebuilt().await.is_err() && index.needs_rebuild());
+    index.put(summary(2, 2)).await.unwrap();
+    assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, [summary(2, 2), summary(1, 1)]);
+    fs::create_dir(&folder).unwrap();
+    index.flush().await.unwrap();
+    assert!(index.needs_rebuild(), "what failed to say that all is there says nothing later");
+    drop(index);
+    let index = super::tests::index(&folder.join("index.redb"));
+    assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, [summary(2, 2), summary(1, 1)]);
+}
