@@ -26,11 +26,11 @@ use crate::{
     session::{
         Session, View,
         event::{
-            ApprovalDecided, Decision, Event, ReminderCleared, SessionArchived, SessionUnarchived, TurnDequeued,
-            Unpinned,
+            ApprovalDecided, Decision, Event, LogTailRepaired, ReminderCleared, SessionArchived, SessionUnarchived,
+            TurnDequeued, Unpinned,
         },
     },
-    store::{Lease, StoreError, Ticket},
+    store::{Lease, StoreError, TailRepair, Ticket},
 };
 
 /// Why an actor's loop ended.
@@ -130,6 +130,9 @@ impl Actor {
 
     /// Decides and acts until nobody needs the session.
     pub(super) async fn run(&mut self) -> Exit {
+        if let Err(error) = self.report_repair().await {
+            self.discard(&error);
+        }
         loop {
             self.take_interrupts();
             // Bounded, so that a flood of commands does not keep the turn waiting.
@@ -157,6 +160,15 @@ impl Actor {
                 self.discard(&error);
             }
         }
+    }
+
+    /// Says so where the journal's end had to be cut off: it was never acknowledged, and is kept aside.
+    async fn report_repair(&mut self) -> Result<(), StoreError> {
+        let Some(TailRepair { bytes, quarantine }) = self.engine.events.tail_repair(self.session.id()) else {
+            return Ok(());
+        };
+        let repaired = Event::LogTailRepaired(LogTailRepaired { bytes, quarantine });
+        self.record_durably(None, vec![repaired]).await.map(drop)
     }
 
     fn decide(&mut self) -> Action {

@@ -3,6 +3,8 @@
 //! A process that ends is a runtime that ends: either it shuts its service down, or everything in it is dropped where
 //! it stands. What a real `kill -9` leaves is tested beside the binary.
 
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails as a test does")]
+
 mod crashes;
 mod life;
 

@@ -91,6 +91,9 @@ impl BlobStore for FileBlobs {
         })
         .await
     }
+
+    /// They stand in the session's directory and go with it.
+    async fn forget(&self, _: SessionId) {}
 }
 
 struct FileBlobWriter {
