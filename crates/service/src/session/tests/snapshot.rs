@@ -96,7 +96,12 @@ proptest! {
         if let Ok(restored) = snapshot.restore(&holed) {
             let last = session.context().entries().last().map_or(0, |entry| entry.seq);
             let is_of_a_call = session.open_turn().is_some() && gone > last;
-            prop_assert!(is_of_a_call || restored == session, "event {gone} is gone unnoticed");
+            // That a journal has no holes is its own to say; what is held here is that nothing said is lost.
+            let is_silent = match &records[usize::try_from(gone).unwrap() - 1].event {
+                Event::TurnStarted(started) => started.continues.is_some(),
+                _ => false,
+            };
+            prop_assert!(is_of_a_call || is_silent || restored == session, "event {gone} is gone unnoticed");
         }
     }
 }
