@@ -8,7 +8,6 @@
 use std::{
     collections::BTreeMap,
     fs::OpenOptions,
-    ops::Bound,
     os::unix::fs::OpenOptionsExt as _,
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
@@ -21,10 +20,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use redb::{Database, ReadTransaction, ReadableDatabase as _, TableDefinition, TableError};
+use redb::{Database, ReadableDatabase as _, TableDefinition, TableError};
 use tokio::sync::oneshot;
 
-use super::expiry::Expiry;
+use super::{
+    expiry::Expiry,
+    rows::{SEAL_BYTES, View, sealed, unsealed},
+};
 use crate::store::StoreError;
 
 /// The layout of the tables and their rows. A file of another one is set aside.
@@ -54,7 +56,7 @@ pub(super) enum Table {
 }
 
 impl Table {
-    const fn definition(self) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
+    pub(super) const fn definition(self) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
         TableDefinition::new(match self {
             Self::Meta => "meta",
             Self::Sessions => "sessions",
@@ -397,99 +399,4 @@ fn write(database: &Database, changes: &Changes, expiry: &mut Expiry) -> Result<
     }
     transaction.commit()?;
     Ok(())
-}
-
-const SEAL_BYTES: usize = 4;
-
-/// A row with the checksum of its key and value: redb does not look at its own when it reads.
-fn sealed(key: &[u8], value: &[u8]) -> Vec<u8> {
-    let sum = crc32c::crc32c_append(crc32c::crc32c(key), value);
-    [&sum.to_le_bytes(), value].concat()
-}
-
-fn unsealed(key: &[u8], row: &[u8]) -> Result<Bytes, Trouble> {
-    match row.split_first_chunk::<SEAL_BYTES>() {
-        Some((sum, value)) if crc32c::crc32c_append(crc32c::crc32c(key), value) == u32::from_le_bytes(*sum) => {
-            Ok(Bytes::copy_from_slice(value))
-        }
-        _ => Err(Trouble::Damaged("a row is not as it was written".to_owned())),
-    }
-}
-
-/// The file at one moment, with what is not committed yet.
-pub(super) struct View {
-    database: Option<Arc<Database>>,
-    dirty: Arc<Changes>,
-    committing: Arc<Changes>,
-    transaction: Option<ReadTransaction>,
-}
-
-type ReadTable = redb::ReadOnlyTable<&'static [u8], &'static [u8]>;
-
-impl View {
-    /// One row.
-    pub(super) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, Trouble> {
-        let place = (table, key.to_vec());
-        if let Some(changed) = self.dirty.get(&place).or_else(|| self.committing.get(&place)) {
-            return Ok(changed.clone());
-        }
-        let Some(open) = self.open(table)? else { return Ok(None) };
-        open.get(key)?.map(|row| unsealed(key, row.value())).transpose()
-    }
-
-    /// The rows between two keys, the last one first.
-    pub(super) fn rows_back(
-        &self,
-        table: Table,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-    ) -> Result<impl Iterator<Item = Result<(Vec<u8>, Bytes), Trouble>>, Trouble> {
-        let place = |bound: Bound<&[u8]>| bound.map(|key| (table, key.to_vec()));
-        let (first, last) = (place(from), place(to));
-        let mut changed: BTreeMap<Vec<u8>, Option<Bytes>> = BTreeMap::new();
-        for changes in [&self.committing, &self.dirty] {
-            let within = changes.range((first.clone(), last.clone())).filter(|((of, _), _)| *of == table);
-            changed.extend(within.map(|((_, key), value)| (key.clone(), value.clone())));
-        }
-        let mut stored = match self.open(table)? {
-            Some(open) => Some(open.range::<&[u8]>((from, to))?.rev()),
-            None => None,
-        };
-        let mut changed = changed.into_iter().rev().peekable();
-        let mut next_stored = move || {
-            let row = stored.as_mut()?.next()?;
-            Some(row.map_err(Trouble::from).and_then(|(key, row)| {
-                let key = key.value().to_vec();
-                unsealed(&key, row.value()).map(|value| (key, value))
-            }))
-        };
-        let mut waiting = next_stored();
-        Ok(std::iter::from_fn(move || {
-            loop {
-                let is_change = match (&waiting, changed.peek()) {
-                    (_, None) | (Some(Err(_)), _) => false,
-                    (None, Some(_)) => true,
-                    (Some(Ok((stored, _))), Some((changed, _))) => changed >= stored,
-                };
-                if !is_change {
-                    return std::mem::replace(&mut waiting, next_stored());
-                }
-                let (key, value) = changed.next()?;
-                if matches!(&waiting, Some(Ok((stored, _))) if *stored == key) {
-                    waiting = next_stored();
-                }
-                if let Some(value) = value {
-                    return Some(Ok((key, value)));
-                }
-            }
-        }))
-    }
-
-    fn open(&self, table: Table) -> Result<Option<ReadTable>, Trouble> {
-        match self.transaction.as_ref().map(|transaction| transaction.open_table(table.definition())) {
-            None | Some(Err(TableError::TableDoesNotExist(_))) => Ok(None),
-            Some(Ok(open)) => Ok(Some(open)),
-            Some(Err(error)) => Err(error.into()),
-        }
-    }
 }

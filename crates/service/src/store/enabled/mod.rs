@@ -9,6 +9,7 @@ mod snapshots;
 
 mod expiry;
 mod file;
+mod rows;
 
 #[cfg(test)]
 mod tests;
