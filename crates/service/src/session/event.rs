@@ -403,11 +403,11 @@ pub struct ToolFinished {
 }
 
 impl ToolFinished {
-    /// The result as the model sees it.
+    /// What stands in the context.
     #[must_use]
     pub fn result(&self) -> ToolResult {
-        let Self { call_id, name, output, .. } = self.clone();
-        ToolResult { call_id, name, is_error: self.outcome != ToolOutcome::Succeeded, content: output }
+        let Self { call_id, name, outcome, output, .. } = self.clone();
+        ToolResult { call_id, name, is_error: outcome != ToolOutcome::Succeeded, content: output }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     event::{Event, Record},
-    message::{Block, Message, ToolResult},
+    message::{Message, ToolResult},
 };
 use crate::{ids::Seq, service::HistoryItem};
 
@@ -30,12 +30,8 @@ impl HistoryFold {
                 content.map(|content| item("user", Message::User { content }))
             }
             Event::AssistantMessage(answer) => {
-                let call = |block: &Block| match block {
-                    Block::ToolCall(call) => Some((call.call_id.clone(), None)),
-                    Block::Text { .. } | Block::Reasoning { .. } => None,
-                };
-                self.calls = answer.blocks.iter().filter_map(call).collect();
-                let message = Message::BlockAssistant { model: answer.model.clone(), blocks: answer.blocks.clone() };
+                let message = answer.message();
+                self.calls = message.tool_calls().map(|call| (call.call_id.clone(), None)).collect();
                 Some(item("assistant", message))
             }
             Event::ToolFinished(finished) => {

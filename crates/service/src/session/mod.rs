@@ -12,7 +12,6 @@ mod history;
 mod human;
 pub(crate) mod snapshot;
 mod state;
-mod transcript;
 mod turn;
 mod view;
 
@@ -25,6 +24,5 @@ pub use fork::ForkPoint;
 pub use history::HistoryFold;
 pub(crate) use state::KEY_KEPT_MS;
 pub use state::{KeyUse, Session};
-pub use transcript::Transcript;
 pub use turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd};
 pub use view::View;

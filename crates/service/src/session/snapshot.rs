@@ -14,11 +14,11 @@ use super::{
     Session,
     apply::proposed,
     context::Context,
-    event::{Decision, Event, Key, Record, TurnTotals},
+    event::{Decision, Event, Key, Record, TurnStarted, TurnTotals},
+    history::HistoryFold,
     message::Body,
     reminder::{Pin, Reminder},
     state::KeyUse,
-    transcript::Transcript,
     turn::{OpenTurn, QueuedTurn, TurnEnd},
 };
 use crate::{
@@ -72,6 +72,8 @@ struct Span {
     /// Messages that were ever said before the first, and up to the last.
     first: u64,
     past: u64,
+    /// The turn that the last entry belongs to: one that was interrupted may go on as another behind it.
+    turn: TurnNumber,
 }
 
 /// The turn that runs. Where its calls stand is read from the events since its last answer.
@@ -272,30 +274,46 @@ fn spans(context: &Context) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     for entry in context.entries() {
         match spans.last_mut() {
-            Some(span) if span.past == entry.nth => (span.to, span.past) = (entry.seq, entry.nth + 1),
-            _ => spans.push(Span { from: entry.seq, to: entry.seq, first: entry.nth, past: entry.nth + 1 }),
+            Some(span) if span.past == entry.nth => {
+                (span.to, span.past, span.turn) = (entry.seq, entry.nth + 1, entry.turn);
+            }
+            _ => spans.push(Span {
+                from: entry.seq,
+                to: entry.seq,
+                first: entry.nth,
+                past: entry.nth + 1,
+                turn: entry.turn,
+            }),
         }
     }
     spans
 }
 
 fn context(spans: &[Span], records: &BTreeMap<Seq, Record>) -> Result<Context, Unfounded> {
-    let prompt = |seq| match &records.get(&seq)?.event {
-        Event::TurnQueued(queued) => Some(queued.prompt.clone()),
-        _ => None,
-    };
     let mut context = Context::default();
     for span in spans {
-        let (mut transcript, mut nth) = (Transcript::default(), span.first);
+        let (mut history, mut nth) = (HistoryFold::default(), span.first);
         // Damaged bytes may name an end before the beginning, where a range would panic.
         for (seq, record) in records.range(span.from..=span.to.max(span.from)) {
-            if let Some(message) = transcript.take(record, prompt) {
-                context.push(*seq, record.turn.ok_or(Unfounded(*seq))?, nth, message);
+            let mut item = history.push(record);
+            if let Some(queued) = history.queued_at() {
+                item = history.queued_prompt(records.get(&queued).ok_or(Unfounded(queued))?);
+            }
+            if let Some(item) = item {
+                context.push(*seq, record.turn.ok_or(Unfounded(*seq))?, nth, item.message);
                 nth += 1;
+            }
+            if let (Event::TurnStarted(TurnStarted { continues: Some(interrupted), .. }), Some(turn)) =
+                (&record.event, record.turn)
+            {
+                context.continue_turn(*interrupted, turn);
             }
         }
         if nth != span.past {
             return Err(Unfounded(span.to));
+        }
+        if let Some(last) = context.entries().last().map(|entry| entry.turn) {
+            context.continue_turn(last, span.turn);
         }
     }
     Ok(context)
