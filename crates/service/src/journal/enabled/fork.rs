@@ -30,12 +30,16 @@ pub(crate) fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &Entry)
         }
         state.segments.clone()
     };
-    let made = make(disk, parent.id, &segments, at, child, first);
-    if made.is_err() {
-        // The next start removes what is left.
-        drop(disk.remove(&new_dir(child)));
+    make(disk, parent.id, &segments, at, child, first).map_err(failed)
+}
+
+/// Removes what was made of a fork that is not to be.
+pub(crate) fn abandon(context: &Context, child: SessionId) {
+    if let Err(error) = context.disk.remove(&new_dir(child))
+        && !is_missing(&error)
+    {
+        tracing::debug!(session_id = %child, %error, "an unfinished fork could not be removed yet");
     }
-    made.map_err(failed)
 }
 
 fn make(
@@ -124,10 +128,12 @@ fn link_or_copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     copy.sync()
 }
 
-/// Gives a session that was made its name.
+/// Gives a session that was made its name. Where that cannot be made sure of, the name is taken back: a failed sync
+/// is never asked again, so a later attempt has to give the name anew.
 pub(crate) fn appear(context: &Context, id: SessionId) -> io::Result<()> {
-    context.disk.rename(&new_dir(id), &session_dir(id))?;
-    context.disk.sync_dir(&fan_out(id))
+    let (made, named) = (new_dir(id), session_dir(id));
+    context.disk.rename(&made, &named)?;
+    context.disk.sync_dir(&fan_out(id)).inspect_err(|_| drop(context.disk.rename(&named, &made)))
 }
 
 /// Takes a session away: when this returns, it never comes back.
@@ -143,7 +149,11 @@ pub(crate) fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), Sto
         renamed => renamed.map_err(failed)?,
     }
     let synced = disk.sync_dir(&fan_out(id)).and_then(|()| disk.sync_dir(Path::new(TRASH)));
-    synced.map_err(|error| context.health.unsure(id, error))?;
+    synced.map_err(|error| {
+        // As in `appear`: whoever asks again gets a fresh rename, and not the word of a sync that failed before.
+        drop(disk.rename(&trash_dir(id), &session_dir(id)));
+        context.health.unsure(id, error)
+    })?;
     context.store_journal.forget(id);
     Ok(())
 }

@@ -92,7 +92,13 @@ impl Log {
         if let Some(found) = &found
             && context.store_journal.is_active(id)
         {
-            settle(context.disk.as_ref(), id, found).map_err(|error| context.health.unsure(id, error))?;
+            if lock(&context.unsure).contains(&id) {
+                return Err(StoreError::Failed("what the disk holds of it is unknown until the next start".to_owned()));
+            }
+            settle(context.disk.as_ref(), id, found).map_err(|error| {
+                lock(&context.unsure).insert(id);
+                context.health.unsure(id, error)
+            })?;
         }
         let exists = found.is_some();
         let repair = found.as_ref().and_then(Found::tail_repair);

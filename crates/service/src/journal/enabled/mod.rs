@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) use blobs::FileBlobs;
 pub(crate) use disk::{Disk, RealDisk};
 pub(crate) use executor::{Executor, Pool, on};
-pub(crate) use fork::{appear, discard, fork_files, set_aside};
+pub(crate) use fork::{abandon, appear, discard, fork_files, set_aside};
 pub(crate) use frame::Entry;
 pub(crate) use health::Health;
 pub(crate) use layout::{prepare, seal, sessions_on};
@@ -74,6 +74,9 @@ pub(crate) struct Context {
     pub(crate) limits: Limits,
     /// Whether this version understands a kind of record.
     pub(crate) knows: fn(u16) -> bool,
+    /// Sessions of which nobody knows what the disk holds, because making sure of it failed once. Asking again could
+    /// answer well and mean nothing, so they stay closed until the store is opened anew.
+    pub(crate) unsure: Mutex<std::collections::HashSet<crate::SessionId>>,
     /// The journals that hold an open file, oldest first.
     pub(crate) hot: Mutex<std::collections::VecDeque<std::sync::Weak<Log>>>,
 }

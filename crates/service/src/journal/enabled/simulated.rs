@@ -94,6 +94,8 @@ enum Node {
 /// A change of names that no sync has made durable yet.
 #[derive(Clone)]
 struct Naming {
+    /// The change that made it.
+    number: u64,
     /// Where a name goes.
     removed: Option<(usize, String)>,
     /// Where one comes, and of what.
@@ -172,6 +174,13 @@ impl SimulatedDisk {
     /// Whether the power failed.
     pub(crate) fn is_down(&self) -> bool {
         lock(&self.0).is_down
+    }
+
+    /// Whether a sync failed, so that something may never be durable.
+    pub(crate) fn has_lost(&self) -> bool {
+        let sim = lock(&self.0);
+        let is_lost = |node: &Node| matches!(node, Node::File(file) if !file.limbo.is_empty());
+        sim.nodes.iter().any(is_lost) || sim.namings.iter().any(|naming| naming.is_lost)
     }
 
     /// Changes that were asked for so far.
@@ -323,14 +332,22 @@ impl Sim {
         if let Some((dir, name, node)) = &added {
             self.dir(*dir).now.insert(name.clone(), *node);
         }
-        self.namings.push(Naming { removed, added, is_lost: false });
+        self.namings.push(Naming { number: self.operations, removed, added, is_lost: false });
     }
 
-    /// The change of names is durable.
+    /// The change of names is durable; one of the same name that came before it and was lost means nothing any more.
     fn keep(&mut self, naming: &Naming) {
+        let removed = naming.removed.as_ref().map(|(dir, name)| (*dir, name.clone()));
+        let added = naming.added.as_ref().map(|(dir, name, _)| (*dir, name.clone()));
+        for place in [removed, added].into_iter().flatten() {
+            let adds = |other: &Naming| {
+                other.number < naming.number
+                    && other.added.as_ref().is_some_and(|(dir, name, _)| (dir, name) == (&place.0, &place.1))
+            };
+            self.namings.retain(|other| !adds(other));
+        }
         if let Some((dir, name)) = &naming.removed {
             self.dir(*dir).kept.remove(name);
-            self.namings.retain(|other| other.added.as_ref().is_none_or(|(at, added, _)| (at, added) != (dir, name)));
         }
         if let Some((dir, name, node)) = &naming.added {
             self.dir(*dir).kept.insert(name.clone(), *node);

@@ -17,7 +17,7 @@ use crate::{
     SessionError,
     ids::{Seq, SessionId},
     journal::{
-        Context, Disk, Entry, Executor, Health, Limits, Log, OwnerLock, Pool, StoreJournal, appear, discard,
+        Context, Disk, Entry, Executor, Health, Limits, Log, OwnerLock, Pool, StoreJournal, abandon, appear, discard,
         fork_files, lock, on, page, prepare, seal, sessions_on, set_aside,
     },
     session::event::{EventKind, Record},
@@ -83,7 +83,8 @@ impl RedbEventStore {
             })?;
         }
         let store_journal = Arc::new(store_journal);
-        let context = Context { disk, executor, health, store_journal, limits, knows, hot: Mutex::default() };
+        let (unsure, hot) = (Mutex::default(), Mutex::default());
+        let context = Context { disk, executor, health, store_journal, limits, knows, unsure, hot };
         Ok(Self {
             context: Arc::new(context),
             open: Mutex::default(),
@@ -219,12 +220,19 @@ impl EventStore for RedbEventStore {
             return Err(StoreError::Failed("the fork exists already".to_owned()));
         }
         let _opening = self.opening(child).lock().await;
-        on(self.context.executor.as_ref(), move || fork_files(&source, at, child, &first)).await?;
+        let executor = self.context.executor.as_ref();
+        let made = on(executor, move || fork_files(&source, at, child, &first)).await;
         // A session never stands without its mark.
-        self.context.store_journal.mark_made(child).await?;
+        let marked = match made {
+            Ok(()) => self.context.store_journal.mark_made(child).await,
+            Err(error) => Err(error),
+        };
         let context = self.context.clone();
-        let named = move || appear(&context, child).map_err(|error| context.health.unsure(child, error));
-        let appeared = on(self.context.executor.as_ref(), named).await;
+        let appeared = on(executor, move || {
+            let named = || appear(&context, child).map_err(|error| context.health.unsure(child, error));
+            marked.and_then(|()| named()).inspect_err(|_| abandon(&context, child))
+        })
+        .await;
         self.forget_listing();
         appeared
     }
