@@ -153,7 +153,8 @@ impl Commit {
     fn write(&self) -> Result<Written, Trouble> {
         let (health, disk) = (&self.log.context.health, self.log.context.disk.as_ref());
         health.check_writable().map_err(|error| Trouble::Refused(error.to_string()))?;
-        if !self.plan.exists && health.is_full() {
+        // A session that is to be made is new work.
+        if !self.plan.exists && health.room(disk).is_err() {
             return Err(Trouble::Full);
         }
         match self.try_write(disk) {

@@ -1,1 +1,127 @@
+//! A script meets an error at each of its writes, syncs and names in turn, and a full disk at each of its sizes.
 
+use super::common::{Rig, SMALL, long, of, session};
+use crate::{
+    ids::Seq,
+    journal::simulated::{Fault, Random, SimulatedDisk},
+    store::{EventStore as _, StoreError},
+};
+
+/// What a script was told.
+#[derive(Default)]
+struct Told {
+    acked: Seq,
+    forked: Option<bool>,
+    deleted: Option<bool>,
+    was_refused: bool,
+}
+
+/// Creates, appends over a rollover, writes a blob, forks, deletes, rests, and comes back.
+fn script(rig: &Rig) -> Told {
+    let mut told = Told::default();
+    let mut lease = None;
+    for seq in 1..=12 {
+        if told.acked + 1 != seq {
+            break;
+        }
+        for _ in 0..3 {
+            let held = match lease {
+                Some(held) => Ok(held),
+                None => rig.lease(session(1)),
+            };
+            let outcome = held.and_then(|held| {
+                lease = Some(held);
+                if held.tail + 1 > seq {
+                    // A batch whose fate was unknown turned out to stand.
+                    return Ok(held.tail);
+                }
+                rig.append(&held, &[long(session(1), seq, 1000)])
+            });
+            match outcome {
+                Ok(_) => {
+                    told.acked = seq;
+                    break;
+                }
+                Err(error) => {
+                    told.was_refused = true;
+                    assert!(!matches!(error, StoreError::Corrupted { .. } | StoreError::FormatNewer(_)), "{error}");
+                    lease = None;
+                }
+            }
+        }
+        match seq {
+            3 => told.was_refused |= rig.blob(session(1), b"blob").is_err(),
+            5 => {
+                let forked = rig.steps.drive(rig.store.fork(session(1), 2, &of(session(2), 3)));
+                told.forked = Some(forked.is_ok());
+            }
+            7 => told.deleted = Some(rig.steps.drive(rig.store.delete(session(2))).is_ok()),
+            9 => {
+                if let Some(lease) = lease.take() {
+                    rig.release(lease);
+                }
+            }
+            _ => {}
+        }
+    }
+    told
+}
+
+fn check(rig: &Rig, told: &Told, what: &str) {
+    let found = rig.read(session(1), 5).map_or(0, |frames| frames.len() as u64);
+    assert!(found >= told.acked, "{what}: {found} of {}", told.acked);
+    for (frame, seq) in rig.read(session(1), 50).unwrap_or_default().iter().zip(1..) {
+        assert_eq!(frame.line, crate::wire::encode_event(&long(session(1), seq, 1000)).unwrap(), "{what}");
+    }
+    let child = rig.read(session(2), 50);
+    match (told.forked, told.deleted) {
+        (Some(true), None) => assert_eq!(child.unwrap().len(), 3, "{what}"),
+        (_, Some(true)) => assert!(child.is_none(), "{what}"),
+        _ => assert!(child.is_none_or(|frames| frames.len() == 3), "{what}"),
+    }
+}
+
+#[test]
+fn every_write_sync_and_name_may_fail_once() {
+    let prepared = Rig::on(SimulatedDisk::new(), SMALL, None).disk.clone();
+    let clean = Rig::on(prepared.copy(), SMALL, None);
+    let before = clean.disk.operations();
+    let told = script(&clean);
+    assert_eq!((told.acked, told.forked, told.deleted, told.was_refused), (12, Some(true), Some(true), false));
+    let operations = clean.disk.operations() - before;
+    assert!(operations > 60, "{operations}");
+    for fault in [Fault::Eio, Fault::Full] {
+        for at in 0..operations {
+            let what = format!("{fault:?} at {at}");
+            let rig = Rig::on(prepared.copy(), SMALL, None);
+            rig.disk.fail(at, fault);
+            let told = script(&rig);
+            assert_eq!(told.acked, 12, "{what}: one fault ends nothing");
+            check(&rig, &told, &what);
+            let crashed = Rig::on(rig.disk.crashed(&mut Random(at)), SMALL, None);
+            check(&crashed, &told, &format!("{what}, then a crash"));
+            let tail = crashed.lease(session(1)).unwrap().tail;
+            assert_eq!(tail, 12, "{what}");
+            crashed.filled(session(1), 1);
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_at_any_size_keeps_what_was_acknowledged_and_goes_on_when_there_is_room() {
+    let prepared = Rig::on(SimulatedDisk::new(), SMALL, None).disk.clone();
+    let used = prepared.used();
+    for room in (0..24_000).step_by(397) {
+        let rig = Rig::on(prepared.copy(), SMALL, None);
+        rig.disk.limit(Some(used + room));
+        let told = script(&rig);
+        assert_eq!(told.was_refused, told.acked < 12, "room {room}");
+        check(&rig, &told, &format!("room {room}"));
+        rig.disk.limit(None);
+        assert_eq!(rig.steps.drive(rig.store.room()), Ok(()), "room {room}");
+        let tail = rig.filled(session(1), 1).tail;
+        assert_eq!(tail, told.acked, "room {room}");
+        let crashed = Rig::on(rig.disk.crashed(&mut Random(room)), SMALL, None);
+        assert_eq!(crashed.seqs(session(1)).len() as u64, tail + 1, "room {room}");
+    }
+}

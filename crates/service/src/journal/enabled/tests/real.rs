@@ -1,7 +1,20 @@
 //! The journal on the real file system, with its own threads.
 
 use super::common::{of, session};
-use crate::store::{StoreError, Stores, open_stores};
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use crate::{
+    SessionError,
+    store::{StoreError, Stores, open_stores},
+};
+
+/// Says to a process of this test that it holds the directory named there until it is killed.
+const HOLD: &str = "MEERKAT_TEST_HOLD_STORE";
 
 async fn append(stores: &Stores, lease: &crate::store::Lease, seq: u64) -> Result<u64, StoreError> {
     stores.events.stage(lease, &[of(lease.session_id, seq)])?.durable().await
@@ -35,4 +48,109 @@ async fn a_session_outlives_its_store() {
     stores.events.delete(session(1)).await.unwrap();
     assert!(stores.events.read(session(1), 0, 1).await.unwrap().is_none());
     assert_eq!(stores.events.sessions(None, 9).await.unwrap(), [session(2)]);
+}
+
+#[test]
+fn a_directory_has_one_owner_and_the_other_is_told_who() {
+    let dir = tempfile::tempdir().unwrap();
+    let stores = open_stores(dir.path()).unwrap();
+    match open_stores(dir.path()).map(drop) {
+        Err(SessionError::StoreLocked { pid }) => assert_eq!(pid, Some(std::process::id())),
+        other => panic!("{other:?}"),
+    }
+    drop(stores);
+    drop(open_stores(dir.path()).unwrap());
+}
+
+/// Not a test of its own: the process that the next one kills.
+#[test]
+fn a_process_that_holds_a_store() {
+    let Some(dir) = std::env::var_os(HOLD) else { return };
+    let _stores = open_stores(Path::new(&dir)).unwrap();
+    std::io::stdout().write_all(b"\nheld\n").unwrap();
+    let mut line = String::new();
+    // Nobody writes: it waits to be killed.
+    std::io::stdin().read_line(&mut line).unwrap();
+}
+
+#[test]
+fn a_kill_frees_the_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", "journal::enabled::tests::real::a_process_that_holds_a_store"])
+        .env(HOLD, dir.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "held"));
+    match open_stores(dir.path()).map(drop) {
+        Err(SessionError::StoreLocked { pid }) => assert_eq!(pid, Some(child.id())),
+        other => panic!("{other:?}"),
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(open_stores(dir.path()).unwrap());
+}
+
+#[test]
+fn a_directory_that_cannot_be_a_store_is_refused_and_not_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "mine").unwrap();
+    for path in [file.clone(), file.join("below")] {
+        match open_stores(&path).map(drop) {
+            Err(SessionError::StoreNotWritable { path: named, .. }) => assert_eq!(named, path.display().to_string()),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+    let newer = dir.path().join("newer");
+    std::fs::create_dir(&newer).unwrap();
+    std::fs::write(newer.join("format"), "meerkat store 9\n").unwrap();
+    match open_stores(&newer).map(drop) {
+        Err(SessionError::StoreFormatUnsupported { found }) => assert_eq!(found, "meerkat store 9"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(std::fs::read_dir(&newer).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn nobody_else_can_look_into_a_store_and_no_link_leads_out_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let data_dir = dir.path().join("data");
+    let stores = open_stores(&data_dir).unwrap();
+    let lease = stores.events.lease(session(1)).await.unwrap();
+    append(&stores, &lease, 1).await.unwrap();
+    let mut writer = stores.blobs.writer(session(1));
+    writer.write(b"hello").await.unwrap();
+    let (name, bytes) = writer.finish().await.unwrap();
+    assert_eq!((name.as_str(), bytes), ("2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824", 5));
+    assert_eq!(stores.blobs.read(session(1), &name, 1, 3).await.unwrap().as_deref(), Some(&b"ell"[..]));
+    let mut folders = vec![data_dir.clone()];
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        assert_eq!(folder.metadata().unwrap().permissions().mode() & 0o777, 0o700, "{}", folder.display());
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files += 1;
+                assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{}", path.display());
+            }
+        }
+    }
+    assert!(files >= 6, "{files}");
+    // A blob's name is a hash; neither a path nor a link is followed.
+    std::fs::write(dir.path().join("secret"), "secret").unwrap();
+    let blobs = data_dir.join(format!("journal/01/{}/blobs", session(1)));
+    let link = "0".repeat(64);
+    symlink(dir.path().join("secret"), blobs.join(&link)).unwrap();
+    assert!(stores.blobs.read(session(1), &link, 0, 9).await.is_err());
+    let outside = format!("../../../../../{}", "secret");
+    for name in [outside.as_str(), "", &name[1..], &name.to_uppercase()] {
+        assert_eq!(stores.blobs.read(session(1), name, 0, 9).await.unwrap(), None, "{name}");
+    }
 }

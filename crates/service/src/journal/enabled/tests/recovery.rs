@@ -1,1 +1,324 @@
+//! The rules of recovery, each by its number.
 
+use std::path::{Path, PathBuf};
+
+use super::common::{Rig, SMALL, long, of, session};
+use crate::{
+    SessionError,
+    ids::SessionId,
+    journal::simulated::{Fault, Random, SimulatedDisk},
+    store::{EventStore as _, StoreError},
+};
+
+fn segment(id: SessionId, number: u64) -> PathBuf {
+    let folder = format!("{:02x}", id.as_uuid().as_bytes()[15]);
+    Path::new("journal").join(folder).join(id.to_string()).join(format!("{number}.1.mlog"))
+}
+
+/// Changes a session's segment between two processes.
+fn after(rig: Rig, number: u64, change: impl FnOnce(&mut Vec<u8>)) -> Rig {
+    let path = segment(session(1), number);
+    let mut bytes = rig.disk.bytes(&path);
+    change(&mut bytes);
+    rig.disk.set_bytes(&path, bytes);
+    rig.killed()
+}
+
+/// How long the segment is with each record that is appended; the last is its length now.
+fn filled(limits: crate::journal::Limits, count: u64) -> (Rig, Vec<usize>) {
+    let rig = Rig::on(SimulatedDisk::new(), limits, None);
+    let lease = rig.lease(session(1)).unwrap();
+    let mut ends = Vec::new();
+    for seq in 1..=count {
+        assert_eq!(rig.append(&lease, &[of(session(1), seq)]), Ok(seq));
+        ends.push(rig.disk.bytes(&segment(session(1), 1)).len());
+    }
+    (rig, ends)
+}
+
+#[test]
+fn r1_a_batch_that_was_not_written_to_its_end_is_dropped_as_a_whole_and_kept_aside() {
+    let (rig, _) = filled(crate::journal::Limits::default(), 3);
+    let lease = rig.lease(session(1)).unwrap();
+    let whole = rig.disk.bytes(&segment(session(1), 1)).len();
+    assert_eq!(rig.append(&lease, &[of(session(1), 4), of(session(1), 5)]), Ok(5));
+    let full = rig.disk.bytes(&segment(session(1), 1)).len();
+    for cut in [whole + 9, whole + 40, (whole + full) / 2, full - 1] {
+        let rig = Rig::on(rig.disk.copy(), crate::journal::Limits::default(), None);
+        let torn = rig.disk.bytes(&segment(session(1), 1))[whole..cut].to_vec();
+        let rig = after(rig, 1, |bytes| bytes.truncate(cut));
+        // Reading changes nothing.
+        assert_eq!(rig.seqs(session(1)), [1, 2, 3]);
+        assert_eq!(rig.disk.bytes(&segment(session(1), 1)).len(), cut);
+        let lease = rig.lease(session(1)).unwrap();
+        assert_eq!(lease.tail, 3);
+        let repair = rig.store.tail_repair(session(1)).unwrap();
+        assert_eq!(repair.bytes, (cut - whole) as u64);
+        assert_eq!(rig.append(&lease, &[of(session(1), 4)]), Ok(4));
+        assert_eq!(rig.disk.bytes(Path::new(&repair.quarantine)), torn);
+        assert_eq!(rig.disk.bytes(&segment(session(1), 1)).len(), whole);
+        assert_eq!(rig.store.tail_repair(session(1)), None);
+        assert_eq!(rig.killed().seqs(session(1)), [1, 2, 3, 4]);
+    }
+}
+
+#[test]
+fn r1_zeros_behind_the_end_are_a_clean_end_and_are_cut_before_the_next_append() {
+    let (rig, ends) = filled(crate::journal::Limits::default(), 2);
+    let rig = after(rig, 1, |bytes| bytes.resize(ends[1] + 5000, 0));
+    let lease = rig.lease(session(1)).unwrap();
+    assert_eq!((lease.tail, rig.store.tail_repair(session(1))), (2, None));
+    assert_eq!(rig.append(&lease, &[of(session(1), 3)]), Ok(3));
+    assert_eq!(rig.disk.bytes(&segment(session(1), 1)).len(), ends[1] + (ends[1] - ends[0]));
+    assert_eq!(rig.killed().seqs(session(1)), [1, 2, 3]);
+}
+
+#[test]
+fn r1_what_was_there_when_the_session_came_to_rest_is_no_torn_tail() {
+    let (rig, ends) = filled(crate::journal::Limits::default(), 3);
+    let lease = rig.lease(session(1)).unwrap();
+    rig.release(lease);
+    let rig = after(rig, 1, |bytes| bytes.truncate(ends[2] - 8));
+    assert_eq!(rig.seqs(session(1)), [1, 2]);
+    assert!(matches!(rig.lease(session(1)), Err(StoreError::Corrupted { last_good_seq: 2, .. })));
+}
+
+#[test]
+fn r2_a_bad_record_before_a_later_batch_is_corruption_and_before_none_a_torn_tail() {
+    let (rig, ends) = filled(crate::journal::Limits::default(), 5);
+    for at in 0..ends[4] - 128 {
+        // Every byte of every record counts; one of each eight is enough here.
+        if at % 8 != at / 8 % 8 {
+            continue;
+        }
+        let position = 128 + at;
+        let rig = Rig::on(rig.disk.copy(), crate::journal::Limits::default(), None);
+        let rig = after(rig, 1, |bytes| bytes[position] ^= 1 << (at % 7));
+        let good = ends.iter().filter(|end| **end <= position).count() as u64;
+        assert_eq!(rig.seqs(session(1)), (1..=good).collect::<Vec<_>>(), "byte {position}");
+        match rig.lease(session(1)) {
+            Ok(lease) => assert_eq!((good, lease.tail), (4, 4), "byte {position}"),
+            Err(StoreError::Corrupted { last_good_seq, .. }) => assert_eq!(last_good_seq, good, "byte {position}"),
+            Err(error) => panic!("byte {position}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn r3_a_damaged_session_is_read_up_to_the_damage_and_nothing_of_it_changes() {
+    for number in [1, 2] {
+        let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+        let lease = rig.lease(session(1)).unwrap();
+        for seq in 1..=30 {
+            rig.append(&lease, &[long(session(1), seq, 1000)]).unwrap();
+        }
+        rig.filled(session(2), 2);
+        let rig = after(rig, number, |bytes| bytes[4000] ^= 0x10);
+        let before = rig.disk.bytes(&segment(session(1), number));
+        let seqs = rig.seqs(session(1));
+        let last = seqs.len() as u64;
+        assert!(last > 0 && last < 20, "{last}");
+        assert_eq!(seqs, (1..=last).collect::<Vec<_>>());
+        assert!(
+            matches!(rig.lease(session(1)), Err(StoreError::Corrupted { last_good_seq, .. }) if last_good_seq == last)
+        );
+        assert_eq!(rig.disk.bytes(&segment(session(1), number)), before);
+        // The others are as they were, and what was good can be forked.
+        rig.filled(session(2), 1);
+        rig.steps.drive(rig.store.fork(session(1), last, &of(session(3), last + 1))).unwrap();
+        assert_eq!(rig.seqs(session(3)).len() as u64, last + 1);
+    }
+}
+
+#[test]
+fn r3_damage_that_is_met_while_reading_ends_writing() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    let lease = rig.lease(session(1)).unwrap();
+    for seq in 1..=30 {
+        rig.append(&lease, &[long(session(1), seq, 1000)]).unwrap();
+    }
+    let rig = after(rig, 1, |bytes| bytes[4000] ^= 1);
+    let lease = rig.lease(session(1)).unwrap();
+    let seqs = rig.seqs(session(1));
+    assert!(seqs.len() < 8);
+    let refused = rig.store.stage(&lease, &[of(session(1), 31)]).unwrap_err();
+    assert!(matches!(refused, StoreError::Corrupted { .. }), "{refused}");
+}
+
+#[test]
+fn r3_a_missing_or_headless_segment_is_damage_and_never_the_end() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    let lease = rig.lease(session(1)).unwrap();
+    for seq in 1..=30 {
+        rig.append(&lease, &[long(session(1), seq, 1000)]).unwrap();
+    }
+    for number in 1..=4 {
+        let rig = after(Rig::on(rig.disk.copy(), SMALL, None), number, |bytes| bytes[20] ^= 1);
+        let seqs = rig.read(session(1), 9).unwrap().len() as u64;
+        let refused = rig.lease(session(1)).unwrap_err();
+        assert!(matches!(refused, StoreError::Corrupted { last_good_seq, .. } if last_good_seq == seqs), "{number}");
+    }
+}
+
+#[test]
+fn r4_a_damaged_store_journal_is_set_aside_and_every_session_counts_as_active() {
+    let rig = Rig::new();
+    for n in 1..=3 {
+        let lease = rig.filled(session(n), 1);
+        rig.release(lease);
+    }
+    rig.filled(session(4), 1);
+    assert_eq!(rig.steps.drive(rig.store.unsettled()).unwrap(), [session(4)]);
+    let path = Path::new("store/1.1.mlog");
+    let bytes = rig.disk.bytes(path);
+    for damaged in [10, 140, bytes.len() / 2] {
+        let rig = Rig::on(rig.disk.copy(), crate::journal::Limits::default(), None);
+        let mut changed = bytes.clone();
+        changed[damaged] ^= 4;
+        rig.disk.set_bytes(path, changed.clone());
+        let rig = rig.killed();
+        let all: Vec<_> = (1..=4).map(session).collect();
+        assert_eq!(rig.steps.drive(rig.store.unsettled()).unwrap(), all, "byte {damaged}");
+        assert_eq!(rig.disk.bytes(Path::new("quarantine/store.1.1.mlog")), changed);
+        // The next start knows it, too; a session that rests again is done with.
+        let lease = rig.lease(session(2)).unwrap();
+        rig.release(lease);
+        let left = rig.killed();
+        assert_eq!(left.steps.drive(left.store.unsettled()).unwrap(), [session(1), session(3), session(4)]);
+    }
+}
+
+#[test]
+fn r5_after_a_failed_sync_the_journal_goes_on_in_a_segment_that_names_the_durable_end() {
+    let rig = Rig::new();
+    let lease = rig.filled(session(1), 3);
+    let end = rig.disk.bytes(&segment(session(1), 1)).len() as u64;
+    // The write succeeds and the sync does not: the bytes are there, and are not the journal's.
+    rig.disk.fail(1, Fault::Eio);
+    assert!(matches!(rig.append(&lease, &[of(session(1), 4)]), Err(StoreError::Failed(_))));
+    assert!(rig.disk.bytes(&segment(session(1), 1)).len() as u64 > end);
+    assert_eq!(rig.store.stage(&lease, &[of(session(1), 5)]).unwrap_err(), StoreError::Fenced);
+    assert_eq!(rig.seqs(session(1)), [1, 2, 3]);
+    let lease = rig.lease(session(1)).unwrap();
+    assert_eq!(lease.tail, 3);
+    let other = long(session(1), 4, 77);
+    assert_eq!(rig.append(&lease, std::slice::from_ref(&other)), Ok(4));
+    let header = rig.disk.bytes(&segment(session(1), 2));
+    assert_eq!(u64::from_le_bytes(header[72..80].try_into().unwrap()), end);
+    let rig = rig.killed();
+    let frames = rig.read(session(1), 9).unwrap();
+    assert_eq!(frames.len(), 4);
+    assert_eq!(frames[3].line, crate::wire::encode_event(&other).unwrap());
+    assert!(rig.lease(session(1)).is_ok());
+}
+
+#[test]
+fn r5_a_second_failure_makes_the_store_read_only() {
+    let rig = Rig::new();
+    for n in 1..=2 {
+        let lease = rig.filled(session(n), 2);
+        rig.disk.fail(1, Fault::Eio);
+        assert!(matches!(rig.append(&lease, &[of(session(n), 3)]), Err(StoreError::Failed(_))));
+    }
+    assert!(matches!(rig.lease(session(3)), Err(StoreError::ReadOnly(_))));
+    assert!(matches!(rig.steps.drive(rig.store.room()), Err(StoreError::ReadOnly(_))));
+    assert!(matches!(rig.steps.drive(rig.store.delete(session(1))), Err(StoreError::ReadOnly(_))));
+    assert_eq!(rig.seqs(session(2)), [1, 2]);
+    // The next start tries again.
+    let rig = rig.killed();
+    rig.filled(session(3), 1);
+}
+
+#[test]
+fn r6_on_a_full_disk_running_turns_end_new_ones_wait_and_room_is_found_without_a_restart() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    let lease = rig.filled(session(1), 3);
+    rig.disk.limit(Some(rig.disk.used()));
+    assert_eq!(rig.steps.drive(rig.store.room()), Ok(()));
+    // The reserve takes what running turns still write; then nothing of a batch stands that found no room.
+    assert_eq!(rig.append(&lease, &[of(session(1), 4)]), Ok(4));
+    assert_eq!(rig.steps.drive(rig.store.room()), Err(StoreError::Full));
+    let other = rig.lease(session(2)).unwrap();
+    assert_eq!(rig.append(&other, &[of(session(2), 1)]), Err(StoreError::Full));
+    assert_eq!(rig.append(&lease, &[long(session(1), 5, 9000)]), Err(StoreError::Full));
+    let lease = rig.lease(session(1)).unwrap();
+    assert_eq!(rig.append(&lease, &[of(session(1), 5)]), Ok(5));
+    assert_eq!(rig.seqs(session(1)), [1, 2, 3, 4, 5]);
+    assert!(rig.read(session(2), 9).is_none());
+    // Another process can read, too.
+    let rig = rig.killed();
+    assert_eq!(rig.seqs(session(1)), [1, 2, 3, 4, 5]);
+    assert_eq!(rig.steps.drive(rig.store.room()), Err(StoreError::Full));
+    rig.disk.limit(None);
+    assert_eq!(rig.steps.drive(rig.store.room()), Ok(()));
+    rig.filled(session(2), 1);
+    assert_eq!(rig.disk.bytes(Path::new("reserve")).len() as u64, SMALL.reserve_bytes);
+}
+
+#[test]
+fn r7_a_create_and_a_delete_are_durable_when_they_are_acknowledged() {
+    for seed in 0..40 {
+        let rig = Rig::new();
+        let mut random = Random(seed);
+        let lease = rig.filled(session(1), 1);
+        rig.filled(session(2), 1);
+        rig.steps.drive(rig.store.delete(session(2))).unwrap();
+        let rig = Rig::on(rig.disk.crashed(&mut random), crate::journal::Limits::default(), None);
+        assert_eq!(rig.seqs(session(1)), [1]);
+        assert!(rig.read(session(2), 9).is_none());
+        assert_eq!(lease.session_id, session(1));
+    }
+}
+
+#[test]
+fn another_format_is_refused_and_nothing_is_changed() {
+    let rig = Rig::new();
+    rig.filled(session(1), 1);
+    rig.disk.set_bytes(Path::new("format"), b"meerkat store 2\n".to_vec());
+    let before = rig.disk.take_counts();
+    let disk = rig.disk.copy();
+    assert_ne!(before.writes, 0);
+    disk.take_counts();
+    match Rig::try_on(disk.clone(), SMALL, None).map(drop) {
+        Err(SessionError::StoreFormatUnsupported { found }) => assert_eq!(found, "meerkat store 2"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(disk.take_counts(), crate::journal::simulated::Counts::default());
+}
+
+#[test]
+fn a_session_of_a_newer_format_is_read_where_it_can_be_and_not_written() {
+    let (rig, _) = filled(crate::journal::Limits::default(), 2);
+    let rig = after(rig, 1, |bytes| {
+        bytes[8] = 2;
+        let crc = crc32c::crc32c(&bytes[..120]);
+        bytes[120..124].copy_from_slice(&crc.to_le_bytes());
+    });
+    assert_eq!(rig.lease(session(1)).unwrap_err(), StoreError::FormatNewer(session(1)));
+}
+
+#[test]
+fn a_restart_in_the_middle_of_a_rollover_finds_the_same_records() {
+    for crash_at in 0..40 {
+        let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+        let lease = rig.lease(session(1)).unwrap();
+        for seq in 1..=7 {
+            rig.append(&lease, &[long(session(1), seq, 1000)]).unwrap();
+        }
+        rig.disk.fail(crash_at, Fault::Crash);
+        let mut acked = 7;
+        for seq in 8..=10 {
+            let Ok(ticket) = rig.store.stage(&lease, &[long(session(1), seq, 1000)]) else { break };
+            if rig.wait(ticket).is_err() {
+                break;
+            }
+            acked = seq;
+        }
+        let rig = Rig::on(rig.disk.crashed(&mut Random(crash_at)), SMALL, None);
+        let seqs = rig.seqs(session(1));
+        assert!(seqs.len() as u64 >= acked, "crash at {crash_at}");
+        let tail = rig.lease(session(1)).unwrap().tail;
+        rig.filled(session(1), 20);
+        assert_eq!(rig.killed().seqs(session(1)), (1..=tail + 20).collect::<Vec<_>>());
+    }
+}
