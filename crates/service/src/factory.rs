@@ -153,7 +153,7 @@ impl AgentBuildConfig {
         let max_bytes = if stores.is_some() { u64::MAX } else { self.options.ephemeral.max_bytes };
         let held = Arc::new(MemoryUse::new(max_bytes));
         let (events, blobs, derived): (Arc<dyn EventStore>, Arc<dyn BlobStore>, _) = match stores {
-            Some(Stores { events, blobs, snapshots, index }) => (events, blobs, Some(Derived { snapshots, index })),
+            Some(Stores { events, blobs, snapshots, index }) => (events, blobs, Some(Derived::new(snapshots, index))),
             None => (
                 Arc::new(MemoryEventStore::new(self.options.ephemeral.session_event_bytes, held.clone())),
                 Arc::new(MemoryBlobStore::new(held.clone())),

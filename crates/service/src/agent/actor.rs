@@ -24,7 +24,7 @@ use crate::{
     ids::{Seq, TurnNumber},
     service::{Changed, SessionSummary},
     session::{
-        Session, View,
+        Session,
         event::{
             ApprovalDecided, Decision, Event, LogTailRepaired, ReminderCleared, SessionArchived, SessionUnarchived,
             TurnDequeued, Unpinned,
@@ -65,6 +65,8 @@ pub(crate) struct Actor {
     pub(super) departure: Option<Departure>,
     /// What the last snapshot covers.
     pub(super) snapshot_seq: Seq,
+    /// Whoever brought the actor in waits until what a former process left open has ended.
+    settled: Option<oneshot::Sender<()>>,
     /// When the running turn started, and when its calls began to wait, by the monotonic clock.
     pub(super) turn_started: Duration,
     pub(super) asked_at: Duration,
@@ -118,6 +120,7 @@ impl Actor {
             unacknowledged: None,
             departure: None,
             snapshot_seq,
+            settled: None,
             turn_started: Duration::ZERO,
             asked_at: Duration::ZERO,
             turn_span: tracing::Span::none(),
@@ -125,6 +128,18 @@ impl Actor {
             is_discarded: false,
             idle,
             resident_bytes: 0,
+        }
+    }
+
+    /// Tells when what a former process left open has ended.
+    pub(crate) fn on_settled(&mut self, settled: oneshot::Sender<()>) {
+        self.settled = Some(settled);
+    }
+
+    pub(super) fn tell_settled(&mut self) {
+        if let Some(settled) = self.settled.take() {
+            // Whoever brought it in may have gone.
+            let _ = settled.send(());
         }
     }
 
@@ -143,6 +158,9 @@ impl Actor {
             self.take_interrupts();
             if self.is_discarded {
                 return Exit::Discarded;
+            }
+            if self.control.interrupt.is_none_or(|(_, reason)| reason != PROCESS_ENDED) {
+                self.tell_settled();
             }
             let action = self.decide();
             let done = match action {
@@ -492,15 +510,14 @@ impl Actor {
         if is_refused { Err(SessionError::Archived(self.session.id())) } else { Ok(()) }
     }
 
-    /// Shows everybody what is durable.
+    /// Everything that was recorded is durable: lists show it too, and what was seen before is let go.
     pub(super) async fn publish(&self) {
-        let view = View::of(&self.session);
+        let Some(view) = self.shared.view(self.session.last_seq()) else { return };
         if let Some(derived) = &self.engine.derived
             && let Err(error) = derived.index.put(SessionSummary::clone(&view.summary)).await
         {
             tracing::error!(%error, "the index did not take a session in; it will at the next start");
         }
-        self.shared.view.send_replace(view);
     }
 
     /// The store failed: what is in memory is no longer to be trusted.

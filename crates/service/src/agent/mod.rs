@@ -26,6 +26,8 @@ use std::{
     time::Duration,
 };
 
+use tokio_util::task::TaskTracker;
+
 use crate::{
     SessionError,
     capability::Capabilities,
@@ -64,6 +66,14 @@ pub(crate) struct Engine {
 pub(crate) struct Derived {
     pub(crate) snapshots: Arc<dyn SessionStore>,
     pub(crate) index: Arc<dyn SessionIndex>,
+    /// Sessions that left memory, and whose rows are not durable yet.
+    pub(crate) settling: TaskTracker,
+}
+
+impl Derived {
+    pub(crate) fn new(snapshots: Arc<dyn SessionStore>, index: Arc<dyn SessionIndex>) -> Self {
+        Self { snapshots, index, settling: TaskTracker::new() }
+    }
 }
 
 impl Engine {

@@ -7,6 +7,7 @@ use crate::{
     agent::actor::Actor,
     ids::{Seq, SessionId, TurnNumber},
     session::{
+        View,
         event::{Event, Record},
         message::{BlobRef, Block, Body},
     },
@@ -40,6 +41,7 @@ impl Actor {
             self.session.apply(record).map_err(|error| StoreError::Failed(error.to_string()))?;
         }
         self.count_resident();
+        self.shared.show(View::of(&self.session));
         Ok((self.session.last_seq(), ticket))
     }
 

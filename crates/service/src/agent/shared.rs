@@ -1,18 +1,21 @@
-//! What a session's actor shares with those who ask it: the published view and the interrupt slot.
+//! What a session's actor shares with those who ask it: the views and the interrupt slot.
 //!
-//! Reads take the view and never wait for a turn; an interrupt has a slot of its own and never waits
-//! behind a full mailbox.
+//! Reads take a view and never wait for a turn: whoever has seen an event finds it in the view. An interrupt has a slot
+//! of its own and never waits behind a full mailbox.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 
 use crate::{
     SessionError,
-    ids::{SessionId, TurnNumber},
+    ids::{Seq, SessionId, TurnNumber},
     runtime::live::LiveHub,
     service::Changed,
     session::{Session, View},
@@ -32,7 +35,8 @@ pub(crate) struct InterruptWish {
 pub(crate) struct Shared {
     pub(crate) session_id: SessionId,
     pub(crate) live: Arc<LiveHub>,
-    pub(crate) view: watch::Sender<View>,
+    /// Views that may be seen once their seq is durable, the oldest first: there is always one that may.
+    views: Mutex<VecDeque<View>>,
     interrupts: Mutex<Vec<InterruptWish>>,
     pub(crate) interrupted: Notify,
     /// A second panic at the same place: it can be read, and no longer written.
@@ -46,12 +50,35 @@ impl Shared {
         Arc::new(Self {
             session_id: session.id(),
             live,
-            view: watch::Sender::new(View::of(session)),
+            views: Mutex::new(VecDeque::from([View::of(session)])),
             interrupts: Mutex::default(),
             interrupted: Notify::new(),
             is_read_only: AtomicBool::new(false),
             is_deleted: AtomicBool::new(false),
         })
+    }
+
+    fn views(&self) -> MutexGuard<'_, VecDeque<View>> {
+        self.views.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everybody may see this as soon as its last record is durable.
+    pub(crate) fn show(&self, view: View) {
+        self.views().push_back(view);
+    }
+
+    /// Nothing was recorded that is not in this view: what was shown before is not so.
+    pub(crate) fn show_only(&self, view: View) {
+        *self.views() = VecDeque::from([view]);
+    }
+
+    /// What may be seen where everything up to `durable` is durable.
+    pub(crate) fn view(&self, durable: Seq) -> Option<View> {
+        let mut views = self.views();
+        while views.get(1).is_some_and(|next| next.summary.last_seq <= durable) {
+            views.pop_front();
+        }
+        views.front().cloned()
     }
 
     /// Leaves a wish; the actor takes it whatever it is doing.

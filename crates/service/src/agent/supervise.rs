@@ -1,6 +1,9 @@
 //! What stands around an actor: it turns a panic into a failed turn, and a second one into a read-only session.
 
-use std::{panic::AssertUnwindSafe, sync::atomic::Ordering};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, atomic::Ordering},
+};
 
 use futures::FutureExt as _;
 
@@ -14,7 +17,8 @@ use crate::{
     ids::{Seq, SessionId},
     runtime::restore::{replay, restore},
     service::Changed,
-    store::StoreError,
+    session::View,
+    store::{Lease, StoreError},
 };
 
 /// Runs an actor until nobody needs it.
@@ -45,6 +49,7 @@ pub(crate) async fn supervise(mut actor: Actor) {
 async fn serve_refusals(mut actor: Actor) {
     let (clock, shared) = (actor.engine.world.clock.clone(), actor.shared.clone());
     actor.release_drains();
+    actor.tell_settled();
     loop {
         let command = tokio::select! {
             () = shared.interrupted.notified() => None,
@@ -94,17 +99,21 @@ impl Actor {
     async fn depart(&mut self) {
         let (engine, session_id, seq) = (self.engine.clone(), self.session.id(), self.session.last_seq());
         let is_deleted = !self.deletions.is_empty();
-        let done = if is_deleted || engine.derived.is_none() {
-            self.shared.is_deleted.store(is_deleted, Ordering::Release);
-            if is_deleted {
-                self.shared.live.end_session();
+        let done = match &engine.derived {
+            Some(derived) if !is_deleted => {
+                if self.snapshot_seq < seq && !self.shared.is_read_only.load(Ordering::Acquire) {
+                    self.save_snapshot().await;
+                }
+                derived.settling.spawn(settle(engine.clone(), self.lease));
+                Ok(())
             }
-            delete(&engine, session_id).await
-        } else {
-            if self.snapshot_seq < seq && !self.shared.is_read_only.load(Ordering::Acquire) {
-                self.save_snapshot().await;
+            _ => {
+                self.shared.is_deleted.store(is_deleted, Ordering::Release);
+                if is_deleted {
+                    self.shared.live.end_session();
+                }
+                delete(&engine, session_id).await
             }
-            engine.events.release(self.lease).await
         };
         if let Err(error) = &done {
             tracing::error!(%session_id, %error, "a session could not leave as it should");
@@ -134,11 +143,25 @@ impl Actor {
         } else {
             replay(self.engine.events.as_ref(), session_id, &mut self.session).await?;
         }
+        self.shared.show_only(View::of(&self.session));
         self.publish().await;
         if self.session.open_turn().is_some() {
             self.control.failure = Some(internal("the session's actor was lost while the turn ran"));
         }
         Ok(())
+    }
+}
+
+/// Gives a lease back once the session's row is durable: one that nobody has leased is not looked at by the next start.
+/// Where the session was leased anew meanwhile, that lease stands.
+async fn settle(engine: Arc<Engine>, lease: Lease) {
+    let Some(derived) = &engine.derived else { return };
+    let settled = match derived.index.committed().await {
+        Ok(()) => engine.events.release(lease).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = settled {
+        tracing::warn!(session_id = %lease.session_id, %error, "a session that rests is looked at by the next start");
     }
 }
 

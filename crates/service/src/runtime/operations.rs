@@ -277,10 +277,12 @@ impl<Home: 'static> SessionService for Sessions<Home> {
             registry.settled(id).await;
         });
         futures::future::join_all(drains).await;
-        if let Some(derived) = &self.engine().derived
-            && let Err(error) = derived.index.flush().await
-        {
-            tracing::warn!(%error, "the index could not be written; it is made good at the next start");
+        if let Some(derived) = &self.engine().derived {
+            if let Err(error) = derived.index.flush().await {
+                tracing::warn!(%error, "the index could not be written; it is made good at the next start");
+            }
+            derived.settling.close();
+            derived.settling.wait().await;
         }
     }
 }

@@ -89,7 +89,14 @@ impl<Home: 'static> Sessions<Home> {
                 Found::Live(reservation) => return Ok(reservation),
                 // Nothing is ever sent: the channel closes when the actor has come or gone.
                 Found::Passing(mut over) => drop(over.changed().await),
-                Found::Absent(arrival) => return self.bring_in(session_id, arrival).await,
+                Found::Absent(arrival) => {
+                    // A task of its own, so that whoever asked may go without leaving an actor behind that nobody knows.
+                    let service = self.clone();
+                    let brought = tokio::spawn(async move { service.bring_in(session_id, arrival).await });
+                    return brought
+                        .await
+                        .unwrap_or_else(|_| Err(SessionError::Internal("a session could not be loaded".to_owned())));
+                }
             }
         }
     }
@@ -102,10 +109,13 @@ impl<Home: 'static> Sessions<Home> {
         }
         let lease = engine.events.lease(session_id).await?;
         let session = restore(engine, session_id).await?.ok_or(SessionError::NotFound(session_id))?;
-        let (shared, mailbox, actor) = self.actor(session, lease);
-        let reservation = arrival.arrive(shared, mailbox);
+        let (shared, mailbox, mut actor) = self.actor(session, lease);
+        let (settled, is_settled) = oneshot::channel();
+        actor.on_settled(settled);
         self.spawn(actor);
-        Ok(reservation)
+        // Where the actor is lost meanwhile, its supervisor has said so, and its mailbox still answers.
+        drop(is_settled.await);
+        Ok(arrival.arrive(shared, mailbox))
     }
 
     /// An actor for a session whose records are all applied.
@@ -122,15 +132,19 @@ impl<Home: 'static> Sessions<Home> {
         tokio::spawn(supervise(actor));
     }
 
-    /// What everybody may see of a session.
+    /// What everybody may see of a session: no less than its durable events show.
     pub(super) async fn look(&self, session_id: SessionId) -> Result<View, SessionError> {
+        let engine = self.engine();
         if let Some(shared) = self.inner.registry.shared(session_id) {
-            return Ok(shared.view.borrow().clone());
+            let durable = engine.events.watch(session_id).await?.map_or(0, |tail| *tail.borrow());
+            if let Some(view) = shared.view(durable) {
+                return Ok(view);
+            }
         }
-        if self.engine().derived.is_none() {
+        if engine.derived.is_none() {
             return Err(SessionError::NotFound(session_id));
         }
-        let session = restore(self.engine(), session_id).await?.ok_or(SessionError::NotFound(session_id))?;
+        let session = restore(engine, session_id).await?.ok_or(SessionError::NotFound(session_id))?;
         Ok(View::of(&session))
     }
 

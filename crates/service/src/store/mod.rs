@@ -359,6 +359,9 @@ pub trait SessionIndex: Send + Sync {
     /// It holds every stored session now.
     async fn rebuilt(&self) -> Result<(), StoreError>;
 
+    /// Waits until what it was told before is durable, without asking for that.
+    async fn committed(&self) -> Result<(), StoreError>;
+
     /// Makes durable what it was told.
     async fn flush(&self) -> Result<(), StoreError>;
 }

@@ -90,7 +90,10 @@ struct State {
     dirty_bytes: usize,
     /// What the committer writes at the moment: over the file, beneath `dirty`.
     committing: Arc<Changes>,
+    /// Those who want a commit now.
     flushes: Vec<oneshot::Sender<Result<(), StoreError>>>,
+    /// Those who wait for the next one, whenever it comes.
+    waits: Vec<oneshot::Sender<Result<(), StoreError>>>,
     is_closing: bool,
     committer: Option<thread::JoinHandle<()>>,
 }
@@ -180,18 +183,18 @@ impl IndexFile {
         self.shared.wake.notify_all();
     }
 
-    /// Commits what was put, durably.
-    pub(super) async fn flush(&self) -> Result<(), StoreError> {
-        let (done, flushed) = oneshot::channel();
+    /// Waits until what was put is durable; with `is_urgent` it is committed now.
+    pub(super) async fn committed(&self, is_urgent: bool) -> Result<(), StoreError> {
+        let (done, committed) = oneshot::channel();
         {
             let mut state = self.shared.state();
             if state.dirty.is_empty() && state.committing.is_empty() {
                 return Ok(());
             }
-            state.flushes.push(done);
+            if is_urgent { state.flushes.push(done) } else { state.waits.push(done) }
         }
         self.shared.wake.notify_all();
-        flushed.await.unwrap_or_else(|_| Err(StoreError::Failed("the index was closed".to_owned())))
+        committed.await.unwrap_or_else(|_| Err(StoreError::Failed("the index was closed".to_owned())))
     }
 
     /// Reads, on a thread that may block.
@@ -221,7 +224,7 @@ impl IndexFile {
     /// It holds every stored session.
     pub(super) async fn rebuilt(&self) -> Result<(), StoreError> {
         self.change([((Table::Meta, REBUILT.to_vec()), Some(Bytes::new()))]);
-        self.flush().await?;
+        self.committed(true).await?;
         // The file may have been set aside meanwhile.
         match self.read(|view| view.get(Table::Meta, REBUILT)).await? {
             None => Err(StoreError::Failed("the index was lost while it was rebuilt".to_owned())),
@@ -314,9 +317,15 @@ impl Shared {
 
     /// The file and what is not in it yet, at one moment.
     fn view(&self) -> Result<View, StoreError> {
-        let database = self.database(false)?;
-        // The committer forgets what it has committed under this lock, so that nothing is missing in both.
-        let state = self.state();
+        let (database, state) = loop {
+            let database = self.database(false)?;
+            // The committer forgets what it has committed under this lock, so that nothing is missing in both. The
+            // file itself may have been made since it was looked for.
+            let state = self.state();
+            if database.is_some() || !self.path.exists() {
+                break (database, state);
+            }
+        };
         let transaction = database.as_ref().map(|database| database.begin_read()).transpose();
         let (dirty, committing) = (state.dirty.clone(), state.committing.clone());
         drop(state);
@@ -354,7 +363,9 @@ impl Shared {
 
     /// Waits until there is something to commit; `None` when the file is closed. After a failure, it takes its time.
     fn next_batch(&self, has_failed: bool) -> Option<Vec<oneshot::Sender<Result<(), StoreError>>>> {
-        let idle = |state: &mut State| !state.is_closing && state.flushes.is_empty() && state.dirty.is_empty();
+        let idle = |state: &mut State| {
+            !state.is_closing && state.flushes.is_empty() && state.waits.is_empty() && state.dirty.is_empty()
+        };
         let state = self.wake.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner);
         let gathering = |state: &mut State| {
             !state.is_closing && state.flushes.is_empty() && (has_failed || state.dirty_bytes < COMMIT_BYTES)
@@ -366,7 +377,8 @@ impl Shared {
         }
         state.committing = std::mem::take(&mut state.dirty);
         state.dirty_bytes = 0;
-        Some(std::mem::take(&mut state.flushes))
+        let flushes = std::mem::take(&mut state.flushes);
+        Some(flushes.into_iter().chain(std::mem::take(&mut state.waits)).collect())
     }
 
     fn commit(&self, changes: &Changes, expiry: &mut Expiry) -> Result<(), StoreError> {

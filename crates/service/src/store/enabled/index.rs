@@ -118,7 +118,11 @@ impl SessionIndex for RedbIndex {
         self.file.rebuilt().await
     }
 
+    async fn committed(&self) -> Result<(), StoreError> {
+        self.file.committed(false).await
+    }
+
     async fn flush(&self) -> Result<(), StoreError> {
-        self.file.flush().await
+        self.file.committed(true).await
     }
 }

@@ -135,6 +135,10 @@ impl SessionIndex for MemoryIndex {
         Ok(())
     }
 
+    async fn committed(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     async fn flush(&self) -> Result<(), StoreError> {
         Ok(())
     }
