@@ -36,13 +36,16 @@ struct Expected {
     deleted: Option<bool>,
 }
 
+/// What a ticket says, once it does.
+type Answer = Pin<Box<dyn Future<Output = Result<Seq, StoreError>>>>;
+
 struct Walk {
     rig: Rig,
     random: Random,
     expected: BTreeMap<SessionId, Expected>,
     leases: BTreeMap<SessionId, (Lease, Seq)>,
     /// Answers that are yet to come, each with its session and last seq.
-    tickets: Vec<(SessionId, Seq, Pin<Box<dyn Future<Output = Result<Seq, StoreError>>>>)>,
+    tickets: Vec<(SessionId, Seq, Answer)>,
     next_session: u128,
 }
 
