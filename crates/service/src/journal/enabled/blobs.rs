@@ -92,7 +92,7 @@ impl BlobStore for FileBlobs {
         .await
     }
 
-    /// They stand in the session's directory and go with it.
+    /// They go with the session's directory.
     async fn forget(&self, _: SessionId) {}
 }
 

@@ -55,7 +55,7 @@ fn a_directory_has_one_owner_and_the_other_is_told_who() {
     let dir = tempfile::tempdir().unwrap();
     let stores = open_stores(dir.path()).unwrap();
     match open_stores(dir.path()).map(drop) {
-        Err(SessionError::StoreLocked { pid }) => assert_eq!(pid, Some(std::process::id())),
+        Err(SessionError::StoreLocked { pid, .. }) => assert_eq!(pid, Some(std::process::id())),
         other => panic!("{other:?}"),
     }
     drop(stores);
@@ -86,7 +86,7 @@ fn a_kill_frees_the_lock() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == "held"));
     match open_stores(dir.path()).map(drop) {
-        Err(SessionError::StoreLocked { pid }) => assert_eq!(pid, Some(child.id())),
+        Err(SessionError::StoreLocked { pid, .. }) => assert_eq!(pid, Some(child.id())),
         other => panic!("{other:?}"),
     }
     child.kill().unwrap();
@@ -101,7 +101,9 @@ fn a_directory_that_cannot_be_a_store_is_refused_and_not_changed() {
     std::fs::write(&file, "mine").unwrap();
     for path in [file.clone(), file.join("below")] {
         match open_stores(&path).map(drop) {
-            Err(SessionError::StoreNotWritable { path: named, .. }) => assert_eq!(named, path.display().to_string()),
+            Err(SessionError::StoreNotWritable { data_dir: named, .. }) => {
+                assert_eq!(named, path.display().to_string())
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -110,7 +112,7 @@ fn a_directory_that_cannot_be_a_store_is_refused_and_not_changed() {
     std::fs::create_dir(&newer).unwrap();
     std::fs::write(newer.join("format"), "meerkat store 9\n").unwrap();
     match open_stores(&newer).map(drop) {
-        Err(SessionError::StoreFormatUnsupported { found }) => assert_eq!(found, "meerkat store 9"),
+        Err(SessionError::StoreFormatUnsupported { found, .. }) => assert_eq!(found, "meerkat store 9"),
         other => panic!("{other:?}"),
     }
     assert_eq!(std::fs::read_dir(&newer).unwrap().count(), 1);

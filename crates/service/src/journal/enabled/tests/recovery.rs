@@ -280,7 +280,7 @@ fn another_format_is_refused_and_nothing_is_changed() {
     assert_ne!(before.writes, 0);
     disk.take_counts();
     match Rig::try_on(disk.clone(), SMALL, None).map(drop) {
-        Err(SessionError::StoreFormatUnsupported { found }) => assert_eq!(found, "meerkat store 2"),
+        Err(SessionError::StoreFormatUnsupported { found, .. }) => assert_eq!(found, "meerkat store 2"),
         other => panic!("{other:?}"),
     }
     assert_eq!(disk.take_counts(), crate::journal::simulated::Counts::default());
