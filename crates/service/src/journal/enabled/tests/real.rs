@@ -6,11 +6,19 @@ use std::{
     os::unix::fs::{PermissionsExt as _, symlink},
     path::Path,
     process::{Command, Stdio},
+    sync::Mutex,
 };
+
+use async_trait::async_trait;
 
 use crate::{
     SessionError,
-    store::{StoreError, Stores, open_stores},
+    journal::lock,
+    store::{
+        StoreError, Stores,
+        conformance::{Harness, Pair, check},
+        open_stores,
+    },
 };
 
 /// Says to a process of this test that it holds the directory named there until it is killed.
@@ -155,4 +163,30 @@ async fn nobody_else_can_look_into_a_store_and_no_link_leads_out_of_it() {
     for name in [outside.as_str(), "", &name[1..], &name.to_uppercase()] {
         assert_eq!(stores.blobs.read(session(1), name, 0, 9).await.unwrap(), None, "{name}");
     }
+}
+
+/// Each pair of stores in a directory of its own.
+#[derive(Default)]
+struct Directories(Mutex<Vec<tempfile::TempDir>>);
+
+#[async_trait]
+impl Harness for Directories {
+    async fn fresh(&self) -> Pair {
+        let dir = tempfile::tempdir().unwrap();
+        let Stores { events, snapshots, .. } = open_stores(dir.path()).unwrap();
+        lock(&self.0).push(dir);
+        Pair { events, snapshots }
+    }
+
+    async fn restart(&self, pair: Pair) -> Pair {
+        drop(pair);
+        let path = lock(&self.0).last().unwrap().path().to_owned();
+        let Stores { events, snapshots, .. } = open_stores(&path).unwrap();
+        Pair { events, snapshots }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_durable_stores_keep_every_promise_of_a_store() {
+    assert_eq!(check(&Directories::default()).await, []);
 }
