@@ -167,6 +167,9 @@ pub enum SessionError {
     /// A tool that was named is not there.
     #[error("There is no tool {0:?}; `tools` names the tools that the session may use.")]
     ToolNotFound(String),
+    /// The process that owns the data directory answered with this body.
+    #[error("{}", .0.message)]
+    Remote(Box<ErrorBody>),
     /// A fault of meerkat's own.
     #[error("An internal error occurred: {0}")]
     Internal(String),
@@ -227,6 +230,7 @@ impl SessionError {
             Self::ModelNotConfigured { .. } => ErrorCode::ModelNotConfigured,
             Self::Model(error) => error.code,
             Self::ToolNotFound(_) => ErrorCode::ToolNotFound,
+            Self::Remote(body) => body.code,
             Self::Internal(_) => ErrorCode::Internal,
         }
     }
@@ -264,6 +268,7 @@ impl SessionError {
                 body.detail("model", model.clone()).detail("variable", *variable)
             }
             Self::Model(error) => error.body(),
+            Self::Remote(body) => (**body).clone(),
             Self::ToolNotFound(name) => body.detail("tool", name.clone()),
             Self::PersistenceDisabled { configured: false }
             | Self::CompactionDisabled

@@ -16,15 +16,15 @@ use figment::{
 };
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
-    SessionError,
+    Capabilities, Capability, SessionError,
     compaction::CompactionConfig,
     model::vendors::{CompatibleEndpoint, VendorOptions},
     options::{ContextOptions, EngineOptions, EphemeralOptions, Limits, StoreOptions, ToolOptions, TurnOptions},
     redact::redact_key_shapes,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use crate::{args::Globals, error::CliError, output::Surroundings};
+use crate::{args::Globals, attach::Defaults, error::CliError, output::Surroundings};
 
 /// Every key at its default.
 pub(crate) const BUILT_IN: &str = include_str!("../../../config/meerkat.toml");
@@ -214,10 +214,13 @@ impl Config {
         let home = home.ok_or_else(|| refused("store.data_dir", "set it, or HOME", "the environment"))?;
         let project = project(&around.dir);
         let name = project.file_name().map_or_else(|| "root".into(), |name| name.to_string_lossy().into_owned());
-        // FNV-1a over the whole path keeps two projects of one name apart, the same in every version.
-        let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        let hash = project.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fold);
-        Ok(home.join("meerkat").join(format!("{name}-{hash:016x}")))
+        // The hash keeps two projects of one name apart.
+        Ok(home.join("meerkat").join(format!("{name}-{:016x}", path_hash(&project))))
+    }
+
+    /// Whether sessions outlive this process: the build has a store, and it is not switched off.
+    pub(crate) fn keeps_sessions(&self) -> bool {
+        self.values.store.enabled && Capabilities::compiled().require(Capability::SessionStore).is_ok()
     }
 
     /// Whether something but the built-in table asks for compaction.
@@ -238,27 +241,66 @@ impl Config {
         }
     }
 
-    /// Every value in force.
-    pub(crate) fn entries(&self, around: &Surroundings) -> Vec<Entry> {
-        fn walk(figment: &Figment, path: &str, value: &Value, entries: &mut Vec<Entry>) {
+    /// What flags and variables set that is neither this process's own nor a field of its requests.
+    pub(crate) fn settings(&self) -> Vec<Setting> {
+        let mut settings = Vec::new();
+        self.walk(|key, value, origin| {
+            if is_told(&origin) && !OWN_SECTIONS.contains(&section(key)) && !REQUESTED.contains(&key) {
+                settings.push(Setting { key: key.to_owned(), value: json(value), origin });
+            }
+        });
+        settings
+    }
+
+    /// Whether the values in force are those that an attached command was told.
+    pub(crate) fn agrees(&self, settings: &[Setting]) -> Result<(), ErrorBody> {
+        for Setting { key, value, origin } in settings {
+            let own = self.figment.find_value(key).ok();
+            if own.as_ref().map(json).as_ref() != Some(value) {
+                let own = own.map_or_else(|| "nothing".to_owned(), |own| shown(&own).to_string());
+                let what = format!(
+                    "process {} owns the data directory and has {own} here; leave it out, or end that process",
+                    std::process::id()
+                );
+                return Err(refused(key, &what, origin));
+            }
+        }
+        Ok(())
+    }
+
+    /// What variables set that the requests of an attached command carry.
+    pub(crate) fn defaults(&self) -> Defaults {
+        let (mut model, mut compaction) = (None, None);
+        self.walk(|key, _, origin| match section(key) {
+            "model" if key == "model.name" && is_told(&origin) => model.clone_from(&self.values.model.name),
+            "compaction" if is_told(&origin) => compaction = Some(self.values.compaction),
+            _ => {}
+        });
+        Defaults { model, compaction }
+    }
+
+    /// Passes every value in force, its key and its origin.
+    fn walk(&self, mut see: impl FnMut(&str, &Value, String)) {
+        fn walk(figment: &Figment, path: &str, value: &Value, see: &mut impl FnMut(&str, &Value, String)) {
             match value {
                 Value::Dict(_, members) if !members.is_empty() => {
                     for (name, member) in members {
                         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                        walk(figment, &path, member, entries);
+                        walk(figment, &path, member, see);
                     }
                 }
-                _ => entries.push(Entry {
-                    key: path.to_owned(),
-                    value: shown(value),
-                    origin: origin(figment.get_metadata(value.tag())),
-                }),
+                _ => see(path, value, origin(figment.get_metadata(value.tag()))),
             }
         }
-        let mut entries = Vec::new();
         if let Ok(members) = self.figment.extract::<Value>() {
-            walk(&self.figment, "", &members, &mut entries);
+            walk(&self.figment, "", &members, &mut see);
         }
+    }
+
+    /// Every value in force.
+    pub(crate) fn entries(&self, around: &Surroundings) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        self.walk(|key, value, origin| entries.push(Entry { key: key.to_owned(), value: shown(value), origin }));
         let vendors = VendorOptions::from_env(|variable| around.variable(variable));
         let keys = [("anthropic", vendors.anthropic), ("openai", vendors.openai), ("gemini", vendors.gemini)];
         entries.extend(keys.into_iter().map(|(vendor, access)| Entry {
@@ -271,11 +313,44 @@ impl Config {
 }
 
 /// A value and where it comes from.
-#[derive(serde::Serialize)]
+#[derive(Serialize)]
 pub(crate) struct Entry {
     pub(crate) key: String,
     value: serde_json::Value,
     pub(crate) origin: String,
+}
+
+/// A value that a flag or a variable of an attached command set.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Setting {
+    key: String,
+    value: serde_json::Value,
+    origin: String,
+}
+
+/// Sections that are about the process itself and not about the sessions.
+const OWN_SECTIONS: [&str; 4] = ["store", "serve", "log", "compaction"];
+
+/// Keys that a request carries; so does it all of `compaction`.
+const REQUESTED: [&str; 1] = ["model.name"];
+
+fn section(key: &str) -> &str {
+    key.split('.').next().unwrap_or(key)
+}
+
+/// Whether a value comes from this command alone: files are the owner's.
+fn is_told(origin: &str) -> bool {
+    ["flag ", "variable ", "--config "].iter().any(|told| origin.starts_with(told))
+}
+
+fn json(value: &Value) -> serde_json::Value {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+/// FNV-1a over a path, the same in every version.
+pub(crate) fn path_hash(path: &Path) -> u64 {
+    let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    path.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fold)
 }
 
 /// One layer: a file, a variable or a flag.

@@ -3,6 +3,7 @@
 //! It holds no rule about sessions, capabilities or builds: those are the service's. Start at [`run`].
 
 mod args;
+mod attach;
 mod chat;
 mod commands;
 mod config;
@@ -14,7 +15,7 @@ mod stream;
 mod telemetry;
 mod wire;
 
-use std::{ffi::OsString, io::BufRead, sync::Arc};
+use std::{ffi::OsString, io::BufRead, sync::Arc, time::Duration};
 
 use clap::Parser as _;
 use meerkat_service::{
@@ -29,6 +30,7 @@ pub use output::{Surroundings, Terminal, install_panic_hook};
 
 use crate::{
     args::{Cli, Command, ConfigCommand},
+    attach::{Door, Entered, Holding, RemoteService, socket::Place},
     commands::local,
     config::{Config, refused},
     error::CliError,
@@ -122,13 +124,21 @@ impl Interrupts {
 pub(crate) struct App {
     service: Arc<dyn SessionService>,
     out: Output,
-    config: Config,
+    config: Arc<Config>,
     is_scripted: bool,
+    holding: Holding,
 }
 
+/// How long an owner that is asked to end says nothing about it.
+const QUIET_END: Duration = Duration::from_millis(200);
+
+/// How long an owner waits for the turns of attached commands, in milliseconds; their own limits come first.
+const ATTACHED_DRAIN_MS: u64 = 7 * 24 * 60 * 60 * 1000;
+
 impl App {
-    /// Makes the service that the configuration calls for.
-    fn new(config: Config, out: &Output, around: &Surroundings) -> Result<Self, CliError> {
+    /// Makes the service that the configuration calls for: in memory, over the data directory, or the one of the
+    /// process that owns that.
+    async fn open(config: Arc<Config>, out: &Output, around: &Surroundings, opens: bool) -> Result<Self, CliError> {
         let vendors = config.vendors(around);
         let keys = [&vendors.anthropic.key, &vendors.openai.key, &vendors.gemini.key];
         let keys: Vec<_> =
@@ -136,23 +146,53 @@ impl App {
         let models =
             VendorModels::new(&vendors, Arc::new(ScriptedModel)).map_err(|error| config.with_origin(&error))?;
         let is_scripted = config.values.model.name.is_none() && models.default_model() == SCRIPTED;
-        let mut build = AgentBuildConfig::new().options(config.engine()).models(Arc::new(models));
-        for key in keys {
-            build = build.secret(key);
-        }
-        if !config.values.store.enabled {
-            build = build.ephemeral();
-        }
-        if config.asks_for_compaction() {
-            build = build.compaction(config.values.compaction);
-        }
-        if let Some(seed) = around.env.get(TEST_SEED) {
+        let seed = around.env.get(TEST_SEED).map(|seed| {
             let seed = seed.to_str().and_then(|seed| seed.parse().ok());
             let origin = format!("variable {TEST_SEED}");
-            let seed = seed.ok_or_else(|| refused("seed", "it must be a whole number, 0 or more", &origin))?;
-            build = build.world(World::seeded(seed, 0));
+            seed.ok_or_else(|| refused("seed", "it must be a whole number, 0 or more", &origin))
+        });
+        let (models, seed, values) = (Arc::new(models), seed.transpose()?, config.clone());
+        let build = move || {
+            let mut build = AgentBuildConfig::new().options(values.engine()).models(models.clone());
+            for key in &keys {
+                build = build.secret(key.clone());
+            }
+            if !values.values.store.enabled {
+                build = build.ephemeral();
+            }
+            if values.asks_for_compaction() {
+                build = build.compaction(values.values.compaction);
+            }
+            if let Some(seed) = seed {
+                build = build.world(World::seeded(seed, 0));
+            }
+            build
+        };
+        let (service, holding) = match opens && config.keeps_sessions() {
+            false => (build().build()?.service().clone(), Holding::Memory),
+            true => enter(&config, around, build).await?,
+        };
+        Ok(Self { service, out: out.clone(), config, is_scripted, holding })
+    }
+
+    /// Ends the service: what runs gets `drain_ms` to end, the turns of attached commands as long as they take.
+    async fn end(self, drain_ms: u64) {
+        let is_needed = self.holding.attached().await > 0;
+        let ending = self.service.shut_down(if is_needed { ATTACHED_DRAIN_MS } else { drain_ms });
+        let ended = async {
+            tokio::pin!(ending);
+            if tokio::time::timeout(QUIET_END, &mut ending).await.is_err() {
+                if is_needed {
+                    self.out.note("Waiting for the turns of attached commands; Ctrl-C ends at once.");
+                }
+                ending.await;
+            }
+        };
+        tokio::select! {
+            () = ended => {}
+            _ = tokio::signal::ctrl_c() => {}
         }
-        Ok(Self { service: build.build()?.service().clone(), out: out.clone(), config, is_scripted })
+        self.holding.end().await;
     }
 
     /// Says that no real model answers, where nobody chose that.
@@ -162,6 +202,28 @@ impl App {
                 .note("The scripted model answers, since no key of a vendor is set; `meerkat config show` says more.");
         }
     }
+}
+
+/// Owns the data directory, or attaches to the process that does.
+async fn enter(
+    config: &Arc<Config>,
+    around: &Surroundings,
+    build: impl Fn() -> AgentBuildConfig + Send + Sync + 'static,
+) -> Result<(Arc<dyn SessionService>, Holding), CliError> {
+    let (data_dir, owned) = (config.data_dir(around)?, config.clone());
+    let door = Door {
+        place: Place::new(data_dir.clone(), around),
+        open: Arc::new(move || Ok(build().store(data_dir.clone()).build()?.service().clone())),
+        settings: config.settings().into(),
+        agrees: Arc::new(move |settings| owned.agrees(settings)),
+    };
+    Ok(match door.enter().await? {
+        Entered::Owner(service, owner) => (service, Holding::Owner(owner)),
+        Entered::Attached(connection) => {
+            let remote = RemoteService::new(door, config.defaults(), connection);
+            (Arc::new(remote.clone()), Holding::Attached(remote))
+        }
+    })
 }
 
 fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> Result<u8, CliError> {
@@ -176,19 +238,41 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
     if let Command::Config { command: ConfigCommand::Show } = &cli.command {
         return local::show_config(out, &around, &config);
     }
+<<<<<<< HEAD
     let is_server = matches!(cli.command, Command::Serve(_) | Command::Rpc | Command::Mcp);
     let telemetry = Telemetry::begin(out, config.values.log.level, &around, is_server)?;
     // One command needs one thread; a server answers on all of them, and each logs where this one does.
+=======
+    let _logging = log_to(out, config.values.log.level);
+    // One command needs one thread, and another where it answers those attached to it; a server answers on all of them.
+    // Each logs where this one does.
+>>>>>>> 069070b (surface-cli: one owner per data directory, others attach to its socket)
     let mut runtime = match cli.command {
         Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
+        _ if config.keeps_sessions() => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),
     };
+    if !matches!(cli.command, Command::Serve(_)) {
+        runtime.worker_threads(1);
+    }
     let logs = tracing::dispatcher::get_default(Clone::clone);
     runtime.on_thread_start(move || std::mem::forget(tracing::dispatcher::set_default(&logs)));
     let runtime = runtime.enable_all().build()?;
     let done = runtime.block_on(async {
-        let app = App::new(config, out, &around)?;
-        perform(&app, &around, cli.command, streams).await
+        let opens = !matches!(cli.command, Command::Capabilities);
+        // A server has drained when it returns; what memory holds ends with the process.
+        let drain_ms = match &cli.command {
+            Command::Serve(_) => None,
+            Command::Rpc | Command::Mcp => Some(config.values.serve.drain_ms),
+            _ => (opens && config.keeps_sessions()).then_some(0),
+        };
+        let app = App::open(Arc::new(config), out, &around, opens).await?;
+        let done = perform(&app, &around, cli.command, streams).await;
+        match drain_ms {
+            Some(drain_ms) => app.end(drain_ms).await,
+            None => app.holding.end().await,
+        }
+        done
     });
     // Whatever still runs ends with the process.
     runtime.shutdown_background();

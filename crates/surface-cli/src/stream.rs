@@ -6,7 +6,7 @@ mod view;
 
 use std::sync::Arc;
 
-use meerkat_errors::ErrorBody;
+use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
     runtime::follow::Follower,
@@ -207,7 +207,9 @@ async fn next_line(follower: &mut Option<Follower>) -> Result<Option<String>, Se
 pub(crate) async fn last_seq(service: &Arc<dyn SessionService>, id: &SessionId) -> Result<Seq, SessionError> {
     match service.follow(id, Seq::MAX).await {
         Ok(follower) => Ok(follower.cursor()),
-        Err(SessionError::CursorOutOfRange { last_seq, .. }) => Ok(last_seq),
+        Err(error) if error.code() == ErrorCode::CursorOutOfRange => {
+            Ok(error.body().details.get("last_seq").and_then(Value::as_u64).unwrap_or(0))
+        }
         Err(error) => Err(error),
     }
 }

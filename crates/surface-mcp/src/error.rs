@@ -41,9 +41,9 @@ pub(crate) fn unknown_method(method: &str, is_known: bool) -> ErrorData {
 
 /// A protocol error for resources that cannot be listed or read.
 pub(crate) fn resource(error: &SessionError) -> ErrorData {
-    let code = match error {
-        SessionError::NotFound(_) => RpcCode::RESOURCE_NOT_FOUND,
-        other => RpcCode(other.code().rpc_code()),
+    let code = match error.code() {
+        ErrorCode::SessionNotFound => RpcCode::RESOURCE_NOT_FOUND,
+        code => RpcCode(code.rpc_code()),
     };
     protocol(code, &error.body())
 }

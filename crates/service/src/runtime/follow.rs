@@ -6,6 +6,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
+use futures::{StreamExt as _, stream::BoxStream};
 use tokio::sync::watch;
 
 use super::live::{LiveCursor, LiveHub};
@@ -32,8 +33,19 @@ pub struct FollowedLine {
     pub line: Bytes,
 }
 
+/// Lines that come from elsewhere, such as the process that owns the data directory.
+pub type Lines = BoxStream<'static, Result<FollowedLine, SessionError>>;
+
 /// Follows the events of one session.
-pub struct Follower {
+pub struct Follower(Source);
+
+enum Source {
+    Store(Box<StoreFollower>),
+    Lines(Seq, Lines),
+}
+
+/// A cursor into a store of this process.
+struct StoreFollower {
     session_id: SessionId,
     store: Arc<dyn EventStore>,
     clock: Arc<dyn Clock>,
@@ -48,6 +60,12 @@ pub struct Follower {
 }
 
 impl Follower {
+    /// Hands on what follows `cursor` elsewhere. The stream may be polled, left and polled again.
+    #[must_use]
+    pub fn of_lines(cursor: Seq, lines: Lines) -> Self {
+        Self(Source::Lines(cursor, lines))
+    }
+
     /// Follows `session_id` from after `cursor`.
     pub(crate) async fn new(
         session_id: SessionId,
@@ -61,7 +79,7 @@ impl Follower {
         let last_seq = *tail.borrow();
         check_cursor(store.as_ref(), session_id, cursor, last_seq).await?;
         let live_changed = hub.watch();
-        Ok(Self {
+        Ok(Self(Source::Store(Box::new(StoreFollower {
             session_id,
             store,
             clock,
@@ -72,13 +90,16 @@ impl Follower {
             live_changed,
             ready: VecDeque::new(),
             is_ended: false,
-        })
+        }))))
     }
 
     /// The cursor after the last line that was handed out.
     #[must_use]
     pub const fn cursor(&self) -> Seq {
-        self.cursor
+        match &self.0 {
+            Source::Store(follower) => follower.cursor,
+            Source::Lines(cursor, _) => *cursor,
+        }
     }
 
     /// Bytes of the lines that wait to be handed out.
@@ -92,6 +113,19 @@ impl Follower {
     /// # Errors
     /// `STORE_FAILED` where the store cannot be read.
     pub async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
+        match &mut self.0 {
+            Source::Store(follower) => follower.next().await,
+            Source::Lines(cursor, lines) => {
+                let line = lines.next().await.transpose()?;
+                *cursor = line.as_ref().and_then(|line| line.seq).unwrap_or(*cursor);
+                Ok(line)
+            }
+        }
+    }
+}
+
+impl StoreFollower {
+    async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
         loop {
             if let Some(line) = self.ready.pop_front() {
                 self.cursor = line.seq.unwrap_or(self.cursor);

@@ -247,7 +247,7 @@ pub struct SessionSummary {
 }
 
 /// One message of a session's history.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryItem {
     /// The event that holds it.
     pub seq: Seq,

@@ -299,6 +299,30 @@ pub enum Message {
     },
 }
 
+/// A message as it is read: one flat shape, because raw JSON does not survive a tagged enum.
+#[derive(Deserialize)]
+struct MessageShape {
+    role: String,
+    content: Option<Body>,
+    model: Option<String>,
+    blocks: Option<Vec<Block>>,
+    results: Option<Vec<ToolResult>>,
+}
+
+impl<'de> Deserialize<'de> for Message {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let MessageShape { role, content, model, blocks, results } = MessageShape::deserialize(deserializer)?;
+        match (role.as_str(), content, model, blocks, results) {
+            ("system", Some(content), ..) => Ok(Self::System { content }),
+            ("user", Some(content), ..) => Ok(Self::User { content }),
+            ("assistant", Some(content), ..) => Ok(Self::Assistant { content }),
+            ("block_assistant", _, Some(model), Some(blocks), _) => Ok(Self::BlockAssistant { model, blocks }),
+            ("tool_results", .., Some(results)) => Ok(Self::ToolResults { results }),
+            _ => Err(D::Error::custom(format!("{role:?} is no role, or its message lacks a part"))),
+        }
+    }
+}
+
 /// A part of an assistant message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "BlockShape", try_from = "BlockShape")]

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use meerkat_errors::ErrorCode;
 use meerkat_service::{SessionError, SessionId, service::SessionCreated, wire::call};
 
 use super::unreadable;
@@ -33,7 +34,7 @@ fn prompt_from_stdin(app: &App, streams: &mut Streams) -> Result<String, CliErro
 
 /// `run`.
 pub(crate) async fn run(app: &App, mut streams: Streams, args: RunArgs) -> Result<u8, CliError> {
-    refuse_detached(&args.delivery)?;
+    refuse_detached(app, &args.delivery)?;
     let prompt = match args.prompt.as_deref() {
         None | Some("-") => prompt_from_stdin(app, &mut streams)?,
         Some(prompt) => prompt.to_owned(),
@@ -57,6 +58,9 @@ pub(crate) async fn run(app: &App, mut streams: Streams, args: RunArgs) -> Resul
         }
     };
     let request = wire::turn(false, &session_id.to_string(), Some(&prompt), &flags, &args.delivery, configured);
+    if args.delivery.detach {
+        return super::print(app, request).await;
+    }
     drive(app, streams, RunningTurn::start(app, session_id, request, since, show).await).await
 }
 
@@ -66,7 +70,8 @@ async fn create(app: &App, args: &RunArgs, prompt: &str) -> Result<SessionCreate
     let trial = wire::turn(false, NO_SESSION, Some(prompt), &args.turn, &args.delivery, configured);
     let (operation, params) = wire::create(&args.create, &args.turn, configured);
     match call(app.service.as_ref(), trial.0, &trial.1.to_string()).await {
-        Ok(_) | Err(SessionError::NotFound(_)) => {}
+        Ok(_) => {}
+        Err(error) if error.code() == ErrorCode::SessionNotFound => {}
         Err(error) => return Err(error.into()),
     }
     let created = call(app.service.as_ref(), operation, &params.to_string()).await?;
@@ -78,7 +83,7 @@ async fn create(app: &App, args: &RunArgs, prompt: &str) -> Result<SessionCreate
 
 /// `resume`.
 pub(crate) async fn resume(app: &App, mut streams: Streams, args: ResumeArgs) -> Result<u8, CliError> {
-    refuse_detached(&args.delivery)?;
+    refuse_detached(app, &args.delivery)?;
     let prompt = match args.prompt.as_deref() {
         Some("-") => Some(prompt_from_stdin(app, &mut streams)?),
         other => other.map(str::to_owned),
@@ -88,13 +93,18 @@ pub(crate) async fn resume(app: &App, mut streams: Streams, args: ResumeArgs) ->
     let session_id: SessionId = super::resolve(&app.service, name).await?;
     let configured = app.config.values.compaction;
     let request = wire::turn(true, &session_id.to_string(), prompt.as_deref(), &args.turn, &args.delivery, configured);
+    if args.delivery.detach {
+        return super::print(app, request).await;
+    }
     let show = if app.out.is_json { Show::Nothing } else { Show::Text };
     drive(app, streams, RunningTurn::start(app, session_id, request, None, show).await).await
 }
 
-fn refuse_detached(delivery: &Delivery) -> Result<(), SessionError> {
-    if delivery.detach {
-        let message = "the turn would end with this command; use `/turn --detach` in `meerkat chat`";
+/// A turn goes on without its command only where another process runs it.
+fn refuse_detached(app: &App, delivery: &Delivery) -> Result<(), SessionError> {
+    if delivery.detach && !app.holding.is_attached() {
+        let message = "the turn would end with this command; use it beside a `meerkat serve` on the same data \
+                       directory, or `/turn --detach` in `meerkat chat`";
         return Err(SessionError::invalid("--detach", message));
     }
     Ok(())

@@ -5,6 +5,7 @@
 
 mod guard;
 mod listen;
+pub(crate) mod owner;
 mod socket;
 mod streams;
 mod token;
@@ -39,6 +40,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Service, ServiceExt as _};
 use tower_http::timeout::TimeoutBody;
 use tracing::Instrument as _;
+
+pub(crate) use token::random_digits;
 
 use self::{
     guard::{Guard, Token},
@@ -191,7 +194,6 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
 pub(crate) async fn rpc(app: &App) -> Result<u8, CliError> {
     let service = meerkat_surface_rpc::service(app.service.clone(), RpcOptions::default());
     service.serve_stdio(tokio::io::stdin(), tokio::io::stdout()).await?;
-    app.service.shut_down(app.config.values.serve.drain_ms).await;
     Ok(0)
 }
 
@@ -199,7 +201,6 @@ pub(crate) async fn rpc(app: &App) -> Result<u8, CliError> {
 pub(crate) async fn mcp(app: &App) -> Result<u8, CliError> {
     let limit = meerkat_surface_mcp::MESSAGE_BYTES_MAX;
     meerkat_surface_mcp::serve_stdio(app.service.clone(), limit, CancellationToken::new()).await?;
-    app.service.shut_down(app.config.values.serve.drain_ms).await;
     Ok(0)
 }
 

@@ -1,0 +1,140 @@
+//! One owner per data directory: a command that opens one holds its lock and listens on its socket, or attaches to the
+//! process that does.
+//!
+//! It decides nothing about sessions. In reading order: `socket` is where the two meet, `connection` the wire from the
+//! attached side, `remote` the service over it, and `serve/owner` the owner's half.
+
+pub(crate) mod socket;
+
+mod connection;
+mod remote;
+
+#[cfg(test)]
+mod tests;
+
+use std::{io, sync::Arc, time::Duration};
+
+use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_service::{SessionError, SessionService};
+use tokio::time::{sleep, timeout};
+
+pub(crate) use remote::{Defaults, RemoteService};
+
+use self::{
+    connection::Connection,
+    socket::{Hello, Place, Speaker},
+};
+use crate::{
+    config::Setting,
+    serve::owner::{Agrees, Owner},
+};
+
+/// How long a command tries to own the data directory or to attach to its owner.
+const ENTER_LIMIT: Duration = Duration::from_secs(2);
+
+/// Between two tries. An owner that begins or ends holds the lock without listening for a moment.
+const TRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// Opens the data directory: `STORE_LOCKED` where another process holds its lock.
+pub(crate) type Open = Arc<dyn Fn() -> Result<Arc<dyn SessionService>, SessionError> + Send + Sync>;
+
+/// The way into a data directory.
+#[derive(Clone)]
+pub(crate) struct Door {
+    pub(crate) open: Open,
+    pub(crate) place: Place,
+    /// What this command was told that is the owner's to decide.
+    pub(crate) settings: Arc<[Setting]>,
+    /// The same question, asked of this process.
+    pub(crate) agrees: Agrees,
+}
+
+/// What came of entering.
+pub(crate) enum Entered {
+    /// This process owns the data directory.
+    Owner(Arc<dyn SessionService>, Owner),
+    /// Another does.
+    Attached(Connection),
+}
+
+impl Door {
+    /// Owns the data directory, or attaches to its owner.
+    pub(crate) async fn enter(&self) -> Result<Entered, SessionError> {
+        let mut limit = std::pin::pin!(sleep(ENTER_LIMIT));
+        loop {
+            let open = self.open.clone();
+            let lost = |_| SessionError::Internal("the data directory could not be opened".to_owned());
+            let locked = match tokio::task::spawn_blocking(move || open()).await.map_err(lost)? {
+                Ok(service) => return self.own(service),
+                Err(error) if error.code() == ErrorCode::StoreLocked => error,
+                Err(error) => return Err(error),
+            };
+            tokio::select! {
+                attached = self.attach() => match attached {
+                    Ok(Ok(connection)) => return Ok(Entered::Attached(connection)),
+                    Ok(Err(refusal)) => return Err(SessionError::Remote(refusal)),
+                    Err(error) => tracing::debug!(%error, "the owner of the data directory cannot be reached"),
+                },
+                () = &mut limit => return Err(locked),
+            }
+            tokio::select! {
+                () = sleep(TRY_PAUSE) => {}
+                () = &mut limit => return Err(locked),
+            }
+        }
+    }
+
+    fn own(&self, service: Arc<dyn SessionService>) -> Result<Entered, SessionError> {
+        let bound = self.place.bind().map_err(|error| {
+            let message = format!("The socket of the data directory cannot be made: {error}.");
+            SessionError::Remote(Box::new(ErrorBody::with_message(ErrorCode::StoreNotWritable, message)))
+        })?;
+        let owner = Owner::start(bound, service.clone(), self.agrees.clone());
+        Ok(Entered::Owner(service, owner))
+    }
+
+    async fn attach(&self) -> io::Result<Result<Connection, Box<ErrorBody>>> {
+        let hello = Hello { speaker: Speaker::own(), settings: self.settings.to_vec() };
+        Connection::open(self.place.connect().await?, &hello).await
+    }
+}
+
+/// How a command holds the data directory.
+pub(crate) enum Holding {
+    /// It has none: sessions live in memory.
+    Memory,
+    /// It owns it.
+    Owner(Owner),
+    /// It is attached to its owner, or has taken its place.
+    Attached(RemoteService),
+}
+
+impl Holding {
+    /// Whether the service goes on when this command has ended.
+    pub(crate) const fn is_attached(&self) -> bool {
+        matches!(self, Self::Attached(_))
+    }
+
+    /// Commands that are attached to this one.
+    pub(crate) async fn attached(&self) -> usize {
+        match self {
+            Self::Memory => 0,
+            Self::Owner(owner) => owner.attached(),
+            Self::Attached(remote) => remote.attached().await,
+        }
+    }
+
+    /// Lets the data directory go. What runs was waited for.
+    pub(crate) async fn end(self) {
+        match self {
+            Self::Memory => {}
+            Self::Owner(owner) => owner.end().await,
+            Self::Attached(remote) => remote.end().await,
+        }
+    }
+}
+
+/// Waits until `done` for as long as `limit`; says whether it was.
+async fn within(limit: Duration, done: impl Future<Output = ()>) -> bool {
+    timeout(limit, done).await.is_ok()
+}

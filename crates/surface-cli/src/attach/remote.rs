@@ -1,0 +1,441 @@
+//! [`RemoteService`]: the service of a data directory that another process owns, for as long as one does.
+//!
+//! When the owner vanishes this process takes its place or attaches to the one that did, and goes on: what is followed
+//! from its cursor, what can be asked twice by asking again. A turn gets a key for that where its caller gave none.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{FutureExt as _, StreamExt as _, stream};
+use meerkat_errors::ErrorCode;
+use meerkat_service::{
+    Capabilities, Operation, Seq, SessionError, SessionId, SessionService,
+    compaction::CompactionConfig,
+    operation::OperationEffect,
+    runtime::follow::{FollowedLine, Follower},
+    service::*,
+    store::Router,
+    wire::{call, encode},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json, value::RawValue};
+use tokio::sync::Mutex;
+
+use super::{
+    Door, Entered,
+    connection::{Connection, Failed, Subscription},
+    within,
+};
+use crate::serve::{
+    owner::{Owner, method},
+    random_digits,
+};
+
+/// Owners that may vanish under one request before it is given up.
+const OWNERS_MAX: usize = 8;
+
+/// How long an owner that is ending is waited for.
+const ENDING_LIMIT: Duration = Duration::from_secs(10);
+
+/// What this command was told by variables that a request carries.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Defaults {
+    pub(crate) model: Option<String>,
+    pub(crate) compaction: Option<CompactionConfig>,
+}
+
+/// The service of a data directory that another process owns.
+#[derive(Clone)]
+pub(crate) struct RemoteService {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    door: Door,
+    defaults: Defaults,
+    state: Mutex<State>,
+}
+
+/// Who serves: another process, or by now this one.
+enum State {
+    There(Arc<Connection>),
+    Here(Arc<dyn SessionService>, Option<Owner>),
+}
+
+#[derive(Clone)]
+enum Current {
+    There(Arc<Connection>),
+    Here(Arc<dyn SessionService>),
+}
+
+impl From<Entered> for State {
+    fn from(entered: Entered) -> Self {
+        match entered {
+            Entered::Owner(service, owner) => Self::Here(service, Some(owner)),
+            Entered::Attached(connection) => Self::There(Arc::new(connection)),
+        }
+    }
+}
+
+impl RemoteService {
+    pub(crate) fn new(door: Door, defaults: Defaults, connection: Connection) -> Self {
+        let state = Mutex::new(State::There(Arc::new(connection)));
+        Self { inner: Arc::new(Inner { door, defaults, state }) }
+    }
+
+    /// Commands that are attached to this one, if it has taken the owner's place.
+    pub(crate) async fn attached(&self) -> usize {
+        match &*self.inner.state.lock().await {
+            State::Here(_, Some(owner)) => owner.attached(),
+            State::Here(_, None) | State::There(_) => 0,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) async fn subscriptions(&self) -> usize {
+        match &*self.inner.state.lock().await {
+            State::There(connection) => connection.subscriptions(),
+            State::Here(..) => 0,
+        }
+    }
+
+    /// Lets the data directory go, if this process has it by now.
+    pub(crate) async fn end(&self) {
+        let owner = match &mut *self.inner.state.lock().await {
+            State::Here(_, owner) => owner.take(),
+            State::There(_) => None,
+        };
+        if let Some(owner) = owner {
+            owner.end().await;
+        }
+    }
+
+    /// Who serves now. Where the owner has vanished, its place is taken first, or its successor's connection.
+    async fn current(&self) -> Result<Current, SessionError> {
+        let mut state = self.inner.state.lock().await;
+        if matches!(&*state, State::There(connection) if connection.closed().is_cancelled()) {
+            *state = self.inner.door.enter().await?.into();
+            tracing::info!(is_owner = matches!(&*state, State::Here(..)), "the owner of the data directory is another");
+        }
+        Ok(match &*state {
+            State::There(connection) => Current::There(connection.clone()),
+            State::Here(service, _) => Current::Here(service.clone()),
+        })
+    }
+
+    /// Performs an operation where it is performed, and answers with its JSON.
+    async fn perform(&self, operation: Operation, params: &str, is_repeatable: bool) -> Result<Bytes, SessionError> {
+        let mut ending = None;
+        for _ in 0..OWNERS_MAX {
+            let connection = match self.current().await? {
+                Current::Here(service) => return call(service.as_ref(), operation, params).await.map(Bytes::from),
+                Current::There(connection) => connection,
+            };
+            match connection.request(method(operation), params).await {
+                Ok(answer) => return Ok(answer),
+                // Nothing was done yet, and whoever comes after this owner can do it.
+                Err(Failed::Refused(body)) if body.code == ErrorCode::ShuttingDown => {
+                    if !within(ENDING_LIMIT, connection.closed().cancelled()).await {
+                        return Err(SessionError::Remote(body));
+                    }
+                    ending = Some(SessionError::Remote(body));
+                }
+                Err(Failed::Refused(body)) => return Err(SessionError::Remote(body)),
+                Err(Failed::Lost) if is_repeatable => {}
+                Err(Failed::Lost) => return Err(SessionError::StoreFailed),
+            }
+        }
+        Err(ending.unwrap_or(SessionError::StoreFailed))
+    }
+
+    /// Performs an operation that can be asked twice where its effect allows it.
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        operation: Operation,
+        request: &impl Serialize,
+    ) -> Result<T, SessionError> {
+        let is_repeatable = matches!(operation.effect(), OperationEffect::Reads | OperationEffect::Settles);
+        decode(&self.perform(operation, &text(request)?, is_repeatable).await?)
+    }
+
+    async fn ask_of<T: DeserializeOwned>(&self, operation: Operation, id: &SessionId) -> Result<T, SessionError> {
+        self.ask(operation, &OneSession { session_id: *id }).await
+    }
+
+    /// Begins a turn, and has its result by asking for the same turn again, with its key.
+    async fn begin(&self, operation: Operation, mut params: Value) -> Result<BegunTurn, SessionError> {
+        if params["idempotency_key"].is_null() {
+            params["idempotency_key"] = own_key()?.into();
+        }
+        params["wait"] = false.into();
+        let accepted = decode(&self.perform(operation, &params.to_string(), true).await?)?;
+        params["wait"] = true.into();
+        let service = self.clone();
+        let result = async move { decode(&service.perform(operation, &params.to_string(), true).await?) };
+        Ok(BegunTurn { accepted, result: result.boxed() })
+    }
+
+    async fn source(&self, session_id: SessionId, since_seq: Seq) -> Result<Source, SessionError> {
+        for _ in 0..OWNERS_MAX {
+            match self.current().await? {
+                Current::Here(service) => return service.follow(&session_id, since_seq).await.map(Source::Here),
+                Current::There(connection) => match connection.subscribe(session_id, since_seq).await {
+                    Ok(subscription) => return Ok(Source::There(subscription, connection)),
+                    Err(Failed::Refused(body)) => return Err(SessionError::Remote(body)),
+                    Err(Failed::Lost) => {}
+                },
+            }
+        }
+        Err(SessionError::StoreFailed)
+    }
+}
+
+/// A key that only this turn has.
+fn own_key() -> Result<String, SessionError> {
+    let digits = random_digits(16).map_err(|error| SessionError::Internal(format!("no randomness: {error}")))?;
+    Ok(format!("attached-{digits}"))
+}
+
+fn text(request: &impl Serialize) -> Result<String, SessionError> {
+    String::from_utf8(encode(request)?).map_err(|error| SessionError::Internal(error.to_string()))
+}
+
+fn decode<T: DeserializeOwned>(answer: &[u8]) -> Result<T, SessionError> {
+    serde_json::from_slice(answer)
+        .map_err(|error| SessionError::Internal(format!("the owner's answer could not be read: {error}")))
+}
+
+/// Where a follower's lines come from.
+enum Source {
+    There(Subscription, Arc<Connection>),
+    Here(Follower),
+}
+
+/// A session that is followed, whoever owns it.
+struct Following {
+    service: RemoteService,
+    session_id: SessionId,
+    cursor: Seq,
+    source: Source,
+}
+
+impl Following {
+    /// The next line; `None` at the end of the session. It waits for no reader, and is never dropped half-way.
+    async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
+        loop {
+            let (subscription, connection) = match &mut self.source {
+                Source::Here(follower) => return follower.next().await,
+                Source::There(subscription, connection) => (subscription, connection),
+            };
+            match subscription.next().await {
+                Some(Ok(line)) => return Ok(Some(self.followed(line))),
+                Some(Err(body)) => match body.code {
+                    ErrorCode::SessionNotFound => return Ok(None),
+                    // The owner ends, and its connection with it.
+                    ErrorCode::ShuttingDown if within(ENDING_LIMIT, connection.closed().cancelled()).await => {}
+                    ErrorCode::SubscriberLagged => {}
+                    _ => return Err(SessionError::Remote(Box::new(body))),
+                },
+                None => {}
+            }
+            self.source = match self.service.source(self.session_id, self.cursor).await {
+                Err(error) if error.code() == ErrorCode::SessionNotFound => return Ok(None),
+                other => other?,
+            };
+        }
+    }
+
+    /// Reads of a line what its cursor needs.
+    fn followed(&mut self, line: Bytes) -> FollowedLine {
+        #[derive(Deserialize)]
+        struct Head<'a> {
+            seq: Option<Seq>,
+            #[serde(rename = "type", borrow)]
+            kind: &'a RawValue,
+            to: Option<Seq>,
+        }
+
+        let head: Option<Head<'_>> = serde_json::from_slice(&line).ok();
+        let seq = head.as_ref().and_then(|head| head.seq);
+        let pruned = head.as_ref().filter(|head| head.kind.get() == r#""pruned""#).and_then(|head| head.to);
+        self.cursor = seq.or(pruned).unwrap_or(self.cursor);
+        FollowedLine { seq, line }
+    }
+}
+
+#[async_trait]
+impl Router for RemoteService {
+    async fn route(&self, _: SessionId) -> Result<Arc<dyn SessionService>, SessionError> {
+        Ok(match self.current().await? {
+            Current::Here(service) => service,
+            Current::There(_) => Arc::new(self.clone()),
+        })
+    }
+}
+
+#[async_trait]
+impl SessionService for RemoteService {
+    /// The owner is of the same build, and has the store that it was found by.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::compiled()
+    }
+
+    async fn create_session(&self, mut request: CreateSession) -> Result<SessionCreated, SessionError> {
+        let Defaults { model, compaction } = &self.inner.defaults;
+        request.model = request.model.or_else(|| model.clone());
+        request.compaction = request.compaction.or(*compaction);
+        request.idempotency_key = Some(request.idempotency_key.map_or_else(own_key, Ok)?);
+        decode(&self.perform(Operation::CreateSession, &text(&request)?, true).await?)
+    }
+
+    async fn begin_turn(&self, request: StartTurn) -> Result<BegunTurn, SessionError> {
+        self.begin(Operation::StartTurn, json!(request)).await
+    }
+
+    async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<BegunTurn, SessionError> {
+        let mut params = json!(request);
+        params["session_id"] = json!(session_id);
+        self.begin(Operation::Resume, params).await
+    }
+
+    async fn events(&self, request: ReadEvents) -> Result<EventPage, SessionError> {
+        #[derive(Deserialize)]
+        struct Lines<'a> {
+            #[serde(borrow)]
+            items: Vec<&'a RawValue>,
+            next_seq: Seq,
+        }
+
+        let page = self.perform(Operation::Events, &text(&request)?, true).await?;
+        let lines: Lines<'_> = serde_json::from_slice(&page)
+            .map_err(|error| SessionError::Internal(format!("the owner's answer could not be read: {error}")))?;
+        let items = lines.items.into_iter().map(|line| page.slice_ref(line.get().as_bytes())).collect();
+        Ok(EventPage { items, next_seq: lines.next_seq })
+    }
+
+    async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
+        let source = match self.source(*session_id, since_seq).await? {
+            Source::Here(follower) => return Ok(follower),
+            source => source,
+        };
+        let following = Following { service: self.clone(), session_id: *session_id, cursor: since_seq, source };
+        let lines = stream::unfold(Some(following), |following| async move {
+            let mut following = following?;
+            match following.next().await {
+                Ok(line) => Some((Ok(line?), Some(following))),
+                Err(error) => Some((Err(error), None)),
+            }
+        });
+        Ok(Follower::of_lines(since_seq, lines.boxed()))
+    }
+
+    /// The owner ends when it does; only what this process has become the owner of ends with it.
+    async fn shut_down(&self, drain_ms: u64) {
+        let service = match &*self.inner.state.lock().await {
+            State::Here(service, _) => service.clone(),
+            State::There(_) => return,
+        };
+        service.shut_down(drain_ms).await;
+    }
+
+    async fn interrupt(&self, request: InterruptTurn) -> Result<Changed, SessionError> {
+        self.ask(Operation::Interrupt, &request).await
+    }
+
+    async fn decide_approval(&self, request: DecideApproval) -> Result<Changed, SessionError> {
+        self.ask(Operation::DecideApproval, &request).await
+    }
+
+    async fn queue(&self, session_id: &SessionId) -> Result<Page<QueueItem>, SessionError> {
+        self.ask_of(Operation::Queue, session_id).await
+    }
+
+    async fn cancel_queued(&self, request: CancelQueued) -> Result<Changed, SessionError> {
+        self.ask(Operation::CancelQueued, &request).await
+    }
+
+    async fn remind(&self, request: Remind) -> Result<Changed, SessionError> {
+        self.ask(Operation::Remind, &request).await
+    }
+
+    async fn reminders(&self, session_id: &SessionId) -> Result<Page<Reminder>, SessionError> {
+        self.ask_of(Operation::Reminders, session_id).await
+    }
+
+    async fn clear_reminder(&self, request: ClearReminder) -> Result<Changed, SessionError> {
+        self.ask(Operation::ClearReminder, &request).await
+    }
+
+    async fn pin(&self, request: PinFact) -> Result<Changed, SessionError> {
+        self.ask(Operation::Pin, &request).await
+    }
+
+    async fn pins(&self, session_id: &SessionId) -> Result<Page<Pin>, SessionError> {
+        self.ask_of(Operation::Pins, session_id).await
+    }
+
+    async fn unpin(&self, request: Unpin) -> Result<Changed, SessionError> {
+        self.ask(Operation::Unpin, &request).await
+    }
+
+    async fn read(&self, session_id: &SessionId) -> Result<SessionView, SessionError> {
+        self.ask_of(Operation::Read, session_id).await
+    }
+
+    async fn history(&self, request: ReadHistory) -> Result<Page<HistoryItem>, SessionError> {
+        self.ask(Operation::History, &request).await
+    }
+
+    async fn blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
+        self.ask(Operation::Blob, &request).await
+    }
+
+    async fn list(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
+        self.ask(Operation::List, &query).await
+    }
+
+    async fn update(&self, request: UpdateSession) -> Result<Changed, SessionError> {
+        self.ask(Operation::Update, &request).await
+    }
+
+    async fn archive(&self, session_id: &SessionId) -> Result<Changed, SessionError> {
+        self.ask_of(Operation::Archive, session_id).await
+    }
+
+    async fn unarchive(&self, session_id: &SessionId) -> Result<Changed, SessionError> {
+        self.ask_of(Operation::Unarchive, session_id).await
+    }
+
+    async fn delete(&self, request: DeleteSession) -> Result<Changed, SessionError> {
+        self.ask(Operation::Delete, &request).await
+    }
+
+    async fn fork(&self, request: ForkSession) -> Result<Changed, SessionError> {
+        self.ask(Operation::Fork, &request).await
+    }
+
+    async fn compact(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError> {
+        self.ask(Operation::Compact, &request).await
+    }
+
+    async fn preview_compaction(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError> {
+        self.ask(Operation::PreviewCompaction, &request).await
+    }
+
+    async fn undo_compaction(&self, request: UndoCompaction) -> Result<Changed, SessionError> {
+        self.ask(Operation::UndoCompaction, &request).await
+    }
+
+    async fn search_memory(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError> {
+        self.ask(Operation::SearchMemory, &request).await
+    }
+
+    async fn forget_memory(&self, request: ForgetMemory) -> Result<Forgotten, SessionError> {
+        self.ask(Operation::ForgetMemory, &request).await
+    }
+
+    async fn reindex_memory(&self) -> Result<Reindexed, SessionError> {
+        self.ask(Operation::ReindexMemory, &Nothing {}).await
+    }
+}

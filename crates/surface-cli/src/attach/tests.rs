@@ -1,0 +1,330 @@
+//! Two processes on one data directory, each a runtime of its own, over a real lock and a real socket. What stands for
+//! the disk is one service in memory that outlives them.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    os::unix::fs::PermissionsExt as _,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use clap::Parser as _;
+use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_service::{
+    AgentBuildConfig, Operation, SessionError, SessionId, SessionService,
+    runtime::follow::Follower,
+    service::{InterruptTurn, Remind, StartTurn, TurnStatus},
+    session::reminder::SystemReminderType,
+    store::Router as _,
+    wire::call,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    net::UnixListener,
+    runtime::{Builder, Runtime},
+};
+
+use super::{Defaults, Door, Entered, RemoteService, socket::Place};
+use crate::{args::Cli, config::Config, output::Surroundings};
+
+/// The pid that the lock names.
+const PID: u32 = 4711;
+
+/// A data directory.
+struct Stage {
+    dir: TempDir,
+    data_dir: PathBuf,
+    service: Arc<dyn SessionService>,
+}
+
+/// A process that holds the lock, or none.
+struct Process {
+    door: Door,
+    lock: Arc<Mutex<Option<File>>>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self::named("data")
+    }
+
+    fn named(name: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().join(name);
+        std::fs::create_dir_all(&data_dir).unwrap();
+        Self { data_dir, dir, service: AgentBuildConfig::new().build().unwrap().service().clone() }
+    }
+
+    /// A process with these variables.
+    fn process(&self, env: &[(&str, &str)]) -> Process {
+        let runtime_dir = ("XDG_RUNTIME_DIR", self.dir.path().to_str().unwrap());
+        let env = env.iter().chain([&runtime_dir]).map(|(name, value)| ((*name).to_owned(), value.into()));
+        let around = Surroundings { env: env.collect::<BTreeMap<_, _>>(), dir: self.dir.path().to_owned() };
+        let globals = Cli::parse_from(["meerkat", "rpc"]).globals;
+        let config = Config::load(&around, &globals).unwrap_or_else(|_| panic!("the configuration"));
+        let (lock, service, path) = (Arc::default(), self.service.clone(), self.data_dir.join("lock"));
+        let held: Arc<Mutex<Option<File>>> = Arc::clone(&lock);
+        let open = move || {
+            let file = File::create(&path).unwrap();
+            file.try_lock().map_err(|_| {
+                SessionError::Remote(Box::new(ErrorBody::new(ErrorCode::StoreLocked).detail("pid", PID)))
+            })?;
+            *held.lock().unwrap() = Some(file);
+            Ok(service.clone())
+        };
+        let door = Door {
+            open: Arc::new(open),
+            place: Place::new(self.data_dir.clone(), &around),
+            settings: config.settings().into(),
+            agrees: Arc::new(move |settings| config.agrees(settings)),
+        };
+        Process { door, lock }
+    }
+
+    async fn session(&self) -> SessionId {
+        self.service.create_session(meerkat_service::service::CreateSession::default()).await.unwrap().session_id
+    }
+}
+
+impl Process {
+    async fn own(&self) -> super::Owner {
+        match self.door.enter().await.unwrap() {
+            Entered::Owner(_, owner) => owner,
+            Entered::Attached(_) => panic!("there was an owner"),
+        }
+    }
+
+    async fn attach(&self) -> RemoteService {
+        match self.door.enter().await.unwrap() {
+            Entered::Attached(connection) => RemoteService::new(self.door.clone(), Defaults::default(), connection),
+            Entered::Owner(..) => panic!("there was no owner"),
+        }
+    }
+
+    async fn refused(&self) -> ErrorBody {
+        match self.door.enter().await {
+            Err(error) => error.body(),
+            Ok(_) => panic!("it was let in"),
+        }
+    }
+
+    /// Gives the lock back, as the end of a process does.
+    fn unlock(&self) {
+        *self.lock.lock().unwrap() = None;
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+async fn lines(follower: &mut Follower, last_seq: u64) -> Vec<String> {
+    let mut lines = Vec::new();
+    while follower.cursor() < last_seq {
+        let line = follower.next().await.unwrap().unwrap();
+        // Deltas depend on when one looks.
+        lines.extend(line.seq.map(|_| String::from_utf8(line.line.to_vec()).unwrap()));
+    }
+    lines
+}
+
+#[tokio::test]
+async fn an_attached_command_has_the_owners_answers_to_the_letter() {
+    let stage = Stage::new();
+    let first = stage.process(&[]);
+    let owner = first.own().await;
+    let remote = stage.process(&[]).attach().await;
+    assert_eq!(owner.attached(), 1);
+    let mode = std::fs::metadata(stage.data_dir.join("socket")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    let made = call(&remote, Operation::CreateSession, r#"{"labels":{"team":"dig"}}"#).await.unwrap();
+    let id = serde_json::from_slice::<Value>(&made).unwrap()["session_id"].clone();
+    let id: SessionId = id.as_str().unwrap().parse().unwrap();
+    let result = remote.start_turn(StartTurn::new(id, "@say One. @say Two.")).await.unwrap();
+    assert_eq!((result.status, result.text.as_str(), result.turn), (TurnStatus::Completed, "One.Two.", 0));
+    remote.pin(serde_json::from_value(json!({ "session_id": id, "text": "a \u{1b}[31mfact" })).unwrap()).await.unwrap();
+
+    let nobody = "00000000-0000-7000-8000-000000000000";
+    for (operation, params) in [
+        (Operation::Pins, json!({ "session_id": id })),
+        (Operation::Queue, json!({ "session_id": id })),
+        (Operation::Reminders, json!({ "session_id": id })),
+        (Operation::Events, json!({ "session_id": id, "limit": 3 })),
+        (Operation::Events, json!({ "session_id": id, "since_seq": 99 })),
+        (Operation::Events, json!({ "session_id": nobody })),
+        (Operation::Interrupt, json!({ "session_id": id })),
+        (Operation::Unpin, json!({ "session_id": id, "pin": 1 })),
+        (Operation::StartTurn, json!({ "session_id": id, "prompt": " " })),
+        (Operation::StartTurn, json!({ "session_id": id, "prompt": "x", "model": "none" })),
+        (Operation::Read, json!({ "session_id": id })),
+        (Operation::List, json!({})),
+        (Operation::Compact, json!({ "session_id": id })),
+        (Operation::SearchMemory, json!({ "query": "x" })),
+    ] {
+        let params = params.to_string();
+        let answer = |service: Arc<dyn SessionService>| async move { call(service.as_ref(), operation, &params).await };
+        let own = answer.clone()(stage.service.clone()).await.map_err(|error| error.body());
+        let far = answer(Arc::new(remote.clone())).await.map_err(|error| error.body());
+        assert_eq!(far, own, "{}", operation.name());
+    }
+    let last_seq = result.seq + 1;
+    let own = lines(&mut stage.service.follow(&id, 0).await.unwrap(), last_seq).await;
+    assert_eq!(lines(&mut remote.follow(&id, 0).await.unwrap(), last_seq).await, own);
+    assert_eq!(remote.follow(&id, 99).await.err().unwrap().code(), ErrorCode::CursorOutOfRange);
+}
+
+#[test]
+fn an_attached_command_goes_on_when_the_owner_is_killed() {
+    let (stage, world, killed) = (Stage::new(), runtime(), runtime());
+    let id = world.block_on(stage.session());
+    let first = stage.process(&[]);
+    let owner = killed.block_on(first.own());
+    let remote = world.block_on(stage.process(&[]).attach());
+    let (mut follower, begun) = world.block_on(async {
+        let begun = remote.begin_turn(StartTurn::new(id, "@say One. @stall")).await.unwrap();
+        let mut follower = remote.follow(&id, 0).await.unwrap();
+        lines(&mut follower, begun.accepted.seq).await;
+        (follower, begun)
+    });
+    let result = world.spawn(begun.result);
+    let stays = world.spawn(async move { (lines(&mut follower, 3).await, follower) });
+
+    drop(owner);
+    killed.shutdown_timeout(std::time::Duration::from_secs(10));
+    first.unlock();
+
+    world.block_on(async {
+        // Waits for the lock, takes it, and goes on.
+        let interrupted = remote.interrupt(InterruptTurn { session_id: id, turn: Some(0) }).await.unwrap();
+        assert_eq!(remote.route(id).await.unwrap().queue(&id).await.unwrap().items, []);
+        let result = result.await.unwrap().unwrap();
+        assert_eq!((result.status, result.seq, result.turn), (TurnStatus::Interrupted, interrupted.seq, 0));
+        let (mut seen, mut follower) = stays.await.unwrap();
+        seen.extend(lines(&mut follower, interrupted.seq).await);
+        let all = lines(&mut stage.service.follow(&id, 0).await.unwrap(), interrupted.seq).await;
+        assert_eq!(seen, all[begun.accepted.seq as usize..], "no gap and no duplicate");
+
+        let third = stage.process(&[]).attach().await;
+        assert_eq!(remote.attached().await, 1);
+        assert_eq!(third.start_turn(StartTurn::new(id, "@say Still.")).await.unwrap().text, "Still.");
+    });
+}
+
+#[tokio::test]
+async fn an_owner_that_ends_hands_over() {
+    let stage = Stage::new();
+    let id = stage.session().await;
+    let first = stage.process(&[]);
+    let owner = first.own().await;
+    let remote = stage.process(&[]).attach().await;
+    let mut follower = remote.follow(&id, 0).await.unwrap();
+    assert_eq!(lines(&mut follower, 1).await.len(), 1);
+    owner.end().await;
+    assert!(!stage.data_dir.join("socket").exists());
+    first.unlock();
+    let ended = remote.start_turn(StartTurn::new(id, "@say Here.")).await.unwrap();
+    assert_eq!(lines(&mut follower, ended.seq).await.len() as u64, ended.seq - 1);
+    remote.end().await;
+    assert!(!stage.data_dir.join("socket").exists());
+}
+
+#[tokio::test]
+async fn a_reader_that_falls_behind_misses_nothing() {
+    let stage = Stage::new();
+    let id = stage.session().await;
+    for number in 0..600 {
+        let text = format!("number {number}");
+        stage.service.remind(Remind { session_id: id, kind: SystemReminderType::GitStatus, text }).await.unwrap();
+    }
+    let first = stage.process(&[]);
+    let _owner = first.own().await;
+    let remote = stage.process(&[]).attach().await;
+    let mut follower = remote.follow(&id, 0).await.unwrap();
+    // Nothing is taken until the subscription has been given up.
+    while remote.subscriptions().await > 0 {
+        remote.pins(&id).await.unwrap();
+    }
+    let own = lines(&mut stage.service.follow(&id, 0).await.unwrap(), 601).await;
+    assert_eq!(lines(&mut follower, 601).await, own);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nobody_answers_the_lock_is_named_within_two_seconds() {
+    let stage = Stage::new();
+    let held = File::create(stage.data_dir.join("lock")).unwrap();
+    held.lock().unwrap();
+    let began = tokio::time::Instant::now();
+    let body = stage.process(&[]).refused().await;
+    assert_eq!((body.code, &body.details["pid"]), (ErrorCode::StoreLocked, &json!(PID)));
+    // The same where somebody listens and never says a word.
+    let _listener = UnixListener::bind(stage.data_dir.join("socket")).unwrap();
+    assert_eq!(stage.process(&[]).refused().await, body);
+    assert!(began.elapsed().as_secs() < 5);
+}
+
+#[tokio::test]
+async fn another_version_is_refused_by_both_sides() {
+    let stage = Stage::new();
+    let first = stage.process(&[]);
+    let _owner = first.own().await;
+    let mut stream = tokio::net::UnixStream::connect(stage.data_dir.join("socket")).await.unwrap();
+    let hello = json!({ "speaker": { "version": "9.9.9", "build": "F", "pid": 1 }, "settings": [] });
+    let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "owner/hello", "params": hello });
+    stream.write_all(format!("{hello}\n").as_bytes()).await.unwrap();
+    let mut answers = BufReader::new(stream).lines();
+    let answer: Value = serde_json::from_str(&answers.next_line().await.unwrap().unwrap()).unwrap();
+    assert_eq!(answer["result"]["refusal"]["code"], "STORE_LOCKED");
+    assert_eq!(answers.next_line().await.unwrap(), None);
+
+    let other = Stage::new();
+    let held = File::create(other.data_dir.join("lock")).unwrap();
+    held.lock().unwrap();
+    let listener = UnixListener::bind(other.data_dir.join("socket")).unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let welcome = json!({ "speaker": { "version": "9.9.9", "build": "F", "pid": PID }, "refusal": null });
+        let answer = json!({ "jsonrpc": "2.0", "id": 0, "result": welcome });
+        stream.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+    });
+    let body = other.process(&[]).refused().await;
+    assert_eq!((body.code, &body.details["pid"]), (ErrorCode::StoreLocked, &json!(PID)));
+    assert!(body.message.contains("9.9.9 (build F)"), "{}", body.message);
+}
+
+#[tokio::test]
+async fn what_a_command_was_told_must_be_what_the_owner_has() {
+    let stage = Stage::new();
+    let first = stage.process(&[("MEERKAT_TURN__MAX_STEPS", "7")]);
+    let _owner = first.own().await;
+    stage.process(&[("MEERKAT_TURN__MAX_STEPS", "7"), ("MEERKAT_LOG__LEVEL", "info")]).attach().await;
+    let told = stage.process(&[("MEERKAT_TURN__MAX_STEPS", "8")]);
+    let body = told.refused().await;
+    assert_eq!((body.code, &body.details["key"]), (ErrorCode::ConfigInvalid, &json!("turn.max_steps")));
+    assert!(body.message.contains("MEERKAT_TURN__MAX_STEPS"), "{}", body.message);
+    let body = stage.process(&[("MEERKAT_TOOLS__TEST_DIR", "/x")]).refused().await;
+    assert_eq!(body.details["key"], "tools.test_dir");
+}
+
+#[tokio::test]
+async fn a_path_too_long_for_a_socket_works() {
+    let stage = Stage::named(&"long/".repeat(30));
+    let first = stage.process(&[]);
+    std::fs::set_permissions(stage.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let body = first.refused().await;
+    assert_eq!(body.code, ErrorCode::StoreNotWritable);
+    assert!(body.message.contains("0700"), "{}", body.message);
+    first.unlock();
+    std::fs::set_permissions(stage.dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let owner = first.own().await;
+    let named = PathBuf::from(std::fs::read_to_string(stage.data_dir.join("socket.path")).unwrap());
+    assert_eq!(named.parent(), Some(stage.dir.path()));
+    let remote = stage.process(&[]).attach().await;
+    assert_eq!(remote.queue(&stage.session().await).await.unwrap().items, []);
+    drop(remote);
+    owner.end().await;
+    assert!(!named.exists() && !stage.data_dir.join("socket.path").exists());
+}
