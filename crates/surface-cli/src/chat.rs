@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use futures::{
     FutureExt as _, StreamExt as _,
-    future::{BoxFuture, select_all},
+    future::{LocalBoxFuture, select_all},
     stream::FuturesUnordered,
 };
 use meerkat_errors::ErrorBody;
@@ -19,7 +19,11 @@ use crate::{
         ChatArgs,
         chat::{SlashCommand, TurnArgs, parse, split},
     },
-    commands::{self, Questions, perform, resolve, show, unreadable},
+    commands::{
+        self, Questions, resolve,
+        sessions::{self, More},
+        show, unreadable,
+    },
     error::{self, CliError, exit_code_of_leaving},
     input::{Line, Lines, Source},
     stream::{Progress, RunningTurn, Show, last_seq, type_name},
@@ -71,7 +75,7 @@ struct Chat<'a> {
     held: VecDeque<Held>,
     /// The turns under way with their lines' ids: one, or more where a line names a policy.
     turns: Vec<(Option<String>, RunningTurn)>,
-    requests: FuturesUnordered<BoxFuture<'a, Answer>>,
+    requests: FuturesUnordered<LocalBoxFuture<'a, Answer>>,
     /// Requests under way that the lines after them wait for.
     in_order: usize,
     is_closed: bool,
@@ -257,6 +261,7 @@ impl<'a> Chat<'a> {
         let (app, configured) = (self.app, self.app.config.values.compaction);
         let here = self.session_id.to_string();
         let named = |target: &crate::args::Target| target.session.clone().unwrap_or_else(|| here.clone());
+        let mut more = More::default();
         let request = match &command {
             SlashCommand::New(args) => wire::create(&args.create, &args.turn, configured),
             SlashCommand::Turn(args) => {
@@ -275,13 +280,19 @@ impl<'a> Chat<'a> {
                 let session = named(&args.target);
                 if let Some(until) = args.until.clone() {
                     let since = args.since.or(args.after).unwrap_or(0);
-                    self.requests.push(follow_until(app, id, session, since, until).boxed());
+                    self.requests.push(follow_until(app, id, session, since, until).boxed_local());
                     return Ok(());
                 }
                 wire::events(args, &session)
             }
             SlashCommand::Compact(args) => wire::compact(args, &named(&args.target), configured),
-            SlashCommand::Session(command) => wire::session(command, &here),
+            SlashCommand::Session(command) => {
+                if let Err(error) = sessions::is_meant(app, command) {
+                    return self.refuse(id, &error.body());
+                }
+                more = More::of(command);
+                wire::session(command, &here)
+            }
             SlashCommand::Memory(command) => wire::memory(command),
             SlashCommand::Capabilities => (Operation::Capabilities, json!({})),
             SlashCommand::Errors(args) if args.code.is_some() && !app.out.is_json => {
@@ -299,8 +310,11 @@ impl<'a> Chat<'a> {
         let is_in_order = !matches!(&command, SlashCommand::Events(args) if args.wait_ms.is_some());
         self.in_order += usize::from(is_in_order);
         let operation = request.0;
-        let answer = async move { Answer { id, operation, is_in_order, result: perform(&app.service, request).await } };
-        self.requests.push(answer.boxed());
+        let answer = async move {
+            let result = sessions::perform(&app.service, request, more).await;
+            Answer { id, operation, is_in_order, result }
+        };
+        self.requests.push(answer.boxed_local());
         Ok(())
     }
 

@@ -10,6 +10,7 @@ mod config;
 mod error;
 mod input;
 mod output;
+mod people;
 mod serve;
 mod stream;
 mod telemetry;
@@ -31,7 +32,7 @@ pub use output::{Surroundings, Terminal, install_panic_hook};
 use crate::{
     args::{Cli, Command, ConfigCommand},
     attach::{Door, Entered, Holding, RemoteService, socket::Place},
-    commands::local,
+    commands::{completions::completions, local},
     config::{Config, refused},
     error::CliError,
     output::Output,
@@ -229,24 +230,22 @@ async fn enter(
 fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> Result<u8, CliError> {
     match &cli.command {
         Command::Errors(args) => return local::errors(out, args),
-        Command::Completions { shell } => return local::completions(out, *shell),
+        Command::Completions { shell } => return completions(out, *shell),
         Command::Man { folder } => return local::man(out, &around, folder.as_deref()),
         Command::Config { command: ConfigCommand::Init } => return local::init_config(out, &around),
         _ => {}
     }
     let config = Config::load(&around, &cli.globals)?;
+    // Completing makes nothing, not even the folder that it would look in.
+    let is_new = || config.data_dir(&around).is_ok_and(|folder| !folder.exists());
+    if matches!(cli.command, Command::CompleteSessions { .. }) && (!config.keeps_sessions() || is_new()) {
+        return Ok(0);
+    }
     if let Command::Config { command: ConfigCommand::Show } = &cli.command {
         return local::show_config(out, &around, &config);
     }
-<<<<<<< HEAD
-    let is_server = matches!(cli.command, Command::Serve(_) | Command::Rpc | Command::Mcp);
-    let telemetry = Telemetry::begin(out, config.values.log.level, &around, is_server)?;
-    // One command needs one thread; a server answers on all of them, and each logs where this one does.
-=======
-    let _logging = log_to(out, config.values.log.level);
-    // One command needs one thread, and another where it answers those attached to it; a server answers on all of them.
-    // Each logs where this one does.
->>>>>>> 069070b (surface-cli: one owner per data directory, others attach to its socket)
+    commands::{completions::completions, local},
+    config::{Config, refused},
     let mut runtime = match cli.command {
         Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
         _ if config.keeps_sessions() => tokio::runtime::Builder::new_multi_thread(),
@@ -295,7 +294,8 @@ async fn perform(app: &App, around: &Surroundings, command: Command, streams: St
             let session = args.target.session.as_deref().unwrap_or_default();
             commands::print(app, wire::compact(&args, session, configured)).await
         }
-        Command::Sessions { command } => commands::print(app, wire::session(&command, "")).await,
+        Command::Sessions { command } => commands::sessions::run(app, streams, &command).await,
+        Command::CompleteSessions { word } => commands::sessions::complete(app, &word).await,
         Command::Memory { command } => commands::print(app, wire::memory(&command)).await,
         Command::Capabilities => commands::print(app, (Operation::Capabilities, json!({}))).await,
         Command::Errors(_) | Command::Config { .. } | Command::Completions { .. } | Command::Man { .. } => Ok(0),

@@ -21,6 +21,9 @@ use crate::args::Globals;
 /// Characters of a table's cell.
 const CELL_CHARS_MAX: usize = 72;
 
+/// Columns of a terminal that does not say.
+const COLUMNS: usize = 80;
+
 /// Everything outside of the program that it reads or writes, so that a test can hand in its own.
 pub struct Terminal {
     /// Standard input.
@@ -51,6 +54,13 @@ impl Surroundings {
     /// A variable's value, where it is text.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
         self.env.get(name).and_then(|value| value.to_str()).map(str::to_owned)
+    }
+
+    /// Columns of the terminal that standard output is.
+    fn columns(&self) -> usize {
+        let told = self.variable("COLUMNS").and_then(|columns| columns.parse().ok());
+        let real = || Some(rustix::termios::tcgetwinsize(io::stdout()).ok()?.ws_col.into());
+        told.or_else(real).filter(|columns| *columns > 0).unwrap_or(COLUMNS)
     }
 
     /// Whether a stream that is a terminal takes colours.
@@ -100,6 +110,8 @@ pub(crate) struct Output {
     is_quiet: bool,
     pub(crate) has_colours: bool,
     is_err_terminal: bool,
+    /// Columns of the terminal, where standard output is one.
+    pub(crate) width: Option<usize>,
     /// Whether somebody can be asked.
     pub(crate) can_ask: bool,
 }
@@ -118,6 +130,7 @@ impl Output {
             is_quiet: false,
             has_colours: are_terminals[2] && around.allows_colours(),
             is_err_terminal: are_terminals[2],
+            width: are_terminals[1].then(|| around.columns()),
             can_ask: are_terminals[0] && are_terminals[2],
         }
     }
@@ -145,8 +158,12 @@ impl Output {
 
     /// An answer for people.
     pub(crate) fn answer(&self, answer: &Value) -> io::Result<()> {
-        let text = render(answer);
-        self.text(&if self.is_raw { text } else { clean(&text) })
+        self.readable(&render(answer))
+    }
+
+    /// A text for people.
+    pub(crate) fn readable(&self, text: &str) -> io::Result<()> {
+        if self.is_raw { self.text(text) } else { self.text(&clean(text)) }
     }
 
     /// A short line about what happens, on standard error.

@@ -150,7 +150,7 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
             }),
         ),
         Command::Show(target) => (Operation::Read, alone(target)),
-        Command::History { target, cursor, limit } => {
+        Command::History { target, cursor, limit, .. } => {
             (Operation::History, json!({ "session_id": named(target), "cursor": cursor, "limit": limit }))
         }
         Command::Blob { target, hash, offset, limit } => {
@@ -162,7 +162,7 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
         }
         Command::Archive(target) => (Operation::Archive, alone(target)),
         Command::Unarchive(target) => (Operation::Unarchive, alone(target)),
-        Command::Delete { target, force } => {
+        Command::Delete { target, force, .. } => {
             (Operation::Delete, json!({ "session_id": named(target), "force": force }))
         }
         Command::Fork { target, turn } => (Operation::Fork, json!({ "session_id": named(target), "turn": turn })),

@@ -43,7 +43,7 @@ const SPELLINGS: [(&str, &str, &str, &str); 30] = [
     ("update", "sessions update", "update", "session_id"),
     ("archive", "sessions archive", "archive", "session_id"),
     ("unarchive", "sessions unarchive", "unarchive", "session_id"),
-    ("delete", "sessions delete", "delete", "session_id"),
+    ("delete", "sessions delete --yes", "delete --yes", "session_id"),
     ("fork", "sessions fork", "fork", "session_id"),
     ("compact", "compact", "compact", "session_id"),
     ("preview_compaction", "compact --preview", "compact --preview", "session_id"),

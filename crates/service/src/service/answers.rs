@@ -268,6 +268,24 @@ pub struct BlobPage {
     pub next_offset: Option<u64>,
 }
 
+impl BlobPage {
+    /// The bytes themselves; `None` where they are no base64.
+    #[must_use]
+    pub fn bytes(&self) -> Option<Vec<u8>> {
+        const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let mut decoded = Vec::with_capacity(self.data.len() / 4 * 3);
+        for digits in self.data.trim_end_matches('=').as_bytes().chunks(4) {
+            let mut bits = 0;
+            for digit in digits {
+                bits = bits << 6 | DIGITS.iter().position(|known| known == digit)?;
+            }
+            let bytes = u32::try_from(bits << (6 * (4 - digits.len()))).ok()?.to_be_bytes();
+            decoded.extend_from_slice(&bytes[1..digits.len()]);
+        }
+        Some(decoded)
+    }
+}
+
 /// How a compaction made its summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

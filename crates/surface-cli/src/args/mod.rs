@@ -120,6 +120,13 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// The sessions that a word may mean, one on a line, for the completions of a shell
+    #[command(name = "__complete-sessions", hide = true)]
+    CompleteSessions {
+        /// What there is of the word
+        #[arg(default_value = "")]
+        word: String,
+    },
     /// Print the completions of a shell
     Completions {
         /// The shell

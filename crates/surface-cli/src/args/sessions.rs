@@ -40,6 +40,12 @@ pub(crate) enum SessionCommand {
         /// At most so many messages
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
+        /// All pages from there on, as one
+        #[arg(long, conflicts_with = "limit")]
+        all: bool,
+        /// Bodies that stand in blobs too, whole
+        #[arg(long)]
+        full: bool,
     },
     /// Read a body that stands in a blob
     Blob {
@@ -76,6 +82,9 @@ pub(crate) enum SessionCommand {
         /// Also where it runs
         #[arg(long)]
         force: bool,
+        /// Ask no question
+        #[arg(long)]
+        yes: bool,
     },
     /// Make a new session from the beginning of one
     Fork {

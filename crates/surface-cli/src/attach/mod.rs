@@ -2,12 +2,15 @@
 //! process that does.
 //!
 //! It decides nothing about sessions. In reading order: `socket` is where the two meet, `connection` the wire from the
-//! attached side, `remote` the service over it, and `serve/owner` the owner's half.
+//! attached side, `remote` the service over it, `following` how its events are followed; the owner's half is
+//! `serve/owner`.
 
 pub(crate) mod socket;
 
 mod connection;
 mod remote;
+
+mod following;
 
 #[cfg(test)]
 mod tests;

@@ -7,13 +7,13 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::{FutureExt as _, StreamExt as _, stream};
+use futures::FutureExt as _;
 use meerkat_errors::ErrorCode;
 use meerkat_service::{
     Capabilities, Operation, Seq, SessionError, SessionId, SessionService,
     compaction::CompactionConfig,
     operation::OperationEffect,
-    runtime::follow::{FollowedLine, Follower},
+    runtime::follow::Follower,
     service::*,
     store::Router,
     wire::{call, encode},
@@ -24,7 +24,8 @@ use tokio::sync::Mutex;
 
 use super::{
     Door, Entered,
-    connection::{Connection, Failed, Subscription},
+    connection::{Connection, Failed},
+    following::follow,
     within,
 };
 use crate::serve::{
@@ -33,10 +34,10 @@ use crate::serve::{
 };
 
 /// Owners that may vanish under one request before it is given up.
-const OWNERS_MAX: usize = 8;
+pub(super) const OWNERS_MAX: usize = 8;
 
 /// How long an owner that is ending is waited for.
-const ENDING_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const ENDING_LIMIT: Duration = Duration::from_secs(10);
 
 /// What this command was told by variables that a request carries.
 #[derive(Clone, Debug, Default)]
@@ -64,7 +65,7 @@ enum State {
 }
 
 #[derive(Clone)]
-enum Current {
+pub(super) enum Current {
     There(Arc<Connection>),
     Here(Arc<dyn SessionService>),
 }
@@ -112,7 +113,7 @@ impl RemoteService {
     }
 
     /// Who serves now. Where the owner has vanished, its place is taken first, or its successor's connection.
-    async fn current(&self) -> Result<Current, SessionError> {
+    pub(super) async fn current(&self) -> Result<Current, SessionError> {
         let mut state = self.inner.state.lock().await;
         if matches!(&*state, State::There(connection) if connection.closed().is_cancelled()) {
             *state = self.inner.door.enter().await?.into();
@@ -175,20 +176,6 @@ impl RemoteService {
         let result = async move { decode(&service.perform(operation, &params.to_string(), true).await?) };
         Ok(BegunTurn { accepted, result: result.boxed() })
     }
-
-    async fn source(&self, session_id: SessionId, since_seq: Seq) -> Result<Source, SessionError> {
-        for _ in 0..OWNERS_MAX {
-            match self.current().await? {
-                Current::Here(service) => return service.follow(&session_id, since_seq).await.map(Source::Here),
-                Current::There(connection) => match connection.subscribe(session_id, since_seq).await {
-                    Ok(subscription) => return Ok(Source::There(subscription, connection)),
-                    Err(Failed::Refused(body)) => return Err(SessionError::Remote(body)),
-                    Err(Failed::Lost) => {}
-                },
-            }
-        }
-        Err(SessionError::StoreFailed)
-    }
 }
 
 /// A key that only this turn has.
@@ -204,64 +191,6 @@ fn text(request: &impl Serialize) -> Result<String, SessionError> {
 fn decode<T: DeserializeOwned>(answer: &[u8]) -> Result<T, SessionError> {
     serde_json::from_slice(answer)
         .map_err(|error| SessionError::Internal(format!("the owner's answer could not be read: {error}")))
-}
-
-/// Where a follower's lines come from.
-enum Source {
-    There(Subscription, Arc<Connection>),
-    Here(Follower),
-}
-
-/// A session that is followed, whoever owns it.
-struct Following {
-    service: RemoteService,
-    session_id: SessionId,
-    cursor: Seq,
-    source: Source,
-}
-
-impl Following {
-    /// The next line; `None` at the end of the session. It waits for no reader, and is never dropped half-way.
-    async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
-        loop {
-            let (subscription, connection) = match &mut self.source {
-                Source::Here(follower) => return follower.next().await,
-                Source::There(subscription, connection) => (subscription, connection),
-            };
-            match subscription.next().await {
-                Some(Ok(line)) => return Ok(Some(self.followed(line))),
-                Some(Err(body)) => match body.code {
-                    ErrorCode::SessionNotFound => return Ok(None),
-                    // The owner ends, and its connection with it.
-                    ErrorCode::ShuttingDown if within(ENDING_LIMIT, connection.closed().cancelled()).await => {}
-                    ErrorCode::SubscriberLagged => {}
-                    _ => return Err(SessionError::Remote(Box::new(body))),
-                },
-                None => {}
-            }
-            self.source = match self.service.source(self.session_id, self.cursor).await {
-                Err(error) if error.code() == ErrorCode::SessionNotFound => return Ok(None),
-                other => other?,
-            };
-        }
-    }
-
-    /// Reads of a line what its cursor needs.
-    fn followed(&mut self, line: Bytes) -> FollowedLine {
-        #[derive(Deserialize)]
-        struct Head<'a> {
-            seq: Option<Seq>,
-            #[serde(rename = "type", borrow)]
-            kind: &'a RawValue,
-            to: Option<Seq>,
-        }
-
-        let head: Option<Head<'_>> = serde_json::from_slice(&line).ok();
-        let seq = head.as_ref().and_then(|head| head.seq);
-        let pruned = head.as_ref().filter(|head| head.kind.get() == r#""pruned""#).and_then(|head| head.to);
-        self.cursor = seq.or(pruned).unwrap_or(self.cursor);
-        FollowedLine { seq, line }
-    }
 }
 
 #[async_trait]
@@ -315,19 +244,7 @@ impl SessionService for RemoteService {
     }
 
     async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
-        let source = match self.source(*session_id, since_seq).await? {
-            Source::Here(follower) => return Ok(follower),
-            source => source,
-        };
-        let following = Following { service: self.clone(), session_id: *session_id, cursor: since_seq, source };
-        let lines = stream::unfold(Some(following), |following| async move {
-            let mut following = following?;
-            match following.next().await {
-                Ok(line) => Some((Ok(line?), Some(following))),
-                Err(error) => Some((Err(error), None)),
-            }
-        });
-        Ok(Follower::of_lines(since_seq, lines.boxed()))
+        follow(self.clone(), *session_id, since_seq).await
     }
 
     /// The owner ends when it does; only what this process has become the owner of ends with it.

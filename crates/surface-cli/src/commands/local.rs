@@ -63,14 +63,6 @@ pub(crate) fn init_config(out: &Output, around: &Surroundings) -> Result<u8, Cli
     print(out, &json!({ "file": path.display().to_string() }))
 }
 
-/// `completions`.
-pub(crate) fn completions(out: &Output, shell: clap_complete::Shell) -> Result<u8, CliError> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "meerkat", &mut script);
-    out.text(&String::from_utf8_lossy(&script))?;
-    Ok(0)
-}
-
 /// `man`: the main page, or all of them to a folder.
 pub(crate) fn man(out: &Output, around: &Surroundings, folder: Option<&Path>) -> Result<u8, CliError> {
     let Some(folder) = folder else {

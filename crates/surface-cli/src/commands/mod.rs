@@ -1,7 +1,9 @@
 //! What each command does: one request, one call, one print. What needs no service stands in [`local`].
 
+pub(crate) mod completions;
 pub(crate) mod local;
 mod run;
+pub(crate) mod sessions;
 
 use std::sync::Arc;
 
@@ -15,7 +17,7 @@ use serde_json::{Value, json};
 pub(crate) use run::{Questions, resume, run};
 
 use self::run::NO_SESSION;
-use crate::{App, args::EventsArgs, error::CliError, stream, wire};
+use crate::{App, args::EventsArgs, error::CliError, people, stream, wire};
 
 /// Performs an operation and prints its answer.
 pub(crate) async fn print(app: &App, request: wire::Request) -> Result<u8, CliError> {
@@ -29,6 +31,13 @@ pub(crate) async fn print(app: &App, request: wire::Request) -> Result<u8, CliEr
 pub(crate) fn show(app: &App, operation: Operation, answer: &[u8]) -> Result<(), CliError> {
     if app.out.is_json {
         return Ok(app.out.document(answer)?);
+    }
+    if let Some((text, next_cursor)) = people::render(operation, answer, app.out.width)? {
+        app.out.readable(&text)?;
+        if let Some(cursor) = next_cursor {
+            app.out.note(&format!("There is more: --cursor {cursor}"));
+        }
+        return Ok(());
     }
     let mut answer: Value = serde_json::from_slice(answer).map_err(|error| unreadable(&error))?;
     if operation == Operation::Events

@@ -61,3 +61,30 @@ fn a_panic_is_one_line_and_fails_the_turn_alone() {
     let [panic, error] = err.lines().collect::<Vec<_>>()[..] else { panic!("{err}") };
     assert!(panic.starts_with("meerkat: panicked at ") && error.starts_with("error: "), "{err}");
 }
+
+#[test]
+fn bash_completes_the_ids_of_sessions() {
+    let dir = TempDir::new().unwrap();
+    let script = output(&["completions", "bash"]).stdout;
+    std::fs::write(dir.path().join("completions"), script).unwrap();
+    // In its place the binary of a build with sessions would answer.
+    let stand_in = "meerkat() { [ \"$1\" = __complete-sessions ] && printf 'aa12abcd\\tOne\\nbb12abcd\\tTwo\\n'; }\n";
+    for (words, expected) in [
+        ("sessions show ''", "aa12abcd bb12abcd"),
+        ("--data-dir /x sessions history --full bb", "bb12abcd"),
+        ("resume aa", "aa12abcd"),
+        ("run --session a", "aa12abcd"),
+        ("sessions sh", "show"),
+        ("sessions show --ra", "--raw"),
+        ("sessions show aa12abcd a", ""),
+    ] {
+        let ask = format!(
+            "{stand_in}. ./completions\nCOMP_WORDS=(meerkat {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
+             _meerkat_with_sessions meerkat \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"\n\
+             echo \"${{COMPREPLY[*]}}\""
+        );
+        let ran = Command::new("bash").args(["--norc", "-c", &ask]).current_dir(dir.path()).output().unwrap();
+        let (out, err) = (String::from_utf8(ran.stdout).unwrap(), String::from_utf8(ran.stderr).unwrap());
+        assert_eq!((out.trim_end(), err.as_str()), (expected, ""), "{words}");
+    }
+}

@@ -228,3 +228,13 @@ fn keys_are_told_nowhere() {
         assert!(!format!("{}{}", ran.out, ran.err).contains("planted"), "{}{}", ran.out, ran.err);
     }
 }
+
+#[test]
+fn without_a_store_completions_are_empty_and_nothing_is_asked() {
+    let id = "01900000-0000-7000-8000-000000000000";
+    let disabled = ErrorCode::SessionPersistenceDisabled;
+    cli(&["sessions", "delete", id]).on_terminal().stdin("y\n").run().refused(disabled, "disabled");
+    cli(&["sessions", "history", id, "--all", "--full"]).run().refused(disabled, "disabled");
+    let ran = cli(&["__complete-sessions", "a"]).run();
+    assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (0, "", ""));
+}

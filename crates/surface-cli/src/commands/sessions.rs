@@ -1,0 +1,186 @@
+//! `sessions …`: what takes more than one request or a question. The rest is one call each.
+
+use std::sync::Arc;
+
+use meerkat_service::{
+    Operation, SessionError, SessionId, SessionService,
+    service::{HistoryItem, Page, ReadBlob, SessionSummary, SessionView},
+    session::message::{Block, Body, Message},
+    wire::{call, encode},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{resolve, show, unreadable};
+use crate::{
+    App, Streams,
+    args::SessionCommand,
+    error::CliError,
+    input::{Line, Lines, Source},
+    people, wire,
+};
+
+/// Bytes of the answer to a question.
+const ANSWER_BYTES_MAX: u64 = 1024;
+
+/// What of a history is asked for beyond one page.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct More {
+    is_all: bool,
+    is_full: bool,
+}
+
+impl More {
+    pub(crate) const fn of(command: &SessionCommand) -> Self {
+        match command {
+            SessionCommand::History { all, full, .. } => Self { is_all: *all, is_full: *full },
+            _ => Self { is_all: false, is_full: false },
+        }
+    }
+}
+
+/// Refuses to delete where nobody was asked. What the service lacks it says first.
+pub(crate) fn is_meant(app: &App, command: &SessionCommand) -> Result<(), SessionError> {
+    let SessionCommand::Delete { yes: false, .. } = command else { return Ok(()) };
+    if let Some(needed) = Operation::Delete.needs() {
+        app.service.capabilities().require(needed)?;
+    }
+    Err(SessionError::invalid("--yes", "a deleted session does not come back, and nobody can be asked; say --yes"))
+}
+
+/// `sessions …`.
+pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionCommand) -> Result<u8, CliError> {
+    let mut request = wire::session(command, "");
+    match command {
+        SessionCommand::Delete { target, yes: false, .. } if app.out.can_ask => {
+            let id = resolve(&app.service, target.session.as_deref().unwrap_or_default()).await?;
+            if !is_confirmed(app, &mut streams, &id).await? {
+                app.out.note("Nothing was deleted.");
+                return Ok(0);
+            }
+            // What was asked about, also where `last` means another one by now.
+            request.1["session_id"] = json!(id);
+        }
+        _ => is_meant(app, command)?,
+    }
+    let operation = request.0;
+    let answer = perform(&app.service, request, More::of(command)).await?;
+    show(app, operation, &answer)?;
+    Ok(0)
+}
+
+/// Asks whether a session is to be deleted.
+async fn is_confirmed(app: &App, streams: &mut Streams, id: &SessionId) -> Result<bool, CliError> {
+    let view: SessionView = ask(&app.service, Operation::Read, &json!({ "session_id": id })).await?;
+    let title = view.title.map(|title| format!(" {title:?}")).unwrap_or_default();
+    let messages = view.message_count;
+    app.out.notice(&format!("Delete session {id}{title} with {messages} messages for good? [y/N] "));
+    let mut lines = Lines::start(Source::Plain { input: streams.take_stdin(), limit: ANSWER_BYTES_MAX });
+    lines.ask();
+    let is_yes = |text: &str| matches!(text.trim().to_ascii_lowercase().as_str(), "y" | "yes");
+    Ok(matches!(lines.next().await, Line::Text(text) if is_yes(&text)))
+}
+
+/// Performs an operation; a history with all that is asked of it.
+pub(crate) async fn perform(
+    service: &Arc<dyn SessionService>,
+    (operation, mut params): wire::Request,
+    more: More,
+) -> Result<Vec<u8>, SessionError> {
+    let More { is_all, is_full } = more;
+    if !(is_all || is_full) {
+        return super::perform(service, (operation, params)).await;
+    }
+    let id = resolve(service, params["session_id"].as_str().unwrap_or_default()).await?;
+    params["session_id"] = json!(id);
+    let first = params["cursor"].as_str().map(str::to_owned);
+    let mut page: Page<HistoryItem> = pages(first, is_all, async |cursor| {
+        params["cursor"] = json!(cursor);
+        ask(service, operation, &params).await
+    })
+    .await?;
+    if is_full {
+        for body in page.items.iter_mut().flat_map(|item| bodies(&mut item.message)) {
+            make_whole(service, id, body).await?;
+        }
+    }
+    encode(&page)
+}
+
+/// A page, or all from there on as one.
+async fn pages<T>(
+    first: Option<String>,
+    is_all: bool,
+    mut page: impl AsyncFnMut(Option<String>) -> Result<Page<T>, SessionError>,
+) -> Result<Page<T>, SessionError> {
+    let mut whole = page(first).await?;
+    while is_all && whole.next_cursor.is_some() {
+        let next = page(whole.next_cursor.take()).await?;
+        whole.items.extend(next.items);
+        whole.next_cursor = next.next_cursor;
+    }
+    Ok(whole)
+}
+
+fn bodies(message: &mut Message) -> Vec<&mut Body> {
+    match message {
+        Message::System { content } | Message::User { content } | Message::Assistant { content } => vec![content],
+        Message::BlockAssistant { blocks, .. } => blocks
+            .iter_mut()
+            .filter_map(|block| match block {
+                Block::Text { text } | Block::Reasoning { text, .. } => Some(text),
+                Block::ToolCall(_) => None,
+            })
+            .collect(),
+        Message::ToolResults { results } => results.iter_mut().map(|result| &mut result.content).collect(),
+    }
+}
+
+/// Puts a blob's text in the place of its reference.
+async fn make_whole(service: &Arc<dyn SessionService>, id: SessionId, body: &mut Body) -> Result<(), SessionError> {
+    let Body::Blob(reference) = body else { return Ok(()) };
+    let (mut bytes, mut offset) = (Vec::new(), Some(0));
+    while let Some(at) = offset {
+        let request = ReadBlob { session_id: id, blob: reference.blob.clone(), offset: at, limit: None };
+        let page = service.blob(request).await?;
+        let piece = page.bytes().filter(|piece| !piece.is_empty() || page.next_offset.is_none());
+        bytes.extend(piece.ok_or_else(|| SessionError::Internal("a blob's page is not base64".to_owned()))?);
+        offset = page.next_offset;
+    }
+    *body = Body::Inline(String::from_utf8_lossy(&bytes).into_owned());
+    Ok(())
+}
+
+async fn ask<T: DeserializeOwned>(
+    service: &Arc<dyn SessionService>,
+    operation: Operation,
+    params: &Value,
+) -> Result<T, SessionError> {
+    let answer = call(service.as_ref(), operation, &params.to_string()).await?;
+    serde_json::from_slice(&answer).map_err(|error| unreadable(&error))
+}
+
+/// `__complete-sessions`: what a word may become. A shell shows no error, so there is none.
+pub(crate) async fn complete(app: &App, word: &str) -> Result<u8, CliError> {
+    if let Ok(page) = ask::<Page<SessionSummary>>(&app.service, Operation::List, &json!({})).await {
+        app.out.readable(&people::candidates(&page.items, word))?;
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn all_pages_are_one() {
+        let page = async |cursor: Option<String>| {
+            let from = cursor.map_or(1, |cursor| cursor.parse::<u8>().unwrap());
+            Ok(Page { items: vec![from, from + 1], next_cursor: (from < 5).then(|| (from + 2).to_string()) })
+        };
+        assert_eq!(pages(None, true, page).await.unwrap(), Page::whole(vec![1, 2, 3, 4, 5, 6]));
+        assert_eq!(pages(Some("3".to_owned()), true, page).await.unwrap(), Page::whole(vec![3, 4, 5, 6]));
+        let one = Page { items: vec![3, 4], next_cursor: Some("5".to_owned()) };
+        assert_eq!(pages(Some("3".to_owned()), false, page).await.unwrap(), one);
+    }
+}

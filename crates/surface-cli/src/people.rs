@@ -1,0 +1,314 @@
+//! Sessions as people read them: the list as a table, one session, its history. It returns text and prints nothing.
+//!
+//! Control sequences are taken out where it is printed; what breaks a line of a table is taken out here.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use meerkat_service::{
+    Operation, SessionError, SessionId,
+    clock::Timestamp,
+    service::{HistoryItem, Page, SessionState, SessionSummary, SessionView},
+    session::message::{Block, Body, Message},
+};
+use serde::de::DeserializeOwned;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
+use crate::{commands::unreadable, output::clean};
+
+/// Digits of an id's end that a table shows.
+const ENDING_DIGITS: usize = 8;
+
+/// The answer of an operation that has a form of its own, and where the next page begins.
+pub(crate) fn render(
+    operation: Operation,
+    answer: &[u8],
+    width: Option<usize>,
+) -> Result<Option<(String, Option<String>)>, SessionError> {
+    Ok(match operation {
+        Operation::List => {
+            let page: Page<SessionSummary> = read(answer)?;
+            Some((list(&page.items, width), page.next_cursor))
+        }
+        Operation::Read => Some((session(&read(answer)?), None)),
+        Operation::History => {
+            let page: Page<HistoryItem> = read(answer)?;
+            Some((page.items.iter().map(message).collect(), page.next_cursor))
+        }
+        _ => None,
+    })
+}
+
+fn read<T: DeserializeOwned>(answer: &[u8]) -> Result<T, SessionError> {
+    serde_json::from_slice(answer).map_err(|error| unreadable(&error))
+}
+
+/// A table that fits `width`; the titles give way. Where there is no terminal nothing is cut, and ids are whole.
+fn list(sessions: &[SessionSummary], width: Option<usize>) -> String {
+    let head = ["SESSION", "STATE", "TURNS", "UPDATED", "TITLE"].map(str::to_owned);
+    let rows = sessions.iter().map(|session| {
+        let id = session.session_id.to_string();
+        [
+            if width.is_some() { ending(&session.session_id) } else { id },
+            if session.archived { "archived".to_owned() } else { state(session.state).to_owned() },
+            session.turn_count.to_string(),
+            minute(session.updated_at),
+            one_line(&title(session)),
+        ]
+    });
+    let rows: Vec<[String; 5]> = std::iter::once(head).chain(rows).collect();
+    let widths = [0, 1, 2, 3].map(|column| rows.iter().map(|row| row[column].width()).max().unwrap_or(0));
+    let mut table = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths) {
+            line += cell;
+            line += &" ".repeat(width - cell.width() + 2);
+        }
+        line += &row[4];
+        table += fit(line.trim_end(), width).trim_end();
+        table.push('\n');
+    }
+    table
+}
+
+/// The last digits of an id, by which a command finds it.
+fn ending(id: &SessionId) -> String {
+    let id = id.to_string();
+    id[id.len() - ENDING_DIGITS..].to_owned()
+}
+
+/// The title, else the first label.
+fn title(session: &SessionSummary) -> String {
+    let label = || session.labels.iter().next().map(|(name, value)| format!("{name}={value}"));
+    session.title.clone().or_else(label).unwrap_or_else(|| "-".to_owned())
+}
+
+const fn state(state: SessionState) -> &'static str {
+    match state {
+        SessionState::Idle => "idle",
+        SessionState::Running => "running",
+        SessionState::Queued => "queued",
+        SessionState::Waiting => "waiting",
+    }
+}
+
+/// A time to its minute, in UTC.
+fn minute(time: Timestamp) -> String {
+    time.to_string().get(..16).unwrap_or_default().replace('T', " ")
+}
+
+fn one_line(text: &str) -> String {
+    clean(text).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Cuts a line that has more columns than there are.
+fn fit(line: &str, width: Option<usize>) -> String {
+    let Some(width) = width.filter(|width| line.width() > *width) else { return line.to_owned() };
+    let (mut cut, mut columns) = (String::new(), 1);
+    for char in line.chars() {
+        columns += char.width().unwrap_or(0);
+        if columns > width {
+            break;
+        }
+        cut.push(char);
+    }
+    format!("{}…", cut.trim_end())
+}
+
+/// One session: what it is, then what it holds.
+fn session(view: &SessionView) -> String {
+    let mut text = String::new();
+    let mut row = |name: &str, value: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{name:<10}  {}", one_line(&value));
+    };
+    row("session", view.session_id.to_string());
+    row("title", view.title.clone().unwrap_or_else(|| "-".to_owned()));
+    let archived = if view.archived { ", archived" } else { "" };
+    row("state", format!("{}{archived}", state(view.state)));
+    row("model", view.model.clone());
+    row("turns", format!("{}, {} messages, last event {}", view.turn_count, view.message_count, view.last_seq));
+    let context = &view.context;
+    let [messages, tokens, window] = [context.messages, context.estimated_tokens, context.window_tokens];
+    row("context", format!("{messages} messages, about {tokens} of {window} tokens"));
+    let usage = view.usage;
+    let [input, output, cached] = [usage.input_tokens, usage.output_tokens, usage.cached_tokens];
+    row("used", format!("{input} tokens in ({cached} cached), {output} out"));
+    row("created", view.created_at.to_string());
+    row("updated", view.updated_at.to_string());
+    if let Some(parent) = view.forked_from {
+        row("forked from", parent.to_string());
+    }
+    if let Some(labels) = labels(&view.labels) {
+        row("labels", labels);
+    }
+    view.reminders.iter().for_each(|reminder| row("reminder", format!("{}: {}", reminder.kind, reminder.text)));
+    view.pins.iter().for_each(|pin| row("pin", format!("{} {}", pin.seq, pin.text)));
+    view.queue.iter().for_each(|item| row("queued", format!("turn {}: {}", item.turn, item.prompt.excerpt())));
+    let calls = &view.pending_approvals;
+    calls.iter().for_each(|call| row("approval", format!("{} of {}, turn {}", call.call_id, call.name, call.turn)));
+    text
+}
+
+fn labels(labels: &BTreeMap<String, String>) -> Option<String> {
+    let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    (!labels.is_empty()).then(|| labels.join(", "))
+}
+
+/// One message of a history, under a line that says where it stands.
+fn message(item: &HistoryItem) -> String {
+    let turn = item.turn.map(|turn| format!(" turn {turn}")).unwrap_or_default();
+    let mut text = format!("[{}]{turn} {}\n", item.seq, item.role);
+    let mut part = |name: String, body: &str| {
+        text += &name;
+        text += body.trim_end_matches('\n');
+        text.push('\n');
+    };
+    let excerpt = |body: &Body| body.excerpt().into_owned();
+    match &item.message {
+        Message::System { content } | Message::User { content } | Message::Assistant { content } => {
+            part(String::new(), &excerpt(content));
+        }
+        Message::BlockAssistant { blocks, .. } => {
+            for block in blocks {
+                match block {
+                    Block::Text { text } => part(String::new(), &excerpt(text)),
+                    Block::Reasoning { text, .. } if text.is_empty() => {}
+                    Block::Reasoning { text, .. } => part("(thinks) ".to_owned(), &excerpt(text)),
+                    Block::ToolCall(call) => part(format!("-> {} ", call.name), call.arguments.as_str()),
+                }
+            }
+        }
+        Message::ToolResults { results } => {
+            for result in results {
+                let failed = if result.is_error { " failed" } else { "" };
+                part(format!("<- {}{failed}: ", result.name), &excerpt(&result.content));
+            }
+        }
+    }
+    text.push('\n');
+    text
+}
+
+/// What a word may become, a tab, and what that is: the end of an id, or where the word begins one, the whole.
+pub(crate) fn candidates(sessions: &[SessionSummary], word: &str) -> String {
+    let mut lines = String::new();
+    if "last".starts_with(word) && !sessions.is_empty() {
+        lines += "last\tthe one that changed last\n";
+    }
+    for session in sessions {
+        let (id, ending) = (session.session_id.to_string(), ending(&session.session_id));
+        let candidate = [ending, id].into_iter().find(|candidate| candidate.starts_with(word));
+        lines.extend(candidate.map(|candidate| format!("{candidate}\t{}\n", one_line(&title(session)))));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn summary(digits: &str, more: Value) -> SessionSummary {
+        let mut summary = json!({
+            "session_id": format!("01900000-0000-7000-8000-{digits}"), "title": null, "labels": {}, "model": "scripted",
+            "state": "idle", "archived": false, "created_at": "2026-01-01T00:00:00.000Z",
+            "updated_at": "2026-01-02T03:04:05.678Z", "turn_count": 3, "message_count": 7, "last_seq": 12,
+            "usage": { "input_tokens": 100, "output_tokens": 20, "cached_tokens": 5 }, "forked_from": null,
+        });
+        summary.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(summary).unwrap()
+    }
+
+    fn sessions() -> Vec<SessionSummary> {
+        vec![
+            summary(
+                "0000aa12abcd",
+                json!({ "title": "A \u{1b}[31mlong\u{1b}[0m title\nin two lines", "turn_count": 10 }),
+            ),
+            summary("0000bb12abcd", json!({ "labels": { "team": "dig", "zone": "x" }, "state": "waiting" })),
+            summary("0000cc12abcd", json!({ "title": "猫の会話の題名", "archived": true })),
+        ]
+    }
+
+    #[test]
+    fn the_list_fits_the_terminal() {
+        let table = "\
+SESSION   STATE     TURNS  UPDATED           TITLE
+aa12abcd  idle      10     2026-01-02 03:04  A long t…
+bb12abcd  waiting   3      2026-01-02 03:04  team=dig
+cc12abcd  archived  3      2026-01-02 03:04  猫の会話…
+";
+        assert_eq!(list(&sessions(), Some(54)), table);
+        for width in [10, 53, 54, 55, 60] {
+            assert!(list(&sessions(), Some(width)).lines().all(|line| line.width() <= width), "{width}");
+        }
+        let whole = list(&sessions(), None);
+        assert!(whole.contains("01900000-0000-7000-8000-0000aa12abcd  idle"), "{whole}");
+        assert!(whole.contains("  A long title in two lines\n"), "{whole}");
+    }
+
+    #[test]
+    fn a_session_is_names_and_values() {
+        let mut view =
+            serde_json::to_value(summary("0000aa12abcd", json!({ "title": "T", "archived": true }))).unwrap();
+        let more = json!({
+            "context": { "messages": 5, "estimated_tokens": 250, "window_tokens": 1000 },
+            "reminders": [{ "kind": "git_status", "text": "clean\nas ever", "seq": 3 }],
+            "pins": [{ "seq": 4, "text": "a fact" }], "queue": [],
+            "pending_approvals": [{ "call_id": "c1", "name": "write", "turn": 2, "seq": 9 }],
+        });
+        view.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let text = session(&serde_json::from_value(view).unwrap());
+        for line in [
+            "session     01900000-0000-7000-8000-0000aa12abcd",
+            "title       T",
+            "state       idle, archived",
+            "turns       3, 7 messages, last event 12",
+            "context     5 messages, about 250 of 1000 tokens",
+            "used        100 tokens in (5 cached), 20 out",
+            "reminder    git_status: clean as ever",
+            "pin         4 a fact",
+            "approval    c1 of write, turn 2",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_history_shows_texts_calls_and_results() {
+        let page = json!({ "next_cursor": "c", "items": [
+            { "seq": 2, "turn": 0, "role": "user", "message": { "role": "user", "content": "Look\n\tthere." } },
+            { "seq": 3, "turn": 0, "role": "assistant", "message": { "role": "block_assistant", "model": "m", "blocks": [
+                { "type": "reasoning", "text": "hm", "vendor": "v" },
+                { "type": "tool_call", "call_id": "c", "name": "read", "arguments": { "n": 1 } },
+            ] } },
+            { "seq": 5, "turn": 0, "role": "tool", "message": { "role": "tool_results", "results": [
+                { "call_id": "c", "name": "read", "is_error": true, "content":
+                    { "blob": "ab", "bytes": 100, "head": "begin", "tail": "end" } },
+            ] } },
+        ] });
+        let answer = page.to_string();
+        let (text, next) = render(Operation::History, answer.as_bytes(), Some(10)).unwrap().unwrap();
+        let expected = "[2] turn 0 user\nLook\n\tthere.\n\n\
+            [3] turn 0 assistant\n(thinks) hm\n-> read {\"n\":1}\n\n\
+            [5] turn 0 tool\n<- read failed: begin\n[... 92 bytes left out; the whole is blob ab ...]\nend\n\n";
+        assert_eq!((text.as_str(), next.as_deref()), (expected, Some("c")));
+    }
+
+    #[test]
+    fn a_word_becomes_the_end_of_an_id_or_a_whole_one() {
+        let names = |word| {
+            candidates(&sessions(), word)
+                .lines()
+                .map(|line| line.split('\t').next().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(""), ["last", "aa12abcd", "bb12abcd", "cc12abcd"]);
+        assert_eq!(names("bb"), ["bb12abcd"]);
+        assert_eq!(names("019"), sessions().iter().map(|session| session.session_id.to_string()).collect::<Vec<_>>());
+        assert_eq!(names("x"), Vec::<String>::new());
+        assert_eq!(candidates(&[], ""), "");
+    }
+}

@@ -1,0 +1,208 @@
+//! Processes that share a data directory: one owns it, the others attach to it.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
+
+use std::{
+    io::{BufRead as _, BufReader, Lines},
+    process::{Child, ChildStderr, ChildStdout, Command, Stdio},
+};
+
+use meerkat_errors::ErrorCode;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A folder with a data directory.
+struct Stage(TempDir);
+
+/// A process that runs beside the test, and is ended with it.
+struct Running {
+    child: Child,
+    out: Lines<BufReader<ChildStdout>>,
+}
+
+/// What a process printed, and its exit code.
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meerkat"));
+        command.args(args).current_dir(self.0.path()).env_clear().env("HOME", self.0.path());
+        command.env("MEERKAT_DATA_DIR", self.0.path().join("data"));
+        command
+    }
+
+    #[track_caller]
+    fn run(&self, args: &[&str]) -> Ran {
+        ran(self.command(args).stdin(Stdio::null()))
+    }
+
+    /// The document of a command that does what it is meant to.
+    #[track_caller]
+    fn json(&self, args: &[&str]) -> Value {
+        let ran = self.run(&[args, &["--json"]].concat());
+        assert_eq!(ran.code, 0, "{args:?}: {}{}", ran.out, ran.err);
+        serde_json::from_str(&ran.out).unwrap()
+    }
+
+    fn start(&self, args: &[&str]) -> Running {
+        let command = &mut self.command(args);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap()).lines();
+        Running { child, out }
+    }
+
+    /// A server, when it is ready.
+    fn serve(&self) -> Running {
+        let mut server = self.start(&["serve", "--rest", "--no-auth", "--listen", "127.0.0.1:0", "--json"]);
+        server.until("listening");
+        server
+    }
+}
+
+fn ran(command: &mut Command) -> Ran {
+    let ran = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran { code: ran.status.code().unwrap_or(-1), out: text(ran.stdout), err: text(ran.stderr) }
+}
+
+impl Running {
+    /// The first line from here on that holds a text.
+    #[track_caller]
+    fn until(&mut self, text: &str) -> String {
+        self.out.by_ref().map(Result::unwrap).find(|line| line.contains(text)).unwrap_or_else(|| panic!("no {text}"))
+    }
+
+    fn signal(&self, name: &str) {
+        assert!(Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap().success());
+    }
+
+    fn err(&mut self) -> BufReader<ChildStderr> {
+        BufReader::new(self.child.stderr.take().unwrap())
+    }
+
+    fn code(mut self) -> i32 {
+        drop(self.child.stdin.take());
+        self.child.wait().unwrap().code().unwrap_or(-1)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn exit(code: ErrorCode) -> i32 {
+    code.exit_code().into()
+}
+
+#[test]
+fn commands_work_beside_a_running_server() {
+    let stage = Stage::new();
+    let _server = stage.serve();
+    let ended = stage.json(&["run", "@say One."]);
+    assert_eq!((ended["status"].as_str(), ended["text"].as_str()), (Some("completed"), Some("One.")));
+    let id = ended["session_id"].as_str().unwrap();
+    assert_eq!(stage.json(&["run", "--session", id, "@say Two."])["turn"], 1);
+    let accepted = stage.json(&["run", "--session", id, "--detach", "@stall"]);
+    assert_eq!(accepted["turn"], 2);
+    let mut follower = stage.start(&["events", id, "--since", "1", "--until", "turn_interrupted", "--json"]);
+    follower.until(r#""type":"turn_completed""#);
+    let interrupted = stage.json(&["sessions", "interrupt", id]);
+    let last: Value = serde_json::from_str(&follower.until("turn_interrupted")).unwrap();
+    assert_eq!(last["seq"], interrupted["seq"]);
+    assert_eq!(follower.code(), 0);
+    let unknown = stage.run(&["sessions", "pins", "00000000-0000-7000-8000-000000000000"]);
+    assert_eq!(unknown.code, exit(ErrorCode::SessionNotFound), "{}", unknown.err);
+}
+
+#[test]
+fn a_turn_is_detached_only_from_an_owner_that_goes_on() {
+    let ran = Stage::new().run(&["run", "--detach", "x"]);
+    assert_eq!(ran.code, exit(ErrorCode::InvalidRequest), "{}", ran.err);
+}
+
+#[test]
+fn a_variable_that_the_owner_does_not_have_is_named() {
+    let stage = Stage::new();
+    let _server = stage.serve();
+    let refused = ran(stage.command(&["run", "x"]).env("MEERKAT_TURN__MAX_STEPS", "7"));
+    assert_eq!(refused.code, exit(ErrorCode::ConfigInvalid), "{}", refused.err);
+    assert!(refused.err.contains("MEERKAT_TURN__MAX_STEPS"), "{}", refused.err);
+    assert_eq!(ran(stage.command(&["run", "hello"]).env("MEERKAT_LOG__LEVEL", "error")).code, 0);
+}
+
+#[test]
+fn an_owner_that_does_not_answer_is_named() {
+    let stage = Stage::new();
+    let server = stage.serve();
+    server.signal("-STOP");
+    let locked = stage.run(&["run", "x", "--json"]);
+    server.signal("-CONT");
+    assert_eq!(locked.code, exit(ErrorCode::StoreLocked), "{}", locked.err);
+    let body: Value = serde_json::from_str(&locked.out).unwrap();
+    assert_eq!(body["details"]["pid"], server.child.id());
+}
+
+#[test]
+fn an_owner_that_ends_waits_for_the_turns_of_others() {
+    let stage = Stage::new();
+    let mut owner = stage.start(&["chat", "--json"]);
+    owner.until("session_id");
+    let mut attached = stage.start(&["run", "--events", "@say One. @stall"]);
+    attached.until("turn_started");
+    drop(owner.child.stdin.take());
+    let said = owner.err().lines().map(Result::unwrap).find(|line| line.contains("attached commands"));
+    assert!(said.is_some());
+    attached.signal("-INT");
+    attached.until("turn_interrupted");
+    assert_eq!(attached.code(), exit(ErrorCode::TurnInterrupted));
+    assert_eq!(owner.code(), 0);
+}
+
+#[test]
+fn when_the_owner_is_killed_another_takes_its_place() {
+    let stage = Stage::new();
+    let server = stage.serve();
+    let mut attached = stage.start(&["run", "--events", "@say One. @stall"]);
+    let started: Value = serde_json::from_str(&attached.until("turn_started")).unwrap();
+    let id = started["session_id"].as_str().unwrap();
+    server.signal("-KILL");
+    let last: Value = serde_json::from_str(&attached.until("turn_interrupted")).unwrap();
+    assert_eq!(last["turn"], 0);
+    assert_eq!(attached.code(), exit(ErrorCode::TurnInterrupted));
+    assert_eq!(stage.json(&["run", "--session", id, "@say Again."])["text"], "Again.");
+}
+
+#[test]
+fn sessions_are_listed_shown_and_deleted_by_short_names() {
+    let stage = Stage::new();
+    let id = stage.json(&["run", "@say One."])["session_id"].as_str().unwrap().to_owned();
+    let other = stage.json(&["run", "@say Two."])["session_id"].as_str().unwrap().to_owned();
+    let list = stage.run(&["sessions", "list"]).out;
+    assert_eq!(list.lines().count(), 3, "{list}");
+    assert!(list.contains(&id) && list.contains(&other), "{list}");
+    assert_eq!(stage.json(&["sessions", "show", "last"])["session_id"], other.as_str());
+    assert_eq!(stage.json(&["sessions", "show", &id[28..]])["session_id"], id.as_str());
+    let history = stage.run(&["sessions", "history", &id, "--all"]).out;
+    assert!(history.contains("@say One.\n") && history.contains("\nOne.\n"), "{history}");
+    let whole = stage.json(&["sessions", "history", &id]);
+    assert_eq!(stage.json(&["sessions", "history", &id, "--all", "--full"]), whole);
+    let candidates = stage.run(&["__complete-sessions", &id[28..32]]).out;
+    assert!(candidates.starts_with(&id[28..]), "{candidates}");
+
+    let kept = stage.run(&["sessions", "delete", &id]);
+    assert_eq!(kept.code, exit(ErrorCode::InvalidRequest), "{}", kept.err);
+    assert_eq!(stage.json(&["sessions", "delete", &id[28..], "--yes"])["session_id"], id.as_str());
+    assert_eq!(stage.run(&["sessions", "show", &id]).code, exit(ErrorCode::SessionNotFound));
+}
