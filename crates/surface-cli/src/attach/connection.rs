@@ -15,7 +15,6 @@ use std::{
 use bytes::Bytes;
 use meerkat_errors::ErrorBody;
 use meerkat_service::{SessionError, SessionId};
-use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 use tokio::{
     io::{AsyncWriteExt as _, BufReader},
@@ -27,7 +26,10 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::socket::{HELLO, HELLO_BYTES_MAX, Hello, MESSAGE_BYTES_MAX, Welcome, read_line};
+use super::{
+    socket::{HELLO_BYTES_MAX, MESSAGE_BYTES_MAX, read_line},
+    wire::{HELLO, Hello, Incoming, Speaker, Welcome},
+};
 use crate::serve::owner::{SUBSCRIBE, UNSUBSCRIBE};
 
 /// Requests that wait for their answers. A turn waits for as long as it runs.
@@ -111,7 +113,7 @@ impl Connection {
         let answer: Incoming<'_> = serde_json::from_slice(&line)?;
         let welcome = answer.result.ok_or_else(|| io::Error::other("the owner speaks another protocol"))?;
         let welcome: Welcome = serde_json::from_str(welcome.get())?;
-        let refusal = super::socket::Speaker::refuse(&welcome.speaker, &hello.speaker).or(welcome.refusal);
+        let refusal = Speaker::refuse(&welcome.speaker, &hello.speaker).or(welcome.refusal);
         Ok(refusal.map_or_else(|| Ok(Self::start(reader, writer)), |body| Err(Box::new(body))))
     }
 
@@ -250,28 +252,4 @@ async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::UnboundedReceiver<St
             return shared.close();
         }
     }
-}
-
-/// A message of the owner's: an answer or a notification.
-#[derive(Deserialize)]
-struct Incoming<'a> {
-    id: Option<u64>,
-    #[serde(borrow)]
-    result: Option<&'a RawValue>,
-    error: Option<Refusal>,
-    #[serde(borrow)]
-    params: Option<Event<'a>>,
-}
-
-#[derive(Deserialize)]
-struct Event<'a> {
-    subscription: u64,
-    #[serde(borrow)]
-    result: Option<&'a RawValue>,
-    error: Option<Refusal>,
-}
-
-#[derive(Deserialize)]
-struct Refusal {
-    data: ErrorBody,
 }

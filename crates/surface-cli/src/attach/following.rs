@@ -9,12 +9,11 @@ use meerkat_service::{
     Seq, SessionError, SessionId,
     runtime::follow::{FollowedLine, Follower},
 };
-use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use super::{
     connection::{Connection, Failed, Subscription},
     remote::{Current, ENDING_LIMIT, OWNERS_MAX, RemoteService},
+    wire::Head,
     within,
 };
 
@@ -81,14 +80,6 @@ impl Following {
 
     /// Reads of a line what its cursor needs.
     fn followed(&mut self, line: Bytes) -> FollowedLine {
-        #[derive(Deserialize)]
-        struct Head<'a> {
-            seq: Option<Seq>,
-            #[serde(rename = "type", borrow)]
-            kind: &'a RawValue,
-            to: Option<Seq>,
-        }
-
         let head: Option<Head<'_>> = serde_json::from_slice(&line).ok();
         let seq = head.as_ref().and_then(|head| head.seq);
         let pruned = head.as_ref().filter(|head| head.kind.get() == r#""pruned""#).and_then(|head| head.to);

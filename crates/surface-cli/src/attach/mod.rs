@@ -1,11 +1,12 @@
 //! One owner per data directory: a command that opens one holds its lock and listens on its socket, or attaches to the
 //! process that does.
 //!
-//! It decides nothing about sessions. In reading order: `socket` is where the two meet, `connection` the wire from the
-//! attached side, `remote` the service over it, `following` how its events are followed; the owner's half is
-//! `serve/owner`.
+//! It decides nothing about sessions. In reading order: `socket` is where the two meet, `wire` what goes over it,
+//! `connection` the attached side, `remote` the service over it, `following` how its events are followed; the owner's
+//! half is `serve/owner`.
 
 pub(crate) mod socket;
+pub(crate) mod wire;
 
 mod connection;
 mod remote;
@@ -25,7 +26,8 @@ pub(crate) use remote::{Defaults, RemoteService};
 
 use self::{
     connection::Connection,
-    socket::{Hello, Place, Speaker},
+    socket::Place,
+    wire::{Hello, Speaker},
 };
 use crate::{
     config::Setting,

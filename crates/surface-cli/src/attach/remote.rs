@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use meerkat_errors::ErrorCode;
 use meerkat_service::{
-    Capabilities, Operation, Seq, SessionError, SessionId, SessionService,
+    Capabilities, Operation, SessionError, SessionId, SessionService,
     compaction::CompactionConfig,
     operation::OperationEffect,
     runtime::follow::Follower,
@@ -19,13 +19,14 @@ use meerkat_service::{
     wire::{call, encode},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use super::{
     Door, Entered,
     connection::{Connection, Failed},
     following::follow,
+    wire::Lines,
     within,
 };
 use crate::serve::{
@@ -188,7 +189,7 @@ fn text(request: &impl Serialize) -> Result<String, SessionError> {
     String::from_utf8(encode(request)?).map_err(|error| SessionError::Internal(error.to_string()))
 }
 
-fn decode<T: DeserializeOwned>(answer: &[u8]) -> Result<T, SessionError> {
+fn decode<'a, T: Deserialize<'a>>(answer: &'a [u8]) -> Result<T, SessionError> {
     serde_json::from_slice(answer)
         .map_err(|error| SessionError::Internal(format!("the owner's answer could not be read: {error}")))
 }
@@ -229,16 +230,8 @@ impl SessionService for RemoteService {
     }
 
     async fn events(&self, request: ReadEvents) -> Result<EventPage, SessionError> {
-        #[derive(Deserialize)]
-        struct Lines<'a> {
-            #[serde(borrow)]
-            items: Vec<&'a RawValue>,
-            next_seq: Seq,
-        }
-
         let page = self.perform(Operation::Events, &text(&request)?, true).await?;
-        let lines: Lines<'_> = serde_json::from_slice(&page)
-            .map_err(|error| SessionError::Internal(format!("the owner's answer could not be read: {error}")))?;
+        let lines: Lines<'_> = decode(&page)?;
         let items = lines.items.into_iter().map(|line| page.slice_ref(line.get().as_bytes())).collect();
         Ok(EventPage { items, next_seq: lines.next_seq })
     }

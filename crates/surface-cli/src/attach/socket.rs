@@ -1,4 +1,4 @@
-//! Where the owner's socket stands, who may stand at its other end, and the first words of both.
+//! Where the owner's socket stands, and who may stand at its other end.
 //!
 //! Only the holder of the data directory's lock may bind.
 
@@ -11,18 +11,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use meerkat_errors::{ErrorBody, ErrorCode};
-use meerkat_service::Capabilities;
-use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _},
     net::{UnixListener, UnixStream},
 };
 
-use crate::{config::Setting, output::Surroundings};
-
-/// The method of the first message.
-pub(crate) const HELLO: &str = "owner/hello";
+use crate::output::Surroundings;
 
 /// Bytes of the first message, either way.
 pub(crate) const HELLO_BYTES_MAX: u64 = 1024 * 1024;
@@ -32,53 +26,6 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The file that names the socket where the data directory's own path is too long for one.
 const NAME_FILE: &str = "socket.path";
-
-/// Who speaks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Speaker {
-    version: String,
-    build: String,
-    pid: u32,
-}
-
-impl Speaker {
-    /// This process.
-    pub(crate) fn own() -> Self {
-        let view = Capabilities::compiled().view();
-        Self { version: view.version, build: view.build, pid: std::process::id() }
-    }
-
-    /// Refuses two that may not understand each other.
-    pub(crate) fn refuse(owner: &Self, attached: &Self) -> Option<ErrorBody> {
-        let of = |speaker: &Self| (speaker.version.clone(), speaker.build.clone());
-        (of(owner) != of(attached)).then(|| {
-            let message = format!(
-                "Process {} owns the data directory and is meerkat {} (build {}), this is meerkat {} (build {}); end it, \
-                 or use the same one.",
-                owner.pid, owner.version, owner.build, attached.version, attached.build
-            );
-            ErrorBody::with_message(ErrorCode::StoreLocked, message)
-                .detail("pid", owner.pid)
-                .detail("version", owner.version.clone())
-                .detail("build", owner.build.clone())
-        })
-    }
-}
-
-/// What an attached command says first.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Hello {
-    pub(crate) speaker: Speaker,
-    /// What it was told by flags and variables that is the owner's to decide.
-    pub(crate) settings: Vec<Setting>,
-}
-
-/// What the owner answers.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Welcome {
-    pub(crate) speaker: Speaker,
-    pub(crate) refusal: Option<ErrorBody>,
-}
 
 /// Where the socket of a data directory stands.
 #[derive(Clone, Debug)]

@@ -7,7 +7,6 @@ use std::{sync::Arc, time::Duration};
 use meerkat_errors::ErrorBody;
 use meerkat_service::{Operation, SessionService};
 use meerkat_surface_rpc::{METHODS, Method, RpcOptions, RpcService};
-use serde::Deserialize;
 use serde_json::json;
 use tokio::{
     io::{AsyncWriteExt as _, BufReader},
@@ -18,8 +17,9 @@ use tokio::{
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::{
-    attach::socket::{
-        Bound, HELLO, HELLO_BYTES_MAX, Hello, MESSAGE_BYTES_MAX, Speaker, Welcome, check_peer, read_line,
+    attach::{
+        socket::{Bound, HELLO_BYTES_MAX, MESSAGE_BYTES_MAX, check_peer, read_line},
+        wire::{First, HELLO, Speaker, Welcome},
     },
     config::Setting,
 };
@@ -122,12 +122,6 @@ async fn accept(bound: Arc<Bound>, rpc: RpcService, connections: TaskTracker, ag
 
 /// Serves one command: hello first, then requests.
 async fn serve(stream: UnixStream, rpc: &RpcService, agrees: &Agrees) -> std::io::Result<()> {
-    #[derive(Deserialize)]
-    struct First {
-        method: String,
-        params: Hello,
-    }
-
     check_peer(&stream)?;
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
