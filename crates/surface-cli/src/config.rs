@@ -218,9 +218,15 @@ impl Config {
         Ok(home.join("meerkat").join(format!("{name}-{:016x}", path_hash(&project))))
     }
 
-    /// Whether sessions outlive this process: the build has a store, and it is not switched off.
+    /// What the build has and this configuration leaves it.
+    pub(crate) const fn capabilities(&self) -> Capabilities {
+        let built = Capabilities::compiled();
+        if self.values.store.enabled { built } else { built.without_store() }
+    }
+
+    /// Whether sessions outlive this process.
     pub(crate) fn keeps_sessions(&self) -> bool {
-        self.values.store.enabled && Capabilities::compiled().require(Capability::SessionStore).is_ok()
+        self.capabilities().require(Capability::SessionStore).is_ok()
     }
 
     /// Whether something but the built-in table asks for compaction.

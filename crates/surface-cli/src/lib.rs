@@ -20,7 +20,7 @@ use std::{ffi::OsString, io::BufRead, sync::Arc, time::Duration};
 
 use clap::Parser as _;
 use meerkat_service::{
-    AgentBuildConfig, Operation, SessionService,
+    AgentBuildConfig, SessionService,
     clock::World,
     model::{ModelResolver as _, scripted::ScriptedModel, vendors::VendorModels},
 };
@@ -139,7 +139,7 @@ const ATTACHED_DRAIN_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 impl App {
     /// Makes the service that the configuration calls for: in memory, over the data directory, or the one of the
     /// process that owns that.
-    async fn open(config: Arc<Config>, out: &Output, around: &Surroundings, opens: bool) -> Result<Self, CliError> {
+    async fn open(config: Arc<Config>, out: &Output, around: &Surroundings) -> Result<Self, CliError> {
         let vendors = config.vendors(around);
         let keys = [&vendors.anthropic.key, &vendors.openai.key, &vendors.gemini.key];
         let keys: Vec<_> =
@@ -169,7 +169,7 @@ impl App {
             }
             build
         };
-        let (service, holding) = match opens && config.keeps_sessions() {
+        let (service, holding) = match config.keeps_sessions() {
             false => (build().build()?.service().clone(), Holding::Memory),
             true => enter(&config, around, build).await?,
         };
@@ -244,8 +244,13 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
     if let Command::Config { command: ConfigCommand::Show } = &cli.command {
         return local::show_config(out, &around, &config);
     }
-    commands::{completions::completions, local},
-    config::{Config, refused},
+    if let Command::Capabilities = &cli.command {
+        return local::capabilities(out, &config);
+    }
+    let is_server = matches!(cli.command, Command::Serve(_) | Command::Rpc | Command::Mcp);
+    let telemetry = Telemetry::begin(out, config.values.log.level, &around, is_server)?;
+    // One command needs one thread, and another where it answers those attached to it; a server answers on all of them.
+    // Each logs where this one does.
     let mut runtime = match cli.command {
         Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
         _ if config.keeps_sessions() => tokio::runtime::Builder::new_multi_thread(),
@@ -258,14 +263,13 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
     runtime.on_thread_start(move || std::mem::forget(tracing::dispatcher::set_default(&logs)));
     let runtime = runtime.enable_all().build()?;
     let done = runtime.block_on(async {
-        let opens = !matches!(cli.command, Command::Capabilities);
         // A server has drained when it returns; what memory holds ends with the process.
         let drain_ms = match &cli.command {
             Command::Serve(_) => None,
             Command::Rpc | Command::Mcp => Some(config.values.serve.drain_ms),
-            _ => (opens && config.keeps_sessions()).then_some(0),
+            _ => config.keeps_sessions().then_some(0),
         };
-        let app = App::open(Arc::new(config), out, &around, opens).await?;
+        let app = App::open(Arc::new(config), out, &around).await?;
         let done = perform(&app, &around, cli.command, streams).await;
         match drain_ms {
             Some(drain_ms) => app.end(drain_ms).await,
@@ -297,7 +301,10 @@ async fn perform(app: &App, around: &Surroundings, command: Command, streams: St
         Command::Sessions { command } => commands::sessions::run(app, streams, &command).await,
         Command::CompleteSessions { word } => commands::sessions::complete(app, &word).await,
         Command::Memory { command } => commands::print(app, wire::memory(&command)).await,
-        Command::Capabilities => commands::print(app, (Operation::Capabilities, json!({}))).await,
-        Command::Errors(_) | Command::Config { .. } | Command::Completions { .. } | Command::Man { .. } => Ok(0),
+        Command::Capabilities
+        | Command::Errors(_)
+        | Command::Config { .. }
+        | Command::Completions { .. }
+        | Command::Man { .. } => Ok(0),
     }
 }

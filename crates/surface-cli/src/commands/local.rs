@@ -4,9 +4,10 @@ use std::{io::Write as _, path::Path};
 
 use clap::CommandFactory as _;
 use meerkat_errors::ErrorCode;
-use meerkat_service::{SessionError, service::ErrorList};
+use meerkat_service::{SessionError, service::ErrorList, wire::encode};
 use serde_json::{Value, json};
 
+use super::unreadable;
 use crate::{
     args::{Cli, ErrorsArgs},
     config::{Config, project, template},
@@ -20,6 +21,17 @@ pub(crate) fn print(out: &Output, document: &Value) -> Result<u8, CliError> {
         out.document(document.to_string().as_bytes())?;
     } else {
         out.answer(document)?;
+    }
+    Ok(0)
+}
+
+/// `capabilities`: no session is needed to know them, and no data directory.
+pub(crate) fn capabilities(out: &Output, config: &Config) -> Result<u8, CliError> {
+    let view = encode(&config.capabilities().view())?;
+    if out.is_json {
+        out.document(&view)?;
+    } else {
+        out.answer(&serde_json::from_slice(&view).map_err(|error| unreadable(&error))?)?;
     }
     Ok(0)
 }
