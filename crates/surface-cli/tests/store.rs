@@ -187,6 +187,7 @@ fn when_the_owner_is_killed_another_takes_its_place() {
 #[test]
 fn sessions_are_listed_shown_and_deleted_by_short_names() {
     let stage = Stage::new();
+    let _server = stage.serve();
     let id = stage.json(&["run", "@say One."])["session_id"].as_str().unwrap().to_owned();
     let other = stage.json(&["run", "@say Two."])["session_id"].as_str().unwrap().to_owned();
     let list = stage.run(&["sessions", "list"]).out;

@@ -90,9 +90,9 @@ impl Door {
     }
 
     fn own(&self, service: Arc<dyn SessionService>) -> Result<Entered, SessionError> {
-        let bound = self.place.bind().map_err(|error| {
-            let message = format!("The socket of the data directory cannot be made: {error}.");
-            SessionError::Remote(Box::new(ErrorBody::with_message(ErrorCode::StoreNotWritable, message)))
+        let bound = self.place.bind().map_err(|error| SessionError::StoreNotWritable {
+            data_dir: self.place.data_dir().display().to_string(),
+            why: format!("its socket cannot be made: {error}"),
         })?;
         let owner = Owner::start(bound, service.clone(), self.agrees.clone());
         Ok(Entered::Owner(service, owner))

@@ -47,6 +47,10 @@ impl Place {
         Self { data_dir, runtime_dir }
     }
 
+    pub(crate) fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
     /// Binds the socket, in place of one that a former owner left. The caller holds the lock.
     pub(crate) fn bind(&self) -> io::Result<Bound> {
         let (mut path, name_file) = (self.data_dir.join("socket"), self.data_dir.join(NAME_FILE));
