@@ -173,6 +173,8 @@ impl App {
             false => (build().build()?.service().clone(), Holding::Memory),
             true => enter(&config, around, build).await?,
         };
+        // Which model answers is the owner's business, and each answer names it.
+        let is_scripted = is_scripted && !holding.is_attached();
         Ok(Self { service, out: out.clone(), config, is_scripted, holding })
     }
 

@@ -105,7 +105,10 @@ impl Follower {
     /// Bytes of the lines that wait to be handed out.
     #[cfg(test)]
     pub(super) fn held_bytes(&self) -> usize {
-        self.ready.iter().map(|followed| followed.line.len()).sum()
+        match &self.0 {
+            Source::Store(follower) => follower.ready.iter().map(|followed| followed.line.len()).sum(),
+            Source::Lines(..) => 0,
+        }
     }
 
     /// The next line; `None` when the session is gone.

@@ -3,7 +3,7 @@
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, value::RawValue};
 
-use crate::session::message::{BlobRef, Block, Body, JSON_DEPTH_MAX, JSON_KEYS_MAX, RawJson};
+use crate::session::message::{BlobRef, Block, Body, JSON_DEPTH_MAX, JSON_KEYS_MAX, Message, RawJson};
 
 /// The tokens of any JSON value, with numbers and escapes that a value tree would change.
 pub(crate) fn tokens() -> impl Strategy<Value = Vec<String>> {
@@ -164,5 +164,22 @@ fn a_block_has_what_its_type_needs() {
         r#"{"type":"image","text":"hm"}"#,
     ] {
         assert!(serde_json::from_str::<Block>(lacking).is_err(), "{lacking}");
+    }
+}
+
+#[test]
+fn a_message_is_read_as_it_was_written() {
+    for text in [
+        r#"{"role":"system","content":"a"}"#,
+        r#"{"role":"user","content":{"blob":"ab","bytes":9,"head":"h","tail":"t"}}"#,
+        r#"{"role":"assistant","content":""}"#,
+        r#"{"role":"block_assistant","model":"m","blocks":[{"type":"text","text":"x"},{"type":"tool_call","call_id":"c","name":"n","arguments":{"twice":1e2,"twice":1.0}}]}"#,
+        r#"{"role":"tool_results","results":[{"call_id":"c","name":"n","is_error":false,"content":"x"}]}"#,
+    ] {
+        let message: Message = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&message).unwrap(), text);
+    }
+    for text in [r#"{"role":"user"}"#, r#"{"role":"nobody","content":"a"}"#, r#"{"content":"a"}"#] {
+        assert!(serde_json::from_str::<Message>(text).is_err(), "{text}");
     }
 }
