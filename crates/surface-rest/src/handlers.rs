@@ -7,7 +7,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use axum::{
     body::Body,
     extract::{RawPathParams, Request, State, rejection::RawPathParamsRejection},
-    http::{HeaderMap, HeaderValue, Method, Uri, request},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, request},
     response::Response,
 };
 use futures::FutureExt as _;
@@ -92,7 +92,15 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
     if app.options.draining.is_cancelled() {
         return error::response(&SessionError::ShuttingDown);
     }
-    wire::json(r#"{"state":"ready"}"#)
+    match app.service.check_ready() {
+        Ok(true) => wire::json(r#"{"state":"ready"}"#),
+        Ok(false) => {
+            let mut response = wire::json(r#"{"state":"settling"}"#);
+            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            response
+        }
+        Err(error) => error::response(&error),
+    }
 }
 
 /// What has been counted.

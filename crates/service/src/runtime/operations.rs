@@ -54,8 +54,9 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         self.settle().await
     }
 
-    fn is_ready(&self) -> bool {
-        self.engine().derived.is_none() || self.inner.is_ready.initialized()
+    fn check_ready(&self) -> Result<bool, SessionError> {
+        self.engine().events.check_room()?;
+        Ok(self.engine().derived.is_none() || self.inner.is_ready.initialized())
     }
 
     async fn create_session(&self, request: CreateSession) -> Result<SessionCreated, SessionError> {

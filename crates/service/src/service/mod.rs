@@ -31,8 +31,11 @@ pub trait SessionService: Send + Sync {
     }
 
     /// Whether [`Self::ready`] would answer at once.
-    fn is_ready(&self) -> bool {
-        true
+    ///
+    /// # Errors
+    /// Why no new work is taken.
+    fn check_ready(&self) -> Result<bool, SessionError> {
+        Ok(true)
     }
 
     /// Makes a session.

@@ -91,9 +91,16 @@ impl Door {
 
     fn own(&self, service: Arc<dyn SessionService>) -> Result<Entered, SessionError> {
         let bound = self.place.bind().map_err(|error| SessionError::StoreNotWritable {
-            data_dir: self.place.data_dir().display().to_string(),
+            path: self.place.data_dir().display().to_string(),
             why: format!("its socket cannot be made: {error}"),
         })?;
+        // What a former owner left open ends now, not when somebody first asks for it.
+        let settled = service.clone();
+        tokio::spawn(async move {
+            if let Err(error) = settled.ready().await {
+                tracing::error!(%error, "what a former process left behind is not settled; the next request tries again");
+            }
+        });
         let owner = Owner::start(bound, service.clone(), self.agrees.clone());
         Ok(Entered::Owner(service, owner))
     }
