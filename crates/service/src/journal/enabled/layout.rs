@@ -118,7 +118,14 @@ pub(crate) fn prepare(disk: &dyn Disk) -> Result<bool, SessionError> {
         make(disk).map_err(refuse)?;
     }
     for folder in [TRASH, NEW] {
-        for name in disk.list(Path::new(folder)).map_err(refuse)? {
+        let names = disk.list(Path::new(folder)).map_err(refuse)?;
+        // A session that a process took away, and then was killed, is gone for good before anything of it is.
+        if folder == TRASH && !names.is_empty() {
+            let ids = names.iter().filter_map(|name| name.parse().ok());
+            ids.map(fan_out).try_for_each(|parent| disk.sync_dir(&parent)).map_err(refuse)?;
+            disk.sync_dir(Path::new(TRASH)).map_err(refuse)?;
+        }
+        for name in names {
             // What cannot be removed takes room and does no harm; the next start tries again.
             if let Err(error) = disk.remove(&Path::new(folder).join(&name)) {
                 tracing::warn!(folder, name, %error, "what an earlier process left could not be removed");

@@ -89,8 +89,15 @@ impl Log {
     /// Opens a session's journal; where there is none, one that begins with its first batch.
     pub(crate) fn open(context: Arc<Context>, id: SessionId) -> Result<Self, StoreError> {
         let found = examine(context.disk.as_ref(), id, context.knows)?;
+        let resting = context.store_journal.resting(id);
+        // What stands there and is not known to have come to rest may be in the system's memory alone: the mark that
+        // the session is active is written beside its first append, and a kill may have left only one of the two.
+        let is_known = |found: &Found| {
+            resting.is_some_and(|it| (it.seq, it.chain) == (found.place.seq, found.place.chain))
+                && !context.store_journal.is_active(id)
+        };
         if let Some(found) = &found
-            && context.store_journal.is_active(id)
+            && !is_known(found)
         {
             if lock(&context.unsure).contains(&id) {
                 return Err(StoreError::Failed("what the disk holds of it is unknown until the next start".to_owned()));
@@ -105,7 +112,7 @@ impl Log {
         let found = found.unwrap_or_else(|| Found::nothing(id));
         let mut damage = found.damage;
         // What stood there when the session came to rest must stand there now.
-        if let Some(resting) = context.store_journal.resting(id).filter(|_| exists && damage.is_none()) {
+        if let Some(resting) = resting.filter(|_| exists && damage.is_none()) {
             let is_kept =
                 found.place.seq > resting.seq || (found.place.seq == resting.seq && found.place.chain == resting.chain);
             let why = format!("records up to seq {} were durable", resting.seq);

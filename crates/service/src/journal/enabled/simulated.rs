@@ -141,6 +141,13 @@ impl SimulatedDisk {
         Self(Arc::new(Mutex::new(lock(&self.0).clone())))
     }
 
+    /// The disk after its process was killed, wherever it was: the system still has everything.
+    pub(crate) fn revived(&self) -> Self {
+        let mut sim = lock(&self.0).clone();
+        (sim.fault, sim.is_down) = (None, false);
+        Self(Arc::new(Mutex::new(sim)))
+    }
+
     /// The disk after a power failure.
     pub(crate) fn crashed(&self, random: &mut Random) -> Self {
         let mut sim = lock(&self.0).clone();

@@ -114,7 +114,7 @@ impl Rig {
     /// The process ends and another opens what it left.
     pub(super) fn killed(self) -> Self {
         let limits = self.store.context().limits;
-        let disk = self.disk.copy();
+        let disk = self.disk.revived();
         Self::on(disk, limits, None)
     }
 
