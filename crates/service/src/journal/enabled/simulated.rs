@@ -173,11 +173,6 @@ impl SimulatedDisk {
         sim.fault = Some((sim.operations + after, fault));
     }
 
-    /// Nothing goes wrong any more.
-    pub(crate) fn heal(&self) {
-        lock(&self.0).fault = None;
-    }
-
     /// Whether the power failed.
     pub(crate) fn is_down(&self) -> bool {
         lock(&self.0).is_down
