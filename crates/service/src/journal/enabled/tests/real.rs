@@ -109,7 +109,7 @@ fn a_directory_that_cannot_be_a_store_is_refused_and_not_changed() {
     std::fs::write(&file, "mine").unwrap();
     for path in [file.clone(), file.join("below")] {
         match open_stores(&path).map(drop) {
-            Err(SessionError::StoreNotWritable { data_dir: named, .. }) => {
+            Err(SessionError::StoreNotWritable { path: named, .. }) => {
                 assert_eq!(named, path.display().to_string())
             }
             other => panic!("{other:?}"),
