@@ -92,7 +92,7 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
     if app.options.draining.is_cancelled() {
         return error::response(&SessionError::ShuttingDown);
     }
-    match app.service.check_ready() {
+    match app.service.check_ready().await {
         Ok(true) => wire::json(r#"{"state":"ready"}"#),
         Ok(false) => {
             let mut response = wire::json(r#"{"state":"settling"}"#);

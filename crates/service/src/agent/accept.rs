@@ -40,7 +40,7 @@ impl Actor {
             return Err(SessionError::ShuttingDown);
         }
         self.engine.held.check_room()?;
-        self.engine.events.check_room()?;
+        self.engine.events.room().await?;
         let model = self.engine.models.resolve(request.model.as_deref().unwrap_or(self.session.model()))?;
         self.control.is_queue_held = false;
         let running = self.session.open_turn().map(|open| open.turn);

@@ -54,8 +54,8 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         self.settle().await
     }
 
-    fn check_ready(&self) -> Result<bool, SessionError> {
-        self.engine().events.check_room()?;
+    async fn check_ready(&self) -> Result<bool, SessionError> {
+        self.engine().events.room().await?;
         Ok(self.engine().derived.is_none() || self.inner.is_ready.initialized())
     }
 

@@ -169,7 +169,7 @@ impl<Home: 'static> Sessions<Home> {
     pub(super) async fn fork_session(&self, request: ForkSession) -> Result<Changed, SessionError> {
         let ForkSession { session_id: parent, turn } = request;
         let engine = self.engine();
-        engine.events.check_room()?;
+        engine.events.room().await?;
         let session = restore(engine, parent).await?.ok_or(SessionError::NotFound(parent))?;
         let at = match session.fork_at(turn)? {
             ForkPoint::After(seq) => seq,

@@ -215,7 +215,6 @@ impl<Home: 'static> Sessions<Home> {
         if engine.is_shutting_down.load(Ordering::Acquire) {
             return Err(SessionError::ShuttingDown);
         }
-        engine.events.check_room()?;
         let limit = engine.options.ephemeral.max_sessions;
         if engine.derived.is_none() && self.inner.registry.len() + in_flight >= limit {
             return Err(SessionError::Limit { what: "sessions", limit: limit as u64 });
@@ -287,6 +286,7 @@ impl<Home: 'static> Sessions<Home> {
         key: Option<Key>,
     ) -> Result<SessionCreated, SessionError> {
         let engine = &self.inner.engine;
+        engine.events.room().await?;
         let now = engine.world.clock.now();
         let session_id = engine.world.ids.next_session_id(now);
         let clean = |text: &str| engine.secrets.replace(text).into_owned();

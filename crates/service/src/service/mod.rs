@@ -34,7 +34,7 @@ pub trait SessionService: Send + Sync {
     ///
     /// # Errors
     /// Why no new work is taken.
-    fn check_ready(&self) -> Result<bool, SessionError> {
+    async fn check_ready(&self) -> Result<bool, SessionError> {
         Ok(true)
     }
 

@@ -148,14 +148,6 @@ pub trait EventStore: Send + Sync {
     /// `Fenced` where the lease is not the newest or the batch does not follow the tail.
     fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError>;
 
-    /// Whether a new turn may be written; running ones may always try.
-    ///
-    /// # Errors
-    /// `Full` or `ReadOnly`.
-    fn check_room(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
-
     /// Durable frames after `after`, at most `limit`; `None` where there is no such session.
     async fn read(&self, session_id: SessionId, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError>;
 

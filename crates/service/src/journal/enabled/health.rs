@@ -70,7 +70,7 @@ impl Health {
     }
 
     /// Whether new work has to wait for room.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
 

@@ -277,6 +277,9 @@ impl EventStore for RedbEventStore {
     }
 
     async fn room(&self) -> Result<(), StoreError> {
+        if !self.context.health.is_full() {
+            return self.context.health.check_writable();
+        }
         let context = self.context.clone();
         on(self.context.executor.as_ref(), move || context.health.room(context.disk.as_ref())).await
     }
