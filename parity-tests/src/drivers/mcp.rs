@@ -306,7 +306,13 @@ fn read_contents(message: &str) -> Read {
     let told: Value = serde_json::from_str(message).map_err(|error| format!("{message}: {error}"))?;
     let id = told["id"].as_u64().ok_or_else(|| format!("{message} answers nothing"))?;
     if !told["error"].is_null() {
-        let (error, body) = (&told["error"], &told["error"]["data"]);
+        // Beside the body it says which resource it is about.
+        let (error, mut body) = (&told["error"], told["error"]["data"].clone());
+        let uri = body.as_object_mut().and_then(|body| body.remove("uri"));
+        if !uri.is_some_and(|uri| uri.as_str().is_some_and(|uri| uri.starts_with("meerkat://sessions/"))) {
+            return Err(format!("{message} does not say which resource"));
+        }
+        let body = &body;
         let code = code_of(body)?;
         let number = if code == ErrorCode::SessionNotFound { RESOURCE_NOT_FOUND } else { i64::from(code.rpc_code()) };
         let is_right = error["code"] == number && error["message"] == body["message"];

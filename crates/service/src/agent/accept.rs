@@ -48,7 +48,7 @@ impl Actor {
             let last = self.session.last_end().filter(|end| end.status == TurnStatus::Interrupted).map(|end| end.turn);
             return match (running, last) {
                 (Some(turn), _) => Err(SessionError::Busy { turn }),
-                (None, None) => Err(SessionError::ItemNotFound("interrupted turn to go on with")),
+                (None, None) => Err(SessionError::ItemNotFound("turn")),
                 (None, continues) => self.start_now(request, continues, model, key).await,
             };
         }

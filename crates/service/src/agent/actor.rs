@@ -417,7 +417,13 @@ impl Actor {
                 }
                 Event::Unpinned(Unpinned { pin })
             }
-            Change::Update { title, labels } => Event::SessionUpdated(self.session.updated(title, labels)),
+            Change::Update { title, labels } => {
+                let updated = self.session.updated(title, labels);
+                if updated.title.as_deref() == self.session.title() && updated.labels == *self.session.labels() {
+                    return Ok(Changed { session_id: self.session.id(), seq: self.session.last_seq() });
+                }
+                Event::SessionUpdated(updated)
+            }
             // What is so already was recorded already.
             Change::Archive(is_archived) if self.session.is_archived() == is_archived => {
                 return Ok(Changed { session_id: self.session.id(), seq: self.session.last_seq() });

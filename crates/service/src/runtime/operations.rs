@@ -236,9 +236,6 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         if let Some(labels) = &labels {
             validate::labels(labels, limits)?;
         }
-        if title.is_none() && labels.is_none() {
-            return Err(SessionError::invalid("title", "say what to change: a title, labels, or both"));
-        }
         self.settle().await?;
         let clean = |text: &str| self.engine().secrets.replace(text).into_owned();
         let title = title.as_deref().map(clean);

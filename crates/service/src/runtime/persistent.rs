@@ -69,11 +69,13 @@ impl<Home: 'static> Sessions<Home> {
     async fn rebuild_index(&self) -> Result<(), SessionError> {
         let engine = self.engine();
         let Some(derived) = &engine.derived else { return Ok(()) };
-        tracing::warn!("the index is made anew from the journals");
         let mut after = None;
         loop {
             let ids = engine.events.sessions(after, IDS_READ).await?;
             let Some(&last) = ids.last() else { break };
+            if after.is_none() {
+                tracing::warn!("the index is made anew from the journals");
+            }
             for session_id in ids {
                 self.index_stored(session_id).await?;
             }
