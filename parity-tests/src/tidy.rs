@@ -43,12 +43,15 @@ const CONFINED: [(&str, &[&str]); 14] = [
 ];
 
 /// Where bytes are made, so that types may be encoded and decoded there.
-const ENCODED: [&str; 17] = [
+const ENCODED: [&str; 20] = [
     "crates/errors/src/body.rs",
     "crates/service/src/service/",
     "crates/service/src/session/message.rs",
     "crates/service/src/session/event.rs",
     "crates/service/src/session/reminder.rs",
+    "crates/service/src/session/snapshot.rs",
+    "crates/service/src/store/mod.rs",
+    "crates/service/src/store/enabled/",
     "crates/service/src/options.rs",
     "crates/service/src/capability.rs",
     "crates/service/src/compaction/mod.rs",

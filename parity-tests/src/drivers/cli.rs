@@ -207,6 +207,8 @@ fn flag(words: &mut Vec<String>, operation: &str, name: &str, value: &Value) {
             }
         }
         Value::Array(items) => words.extend([flag, items.iter().map(text).collect::<Vec<_>>().join(",")]),
+        // The one flag that also says no.
+        Value::Bool(is_set) if name == "archived" => words.push(format!("{flag}={is_set}")),
         Value::Bool(is_set) => words.extend((*is_set != (name == "detach")).then_some(flag)),
         value => words.extend([flag, text(value)]),
     }

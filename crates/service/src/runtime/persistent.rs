@@ -17,7 +17,6 @@ use crate::{
         BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, Page, ReadBlob, SessionQuery, SessionSummary,
     },
     session::{ForkPoint, HistoryFold},
-    store::StoreError,
 };
 
 /// Sessions that are stored, and leave memory when nobody has asked them for a while.
@@ -196,8 +195,7 @@ impl<Home: 'static> Sessions<Home> {
         let mut after = from;
         while let Some(page) = self.engine().events.read(session_id, after, FRAMES_READ).await? {
             for frame in &page.frames {
-                let is_end = ForkPoint::is_end(turn, &frame.line);
-                if is_end.map_err(|error| StoreError::Failed(error.to_string()))? {
+                if ForkPoint::is_end(turn, &decode(frame)?) {
                     return Ok(Some(frame.seq));
                 }
             }

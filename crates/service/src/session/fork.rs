@@ -3,8 +3,6 @@
 //! Its journal folds like any other: the parent's records name the parent until `session_forked` names the fork.
 //! No turn is ever cut in two.
 
-use serde::Deserialize;
-
 use super::{
     Session,
     event::{Event, Key, Record, SessionForked, SessionUpdated},
@@ -30,20 +28,12 @@ pub enum ForkPoint {
 }
 
 impl ForkPoint {
-    /// Whether an event's line ends the turn. What its payload says is not decoded.
-    ///
-    /// # Errors
-    /// Where the line is no event's.
-    pub fn is_end(turn: TurnNumber, line: &[u8]) -> Result<bool, serde_json::Error> {
-        #[derive(Deserialize)]
-        struct Head<'a> {
-            turn: Option<TurnNumber>,
-            #[serde(rename = "type", borrow)]
-            type_name: std::borrow::Cow<'a, str>,
-        }
-        let head: Head<'_> = serde_json::from_slice(line)?;
-        let is_terminal = matches!(&*head.type_name, "turn_completed" | "turn_failed" | "turn_interrupted");
-        Ok(is_terminal && head.turn == Some(turn))
+    /// Whether a record ends the turn.
+    #[must_use]
+    pub const fn is_end(turn: TurnNumber, record: &Record) -> bool {
+        let is_terminal =
+            matches!(record.event, Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_));
+        is_terminal && matches!(record.turn, Some(of) if of == turn)
     }
 }
 

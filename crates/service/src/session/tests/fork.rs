@@ -12,7 +12,6 @@ use crate::{
         ForkPoint,
         event::{Event, Key, Record},
     },
-    wire::encode_event,
 };
 
 const CHILD: SessionId = SessionId::from_uuid(uuid::Uuid::from_u128(7));
@@ -48,7 +47,7 @@ fn cut(point: ForkPoint, records: &[Record]) -> Seq {
         ForkPoint::After(seq) => seq,
         ForkPoint::EndOf { turn, from } => {
             let behind = records.iter().filter(|record| record.seq > from);
-            let is_end = |record: &&Record| ForkPoint::is_end(turn, &encode_event(record).unwrap()).unwrap();
+            let is_end = |record: &&Record| ForkPoint::is_end(turn, record);
             behind.into_iter().find(is_end).expect("the turn has ended").seq
         }
     }
@@ -103,11 +102,4 @@ fn what_an_update_leaves_out_stays() {
     assert_eq!(update(None, Some(labels("a"))), (Some("t".to_owned()), "a".to_owned()));
     assert_eq!(update(Some("u"), None), (Some("u".to_owned()), "a".to_owned()));
     assert_eq!(update(Some(""), Some(Default::default())), (None, String::new()));
-}
-
-#[test]
-fn a_line_that_is_no_event_ends_no_turn() {
-    let line = encode_event(&record(1, None, created())).unwrap();
-    assert!(!ForkPoint::is_end(0, &line).unwrap());
-    assert!(ForkPoint::is_end(0, b"{").is_err());
 }
