@@ -50,7 +50,8 @@ impl<Home: 'static> Sessions<Home> {
             match self.reserve(session_id).await {
                 // Its actor settles it, and leaves when nobody needs it.
                 Ok(_) => {}
-                Err(SessionError::NotFound(_)) => derived.index.remove(session_id).await?,
+                // It was deleted, and what is derived of it may not know.
+                Err(SessionError::NotFound(_)) => delete(engine, session_id).await?,
                 Err(error) => tracing::error!(%session_id, %error, "a session can be read, and no longer changed"),
             }
         }

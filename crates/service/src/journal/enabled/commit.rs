@@ -49,6 +49,11 @@ impl Trouble {
         if is_full(&error) { Self::Full } else { Self::Refused(error.to_string()) }
     }
 
+    /// Without its mark nothing is written.
+    fn of(error: StoreError) -> Self {
+        if error == StoreError::Full { Self::Full } else { Self::Refused(error.to_string()) }
+    }
+
     /// While it was written or synced.
     fn unsure(error: io::Error) -> Self {
         Self::Unsure(error.to_string())
@@ -114,12 +119,17 @@ fn begin(log: &Arc<Log>) {
     let store_journal = &log.context.store_journal;
     if store_journal.is_active(log.id) {
         lock(&commit.halves).marked = Some(Ok(()));
-    } else {
-        let marked = commit.clone();
-        store_journal.mark_active(log.id, Box::new(move |result| marked.arrive(|halves| halves.marked = Some(result))));
+        return commit.write();
     }
-    let written = commit.write();
-    commit.arrive(|halves| halves.written = Some(written));
+    // A process that is killed has written the mark, or nothing: what stands in a journal is always looked at again.
+    // Only the syncs of both go on at once.
+    let (writing, marked) = (commit.clone(), commit);
+    let written = move |result: Result<(), StoreError>| match result {
+        Ok(()) => writing.log.context.executor.clone().run(Box::new(move || writing.write())),
+        Err(error) => writing.arrive(|halves| halves.written = Some(Err(Trouble::of(error)))),
+    };
+    let done = move |result| marked.arrive(|halves| halves.marked = Some(result));
+    store_journal.mark_active(log.id, Some(Box::new(written)), Box::new(done));
 }
 
 impl Commit {
@@ -149,8 +159,14 @@ impl Commit {
         }
     }
 
+    /// One half of it: writes and syncs the batch.
+    fn write(self: &Arc<Self>) {
+        let written = self.written();
+        self.arrive(|halves| halves.written = Some(written));
+    }
+
     /// Writes and syncs the batch. On a full disk a session that exists may use the reserve.
-    fn write(&self) -> Result<Written, Trouble> {
+    fn written(&self) -> Result<Written, Trouble> {
         let (health, disk) = (&self.log.context.health, self.log.context.disk.as_ref());
         health.check_writable().map_err(|error| Trouble::Refused(error.to_string()))?;
         // A session that is to be made is new work.

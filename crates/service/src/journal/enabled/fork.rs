@@ -144,6 +144,7 @@ pub(crate) fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), Sto
         Err(error) if is_missing(&error) => {
             // A session that never came to be may have left blobs.
             drop(disk.remove(&new_dir(id)));
+            context.store_journal.forget(id);
             return Ok(());
         }
         renamed => renamed.map_err(failed)?,

@@ -62,7 +62,7 @@ enum Marked {
     Resting(Resting),
 }
 
-/// Told whether a mark stands.
+/// Told whether a mark is written, or stands.
 pub(super) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// The marks of a store.
@@ -82,8 +82,16 @@ struct State {
     resting: HashMap<SessionId, Resting>,
     /// Those that rest, the one that has rested longest first; some may be active again.
     order: VecDeque<SessionId>,
-    pending: Vec<(Marked, Done)>,
+    pending: Vec<Pending>,
     is_writing: bool,
+}
+
+/// A mark that waits to be written.
+struct Pending {
+    marked: Marked,
+    /// Told once it is written, and before it is synced.
+    written: Option<Done>,
+    done: Done,
 }
 
 struct Writer {
@@ -154,22 +162,25 @@ impl StoreJournal {
         lock(&self.state).resting.get(&id).copied()
     }
 
-    /// Marks a session as one that may change; `done` is told once that is durable.
-    pub(super) fn mark_active(self: &Arc<Self>, id: SessionId, done: Done) {
-        self.mark(Marked::Active(id), done);
+    /// Marks a session as one that may change; `written` is told once that is written, `done` once it is durable.
+    pub(super) fn mark_active(self: &Arc<Self>, id: SessionId, written: Option<Done>, done: Done) {
+        self.push(Pending { marked: Marked::Active(id), written, done });
     }
 
-    /// Marks a session as one that may change, and waits until that is durable.
-    pub(crate) async fn mark_made(self: &Arc<Self>, id: SessionId) -> Result<(), StoreError> {
+    /// Marks a session as one that comes, changes or goes, and waits until that is durable.
+    pub(crate) async fn mark(self: &Arc<Self>, id: SessionId) -> Result<(), StoreError> {
+        if self.is_active(id) {
+            return Ok(());
+        }
         let (done, marked) = oneshot::channel();
-        self.mark_active(id, Box::new(|result| drop(done.send(result))));
+        self.mark_active(id, None, Box::new(|result| drop(done.send(result))));
         marked.await.unwrap_or_else(|_| Err(StoreError::Failed("the store journal ended".to_owned())))
     }
 
     /// Marks a session as one that rests; `done` is told once that is written. It needs no sync: where it is lost,
     /// the next start looks at the session once more.
     pub(super) fn mark_resting(self: &Arc<Self>, resting: Resting, done: Done) {
-        self.mark(Marked::Resting(resting), done);
+        self.push(Pending { marked: Marked::Resting(resting), written: None, done });
     }
 
     /// A session is gone: no mark is needed, because its directory is not there.
@@ -180,9 +191,9 @@ impl StoreJournal {
         state.order.retain(|resting| *resting != id);
     }
 
-    fn mark(self: &Arc<Self>, marked: Marked, done: Done) {
+    fn push(self: &Arc<Self>, pending: Pending) {
         let mut state = lock(&self.state);
-        state.pending.push((marked, done));
+        state.pending.push(pending);
         if !std::mem::replace(&mut state.is_writing, true) {
             drop(state);
             let journal = self.clone();
@@ -194,7 +205,7 @@ impl StoreJournal {
     fn write_pending(&self) {
         let mut writer = lock(&self.writer);
         loop {
-            let pending = {
+            let mut pending = {
                 let mut state = lock(&self.state);
                 if state.pending.is_empty() {
                     state.is_writing = false;
@@ -202,23 +213,28 @@ impl StoreJournal {
                 }
                 std::mem::take(&mut state.pending)
             };
-            let written = self.write(&mut writer, &pending);
-            for (_, done) in pending {
-                done(written.clone());
+            let written = self.write(&mut writer, &mut pending);
+            for waiting in pending {
+                if let Some(told) = waiting.written {
+                    told(written.clone());
+                }
+                (waiting.done)(written.clone());
             }
         }
     }
 
-    fn write(&self, writer: &mut Writer, pending: &[(Marked, Done)]) -> Result<(), StoreError> {
+    fn write(&self, writer: &mut Writer, pending: &mut [Pending]) -> Result<(), StoreError> {
         self.health.check_writable()?;
         let disk = self.disk.as_ref();
-        let marks = || pending.iter().map(|(marked, _)| *marked);
+        let marks: Vec<Marked> = pending.iter().map(|waiting| waiting.marked).collect();
+        let marks = || marks.iter().copied();
         let needs_sync = marks().any(|marked| matches!(marked, Marked::Active(_)));
+        let mut tell = || pending.iter_mut().filter_map(|waiting| waiting.written.take()).for_each(|told| told(Ok(())));
         let mut attempt = || {
             if writer.file.is_none() {
                 rewrite(disk, &lock(&self.state), writer)?;
             }
-            append(writer, marks(), needs_sync)
+            append(writer, marks(), needs_sync, &mut tell)
         };
         let mut written = attempt();
         if written.as_ref().is_err_and(is_full) && self.health.release_reserve(disk) {
@@ -244,8 +260,13 @@ impl StoreJournal {
     }
 }
 
-/// Appends marks as one batch; on a full disk it is cut back to what stood before.
-fn append(writer: &mut Writer, marks: impl Iterator<Item = Marked>, needs_sync: bool) -> io::Result<()> {
+/// Appends marks as one batch, and says when they are written; on a full disk it is cut back to what stood before.
+fn append(
+    writer: &mut Writer,
+    marks: impl Iterator<Item = Marked>,
+    needs_sync: bool,
+    tell: &mut impl FnMut(),
+) -> io::Result<()> {
     let Some(file) = writer.file.clone() else { return Err(io::ErrorKind::NotFound.into()) };
     let mut place = writer.at.place;
     let batch = if writer.is_synced { place.batch + 1 } else { place.batch };
@@ -254,6 +275,7 @@ fn append(writer: &mut Writer, marks: impl Iterator<Item = Marked>, needs_sync: 
     if let Err(error) = write_all(file.as_ref(), &out, writer.at.offset) {
         return Err(if is_full(&error) { file.set_len(writer.at.offset).err().unwrap_or(error) } else { error });
     }
+    tell();
     if needs_sync {
         // A full disk that shows itself only now is a failed sync like any.
         file.sync().map_err(io::Error::other)?;

@@ -224,7 +224,7 @@ impl EventStore for RedbEventStore {
         let made = on(executor, move || fork_files(&source, at, child, &first)).await;
         // A session never stands without its mark.
         let marked = match made {
-            Ok(()) => self.context.store_journal.mark_made(child).await,
+            Ok(()) => self.context.store_journal.mark(child).await,
             Err(error) => Err(error),
         };
         let context = self.context.clone();
@@ -241,6 +241,12 @@ impl EventStore for RedbEventStore {
         let _opening = self.opening(session_id).lock().await;
         if let Some(log) = self.opened(session_id) {
             log.end().await;
+        }
+        // Its row in the index may outlive it for a moment, so the next start is to look whether it is there. Room that
+        // there is not is no reason to keep it.
+        match self.context.store_journal.mark(session_id).await {
+            Ok(()) | Err(StoreError::Full) => {}
+            Err(error) => return Err(error),
         }
         let context = self.context.clone();
         let gone = on(self.context.executor.as_ref(), move || set_aside(&context, session_id)).await;
