@@ -1,0 +1,143 @@
+//! Killed at every write, every sync and every change of names.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use serde_json::json;
+
+use crate::{
+    oracle::{Known, check},
+    process::{Answer, Process, Stage, Trouble},
+    shim::{Act, INDEX, NOT_INDEX, Shim},
+};
+
+type Script = fn(&Process) -> Answer<()>;
+
+/// One of everything: turns with tools of each effect, a question, a blob, a title, a fork, a queue, an archive, a
+/// delete.
+fn script(process: &Process) -> Answer<()> {
+    let first = process.create()?;
+    let events = process.listen(&first);
+    let prompt = format!(
+        r#"@say Working. @call test_echo {{"text":"a"}} @call test_set {{"name":"set","value":"1"}}
+        @step @call test_append {{"name":"effects","line":"{first} appended"}}
+        @step @call test_ask {{"name":"effects","line":"{first} asked"}} @say Finished."#
+    );
+    process.accept(&first, &prompt)?;
+    let asked = events.until("approval_requested")?;
+    let approval = json!({ "session_id": first, "call_id": asked["call_id"], "decision": "approve" });
+    process.change("turn/approve", "approval_decided", &approval)?;
+    events.until("turn_completed")?;
+    process.turn(&first, r#"@call test_huge {"bytes":40000} @say Huge."#)?;
+    process.change("session/update", "session_updated", &json!({ "session_id": first, "title": "A title" }))?;
+
+    let second = process.fork(&first)?;
+    let events = process.listen(&second);
+    process.accept(&second, "@say Forked. @stall")?;
+    events.until("turn_started")?;
+    process.accept(&second, "@say Queued.")?;
+    process.change("turn/interrupt", "turn_interrupted", &json!({ "session_id": second }))?;
+    events.until("turn_completed")?;
+    process.change("session/archive", "session_archived", &json!({ "session_id": first }))?;
+
+    let third = process.create()?;
+    let prompt = format!(r#"@call test_append {{"name":"effects","line":"{third}"}} @say Third."#);
+    process.turn(&third, &prompt)?;
+    process.delete(&third)
+}
+
+/// Sessions that rest are changed and deleted: the next start has to look at them again.
+fn script_of_resting(process: &Process) -> Answer<()> {
+    let sessions = process.known.sessions();
+    process.turn(&sessions[0], "@say Again.")?;
+    process.change("session/pin", "pinned", &json!({ "session_id": sessions[1], "text": "A fact" }))?;
+    process.delete(&sessions[2])
+}
+
+fn with_resting(stage: &Stage, known: &Arc<Known>) {
+    let process = stage.rpc(known, None);
+    for _ in 0..3 {
+        let id = process.create().unwrap();
+        process.turn(&id, "@say Before.").unwrap();
+    }
+    assert_eq!(process.end(), Some(0));
+}
+
+/// Runs it until it is killed; `None` where it came to its end.
+fn killed(stage: &Stage, known: &Arc<Known>, shim: &Shim, script: Script) -> Option<String> {
+    let process = stage.rpc(known, Some(shim));
+    let done = script(&process);
+    let code = process.end();
+    match shim.fired() {
+        Some(what) => {
+            assert!(code.is_none(), "it was not killed");
+            Some(what)
+        }
+        None => {
+            assert!(!matches!(done, Err(Trouble::Gone)), "{}", stage.stderr());
+            done.unwrap();
+            assert_eq!(code, Some(0), "{}", stage.stderr());
+            None
+        }
+    }
+}
+
+/// At every number from 1 on, until one is too large; several at a time. Answers how many there were.
+fn each(act: Act, under: &str, prepare: fn(&Stage, &Arc<Known>), script: Script) -> u64 {
+    let (next, last) = (AtomicU64::new(1), AtomicU64::new(u64::MAX));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if at > last.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let (stage, known) = (Stage::made(), Arc::default());
+                    prepare(&stage, &known);
+                    let shim = Shim::new(&stage.data()).under(under).at(at, act);
+                    let what = killed(&stage, &known, &shim, script);
+                    if what.is_none() {
+                        last.fetch_min(at, Ordering::Relaxed);
+                    }
+                    let _told = Told(format!("{act:?} at {at}: {}", what.unwrap_or_default()));
+                    check(&stage, &known);
+                }
+            });
+        }
+    });
+    last.into_inner() - 1
+}
+
+/// Says where it was when a check fails.
+pub(crate) struct Told(pub(crate) String);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("killed by {}", self.0);
+        }
+    }
+}
+
+#[test]
+fn killed_before_each_operation_nothing_acknowledged_is_lost() {
+    assert!(each(Act::KillBefore, NOT_INDEX, |_, _| (), script) > 80);
+}
+
+#[test]
+fn killed_within_each_write_and_after_each_other_operation_nothing_acknowledged_is_lost() {
+    assert!(each(Act::KillTorn, NOT_INDEX, |_, _| (), script) > 80);
+}
+
+#[test]
+fn killed_while_the_copies_are_written_nothing_is_lost() {
+    assert!(each(Act::KillTorn, INDEX, |_, _| (), script) > 5);
+}
+
+#[test]
+fn killed_when_resting_sessions_change_nothing_is_overlooked() {
+    assert!(each(Act::KillBefore, NOT_INDEX, with_resting, script_of_resting) > 20);
+}

@@ -1,0 +1,11 @@
+//! The real program, killed and cheated by its disk wherever that can be, and held against one oracle.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
+#![allow(clippy::print_stderr, reason = "a test says where it was when it failed")]
+
+mod every;
+mod oracle;
+mod process;
+mod random;
+mod shim;

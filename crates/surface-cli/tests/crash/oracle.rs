@@ -1,0 +1,338 @@
+//! What must be true after any crash, and what a client knows that makes it so.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use serde_json::{Value, json, value::RawValue};
+
+use crate::process::{Answer, Process, Stage};
+
+/// What was asked and what was acknowledged, over all lives of one data directory.
+#[derive(Default)]
+pub(crate) struct Known(Mutex<Facts>);
+
+#[derive(Default)]
+struct Facts {
+    sessions: BTreeMap<String, Acknowledged>,
+    /// Sessions that were asked for, whether or not they were ever heard of.
+    creations: usize,
+    prompts: BTreeSet<String>,
+}
+
+/// What was acknowledged of one session.
+#[derive(Default)]
+struct Acknowledged {
+    lines: BTreeMap<u64, String>,
+    /// Changes that have an event of this kind.
+    changes: Vec<(u64, &'static str)>,
+    /// Turns that were accepted.
+    turns: BTreeSet<u64>,
+    /// Turns that ended, and how.
+    ended: BTreeMap<u64, String>,
+    is_deletion_asked: bool,
+    is_deleted: bool,
+}
+
+impl Known {
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// An event that was shown.
+    pub(crate) fn saw(&self, line: &str, event: &Value) {
+        let (Some(seq), Some(id)) = (event["seq"].as_u64(), event["session_id"].as_str()) else { return };
+        let mut facts = self.facts();
+        let Some(known) = facts.sessions.get_mut(id) else { return };
+        let before = known.lines.insert(seq, line.to_owned());
+        assert!(before.is_none_or(|before| before == line), "{id} shows two events {seq}: {line}");
+    }
+
+    pub(crate) fn creation_asked(&self) {
+        self.facts().creations += 1;
+    }
+
+    pub(crate) fn prompt_asked(&self, prompt: &str) {
+        self.facts().prompts.insert(prompt.to_owned());
+    }
+
+    pub(crate) fn deletion_asked(&self, id: &str) {
+        self.facts().sessions.get_mut(id).unwrap().is_deletion_asked = true;
+    }
+
+    pub(crate) fn created(&self, id: &str) {
+        self.facts().sessions.entry(id.to_owned()).or_default();
+    }
+
+    pub(crate) fn deleted(&self, id: &str) {
+        self.facts().sessions.get_mut(id).unwrap().is_deleted = true;
+    }
+
+    pub(crate) fn changed(&self, id: &str, seq: u64, kind: &'static str) {
+        self.facts().sessions.get_mut(id).unwrap().changes.push((seq, kind));
+    }
+
+    pub(crate) fn turn_accepted(&self, id: &str, accepted: &Value) {
+        self.facts().sessions.get_mut(id).unwrap().turns.insert(accepted["turn"].as_u64().unwrap());
+    }
+
+    pub(crate) fn turn_ended(&self, id: &str, result: &Value) {
+        self.turn_accepted(id, result);
+        let status = result["status"].as_str().unwrap().to_owned();
+        self.facts().sessions.get_mut(id).unwrap().ended.insert(result["turn"].as_u64().unwrap(), status);
+    }
+
+    /// Sessions that are there for certain.
+    pub(crate) fn sessions(&self) -> Vec<String> {
+        let facts = self.facts();
+        let there = facts.sessions.iter().filter(|(_, known)| !known.is_deletion_asked);
+        there.map(|(id, _)| id.clone()).collect()
+    }
+}
+
+/// All that the program says of its sessions, to the letter.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Survey {
+    pub(crate) list: Vec<String>,
+    pub(crate) sessions: BTreeMap<String, Stored>,
+}
+
+/// All that it says of one.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) read: String,
+    pub(crate) history: Vec<String>,
+    pub(crate) lines: Vec<String>,
+}
+
+impl Survey {
+    pub(crate) fn of(process: &Process) -> Answer<Self> {
+        let list = items(process, "session/list", json!({ "limit": 100 }))?;
+        let mut sessions = BTreeMap::new();
+        for row in &list {
+            let id = parsed(row)["session_id"].as_str().unwrap().to_owned();
+            sessions.insert(id.clone(), Stored::of(process, &id)?);
+        }
+        Ok(Self { list, sessions })
+    }
+}
+
+impl Stored {
+    pub(crate) fn of(process: &Process, id: &str) -> Answer<Self> {
+        let mut lines = Vec::new();
+        loop {
+            let params = json!({ "session_id": id, "since_seq": lines.len(), "limit": 100 });
+            let page = raw_items(&process.ask("session/events", &params)?);
+            if page.is_empty() {
+                break;
+            }
+            lines.extend(page);
+        }
+        let read = process.ask("session/read", &json!({ "session_id": id }))?;
+        let history = items(process, "session/history", json!({ "session_id": id, "limit": 100 }))?;
+        Ok(Self { read, history, lines })
+    }
+
+    fn events(&self) -> Vec<Value> {
+        self.lines.iter().map(|line| parsed(line)).collect()
+    }
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+fn raw_items(page: &str) -> Vec<String> {
+    let mut page: BTreeMap<String, Box<RawValue>> = serde_json::from_str(page).unwrap();
+    let items: Vec<Box<RawValue>> = serde_json::from_str(page.remove("items").unwrap().get()).unwrap();
+    items.iter().map(|item| item.get().to_owned()).collect()
+}
+
+/// Every item of a list, page by page.
+fn items(process: &Process, method: &str, mut params: Value) -> Answer<Vec<String>> {
+    let mut all = Vec::new();
+    loop {
+        let page = process.ask(method, &params)?;
+        all.extend(raw_items(&page));
+        let next = parsed(&page)["next_cursor"].take();
+        if next.is_null() {
+            return Ok(all);
+        }
+        params["cursor"] = next;
+    }
+}
+
+/// After a crash: starts the program again and holds what it says against what is known; each session takes one more
+/// turn, and with redb deleted the next start says the same. Answers what it said.
+pub(crate) fn check(stage: &Stage, known: &Arc<Known>) -> Survey {
+    let process = stage.rpc(known, None);
+    check_stored(stage, &process, known);
+    for id in known.sessions() {
+        let view = process.value("session/read", &json!({ "session_id": id })).unwrap();
+        if view["archived"] == true {
+            continue;
+        }
+        let next = process.turn(&id, r#"@call test_echo {"text":"next"} @say Next."#).unwrap();
+        assert_eq!((&next["status"], &next["text"]), (&json!("completed"), &json!("Next.")), "{id}: {next}");
+    }
+    let survey = Survey::of(&process).unwrap();
+    assert_eq!(process.end(), Some(0), "{}", stage.stderr());
+    check_rebuilt(stage, known, &survey);
+    survey
+}
+
+/// What stands in redb is a copy: without it, the program says the same.
+pub(crate) fn check_rebuilt(stage: &Stage, known: &Arc<Known>, expected: &Survey) {
+    // It may never have been written.
+    fs::remove_file(stage.data().join("index.redb")).ok();
+    let process = stage.rpc(known, None);
+    assert_eq!(&Survey::of(&process).unwrap(), expected);
+    assert_eq!(process.end(), Some(0), "{}", stage.stderr());
+}
+
+/// Holds what is stored against what is known.
+pub(crate) fn check_stored(stage: &Stage, process: &Process, known: &Arc<Known>) {
+    let survey = Survey::of(process).unwrap();
+    let facts = known.facts();
+    for (id, acknowledged) in &facts.sessions {
+        match survey.sessions.get(id) {
+            Some(_) => assert!(!acknowledged.is_deleted, "{id} was deleted"),
+            None => assert!(acknowledged.is_deletion_asked, "{id} is lost: {}", stage.stderr()),
+        }
+    }
+    let asked = survey.sessions.len() + facts.sessions.values().filter(|known| known.is_deleted).count();
+    assert!(asked <= facts.creations, "nobody asked for so many sessions");
+    assert_eq!(directories(stage), survey.sessions.keys().cloned().collect(), "a session is its directory");
+    for (row, id) in survey.list.iter().map(|row| (parsed(row), parsed(row)["session_id"].clone())) {
+        let stored = &survey.sessions[id.as_str().unwrap()];
+        check_row(&row, stored);
+    }
+    for (id, stored) in &survey.sessions {
+        let events = check_events(id, stored, &facts.prompts);
+        if let Some(acknowledged) = facts.sessions.get(id) {
+            check_acknowledged(id, stored, &events, acknowledged);
+        }
+    }
+    check_effects(stage, &survey);
+}
+
+/// The sessions that have a directory.
+fn directories(stage: &Stage) -> BTreeSet<String> {
+    let folders = fs::read_dir(stage.data().join("journal")).unwrap();
+    let sessions = folders.flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
+    sessions.map(|session| session.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// Every acknowledged event is there, to the letter, and so is whatever was answered.
+fn check_acknowledged(id: &str, stored: &Stored, events: &[Value], known: &Acknowledged) {
+    for (seq, line) in &known.lines {
+        let found = stored.lines.get(*seq as usize - 1);
+        assert_eq!(found, Some(line), "{id}: event {seq}");
+    }
+    for (seq, kind) in &known.changes {
+        assert_eq!(events.get(*seq as usize - 1).map(|event| &event["type"]), Some(&json!(kind)), "{id}: event {seq}");
+    }
+    for turn in &known.turns {
+        assert!(events.iter().any(|event| event["turn"] == *turn), "{id}: turn {turn} was accepted and is lost");
+    }
+    for (turn, status) in &known.ended {
+        let kind = format!("turn_{status}");
+        let is_end = |event: &&Value| event["turn"] == *turn && event["type"] == kind.as_str();
+        assert_eq!(events.iter().filter(is_end).count(), 1, "{id}: turn {turn} was {status}");
+    }
+}
+
+/// The events are whole: seqs without a gap, turns with one beginning and one end, calls with one result, and nothing
+/// that nobody asked for.
+fn check_events(id: &str, stored: &Stored, prompts: &BTreeSet<String>) -> Vec<Value> {
+    let events = stored.events();
+    let (mut open, mut begun, mut calls) = (None, BTreeMap::new(), BTreeSet::new());
+    let mut waiting: BTreeMap<u64, String> = BTreeMap::new();
+    for (at, event) in events.iter().enumerate() {
+        assert_eq!(event["seq"].as_u64(), Some(at as u64 + 1), "{id}: seqs have a gap");
+        let (kind, turn) = (event["type"].as_str().unwrap(), event["turn"].as_u64());
+        let told = || format!("{id}: {kind} at {}: {:#?}", at + 1, stored.lines);
+        if let Some(prompt) = event["prompt"].as_str() {
+            assert!(prompts.contains(prompt), "nobody said {prompt:?}: {}", told());
+        }
+        match (kind, turn) {
+            ("turn_queued", Some(turn)) => {
+                waiting.insert(turn, event["prompt"].as_str().unwrap().to_owned());
+            }
+            // A fork goes on from the end of a turn: what waited behind it waits with its parent.
+            ("session_forked", _) => waiting.clear(),
+            ("turn_dequeued", Some(turn)) => assert!(waiting.remove(&turn).is_some(), "{}", told()),
+            ("turn_started", Some(turn)) => {
+                assert_eq!(open.replace(turn), None, "{}", told());
+                let prompt = waiting.remove(&turn).or_else(|| event["prompt"].as_str().map(str::to_owned));
+                let continued = event["continues"].as_u64().and_then(|turn| begun.get(&turn).cloned());
+                let prompt = prompt.or(continued);
+                assert_eq!(begun.insert(turn, prompt.unwrap_or_default()), None, "{}", told());
+            }
+            ("turn_completed" | "turn_failed" | "turn_interrupted", Some(turn)) => {
+                assert_eq!(open.take(), Some(turn), "{}", told());
+                assert!(calls.is_empty(), "calls without a result: {}", told());
+            }
+            ("assistant_message", Some(turn)) => {
+                assert_eq!(open, Some(turn), "{}", told());
+                for block in event["blocks"].as_array().unwrap() {
+                    match block["type"].as_str() {
+                        Some("tool_call") => assert!(calls.insert(block["call_id"].clone().to_string()), "{}", told()),
+                        Some("text") => {
+                            let text = block["text"].as_str().unwrap();
+                            let is_said = begun[&turn].contains(&format!("@say {text}"));
+                            assert!(is_said || text.starts_with("Done: the script"), "{}", told());
+                        }
+                        _ => panic!("{}", told()),
+                    }
+                }
+            }
+            ("tool_started", Some(_)) => assert!(calls.contains(&event["call_id"].to_string()), "{}", told()),
+            ("tool_finished", Some(_)) => assert!(calls.remove(&event["call_id"].to_string()), "{}", told()),
+            _ => {}
+        }
+    }
+    assert_eq!(open, None, "{id}: a turn has no end: {:#?}", stored.lines);
+    let view = parsed(&stored.read);
+    let queue: Vec<u64> = view["queue"].as_array().unwrap().iter().map(|item| item["turn"].as_u64().unwrap()).collect();
+    assert_eq!(queue, waiting.into_keys().collect::<Vec<_>>(), "{id}: {:#?}", stored.lines);
+    assert_eq!((&view["session_id"], view["last_seq"].as_u64()), (&json!(id), Some(events.len() as u64)));
+    events
+}
+
+/// A row of the list says what the events say.
+fn check_row(row: &Value, stored: &Stored) {
+    let events = stored.events();
+    let last = |kinds: &[&str]| events.iter().rev().find(|event| kinds.iter().any(|kind| event["type"] == *kind));
+    let title = last(&["session_updated"]).map_or(Value::Null, |event| event["title"].clone());
+    // A fork is not put away, though its parent may be.
+    let is_archived = last(&["session_archived", "session_unarchived", "session_forked"]).map(|event| &event["type"]);
+    assert_eq!(row["title"], title, "{row}");
+    assert_eq!(row["archived"], json!(is_archived == Some(&json!("session_archived"))), "{row}");
+    if let Some(last_seq) = row.get("last_seq") {
+        assert_eq!(last_seq.as_u64(), Some(events.len() as u64), "{row}: {:#?}", stored.lines);
+    }
+}
+
+/// A `once` tool has run at most once, and never without its durable intent.
+fn check_effects(stage: &Stage, survey: &Survey) {
+    let mut intended = BTreeSet::new();
+    for stored in survey.sessions.values() {
+        let events = stored.events();
+        let started: BTreeSet<String> =
+            events.iter().filter(|event| event["effect"] == "once").map(|event| event["call_id"].to_string()).collect();
+        let blocks = events.iter().flat_map(|event| event["blocks"].as_array().into_iter().flatten());
+        for call in blocks.filter(|block| started.contains(&block["call_id"].to_string())) {
+            intended.insert(call["arguments"]["line"].as_str().unwrap().to_owned());
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for line in stage.tool_lines("effects") {
+        assert!(seen.insert(line.clone()), "{line} happened twice");
+        // It begins with its session, which may be deleted and has then taken its intents along.
+        let is_there = survey.sessions.contains_key(line.split(' ').next().unwrap_or_default());
+        assert!(intended.contains(&line) || !is_there, "{line} happened without a durable intent");
+    }
+}

@@ -1,0 +1,341 @@
+//! A folder with a data directory, and the real program in it, spoken to as `meerkat rpc` is.
+
+use std::{
+    collections::HashMap,
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Output, Stdio},
+    sync::{Arc, Mutex, OnceLock, mpsc},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+use tempfile::TempDir;
+
+use crate::{oracle::Known, shim::Shim};
+
+/// Longer than anything here takes: what has not come by then does not come.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// A folder of its own for one data directory.
+pub(crate) struct Stage {
+    dir: TempDir,
+}
+
+/// Why a call has no result.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// The process was killed first.
+    Gone,
+    /// It was refused: the code, and the whole error.
+    Refused(String, Value),
+}
+
+pub(crate) type Answer<T> = Result<T, Trouble>;
+
+impl Stage {
+    /// Nothing is there yet.
+    pub(crate) fn empty() -> Self {
+        let dir = TempDir::new().unwrap();
+        fs::create_dir(dir.path().join("tools")).unwrap();
+        Self { dir }
+    }
+
+    /// A store that was made, with nothing in it.
+    pub(crate) fn made() -> Self {
+        static MADE: OnceLock<Stage> = OnceLock::new();
+        let made = MADE.get_or_init(|| {
+            let stage = Self::empty();
+            stage.rpc(&Arc::default(), None).end();
+            stage
+        });
+        let stage = Self::empty();
+        copy(&made.data(), &stage.data());
+        stage
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// A file of the test tools.
+    pub(crate) fn tool_lines(&self, name: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.dir.path().join("tools").join(name)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meerkat"));
+        command.args(args).current_dir(self.dir.path()).env_clear().env("HOME", self.dir.path());
+        command.env("MEERKAT_DATA_DIR", self.data()).env("MEERKAT_LOG__LEVEL", "error");
+        command.env("MEERKAT_TOOLS__TEST_DIR", self.dir.path().join("tools"));
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
+        self.command(args).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// The program on standard input and output.
+    pub(crate) fn rpc(&self, known: &Arc<Known>, shim: Option<&Shim>) -> Process {
+        let mut command = self.command(&["rpc"]);
+        // What is synced is as lost or kept as what is not, when only a process ends: no test waits for that.
+        let harmless = Shim::new(&self.data());
+        shim.unwrap_or(&harmless).attach(&mut command);
+        let err = fs::File::options().create(true).append(true).open(self.dir.path().join("stderr")).unwrap();
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(err).spawn().unwrap();
+        let stdin = Mutex::new(child.stdin.take());
+        let (out, shared) = (child.stdout.take().unwrap(), Arc::<Shared>::default());
+        let (heard, known) = (shared.clone(), known.clone());
+        let reader = std::thread::spawn({
+            let known = known.clone();
+            move || {
+                for line in BufReader::new(out).lines().map_while(Result::ok) {
+                    heard.hear(&known, &line);
+                }
+                // Whoever waits learns of it by the end of its channel.
+                let mut state = heard.state.lock().unwrap();
+                state.is_gone = true;
+                state.waiting.clear();
+                state.followers.clear();
+            }
+        });
+        Process { child, stdin, shared, known, reader: Some(reader), _shim: harmless }
+    }
+
+    /// What the processes said on standard error.
+    pub(crate) fn stderr(&self) -> String {
+        fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default()
+    }
+}
+
+/// Copies a folder.
+pub(crate) fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    fs::set_permissions(to, fs::metadata(from).unwrap().permissions()).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let (kind, to) = (entry.file_type().unwrap(), to.join(entry.file_name()));
+        if kind.is_dir() {
+            copy(&entry.path(), &to);
+        } else if entry.file_name() == "reserve" {
+            // It is only ever removed and made anew.
+            fs::hard_link(entry.path(), to).unwrap();
+        } else if kind.is_file() {
+            fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+/// A message as it came, with its parts to the letter.
+#[derive(Deserialize)]
+struct Message<'a> {
+    id: Option<u64>,
+    #[serde(borrow)]
+    params: Option<Params<'a>>,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Params<'a> {
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    ids: u64,
+    is_gone: bool,
+    waiting: HashMap<u64, mpsc::Sender<Answer<String>>>,
+    followers: HashMap<String, Vec<mpsc::Sender<Value>>>,
+}
+
+impl Shared {
+    fn hear(&self, known: &Known, line: &str) {
+        // The last line of a killed process may be cut.
+        let Ok(message) = serde_json::from_str::<Message<'_>>(line) else { return };
+        let state = &mut *self.state.lock().unwrap();
+        if let Some(event) = message.params.and_then(|params| params.result) {
+            let event = event.get();
+            let value: Value = serde_json::from_str(event).unwrap();
+            known.saw(event, &value);
+            let session_id = value["session_id"].as_str().unwrap_or_default();
+            if let Some(followers) = state.followers.get_mut(session_id) {
+                followers.retain(|follower| follower.send(value.clone()).is_ok());
+            }
+            return;
+        }
+        let Some(waiting) = message.id.and_then(|id| state.waiting.remove(&id)) else { return };
+        let answer = match (message.result, message.error) {
+            (_, Some(error)) => {
+                Err(Trouble::Refused(error["data"]["code"].as_str().unwrap_or("none").to_owned(), error))
+            }
+            (result, None) => Ok(result.map_or("null", RawValue::get).to_owned()),
+        };
+        // Whoever asked may have gone.
+        drop(waiting.send(answer));
+    }
+}
+
+/// A process that runs.
+pub(crate) struct Process {
+    child: Child,
+    stdin: Mutex<Option<ChildStdin>>,
+    shared: Arc<Shared>,
+    pub(crate) known: Arc<Known>,
+    reader: Option<JoinHandle<()>>,
+    /// Its control is open while the process begins.
+    _shim: Shim,
+}
+
+impl Process {
+    /// Asks, and answers with the result to the letter.
+    pub(crate) fn ask(&self, method: &str, params: &Value) -> Answer<String> {
+        let (sender, answer) = mpsc::channel();
+        let id = {
+            let mut state = self.shared.state.lock().unwrap();
+            if state.is_gone {
+                return Err(Trouble::Gone);
+            }
+            state.ids += 1;
+            let id = state.ids;
+            state.waiting.insert(id, sender);
+            id
+        };
+        let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        let written = match self.stdin.lock().unwrap().as_mut() {
+            Some(stdin) => stdin.write_all(format!("{request}\n").as_bytes()),
+            None => Ok(()),
+        };
+        // A process that is killed does not read; what it answered before is read all the same.
+        drop(written);
+        match answer.recv_timeout(PATIENCE) {
+            Ok(answer) => answer,
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(Trouble::Gone),
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("{method} is not answered: {params}"),
+        }
+    }
+
+    pub(crate) fn value(&self, method: &str, params: &Value) -> Answer<Value> {
+        Ok(serde_json::from_str(&self.ask(method, params)?).unwrap())
+    }
+
+    /// Makes a session and follows it.
+    pub(crate) fn create(&self) -> Answer<String> {
+        self.known.creation_asked();
+        let created = self.value("session/create", &json!({}))?;
+        let id = created["session_id"].as_str().unwrap().to_owned();
+        self.known.created(&id);
+        self.follow(&id)?;
+        Ok(id)
+    }
+
+    pub(crate) fn follow(&self, session_id: &str) -> Answer<()> {
+        self.ask("session/subscribe", &json!({ "session_id": session_id, "since_seq": 0 })).map(drop)
+    }
+
+    /// The events of a session that come from now on.
+    pub(crate) fn listen(&self, session_id: &str) -> Listener {
+        let (sender, events) = mpsc::channel();
+        let mut state = self.shared.state.lock().unwrap();
+        if !state.is_gone {
+            state.followers.entry(session_id.to_owned()).or_default().push(sender);
+        }
+        Listener(events)
+    }
+
+    /// A whole turn; its text.
+    pub(crate) fn turn(&self, session_id: &str, prompt: &str) -> Answer<Value> {
+        self.known.prompt_asked(prompt);
+        let params = json!({ "session_id": session_id, "prompt": prompt, "policy": "queue" });
+        let result = self.value("turn/start", &params)?;
+        self.known.turn_ended(session_id, &result);
+        Ok(result)
+    }
+
+    /// A turn that is accepted and not waited for.
+    pub(crate) fn accept(&self, session_id: &str, prompt: &str) -> Answer<Value> {
+        self.known.prompt_asked(prompt);
+        let params = json!({ "session_id": session_id, "prompt": prompt, "policy": "queue", "wait": false });
+        let accepted = self.value("turn/start", &params)?;
+        self.known.turn_accepted(session_id, &accepted);
+        Ok(accepted)
+    }
+
+    /// A change of a session, which one event records.
+    pub(crate) fn change(&self, method: &str, kind: &'static str, params: &Value) -> Answer<()> {
+        let changed = self.value(method, params)?;
+        self.known.changed(params["session_id"].as_str().unwrap(), changed["seq"].as_u64().unwrap(), kind);
+        Ok(())
+    }
+
+    pub(crate) fn delete(&self, session_id: &str) -> Answer<()> {
+        self.known.deletion_asked(session_id);
+        self.ask("session/delete", &json!({ "session_id": session_id, "force": true }))?;
+        self.known.deleted(session_id);
+        Ok(())
+    }
+
+    pub(crate) fn fork(&self, session_id: &str) -> Answer<String> {
+        self.known.creation_asked();
+        let forked = self.value("session/fork", &json!({ "session_id": session_id }))?;
+        let id = forked["session_id"].as_str().unwrap().to_owned();
+        self.known.created(&id);
+        self.known.changed(&id, forked["seq"].as_u64().unwrap(), "session_forked");
+        self.follow(&id)?;
+        Ok(id)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it, from another thread too.
+    pub(crate) fn kill(&self) {
+        let pid = rustix::process::Pid::from_raw(self.pid().try_into().unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+
+    /// Ends it as a client does who has no more to say; its exit code, `None` where it was killed.
+    pub(crate) fn end(mut self) -> Option<i32> {
+        drop(self.stdin.lock().unwrap().take());
+        let code = self.child.wait().unwrap().code();
+        self.reader.take().map(|reader| reader.join().unwrap());
+        code
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+        self.reader.take().map(JoinHandle::join);
+    }
+}
+
+/// Events as they come.
+pub(crate) struct Listener(mpsc::Receiver<Value>);
+
+impl Listener {
+    /// The next event of a kind.
+    pub(crate) fn until(&self, kind: &str) -> Answer<Value> {
+        loop {
+            match self.0.recv_timeout(PATIENCE) {
+                Ok(event) if event["type"] == kind => return Ok(event),
+                Ok(_) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(Trouble::Gone),
+                Err(mpsc::RecvTimeoutError::Timeout) => panic!("no {kind} comes"),
+            }
+        }
+    }
+}
