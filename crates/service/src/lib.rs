@@ -19,8 +19,6 @@ pub mod session;
 
 mod agent;
 
-mod journal;
-
 pub mod compaction;
 pub mod memory;
 pub mod model;

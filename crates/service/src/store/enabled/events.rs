@@ -16,11 +16,11 @@ use tokio::sync::watch;
 use crate::{
     SessionError,
     ids::{Seq, SessionId},
-    journal::{
+    session::event::{EventKind, Record},
+    store::enabled::journal::{
         Context, Disk, Entry, Executor, Health, Limits, Log, OwnerLock, Pool, StoreJournal, abandon, appear, discard,
         fork_files, lock, on, page, prepare, seal, sessions_on, set_aside,
     },
-    session::event::{EventKind, Record},
     store::{EventStore, FramePage, Lease, StoreError, TailRepair, Ticket},
     wire::encode_event,
 };

@@ -3,6 +3,7 @@
 //! The journals are the truth. What stands in `index.redb` is a copy for speed, and is made anew where it is missing.
 
 mod events;
+pub(crate) mod journal;
 
 mod index;
 mod snapshots;
@@ -24,7 +25,7 @@ pub use snapshots::RedbSessionStore;
 use super::Stores;
 use crate::{
     SessionError,
-    journal::{FileBlobs, OwnerLock, RealDisk, check_directory},
+    store::enabled::journal::{FileBlobs, OwnerLock, RealDisk, check_directory},
 };
 
 /// The stores in `data_dir`, which is made where it is missing and is owned by this process from now on.

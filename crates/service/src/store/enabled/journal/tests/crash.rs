@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::common::{Rig, SMALL, Steps, long, session};
 use crate::{
     ids::{Seq, SessionId},
-    journal::simulated::{Fault, Random, SimulatedDisk},
+    store::enabled::journal::simulated::{Fault, Random, SimulatedDisk},
     store::{BlobStore as _, EventStore as _, Lease, StoreError},
     wire::encode_event,
 };

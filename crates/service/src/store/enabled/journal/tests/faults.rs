@@ -3,7 +3,7 @@
 use super::common::{Rig, SMALL, long, of, session};
 use crate::{
     ids::Seq,
-    journal::simulated::{Fault, Random, SimulatedDisk},
+    store::enabled::journal::simulated::{Fault, Random, SimulatedDisk},
     store::{EventStore as _, StoreError},
 };
 

@@ -6,7 +6,7 @@ use super::common::{Rig, SMALL, long, of, session};
 use crate::{
     SessionError,
     ids::SessionId,
-    journal::simulated::{Fault, Random, SimulatedDisk},
+    store::enabled::journal::simulated::{Fault, Random, SimulatedDisk},
     store::{EventStore as _, StoreError},
 };
 
@@ -25,7 +25,7 @@ fn after(rig: Rig, number: u64, change: impl FnOnce(&mut Vec<u8>)) -> Rig {
 }
 
 /// How long the segment is with each record that is appended; the last is its length now.
-fn filled(limits: crate::journal::Limits, count: u64) -> (Rig, Vec<usize>) {
+fn filled(limits: crate::store::enabled::journal::Limits, count: u64) -> (Rig, Vec<usize>) {
     let rig = Rig::on(SimulatedDisk::new(), limits, None);
     let lease = rig.lease(session(1)).unwrap();
     let mut ends = Vec::new();
@@ -38,13 +38,13 @@ fn filled(limits: crate::journal::Limits, count: u64) -> (Rig, Vec<usize>) {
 
 #[test]
 fn r1_a_batch_that_was_not_written_to_its_end_is_dropped_as_a_whole_and_kept_aside() {
-    let (rig, _) = filled(crate::journal::Limits::default(), 3);
+    let (rig, _) = filled(crate::store::enabled::journal::Limits::default(), 3);
     let lease = rig.lease(session(1)).unwrap();
     let whole = rig.disk.bytes(&segment(session(1), 1)).len();
     assert_eq!(rig.append(&lease, &[of(session(1), 4), of(session(1), 5)]), Ok(5));
     let full = rig.disk.bytes(&segment(session(1), 1)).len();
     for cut in [whole + 9, whole + 40, (whole + full) / 2, full - 1] {
-        let rig = Rig::on(rig.disk.copy(), crate::journal::Limits::default(), None);
+        let rig = Rig::on(rig.disk.copy(), crate::store::enabled::journal::Limits::default(), None);
         let torn = rig.disk.bytes(&segment(session(1), 1))[whole..cut].to_vec();
         let rig = after(rig, 1, |bytes| bytes.truncate(cut));
         // Reading changes nothing.
@@ -64,7 +64,7 @@ fn r1_a_batch_that_was_not_written_to_its_end_is_dropped_as_a_whole_and_kept_asi
 
 #[test]
 fn r1_zeros_behind_the_end_are_a_clean_end_and_are_cut_before_the_next_append() {
-    let (rig, ends) = filled(crate::journal::Limits::default(), 2);
+    let (rig, ends) = filled(crate::store::enabled::journal::Limits::default(), 2);
     let rig = after(rig, 1, |bytes| bytes.resize(ends[1] + 5000, 0));
     let lease = rig.lease(session(1)).unwrap();
     assert_eq!((lease.tail, rig.store.tail_repair(session(1))), (2, None));
@@ -75,7 +75,7 @@ fn r1_zeros_behind_the_end_are_a_clean_end_and_are_cut_before_the_next_append() 
 
 #[test]
 fn r1_what_was_there_when_the_session_came_to_rest_is_no_torn_tail() {
-    let (rig, ends) = filled(crate::journal::Limits::default(), 3);
+    let (rig, ends) = filled(crate::store::enabled::journal::Limits::default(), 3);
     let lease = rig.lease(session(1)).unwrap();
     rig.release(lease);
     let rig = after(rig, 1, |bytes| bytes.truncate(ends[2] - 8));
@@ -85,14 +85,14 @@ fn r1_what_was_there_when_the_session_came_to_rest_is_no_torn_tail() {
 
 #[test]
 fn r2_a_bad_record_before_a_later_batch_is_corruption_and_before_none_a_torn_tail() {
-    let (rig, ends) = filled(crate::journal::Limits::default(), 5);
+    let (rig, ends) = filled(crate::store::enabled::journal::Limits::default(), 5);
     for at in 0..ends[4] - 128 {
         // Every byte of every record counts; one of each eight is enough here.
         if at % 8 != at / 8 % 8 {
             continue;
         }
         let position = 128 + at;
-        let rig = Rig::on(rig.disk.copy(), crate::journal::Limits::default(), None);
+        let rig = Rig::on(rig.disk.copy(), crate::store::enabled::journal::Limits::default(), None);
         let rig = after(rig, 1, |bytes| bytes[position] ^= 1 << (at % 7));
         let good = ends.iter().filter(|end| **end <= position).count() as u64;
         assert_eq!(rig.seqs(session(1)), (1..=good).collect::<Vec<_>>(), "byte {position}");
@@ -172,7 +172,7 @@ fn r4_a_damaged_store_journal_is_set_aside_and_every_session_counts_as_active() 
     let path = Path::new("store/1.1.mlog");
     let bytes = rig.disk.bytes(path);
     for damaged in [10, 140, bytes.len() / 2] {
-        let rig = Rig::on(rig.disk.copy(), crate::journal::Limits::default(), None);
+        let rig = Rig::on(rig.disk.copy(), crate::store::enabled::journal::Limits::default(), None);
         let mut changed = bytes.clone();
         changed[damaged] ^= 4;
         rig.disk.set_bytes(path, changed.clone());
@@ -263,7 +263,7 @@ fn r7_a_create_and_a_delete_are_durable_when_they_are_acknowledged() {
         let lease = rig.filled(session(1), 1);
         rig.filled(session(2), 1);
         rig.steps.drive(rig.store.delete(session(2))).unwrap();
-        let rig = Rig::on(rig.disk.crashed(&mut random), crate::journal::Limits::default(), None);
+        let rig = Rig::on(rig.disk.crashed(&mut random), crate::store::enabled::journal::Limits::default(), None);
         assert_eq!(rig.seqs(session(1)), [1]);
         assert!(rig.read(session(2), 9).is_none());
         assert_eq!(lease.session_id, session(1));
@@ -283,12 +283,12 @@ fn another_format_is_refused_and_nothing_is_changed() {
         Err(SessionError::StoreFormatUnsupported { found, .. }) => assert_eq!(found, "meerkat store 2"),
         other => panic!("{other:?}"),
     }
-    assert_eq!(disk.take_counts(), crate::journal::simulated::Counts::default());
+    assert_eq!(disk.take_counts(), crate::store::enabled::journal::simulated::Counts::default());
 }
 
 #[test]
 fn a_session_of_a_newer_format_is_read_where_it_can_be_and_not_written() {
-    let (rig, _) = filled(crate::journal::Limits::default(), 2);
+    let (rig, _) = filled(crate::store::enabled::journal::Limits::default(), 2);
     let rig = after(rig, 1, |bytes| {
         bytes[8] = 2;
         let crc = crc32c::crc32c(&bytes[..120]);

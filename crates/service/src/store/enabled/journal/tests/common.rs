@@ -8,11 +8,11 @@ use std::{
 
 use crate::{
     ids::{Seq, SessionId},
-    journal::{
+    session::{event::Record, tests::pinned},
+    store::enabled::journal::{
         Executor, FileBlobs, Limits, lock,
         simulated::{Random, SimulatedDisk},
     },
-    session::{event::Record, tests::pinned},
     store::{BlobStore as _, EventStore as _, Frame, Lease, RedbEventStore, StoreError, Ticket},
 };
 

@@ -1,5 +1,8 @@
-//! The journal's parts, in reading order: the disk, what stands on it, one session's open journal and how it is
-//! written, found again and read; then what belongs to the whole store.
+//! The journal: each session's records in files of its own, and the store's own marks. It knows bytes, seqs and batches,
+//! and never what an event means.
+//!
+//! In reading order: the disk, what stands on it, one session's open journal and how it is written, found again and
+//! read; then what belongs to the whole store.
 
 mod disk;
 mod frame;

@@ -2,9 +2,9 @@
 
 use super::common::{Rig, SMALL, long, of, session};
 use crate::{
-    journal::simulated::{Counts, SimulatedDisk},
     session::tests::pinned,
     store::EventStore as _,
+    store::enabled::journal::simulated::{Counts, SimulatedDisk},
     wire::encode_event,
 };
 
