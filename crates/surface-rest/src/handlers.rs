@@ -27,8 +27,7 @@ pub(crate) async fn answer(app: Arc<App>, route: &'static Route, path: PathParam
     let (parts, body) = request.into_parts();
     let performed = AssertUnwindSafe(perform(&app, route, path, &parts, body)).catch_unwind().await;
     let answer = performed.unwrap_or_else(|_| Err(SessionError::Internal("the request's handler panicked".to_owned())));
-    let code = answer.as_ref().map_or_else(|error| error.code().as_str(), |_| "OK");
-    app.metrics.count(route.operation, code);
+    app.metrics.count(route.operation, answer.as_ref().err().map(SessionError::code));
     answer.unwrap_or_else(|error| {
         if error.code() == ErrorCode::Internal {
             tracing::error!(operation = route.operation.name(), %error, "a request failed");

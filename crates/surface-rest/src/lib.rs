@@ -21,11 +21,11 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Router,
     extract::{Request, State},
-    middleware::map_response,
     routing::{MethodFilter, get, on},
 };
 use meerkat_service::SessionService;
 use tokio_util::sync::CancellationToken;
+use tower::util::MapResponseLayer;
 
 use metrics::Metrics;
 pub use routes::{Route, table};
@@ -83,6 +83,6 @@ pub fn router(service: Arc<dyn SessionService>, options: RestOptions) -> Router 
     router
         .method_not_allowed_fallback(handlers::other_method)
         .fallback(handlers::unknown)
-        .layer(map_response(wire::seal))
+        .layer(MapResponseLayer::new(wire::seal))
         .with_state(app)
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use meerkat_errors::ErrorCode;
 use meerkat_service::{Operation, wire::events_encoded};
 use prometheus_client::{
     collector::Collector,
@@ -20,10 +21,19 @@ pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 
 type Label = (&'static str, &'static str);
 
+/// The code of an answer that is no failure.
+const OK: &str = "OK";
+
+const fn labels(operation: Operation, code: &'static str) -> [Label; 2] {
+    [("operation", operation.name()), ("code", code)]
+}
+
 /// The counts of one router.
 pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<[Label; 2], Counter>,
+    /// Those of `requests` that are counted most, so that an answer looks nothing up: by operation, with code OK.
+    answered: Vec<Counter>,
     streams: Gauge,
 }
 
@@ -33,7 +43,9 @@ pub(crate) struct OpenStream(Gauge);
 impl Metrics {
     pub(crate) fn new() -> Self {
         let mut registry = Registry::with_prefix("meerkat");
-        let (requests, streams) = (Family::default(), Gauge::default());
+        let (requests, streams) = (Family::<[Label; 2], Counter>::default(), Gauge::default());
+        let answered = |operation: &Operation| requests.get_or_create_owned(&labels(*operation, OK));
+        let answered = Operation::ALL.iter().map(answered).collect();
         registry.register(
             "rest_requests",
             "Requests by operation and by code, OK where there is none",
@@ -41,11 +53,14 @@ impl Metrics {
         );
         registry.register("rest_streams_open", "Event streams that are open", streams.clone());
         registry.register_collector(Box::new(EventsEncoded));
-        Self { registry, requests, streams }
+        Self { registry, requests, answered, streams }
     }
 
-    pub(crate) fn count(&self, operation: Operation, code: &'static str) {
-        self.requests.get_or_create(&[("operation", operation.name()), ("code", code)]).inc();
+    pub(crate) fn count(&self, operation: Operation, refusal: Option<ErrorCode>) {
+        match (refusal, self.answered.get(operation as usize)) {
+            (None, Some(answered)) => answered.inc(),
+            (code, _) => self.requests.get_or_create(&labels(operation, code.map_or(OK, ErrorCode::as_str))).inc(),
+        };
     }
 
     pub(crate) fn open_stream(&self) -> OpenStream {

@@ -2,6 +2,8 @@
 //!
 //! A body is spliced in as it came and never goes through a value tree. Whether values are allowed is not decided here.
 
+use std::borrow::Cow;
+
 use axum::{
     body::Body,
     http::{HeaderMap, HeaderValue, header},
@@ -47,22 +49,24 @@ pub(crate) async fn read_body(mut body: Body, limit: u64) -> Result<Vec<u8>, Ses
 /// A request, taken apart.
 pub(crate) struct Parts<'a> {
     pub(crate) path: Vec<(&'a str, &'a str)>,
-    pub(crate) query: Vec<(String, String)>,
+    pub(crate) query: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     pub(crate) headers: &'a HeaderMap,
     pub(crate) body: &'a [u8],
 }
 
 /// The names and values of a query, which is encoded as a form.
-pub(crate) fn query(text: Option<&str>) -> Result<Vec<(String, String)>, SessionError> {
-    let decode = |part: &str| {
-        form_decoded(part).ok_or_else(|| SessionError::invalid("query", "it is not percent-encoded UTF-8"))
-    };
+pub(crate) fn query(text: Option<&str>) -> Result<Vec<(Cow<'_, str>, Cow<'_, str>)>, SessionError> {
+    let refusal = || SessionError::invalid("query", "it is not percent-encoded UTF-8");
     let pairs = text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
     let split = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    split.map(|(name, value)| Ok((decode(name)?, decode(value)?))).collect()
+    let decoded = |(name, value)| Some((form_decoded(name)?, form_decoded(value)?));
+    split.map(|pair| decoded(pair).ok_or_else(refusal)).collect()
 }
 
-fn form_decoded(text: &str) -> Option<String> {
+fn form_decoded(text: &str) -> Option<Cow<'_, str>> {
+    if !text.contains(['%', '+']) {
+        return Some(text.into());
+    }
     let mut decoded = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
@@ -75,7 +79,7 @@ fn form_decoded(text: &str) -> Option<String> {
             other => other,
         });
     }
-    String::from_utf8(decoded).ok()
+    String::from_utf8(decoded).ok().map(Cow::Owned)
 }
 
 /// The JSON of an operation's parameters.
@@ -92,14 +96,14 @@ pub(crate) fn params(route: &Route, parts: &Parts<'_>) -> Result<String, Session
         if let Some(label) = label.filter(|_| route.query.contains(&"labels")) {
             labels.push(if labels.is_empty() { '{' } else { ',' });
             labels.extend([&json_text(label)?, ":", &json_text(value)?]);
-        } else if route.query.contains(&name.as_str()) {
+        } else if route.query.contains(&name.as_ref()) {
             match cursor {
                 // A client that comes back sends its first cursor in the URL and its last one in the header.
                 Some(_) if name == "since_seq" => drop(whole(name, value)?),
                 _ => member(&mut params, name, value)?,
             }
         } else if route.switch.is_none_or(|(switch, _)| switch != name) {
-            return Err(SessionError::invalid(name, "the query has no such parameter here"));
+            return Err(SessionError::invalid(name.as_ref(), "the query has no such parameter here"));
         }
     }
     if !labels.is_empty() {
@@ -180,7 +184,8 @@ fn json_text(text: &str) -> Result<String, SessionError> {
 
 /// The digits of a whole number, in the one way in which JSON writes it.
 fn whole<'a>(name: &str, text: &'a str) -> Result<&'a str, SessionError> {
-    let is_whole = text.parse::<u64>().is_ok_and(|number| number.to_string() == text);
+    let is_plain = text == "0" || text.starts_with(|first: char| first.is_ascii_digit() && first != '0');
+    let is_whole = is_plain && text.parse::<u64>().is_ok();
     if is_whole { Ok(text) } else { Err(SessionError::invalid(name, "it is a whole number, written in digits")) }
 }
 
@@ -189,7 +194,7 @@ fn truth(name: &str, value: &str) -> Result<bool, SessionError> {
 }
 
 /// The value of a switch in the query; off where it is not there.
-pub(crate) fn switch(query: &[(String, String)], name: &str) -> Result<bool, SessionError> {
+pub(crate) fn switch(query: &[(Cow<'_, str>, Cow<'_, str>)], name: &str) -> Result<bool, SessionError> {
     let mut values = query.iter().filter(|(known, _)| known == name).map(|(_, value)| truth(name, value));
     values.next().unwrap_or(Ok(false))
 }
@@ -274,7 +279,7 @@ fn header_value(text: &str) -> Result<HeaderValue, SessionError> {
 }
 
 /// What every response says: it is not to be kept, and is nothing but what it says it is.
-pub(crate) async fn seal(mut response: Response) -> Response {
+pub(crate) fn seal(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

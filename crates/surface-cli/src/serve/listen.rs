@@ -4,9 +4,8 @@
 
 use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
-use bytes::Bytes;
+use axum::body::Body;
 use http::{Request, Response, header};
-use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -22,9 +21,6 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::socket::{Patience, Socket};
-
-/// A body as every surface sends it.
-pub(crate) type ResponseBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Bytes that a connection's read buffer may grow to, and that may wait to be written before a body is asked for more;
 /// hyper's own bound is ten times as much, and the buffer never shrinks. A head that is larger is answered by hyper
@@ -48,7 +44,7 @@ pub(crate) struct ListenOptions {
 pub(crate) async fn listen<S, F>(listener: TcpListener, options: ListenOptions, answer: S, stop: CancellationToken)
 where
     S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Response<ResponseBody>> + Send + 'static,
+    F: Future<Output = Response<Body>> + Send + 'static,
 {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(options.header_timeout).max_buf_size(BUFFER_BYTES_MAX);
@@ -125,15 +121,10 @@ async fn refuse_connection(mut stream: TcpStream, limit: usize) {
     }
 }
 
-/// A whole body.
-pub(crate) fn whole(bytes: impl Into<Bytes>) -> ResponseBody {
-    Full::new(bytes.into()).map_err(|never: Infallible| match never {}).boxed_unsync()
-}
-
 /// The answer to a request that did not come in.
-pub(crate) fn refusal(body: &ErrorBody) -> Response<ResponseBody> {
+pub(crate) fn refusal(body: &ErrorBody) -> Response<Body> {
     let bytes = serde_json::to_vec(body).unwrap_or_default();
-    let mut response = Response::new(whole(bytes));
+    let mut response = Response::new(Body::from(bytes));
     *response.status_mut() = super::error::status(body.code);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));

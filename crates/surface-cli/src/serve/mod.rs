@@ -23,10 +23,9 @@ use std::{
     time::Duration,
 };
 
+use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response};
-use http_body::Body;
-use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::SessionService;
@@ -45,7 +44,7 @@ pub(crate) use token::random_digits;
 
 use self::{
     guard::{Guard, Token},
-    listen::{ListenOptions, ResponseBody, base_url, listen, refusal},
+    listen::{ListenOptions, base_url, listen, refusal},
     streams::Streams,
 };
 use crate::{App, args::ServeArgs, config::refused, error::CliError, output::Surroundings};
@@ -280,7 +279,7 @@ async fn wait_for_end() {
 }
 
 /// Answers one request: the guard first, then the surface that its path names.
-async fn answer(front: Arc<Front>, request: Request<Incoming>) -> Response<ResponseBody> {
+async fn answer(front: Arc<Front>, request: Request<Incoming>) -> Response<Body> {
     let request_id = format!("req-{}", front.requests.fetch_add(1, Ordering::Relaxed));
     let (method, path) = (request.method(), request.uri().path());
     let span = tracing::info_span!("http", request_id, %method, path, status = tracing::field::Empty);
@@ -294,7 +293,7 @@ async fn answer(front: Arc<Front>, request: Request<Incoming>) -> Response<Respo
             streams::hold(response, (place, call))
         }
     };
-    if let Ok(value) = HeaderValue::from_str(&request_id) {
+    if let Ok(value) = HeaderValue::try_from(request_id) {
         response.headers_mut().insert(HeaderName::from_static("x-request-id"), value);
     }
     span.record("status", response.status().as_u16());
@@ -302,27 +301,25 @@ async fn answer(front: Arc<Front>, request: Request<Incoming>) -> Response<Respo
     response
 }
 
-async fn route(surfaces: &Surfaces, request: Request<TimeoutBody<Incoming>>) -> Response<ResponseBody> {
+async fn route(surfaces: &Surfaces, request: Request<TimeoutBody<Incoming>>) -> Response<Body> {
     let path = request.uri().path();
     let is_system = matches!(path, "/healthz" | "/readyz" | "/metrics");
     match (path, &surfaces.rpc, &surfaces.mcp) {
         ("/rpc", Some(rpc), _) => hand_over(rpc.clone(), request).await,
         ("/mcp", _, Some(mcp)) => hand_over(mcp.clone(), request).await,
-        _ if surfaces.has_rest || is_system => {
-            hand_over(surfaces.rest.clone(), request.map(axum::body::Body::new)).await
-        }
+        _ if surfaces.has_rest || is_system => hand_over(surfaces.rest.clone(), request.map(Body::new)).await,
         _ => refusal(&ErrorBody::with_message(ErrorCode::UnknownOperation, format!("Nothing is served at {path}."))),
     }
 }
 
-async fn hand_over<S, B, R>(surface: S, request: Request<B>) -> Response<ResponseBody>
+async fn hand_over<S, B, R>(surface: S, request: Request<B>) -> Response<Body>
 where
     S: Service<Request<B>, Response = Response<R>, Error = Infallible>,
-    R: Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<axum::BoxError>,
 {
     match surface.oneshot(request).await {
-        Ok(response) => response.map(|body| body.map_err(Into::into).boxed_unsync()),
+        Ok(response) => response.map(Body::new),
         Err(never) => match never {},
     }
 }

@@ -5,12 +5,11 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use http::{Method, Request, Response, header};
 use http_body_util::BodyExt as _;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use super::listen::ResponseBody;
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
 
@@ -48,17 +47,16 @@ pub(super) fn is_call<B>(request: &Request<B>) -> bool {
 }
 
 /// A stream keeps what it `held` until its body is gone; any other answer gives it back.
-pub(super) fn hold<T: Send + 'static>(response: Response<ResponseBody>, held: T) -> Response<ResponseBody> {
+pub(super) fn hold<T: Send + 'static>(response: Response<Body>, held: T) -> Response<Body> {
     let is_stream =
         response.headers().get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(EVENT_STREAM));
     if !is_stream {
         return response;
     }
     response.map(|body| {
-        let body = body.map_frame(move |frame| {
+        Body::new(body.map_frame(move |frame| {
             let _held = &held;
             frame
-        });
-        body.boxed_unsync()
+        }))
     })
 }
