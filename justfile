@@ -13,8 +13,12 @@ test:
 
 # The benchmarks, each with the ratio to its floor.
 bench:
+    cargo build --release --locked
     cargo bench -p meerkat-service
     cargo bench -p meerkat-surface-cli
+    cargo bench -p meerkat-surface-rest
+    cargo bench -p meerkat-surface-rpc
+    cargo bench -p meerkat-surface-mcp
 
 # Writes generated files anew: error and event pages' collections, schemas. Expectations are never written by a program.
 bless:

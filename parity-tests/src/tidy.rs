@@ -11,17 +11,16 @@ use crate::builds::{scrubbed_cargo, workspace};
 /// The longest file of source, in lines.
 const LINES_MAX: usize = 700;
 
-/// Where surfaces are composed, tested together, and measured against a bare handler.
+/// Where surfaces are composed, and tested together.
 const SERVE: &str = "crates/surface-cli/src/serve/";
 const SERVE_TESTS: &str = "crates/surface-cli/tests/serve";
-const SERVE_BENCH: &str = "crates/surface-cli/benches/serve";
 
 /// Crates and the only places that may name them; surfaces are composed in one place.
 const CONFINED: [(&str, &[&str]); 14] = [
     ("meerkat_surface_rest", &["crates/surface-rest/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_rpc", &["crates/surface-rpc/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_mcp", &["crates/surface-mcp/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
-    ("axum", &["crates/surface-rest/", SERVE, SERVE_BENCH]),
+    ("axum", &["crates/surface-rest/", SERVE]),
     // The surfaces over HTTP are tower services, so that one listener mounts them alike.
     ("tower", &["crates/surface-rest/", "crates/surface-rpc/", "crates/surface-mcp/", SERVE]),
     ("tower_http", &["crates/surface-rest/", SERVE]),

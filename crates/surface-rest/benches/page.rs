@@ -1,0 +1,60 @@
+//! A page of events over REST with all guards on, against a bare axum handler that answers with the same bytes; and the
+//! same page against the surface alone, which is the price of the guard and of the accept loop with its limits.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark that meets an impossible value stops there")]
+#![allow(clippy::print_stdout, reason = "a benchmark prints")]
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+#![allow(dead_code, reason = "the benchmarks share one module and need different parts of it")]
+
+#[path = "../../surface-cli/benches/side_by_side/mod.rs"]
+mod side_by_side;
+
+use axum::{Router, routing::get};
+use meerkat_service::AgentBuildConfig;
+use meerkat_surface_rest::{RestOptions, router};
+use side_by_side::{Client, compare, floor, is_floor, meerkat, runtime, session};
+use tokio::net::TcpListener;
+
+/// Serves with axum as it comes.
+fn serve(router: impl AsyncFnOnce() -> Router) {
+    runtime().block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        println!("{}", listener.local_addr().unwrap().port());
+        axum::serve(listener, router().await).await.unwrap();
+    });
+}
+
+fn main() {
+    match is_floor() {
+        Some((name, _)) if name == "surface" => {
+            let agent = async || AgentBuildConfig::new().build().unwrap();
+            return serve(async || router(agent().await.service().clone(), RestOptions::default()));
+        }
+        Some((_, page)) => {
+            let page = bytes::Bytes::from(page);
+            let answer = get(move || async move { ([("content-type", "application/json")], page) });
+            return serve(async || Router::new().route("/page", answer));
+        }
+        None => {}
+    }
+    let server = meerkat(&[]);
+    let asking = |port, id: &str| Client::http(port, &format!("GET /v1/sessions/{id}/events?limit=49"), "", "");
+    let id = session(server.port);
+    let page = asking(server.port, &id).ask().body;
+
+    let bare = floor("bare", &page);
+    let ask_bare = || Client::http(bare.port, "GET /page", "", "");
+    assert_eq!(ask_bare().ask().body, page);
+    compare("a page over REST", || asking(server.port, &id), "a bare axum handler", ask_bare);
+
+    let surface = floor("surface", &[]);
+    let same = session(surface.port);
+    assert_eq!(asking(surface.port, &same).ask().body.len(), page.len());
+    compare(
+        "a page over REST",
+        || asking(server.port, &id),
+        "the surface without guard",
+        || asking(surface.port, &same),
+    );
+    drop((server, bare, surface));
+}
