@@ -53,6 +53,8 @@ fn serve(result: &[u8]) {
         );
         loop {
             let (stream, _) = listener.accept().await.unwrap();
+            // An answer here is more than one write, and would wait for the client's delayed acknowledgement.
+            stream.set_nodelay(true).unwrap();
             let service = TowerToHyperService::new(service.clone());
             tokio::spawn(async move {
                 drop(auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await);

@@ -30,7 +30,7 @@ use meerkat_service::{AgentBuildConfig, service::PinFact, wire::events_encoded};
 use meerkat_surface_rest::{RestOptions, router};
 use side_by_side::{Client, Server, floor, is_floor, meerkat, runtime, session};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-use tokio::sync::broadcast;
+use tokio::{sync::broadcast, task::unconstrained};
 use tower::ServiceExt as _;
 
 #[global_allocator]
@@ -52,7 +52,7 @@ async fn followers(count: usize) {
         let request = Request::get(format!("/v1/sessions/{session_id}/events")).header("accept", "text/event-stream");
         let answer = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
         let mut body = answer.into_body();
-        while let Some(frame) = body.frame().now_or_never() {
+        while let Some(frame) = unconstrained(body.frame()).now_or_never() {
             drop(frame.unwrap().unwrap());
         }
         bodies.push(body);
@@ -66,7 +66,7 @@ async fn followers(count: usize) {
         let region = Region::new(ALLOCATOR);
         for body in &mut bodies {
             for _ in 0..PIECES {
-                drop(body.frame().now_or_never().unwrap().unwrap().unwrap());
+                drop(unconstrained(body.frame()).now_or_never().unwrap().unwrap().unwrap());
             }
         }
         region.change().allocations as f64 / count as f64
