@@ -1,20 +1,37 @@
-//! What it costs to start: `meerkat --version` and a scripted `run`, side by side with a process spawn, in one
-//! interleaved run. `cargo bench -p meerkat-surface-cli` prints the medians, the difference and the ratio.
+//! What it costs to start: `--version`, `run` in memory, over a store and into a new one, and `serve` to its first
+//! answer, side by side with a process spawn and the raw syncs that they cannot do without, in one interleaved run; and
+//! how much memory and disk the binary takes.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that meets an impossible value stops there")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+#![allow(dead_code, reason = "the benchmarks share one module and need different parts of it")]
+
+mod side_by_side;
 
 use std::{
+    fs::File,
+    io::Write as _,
+    path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
-const ROUNDS: usize = 200;
-const WARM_UP: usize = 20;
+use side_by_side::{Client, binary, median, meerkat_over};
+
+const ROUNDS: usize = 100;
+const WARM_UP: usize = 10;
+/// Syncs one after another, as `strace -e fsync,fdatasync` shows them: of a `run` over a store that is there, of one that
+/// makes its store, and of a server that opens one.
+const RUN_SYNCS: usize = 0;
+const NEW_SYNCS: usize = 0;
+const SERVE_SYNCS: usize = 0;
 
 /// One start, from the spawn to the end of the process.
-fn time(command: &mut Command) -> Duration {
+fn start(program: &Path, args: &[&str], data_dir: &Path) -> Duration {
+    let mut command = Command::new(program);
+    // An empty environment: no key, no configuration, and a folder that is no project.
+    command.args(args).env_clear().env("MEERKAT_DATA_DIR", data_dir).current_dir("/");
     let started = Instant::now();
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
     let took = started.elapsed();
@@ -22,37 +39,72 @@ fn time(command: &mut Command) -> Duration {
     took
 }
 
-fn median(times: &mut [Duration]) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
+/// From the spawn of a server to its first answer, and its memory then.
+fn serve(data_dir: &Path) -> (Duration, u64) {
+    let started = Instant::now();
+    let server = meerkat_over(data_dir, &[]);
+    let answer = Client::http(server.port, "GET /healthz", "", "").ask();
+    let took = started.elapsed();
+    assert!(answer.head.starts_with("http/1.1 200"), "{}", answer.head);
+    (took, server.resident())
 }
 
 fn main() {
-    let meerkat = env!("CARGO_BIN_EXE_meerkat");
-    let folder = tempfile::tempdir().unwrap();
-    // An empty environment: no key, no configuration, and a folder that is no project.
-    let command = |program: &str, args: &[&str]| {
-        let mut command = Command::new(program);
-        command.args(args).env_clear().current_dir(folder.path());
-        command
+    // Beneath the target folder: the syncs are to reach a disk.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (store, program) = (folder.path().join("store"), binary());
+    let mut raw = File::create(folder.path().join("raw")).unwrap();
+    let mut sync = || {
+        let started = Instant::now();
+        raw.write_all(&[b'x'; 1024]).unwrap();
+        raw.sync_data().unwrap();
+        started.elapsed()
     };
-    let (mut spawns, mut versions, mut runs) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 0..ROUNDS + WARM_UP {
-        let spawn = time(&mut command("/bin/true", &[]));
-        let version = time(&mut command(meerkat, &["--version"]));
-        let run = time(&mut command(meerkat, &["run", "hello"]));
+    let mut times: [Vec<Duration>; 7] = Default::default();
+    let mut memory = Vec::new();
+    for round in 0..WARM_UP + ROUNDS {
+        let new = folder.path().join(format!("new{round}"));
+        let (served, resident) = serve(&store);
+        let took = [
+            start(Path::new("/bin/true"), &[], &store),
+            sync(),
+            start(&program, &["--version"], &store),
+            start(&program, &["--ephemeral", "run", "hello"], &store),
+            start(&program, &["run", "hello"], &store),
+            start(&program, &["run", "hello"], &new),
+            served,
+        ];
         if round >= WARM_UP {
-            spawns.push(spawn);
-            versions.push(version);
-            runs.push(run);
+            times.iter_mut().zip(took).for_each(|(times, took)| times.push(took));
+            memory.push(resident);
         }
     }
-    let floor = median(&mut spawns);
-    println!("a process spawn (/bin/true): {floor:.2?}");
-    for (name, times) in [("meerkat --version", &mut versions), ("meerkat run \"hello\", build A", &mut runs)] {
-        let time = median(times);
-        let ratio = time.as_secs_f64() / floor.as_secs_f64();
-        println!("{name}: {time:.2?}, which is {:.2?} more than the spawn: {ratio:.2} x", time.saturating_sub(floor));
+    let [spawn, sync, version, ephemeral, run, new, served] = times.map(|mut times| median(&mut times));
+    println!("a process spawn (/bin/true): {spawn:.2?}; a raw write and sync of 1 KiB: {sync:.1?}");
+    for (name, time, syncs) in [
+        ("meerkat --version", version, 0),
+        ("meerkat --ephemeral run hello", ephemeral, 0),
+        ("meerkat run hello, over a store", run, RUN_SYNCS),
+        ("meerkat run hello, into a new store", new, NEW_SYNCS),
+        ("meerkat serve, to its first 200", served, SERVE_SYNCS),
+    ] {
+        let floor = spawn + sync * u32::try_from(syncs).unwrap();
+        println!(
+            "{name}: {time:.2?}; the spawn and {syncs} syncs: {floor:.2?}; {:.2} x, {:.2?} more",
+            time.as_secs_f64() / floor.as_secs_f64(),
+            time.saturating_sub(floor)
+        );
     }
-    println!("the binary has {} bytes", std::fs::metadata(meerkat).unwrap().len());
+    println!("a server that has answered once: {:.1} MB resident", median(&mut memory) as f64 / 1e6);
+    println!("the binary: {:.1} MB, stripped {:.1} MB", megabytes(&program), megabytes(&stripped(&program, folder.path())));
+}
+
+fn stripped(program: &Path, folder: &Path) -> std::path::PathBuf {
+    let stripped = folder.join("stripped");
+    assert!(Command::new("strip").arg("-o").arg(&stripped).arg(program).status().unwrap().success());
+    stripped
+}
+
+fn megabytes(file: &Path) -> f64 {
+    std::fs::metadata(file).unwrap().len() as f64 / 1e6
 }

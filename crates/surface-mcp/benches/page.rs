@@ -1,5 +1,5 @@
-//! A page of events over the Model Context Protocol with all guards on, by streamable HTTP in a session of the protocol,
-//! against a bare rmcp server that answers with the same bytes.
+//! A page of events and a `read` over the Model Context Protocol with all guards on, by streamable HTTP in a session of
+//! the protocol, against a bare rmcp server that answers with the same bytes.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that meets an impossible value stops there")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
@@ -65,8 +65,8 @@ fn serve(result: &[u8]) {
 
 const HEADERS: &str = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
 
-/// A client that has a session of the protocol and asks for a page of events.
-fn asking(port: u16, id: &str) -> Client {
+/// A client that has a session of the protocol and calls a tool.
+fn asking(port: u16, params: &str) -> Client {
     let hello = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18",
         "capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}"#;
     let head = Client::http(port, "POST /mcp", HEADERS, hello).ask().head;
@@ -74,7 +74,6 @@ fn asking(port: u16, id: &str) -> Client {
     let headers = format!("{HEADERS}mcp-session-id: {session}\r\nmcp-protocol-version: 2025-06-18\r\n");
     let begun = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
     Client::http(port, "POST /mcp", &headers, begun).ask();
-    let params = format!(r#"{{"name":"session_events","arguments":{{"session_id":"{id}","limit":49}}}}"#);
     let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
     Client::http(port, "POST /mcp", &headers, &call)
 }
@@ -91,10 +90,15 @@ fn main() {
     }
     let server = meerkat(&[]);
     let id = session(server.port);
-    let answer = asking(server.port, &id).ask().body;
-    let (_, result) = message(&answer).split_once(r#","result":"#).unwrap();
-    let bare = floor("bare", result.strip_suffix('}').unwrap().as_bytes());
-    assert_eq!(message(&asking(bare.port, &id).ask().body), message(&answer));
-    compare("a page over MCP", || asking(server.port, &id), "bare rmcp", || asking(bare.port, &id));
-    drop((server, bare));
+    let page = format!(r#"{{"name":"session_events","arguments":{{"session_id":"{id}","limit":49}}}}"#);
+    let read = format!(r#"{{"name":"session_read","arguments":{{"session_id":"{id}"}}}}"#);
+    for (what, params) in [("a page over MCP", page), ("a read over MCP", read)] {
+        let answer = asking(server.port, &params).ask().body;
+        let (_, result) = message(&answer).split_once(r#","result":"#).unwrap();
+        let bare = floor("bare", result.strip_suffix('}').unwrap().as_bytes());
+        assert_eq!(message(&asking(bare.port, &params).ask().body), message(&answer));
+        compare(what, || asking(server.port, &params), "bare rmcp", || asking(bare.port, &params));
+        drop(bare);
+    }
+    drop(server);
 }

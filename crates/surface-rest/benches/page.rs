@@ -1,5 +1,6 @@
-//! A page of events over REST with all guards on, against a bare axum handler that answers with the same bytes; and the
-//! same page against the surface alone, which is the price of the guard and of the accept loop with its limits.
+//! A page of events and a `read` over REST with all guards on, each against a bare axum handler that answers with the
+//! same bytes; and the page against the surface alone, which is the price of the guard and of the accept loop with its
+//! limits.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that meets an impossible value stops there")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
@@ -47,6 +48,13 @@ fn main() {
     assert_eq!(ask_bare().ask().body, page);
     compare("a page over REST", || asking(server.port, &id), "a bare axum handler", ask_bare);
 
+    let reading = || Client::http(server.port, &format!("GET /v1/sessions/{id}"), "", "");
+    let view = reading().ask().body;
+    let bare_view = floor("bare", &view);
+    let ask_view = || Client::http(bare_view.port, "GET /page", "", "");
+    assert_eq!(ask_view().ask().body, view);
+    compare("a read over REST", reading, "a bare axum handler", ask_view);
+
     let surface = floor("surface", &[]);
     let same = session(surface.port);
     assert_eq!(asking(surface.port, &same).ask().body.len(), page.len());
@@ -56,5 +64,5 @@ fn main() {
         "the surface without guard",
         || asking(surface.port, &same),
     );
-    drop((server, bare, surface));
+    drop((server, bare, bare_view, surface));
 }

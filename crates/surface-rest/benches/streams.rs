@@ -148,7 +148,7 @@ fn main() {
     }
 
     let count = streams_max();
-    let server = meerkat(&[("MEERKAT_SERVE__MAX_CONNECTIONS", "12000")]);
+    let server = meerkat(&[("MEERKAT_SERVE__MAX_CONNECTIONS", "12000"), ("MEERKAT_SERVE__MAX_STREAMS", "12000")]);
     let id = session(server.port);
     let turn = || drop(side_by_side::post(server.port, &format!("/v1/sessions/{id}/turns"), r#"{"prompt":"hello"}"#));
     let cursor = side_by_side::post(server.port, &format!("/v1/sessions/{id}/turns"), r#"{"prompt":"hello"}"#)["seq"]
@@ -160,7 +160,10 @@ fn main() {
     let line = |text: &str| drop(side_by_side::post(bare.port, "/write", &text.repeat(200)));
     let write = || ["a", "b", "z"].into_iter().for_each(line);
     let against = idle(&bare, count, "/events", write, "data: zzz");
-    println!("{count} idle streams with one writer: {work} bytes each; a bare axum handler's: {against} bytes each");
+    println!(
+        "{count} idle streams with one writer: {work} bytes each; a bare axum handler's: {against} bytes each; {} more",
+        work.cast_signed() - against.cast_signed()
+    );
 
     for _ in 0..16 {
         side_by_side::post(server.port, &format!("/v1/sessions/{id}/turns"), r#"{"prompt":"@long 1000000"}"#);

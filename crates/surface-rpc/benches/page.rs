@@ -1,5 +1,5 @@
-//! A page of events over JSON-RPC with all guards on, by HTTP and on a WebSocket, against a bare jsonrpsee server that
-//! answers with the same bytes.
+//! A page of events and a `read` over JSON-RPC with all guards on, by HTTP and on a WebSocket, against a bare jsonrpsee
+//! server that answers with the same bytes.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that meets an impossible value stops there")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
@@ -26,7 +26,9 @@ fn serve(page: Vec<u8>) {
         let answer = |_: jsonrpsee::types::Params<'_>, page: &Arc<RawValue>, _: &jsonrpsee::Extensions| {
             Ok::<_, ErrorObjectOwned>(page.clone())
         };
-        module.register_method("session/events", answer).unwrap();
+        for name in ["session/events", "session/read"] {
+            module.register_method(name, answer).unwrap();
+        }
         let server = Server::builder().build("127.0.0.1:0").await.unwrap();
         println!("{}", server.local_addr().unwrap().port());
         server.start(module).stopped().await;
@@ -39,8 +41,12 @@ fn main() {
     }
     let server = meerkat(&[]);
     let id = session(server.port);
-    let message =
-        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"session/events","params":{{"session_id":"{id}","limit":49}}}}"#);
+    measure(&server, "a page", "session/events", &format!(r#"{{"session_id":"{id}","limit":49}}"#));
+    measure(&server, "a read", "session/read", &format!(r#"{{"session_id":"{id}"}}"#));
+}
+
+fn measure(server: &side_by_side::Server, what: &str, method: &str, params: &str) {
+    let message = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
     let http = |port| Client::http(port, "POST /rpc", "content-type: application/json\r\n", &message);
     let websocket = |port| Client::websocket(port, "/rpc", &message);
     let result = |answer: &[u8]| serde_json::from_slice::<Value>(answer).unwrap()["result"].take();
@@ -51,12 +57,8 @@ fn main() {
     for answer in [http(bare.port).ask().body, websocket(bare.port).ask().body, websocket(server.port).ask().body] {
         assert_eq!((answer.len(), result(&answer)), (whole.len(), result(&whole)));
     }
-    compare("a page over JSON-RPC by HTTP", || http(server.port), "bare jsonrpsee", || http(bare.port));
-    compare(
-        "a page over JSON-RPC on a WebSocket",
-        || websocket(server.port),
-        "bare jsonrpsee",
-        || websocket(bare.port),
-    );
-    drop((server, bare));
+    let over = |transport: &str| format!("{what} over JSON-RPC {transport}");
+    compare(&over("by HTTP"), || http(server.port), "bare jsonrpsee", || http(bare.port));
+    compare(&over("on a WebSocket"), || websocket(server.port), "bare jsonrpsee", || websocket(bare.port));
+    drop(bare);
 }

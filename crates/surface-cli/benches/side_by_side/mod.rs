@@ -6,12 +6,13 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 const TOKEN: &str = "a-token-for-benchmarks-0123456789";
 /// The variable that makes a benchmark's program one of its floors, by name.
@@ -24,6 +25,8 @@ pub(crate) struct Server {
     process: Child,
     /// Where it listens.
     pub(crate) port: u16,
+    /// Its data directory, where it has one of its own.
+    data_dir: Option<TempDir>,
 }
 
 impl Drop for Server {
@@ -34,30 +37,58 @@ impl Drop for Server {
 }
 
 impl Server {
+    /// Tells it to end, and waits until it has.
+    pub(crate) fn end(mut self) {
+        assert!(Command::new("kill").arg(self.process.id().to_string()).status().unwrap().success());
+        assert!(self.process.wait().unwrap().success());
+    }
+
     /// Bytes of memory that are the process's own: what lies in the kernel's socket buffers is not among them.
     pub(crate) fn memory(&self) -> u64 {
+        self.bytes_of("Anonymous:")
+    }
+
+    /// Bytes of memory that are resident, the program's own pages among them.
+    pub(crate) fn resident(&self) -> u64 {
+        self.bytes_of("Rss:")
+    }
+
+    fn bytes_of(&self, name: &str) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.process.id())).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 }
 
 /// The binary that lies beside this program's folder: the one that users get, not one that was built for benchmarks.
-fn binary() -> PathBuf {
+pub(crate) fn binary() -> PathBuf {
     let path = std::env::current_exe().unwrap().parent().unwrap().with_file_name("meerkat");
     assert!(path.is_file(), "there is no {}: run `cargo build --release` first", path.display());
     path
 }
 
-/// `meerkat serve` with all surfaces and all guards.
+/// A folder in memory, so that no disk is measured.
+pub(crate) fn in_memory() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap()
+}
+
+/// `meerkat serve` with all surfaces and all guards, over a data directory of its own that is in memory.
 pub(crate) fn meerkat(variables: &[(&str, &str)]) -> Server {
+    let data_dir = in_memory();
+    let mut server = meerkat_over(data_dir.path(), variables);
+    server.data_dir = Some(data_dir);
+    server
+}
+
+/// The same over this data directory.
+pub(crate) fn meerkat_over(data_dir: &Path, variables: &[(&str, &str)]) -> Server {
     let mut command = Command::new(binary());
     command.args(["--json", "serve", "--rest", "--rpc", "--mcp", "--listen", "127.0.0.1:0"]);
-    command.env_clear().env("MEERKAT_TOKEN", TOKEN).envs(variables.iter().copied());
+    command.env_clear().env("MEERKAT_DATA_DIR", data_dir).env("MEERKAT_TOKEN", TOKEN).envs(variables.iter().copied());
     let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let ready: Value = serde_json::from_str(&first_line(&mut process)).unwrap();
     let port = ready["listening"].as_str().unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
-    Server { process, port }
+    Server { process, port, data_dir: None }
 }
 
 fn first_line(process: &mut Child) -> String {
@@ -73,7 +104,7 @@ pub(crate) fn floor(name: &str, bytes: &[u8]) -> Server {
     let mut process = command.spawn().unwrap();
     process.stdin.take().unwrap().write_all(bytes).unwrap();
     let port = first_line(&mut process).trim().parse().unwrap();
-    Server { process, port }
+    Server { process, port, data_dir: None }
 }
 
 /// Which floor this process is to be, and its bytes; `None` in the benchmark itself.
@@ -243,14 +274,17 @@ pub(crate) fn compare(what: &str, work: impl Fn() -> Client, against: &str, floo
 /// What each of the clients' requests takes, all of them under way at once.
 fn time(clients: &mut [Client]) -> Duration {
     let started = Instant::now();
-    clients.iter_mut().for_each(Client::send);
-    for client in &mut *clients {
-        client.receive();
-    }
+    ask_all(clients);
     started.elapsed() / u32::try_from(clients.len()).unwrap()
 }
 
-fn median(times: &mut [Duration]) -> Duration {
+/// All requests at once, and their answers.
+pub(crate) fn ask_all(clients: &mut [Client]) -> Vec<Answer> {
+    clients.iter_mut().for_each(Client::send);
+    clients.iter_mut().map(Client::receive).collect()
+}
+
+pub(crate) fn median(times: &mut [Duration]) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]
 }

@@ -1,0 +1,94 @@
+//! A turn late in a session against an early one, and what a long session takes on the disk. In memory, so that what is
+//! compared is the store's work and not the disk's mood.
+
+use std::time::{Duration, Instant};
+
+use meerkat_service::{Agent, service::SessionCreated};
+use serde_json::json;
+
+use crate::common::{agent, bytes, in_memory, lines, median, number, prompt, ratio, runtime};
+
+const PAIRS: usize = 400;
+const WARM_UP: usize = 40;
+/// Room for some seven of the turns below, so that the context is at its steady size before turn 10.
+const WINDOW_TOKENS: u64 = 5_000;
+const STEADY_TURNS: usize = 10;
+
+struct Side {
+    turns: usize,
+    agent: Agent,
+    session: SessionCreated,
+    dir: tempfile::TempDir,
+    times: Vec<Duration>,
+}
+
+impl Side {
+    async fn new(turns: usize) -> Self {
+        let dir = in_memory();
+        let agent = agent(&dir.path().join("data"), WINDOW_TOKENS);
+        let (session, prompt) = (agent.create_session().await.unwrap(), prompt(512, 2048));
+        for _ in 0..turns {
+            agent.turn(&session, &prompt).await.unwrap();
+        }
+        Self { turns, agent, session, dir, times: Vec::new() }
+    }
+}
+
+/// Turns 10, 1,000, 10,000 and, where `MEERKAT_BENCH_TURNS` says so, a later one.
+pub(crate) fn late_against_early() {
+    runtime().block_on(async {
+        let prompt = prompt(512, 2048);
+        let mut sides = Vec::new();
+        for turns in [STEADY_TURNS, 1_000, number("MEERKAT_BENCH_TURNS", 10_000)] {
+            sides.push(Side::new(turns).await);
+        }
+        for pair in 0..WARM_UP + PAIRS {
+            for side in &mut sides {
+                let started = Instant::now();
+                side.agent.turn(&side.session, &prompt).await.unwrap();
+                if pair >= WARM_UP {
+                    side.times.push(started.elapsed());
+                }
+            }
+        }
+        let early = median(&mut sides[0].times);
+        for side in &mut sides[1..] {
+            let late = median(&mut side.times);
+            println!(
+                "turn {} in memory: {late:.1?}; turn {STEADY_TURNS}: {early:.1?}; {:.2} x",
+                side.turns,
+                ratio(late, early)
+            );
+        }
+        for side in sides {
+            side.sizes(&prompt).await;
+        }
+    });
+}
+
+impl Side {
+    /// What the session takes, against its events and against its conversation as lines of JSON.
+    async fn sizes(self, prompt: &str) {
+        let lines = lines(&self.agent, self.session.session_id, 0).await;
+        let events: usize = lines.iter().map(|line| line.len() + 1).sum();
+        let turns = self.turns + WARM_UP + PAIRS;
+        let answer = self.agent.turn(&self.session, prompt).await.unwrap().text;
+        let said = [json!({"role": "user", "content": prompt}), json!({"role": "assistant", "content": answer})];
+        let conversation = turns * said.iter().map(|message| message.to_string().len() + 1).sum::<usize>();
+        self.agent.service().shut_down(10_000).await;
+        drop(self.agent);
+        let data_dir = self.dir.path().join("data");
+        let (journal, all) = (bytes(&data_dir.join("journal")), bytes(&data_dir));
+        println!(
+            "after {turns} turns: the journal has {:.3} x the bytes of its events; the data directory {:.2} x the \
+             conversation as lines of JSON ({all} to {conversation} bytes), {:.2} x without the reserve for a full disk",
+            journal as f64 / events as f64,
+            all as f64 / conversation as f64,
+            (all - bytes_of(&data_dir.join("reserve"))) as f64 / conversation as f64
+        );
+    }
+}
+
+fn bytes_of(file: &std::path::Path) -> u64 {
+    std::fs::metadata(file).map_or(0, |metadata| metadata.len())
+}
