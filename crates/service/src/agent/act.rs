@@ -187,7 +187,12 @@ impl Actor {
             })
             .collect();
         let message = AssistantMessage { step, model, blocks, stop_reason: answer.stop_reason, usage: answer.usage };
-        self.record(Some(turn), vec![Event::AssistantMessage(message)]).await.map(drop)
+        let is_last = !message.blocks.iter().any(|block| matches!(block, Block::ToolCall(_)));
+        let event = Event::AssistantMessage(message);
+        match is_last {
+            true => self.record_with_next(turn, event).await,
+            false => self.record(Some(turn), vec![event]).await.map(drop),
+        }
     }
 
     /// Keeps what had come, and fails the turn unless it was cancelled.

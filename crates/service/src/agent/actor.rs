@@ -26,8 +26,8 @@ use crate::{
     session::{
         Session,
         event::{
-            ApprovalDecided, Decision, Event, LogTailRepaired, ReminderCleared, SessionArchived, SessionUnarchived,
-            TurnDequeued, Unpinned,
+            ApprovalDecided, Decision, Event, LogTailRepaired, Record, ReminderCleared, SessionArchived,
+            SessionUnarchived, TurnDequeued, Unpinned,
         },
     },
     store::{Lease, StoreError, TailRepair, Ticket},
@@ -63,6 +63,8 @@ pub(crate) struct Actor {
     pub(super) unacknowledged: Option<Unacknowledged>,
     /// The way out of the registry, once it is taken.
     pub(super) departure: Option<Departure>,
+    /// Records that are applied, and staged with the next ones.
+    pub(super) put_off: Vec<Record>,
     /// What the last snapshot covers.
     pub(super) snapshot_seq: Seq,
     /// Whoever brought the actor in waits until what a former process left open has ended.
@@ -119,6 +121,7 @@ impl Actor {
             deletions: Vec::new(),
             unacknowledged: None,
             departure: None,
+            put_off: Vec::new(),
             snapshot_seq,
             settled: None,
             turn_started: Duration::ZERO,

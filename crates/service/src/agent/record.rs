@@ -24,25 +24,50 @@ const SNAPSHOT_SHARE: u64 = 8;
 const EXCERPT_BYTES_MAX: usize = 4 * 1024;
 
 impl Actor {
-    /// Records events of one turn, or of none, as one batch; answers with the last one's seq and its ticket.
+    /// Records events of one turn, or of none, as one batch, behind what was put off; answers with the last one's seq
+    /// and its ticket.
     pub(super) async fn record(
         &mut self,
         turn: Option<TurnNumber>,
         events: Vec<Event>,
     ) -> Result<(Seq, Ticket), StoreError> {
-        let mut batch = Vec::with_capacity(events.len());
+        let new = self.records(turn, events).await?;
+        let mut batch = std::mem::take(&mut self.put_off);
+        let applied = batch.len();
+        batch.extend(new);
+        let ticket = self.engine.events.stage(&self.lease, &batch)?;
+        self.apply(&batch[applied..])?;
+        Ok((self.session.last_seq(), ticket))
+    }
+
+    /// Records an event that the turn's end follows at once, so that both become durable by one sync. Until then only
+    /// the actor knows of it.
+    pub(super) async fn record_with_next(&mut self, turn: TurnNumber, event: Event) -> Result<(), StoreError> {
+        let new = self.records(Some(turn), vec![event]).await?;
+        self.apply(&new)?;
+        self.put_off.extend(new);
+        Ok(())
+    }
+
+    /// Events as records that follow the session's last one.
+    async fn records(&self, turn: Option<TurnNumber>, events: Vec<Event>) -> Result<Vec<Record>, StoreError> {
+        let mut records = Vec::with_capacity(events.len());
         for mut event in events {
             externalise(self.engine.blobs.as_ref(), self.session.id(), &mut event).await?;
-            let seq = self.session.last_seq() + 1 + batch.len() as u64;
-            batch.push(Record { session_id: self.session.id(), seq, turn, time: self.engine.world.clock.now(), event });
+            let seq = self.session.last_seq() + 1 + records.len() as u64;
+            let time = self.engine.world.clock.now();
+            records.push(Record { session_id: self.session.id(), seq, turn, time, event });
         }
-        let ticket = self.engine.events.stage(&self.lease, &batch)?;
-        for record in &batch {
+        Ok(records)
+    }
+
+    fn apply(&mut self, records: &[Record]) -> Result<(), StoreError> {
+        for record in records {
             self.session.apply(record).map_err(|error| StoreError::Failed(error.to_string()))?;
         }
         self.count_resident();
         self.shared.show(View::of(&self.session));
-        Ok((self.session.last_seq(), ticket))
+        Ok(())
     }
 
     /// Records, waits until it is durable, and publishes.

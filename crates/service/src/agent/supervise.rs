@@ -133,6 +133,7 @@ impl Actor {
     /// its end, by the ordinary way.
     async fn reload(&mut self) -> Result<(), StoreError> {
         self.is_discarded = false;
+        self.put_off.clear();
         let (is_draining, is_queue_held) = (self.control.is_draining, self.control.is_queue_held);
         self.control = Control { is_draining, is_queue_held, ..Control::default() };
         let session_id = self.session.id();

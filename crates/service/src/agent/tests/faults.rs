@@ -282,6 +282,20 @@ async fn a_fault_at_every_write_of_a_turn() {
     }
 }
 
+/// A text turn is written twice: its start, and its answer together with its end.
+#[tokio::test(start_paused = true)]
+async fn a_text_turn_is_two_batches() {
+    let fuse = Fuse::new(usize::MAX, 0);
+    let stages = fuse.clone();
+    let service =
+        Rig::new(Vec::new()).service_over(|events| Arc::new(FaultyEvents(events, Fault::Failure, fuse)), |blobs| blobs);
+    let subject = Subject::new(service).await;
+    let before = stages.calls.load(Ordering::Relaxed);
+    subject.turn("@say One.").await.unwrap();
+    assert_eq!(stages.calls.load(Ordering::Relaxed) - before, 2);
+    subject.check().await;
+}
+
 /// A store that keeps failing makes the session read-only; what stands can still be read.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_stays_broken_leaves_the_session_readable() {
