@@ -164,8 +164,9 @@ impl IndexFile {
 
     /// Puts rows. It never waits for the disk.
     pub(super) fn change(&self, changes: impl IntoIterator<Item = ((Table, Vec<u8>), Option<Bytes>)>) {
-        let mut state = self.shared.state();
-        let state = &mut *state;
+        let mut guard = self.shared.state();
+        let state = &mut *guard;
+        let is_first = state.dirty.is_empty();
         let dirty = Arc::make_mut(&mut state.dirty);
         for ((table, key), value) in changes {
             state.dirty_bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
@@ -180,7 +181,12 @@ impl IndexFile {
                 Err(error) => tracing::warn!(%error, "the index has no thread to write it"),
             }
         }
-        self.shared.wake.notify_all();
+        // A committer that gathers already wakes up by itself.
+        let is_awaited = is_first || state.dirty_bytes >= COMMIT_BYTES;
+        drop(guard);
+        if is_awaited {
+            self.shared.wake.notify_all();
+        }
     }
 
     /// Waits until what was put is durable; with `is_urgent` it is committed now.

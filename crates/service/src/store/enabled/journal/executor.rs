@@ -59,6 +59,8 @@ struct Queue {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
+    /// Those who wait for `rest`.
+    drains: usize,
     is_closed: bool,
 }
 
@@ -74,6 +76,8 @@ impl Executor for Pool {
         let mut queue = lock(&self.shared.queue);
         queue.jobs.push_back(job);
         if queue.idle >= queue.jobs.len() {
+            // Who wakes up under a lock that is held goes to sleep once more.
+            drop(queue);
             self.shared.work.notify_one();
         } else if queue.threads < THREADS_MAX {
             let shared = self.shared.clone();
@@ -89,9 +93,11 @@ impl Executor for Pool {
 
     fn drain(&self) {
         let mut queue = lock(&self.shared.queue);
+        queue.drains += 1;
         while !queue.jobs.is_empty() || queue.threads > queue.idle {
             queue = self.shared.rest.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
+        queue.drains -= 1;
     }
 }
 
@@ -117,7 +123,7 @@ impl Shared {
                 continue;
             }
             queue.idle += 1;
-            if queue.idle == queue.threads {
+            if queue.drains > 0 && queue.idle == queue.threads {
                 self.rest.notify_all();
             }
             let is_over;
