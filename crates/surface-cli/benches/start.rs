@@ -23,9 +23,9 @@ const ROUNDS: usize = 100;
 const WARM_UP: usize = 10;
 /// Syncs one after another, as `strace -e fsync,fdatasync` shows them: of a `run` over a store that is there, of one that
 /// makes its store, and of a server that opens one.
-const RUN_SYNCS: usize = 0;
-const NEW_SYNCS: usize = 0;
-const SERVE_SYNCS: usize = 0;
+const RUN_SYNCS: usize = 14;
+const NEW_SYNCS: usize = 23;
+const SERVE_SYNCS: usize = 1;
 
 /// One start, from the spawn to the end of the process.
 fn start(program: &Path, args: &[&str], data_dir: &Path) -> Duration {
@@ -96,7 +96,11 @@ fn main() {
         );
     }
     println!("a server that has answered once: {:.1} MB resident", median(&mut memory) as f64 / 1e6);
-    println!("the binary: {:.1} MB, stripped {:.1} MB", megabytes(&program), megabytes(&stripped(&program, folder.path())));
+    println!(
+        "the binary: {:.1} MB, stripped {:.1} MB",
+        megabytes(&program),
+        megabytes(&stripped(&program, folder.path()))
+    );
 }
 
 fn stripped(program: &Path, folder: &Path) -> std::path::PathBuf {

@@ -33,7 +33,9 @@ pub(crate) fn long_session() {
         });
         // Its row and its snapshot are in the index; a kill may leave neither.
         measure(messages, "with its snapshot", dir.path(), || {});
-        measure(messages, "with redb deleted", dir.path(), || std::fs::remove_file(dir.path().join("index.redb")).unwrap());
+        measure(messages, "with redb deleted", dir.path(), || {
+            std::fs::remove_file(dir.path().join("index.redb")).unwrap()
+        });
     }
 }
 
