@@ -54,6 +54,9 @@ pub enum SessionError {
     /// The session can be read, but no longer written.
     #[error("Session {0} is damaged; it can be read, but not changed.")]
     Corrupted(SessionId),
+    /// Another took the session over while the request was under way; nothing of it stands.
+    #[error("Session {0} was taken over by another part of the store; ask again.")]
+    TakenOver(SessionId),
     /// The session was archived.
     #[error("Session {0} is archived; bring it back before you change it.")]
     Archived(SessionId),
@@ -206,7 +209,7 @@ impl SessionError {
             Self::CompactionDisabled => ErrorCode::SessionCompactionDisabled,
             Self::MemoryDisabled => ErrorCode::MemoryStoreDisabled,
             Self::NotFound(_) => ErrorCode::SessionNotFound,
-            Self::Busy { .. } => ErrorCode::SessionBusy,
+            Self::Busy { .. } | Self::TakenOver(_) => ErrorCode::SessionBusy,
             Self::NotRunning { .. } => ErrorCode::SessionNotRunning,
             Self::Limit { .. } => ErrorCode::SessionLimit,
             Self::Corrupted(_) => ErrorCode::SessionCorrupted,
@@ -241,9 +244,11 @@ impl SessionError {
         let body = ErrorBody::with_message(self.code(), self.to_string());
         match self {
             Self::PersistenceDisabled { configured: true } => body.detail("reason", "configured"),
-            Self::NotFound(id) | Self::Corrupted(id) | Self::Archived(id) | Self::FormatNewer(id) => {
-                body.detail("session_id", id.to_string())
-            }
+            Self::NotFound(id)
+            | Self::Corrupted(id)
+            | Self::Archived(id)
+            | Self::FormatNewer(id)
+            | Self::TakenOver(id) => body.detail("session_id", id.to_string()),
             Self::StoreLocked { pid } => body.detail("pid", *pid),
             Self::StoreNotWritable { path, why } => body.detail("path", path.clone()).detail("why", why.clone()),
             Self::StoreFormatUnsupported { found } => body.detail("found", found.clone()),
@@ -289,7 +294,7 @@ impl From<ModelError> for SessionError {
 }
 
 impl From<StoreError> for SessionError {
-    /// The failure as a caller sees it. `Fenced` is none: whoever meets it asks once more.
+    /// The failure as a caller sees it. An actor that is fenced says so by itself, and is asked once more.
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::NotFound(id) => Self::NotFound(id),

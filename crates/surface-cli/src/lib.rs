@@ -133,6 +133,9 @@ pub(crate) struct App {
 /// How long an owner that is asked to end says nothing about it.
 const QUIET_END: Duration = Duration::from_millis(200);
 
+/// How long turns that were interrupted get to end.
+const END_LIMIT: Duration = Duration::from_secs(2);
+
 /// How long an owner waits for the turns of attached commands, in milliseconds; their own limits come first.
 const ATTACHED_DRAIN_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
@@ -191,8 +194,10 @@ impl App {
                 ending.await;
             }
         };
+        // A tool that does not stop keeps nobody: the next start finds its turn.
+        let limit = if is_needed { Duration::MAX } else { Duration::from_millis(drain_ms) + END_LIMIT };
         tokio::select! {
-            () = ended => {}
+            _ = tokio::time::timeout(limit, ended) => {}
             _ = tokio::signal::ctrl_c() => {}
         }
         self.holding.end().await;

@@ -76,6 +76,11 @@ impl Terminal {
     pub fn process() -> Self {
         let are_terminals = [io::stdin().is_terminal(), io::stdout().is_terminal(), io::stderr().is_terminal()];
         let env = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        let mut env: BTreeMap<String, OsString> = env.collect();
+        // Without the variable the system still knows where the user is at home.
+        if let (false, Some(home)) = (env.contains_key("HOME"), std::env::home_dir()) {
+            env.insert("HOME".to_owned(), home.into());
+        }
         Self {
             stdin: Box::new(io::BufReader::new(io::stdin())),
             stdout: Box::new(io::stdout()),
@@ -83,7 +88,7 @@ impl Terminal {
             has_editor: are_terminals == [true; 3],
             are_terminals,
             interrupts: None,
-            around: Surroundings { env: env.collect(), dir: std::env::current_dir().unwrap_or_else(|_| ".".into()) },
+            around: Surroundings { env, dir: std::env::current_dir().unwrap_or_else(|_| ".".into()) },
         }
     }
 }

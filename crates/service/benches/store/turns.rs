@@ -122,7 +122,8 @@ pub(crate) fn parallel() {
         });
         started.elapsed()
     };
-    (work(), floor());
+    work();
+    floor();
     let (mut works, mut floors): (Vec<Duration>, Vec<Duration>) = (0..ROUNDS).map(|_| (work(), floor())).unzip();
     let (work, floor) = (median(&mut works), median(&mut floors));
     let per_second = |time: Duration| (SESSIONS * TURNS) as f64 / time.as_secs_f64();

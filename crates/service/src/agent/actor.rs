@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Engine,
-    command::{Acceptance, Change, Command, TurnWaiter},
+    command::{Acceptance, Change, Command, Reply, TurnWaiter},
     decide::{Action, Control, PROCESS_ENDED, Rules, decide},
     perform::{Effect, Outcome},
     registry::{Departure, MAILBOX_MAX, Registry},
@@ -54,11 +54,11 @@ pub(crate) struct Actor {
     /// Those who wait for a turn's end.
     pub(super) waiters: HashMap<TurnNumber, Vec<TurnWaiter>>,
     /// Those who asked for the interrupt that `control` holds.
-    pub(super) interrupters: Vec<oneshot::Sender<Result<Changed, SessionError>>>,
+    pub(super) interrupters: Vec<Reply<Changed>>,
     /// Those who wait until no turn runs.
-    pub(super) drains: Vec<oneshot::Sender<()>>,
+    pub(super) drains: Vec<Reply<()>>,
     /// Those who wait for the session's deletion.
-    pub(super) deletions: Vec<oneshot::Sender<Result<Changed, SessionError>>>,
+    pub(super) deletions: Vec<Reply<Changed>>,
     /// A turn that runs and whose start is not durable yet.
     pub(super) unacknowledged: Option<Unacknowledged>,
     /// The way out of the registry, once it is taken.
@@ -78,6 +78,8 @@ pub(crate) struct Actor {
     pub(super) drain_until: Option<Duration>,
     /// The store failed under a command; the loop ends.
     pub(super) is_discarded: bool,
+    /// It did so for want of room or of its lease, which may be otherwise the next time.
+    pub(super) is_passing: bool,
     pub(super) idle: Duration,
     /// What the service's count of held bytes holds for this session.
     pub(super) resident_bytes: u64,
@@ -129,6 +131,7 @@ impl Actor {
             turn_span: tracing::Span::none(),
             drain_until: None,
             is_discarded: false,
+            is_passing: false,
             idle,
             resident_bytes: 0,
         }
@@ -242,7 +245,7 @@ impl Actor {
     pub(super) fn release_drains(&mut self) {
         for drained in self.drains.drain(..) {
             // Whoever drained may have gone.
-            let _ = drained.send(());
+            let _ = drained.send(Ok(()));
         }
     }
 
@@ -291,7 +294,7 @@ impl Actor {
                 () = shared.interrupted.notified() => Happened::Interrupted,
                 () = &mut deadline, if !is_late => Happened::Deadline,
                 outcome = effect.outcomes.recv() => Happened::Outcome(outcome.map(Box::new)),
-                Some(command) = self.mailbox.recv() => Happened::Command(Box::new(command)),
+                Some(command) = self.mailbox.recv(), if !self.is_discarded => Happened::Command(Box::new(command)),
             };
             match happened {
                 Happened::Interrupted => self.take_interrupts(),
@@ -327,7 +330,9 @@ impl Actor {
     /// Handles a command; its answer goes back when the change is durable.
     pub(super) async fn handle(&mut self, command: Command) {
         if let Err(error) = self.acknowledge().await {
-            self.discard(&error);
+            // What is in memory is not so, and says nothing about what is asked now.
+            let refusal = self.discard(&error);
+            return command.refuse(&refusal);
         }
         match command {
             Command::StartTurn { asked, reply } => match self.accept(*asked).await {
@@ -378,7 +383,7 @@ impl Actor {
     }
 
     /// Deletes the session as soon as nothing runs.
-    async fn delete(&mut self, is_forced: bool, reply: oneshot::Sender<Result<Changed, SessionError>>) {
+    async fn delete(&mut self, is_forced: bool, reply: Reply<Changed>) {
         let running = self.session.open_turn().map(|open| open.turn);
         let waiting = self.session.queue().front().map(|queued| queued.turn);
         if let (false, Some(turn)) = (is_forced, running.or(waiting)) {
@@ -532,7 +537,11 @@ impl Actor {
     /// The store failed: what is in memory is no longer to be trusted.
     pub(super) fn discard(&mut self, error: &StoreError) -> SessionError {
         self.is_discarded = true;
-        Self::store_failed(error)
+        self.is_passing = matches!(error, StoreError::Fenced | StoreError::Full);
+        match error {
+            StoreError::Fenced => SessionError::TakenOver(self.session.id()),
+            error => Self::store_failed(error),
+        }
     }
 }
 
@@ -540,7 +549,7 @@ impl Actor {
 pub(super) struct Unacknowledged {
     ticket: Ticket,
     acceptance: Acceptance,
-    reply: oneshot::Sender<Result<Acceptance, SessionError>>,
+    reply: Reply<Acceptance>,
 }
 
 impl Unacknowledged {

@@ -17,28 +17,42 @@ use crate::{
 /// The way a turn's end reaches one who waits for it.
 pub(crate) type TurnWaiter = oneshot::Sender<Result<TurnResult, SessionError>>;
 
+/// The way an answer goes back.
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, SessionError>>;
+
 /// A command and the way its answer goes back.
 pub(crate) enum Command {
     /// Accept a turn.
-    StartTurn { asked: Box<AskedTurn>, reply: oneshot::Sender<Result<Acceptance, SessionError>> },
+    StartTurn { asked: Box<AskedTurn>, reply: Reply<Acceptance> },
     /// Record a change that touches no turn.
-    Record { change: Box<Change>, reply: oneshot::Sender<Result<Changed, SessionError>> },
+    Record { change: Box<Change>, reply: Reply<Changed> },
     /// Decide a call.
-    Decide {
-        call_id: String,
-        decision: Decision,
-        reason: Option<String>,
-        reply: oneshot::Sender<Result<Changed, SessionError>>,
-    },
+    Decide { call_id: String, decision: Decision, reason: Option<String>, reply: Reply<Changed> },
     /// Take a turn out of the queue.
-    CancelQueued { turn: TurnNumber, reply: oneshot::Sender<Result<Changed, SessionError>> },
+    CancelQueued { turn: TurnNumber, reply: Reply<Changed> },
     /// Delete the session; with `is_forced` also where it runs.
-    Delete { is_forced: bool, reply: oneshot::Sender<Result<Changed, SessionError>> },
+    Delete { is_forced: bool, reply: Reply<Changed> },
     /// Start no further turn; answered when none runs.
-    Drain { drain_ms: u64, reply: oneshot::Sender<()> },
+    Drain { drain_ms: u64, reply: Reply<()> },
+}
+
+impl Command {
+    /// Answers it with an error, unhandled.
+    pub(crate) fn refuse(self, error: &SessionError) {
+        // Whoever asked may have gone.
+        match self {
+            Self::StartTurn { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Self::Record { reply, .. }
+            | Self::Decide { reply, .. }
+            | Self::CancelQueued { reply, .. }
+            | Self::Delete { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Self::Drain { reply, .. } => drop(reply.send(Ok(()))),
+        }
+    }
 }
 
 /// A turn that somebody asks for.
+#[derive(Clone)]
 pub(crate) struct AskedTurn {
     /// What was asked; its prompt counts for nothing where the turn goes on with another.
     pub(crate) request: StartTurn,
@@ -49,6 +63,7 @@ pub(crate) struct AskedTurn {
 }
 
 /// A change of a session outside of its turns.
+#[derive(Clone)]
 pub(crate) enum Change {
     /// Set a reminder.
     Remind(Box<Event>, SystemReminderType),

@@ -37,7 +37,8 @@ pub(crate) struct Shared {
     pub(crate) live: Arc<LiveHub>,
     /// Views that may be seen once their seq is durable, the oldest first: there is always one that may.
     views: Mutex<VecDeque<View>>,
-    interrupts: Mutex<Vec<InterruptWish>>,
+    /// `None` once the actor has left.
+    interrupts: Mutex<Option<Vec<InterruptWish>>>,
     pub(crate) interrupted: Notify,
     /// A second panic at the same place: it can be read, and no longer written.
     pub(crate) is_read_only: AtomicBool,
@@ -51,7 +52,7 @@ impl Shared {
             session_id: session.id(),
             live,
             views: Mutex::new(VecDeque::from([View::of(session)])),
-            interrupts: Mutex::default(),
+            interrupts: Mutex::new(Some(Vec::new())),
             interrupted: Notify::new(),
             is_read_only: AtomicBool::new(false),
             is_deleted: AtomicBool::new(false),
@@ -81,28 +82,40 @@ impl Shared {
         views.front().cloned()
     }
 
+    fn interrupts(&self) -> MutexGuard<'_, Option<Vec<InterruptWish>>> {
+        self.interrupts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Leaves a wish; the actor takes it whatever it is doing.
     pub(crate) fn wish_interrupt(
         &self,
         turn: Option<TurnNumber>,
     ) -> Result<oneshot::Receiver<Result<Changed, SessionError>>, SessionError> {
         let (reply, answer) = oneshot::channel();
-        let mut interrupts = self.interrupts.lock().unwrap_or_else(PoisonError::into_inner);
-        if interrupts.len() == INTERRUPTS_MAX {
-            return Err(SessionError::QueueFull { what: "interrupts", limit: INTERRUPTS_MAX });
+        match self.interrupts().as_mut() {
+            None => return Err(SessionError::NotRunning { turn }),
+            Some(wishes) if wishes.len() == INTERRUPTS_MAX => {
+                return Err(SessionError::QueueFull { what: "interrupts", limit: INTERRUPTS_MAX });
+            }
+            Some(wishes) => wishes.push(InterruptWish { turn, reply }),
         }
-        interrupts.push(InterruptWish { turn, reply });
-        drop(interrupts);
         self.interrupted.notify_one();
         Ok(answer)
     }
 
     pub(crate) fn take_interrupts(&self) -> Vec<InterruptWish> {
-        std::mem::take(&mut *self.interrupts.lock().unwrap_or_else(PoisonError::into_inner))
+        self.interrupts().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     pub(crate) fn has_interrupts(&self) -> bool {
-        !self.interrupts.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.interrupts().as_ref().is_some_and(|wishes| !wishes.is_empty())
+    }
+
+    /// The actor has left: nothing runs any more, and whoever waits for an interrupt learns that.
+    pub(crate) fn close(&self) {
+        for wish in self.interrupts().take().into_iter().flatten() {
+            drop(wish.reply.send(Err(SessionError::NotRunning { turn: wish.turn })));
+        }
     }
 
     pub(crate) fn check_writable(&self) -> Result<(), SessionError> {

@@ -9,7 +9,7 @@ use futures::FutureExt as _;
 
 use super::{
     actor::{Actor, Exit},
-    decide::{Control, internal},
+    decide::{Control, PROCESS_ENDED, internal},
 };
 use crate::{
     SessionError,
@@ -27,6 +27,7 @@ pub(crate) async fn supervise(mut actor: Actor) {
     loop {
         let exit = AssertUnwindSafe(actor.run()).catch_unwind().await;
         let (session_id, seq) = (actor.session.id(), actor.session.last_seq());
+        let is_of_the_store = matches!(exit, Ok(Exit::Discarded));
         let lost = match exit {
             Ok(Exit::Left) => return actor.depart().await,
             Ok(Exit::Discarded) => SessionError::StoreFailed,
@@ -34,9 +35,13 @@ pub(crate) async fn supervise(mut actor: Actor) {
         };
         tracing::error!(%session_id, seq, %lost, "a session's actor was lost");
         // A second failure at the same place would go on for ever.
-        let is_stuck = failed_at.replace(seq) == Some(seq);
+        let is_stuck = !actor.is_passing && failed_at.replace(seq) == Some(seq);
         actor.release_waiters(&lost);
         let is_loaded = !is_stuck && matches!(AssertUnwindSafe(actor.reload()).catch_unwind().await, Ok(Ok(())));
+        if !is_loaded && is_of_the_store && actor.engine.derived.is_some() {
+            // The store may be well again the next time; until then each request meets it anew, and is told of it.
+            return actor.give_up(&lost);
+        }
         if !is_loaded {
             tracing::error!(%session_id, seq, "the session is read-only now");
             actor.shared.is_read_only.store(true, Ordering::Release);
@@ -69,7 +74,7 @@ async fn serve_refusals(mut actor: Actor) {
         }
         match command {
             Some(super::command::Command::Drain { reply, .. }) => {
-                let _ = reply.send(());
+                let _ = reply.send(Ok(()));
             }
             Some(command) => actor.handle(command).await,
             None => {}
@@ -125,6 +130,23 @@ impl Actor {
             let error = if is_deleted { SessionError::Interrupted { turn } } else { SessionError::ShuttingDown };
             waiters.into_iter().for_each(|waiter| drop(waiter.send(Err(error.clone()))));
         }
+        self.shared.close();
+        self.departure = None;
+        self.release_drains();
+    }
+
+    /// Leaves memory at once, as it stands: the journal has what is durable, and whoever asks next brings it in.
+    fn give_up(&mut self, error: &SessionError) {
+        self.departure = self.registry.upgrade().map(|registry| registry.depart(self.session.id()));
+        self.mailbox.close();
+        while let Ok(command) = self.mailbox.try_recv() {
+            command.refuse(error);
+        }
+        for reply in self.deletions.drain(..) {
+            drop(reply.send(Err(error.clone())));
+        }
+        self.tell_settled();
+        self.shared.close();
         self.departure = None;
         self.release_drains();
     }
@@ -132,10 +154,11 @@ impl Actor {
     /// Starts over from what the journal holds. The open turn has failed: its calls get their results, and it
     /// its end, by the ordinary way.
     async fn reload(&mut self) -> Result<(), StoreError> {
-        self.is_discarded = false;
+        (self.is_discarded, self.is_passing) = (false, false);
         self.put_off.clear();
         let (is_draining, is_queue_held) = (self.control.is_draining, self.control.is_queue_held);
-        self.control = Control { is_draining, is_queue_held, ..Control::default() };
+        let left_open = self.control.interrupt.filter(|(_, reason)| *reason == PROCESS_ENDED);
+        self.control = Control { is_draining, is_queue_held, interrupt: left_open, ..Control::default() };
         let session_id = self.session.id();
         self.lease = self.engine.events.lease(session_id).await?;
         if self.lease.tail < self.session.last_seq() {
@@ -146,7 +169,7 @@ impl Actor {
         }
         self.shared.show_only(View::of(&self.session));
         self.publish().await;
-        if self.session.open_turn().is_some() {
+        if self.session.open_turn().is_some() && left_open.is_none() {
             self.control.failure = Some(internal("the session's actor was lost while the turn ran"));
         }
         Ok(())

@@ -102,7 +102,8 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         if let Some(reason) = &reason {
             validate::size("reason", reason, self.engine().options.limits.pin_bytes)?;
         }
-        self.ask(session_id, |reply| Command::Decide { call_id, decision, reason, reply }).await?
+        let command = |reply| Command::Decide { call_id: call_id.clone(), decision, reason: reason.clone(), reply };
+        self.ask(session_id, command).await
     }
 
     async fn queue(&self, session_id: &SessionId) -> Result<Page<QueueItem>, SessionError> {
@@ -112,7 +113,7 @@ impl<Home: 'static> SessionService for Sessions<Home> {
 
     async fn cancel_queued(&self, request: CancelQueued) -> Result<Changed, SessionError> {
         self.settle().await?;
-        self.ask(request.session_id, |reply| Command::CancelQueued { turn: request.turn, reply }).await?
+        self.ask(request.session_id, |reply| Command::CancelQueued { turn: request.turn, reply }).await
     }
 
     async fn events(&self, request: ReadEvents) -> Result<EventPage, SessionError> {

@@ -51,16 +51,21 @@ impl<Home: 'static> Sessions<Home> {
                 // Its actor settles it, and leaves when nobody needs it.
                 Ok(_) => {}
                 // It was deleted, and what is derived of it may not know.
-                Err(SessionError::NotFound(_)) => delete(engine, session_id).await?,
+                Err(SessionError::NotFound(_)) => {
+                    if let Err(error) = delete(engine, session_id).await {
+                        tracing::warn!(%session_id, %error, "what is left of a deleted session stays until the next start");
+                    }
+                }
                 Err(error) => tracing::error!(%session_id, %error, "a session can be read, and no longer changed"),
             }
         }
         if derived.index.needs_rebuild() {
             self.rebuild_index().await?;
         }
-        let newest = derived.index.page(SessionQuery { limit: Some(1), ..SessionQuery::default() }).await?;
-        if let Some(newest) = newest.items.first() {
-            engine.world.ids.follow(newest.session_id);
+        match derived.index.page(SessionQuery { limit: Some(1), ..SessionQuery::default() }).await {
+            Ok(newest) => newest.items.iter().for_each(|newest| engine.world.ids.follow(newest.session_id)),
+            // An index that fails stands in the way of lists alone.
+            Err(error) => tracing::warn!(%error, "the newest session is not known; new ids go by the clock"),
         }
         Ok(())
     }
@@ -164,7 +169,7 @@ impl<Home: 'static> Sessions<Home> {
                 delete(self.engine(), session_id).await?;
                 Ok(Changed { session_id, seq })
             }
-            answer => answer?,
+            answer => answer,
         }
     }
 

@@ -26,7 +26,15 @@ pub(crate) async fn restore(engine: &Engine, session_id: SessionId) -> Result<Op
             Err(error) => tracing::warn!(%session_id, %error, "a snapshot cannot be read and is passed over"),
         }
     }
-    let Some(mut session) = first(events, session_id).await? else { return Ok(None) };
+    let Some(mut session) = first(events, session_id).await? else {
+        // A journal that is there and has no beginning is not one that was never there.
+        return match events.watch(session_id).await? {
+            Some(_) => {
+                Err(StoreError::Corrupted { session_id, last_good_seq: 0, why: "it has no first record".to_owned() })
+            }
+            None => Ok(None),
+        };
+    };
     replay(events, session_id, &mut session).await?;
     Ok(Some(session))
 }

@@ -16,7 +16,7 @@ use crate::{
     agent::{
         Engine,
         actor::Actor,
-        command::{Acceptance, AskedTurn, Change, Command},
+        command::{Acceptance, AskedTurn, Change, Command, Reply},
         record::externalise,
         registry::{Arrival, Found, MAILBOX_MAX, Registry, Reservation},
         shared::Shared,
@@ -156,11 +156,22 @@ impl<Home: 'static> Sessions<Home> {
         }
     }
 
-    /// Asks a session's actor and waits for its answer.
+    /// Asks a session's actor and waits for its answer. Where another has taken the session over, it is asked once more.
     pub(super) async fn ask<T>(
         &self,
         session_id: SessionId,
-        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+        command: impl Fn(Reply<T>) -> Command,
+    ) -> Result<T, SessionError> {
+        match self.ask_once(session_id, &command).await {
+            Err(SessionError::TakenOver(_)) => self.ask_once(session_id, &command).await,
+            answer => answer,
+        }
+    }
+
+    async fn ask_once<T>(
+        &self,
+        session_id: SessionId,
+        command: impl Fn(Reply<T>) -> Command,
     ) -> Result<T, SessionError> {
         let reservation = self.reserve(session_id).await?;
         let (reply, answer) = oneshot::channel();
@@ -168,7 +179,7 @@ impl<Home: 'static> Sessions<Home> {
         if asked.is_ok()
             && let Ok(answer) = answer.await
         {
-            return Ok(answer);
+            return answer;
         }
         if reservation.shared.is_deleted.load(Ordering::Acquire) {
             return Err(SessionError::NotFound(session_id));
@@ -183,8 +194,7 @@ impl<Home: 'static> Sessions<Home> {
     }
 
     pub(super) async fn record(&self, session_id: SessionId, change: Change) -> Result<Changed, SessionError> {
-        let change = Box::new(change);
-        self.ask(session_id, |reply| Command::Record { change, reply }).await?
+        self.ask(session_id, |reply| Command::Record { change: Box::new(change.clone()), reply }).await
     }
 
     /// Accepts a turn; without a prompt one that goes on with the interrupted turn.
@@ -205,8 +215,8 @@ impl<Home: 'static> Sessions<Home> {
             .idempotency_key
             .as_ref()
             .map_or(Ok(String::new()), |_| validate::turn_hash(&request, is_continuation))?;
-        let asked = Box::new(AskedTurn { request, hash, is_continuation });
-        self.ask(session_id, |reply| Command::StartTurn { asked, reply }).await?
+        let asked = AskedTurn { request, hash, is_continuation };
+        self.ask(session_id, |reply| Command::StartTurn { asked: Box::new(asked.clone()), reply }).await
     }
 
     /// Whether another session may be made, besides those in flight.
@@ -309,10 +319,10 @@ impl<Home: 'static> Sessions<Home> {
         let ticket = engine.events.stage(&lease, std::slice::from_ref(&record)).map_err(failed)?;
         ticket.durable().await.map_err(failed)?;
         let session = Session::begin(&record).map_err(|error| SessionError::Internal(error.to_string()))?;
-        self.index(&session).await;
-        let (shared, mailbox, actor) = self.actor(session, lease);
+        let (indexed, (shared, mailbox, actor)) = (session.clone(), self.actor(session, lease));
         self.inner.registry.insert(shared, mailbox);
         self.spawn(actor);
+        self.index(&indexed).await;
         Ok(SessionCreated { session_id, seq: 1, created_at: now })
     }
 

@@ -111,7 +111,8 @@ impl Cli {
         self.when(0, out, move || sender.send(()).unwrap())
     }
 
-    pub(crate) fn run(self) -> Ran {
+    pub(crate) fn run(mut self) -> Ran {
+        self.env.entry("HOME".to_owned()).or_insert_with(|| self.dir.path().display().to_string());
         let terminal = Terminal {
             stdin: Box::new(BufReader::new(self.stdin)),
             stdout: self.stdout,

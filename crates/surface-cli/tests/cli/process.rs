@@ -26,7 +26,7 @@ fn the_exit_code_is_that_of_the_table() {
     for (args, code) in [
         (&["run", ""][..], ErrorCode::InvalidRequest),
         (&["frob"], ErrorCode::UnknownOperation),
-        (&["sessions", "list"], ErrorCode::SessionPersistenceDisabled),
+        (&["sessions", "list", "--ephemeral"], ErrorCode::SessionPersistenceDisabled),
         (&["run", "--config", "none", "x"], ErrorCode::ConfigInvalid),
     ] {
         let ran = output(args);

@@ -23,6 +23,7 @@ use bytes::Bytes;
 use redb::{Database, ReadableDatabase as _, TableDefinition, TableError};
 use tokio::sync::oneshot;
 
+use super::journal::OwnerLock;
 use super::{
     expiry::Expiry,
     rows::{SEAL_BYTES, View, sealed, unsealed},
@@ -73,6 +74,8 @@ pub(super) type Changes = BTreeMap<(Table, Vec<u8>), Option<Bytes>>;
 /// The file, which may be shared.
 pub struct IndexFile {
     shared: Arc<Shared>,
+    /// Held until the file is closed: the directory has no other owner before.
+    owner: Option<Arc<OwnerLock>>,
 }
 
 struct Shared {
@@ -159,7 +162,13 @@ impl IndexFile {
             state: Mutex::default(),
             wake: Condvar::new(),
         };
-        Self { shared: Arc::new(shared) }
+        Self { shared: Arc::new(shared), owner: None }
+    }
+
+    /// The same for the owner of the directory.
+    pub(super) fn held_by(mut self, owner: Arc<OwnerLock>) -> Self {
+        self.owner = Some(owner);
+        self
     }
 
     /// Puts rows. It never waits for the disk.

@@ -38,9 +38,9 @@ pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
     let owner = Arc::new(OwnerLock::take(data_dir)?);
     let disk = Arc::new(RealDisk::new(data_dir.to_owned()));
     let events = RedbEventStore::open(disk, Some(owner.clone()))?;
-    let blobs = FileBlobs::new(events.context().clone(), Some(owner));
+    let blobs = FileBlobs::new(events.context().clone(), Some(owner.clone()));
     let events = Arc::new(events);
-    let file = Arc::new(IndexFile::new(data_dir.join("index.redb")));
+    let file = Arc::new(IndexFile::new(data_dir.join("index.redb")).held_by(owner));
     Ok(Stores {
         blobs: Arc::new(blobs),
         index: Arc::new(RedbIndex::new(file.clone())),

@@ -216,29 +216,34 @@ impl Log {
     /// Gives the right to append back, if the lease still holds it.
     pub(crate) async fn release(&self, epoch: u64) {
         self.rest().await;
-        let resting = {
+        let marked = {
             let mut state = lock(&self.state);
             if state.epoch != epoch {
                 return;
             }
             state.is_leased = false;
+            let store_journal = &self.context.store_journal;
             let is_settled = state.exists && !state.is_over && state.cuts.is_empty() && state.damage.is_none();
-            is_settled.then(|| Resting {
-                session_id: self.id,
-                seq: state.place.seq,
-                segment: state.head.number,
-                bytes: state.head.len,
-                chain: state.place.chain,
+            // Under the lock, so that no append comes between what rests and its mark.
+            (is_settled && store_journal.is_active(self.id)).then(|| {
+                let resting = Resting {
+                    session_id: self.id,
+                    seq: state.place.seq,
+                    segment: state.head.number,
+                    bytes: state.head.len,
+                    chain: state.place.chain,
+                };
+                let (done, marked) = oneshot::channel();
+                store_journal.mark_resting(resting, Box::new(|result| drop(done.send(result))));
+                marked
             })
         };
         self.cool();
-        if let Some(resting) = resting.filter(|_| self.context.store_journal.is_active(self.id)) {
-            let (done, marked) = oneshot::channel();
-            self.context.store_journal.mark_resting(resting, Box::new(|result| drop(done.send(result))));
-            if let Ok(Err(error)) = marked.await {
-                // The next start looks at the session once more; nothing else depends on the mark.
-                tracing::debug!(session_id = %self.id, %error, "a session could not be marked as resting");
-            }
+        if let Some(marked) = marked
+            && let Ok(Err(error)) = marked.await
+        {
+            // The next start looks at the session once more; nothing else depends on the mark.
+            tracing::debug!(session_id = %self.id, %error, "a session could not be marked as resting");
         }
     }
 

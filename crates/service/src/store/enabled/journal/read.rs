@@ -147,7 +147,9 @@ fn from_segment(file: &dyn DiskFile, segment: &Segment, wanted: &Wanted, knows: 
 fn learn(log: &Log, segment: &Segment, part: &Part) -> bool {
     let mut state = lock(&log.state);
     let next = state.segments.iter().find(|next| next.number == segment.number + 1).map(|next| next.start.place);
-    let ends_here = part.end.offset == segment.end;
+    // Where the segment has grown since it was looked at, its end then says nothing about the next one.
+    let is_whole = state.segments.iter().any(|known| known.number == segment.number && known.end == segment.end);
+    let ends_here = is_whole && part.end.offset == segment.end;
     let is_apart =
         next.is_some_and(|next| ends_here && (next.seq, next.chain) != (part.end.place.seq, part.end.place.chain));
     if let Some(known) = state.segments.iter_mut().find(|known| known.number == segment.number) {

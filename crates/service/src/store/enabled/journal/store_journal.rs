@@ -179,7 +179,10 @@ impl StoreJournal {
 
     /// Marks a session as one that rests; `done` is told once that is written. It needs no sync: where it is lost,
     /// the next start looks at the session once more.
+    ///
+    /// From now on the session is not active, so that whoever appends next marks it anew, behind this mark.
     pub(super) fn mark_resting(self: &Arc<Self>, resting: Resting, done: Done) {
+        lock(&self.state).active.remove(&resting.session_id);
         self.push(Pending { marked: Marked::Resting(resting), written: None, done });
     }
 
