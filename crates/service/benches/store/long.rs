@@ -8,8 +8,10 @@ use serde_json::json;
 
 use crate::common::{agent, bytes, in_memory, lines, median, number, prompt, ratio, runtime};
 
-const PAIRS: usize = 400;
-const WARM_UP: usize = 40;
+/// Turns are timed by the group, so that what a turn leaves to do behind its answer is its own cost.
+const GROUP: usize = 20;
+const ROUNDS: usize = 60;
+const WARM_UP: usize = 3;
 /// Room for some seven of the turns below, so that the context is at its steady size before turn 10.
 const WINDOW_TOKENS: u64 = 5_000;
 const STEADY_TURNS: usize = 10;
@@ -42,12 +44,14 @@ pub(crate) fn late_against_early() {
         for turns in [STEADY_TURNS, 1_000, number("MEERKAT_BENCH_TURNS", 10_000)] {
             sides.push(Side::new(turns).await);
         }
-        for pair in 0..WARM_UP + PAIRS {
+        for round in 0..WARM_UP + ROUNDS {
             for side in &mut sides {
                 let started = Instant::now();
-                side.agent.turn(&side.session, &prompt).await.unwrap();
-                if pair >= WARM_UP {
-                    side.times.push(started.elapsed());
+                for _ in 0..GROUP {
+                    side.agent.turn(&side.session, &prompt).await.unwrap();
+                }
+                if round >= WARM_UP {
+                    side.times.push(started.elapsed() / GROUP as u32);
                 }
             }
         }
@@ -69,10 +73,10 @@ pub(crate) fn late_against_early() {
 impl Side {
     /// What the session takes, against its events and against its conversation as lines of JSON.
     async fn sizes(self, prompt: &str) {
+        let turns = self.turns + (WARM_UP + ROUNDS) * GROUP + 1;
+        let answer = self.agent.turn(&self.session, prompt).await.unwrap().text;
         let lines = lines(&self.agent, self.session.session_id, 0).await;
         let events: usize = lines.iter().map(|line| line.len() + 1).sum();
-        let turns = self.turns + WARM_UP + PAIRS;
-        let answer = self.agent.turn(&self.session, prompt).await.unwrap().text;
         let said = [json!({"role": "user", "content": prompt}), json!({"role": "assistant", "content": answer})];
         let conversation = turns * said.iter().map(|message| message.to_string().len() + 1).sum::<usize>();
         self.agent.service().shut_down(10_000).await;

@@ -284,7 +284,7 @@ pub(crate) fn ask_all(clients: &mut [Client]) -> Vec<Answer> {
     clients.iter_mut().map(Client::receive).collect()
 }
 
-pub(crate) fn median(times: &mut [Duration]) -> Duration {
+pub(crate) fn median<T: Ord + Copy>(times: &mut [T]) -> T {
     times.sort_unstable();
     times[times.len() / 2]
 }
