@@ -4,8 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 #![allow(clippy::print_stderr, reason = "a test says where it was when it failed")]
 
+mod damage;
 mod every;
+mod faults;
+mod keys;
 mod oracle;
+mod places;
 mod process;
 mod random;
+mod server;
 mod shim;

@@ -295,13 +295,9 @@ impl Process {
         Ok(id)
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Kills it, from another thread too.
     pub(crate) fn kill(&self) {
-        let pid = rustix::process::Pid::from_raw(self.pid().try_into().unwrap()).unwrap();
+        let pid = rustix::process::Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     }
 
@@ -309,7 +305,9 @@ impl Process {
     pub(crate) fn end(mut self) -> Option<i32> {
         drop(self.stdin.lock().unwrap().take());
         let code = self.child.wait().unwrap().code();
-        self.reader.take().map(|reader| reader.join().unwrap());
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
         code
     }
 }

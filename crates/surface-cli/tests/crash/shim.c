@@ -33,8 +33,8 @@ struct control {
     _Atomic uint64_t action; /* what to do there */
     _Atomic uint64_t times;  /* errors answered from there on */
     _Atomic uint64_t kinds;  /* which kinds count */
-    _Atomic int64_t budget;  /* bytes that the folder may hold; negative is without limit */
-    _Atomic int64_t used;    /* bytes that it holds */
+    _Atomic int64_t budget;  /* bytes that the folder may hold */
+    _Atomic int64_t used;    /* bytes that it has grown by */
     _Atomic uint64_t fired;  /* how often it acted */
     char what[448];          /* the first operation that it acted at */
     char needle[448];        /* where not empty, only writes with these bytes count */
@@ -124,7 +124,7 @@ static int is_failed(uint64_t action) {
 /* Takes as much of `bytes` as the budget has room for. */
 static size_t take(int64_t bytes) {
     int64_t before = atomic_fetch_add(&control->used, bytes), budget = atomic_load(&control->budget);
-    if (budget < 0 || bytes <= 0 || before + bytes <= budget) return (size_t)(bytes > 0 ? bytes : 0);
+    if (bytes <= 0 || before + bytes <= budget) return (size_t)(bytes > 0 ? bytes : 0);
     int64_t room = budget > before ? budget - before : 0;
     atomic_fetch_sub(&control->used, bytes - room);
     return (size_t)room;

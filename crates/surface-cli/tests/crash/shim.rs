@@ -16,6 +16,7 @@ use tempfile::NamedTempFile;
 /// What the library does at the operation it was told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
+    Pass = 0,
     KillBefore = 1,
     /// After half of a write, and after anything else.
     KillTorn = 3,
@@ -62,7 +63,7 @@ impl Shim {
         control.as_file().set_len(field::END).unwrap();
         let shim = Self { control, folder: folder.to_owned() };
         shim.put(field::KINDS, WRITES | SYNCS | NAMES);
-        shim.put(field::BUDGET, u64::MAX);
+        shim.room(None);
         shim
     }
 
@@ -80,6 +81,13 @@ impl Shim {
         self.put(field::AT, self.count() + at);
     }
 
+    /// From now on every operation of these kinds.
+    pub(crate) fn always(&self, kinds: u64, act: Act) {
+        self.put(field::KINDS, kinds);
+        self.next(1, act);
+        self.put(field::TIMES, u64::MAX);
+    }
+
     /// Only these kinds count.
     pub(crate) fn only(self, kinds: u64) -> Self {
         self.put(field::KINDS, kinds);
@@ -88,6 +96,7 @@ impl Shim {
 
     /// Only what happens to paths with this text counts, or, behind a `!`, without it.
     pub(crate) fn under(self, text: &str) -> Self {
+        self.file().write_all_at(&[0; 64], field::UNDER).unwrap();
         self.file().write_all_at(text.as_bytes(), field::UNDER).unwrap();
         self
     }
@@ -98,9 +107,10 @@ impl Shim {
         self.only(WRITES)
     }
 
-    /// From now on the folder may grow by so many bytes; without a number there is no limit.
-    pub(crate) fn room(&self, bytes: Option<u64>) {
-        self.put(field::BUDGET, bytes.map_or(u64::MAX, |bytes| self.get(field::USED).wrapping_add(bytes)));
+    /// From now on the folder may grow by so many bytes, or has to shrink first; without a number there is no limit.
+    pub(crate) fn room(&self, bytes: Option<i64>) {
+        let now = i64::from_ne_bytes(self.get(field::USED).to_ne_bytes());
+        self.put(field::BUDGET, bytes.map_or(i64::MAX, |bytes| now + bytes) as u64);
     }
 
     /// Operations that counted.

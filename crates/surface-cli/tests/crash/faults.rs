@@ -1,0 +1,210 @@
+//! A disk that fails once, for good, or is full.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    every::Told,
+    oracle::{Known, Survey, check},
+    process::{Answer, Process, Stage, Trouble},
+    shim::{Act, NAMES, NOT_INDEX, SYNCS, Shim, WRITES},
+};
+
+/// Bytes that are kept back for turns that run.
+const RESERVE: i64 = 4 * 1024 * 1024;
+
+/// What was done, unless the disk was in the way; then the program says so.
+fn tolerate<T>(answer: Answer<T>) -> Option<T> {
+    match answer {
+        Ok(done) => Some(done),
+        Err(Trouble::Gone) => None,
+        Err(Trouble::Refused(code, error)) => {
+            let is_told = ["STORE_FAILED", "STORE_FULL", "STORE_NOT_WRITABLE", "SESSION_ARCHIVED"];
+            assert!(is_told.contains(&code.as_str()), "{error}");
+            None
+        }
+    }
+}
+
+/// Changes of every kind, whatever becomes of each.
+fn script(process: &Process) {
+    for n in 0..2 {
+        let Some(id) = tolerate(process.create()) else { continue };
+        let target = json!({ "session_id": id });
+        let call = format!(r#"@call test_append {{"name":"effects","line":"{id} {n}"}}"#);
+        tolerate(process.turn(&id, &format!(r#"@call test_echo {{"text":"a"}} @step {call} @say Done {n}."#)));
+        tolerate(process.turn(&id, r#"@call test_huge {"bytes":40000} @say Huge."#));
+        tolerate(process.change(
+            "session/update",
+            "session_updated",
+            &json!({ "session_id": id, "title": format!("Title {n}") }),
+        ));
+        if let Some(fork) = tolerate(process.fork(&id)) {
+            tolerate(process.turn(&fork, "@say Forked."));
+            tolerate(process.delete(&fork));
+        }
+        tolerate(process.ask("session/archive", &target));
+        tolerate(process.ask("session/unarchive", &target));
+    }
+}
+
+/// One operation fails: what could not be done is said, and nothing else suffers.
+fn each(act: Act) -> u64 {
+    let (next, last) = (AtomicU64::new(1), AtomicU64::new(u64::MAX));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if at > last.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let (stage, known) = (Stage::made(), Arc::<Known>::default());
+                    let shim = Shim::new(&stage.data()).under(NOT_INDEX).at(at, act);
+                    let process = stage.rpc(&known, Some(&shim));
+                    script(&process);
+                    let _told = Told(format!("{act:?} at {at}: {:?}", shim.fired()));
+                    let fired = shim.fired();
+                    shim.next(0, Act::Pass);
+                    // It may have refused to start.
+                    if !matches!(process.ask("capabilities/get", &json!({})), Err(Trouble::Gone)) {
+                        let id = process.create().unwrap();
+                        assert_eq!(process.turn(&id, "@say Well.").unwrap()["text"], "Well.");
+                        Survey::of(&process).unwrap();
+                    }
+                    if fired.is_none() {
+                        last.fetch_min(at, Ordering::Relaxed);
+                    }
+                    assert!(process.end().is_some());
+                    check(&stage, &known);
+                }
+            });
+        }
+    });
+    last.into_inner() - 1
+}
+
+#[test]
+fn an_error_at_any_operation_costs_that_operation_alone() {
+    assert!(each(Act::Eio) > 80);
+}
+
+#[test]
+fn no_room_at_any_operation_costs_that_operation_alone() {
+    assert!(each(Act::Enospc) > 80);
+}
+
+/// Bytes run out in the middle of whatever is written, also with the reserve used up.
+#[test]
+fn a_disk_that_fills_up_refuses_and_recovers_without_a_restart() {
+    let rooms: Vec<i64> = (0..16).map(|n| n * 700).collect();
+    std::thread::scope(|scope| {
+        for rooms in rooms.chunks(4) {
+            scope.spawn(|| {
+                for room in rooms.iter().flat_map(|room| [*room, *room - RESERVE]) {
+                    let (stage, known) = (Stage::empty(), Arc::<Known>::default());
+                    let shim = Shim::new(&stage.data());
+                    let process = stage.rpc(&known, Some(&shim));
+                    let before = process.create().unwrap();
+                    process.turn(&before, "@say Before.").unwrap();
+                    let _told = Told(format!("room for {room} bytes\n{}", stage.stderr()));
+                    shim.room(Some(room));
+                    tolerate(process.turn(&before, "@say Within."));
+                    script(&process);
+                    Survey::of(&process).unwrap();
+                    shim.room(None);
+                    for id in known.sessions() {
+                        assert_eq!(process.turn(&id, "@say After.").unwrap()["text"], "After.");
+                    }
+                    script(&process);
+                    assert_eq!(process.end(), Some(0), "{}", stage.stderr());
+                    check(&stage, &known);
+                }
+            });
+        }
+    });
+}
+
+fn code(answer: &(u16, Value)) -> &str {
+    answer.1["code"].as_str().unwrap_or("none")
+}
+
+#[test]
+fn on_a_full_disk_new_turns_wait_for_room_and_running_ones_end() {
+    let stage = Stage::empty();
+    let shim = Shim::new(&stage.data());
+    let server = stage.serve(Some(&shim));
+    let (quiet, running) = (server.create(), server.create());
+    let turns = |id: &str| format!("/v1/sessions/{id}/turns");
+    let prompt = format!(r#"@call test_ask {{"name":"effects","line":"{running}"}} @say Done."#);
+    let turn = json!({ "session_id": running, "prompt": prompt, "wait": false });
+    assert!(server.rpc("turn/start", &turn).unwrap().is_ok());
+    let path = format!("/v1/sessions/{running}/events?since_seq=0&wait_ms=10000");
+    let pending = loop {
+        let view = server.get(&format!("/v1/sessions/{running}")).1;
+        if let Some(call) = view["pending_approvals"][0]["call_id"].as_str() {
+            break call.to_owned();
+        }
+        server.get(&path);
+    };
+    assert_eq!(server.get("/readyz").0, 200);
+
+    shim.room(Some(0));
+    // The first to meet it may still be written, into what is kept back.
+    let refused = (0..3).map(|_| server.post(&turns(&quiet), &json!({ "prompt": "@say More." })));
+    let refused: Vec<_> = refused.collect();
+    assert_eq!(
+        refused[1..].iter().map(|answer| (answer.0, code(answer))).collect::<Vec<_>>(),
+        [(507, "STORE_FULL"); 2]
+    );
+    assert_eq!(code(&server.post("/v1/sessions", &json!({}))), "STORE_FULL");
+    assert_eq!(code(&server.get("/readyz")), "STORE_FULL");
+    assert_eq!(server.get("/v1/sessions").1["items"].as_array().unwrap().len(), 2);
+    let approval = json!({ "session_id": running, "call_id": pending, "decision": "approve" });
+    assert!(server.rpc("turn/approve", &approval).unwrap().is_ok());
+    let ended = loop {
+        let page = server.get(&path).1;
+        let last = page["items"].as_array().unwrap().last().unwrap().clone();
+        if last["type"].as_str().unwrap().starts_with("turn_") && last["type"] != "turn_started" {
+            break last;
+        }
+        server.get(&format!("/v1/sessions/{running}/events?since_seq={}&wait_ms=10000", last["seq"]));
+    };
+    assert_eq!(ended["type"], "turn_completed", "{ended}");
+    assert_eq!(stage.tool_lines("effects"), [running.as_str()]);
+
+    shim.room(None);
+    assert_eq!(server.get("/readyz").0, 200);
+    let more = server.post(&turns(&quiet), &json!({ "prompt": "@say More." }));
+    assert_eq!((more.0, more.1["text"].as_str()), (200, Some("More.")));
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn a_disk_that_cannot_be_trusted_is_only_read_from_then_on() {
+    let stage = Stage::made();
+    let shim = Shim::new(&stage.data()).under(NOT_INDEX);
+    let server = stage.serve(Some(&shim));
+    let id = server.create();
+    let turns = format!("/v1/sessions/{id}/turns");
+    assert_eq!(server.post(&turns, &json!({ "prompt": "@say Before." })).0, 200);
+    let events = server.get(&format!("/v1/sessions/{id}/events")).1;
+    shim.always(SYNCS, Act::Eio);
+    let codes: Vec<String> =
+        (0..4).map(|_| code(&server.post(&turns, &json!({ "prompt": "@say More." }))).to_owned()).collect();
+    assert_eq!((codes[0].as_str(), codes[3].as_str()), ("STORE_FAILED", "STORE_NOT_WRITABLE"), "{codes:?}");
+    assert_eq!(code(&server.get("/readyz")), "STORE_NOT_WRITABLE");
+    assert_eq!(code(&server.post("/v1/sessions", &json!({}))), "STORE_NOT_WRITABLE");
+    assert_eq!(server.get(&format!("/v1/sessions/{id}/events")).1, events);
+    assert_eq!(server.get("/v1/sessions").1["items"][0]["session_id"], id.as_str());
+    shim.always(WRITES | SYNCS | NAMES, Act::Pass);
+    assert_eq!(code(&server.get("/readyz")), "STORE_NOT_WRITABLE", "only a start looks again");
+    assert_eq!(server.end(), Some(0));
+    let server = stage.serve(None);
+    let more = server.post(&turns, &json!({ "prompt": "@say After." }));
+    assert_eq!((more.0, more.1["text"].as_str()), (200, Some("After.")));
+}
