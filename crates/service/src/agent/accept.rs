@@ -36,6 +36,9 @@ impl Actor {
             return Ok((replayed?, None));
         }
         self.check_archived(false)?;
+        if !self.deletions.is_empty() {
+            return Err(SessionError::NotFound(self.session.id()));
+        }
         if self.control.is_draining || self.engine.is_shutting_down.load(Ordering::Acquire) {
             return Err(SessionError::ShuttingDown);
         }

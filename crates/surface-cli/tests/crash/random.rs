@@ -77,11 +77,13 @@ fn act(process: &Process, random: &mut Random) -> Answer<()> {
 }
 
 /// A client works until the process is gone, or until it has had enough answers and kills it.
-fn work(process: &Process, mut random: Random, answers: &AtomicU64, enough: u64) {
+fn work(stage: &Stage, process: &Process, mut random: Random, answers: &AtomicU64, enough: u64) {
     loop {
         match act(process, &mut random) {
             Err(Trouble::Gone) => return,
-            Err(Trouble::Refused(code, error)) => assert!(REFUSALS.contains(&code.as_str()), "{error}"),
+            Err(Trouble::Refused(code, error)) => {
+                assert!(REFUSALS.contains(&code.as_str()), "{error}\n{}", stage.stderr());
+            }
             Ok(()) => {}
         }
         if answers.fetch_add(1, Ordering::Relaxed) + 1 == enough {
@@ -107,7 +109,7 @@ fn live(stage: &Stage, known: &Arc<Known>, random: &mut Random) {
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
             let random = Random(random.below(u64::MAX));
-            scope.spawn(|| work(&process, random, &answers, enough));
+            scope.spawn(|| work(stage, &process, random, &answers, enough));
         }
     });
     assert_eq!(process.end(), None, "it was killed: {}", stage.stderr());
