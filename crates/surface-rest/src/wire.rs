@@ -54,8 +54,11 @@ pub(crate) struct Parts<'a> {
     pub(crate) body: &'a [u8],
 }
 
+/// A parameter of a query and its value.
+pub(crate) type Pair<'a> = (Cow<'a, str>, Cow<'a, str>);
+
 /// The names and values of a query, which is encoded as a form.
-pub(crate) fn query(text: Option<&str>) -> Result<Vec<(Cow<'_, str>, Cow<'_, str>)>, SessionError> {
+pub(crate) fn query(text: Option<&str>) -> Result<Vec<Pair<'_>>, SessionError> {
     let refusal = || SessionError::invalid("query", "it is not percent-encoded UTF-8");
     let pairs = text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
     let split = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
