@@ -1,7 +1,7 @@
 //! A folder with a data directory, and the real program in it, spoken to as `meerkat rpc` is.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fs,
     io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 use tempfile::TempDir;
 
@@ -129,21 +128,11 @@ pub(crate) fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A message as it came, with its parts to the letter.
-#[derive(Deserialize)]
-struct Message<'a> {
-    id: Option<u64>,
-    #[serde(borrow)]
-    params: Option<Params<'a>>,
-    #[serde(borrow)]
-    result: Option<&'a RawValue>,
-    error: Option<Value>,
-}
+/// A document as it came, each of its fields to the letter.
+type Fields = BTreeMap<String, Box<RawValue>>;
 
-#[derive(Deserialize)]
-struct Params<'a> {
-    #[serde(borrow)]
-    result: Option<&'a RawValue>,
+fn fields(text: &str) -> Option<Fields> {
+    serde_json::from_str(text).ok()
 }
 
 #[derive(Default)]
@@ -162,9 +151,9 @@ struct State {
 impl Shared {
     fn hear(&self, known: &Known, line: &str) {
         // The last line of a killed process may be cut.
-        let Ok(message) = serde_json::from_str::<Message<'_>>(line) else { return };
+        let Some(message) = fields(line) else { return };
         let state = &mut *self.state.lock().unwrap();
-        if let Some(event) = message.params.and_then(|params| params.result) {
+        if let Some(event) = message.get("params").and_then(|params| fields(params.get())?.remove("result")) {
             let event = event.get();
             let value: Value = serde_json::from_str(event).unwrap();
             known.saw(event, &value);
@@ -174,12 +163,14 @@ impl Shared {
             }
             return;
         }
-        let Some(waiting) = message.id.and_then(|id| state.waiting.remove(&id)) else { return };
-        let answer = match (message.result, message.error) {
+        let id = message.get("id").and_then(|id| id.get().parse().ok());
+        let Some(waiting) = id.and_then(|id: u64| state.waiting.remove(&id)) else { return };
+        let answer = match (message.get("result"), message.get("error")) {
             (_, Some(error)) => {
+                let error: Value = serde_json::from_str(error.get()).unwrap();
                 Err(Trouble::Refused(error["data"]["code"].as_str().unwrap_or("none").to_owned(), error))
             }
-            (result, None) => Ok(result.map_or("null", RawValue::get).to_owned()),
+            (result, None) => Ok(result.map_or("null", |result| result.get()).to_owned()),
         };
         // Whoever asked may have gone.
         drop(waiting.send(answer));
