@@ -9,6 +9,7 @@ use meerkat_service::{
     Capability, Operation,
     operation::OperationEffect,
     options::Limits,
+    runtime::BLOB_PIECE_BYTES_MAX,
     wire::{answer_schema, request_schema},
 };
 use schemars::generate::SchemaSettings;
@@ -26,6 +27,8 @@ const KEY: &str = "^[ -~]*[!-~][ -~]*$";
 /// The name of a label, and its value: neither has control characters.
 const LABEL_NAME: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
 const LABEL_VALUE: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
+/// Where a page of sessions goes on.
+const SESSION_CURSOR: &str = "^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$";
 
 /// The document.
 pub(crate) fn text() -> &'static str {
@@ -334,8 +337,15 @@ fn bounded(mut schema: Value) -> Value {
         }
     });
     let properties = schema["properties"].as_object_mut();
+    let has = |name: &str| properties.as_ref().is_some_and(|properties| properties.contains_key(name));
+    let (is_of_blob, is_list) = (has("blob"), has("created_after"));
     for (name, property) in properties.into_iter().flatten() {
         let bounds = match name.as_str() {
+            "blob" => json!({ "pattern": "^[0-9a-f]{64}$" }),
+            "cursor" if is_list => json!({ "pattern": SESSION_CURSOR }),
+            "cursor" => json!({ "pattern": "^[0-9]{1,18}$" }),
+            "title" => json!({ "pattern": LABEL_VALUE }),
+            "limit" if is_of_blob => json!({ "minimum": 1, "maximum": BLOB_PIECE_BYTES_MAX }),
             "limit" => json!({ "minimum": 1, "maximum": limits.page_items }),
             "wait_ms" => json!({ "maximum": limits.wait_ms }),
             "prompt" | "text" => json!({ "pattern": NOT_BLANK }),

@@ -14,6 +14,7 @@ pub(crate) mod restore;
 mod validate;
 
 pub use sessions::Sessions;
+pub use validate::BLOB_PIECE_BYTES_MAX;
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use crate::{SessionError, ids::Seq, options::Limits, service::StartTurn, store::hex};
 
 /// Bytes of a blob that one answer may carry.
-const BLOB_PIECE_BYTES_MAX: usize = 1024 * 1024;
+pub const BLOB_PIECE_BYTES_MAX: usize = 1024 * 1024;
 
 /// The hash of a decoded request. Two requests with one hash are the same request.
 pub(crate) fn request_hash<T: serde::Serialize>(request: &T) -> Result<String, SessionError> {
@@ -25,7 +25,9 @@ pub(crate) fn turn_hash(request: &StartTurn, is_continuation: bool) -> Result<St
 /// Where a page of seqs goes on.
 pub(crate) fn seq_cursor(cursor: Option<&str>) -> Result<Seq, SessionError> {
     let refusal = || SessionError::invalid("cursor", "use the next_cursor of the page before, or none");
-    cursor.map_or(Ok(0), |cursor| cursor.parse().map_err(|_| refusal()))
+    let is_one = |cursor: &&str| (1..=18).contains(&cursor.len()) && cursor.bytes().all(|byte| byte.is_ascii_digit());
+    cursor
+        .map_or(Ok(0), |cursor| Some(cursor).filter(is_one).and_then(|cursor| cursor.parse().ok()).ok_or_else(refusal))
 }
 
 /// A blob is named by the SHA-256 of its bytes.
