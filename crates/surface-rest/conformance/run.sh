@@ -11,7 +11,7 @@ fi
 cargo build --locked --quiet
 export MEERKAT_TOKEN=a-token-of-16-characters-or-more
 work=$(mktemp -d)
-"${CARGO_TARGET_DIR:-target}/debug/meerkat" serve --rest --data-dir "$work" --listen 127.0.0.1:0 \
+"${CARGO_TARGET_DIR:-target}/debug/meerkat" serve --rest --ephemeral --data-dir "$work" --listen 127.0.0.1:0 \
   >"$work/said" 2>"$work/logs" &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
