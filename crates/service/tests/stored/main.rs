@@ -46,18 +46,20 @@ impl Place {
         AgentBuildConfig::new().options(self.options.clone()).store(self.data_dir())
     }
 
-    /// A process: it opens the store and does `work`. With `is_clean` it shuts down afterwards, else it just ends.
+    /// A process: it opens the store and does `work`. With `is_clean` it shuts down afterwards, else it just ends: the
+    /// service outlives the runtime, so that nothing that still runs can see it leave.
     fn process<T, F: Future<Output = T>>(&self, is_clean: bool, work: impl FnOnce(Process) -> F) -> T {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let done = runtime.block_on(async {
+        let (done, service) = runtime.block_on(async {
             let service = self.agent().build().unwrap().service().clone();
             let done = work(Process { service: service.clone() }).await;
             if is_clean {
                 service.shut_down(1_000).await;
             }
-            done
+            (done, service)
         });
         runtime.shutdown_timeout(std::time::Duration::from_secs(10));
+        drop(service);
         done
     }
 }
