@@ -105,6 +105,28 @@ operations! {
     Delete = "delete", STORE, Destroys;
     /// Makes a new session from the beginning of one.
     Fork = "fork", STORE, Changes;
+    /// Writes a session into a bundle.
+    ExportSession = "export_session", STORE, Reads;
+    /// Makes sessions from a bundle.
+    ImportBundle = "import_bundle", STORE, Changes;
+    /// Registers a reader of the journals.
+    CreateReader = "create_reader", STORE, Settles;
+    /// Hands a reader the records that it is not done with.
+    FetchReader = "fetch_reader", STORE, Reads;
+    /// Takes a reader's acknowledgement.
+    AcknowledgeReader = "acknowledge_reader", STORE, Settles;
+    /// Waits until a reader is done with a record.
+    WaitReader = "wait_reader", STORE, Reads;
+    /// Forgets a reader.
+    DeleteReader = "delete_reader", STORE, Destroys;
+    /// Lists the readers.
+    ListReaders = "list_readers", STORE, Reads;
+    /// Drops records of a journal that nothing depends on.
+    CompactJournal = "compact_journal", STORE, Destroys;
+    /// Makes the projection anew.
+    RebuildProjection = "rebuild_projection", STORE, Settles;
+    /// Deletes sessions that are too old or too many.
+    Retain = "retain", STORE, Destroys;
     /// Compacts the live context now.
     Compact = "compact", COMPACTION, Changes;
     /// Shows what a compaction would do.

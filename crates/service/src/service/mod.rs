@@ -4,11 +4,13 @@
 //! body here, so a runtime implements only what it has.
 
 mod answers;
+mod operators;
 mod requests;
 
 use async_trait::async_trait;
 
 pub use answers::*;
+pub use operators::*;
 pub use requests::*;
 pub(crate) use requests::{object, object_or_null};
 
@@ -159,6 +161,70 @@ pub trait SessionService: Send + Sync {
 
     /// Makes a new session from the beginning of one.
     async fn fork(&self, request: ForkSession) -> Result<Changed, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Registers a reader of all journals; where it is registered already, nothing changes.
+    async fn create_reader(&self, request: NamedReader) -> Result<ReaderView, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Records that a reader is not done with. They come again until they are acknowledged.
+    async fn fetch_reader(&self, request: FetchReader) -> Result<RecordPage, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Says up to where a reader is done with a session.
+    async fn acknowledge_reader(&self, request: AcknowledgeReader) -> Result<Checkpoint, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Waits until a reader is done with a record; answers with how far it has come by then.
+    async fn wait_reader(&self, request: WaitReader) -> Result<Checkpoint, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Forgets a reader; answers with it as it was.
+    async fn delete_reader(&self, request: NamedReader) -> Result<ReaderView, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// The readers, with how far each is behind.
+    async fn list_readers(&self) -> Result<Page<ReaderView>, SessionError> {
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Drops records of a journal that nothing depends on any more.
+    async fn compact_journal(&self, request: CompactJournal) -> Result<JournalCompactionReport, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Makes the projection anew.
+    async fn rebuild_projection(&self) -> Result<ProjectionRebuilt, SessionError> {
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Deletes the sessions that are too old or too many.
+    async fn retain(&self, request: Retain) -> Result<Retained, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// A page of a session's bundle.
+    async fn export_session(&self, request: ExportSession) -> Result<BundlePage, SessionError> {
+        let _ = request;
+        Err(absent(self.capabilities(), Capability::SessionStore))
+    }
+
+    /// Takes a piece of a bundle in; with the last one its sessions are made.
+    async fn import_bundle(&self, request: ImportBundle) -> Result<Imported, SessionError> {
         let _ = request;
         Err(absent(self.capabilities(), Capability::SessionStore))
     }

@@ -8,10 +8,11 @@ use crate::{
     SessionError,
     operation::Operation,
     service::{
-        BegunTurn, CancelQueued, ClearReminder, CompactSession, CreateSession, DecideApproval, DeleteSession,
-        ErrorList, EventPage, ForgetMemory, ForkSession, InterruptTurn, Nothing, OneSession, PinFact, ReadBlob,
-        ReadEvents, ReadHistory, Remind, ResumeTurn, SearchMemory, SessionQuery, SessionService, StartTurn,
-        UndoCompaction, Unpin, UpdateSession,
+        AcknowledgeReader, BegunTurn, CancelQueued, ClearReminder, CompactJournal, CompactSession, CreateSession,
+        DecideApproval, DeleteSession, ErrorList, EventPage, ExportSession, FetchReader, ForgetMemory, ForkSession,
+        ImportBundle, InterruptTurn, NamedReader, Nothing, OneSession, PinFact, ReadBlob, ReadEvents, ReadHistory,
+        RecordPage, Remind, ResumeTurn, Retain, SearchMemory, SessionQuery, SessionService, StartTurn, UndoCompaction,
+        Unpin, UpdateSession, WaitReader,
     },
     service::{object, object_or_null},
     session::message::{RawJson, string_bytes},
@@ -110,6 +111,25 @@ pub async fn call(service: &dyn SessionService, operation: Operation, params: &s
         Operation::Unarchive => encode(&service.unarchive(&decode::<OneSession>(params)?.session_id).await?),
         Operation::Delete => encode(&service.delete(decode::<DeleteSession>(params)?).await?),
         Operation::Fork => encode(&service.fork(decode::<ForkSession>(params)?).await?),
+        Operation::ExportSession => encode(&service.export_session(decode::<ExportSession>(params)?).await?),
+        Operation::ImportBundle => encode(&service.import_bundle(decode::<ImportBundle>(params)?).await?),
+        Operation::CreateReader => encode(&service.create_reader(decode::<NamedReader>(params)?).await?),
+        Operation::FetchReader => Ok(encode_records(&service.fetch_reader(decode::<FetchReader>(params)?).await?)),
+        Operation::AcknowledgeReader => {
+            encode(&service.acknowledge_reader(decode::<AcknowledgeReader>(params)?).await?)
+        }
+        Operation::WaitReader => encode(&service.wait_reader(decode::<WaitReader>(params)?).await?),
+        Operation::DeleteReader => encode(&service.delete_reader(decode::<NamedReader>(params)?).await?),
+        Operation::ListReaders => {
+            let Nothing {} = decode(params)?;
+            encode(&service.list_readers().await?)
+        }
+        Operation::CompactJournal => encode(&service.compact_journal(decode::<CompactJournal>(params)?).await?),
+        Operation::RebuildProjection => {
+            let Nothing {} = decode(params)?;
+            encode(&service.rebuild_projection().await?)
+        }
+        Operation::Retain => encode(&service.retain(decode::<Retain>(params)?).await?),
         Operation::Compact => encode(&service.compact(decode::<CompactSession>(params)?).await?),
         Operation::PreviewCompaction => encode(&service.preview_compaction(decode::<CompactSession>(params)?).await?),
         Operation::UndoCompaction => encode(&service.undo_compaction(decode::<UndoCompaction>(params)?).await?),
@@ -197,5 +217,22 @@ fn encode_events(page: &EventPage) -> Vec<u8> {
         out.extend_from_slice(line);
     }
     out.extend_from_slice(format!(r#"],"next_seq":{}}}"#, page.next_seq).as_bytes());
+    out
+}
+
+/// A page of records; the lines stand in it as they are.
+fn encode_records(page: &RecordPage) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64 + page.items.iter().map(|record| record.line.len() + 100).sum::<usize>());
+    out.extend_from_slice(br#"{"items":["#);
+    for (index, record) in page.items.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        let key = record.idempotency_key();
+        out.extend_from_slice(format!(r#"{{"idempotency_key":"{key}","event":"#).as_bytes());
+        out.extend_from_slice(&record.line);
+        out.push(b'}');
+    }
+    out.extend_from_slice(b"]}");
     out
 }

@@ -11,11 +11,13 @@ use crate::{
     clock::Timestamp,
     ids::SessionId,
     service::{
-        BlobPage, CancelQueued, Changed, ClearReminder, CompactSession, CompactionReceipt, CreateSession,
-        DecideApproval, DeleteSession, ErrorList, ForgetMemory, Forgotten, ForkSession, HistoryItem, InterruptTurn,
-        Nothing, OneSession, Page, Pin, PinFact, QueueItem, ReadBlob, ReadEvents, ReadHistory, Reindexed, Remind,
-        Reminder, SearchHit, SearchMemory, SessionCreated, SessionQuery, SessionSummary, SessionView, StartTurn,
-        TurnAccepted, TurnResult, UndoCompaction, Unpin, UpdateSession,
+        AcknowledgeReader, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder, CompactJournal,
+        CompactSession, CompactionReceipt, CreateSession, DecideApproval, DeleteSession, ErrorList, ExportSession,
+        FetchReader, ForgetMemory, Forgotten, ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn,
+        JournalCompactionReport, NamedReader, Nothing, OneSession, Page, Pin, PinFact, ProjectionRebuilt, QueueItem,
+        ReadBlob, ReadEvents, ReadHistory, ReaderView, Reindexed, Remind, Reminder, Retain, Retained, SearchHit,
+        SearchMemory, SessionCreated, SessionQuery, SessionSummary, SessionView, StartTurn, TurnAccepted, TurnResult,
+        UndoCompaction, Unpin, UpdateSession, WaitReader,
     },
     session::event::EventKind,
 };
@@ -65,6 +67,14 @@ pub fn request_schema(operation: Operation) -> Schema {
         Operation::Update => read::<UpdateSession>(),
         Operation::Delete => read::<DeleteSession>(),
         Operation::Fork => read::<ForkSession>(),
+        Operation::ExportSession => read::<ExportSession>(),
+        Operation::ImportBundle => read::<ImportBundle>(),
+        Operation::CreateReader | Operation::DeleteReader => read::<NamedReader>(),
+        Operation::FetchReader => read::<FetchReader>(),
+        Operation::AcknowledgeReader => read::<AcknowledgeReader>(),
+        Operation::WaitReader => read::<WaitReader>(),
+        Operation::CompactJournal => read::<CompactJournal>(),
+        Operation::Retain => read::<Retain>(),
         Operation::Compact | Operation::PreviewCompaction => read::<CompactSession>(),
         Operation::UndoCompaction => read::<UndoCompaction>(),
         Operation::SearchMemory => read::<SearchMemory>(),
@@ -75,7 +85,11 @@ pub fn request_schema(operation: Operation) -> Schema {
         | Operation::Read
         | Operation::Archive
         | Operation::Unarchive => read::<OneSession>(),
-        Operation::ReindexMemory | Operation::Capabilities | Operation::Errors => read::<Nothing>(),
+        Operation::ListReaders
+        | Operation::RebuildProjection
+        | Operation::ReindexMemory
+        | Operation::Capabilities
+        | Operation::Errors => read::<Nothing>(),
     }
 }
 
@@ -106,6 +120,29 @@ pub fn answer_schema(operation: Operation) -> Schema {
         Operation::History => written::<Page<HistoryItem>>(),
         Operation::Blob => written::<BlobPage>(),
         Operation::List => written::<Page<SessionSummary>>(),
+        Operation::ExportSession => written::<BundlePage>(),
+        Operation::ImportBundle => written::<Imported>(),
+        Operation::CreateReader | Operation::DeleteReader => written::<ReaderView>(),
+        Operation::FetchReader => json_schema!({
+            "type": "object",
+            "description": "Records that the reader is not done with, each session's in order.",
+            "properties": {
+                "items": { "type": "array", "items": {
+                    "type": "object",
+                    "properties": {
+                        "idempotency_key": { "type": "string", "description": "The session and the seq." },
+                        "event": { "type": "object", "description": "The event, as its line stands in the journal." },
+                    },
+                    "required": ["idempotency_key", "event"],
+                } },
+            },
+            "required": ["items"],
+        }),
+        Operation::AcknowledgeReader | Operation::WaitReader => written::<Checkpoint>(),
+        Operation::ListReaders => written::<Page<ReaderView>>(),
+        Operation::CompactJournal => written::<JournalCompactionReport>(),
+        Operation::RebuildProjection => written::<ProjectionRebuilt>(),
+        Operation::Retain => written::<Retained>(),
         Operation::Compact | Operation::PreviewCompaction => written::<CompactionReceipt>(),
         Operation::SearchMemory => written::<Page<SearchHit>>(),
         Operation::ForgetMemory => written::<Forgotten>(),
