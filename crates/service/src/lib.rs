@@ -25,6 +25,7 @@ pub mod model;
 pub mod store;
 pub mod tool;
 
+mod projection;
 pub mod redact;
 pub mod wire;
 
