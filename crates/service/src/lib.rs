@@ -32,6 +32,7 @@ pub mod wire;
 pub mod runtime;
 
 pub mod clock;
+pub mod doctor;
 mod factory;
 pub mod options;
 

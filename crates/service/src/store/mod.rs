@@ -23,9 +23,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
 #[cfg(not(feature = "session-store"))]
-pub use disabled::open_stores;
+pub use disabled::{examine, open_stores};
 #[cfg(feature = "session-store")]
-pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore, open_stores};
+pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore, examine, open_stores};
 pub(crate) use memory::hex;
 pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, MemoryUse};
 

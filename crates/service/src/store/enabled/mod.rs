@@ -2,6 +2,7 @@
 //!
 //! The journals are the truth. What stands in `index.redb` is a copy for speed, and is made anew where it is missing.
 
+mod doctor;
 mod events;
 pub(crate) mod journal;
 
@@ -17,6 +18,7 @@ mod tests;
 
 use std::{path::Path, sync::Arc};
 
+pub use doctor::examine;
 pub use events::RedbEventStore;
 pub use file::IndexFile;
 pub use index::RedbIndex;

@@ -14,6 +14,8 @@ mod log;
 mod read;
 mod recovery;
 
+mod check;
+
 mod blobs;
 mod fork;
 
@@ -30,12 +32,13 @@ mod tests;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use blobs::FileBlobs;
+pub(crate) use check::{Damage, check, cut};
 pub(crate) use disk::{Disk, RealDisk};
 pub(crate) use executor::{Executor, Pool, on};
 pub(crate) use fork::{abandon, appear, discard, fork_files, set_aside};
 pub(crate) use frame::Entry;
 pub(crate) use health::Health;
-pub(crate) use layout::{prepare, seal, sessions_on};
+pub(crate) use layout::{prepare, seal, session_dir, sessions_on};
 pub(crate) use lock::{OwnerLock, check_directory};
 pub(crate) use log::Log;
 pub(crate) use read::page;
