@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::{
     actor::Actor,
-    command::{Acceptance, AskedTurn},
+    command::{Acceptance, AskedTurn, Reply},
 };
 use crate::{
     SessionError,
@@ -71,6 +71,18 @@ impl Actor {
             }
         };
         Ok((acceptance, None))
+    }
+
+    /// The running turn's start becomes durable: whoever asked for it is answered, and everybody may see it.
+    pub(super) async fn acknowledge(&mut self) -> Result<(), StoreError> {
+        let Some(Unacknowledged { ticket, acceptance, reply }) = self.unacknowledged.take() else { return Ok(()) };
+        let durable = ticket.durable().await;
+        let answer = durable.as_ref().map(|_| acceptance).map_err(Self::store_failed);
+        if durable.is_ok() {
+            self.publish().await;
+        }
+        drop(reply.send(answer));
+        durable.map(drop)
     }
 
     /// The turn that the key stands for already, if there is one.
@@ -166,5 +178,19 @@ impl Actor {
 
     fn budgets(&self, asked: crate::options::Budgets) -> crate::options::Budgets {
         asked.or(self.session.budgets()).or(self.engine.options.turn.budgets())
+    }
+}
+
+/// A turn that runs, whose start is not durable yet: nobody has seen it.
+pub(super) struct Unacknowledged {
+    pub(super) ticket: Ticket,
+    pub(super) acceptance: Acceptance,
+    pub(super) reply: Reply<Acceptance>,
+}
+
+impl Unacknowledged {
+    /// Whoever asked for the turn gets this answer.
+    pub(super) fn refuse(self, error: SessionError) {
+        drop(self.reply.send(Err(error)));
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod shared;
 
 mod accept;
 mod act;
+mod handle;
 pub(crate) mod record;
 pub(crate) mod supervise;
 
