@@ -95,7 +95,7 @@ impl Actor {
         let (waiter, result) = oneshot::channel();
         match used.end {
             // Whoever asked may have gone; the turn stands in the journal all the same.
-            Some(end) => drop(waiter.send(self.engine.result(self.session.id(), &end).await)),
+            Some(end) => drop(waiter.send(self.engine.kept_result(self.session.id(), end).await)),
             None if used.is_dequeued => drop(waiter.send(Err(SessionError::Interrupted { turn: used.turn }))),
             None => {
                 let waiters = self.waiters.entry(used.turn).or_default();

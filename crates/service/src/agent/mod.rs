@@ -37,8 +37,9 @@ use crate::{
     model::ModelResolver,
     options::EngineOptions,
     redact::Secrets,
+    runtime::restore::decode,
     service::TurnResult,
-    session::{TurnEnd, message::Body},
+    session::{TurnEnd, event::Event, message::Body},
     store::{BlobStore, EventStore, MemoryUse, SessionIndex, SessionStore, StoreError},
     tool::ToolRegistry,
 };
@@ -94,6 +95,22 @@ impl Engine {
         let read = self.blobs.read(session_id, &blob.blob, 0, bytes).await?;
         let read = read.ok_or_else(|| StoreError::Failed(format!("blob {} is gone", blob.blob)))?;
         String::from_utf8(read.to_vec()).map_err(|error| StoreError::Failed(error.to_string()))
+    }
+
+    /// The same of a turn whose text stands in the journal alone.
+    pub(crate) async fn kept_result(
+        &self,
+        session_id: SessionId,
+        mut end: TurnEnd,
+    ) -> Result<TurnResult, SessionError> {
+        if let Some(seq) = end.text_seq {
+            let page = self.events.read(session_id, seq - 1, 1).await?.ok_or(SessionError::NotFound(session_id))?;
+            let frame = page.frames.first().filter(|frame| frame.seq == seq).ok_or(SessionError::HistoryPruned)?;
+            if let Event::AssistantMessage(answer) = decode(frame)?.event {
+                end.text = answer.text();
+            }
+        }
+        self.result(session_id, &end).await
     }
 
     /// The answer of a turn that has ended, with its text whole.
