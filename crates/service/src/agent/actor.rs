@@ -23,7 +23,7 @@ use super::{
 use crate::{
     SessionError,
     ids::{Seq, TurnNumber},
-    service::{Changed, SessionSummary},
+    service::Changed,
     session::{
         Session,
         event::{Event, LogTailRepaired, Record},
@@ -351,10 +351,9 @@ impl Actor {
 
     /// Everything that was recorded is durable: lists show it too, and what was seen before is let go.
     pub(super) async fn publish(&self) {
-        let Some(view) = self.shared.view(self.session.last_seq()) else { return };
-        if let Some(derived) = &self.engine.derived
-            && let Err(error) = derived.index.put(SessionSummary::clone(&view.summary)).await
-        {
+        let durable = self.session.last_seq();
+        let Some(derived) = &self.engine.derived else { return drop(self.shared.view(durable)) };
+        if let Err(error) = self.shared.list(derived.index.as_ref(), durable).await {
             tracing::error!(%error, "the index did not take a session in; it will at the next start");
         }
     }

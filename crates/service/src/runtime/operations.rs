@@ -27,8 +27,8 @@ use crate::{
     },
 };
 
-/// Bytes of events that one page may have.
-const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of events, or of what a history makes of them, that one page may have.
+pub(super) const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 impl<Home: 'static> Sessions<Home> {
     /// Waits until what a former process left behind is settled, and asks for the store.

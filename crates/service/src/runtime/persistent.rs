@@ -6,6 +6,7 @@
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 
 use super::{
+    operations::PAGE_BYTES_MAX,
     restore::{decode, restore},
     sessions::Sessions,
 };
@@ -113,7 +114,7 @@ impl<Home: 'static> Sessions<Home> {
         limit: usize,
     ) -> Result<Page<HistoryItem>, SessionError> {
         let events = self.engine().events.as_ref();
-        let (mut items, mut fold) = (Vec::new(), HistoryFold::default());
+        let (mut items, mut fold, mut bytes) = (Vec::new(), HistoryFold::default(), 0);
         // The item at the cursor is read again: the results after an answer belong to its calls.
         let mut after = cursor.saturating_sub(1);
         loop {
@@ -122,17 +123,20 @@ impl<Home: 'static> Sessions<Home> {
             after = last.seq;
             for frame in &page.frames {
                 let mut item = fold.push(&decode(frame)?);
+                bytes += if frame.seq > cursor { frame.line.len() } else { 0 };
                 if let Some(queued) = fold.queued_at() {
                     // The prompt of a turn that waited stands where it was queued.
                     let page = events.read(session_id, queued - 1, 1).await?;
                     let frame = page.and_then(|page| page.frames.into_iter().next());
+                    bytes += frame.as_ref().map_or(0, |frame| frame.line.len());
                     item = match frame {
                         Some(frame) => fold.queued_prompt(&decode(&frame)?),
                         None => None,
                     };
                 }
                 let Some(item) = item.filter(|item| item.seq > cursor) else { continue };
-                if items.len() == limit {
+                // An item is no larger than the events it is made of; the first one comes in any case.
+                if items.len() == limit || (bytes > PAGE_BYTES_MAX && !items.is_empty()) {
                     let next = items.last().map(|item: &HistoryItem| item.seq.to_string());
                     return Ok(Page { items, next_cursor: next });
                 }
@@ -153,7 +157,15 @@ impl<Home: 'static> Sessions<Home> {
     }
 
     pub(super) async fn list_page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
-        let Some(derived) = &self.engine().derived else { return Ok(Page::whole(Vec::new())) };
+        let engine = self.engine();
+        let Some(derived) = &engine.derived else { return Ok(Page::whole(Vec::new())) };
+        // What became durable without an answer that told of it, such as a step of a turn.
+        for shared in self.inner.registry.unlisted() {
+            if let Some(tail) = engine.events.watch(shared.session_id).await? {
+                let durable = *tail.borrow();
+                shared.list(derived.index.as_ref(), durable).await?;
+            }
+        }
         Ok(derived.index.page(query).await?)
     }
 
