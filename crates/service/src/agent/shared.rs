@@ -96,6 +96,12 @@ impl Shared {
         if self.is_deleted.load(Ordering::Acquire) { index.remove(self.session_id).await } else { Ok(()) }
     }
 
+    /// The same where lists may have been told of something older since.
+    pub(crate) async fn list_again(&self, index: &dyn SessionIndex, durable: Seq) -> Result<(), StoreError> {
+        *self.listed.lock().await = 0;
+        self.list(index, durable).await
+    }
+
     /// Whether lists may lack something that was recorded.
     pub(crate) fn is_unlisted(&self) -> bool {
         let newest = self.views().back().map_or(0, |view| view.summary.last_seq);

@@ -3,6 +3,8 @@
 mod operations;
 mod sessions;
 
+mod indexed;
+
 pub mod ephemeral;
 pub mod persistent;
 

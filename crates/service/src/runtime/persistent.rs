@@ -1,7 +1,6 @@
 //! [`PersistentSessionService`]: the engine over a store. Sessions outlive their process.
 //!
-//! The journal is the truth: whatever stands here reads it, or appends to it through an actor. Lists come from the
-//! index, never from sessions.
+//! The journal is the truth: whatever stands here reads it, or appends to it through an actor.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 
@@ -14,9 +13,7 @@ use crate::{
     SessionError,
     agent::{command::Command, supervise::delete},
     ids::{Seq, SessionId},
-    service::{
-        BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, Page, ReadBlob, SessionQuery, SessionSummary,
-    },
+    service::{BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, Page, ReadBlob, SessionQuery},
     session::{ForkPoint, HistoryFold},
 };
 
@@ -27,8 +24,6 @@ pub type PersistentSessionService = Sessions<Persistent>;
 #[derive(Debug)]
 pub enum Persistent {}
 
-/// Sessions that are looked at together when the index is made anew, and ids that are read at a time.
-const IDS_READ: usize = 1000;
 /// Frames that are read at a time.
 const FRAMES_READ: usize = 256;
 
@@ -60,49 +55,11 @@ impl<Home: 'static> Sessions<Home> {
                 Err(error) => tracing::error!(%session_id, %error, "a session can be read, and no longer changed"),
             }
         }
-        if derived.index.needs_rebuild() {
-            self.rebuild_index().await?;
-        }
+        self.complete_index().await?;
         match derived.index.page(SessionQuery { limit: Some(1), ..SessionQuery::default() }).await {
             Ok(newest) => newest.items.iter().for_each(|newest| engine.world.ids.follow(newest.session_id)),
             // An index that fails stands in the way of lists alone.
             Err(error) => tracing::warn!(%error, "the newest session is not known; new ids go by the clock"),
-        }
-        Ok(())
-    }
-
-    /// Makes the index anew from the journals.
-    async fn rebuild_index(&self) -> Result<(), SessionError> {
-        let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(()) };
-        let mut after = None;
-        loop {
-            let ids = engine.events.sessions(after, IDS_READ).await?;
-            let Some(&last) = ids.last() else { break };
-            if after.is_none() {
-                tracing::warn!("the index is made anew from the journals");
-            }
-            for session_id in ids {
-                self.index_stored(session_id).await?;
-            }
-            after = Some(last);
-        }
-        // Nobody waits for the disk here: where this is lost, the next start makes the index anew once more.
-        let index = derived.index.clone();
-        tokio::spawn(async move {
-            if let Err(error) = index.rebuilt().await {
-                tracing::warn!(%error, "the index could not be written; the next start makes it anew");
-            }
-        });
-        Ok(())
-    }
-
-    /// Puts a stored session's row into the index, as far as its journal can be read.
-    async fn index_stored(&self, session_id: SessionId) -> Result<(), SessionError> {
-        match restore(self.engine(), session_id).await {
-            Ok(Some(session)) => self.index(&session).await,
-            Ok(None) => {}
-            Err(error) => tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read"),
         }
         Ok(())
     }
@@ -154,19 +111,6 @@ impl<Home: 'static> Sessions<Home> {
         let piece = &bytes[..bytes.len().min(limit)];
         let next_offset = (bytes.len() > limit).then(|| offset + limit as u64);
         Ok(BlobPage { data: BASE64_STANDARD.encode(piece), next_offset })
-    }
-
-    pub(super) async fn list_page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
-        let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(Page::whole(Vec::new())) };
-        // What became durable without an answer that told of it, such as a step of a turn.
-        for shared in self.inner.registry.unlisted() {
-            if let Some(tail) = engine.events.watch(shared.session_id).await? {
-                let durable = *tail.borrow();
-                shared.list(derived.index.as_ref(), durable).await?;
-            }
-        }
-        Ok(derived.index.page(query).await?)
     }
 
     pub(super) async fn delete_session(&self, request: DeleteSession) -> Result<Changed, SessionError> {

@@ -5,10 +5,13 @@
 use std::{
     collections::BTreeSet,
     marker::PhantomData,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio::sync::{Mutex, OnceCell, mpsc, oneshot};
 
 use super::{creations::Creations, restore::restore, validate};
 use crate::{
@@ -51,6 +54,10 @@ pub(super) struct Inner {
     pub(super) creations: Arc<Creations>,
     /// Whether what a former process left behind is settled.
     pub(super) is_ready: OnceCell<()>,
+    /// Held while the index is made anew.
+    pub(super) completing: Mutex<()>,
+    /// The index was told of every session, and is not durable yet.
+    pub(super) is_index_confirming: AtomicBool,
 }
 
 impl<Home> Sessions<Home> {
@@ -61,6 +68,8 @@ impl<Home> Sessions<Home> {
             registry: Arc::default(),
             creations: Arc::default(),
             is_ready: OnceCell::new(),
+            completing: Mutex::default(),
+            is_index_confirming: AtomicBool::new(false),
         };
         Self { inner: Arc::new(inner), home: PhantomData }
     }
@@ -277,8 +286,8 @@ impl<Home: 'static> Sessions<Home> {
 
     /// The session that a former process made under the key.
     async fn created_before(&self, key: Option<&Key>) -> Result<Option<SessionCreated>, SessionError> {
-        let (Some(key), Some(derived)) = (key, &self.engine().derived) else { return Ok(None) };
-        let Some(known) = derived.index.key(None, &key.key).await? else { return Ok(None) };
+        let Some(key) = key else { return Ok(None) };
+        let Some(known) = self.store_key(&key.key).await? else { return Ok(None) };
         let age_ms = self.engine().world.clock.now().as_millis() - known.time.as_millis();
         if age_ms >= crate::session::KEY_KEPT_MS || self.engine().events.watch(known.session_id).await?.is_none() {
             return Ok(None);
