@@ -4,6 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use async_trait::async_trait;
 use futures::FutureExt as _;
+use tokio::sync::oneshot;
 
 use super::{
     follow::{Follower, check_cursor, pruned_line},
@@ -268,10 +269,14 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         self.engine().is_shutting_down.store(true, Ordering::Release);
         let registry = &self.inner.registry;
         let drains = registry.ids().into_iter().map(|id| async move {
-            if registry.reserve(id).is_some()
-                && let Err(error) = self.ask(id, |reply| Command::Drain { drain_ms, reply }).await
-            {
-                tracing::warn!(%error, "a session left before it was drained");
+            // One that is being loaded is drained once it is there; no other one is loaded from now on.
+            registry.settled(id).await;
+            if let Some(reservation) = registry.reserve(id) {
+                let (reply, drained) = oneshot::channel();
+                // An actor that leaves has nothing to drain.
+                drop(reservation.mailbox.send(Command::Drain { drain_ms, reply }).await);
+                drop(reservation);
+                drop(drained.await);
             }
             registry.settled(id).await;
         });

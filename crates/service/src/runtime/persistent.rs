@@ -52,6 +52,8 @@ impl<Home: 'static> Sessions<Home> {
                         tracing::warn!(%session_id, %error, "what is left of a deleted session stays until the next start");
                     }
                 }
+                // The next start goes on.
+                Err(SessionError::ShuttingDown) => return Err(SessionError::ShuttingDown),
                 Err(error) => tracing::error!(%session_id, %error, "a session can be read, and no longer changed"),
             }
         }

@@ -116,6 +116,9 @@ impl<Home: 'static> Sessions<Home> {
         if engine.events.watch(session_id).await?.is_none() {
             return Err(SessionError::NotFound(session_id));
         }
+        if engine.is_shutting_down.load(Ordering::Acquire) {
+            return Err(SessionError::ShuttingDown);
+        }
         let lease = engine.events.lease(session_id).await?;
         let session = restore(engine, session_id).await?.ok_or(SessionError::NotFound(session_id))?;
         let (shared, mailbox, mut actor) = self.actor(session, lease);
