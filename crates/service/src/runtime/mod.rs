@@ -3,6 +3,8 @@
 mod operations;
 mod sessions;
 
+mod indexed;
+
 pub mod ephemeral;
 pub mod persistent;
 
@@ -10,6 +12,7 @@ pub mod follow;
 
 mod creations;
 pub(crate) mod live;
+pub(crate) mod projector;
 pub(crate) mod restore;
 mod validate;
 

@@ -5,10 +5,13 @@
 use std::{
     collections::BTreeSet,
     marker::PhantomData,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio::sync::{Mutex, OnceCell, mpsc, oneshot};
 
 use super::{creations::Creations, restore::restore, validate};
 use crate::{
@@ -51,6 +54,10 @@ pub(super) struct Inner {
     pub(super) creations: Arc<Creations>,
     /// Whether what a former process left behind is settled.
     pub(super) is_ready: OnceCell<()>,
+    /// Held while the index is made anew.
+    pub(super) completing: Mutex<()>,
+    /// The index was told of every session, and is not durable yet.
+    pub(super) is_index_confirming: AtomicBool,
 }
 
 impl<Home> Sessions<Home> {
@@ -61,8 +68,15 @@ impl<Home> Sessions<Home> {
             registry: Arc::default(),
             creations: Arc::default(),
             is_ready: OnceCell::new(),
+            completing: Mutex::default(),
+            is_index_confirming: AtomicBool::new(false),
         };
         Self { inner: Arc::new(inner), home: PhantomData }
+    }
+
+    /// Another handle of a service.
+    pub(super) const fn over(inner: Arc<Inner>) -> Self {
+        Self { inner, home: PhantomData }
     }
 
     pub(super) fn engine(&self) -> &Engine {
@@ -106,6 +120,9 @@ impl<Home: 'static> Sessions<Home> {
         let engine = &self.inner.engine;
         if engine.events.watch(session_id).await?.is_none() {
             return Err(SessionError::NotFound(session_id));
+        }
+        if engine.is_shutting_down.load(Ordering::Acquire) {
+            return Err(SessionError::ShuttingDown);
         }
         let lease = engine.events.lease(session_id).await?;
         let session = restore(engine, session_id).await?.ok_or(SessionError::NotFound(session_id))?;
@@ -277,8 +294,8 @@ impl<Home: 'static> Sessions<Home> {
 
     /// The session that a former process made under the key.
     async fn created_before(&self, key: Option<&Key>) -> Result<Option<SessionCreated>, SessionError> {
-        let (Some(key), Some(derived)) = (key, &self.engine().derived) else { return Ok(None) };
-        let Some(known) = derived.index.key(None, &key.key).await? else { return Ok(None) };
+        let Some(key) = key else { return Ok(None) };
+        let Some(known) = self.store_key(&key.key).await? else { return Ok(None) };
         let age_ms = self.engine().world.clock.now().as_millis() - known.time.as_millis();
         if age_ms >= crate::session::KEY_KEPT_MS || self.engine().events.watch(known.session_id).await?.is_none() {
             return Ok(None);

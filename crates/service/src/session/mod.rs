@@ -24,5 +24,5 @@ pub use fork::ForkPoint;
 pub use history::HistoryFold;
 pub(crate) use state::KEY_KEPT_MS;
 pub use state::{KeyUse, Session};
-pub use turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd};
+pub use turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd, TurnFold};
 pub use view::View;

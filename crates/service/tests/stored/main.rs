@@ -7,6 +7,7 @@
 
 mod crashes;
 mod doctor;
+mod index;
 mod life;
 
 use std::{path::Path, sync::Arc};

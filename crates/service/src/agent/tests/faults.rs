@@ -37,6 +37,11 @@ impl Fuse {
         Self { calls: Arc::default(), at, times }
     }
 
+    /// How often it was asked.
+    pub(super) fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+
     fn blows(&self) -> bool {
         (self.at..self.at + self.times).contains(&self.calls.fetch_add(1, Ordering::Relaxed))
     }
@@ -188,6 +193,8 @@ pub(super) enum Fault {
     LostWrite,
     /// It is durable only after some time.
     Slow,
+    /// A lease is given only after some time; the fuse counts those that were given back.
+    LateLease,
 }
 
 pub(super) struct FaultyEvents(pub(super) Arc<dyn EventStore>, pub(super) Fault, pub(super) Fuse);
@@ -195,6 +202,9 @@ pub(super) struct FaultyEvents(pub(super) Arc<dyn EventStore>, pub(super) Fault,
 #[async_trait]
 impl EventStore for FaultyEvents {
     async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
+        if self.1 == Fault::LateLease {
+            ticks(20).await;
+        }
         self.0.lease(session_id).await
     }
 
@@ -222,7 +232,7 @@ impl EventStore for FaultyEvents {
                 });
                 return Ok(ticket);
             }
-            Fault::Failure | Fault::Fenced | Fault::LostSync | Fault::LostWrite => {}
+            Fault::Failure | Fault::Fenced | Fault::LostSync | Fault::LostWrite | Fault::LateLease => {}
         }
         self.0.stage(lease, batch)
     }
@@ -232,6 +242,9 @@ impl EventStore for FaultyEvents {
     }
 
     async fn release(&self, lease: Lease) -> Result<(), StoreError> {
+        if self.1 == Fault::LateLease {
+            self.2.blows();
+        }
         self.0.release(lease).await
     }
 

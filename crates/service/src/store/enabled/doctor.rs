@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use super::{
     IndexFile, RedbIndex,
     events::knows,
-    journal::{Damage, Disk, OwnerLock, RealDisk, check, cut, session_dir, sessions_on},
+    journal::{Damage, OwnerLock, RealDisk, check, cut, session_dir, sessions_on},
 };
 use crate::{
     SessionError,
