@@ -9,6 +9,7 @@ mod crashes;
 mod doctor;
 mod index;
 mod life;
+mod projection;
 
 use std::{path::Path, sync::Arc};
 
