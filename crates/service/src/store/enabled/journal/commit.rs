@@ -7,7 +7,10 @@
 use std::{
     io,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio::sync::oneshot;
@@ -94,6 +97,17 @@ struct Commit {
     /// Who waits, each with the last seq of what it staged.
     waiters: Mutex<Vec<Waiter>>,
     halves: Mutex<Halves>,
+    /// Whether its outcome was taken over.
+    is_finished: AtomicBool,
+}
+
+impl Drop for Commit {
+    /// A commit that never came to its end panicked. Who waits for it is told by its channel, which closes.
+    fn drop(&mut self) {
+        if !*self.is_finished.get_mut() {
+            self.log.lose();
+        }
+    }
 }
 
 #[derive(Default)]
@@ -114,7 +128,14 @@ fn begin(log: &Arc<Log>) {
             previous_end: state.segments.last().map_or(0, |segment| segment.end),
             cuts: state.cuts.clone(),
         };
-        Arc::new(Commit { log: log.clone(), plan, entries, waiters: Mutex::new(waiters), halves: Mutex::default() })
+        Arc::new(Commit {
+            log: log.clone(),
+            plan,
+            entries,
+            waiters: Mutex::new(waiters),
+            halves: Mutex::default(),
+            is_finished: AtomicBool::new(false),
+        })
     };
     let store_journal = &log.context.store_journal;
     if store_journal.is_active(log.id) {
@@ -269,6 +290,7 @@ impl Commit {
         if is_long {
             self.roll();
         }
+        self.is_finished.store(true, Ordering::Relaxed);
         let mut state = lock(&log.state);
         if state.pending.is_empty() {
             state.come_to_rest();
