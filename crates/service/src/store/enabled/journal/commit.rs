@@ -206,9 +206,9 @@ impl Commit {
         if !exists {
             ensure_dir(disk, &dir).map_err(Trouble::refused)?;
         }
-        for cut in &self.plan.cuts {
-            cut.perform(disk, &dir).map_err(Trouble::refused)?;
-        }
+        // All of it is kept before any of it goes: where a cut fails, the next segment takes the place of them all.
+        self.plan.cuts.iter().try_for_each(|cut| cut.keep(disk, &dir)).map_err(Trouble::refused)?;
+        self.plan.cuts.iter().try_for_each(|cut| cut.perform(disk, &dir)).map_err(Trouble::unsure)?;
         let file = self.open(disk, &dir)?;
         let header = (head.len == 0).then(|| self.header(head.number, 1));
         let mut out = header.map_or_else(Vec::new, |header| header.encode());
@@ -389,6 +389,8 @@ impl Commit {
                 state.head = Head { number, len: segment.end, is_made: true };
                 state.place.batch += 1;
                 state.segments.push(segment);
+                // The new segment says where the one before ends, so nothing of it is cut away any more.
+                state.cuts = Vec::new();
                 (state.file, state.must_stay) = (Some(file), false);
                 if !is_intact {
                     let why = "what was durable cannot be read back after a failed write".to_owned();
