@@ -18,8 +18,8 @@ use crate::{
     ids::{Seq, SessionId},
     session::event::{EventKind, Record},
     store::enabled::journal::{
-        Context, Disk, Entry, Executor, Health, Limits, Log, OwnerLock, Pool, StoreJournal, abandon, appear, discard,
-        fork_files, lock, on, page, prepare, seal, sessions_on, set_aside,
+        Context, Disk, Entry, Executor, Health, Limits, Log, OwnerLock, Pool, StoreJournal, Witness, abandon, appear,
+        discard, fork_files, lock, on, page, prepare, seal, sessions_on, set_aside,
     },
     store::{EventStore, FramePage, Lease, StoreError, TailRepair, Ticket},
     wire::encode_event,
@@ -59,15 +59,20 @@ impl Drop for RedbEventStore {
 
 impl RedbEventStore {
     /// Opens the journals on `disk`.
-    pub(crate) fn open(disk: Arc<dyn Disk>, owner: Option<Arc<OwnerLock>>) -> Result<Self, SessionError> {
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        owner: Option<Arc<OwnerLock>>,
+        witness: Arc<dyn Witness>,
+    ) -> Result<Self, SessionError> {
         let pool = Pool::new().map_err(|error| StoreError::Failed(format!("the store has no thread: {error}")))?;
-        Self::open_with(disk, owner, Arc::new(pool), Limits::default())
+        Self::open_with(disk, owner, witness, Arc::new(pool), Limits::default())
     }
 
     /// Opens the journals on `disk`, and works on `executor`.
     pub(crate) fn open_with(
         disk: Arc<dyn Disk>,
         owner: Option<Arc<OwnerLock>>,
+        witness: Arc<dyn Witness>,
         executor: Arc<dyn Executor>,
         limits: Limits,
     ) -> Result<Self, SessionError> {
@@ -85,7 +90,7 @@ impl RedbEventStore {
         }
         let store_journal = Arc::new(store_journal);
         let (unsure, hot) = (Mutex::default(), Mutex::default());
-        let context = Context { disk, executor, health, store_journal, limits, knows, unsure, hot };
+        let context = Context { disk, executor, health, store_journal, witness, limits, knows, unsure, hot };
         Ok(Self {
             context: Arc::new(context),
             open: Mutex::default(),

@@ -60,7 +60,7 @@ impl SessionIndex for RedbIndex {
         let id = session_id.as_uuid().as_bytes().to_vec();
         // No name has the byte 255, so this is behind all of them.
         let end = [&id[..], &[255]].concat();
-        self.file.change([((Table::Sessions, id.clone()), None)]);
+        self.file.change([((Table::Sessions, id.clone()), None), ((Table::Lengths, id.clone()), None)]);
         let of_it = self.file.read(move |view| {
             let mut keys = Vec::new();
             for table in [Table::Keys, Table::Checkpoints] {

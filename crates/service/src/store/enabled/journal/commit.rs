@@ -327,6 +327,7 @@ impl Commit {
         if is_opened {
             context.keep_hot(&self.log);
         }
+        context.witness.saw(self.log.id, written.place.end());
         written.end >= context.limits.segment_bytes
     }
 

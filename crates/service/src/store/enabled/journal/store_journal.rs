@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::{
-    Limits,
+    End, Limits,
     disk::{Disk, DiskFile, create_anew, is_full, write_all},
     executor::Executor,
     frame::{BATCH_END, Entry, Place, encode},
@@ -41,13 +41,11 @@ const OPEN_BYTES_MAX: u64 = 256 * 1024;
 /// Bytes that a mark takes, about.
 const MARK_BYTES: u64 = 160;
 
-/// Where a session's journal ended when it came to rest. What is missing up to there is a loss.
+/// Where a session's journal ended when it came to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Resting {
     pub(super) session_id: SessionId,
     pub(super) seq: Seq,
-    pub(super) segment: u64,
-    pub(super) bytes: u64,
     pub(super) chain: u64,
 }
 
@@ -186,8 +184,8 @@ impl StoreJournal {
     }
 
     /// Where a session's journal ended when it last came to rest.
-    pub(super) fn resting(&self, id: SessionId) -> Option<Resting> {
-        lock(&self.state).resting.get(&id).copied()
+    pub(super) fn resting(&self, id: SessionId) -> Option<End> {
+        lock(&self.state).resting.get(&id).map(|&Resting { seq, chain, .. }| End { seq, chain })
     }
 
     /// Marks a session as one that may change; `written` is told once that is written, `done` once it is durable.

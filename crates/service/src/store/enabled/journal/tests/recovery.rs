@@ -1,6 +1,9 @@
 //! The rules of recovery, each by its number.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use super::common::{Rig, SMALL, long, of, session};
 use crate::{
@@ -160,6 +163,54 @@ fn r3_a_missing_or_headless_segment_is_damage_and_never_the_end() {
         let seqs = rig.read(session(1), 9).unwrap().len() as u64;
         let refused = rig.lease(session(1)).unwrap_err();
         assert!(matches!(refused, StoreError::Corrupted { last_good_seq, .. } if last_good_seq == seqs), "{number}");
+    }
+}
+
+/// As many sessions as leave no mark of the first that rested: each with three records, after a clean end. And where
+/// the first one's second record ended.
+fn resting_beyond_the_marks() -> (Rig, usize) {
+    let rig = Rig::new();
+    let first = rig.filled(session(1), 2);
+    let end = rig.disk.bytes(&segment(session(1), 1)).len();
+    rig.append(&first, &[of(session(1), 3)]).unwrap();
+    rig.release(first);
+    for n in 2..=1025 {
+        rig.release(rig.filled(session(n), 1));
+    }
+    (rig.killed(), end)
+}
+
+#[test]
+fn r4_what_was_known_beside_a_journal_proves_its_loss_where_no_mark_does() {
+    let (rig, end) = resting_beyond_the_marks();
+    let (disk, known) = (rig.disk.copy(), rig.known.clone());
+    let cut = |rig: Rig| after(rig, 1, |bytes| bytes.truncate(end));
+    // It ends with a whole batch, so that nothing else tells.
+    let rig = cut(rig);
+    assert_eq!(rig.seqs(session(1)), [1, 2]);
+    let lost = |rig: &Rig| matches!(rig.lease(session(1)), Err(StoreError::Corrupted { last_good_seq: 2, .. }));
+    assert!(lost(&rig) && lost(&rig.killed()), "also the next time");
+    // A journal that went on is not held to what it was.
+    let rig = Rig::beside(known, disk.copy(), Limits::default(), None).unwrap();
+    rig.release(rig.filled(session(1), 1));
+    assert_eq!(rig.killed().lease(session(1)).unwrap().tail, 4);
+    // Where nothing is known, it is what it seems to be.
+    let rig = cut(Rig::on(disk, Limits::default(), None));
+    assert_eq!(rig.lease(session(1)).unwrap().tail, 2);
+}
+
+#[test]
+fn what_is_known_to_be_durable_is_not_synced_when_it_is_opened() {
+    let (rig, _) = resting_beyond_the_marks();
+    for (known, syncs) in [(rig.known.clone(), 0), (Arc::default(), 3)] {
+        let rig = Rig::beside(known, rig.disk.copy(), Limits::default(), None).unwrap();
+        rig.disk.take_counts();
+        assert_eq!(rig.lease(session(1)).unwrap().tail, 3);
+        let counts = rig.disk.take_counts();
+        assert_eq!(counts.syncs + counts.dir_syncs, syncs);
+        // One of the newest has its mark.
+        assert_eq!(rig.lease(session(1025)).unwrap().tail, 1);
+        assert_eq!(rig.disk.take_counts().syncs, 0);
     }
 }
 
