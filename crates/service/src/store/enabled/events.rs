@@ -19,7 +19,7 @@ use crate::{
     session::event::{EventKind, Record},
     store::enabled::journal::{
         Context, Disk, Entry, Executor, Health, Limits, Log, OwnerLock, Pool, StoreJournal, Witness, abandon, appear,
-        discard, fork_files, lock, on, page, prepare, seal, sessions_on, set_aside,
+        discard, fork_files, is_gone, lock, on, page, prepare, seal, sessions_on, set_aside,
     },
     store::{EventStore, FramePage, Lease, StoreError, TailRepair, Ticket},
     wire::encode_event,
@@ -29,6 +29,8 @@ use crate::{
 const IDLE_MAX: usize = 64;
 /// Locks over the opening of journals; sessions share them by their id.
 const OPENING_LOCKS: usize = 64;
+/// Deleted sessions that are looked at together with another's deletion.
+const GONE_MAX: usize = 16;
 
 /// Events in journals, one per session. Its lists and keys stand in redb, beside it.
 pub struct RedbEventStore {
@@ -39,6 +41,8 @@ pub struct RedbEventStore {
     epochs: AtomicU64,
     /// What `sessions` goes through, page by page, until a session comes or goes.
     listing: Mutex<Option<Arc<Vec<SessionId>>>>,
+    /// Deleted sessions that the index may still list after a power failure, in order.
+    deleted: Arc<Mutex<VecDeque<SessionId>>>,
     /// Held as long as anything may be written.
     _owner: Option<Arc<OwnerLock>>,
 }
@@ -97,6 +101,7 @@ impl RedbEventStore {
             opening: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             epochs: AtomicU64::new(0),
             listing: Mutex::default(),
+            deleted: Arc::default(),
             _owner: owner,
         })
     }
@@ -155,6 +160,11 @@ impl RedbEventStore {
     fn forget_listing(&self) {
         *lock(&self.listing) = None;
     }
+}
+
+/// Those sessions of which nothing is left.
+fn gone_of(context: &Context, ids: Vec<SessionId>) -> Vec<SessionId> {
+    ids.into_iter().filter(|id| is_gone(context, *id)).collect()
 }
 
 /// The number of an event's kind: a hash of its name, so that it follows from the name alone.
@@ -259,13 +269,35 @@ impl EventStore for RedbEventStore {
         lock(&self.open).logs.remove(&session_id);
         self.forget_listing();
         gone?;
-        let context = self.context.clone();
-        self.context.executor.run(Box::new(move || discard(&context, session_id)));
+        let (context, deleted) = (self.context.clone(), self.deleted.clone());
+        self.context.executor.run(Box::new(move || {
+            discard(&context, session_id);
+            // Those before it may be off the index by now.
+            let before: Vec<_> = lock(&deleted).iter().take(GONE_MAX).copied().collect();
+            let gone = gone_of(&context, before);
+            let mut deleted = lock(&deleted);
+            deleted.retain(|id| !gone.contains(id));
+            deleted.push_back(session_id);
+            drop(deleted);
+            gone.into_iter().for_each(|id| context.store_journal.mark_gone(id));
+        }));
         Ok(())
     }
 
     async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {
-        Ok(self.context.store_journal.active())
+        let mut active = self.context.store_journal.active();
+        let (of, context) = (active.clone(), self.context.clone());
+        for id in on(self.context.executor.as_ref(), move || Ok(gone_of(&context, of))).await? {
+            // One that is being made is not there yet, either.
+            let _opening = self.opening(id).lock().await;
+            let context = self.context.clone();
+            let is_gone = on(self.context.executor.as_ref(), move || Ok(is_gone(&context, id))).await?;
+            if is_gone && self.opened(id).is_none() {
+                self.context.store_journal.mark_gone(id);
+                active.retain(|other| *other != id);
+            }
+        }
+        Ok(active)
     }
 
     async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError> {

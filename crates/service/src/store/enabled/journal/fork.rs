@@ -161,7 +161,7 @@ pub(crate) fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), Sto
         Err(error) if is_missing(&error) => {
             // A session that never came to be may have left blobs.
             drop(disk.remove(&new_dir(id)));
-            context.store_journal.forget(id);
+            context.store_journal.forget_end(id);
             return Ok(());
         }
         renamed => renamed.map_err(failed)?,
@@ -172,8 +172,13 @@ pub(crate) fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), Sto
         drop(disk.rename(&trash_dir(id), &session_dir(id)));
         context.health.unsure(id, error)
     })?;
-    context.store_journal.forget(id);
+    context.store_journal.forget_end(id);
     Ok(())
+}
+
+/// Whether nothing is left of a session: neither its directory, nor what a list may show of it.
+pub(crate) fn is_gone(context: &Context, id: SessionId) -> bool {
+    context.disk.list(&session_dir(id)).is_err_and(|error| is_missing(&error)) && !context.witness.may_list(id)
 }
 
 /// Removes what was set aside. Where that fails, the next start does it.

@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use blobs::FileBlobs;
 pub(crate) use disk::{Disk, RealDisk};
 pub(crate) use executor::{Executor, Pool, on};
-pub(crate) use fork::{abandon, appear, discard, fork_files, set_aside};
+pub(crate) use fork::{abandon, appear, discard, fork_files, is_gone, set_aside};
 pub(crate) use frame::Entry;
 pub(crate) use health::Health;
 pub(crate) use layout::{prepare, seal, sessions_on};

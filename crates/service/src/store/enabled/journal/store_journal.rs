@@ -34,6 +34,8 @@ use crate::{
 const ACTIVE: u16 = 1;
 /// The kind of a mark that a session rests.
 const IDLE: u16 = 2;
+/// The kind of a mark that a session is gone, and nothing shows it any more.
+const GONE: u16 = 3;
 /// Resting sessions whose end is remembered; those that came to rest before are trusted as they stand.
 const RESTING_MAX: usize = 1024;
 /// At its opening the journal is written anew from this length on.
@@ -50,7 +52,7 @@ pub(crate) struct Resting {
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
-struct Active {
+struct Named {
     session_id: SessionId,
 }
 
@@ -58,6 +60,7 @@ struct Active {
 enum Marked {
     Active(SessionId),
     Resting(Resting),
+    Gone(SessionId),
 }
 
 /// Told whether a mark is written, or stands.
@@ -135,6 +138,10 @@ impl State {
             Marked::Active(id) => {
                 self.active.insert(id);
             }
+            Marked::Gone(id) => {
+                self.active.remove(&id);
+                self.forget_end(id);
+            }
             Marked::Resting(resting) => {
                 self.active.remove(&resting.session_id);
                 if self.resting.insert(resting.session_id, resting).is_some() {
@@ -147,6 +154,12 @@ impl State {
                     self.resting.remove(&oldest);
                 }
             }
+        }
+    }
+
+    fn forget_end(&mut self, id: SessionId) {
+        if self.resting.remove(&id).is_some() {
+            self.order.retain(|resting| *resting != id);
         }
     }
 }
@@ -212,12 +225,19 @@ impl StoreJournal {
         self.push(Pending { marked: Marked::Resting(resting), written: None, done });
     }
 
-    /// A session is gone: no mark is needed, because its directory is not there.
-    pub(super) fn forget(&self, id: SessionId) {
-        let mut state = lock(&self.state);
-        state.active.remove(&id);
-        state.resting.remove(&id);
-        state.order.retain(|resting| *resting != id);
+    /// A session's directory is gone. It stays active: a list may show it until that, too, is forgotten for good.
+    pub(super) fn forget_end(&self, id: SessionId) {
+        lock(&self.state).forget_end(id);
+    }
+
+    /// Nothing is left of a session, anywhere. It needs no sync: where the mark is lost, the next start finds the same.
+    pub(crate) fn mark_gone(self: &Arc<Self>, id: SessionId) {
+        let done = move |result: Result<(), StoreError>| {
+            if let Err(error) = result {
+                tracing::debug!(session_id = %id, %error, "a deleted session is looked at by the next start");
+            }
+        };
+        self.push(Pending { marked: Marked::Gone(id), written: None, done: Box::new(done) });
     }
 
     fn push(self: &Arc<Self>, pending: Pending) {
@@ -323,7 +343,8 @@ fn encode_marks(
     let mut marks = marks.peekable();
     while let Some(marked) = marks.next() {
         let (kind, line) = match marked {
-            Marked::Active(session_id) => (ACTIVE, serde_json::to_vec(&Active { session_id })?),
+            Marked::Active(session_id) => (ACTIVE, serde_json::to_vec(&Named { session_id })?),
+            Marked::Gone(session_id) => (GONE, serde_json::to_vec(&Named { session_id })?),
             Marked::Resting(resting) => (IDLE, serde_json::to_vec(&resting)?),
         };
         let flags = if marks.peek().is_none() { BATCH_END } else { 0 };
@@ -415,7 +436,8 @@ fn read_marks(file: &dyn DiskFile, from: Mark, end: u64, state: &mut State) -> i
     let mut reader = Reader::new(file, from, end);
     while let Step::Frame(frame, line) = reader.next()? {
         let marked = match frame.kind {
-            ACTIVE => serde_json::from_slice(&line).map(|Active { session_id }| Marked::Active(session_id)),
+            ACTIVE => serde_json::from_slice(&line).map(|Named { session_id }| Marked::Active(session_id)),
+            GONE => serde_json::from_slice(&line).map(|Named { session_id }| Marked::Gone(session_id)),
             IDLE => serde_json::from_slice(&line).map(Marked::Resting),
             _ => return Ok(false),
         };

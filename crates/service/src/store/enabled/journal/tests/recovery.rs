@@ -10,7 +10,7 @@ use crate::{
     SessionError,
     ids::SessionId,
     store::enabled::journal::{
-        Limits,
+        Limits, lock,
         simulated::{Fault, Random, SimulatedDisk},
     },
     store::{EventStore as _, StoreError},
@@ -239,6 +239,51 @@ fn r4_a_damaged_store_journal_is_set_aside_and_every_session_counts_as_active() 
         rig.release(lease);
         let left = rig.killed();
         assert_eq!(left.steps.drive(left.store.unsettled()).unwrap(), [session(1), session(3), session(4)]);
+    }
+}
+
+#[test]
+fn a_deleted_session_is_looked_at_until_no_list_can_show_it_and_then_never_again() {
+    let rig = Rig::new();
+    let marks = |rig: &Rig| rig.steps.drive(rig.store.unsettled()).unwrap();
+    for n in 1..=3 {
+        rig.release(rig.filled(session(n), 1));
+    }
+    // The index has committed the first one's row, and nothing of its removal.
+    lock(&rig.known.listed).insert(session(1));
+    for n in 1..=2 {
+        rig.steps.drive(rig.store.delete(session(n))).unwrap();
+        while rig.steps.step() {}
+    }
+    assert_eq!(marks(&rig), [session(1)]);
+    for restart in 0..3 {
+        // A power failure, at which the store journal was written anew or not.
+        let limits = if restart == 1 { SMALL } else { Limits::default() };
+        let disk = rig.disk.crashed(&mut Random(restart));
+        let rig = Rig::beside(rig.known.copy(), disk, limits, None).unwrap();
+        for _ in 0..40 * restart {
+            rig.release(rig.filled(session(3), 1));
+        }
+        assert_eq!(marks(&rig), [session(1)], "restart {restart}");
+        let rig = rig.killed();
+        assert_eq!(marks(&rig), [session(1)], "restart {restart}");
+        lock(&rig.known.listed).clear();
+        assert_eq!(marks(&rig), [], "restart {restart}");
+        while rig.steps.step() {}
+        // Nothing is asked about it any more.
+        lock(&rig.known.listed).insert(session(1));
+        assert_eq!(marks(&rig.killed()), [], "restart {restart}");
+    }
+}
+
+#[test]
+fn many_deleted_sessions_leave_no_marks() {
+    let rig = Rig::new();
+    for n in 1..=50 {
+        rig.release(rig.filled(session(n), 1));
+        rig.steps.drive(rig.store.delete(session(n))).unwrap();
+        while rig.steps.step() {}
+        assert!(rig.store.context().store_journal.active().len() <= 1, "{n}");
     }
 }
 
