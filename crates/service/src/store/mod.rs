@@ -141,6 +141,9 @@ pub trait EventStore: Send + Sync {
     /// Gives the right back: nothing more will be appended for now, and all that was staged is durable.
     async fn release(&self, lease: Lease) -> Result<(), StoreError>;
 
+    /// Gives the right back where the session could not be opened: whether it rests is for the next start to see.
+    async fn give_up(&self, _lease: Lease) {}
+
     /// Encodes the records and queues them for writing. The first one's seq must follow the tail.
     /// It neither waits nor can be cancelled half-way.
     ///

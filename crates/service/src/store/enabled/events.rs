@@ -39,8 +39,6 @@ pub struct RedbEventStore {
     /// Held while a journal is opened, made or taken away, so that no two of one session are ever open.
     opening: [tokio::sync::Mutex<()>; OPENING_LOCKS],
     epochs: AtomicU64,
-    /// What `sessions` goes through, page by page, until a session comes or goes.
-    listing: Mutex<Option<Arc<Vec<SessionId>>>>,
     /// Deleted sessions that the index may still list after a power failure, in order.
     deleted: Arc<Mutex<VecDeque<SessionId>>>,
     /// Held as long as anything may be written.
@@ -93,14 +91,13 @@ impl RedbEventStore {
             })?;
         }
         let store_journal = Arc::new(store_journal);
-        let (unsure, hot) = (Mutex::default(), Mutex::default());
-        let context = Context { disk, executor, health, store_journal, witness, limits, knows, unsure, hot };
+        let (unsure, hot, listing) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let context = Context { disk, executor, health, store_journal, witness, limits, knows, unsure, hot, listing };
         Ok(Self {
             context: Arc::new(context),
             open: Mutex::default(),
             opening: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             epochs: AtomicU64::new(0),
-            listing: Mutex::default(),
             deleted: Arc::default(),
             _owner: owner,
         })
@@ -109,6 +106,12 @@ impl RedbEventStore {
     /// What its journals share.
     pub(crate) const fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    /// Journals that are in memory.
+    #[cfg(test)]
+    pub(super) fn open_count(&self) -> usize {
+        lock(&self.open).logs.len()
     }
 
     /// The journal, if it is open.
@@ -141,24 +144,26 @@ impl RedbEventStore {
         &self.opening[id.as_uuid().as_bytes()[15] as usize % OPENING_LOCKS]
     }
 
-    /// Nobody uses the journal for now. The oldest of those that still nobody uses leaves memory.
+    /// Nobody uses the journal for now. Of those that waited longest, two are looked at, so that they get fewer again
+    /// after there were many: the ones that still nobody uses leave memory, the others wait once more.
     fn let_go(&self, id: SessionId) {
-        let mut open = lock(&self.open);
-        if open.logs.get(&id).is_some_and(|log| !log.exists()) {
-            open.logs.remove(&id);
+        let mut guard = lock(&self.open);
+        let Open { logs, idle } = &mut *guard;
+        if logs.get(&id).is_some_and(|log| !log.exists()) {
+            logs.remove(&id);
             return;
         }
-        open.idle.push_back(id);
-        if open.idle.len() > IDLE_MAX
-            && let Some(oldest) = open.idle.pop_front()
-            && open.logs.get(&oldest).is_some_and(|log| Arc::strong_count(log) == 1 && log.is_idle())
-        {
-            open.logs.remove(&oldest);
+        if !idle.contains(&id) {
+            idle.push_back(id);
         }
-    }
-
-    fn forget_listing(&self) {
-        *lock(&self.listing) = None;
+        for _ in IDLE_MAX..idle.len().min(IDLE_MAX + 2) {
+            let Some(oldest) = idle.pop_front() else { break };
+            match logs.get(&oldest) {
+                Some(log) if Arc::strong_count(log) == 1 && log.is_idle() => drop(logs.remove(&oldest)),
+                Some(_) => idle.push_back(oldest),
+                None => {}
+            }
+        }
     }
 }
 
@@ -208,13 +213,20 @@ impl EventStore for RedbEventStore {
         Ok(())
     }
 
+    async fn give_up(&self, lease: Lease) {
+        if let Some(log) = self.opened(lease.session_id) {
+            log.give_up(lease.epoch);
+            // What counts here is that the store alone holds it.
+            drop(log);
+            self.let_go(lease.session_id);
+        }
+    }
+
     fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError> {
         // Encoded before any lock is taken.
         let entries = batch.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
         let log = self.opened(lease.session_id).ok_or(StoreError::Fenced)?;
-        if lease.tail == 0 {
-            self.forget_listing();
-        }
+        if lease.tail == 0 {}
         log.stage(lease.epoch, entries)
     }
 
@@ -249,7 +261,6 @@ impl EventStore for RedbEventStore {
             marked.and_then(|()| named()).inspect_err(|_| abandon(&context, child))
         })
         .await;
-        self.forget_listing();
         appeared
     }
 
@@ -267,7 +278,6 @@ impl EventStore for RedbEventStore {
         let context = self.context.clone();
         let gone = on(self.context.executor.as_ref(), move || set_aside(&context, session_id)).await;
         lock(&self.open).logs.remove(&session_id);
-        self.forget_listing();
         gone?;
         let (context, deleted) = (self.context.clone(), self.deleted.clone());
         self.context.executor.run(Box::new(move || {
@@ -301,14 +311,17 @@ impl EventStore for RedbEventStore {
     }
 
     async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError> {
-        let known = lock(&self.listing).clone();
+        let (number, known) = lock(&self.context.listing).clone();
         let all = match known {
             Some(all) => all,
             None => {
                 let disk = self.context.disk.clone();
                 let list = move || sessions_on(disk.as_ref()).map_err(|error| StoreError::Failed(error.to_string()));
                 let all = Arc::new(on(self.context.executor.as_ref(), list).await?);
-                *lock(&self.listing) = Some(all.clone());
+                let mut listing = lock(&self.context.listing);
+                if listing.0 == number {
+                    listing.1 = Some(all.clone());
+                }
                 all
             }
         };

@@ -247,6 +247,12 @@ impl Log {
         }
     }
 
+    /// Gives the right to append back and marks nothing, if the lease still holds it.
+    pub(crate) fn give_up(&self, epoch: u64) {
+        let mut state = lock(&self.state);
+        state.is_leased &= state.epoch != epoch;
+    }
+
     /// Ends it: nobody may append, nobody follows, and it is not used again.
     pub(crate) async fn end(&self) {
         lock(&self.state).is_over = true;

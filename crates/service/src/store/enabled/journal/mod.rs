@@ -107,9 +107,17 @@ pub(crate) struct Context {
     pub(crate) unsure: Mutex<std::collections::HashSet<SessionId>>,
     /// The journals that hold an open file, oldest first.
     pub(crate) hot: Mutex<std::collections::VecDeque<std::sync::Weak<Log>>>,
+    /// The stored sessions, until one comes or goes; and how often one did, so that no list is kept that began before.
+    pub(crate) listing: Mutex<(u64, Option<Arc<Vec<SessionId>>>)>,
 }
 
 impl Context {
+    /// A session came or went.
+    fn forget_listing(&self) {
+        let mut listing = lock(&self.listing);
+        *listing = (listing.0 + 1, None);
+    }
+
     /// A journal has opened its file; the one that did so first gives its own back where there are too many.
     fn keep_hot(&self, log: &Arc<Log>) {
         let mut hot = lock(&self.hot);

@@ -139,6 +139,11 @@ impl Walk {
                 }
                 Some(Err(error)) => {
                     self.leases.remove(&id);
+                    // A session that could not be made takes its blobs along.
+                    let expected = self.expected.get_mut(&id).unwrap();
+                    if expected.acked.is_empty() {
+                        expected.blobs.clear();
+                    }
                     self.refused(error);
                 }
                 None => self.tickets.push((id, last, durable)),
