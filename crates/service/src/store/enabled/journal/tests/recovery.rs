@@ -403,6 +403,26 @@ fn r6_on_a_full_disk_running_turns_end_new_ones_wait_and_room_is_found_without_a
 }
 
 #[test]
+fn r6_looking_for_room_takes_none() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    let lease = rig.filled(session(1), 1);
+    let room = || rig.steps.drive(rig.store.room());
+    rig.disk.limit(Some(rig.disk.used()));
+    rig.append(&lease, &[of(session(1), 2)]).unwrap();
+    // The turn that runs has what is left, and what comes free, until there is enough for both.
+    let used = rig.disk.used();
+    for more in [0, 1, SMALL.reserve_bytes, SMALL.reserve_bytes * 2 - 1] {
+        rig.disk.limit(Some(used + more));
+        rig.disk.take_counts();
+        assert_eq!(room(), Err(StoreError::Full), "{more}");
+        assert_eq!(rig.disk.take_counts(), Default::default(), "{more}");
+    }
+    rig.disk.limit(Some(used + SMALL.reserve_bytes * 2));
+    assert_eq!(room(), Ok(()));
+    assert_eq!(rig.disk.used(), used + SMALL.reserve_bytes);
+}
+
+#[test]
 fn r7_a_create_and_a_delete_are_durable_when_they_are_acknowledged() {
     for seed in 0..40 {
         let rig = Rig::new();
