@@ -59,7 +59,7 @@ impl<Home: 'static> Sessions<Home> {
                 Err(error) => tracing::error!(%session_id, %error, "a session can be read, and no longer changed"),
             }
         }
-        if derived.index.needs_rebuild() {
+        if derived.index.needs_rebuild().await {
             self.rebuild_index().await?;
         }
         match derived.index.page(SessionQuery { limit: Some(1), ..SessionQuery::default() }).await {

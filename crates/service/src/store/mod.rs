@@ -349,7 +349,7 @@ pub trait SessionIndex: Send + Sync {
     async fn checkpoint(&self, reader: &str, session_id: SessionId) -> Result<Seq, StoreError>;
 
     /// Whether it was made anew, and every stored session must be put into it again.
-    fn needs_rebuild(&self) -> bool;
+    async fn needs_rebuild(&self) -> bool;
 
     /// It holds every stored session now.
     async fn rebuilt(&self) -> Result<(), StoreError>;

@@ -231,8 +231,8 @@ impl IndexFile {
     }
 
     /// Whether stored sessions may be missing in it. It opens the file, if there is one.
-    pub(super) fn needs_rebuild(&self) -> bool {
-        if let Err(error) = self.shared.database(false) {
+    pub(super) async fn needs_rebuild(&self) -> bool {
+        if let Err(error) = self.read(|_| Ok(())).await {
             tracing::warn!(%error, "the index cannot be opened");
         }
         self.shared.needs_rebuild.load(Ordering::Acquire)

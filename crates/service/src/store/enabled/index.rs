@@ -112,8 +112,8 @@ impl SessionIndex for RedbIndex {
         Ok(self.row(Table::Checkpoints, named(Some(session_id), reader)).await?.unwrap_or(0))
     }
 
-    fn needs_rebuild(&self) -> bool {
-        self.file.needs_rebuild()
+    async fn needs_rebuild(&self) -> bool {
+        self.file.needs_rebuild().await
     }
 
     async fn rebuilt(&self) -> Result<(), StoreError> {

@@ -127,7 +127,7 @@ impl SessionIndex for MemoryIndex {
         Ok(self.index().checkpoints.get(&(session_id, reader.to_owned())).copied().unwrap_or(0))
     }
 
-    fn needs_rebuild(&self) -> bool {
+    async fn needs_rebuild(&self) -> bool {
         false
     }
 
