@@ -53,16 +53,19 @@ impl<Home: 'static> Sessions<Home> {
             tracing::warn!(%error, "the index is asked once more");
             answer = ask(index.clone()).await;
         }
-        if answer.is_ok() && self.is_index_incomplete() {
+        if answer.is_ok() && self.is_index_incomplete().await {
             self.complete_index().await?;
             answer = ask(index.clone()).await;
         }
         Ok(answer?)
     }
 
-    fn is_index_incomplete(&self) -> bool {
+    async fn is_index_incomplete(&self) -> bool {
         let is_confirming = self.inner.is_index_confirming.load(Ordering::Acquire);
-        !is_confirming && self.engine().derived.as_ref().is_some_and(|derived| derived.index.needs_rebuild())
+        match &self.engine().derived {
+            Some(derived) if !is_confirming => derived.index.needs_rebuild().await,
+            _ => false,
+        }
     }
 
     /// Makes the index anew from the journals, where sessions may be missing in it.
@@ -70,7 +73,7 @@ impl<Home: 'static> Sessions<Home> {
         let engine = self.engine();
         let Some(derived) = &engine.derived else { return Ok(()) };
         let _alone = self.inner.completing.lock().await;
-        if !self.is_index_incomplete() {
+        if !self.is_index_incomplete().await {
             return Ok(());
         }
         let mut after = None;

@@ -125,7 +125,13 @@ impl<Home: 'static> Sessions<Home> {
             return Err(SessionError::ShuttingDown);
         }
         let lease = engine.events.lease(session_id).await?;
-        let session = restore(engine, session_id).await?.ok_or(SessionError::NotFound(session_id))?;
+        let session = match restore(engine, session_id).await {
+            Ok(Some(session)) => session,
+            restored => {
+                engine.events.give_up(lease).await;
+                return Err(restored.err().map_or(SessionError::NotFound(session_id), SessionError::from));
+            }
+        };
         let (shared, mailbox, mut actor) = self.actor(session, lease);
         let (settled, is_settled) = oneshot::channel();
         actor.on_settled(settled);
@@ -333,8 +339,14 @@ impl<Home: 'static> Sessions<Home> {
         externalise(engine.blobs.as_ref(), session_id, &mut event).await.map_err(failed)?;
         let record = Record { session_id, seq: 1, turn: None, time: now, event };
         let lease = engine.events.lease(session_id).await.map_err(failed)?;
-        let ticket = engine.events.stage(&lease, std::slice::from_ref(&record)).map_err(failed)?;
-        ticket.durable().await.map_err(failed)?;
+        let made = match engine.events.stage(&lease, std::slice::from_ref(&record)) {
+            Ok(ticket) => ticket.durable().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = made {
+            engine.events.give_up(lease).await;
+            return Err(failed(error));
+        }
         let session = Session::begin(&record).map_err(|error| SessionError::Internal(error.to_string()))?;
         let (indexed, (shared, mailbox, actor)) = (session.clone(), self.actor(session, lease));
         self.inner.registry.insert(shared, mailbox);

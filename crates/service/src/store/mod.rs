@@ -143,6 +143,9 @@ pub trait EventStore: Send + Sync {
     /// Gives the right back: nothing more will be appended for now, and all that was staged is durable.
     async fn release(&self, lease: Lease) -> Result<(), StoreError>;
 
+    /// Gives the right back where the session could not be opened: whether it rests is for the next start to see.
+    async fn give_up(&self, _lease: Lease) {}
+
     /// Encodes the records and queues them for writing. The first one's seq must follow the tail.
     /// It neither waits nor can be cancelled half-way.
     ///
@@ -362,7 +365,7 @@ pub trait SessionIndex: Send + Sync {
     async fn forget_reader(&self, reader: &str) -> Result<(), StoreError>;
 
     /// Whether it was made anew, and every stored session must be put into it again.
-    fn needs_rebuild(&self) -> bool;
+    async fn needs_rebuild(&self) -> bool;
 
     /// It holds every stored session now.
     async fn rebuilt(&self) -> Result<(), StoreError>;

@@ -9,6 +9,7 @@ use meerkat_service::{
         CreateSession, DeleteSession, ForkSession, InterruptTurn, Page, ReadBlob, ReadHistory, ResumeTurn,
         SessionQuery, SessionSummary, StartTurn, UpdateSession,
     },
+    store::open_stores,
 };
 use serde_json::json;
 
@@ -273,4 +274,24 @@ fn a_fork_has_the_beginning_and_outlives_its_parent() {
         let piece = process.service.blob(piece).await.unwrap();
         assert_eq!((piece.data.as_str(), piece.next_offset), ("QHNheSBPbmUu", Some(9)));
     });
+}
+
+#[test]
+fn what_nobody_runs_is_settled_by_the_start_that_looks_at_it() {
+    let place = Place::new();
+    let unsettled = || {
+        let stores = open_stores(&place.data_dir()).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(stores.events.unsettled()).unwrap()
+    };
+    let fork = place.process(true, |process| async move {
+        let session_id = process.create().await;
+        process.turn(session_id, "@say One.").await.unwrap();
+        let deleted = process.create().await;
+        process.service.delete(DeleteSession { session_id: deleted, force: false }).await.unwrap();
+        process.service.fork(ForkSession { session_id, turn: None }).await.unwrap().session_id
+    });
+    assert_eq!(unsettled(), [fork]);
+    place.process(true, |process| async move { process.service.ready().await.unwrap() });
+    assert_eq!(unsettled(), []);
 }

@@ -109,7 +109,7 @@ impl SessionIndex for BrokenIndex {
         broken()
     }
 
-    fn needs_rebuild(&self) -> bool {
+    async fn needs_rebuild(&self) -> bool {
         true
     }
 

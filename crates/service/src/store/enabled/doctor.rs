@@ -365,7 +365,7 @@ async fn rows(path: PathBuf) -> Result<Vec<(SessionId, Seq)>, String> {
         let page = index.page(query).await.map_err(|error| error.to_string())?;
         rows.extend(page.items.iter().map(|summary| (summary.session_id, summary.last_seq)));
         cursor = page.next_cursor;
-        if index.needs_rebuild() {
+        if index.needs_rebuild().await {
             return Err("it is damaged, or not every session is in it".to_owned());
         }
         if cursor.is_none() {

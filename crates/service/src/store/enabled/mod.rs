@@ -7,6 +7,7 @@ mod events;
 pub(crate) mod journal;
 
 mod index;
+mod lengths;
 mod readers;
 mod snapshots;
 
@@ -42,11 +43,11 @@ pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
     check_directory(data_dir)?;
     let owner = Arc::new(OwnerLock::take(data_dir)?);
     let disk = Arc::new(RealDisk::new(data_dir.to_owned()));
-    let events = RedbEventStore::open(disk, Some(owner.clone()))?;
+    let file = Arc::new(IndexFile::new(data_dir.join("index.redb")).held_by(owner.clone()));
+    let lengths = lengths::Lengths(Arc::downgrade(&file));
+    let events = Arc::new(RedbEventStore::open(disk, Some(owner.clone()), Arc::new(lengths))?);
     let blobs = FileBlobs::new(events.context().clone(), Some(owner.clone()));
-    let events = Arc::new(events);
-    let readers = FileReaders::new(events.context().clone(), Some(owner.clone()));
-    let file = Arc::new(IndexFile::new(data_dir.join("index.redb")).held_by(owner));
+    let readers = FileReaders::new(events.context().clone(), Some(owner));
     Ok(Stores {
         blobs: Arc::new(blobs),
         readers: Arc::new(readers),

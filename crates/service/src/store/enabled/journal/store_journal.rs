@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::{
-    Limits,
+    End, Limits,
     disk::{Disk, DiskFile, create_anew, is_full, write_all},
     executor::Executor,
     frame::{BATCH_END, Entry, Place, encode},
@@ -38,6 +38,8 @@ use crate::{
 const ACTIVE: u16 = 1;
 /// The kind of a mark that a session rests.
 const IDLE: u16 = 2;
+/// The kind of a mark that a session is gone, and nothing shows it any more.
+const GONE: u16 = 7;
 /// Resting sessions whose end is remembered; those that came to rest before are trusted as they stand.
 const RESTING_MAX: usize = 1024;
 /// At its opening the journal is written anew from this length on.
@@ -45,18 +47,16 @@ const OPEN_BYTES_MAX: u64 = 256 * 1024;
 /// Bytes that a mark takes, about.
 const MARK_BYTES: u64 = 160;
 
-/// Where a session's journal ended when it came to rest. What is missing up to there is a loss.
+/// Where a session's journal ended when it came to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Resting {
     pub(super) session_id: SessionId,
     pub(super) seq: Seq,
-    pub(super) segment: u64,
-    pub(super) bytes: u64,
     pub(super) chain: u64,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
-struct Active {
+struct Named {
     session_id: SessionId,
 }
 
@@ -65,6 +65,7 @@ enum Marked {
     Active(SessionId),
     Resting(Resting),
     Kept(Kept),
+    Gone(SessionId),
 }
 
 /// Told whether a mark is written, or stands.
@@ -102,6 +103,34 @@ struct Pending {
     done: Done,
 }
 
+/// The job that writes. It leaves nobody waiting, also where it panics.
+struct Writing {
+    journal: Arc<StoreJournal>,
+    is_over: bool,
+}
+
+impl Writing {
+    fn run(mut self) {
+        self.journal.write_pending();
+        self.is_over = true;
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        self.journal.health.end_writing("the store journal: a write panicked");
+        let mut state = lock(&self.journal.state);
+        state.is_writing = false;
+        let lost = std::mem::take(&mut state.pending);
+        drop(state);
+        // Whoever waits is told as its end of this goes.
+        drop(lost);
+    }
+}
+
 struct Writer {
     /// `None` where the journal has to be written anew first.
     file: Option<Arc<dyn DiskFile>>,
@@ -117,6 +146,10 @@ impl State {
             Marked::Active(id) => {
                 self.active.insert(id);
             }
+            Marked::Gone(id) => {
+                self.active.remove(&id);
+                self.forget_end(id);
+            }
             Marked::Resting(resting) => {
                 self.active.remove(&resting.session_id);
                 if self.resting.insert(resting.session_id, resting).is_some() {
@@ -131,6 +164,12 @@ impl State {
             }
             Marked::Kept(Kept::Of(mark)) => self.readers.apply(mark),
             Marked::Kept(Kept::Newer(kind, line)) => self.newer.push((kind, line)),
+        }
+    }
+
+    fn forget_end(&mut self, id: SessionId) {
+        if self.resting.remove(&id).is_some() {
+            self.order.retain(|resting| *resting != id);
         }
     }
 
@@ -182,8 +221,8 @@ impl StoreJournal {
     }
 
     /// Where a session's journal ended when it last came to rest.
-    pub(super) fn resting(&self, id: SessionId) -> Option<Resting> {
-        lock(&self.state).resting.get(&id).copied()
+    pub(super) fn resting(&self, id: SessionId) -> Option<End> {
+        lock(&self.state).resting.get(&id).map(|&Resting { seq, chain, .. }| End { seq, chain })
     }
 
     /// Marks a session as one that may change; `written` is told once that is written, `done` once it is durable.
@@ -224,12 +263,19 @@ impl StoreJournal {
         self.push(Pending { marked: Marked::Resting(resting), written: None, done });
     }
 
-    /// A session is gone: no mark is needed, because its directory is not there.
-    pub(super) fn forget(&self, id: SessionId) {
-        let mut state = lock(&self.state);
-        state.active.remove(&id);
-        state.resting.remove(&id);
-        state.order.retain(|resting| *resting != id);
+    /// A session's directory is gone. It stays active: a list may show it until that, too, is forgotten for good.
+    pub(super) fn forget_end(&self, id: SessionId) {
+        lock(&self.state).forget_end(id);
+    }
+
+    /// Nothing is left of a session, anywhere. It needs no sync: where the mark is lost, the next start finds the same.
+    pub(crate) fn mark_gone(self: &Arc<Self>, id: SessionId) {
+        let done = move |result: Result<(), StoreError>| {
+            if let Err(error) = result {
+                tracing::debug!(session_id = %id, %error, "a deleted session is looked at by the next start");
+            }
+        };
+        self.push(Pending { marked: Marked::Gone(id), written: None, done: Box::new(done) });
     }
 
     fn push(self: &Arc<Self>, pending: Pending) {
@@ -237,8 +283,8 @@ impl StoreJournal {
         state.pending.push(pending);
         if !std::mem::replace(&mut state.is_writing, true) {
             drop(state);
-            let journal = self.clone();
-            self.executor.run(Box::new(move || journal.write_pending()));
+            let writing = Writing { journal: self.clone(), is_over: false };
+            self.executor.run(Box::new(move || writing.run()));
         }
     }
 
@@ -336,7 +382,8 @@ fn encode_marks(
     let mut marks = marks.peekable();
     while let Some(marked) = marks.next() {
         let (kind, line) = match marked {
-            Marked::Active(session_id) => (ACTIVE, serde_json::to_vec(&Active { session_id })?),
+            Marked::Active(session_id) => (ACTIVE, serde_json::to_vec(&Named { session_id })?),
+            Marked::Gone(session_id) => (GONE, serde_json::to_vec(&Named { session_id })?),
             Marked::Resting(resting) => (IDLE, serde_json::to_vec(&resting)?),
             Marked::Kept(kept) => kept.encode()?,
         };
@@ -429,7 +476,8 @@ fn read_marks(file: &dyn DiskFile, from: Mark, end: u64, state: &mut State) -> i
     let mut reader = Reader::new(file, from, end);
     while let Step::Frame(frame, line) = reader.next()? {
         let marked = match frame.kind {
-            ACTIVE => serde_json::from_slice(&line).map(|Active { session_id }| Marked::Active(session_id)),
+            ACTIVE => serde_json::from_slice(&line).map(|Named { session_id }| Marked::Active(session_id)),
+            GONE => serde_json::from_slice(&line).map(|Named { session_id }| Marked::Gone(session_id)),
             IDLE => serde_json::from_slice(&line).map(Marked::Resting),
             kind => Kept::decode(kind, &line).map(Marked::Kept),
         };

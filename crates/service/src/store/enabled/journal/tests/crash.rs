@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -138,6 +139,11 @@ impl Walk {
                 }
                 Some(Err(error)) => {
                     self.leases.remove(&id);
+                    // A session that could not be made takes its blobs along.
+                    let expected = self.expected.get_mut(&id).unwrap();
+                    if expected.acked.is_empty() {
+                        expected.blobs.clear();
+                    }
                     self.refused(error);
                 }
                 None => self.tickets.push((id, last, durable)),
@@ -253,6 +259,12 @@ impl Walk {
         }
     }
 
+    /// Another process opens the disk, with or without what stood beside the journals.
+    fn restart(&mut self, disk: SimulatedDisk) {
+        let known = if self.random.chance(70) { self.rig.known.copy() } else { Arc::default() };
+        self.rig = Rig::beside(known, disk, SMALL, Some(Random(self.random.next()))).unwrap();
+    }
+
     /// After a restart: everything is as it was acknowledged, and goes on.
     fn verify(&mut self, checks_marks: bool) {
         self.leases.clear();
@@ -312,13 +324,13 @@ fn walk(prepared: &SimulatedDisk, seed: u64, faults: &[Fault]) {
         // Some restarts are kills, after which the system still has it all. Then what is shown must survive a power
         // failure at once. A process that starts after a failed sync is told nothing of it by the system.
         if walk.random.chance(40) && !walk.rig.disk.has_lost() {
-            walk.rig = Rig::on(walk.rig.disk.revived(), SMALL, Some(Random(walk.random.next())));
+            walk.restart(walk.rig.disk.revived());
             walk.leases.clear();
             walk.tickets.clear();
             walk.verify_reads(false);
         }
         let disk = walk.rig.disk.crashed(&mut walk.random);
-        walk.rig = Rig::on(disk, SMALL, Some(Random(walk.random.next())));
+        walk.restart(disk);
         walk.verify(true);
     }
 }

@@ -58,6 +58,30 @@ async fn a_session_outlives_its_store() {
     assert_eq!(stores.events.sessions(None, 9).await.unwrap(), [session(2)]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_journal_that_is_shorter_than_the_index_knows_is_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(format!("journal/01/{}/1.1.mlog", session(1)));
+    let stores = open_stores(dir.path()).unwrap();
+    let lease = stores.events.lease(session(1)).await.unwrap();
+    append(&stores, &lease, 1).await.unwrap();
+    let bytes = path.metadata().unwrap().len();
+    append(&stores, &lease, 2).await.unwrap();
+    stores.index.flush().await.unwrap();
+    drop(stores);
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(bytes).unwrap();
+    let stores = open_stores(dir.path()).unwrap();
+    let refused = stores.events.lease(session(1)).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Corrupted { last_good_seq: 1, .. }), "{refused}");
+    assert_eq!(stores.events.read(session(1), 0, 9).await.unwrap().unwrap().frames.len(), 1);
+    stores.index.remove(session(1)).await.unwrap();
+    stores.index.flush().await.unwrap();
+    drop(stores);
+    // The index alone knew.
+    let stores = open_stores(dir.path()).unwrap();
+    assert_eq!(stores.events.lease(session(1)).await.unwrap().tail, 1);
+}
+
 #[test]
 fn a_directory_has_one_owner_and_the_other_is_told_who() {
     let dir = tempfile::tempdir().unwrap();
