@@ -11,7 +11,7 @@ use futures::{StreamExt as _, stream};
 use meerkat_service::{
     ErrorCode, SessionId,
     doctor::{Check, Diagnosis, Examination, Finding, Severity, examine},
-    service::{ReadBlob, StartTurn, TurnStatus},
+    service::{NamedReader, ReadBlob, StartTurn, TurnStatus},
 };
 
 use crate::{Place, Process, files};
@@ -248,4 +248,48 @@ fn beside_an_owner_it_only_reads() {
             assert_eq!(refused.code(), ErrorCode::StoreLocked);
         }
     });
+}
+
+#[test]
+fn a_damaged_store_journal_is_found_and_its_readers_are_named() {
+    let place = Place::new();
+    place.process(true, |process| async move {
+        let reader = NamedReader { reader: "billing".to_owned() };
+        process.service.create_reader(reader).await.unwrap();
+        process.turn(process.create().await, "@say One.").await.unwrap();
+    });
+    let path = files(&place.data_dir()).into_iter().find(|name| name.starts_with("store/")).unwrap();
+    let path = place.data_dir().join(path);
+    let whole = fs::read(&path).unwrap();
+    // A mark that good ones follow.
+    let at = whole.windows(6).rposition(|window| window == b"active").map_or(200, |at| at);
+    let second = whole.windows(10).position(|window| window == b"session_id").unwrap();
+    change(&path, at.min(second) as u64);
+    let found = place.finding();
+    assert_eq!((found.check, found.severity), (Check::StoreJournal, Severity::Error));
+    assert!(found.what.contains("billing"), "{found:?}");
+    let mended = place.examine(true).findings;
+    assert!(mended.iter().any(|finding| finding.check == Check::StoreJournal && finding.mended), "{mended:?}");
+    assert_eq!(place.examine(false).findings, []);
+}
+
+#[test]
+fn a_projection_that_is_behind_is_found() {
+    let mut place = Place::new();
+    let id = place.stored(&["@say One."]);
+    let rkat = place.dir.path().join("rkat");
+    let examine_with = |place: &Place| {
+        let what = Examination { data_dir: place.data_dir(), projection: Some(rkat.clone()), is_repair: false };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(examine(what, &|_, _| {})).unwrap().findings
+    };
+    assert_eq!(examine_with(&place), [], "one that is not there yet is not behind");
+    place.options.projection.dir = Some(rkat.clone());
+    place.process(true, |process| async move { process.service.rebuild_projection().await.unwrap() });
+    assert_eq!(examine_with(&place), []);
+    place.options.projection.dir = None;
+    place.process(true, |process| async move { process.turn(id, "@say Two.").await.unwrap() });
+    let found = examine_with(&place);
+    assert_eq!((found.len(), found[0].check), (1, Check::Projection));
+    assert!(found[0].remedy.contains("meerkat project rebuild"), "{found:?}");
 }

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use super::{
     IndexFile, RedbIndex,
     events::knows,
-    journal::{Damage, OwnerLock, RealDisk, check, cut, session_dir, sessions_on},
+    journal::{Damage, OwnerLock, RealDisk, check, cut, look, mend_marks, session_dir, sessions_on},
 };
 use crate::{
     SessionError,
@@ -49,6 +49,8 @@ pub async fn examine(what: Examination, progress: Progress<'_>) -> Result<Diagno
     doctor.room(rustix::fs::statvfs(&doctor.what.data_dir).map(|found| found.f_bavail * found.f_frsize).ok());
     let journals = doctor.journals(progress)?;
     doctor.index(&journals).await?;
+    doctor.let_go_on()?;
+    doctor.marks();
     doctor.projection(&journals);
     let mut diagnosis = doctor.diagnosis;
     diagnosis.findings.sort_by_key(|finding| (finding.mended, finding.severity, finding.check, finding.session_id));
@@ -61,6 +63,8 @@ struct Doctor {
     /// Held while anything is looked at, so that nothing changes meanwhile; another process may have it.
     owner: Option<Arc<OwnerLock>>,
     diagnosis: Diagnosis,
+    /// Sessions that go on from where their journals end now.
+    ended: Vec<SessionId>,
 }
 
 /// What a journal came to.
@@ -88,7 +92,7 @@ impl Doctor {
             Err(error) => return Err(error),
         };
         let disk = RealDisk::new(what.data_dir.clone());
-        Ok(Self { what, disk, owner, diagnosis })
+        Ok(Self { what, disk, owner, diagnosis, ended: Vec::new() })
     }
 
     fn find(&mut self, check: Check, severity: Severity, session_id: Option<SessionId>, what: String, remedy: &str) {
@@ -103,7 +107,7 @@ impl Doctor {
         severity: Severity,
         session_id: Option<SessionId>,
         mut what: String,
-        work: impl FnOnce(&Self) -> io::Result<String>,
+        work: impl FnOnce(&mut Self) -> io::Result<String>,
     ) {
         let mut mended = false;
         if self.what.is_repair {
@@ -204,7 +208,8 @@ impl Doctor {
             self.dangling(id, reading.session.as_ref());
         }
         self.blobs(id, &reading.blobs);
-        Ok(Some(Journal { last_seq: checked.last_seq(), is_sound: checked.damage.is_none() }))
+        let is_sound = checked.damage.is_none() || self.ended.contains(&id);
+        Ok(Some(Journal { last_seq: checked.last_seq(), is_sound }))
     }
 
     fn damage(&mut self, id: SessionId, damage: &Damage) {
@@ -212,6 +217,7 @@ impl Doctor {
         let damage = damage.clone();
         self.mend(Check::Journal, Severity::Error, Some(id), what, move |doctor| {
             let kept = cut(&doctor.disk, id, &damage)?.ok_or_else(|| io::Error::other("there is no good part"))?;
+            doctor.ended.push(id);
             Ok(format!("it ends at seq {} now, and what stood behind is kept in {kept}", damage.last_good_seq))
         });
     }
@@ -273,21 +279,28 @@ impl Doctor {
 
     fn compare(&mut self, rows: &[(SessionId, Seq)], journals: &HashMap<SessionId, Journal>) {
         for (id, seq) in rows {
-            if let Some(journal) = journals.get(id).filter(|journal| journal.last_seq < *seq && journal.is_sound) {
+            let is_cut = self.ended.contains(id);
+            if let Some(journal) =
+                journals.get(id).filter(|journal| journal.last_seq < *seq && journal.is_sound && !is_cut)
+            {
                 let what = format!(
                     "the index knows of seq {seq}, and its journal ends at {}: records are lost",
                     journal.last_seq
                 );
-                let remedy = "The session can be read and not written; a backup or a bundle may have the rest. \
-                              `meerkat doctor --repair` lets it go on from where it ends.";
-                self.find(Check::Index, Severity::Error, Some(*id), what, remedy);
+                let last_seq = journal.last_seq;
+                self.mend(Check::Index, Severity::Error, Some(*id), what, |doctor| {
+                    doctor.ended.push(*id);
+                    Ok(format!("it goes on from seq {last_seq}; a backup or a bundle may have the rest"))
+                });
             }
         }
         let known: HashMap<SessionId, Seq> = rows.iter().copied().collect();
-        let is_right = |(id, journal): &(&SessionId, &Journal)| known.get(*id) == Some(&journal.last_seq);
+        let is_right = |(id, journal): &(&SessionId, &Journal)| {
+            !journal.is_sound || known.get(*id).is_some_and(|seq| *seq >= journal.last_seq)
+        };
         let wrong = journals.iter().filter(|it| !is_right(it)).count();
         let gone = known.keys().filter(|id| !journals.contains_key(id)).count();
-        if wrong + gone > 0 {
+        if wrong + gone > 0 && self.ended.is_empty() {
             self.mend_index(format!(
                 "the index is behind the journals of {wrong} sessions and lists {gone} that are gone; the next start \
                  makes good what its process left"
@@ -296,12 +309,55 @@ impl Doctor {
     }
 
     fn mend_index(&mut self, what: String) {
-        self.mend(Check::Index, Severity::Warning, None, what, |doctor| {
-            let path = doctor.what.data_dir.join(INDEX);
-            let aside = (0..).map(|n| doctor.what.data_dir.join(format!("{INDEX}.set-aside-{n}")));
-            let free = aside.into_iter().find(|path| !path.exists()).unwrap_or_else(|| path.clone());
-            fs::rename(&path, &free)?;
-            Ok(format!("it is kept as {}, and the next start makes it anew", free.display()))
+        self.mend(Check::Index, Severity::Warning, None, what, |doctor| doctor.set_index_aside());
+    }
+
+    fn set_index_aside(&self) -> io::Result<String> {
+        let path = self.what.data_dir.join(INDEX);
+        let aside = (0..).map(|n| self.what.data_dir.join(format!("{INDEX}.set-aside-{n}")));
+        let free = aside.into_iter().find(|path| !path.exists()).unwrap_or_else(|| path.clone());
+        fs::rename(&path, &free)?;
+        Ok(format!("it is kept as {}, and the next start makes it anew", free.display()))
+    }
+
+    /// What else knew where a journal ended must not hold what is lost against it.
+    fn let_go_on(&mut self) -> Result<(), SessionError> {
+        if self.ended.is_empty() {
+            return Ok(());
+        }
+        self.mend_marks(false)?;
+        if self.what.data_dir.join(INDEX).exists() {
+            self.set_index_aside().map_err(|error| StoreError::Failed(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn mend_marks(&self, is_trusted: bool) -> Result<(), StoreError> {
+        mend_marks(Arc::new(RealDisk::new(self.what.data_dir.clone())), &self.ended, is_trusted, knows)
+    }
+
+    /// The marks of the store, and whether all its readers are known.
+    fn marks(&mut self) {
+        let (readers, is_whole) = match look(&self.disk) {
+            Ok((readers, is_whole)) => (readers, is_whole),
+            Err(error) => {
+                let what = format!("the store journal cannot be read: {error}");
+                return self.find(Check::StoreJournal, Severity::Error, None, what, "Look to the disk.");
+            }
+        };
+        if (is_whole && readers.is_trusted()) || self.owner.is_none() {
+            return;
+        }
+        let names: Vec<String> = readers.readers().into_iter().map(|it| it.reader).collect();
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let state = if is_whole { "was damaged" } else { "is damaged" };
+        let what = format!(
+            "the store journal {state}, so that a reader may be missing and no journal is compacted; the readers that \
+             are known: {names}"
+        );
+        self.mend(Check::StoreJournal, Severity::Error, None, what, |doctor| {
+            doctor.mend_marks(true).map_err(io::Error::other)?;
+            Ok("these count as all from now on; register again what is missing".to_owned())
         });
     }
 
@@ -389,4 +445,23 @@ fn hash(path: &Path) -> io::Result<String> {
 fn ensure(folder: &Path) -> io::Result<()> {
     drop(fs::remove_dir_all(folder));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_without_room_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().join("data");
+        drop(super::super::open_stores(&data_dir).unwrap());
+        let mut doctor = Doctor::enter(Examination { data_dir, projection: None, is_repair: false }).unwrap();
+        doctor.room(Some(FREE_BYTES_MIN));
+        assert_eq!(doctor.diagnosis.findings, []);
+        doctor.room(Some(4096));
+        let found = &doctor.diagnosis.findings[0];
+        assert_eq!((found.check, found.severity), (Check::DiskSpace, Severity::Error));
+        assert!(found.what.contains("4096 bytes are free"), "{found:?}");
+    }
 }

@@ -1,15 +1,19 @@
 //! A session's directory, read from end to end for whoever wants to know whether it is sound. It changes nothing, but
 //! for [`cut`], which is asked for by name.
 
-use std::{io, path::Path};
+use std::{io, path::Path, sync::Arc};
 
 use bytes::Bytes;
 
 use super::{
+    Limits, Pool,
     disk::{Disk, create_anew, read_range, write_all},
+    executor::Executor as _,
+    health::Health,
     layout::{QUARANTINE, segment_name, segments_of, session_dir},
-    recovery::{Found, examine},
+    recovery::{Found, examine, failed},
     segment::{Reader, Step},
+    store_journal::{Resting, StoreJournal},
 };
 use crate::{
     ids::{Seq, SessionId},
@@ -55,7 +59,6 @@ pub(crate) fn check(
     see: &mut dyn FnMut(Seq, &Bytes),
 ) -> Result<Option<Checked>, StoreError> {
     let Some(found) = examine(disk, id, knows)? else { return Ok(None) };
-    let failed = super::recovery::failed;
     let damage = walk(disk, id, &found, see).map_err(failed)?;
     let damage = damage.or_else(|| match &found.damage {
         Some(StoreError::Corrupted { last_good_seq, why, .. }) => {
@@ -134,4 +137,33 @@ fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
         at += bytes.len() as u64;
     }
     copy.sync()
+}
+
+/// Marks sessions as at rest where their journals end now, whatever was known of them before, and with `is_trusted` the
+/// readers that are known as all there are. A store journal that is damaged is made anew from its good marks.
+pub(crate) fn mend_marks(
+    disk: Arc<dyn Disk>,
+    ids: &[SessionId],
+    is_trusted: bool,
+    knows: fn(u16) -> bool,
+) -> Result<(), StoreError> {
+    let (limits, executor) = (Limits::default(), Arc::new(Pool::new().map_err(failed)?));
+    let health = Arc::new(Health::new(limits.reserve_bytes));
+    let marks = Arc::new(StoreJournal::open(disk.clone(), executor.clone(), health, &limits, false)?);
+    let (told, results) = std::sync::mpsc::channel();
+    let tell = || {
+        let told = told.clone();
+        Box::new(move |result| drop(told.send(result)))
+    };
+    for &id in ids {
+        let Some(found) = examine(disk.as_ref(), id, knows)? else { continue };
+        let resting = Resting { session_id: id, seq: found.place.seq, chain: found.place.chain };
+        marks.mark_resting(resting, tell());
+    }
+    if is_trusted {
+        marks.mark_trusted(tell());
+    }
+    drop(told);
+    executor.drain();
+    results.iter().collect()
 }

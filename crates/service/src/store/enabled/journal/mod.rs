@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use blobs::FileBlobs;
-pub(crate) use check::{Damage, check, cut};
+pub(crate) use check::{Damage, check, cut, mend_marks};
 pub(crate) use disk::{Disk, RealDisk};
 pub(crate) use executor::{Executor, Pool, on};
 pub(crate) use fork::{abandon, appear, discard, fork_files, is_gone, set_aside};
@@ -45,7 +45,7 @@ pub(crate) use layout::{prepare, seal, session_dir, sessions_on};
 pub(crate) use lock::{OwnerLock, check_directory};
 pub(crate) use log::Log;
 pub(crate) use read::page;
-pub(crate) use store_journal::StoreJournal;
+pub(crate) use store_journal::{StoreJournal, look};
 
 use crate::ids::{Seq, SessionId};
 

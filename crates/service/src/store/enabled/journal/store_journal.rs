@@ -248,6 +248,12 @@ impl StoreJournal {
         look(&lock(&self.state).readers)
     }
 
+    /// Every reader that there is is known.
+    pub(super) fn mark_trusted(self: &Arc<Self>, done: Done) {
+        let marked = Marked::Kept(Kept::Of(ReaderMark::Trusted(true)));
+        self.push(Pending { marked, written: None, done });
+    }
+
     async fn write_durably(self: &Arc<Self>, marked: Marked) -> Result<(), StoreError> {
         let (done, written) = oneshot::channel();
         self.push(Pending { marked, written: None, done: Box::new(|result| drop(done.send(result))) });
@@ -469,6 +475,19 @@ fn read_into(disk: &dyn Disk, path: &Path, state: &mut State, writer: &mut Write
         writer.file = None;
     }
     Ok(is_read && !matches!(found.rest, Rest::Corrupt | Rest::Footer))
+}
+
+/// What the newest generation says of readers, and whether it is whole. Nothing is changed.
+pub(crate) fn look(disk: &dyn Disk) -> io::Result<(ReaderMarks, bool)> {
+    let newest = segments_of(&disk.list(Path::new(STORE))?).first().map(|&(_, generation)| generation);
+    let mut state = State::default();
+    let Some(generation) = newest else { return Ok((state.readers, false)) };
+    let file = disk.open(&path_of(generation), false)?;
+    let HeaderFound::Good(header) = Header::read(file.as_ref())? else { return Ok((state.readers, false)) };
+    let from = Mark { offset: HEADER_BYTES, place: header.place() };
+    let found = scan(file.as_ref(), from, file.len()?, |_| true)?;
+    let is_read = read_marks(file.as_ref(), from, found.end.offset, &mut state)?;
+    Ok((state.readers, is_read && !matches!(found.rest, Rest::Corrupt | Rest::Footer)))
 }
 
 /// Applies the marks; answers whether each could be read.
