@@ -10,6 +10,7 @@ mod doctor;
 mod index;
 mod life;
 mod projection;
+mod readers;
 
 use std::{path::Path, sync::Arc};
 

@@ -493,6 +493,7 @@ pub(crate) fn look(disk: &dyn Disk) -> io::Result<(ReaderMarks, bool)> {
 /// Applies the marks; answers whether each could be read.
 fn read_marks(file: &dyn DiskFile, from: Mark, end: u64, state: &mut State) -> io::Result<bool> {
     let mut reader = Reader::new(file, from, end);
+    let mut is_good = true;
     while let Step::Frame(frame, line) = reader.next()? {
         let marked = match frame.kind {
             ACTIVE => serde_json::from_slice(&line).map(|Named { session_id }| Marked::Active(session_id)),
@@ -502,8 +503,8 @@ fn read_marks(file: &dyn DiskFile, from: Mark, end: u64, state: &mut State) -> i
         };
         match marked {
             Ok(marked) => state.apply(marked),
-            Err(_) => return Ok(false),
+            Err(_) => is_good = false,
         }
     }
-    Ok(true)
+    Ok(is_good)
 }
