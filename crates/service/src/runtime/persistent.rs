@@ -17,6 +17,7 @@ use crate::{
         BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, Page, ReadBlob, SessionQuery, SessionSummary,
     },
     session::{ForkPoint, HistoryFold},
+    store::ReadLimit,
 };
 
 /// Sessions that are stored, and leave memory when nobody has asked them for a while.
@@ -117,14 +118,17 @@ impl<Home: 'static> Sessions<Home> {
         // The item at the cursor is read again: the results after an answer belong to its calls.
         let mut after = cursor.saturating_sub(1);
         loop {
-            let page = events.read(session_id, after, FRAMES_READ).await?.ok_or(SessionError::NotFound(session_id))?;
+            let page = events
+                .read(session_id, after, ReadLimit::frames(FRAMES_READ))
+                .await?
+                .ok_or(SessionError::NotFound(session_id))?;
             let Some(last) = page.frames.last() else { return Ok(Page::whole(items)) };
             after = last.seq;
             for frame in &page.frames {
                 let mut item = fold.push(&decode(frame)?);
                 if let Some(queued) = fold.queued_at() {
                     // The prompt of a turn that waited stands where it was queued.
-                    let page = events.read(session_id, queued - 1, 1).await?;
+                    let page = events.read(session_id, queued - 1, ReadLimit::frames(1)).await?;
                     let frame = page.and_then(|page| page.frames.into_iter().next());
                     item = match frame {
                         Some(frame) => fold.queued_prompt(&decode(&frame)?),
@@ -199,7 +203,7 @@ impl<Home: 'static> Sessions<Home> {
         from: Seq,
     ) -> Result<Option<Seq>, SessionError> {
         let mut after = from;
-        while let Some(page) = self.engine().events.read(session_id, after, FRAMES_READ).await? {
+        while let Some(page) = self.engine().events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await? {
             for frame in &page.frames {
                 if ForkPoint::is_end(turn, &decode(frame)?) {
                     return Ok(Some(frame.seq));
