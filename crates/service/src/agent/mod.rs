@@ -41,7 +41,7 @@ use crate::{
     runtime::{projector::Projector, restore::decode},
     service::{SessionSummary, TurnResult},
     session::{TurnEnd, event::Event, message::Body},
-    store::{BlobStore, EventStore, MemoryUse, SessionIndex, SessionStore, StoreError},
+    store::{BlobStore, EventStore, MemoryUse, ReadLimit, SessionIndex, SessionStore, StoreError},
     tool::ToolRegistry,
 };
 
@@ -116,7 +116,11 @@ impl Engine {
         mut end: TurnEnd,
     ) -> Result<TurnResult, SessionError> {
         if let Some(seq) = end.text_seq {
-            let page = self.events.read(session_id, seq - 1, 1).await?.ok_or(SessionError::NotFound(session_id))?;
+            let page = self
+                .events
+                .read(session_id, seq - 1, ReadLimit::frames(1))
+                .await?
+                .ok_or(SessionError::NotFound(session_id))?;
             let frame = page.frames.first().filter(|frame| frame.seq == seq).ok_or(SessionError::HistoryPruned)?;
             if let Event::AssistantMessage(answer) = decode(frame)?.event {
                 end.text = answer.text();

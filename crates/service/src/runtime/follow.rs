@@ -15,12 +15,12 @@ use crate::{
     clock::Clock,
     ids::{Seq, SessionId},
     session::event::{LiveEvent, Pruned, SessionDeleted},
-    store::{EventStore, Frame},
+    store::{EventStore, Frame, ReadLimit},
     wire::encode_live,
 };
 
 /// Frames that are read at a time.
-const READ_AHEAD: usize = 64;
+const READ_AHEAD: ReadLimit = ReadLimit { frames: 64, bytes: READ_AHEAD_BYTES };
 /// Bytes of lines that are read ahead; a longer line is alone.
 pub(crate) const READ_AHEAD_BYTES: usize = 16 * 1024;
 
@@ -206,7 +206,7 @@ pub(crate) async fn check_cursor(
     if cursor <= last_seq {
         return Ok(());
     }
-    let oldest = store.read(session_id, 0, 1).await.map_err(|_| SessionError::StoreFailed)?;
+    let oldest = store.read(session_id, 0, ReadLimit::frames(1)).await.map_err(|_| SessionError::StoreFailed)?;
     let oldest_seq = oldest.and_then(|page| page.frames.first().map(|frame| frame.seq)).unwrap_or(last_seq);
     Err(SessionError::CursorOutOfRange { oldest_seq, last_seq })
 }

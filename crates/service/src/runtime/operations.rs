@@ -28,6 +28,7 @@ use crate::{
         QueuedTurn,
         event::{Event, Pinned, ReminderSet},
     },
+    store::ReadLimit,
 };
 
 /// Bytes of events, or of what a history makes of them, that one page may have.
@@ -141,21 +142,14 @@ impl<Home: 'static> SessionService for Sessions<Home> {
                 () = self.engine().world.clock.sleep(Duration::from_millis(request.wait_ms)) => {}
             }
         }
-        let page = events.read(session_id, request.since_seq, limit).await?;
+        let page = events.read(session_id, request.since_seq, ReadLimit::frames(limit)).await?;
         let page = page.ok_or(SessionError::NotFound(session_id))?;
         let mut items = Vec::with_capacity(page.frames.len() + 1);
         if let Some((from, to)) = page.pruned {
             items.push(pruned_line(session_id, self.engine().world.clock.as_ref(), from, to)?);
         }
-        let (mut next_seq, mut bytes) = (request.since_seq, 0);
-        for frame in page.frames {
-            bytes += frame.line.len();
-            if bytes > PAGE_BYTES_MAX && !items.is_empty() {
-                break;
-            }
-            next_seq = frame.seq;
-            items.push(frame.line);
-        }
+        let next_seq = page.frames.last().map_or(request.since_seq, |frame| frame.seq);
+        items.extend(page.frames.into_iter().map(|frame| frame.line));
         Ok(EventPage { items, next_seq })
     }
 

@@ -15,6 +15,7 @@ use crate::{
     ids::{Seq, SessionId},
     service::{BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, Page, ReadBlob, SessionQuery},
     session::{ForkPoint, HistoryFold},
+    store::ReadLimit,
 };
 
 /// Sessions that are stored, and leave memory when nobody has asked them for a while.
@@ -79,7 +80,10 @@ impl<Home: 'static> Sessions<Home> {
         // The item at the cursor is read again: the results after an answer belong to its calls.
         let mut after = cursor.saturating_sub(1);
         loop {
-            let page = events.read(session_id, after, FRAMES_READ).await?.ok_or(SessionError::NotFound(session_id))?;
+            let page = events
+                .read(session_id, after, ReadLimit::frames(FRAMES_READ))
+                .await?
+                .ok_or(SessionError::NotFound(session_id))?;
             let Some(last) = page.frames.last() else { return Ok(Page::whole(items)) };
             after = last.seq;
             for frame in &page.frames {
@@ -87,7 +91,7 @@ impl<Home: 'static> Sessions<Home> {
                 bytes += if frame.seq > cursor { frame.line.len() } else { 0 };
                 if let Some(queued) = fold.queued_at() {
                     // The prompt of a turn that waited stands where it was queued.
-                    let page = events.read(session_id, queued - 1, 1).await?;
+                    let page = events.read(session_id, queued - 1, ReadLimit::frames(1)).await?;
                     let frame = page.and_then(|page| page.frames.into_iter().next());
                     bytes += frame.as_ref().map_or(0, |frame| frame.line.len());
                     item = match frame {
@@ -159,7 +163,7 @@ impl<Home: 'static> Sessions<Home> {
         from: Seq,
     ) -> Result<Option<Seq>, SessionError> {
         let mut after = from;
-        while let Some(page) = self.engine().events.read(session_id, after, FRAMES_READ).await? {
+        while let Some(page) = self.engine().events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await? {
             for frame in &page.frames {
                 if ForkPoint::is_end(turn, &decode(frame)?) {
                     return Ok(Some(frame.seq));

@@ -19,7 +19,7 @@ use crate::{
     projection::{Projection, READER},
     readers::{Readers, fetch::Next},
     service::{ProjectionRebuilt, SessionQuery, SessionSummary},
-    store::StoreError,
+    store::{ReadLimit, StoreError},
 };
 
 /// Frames that are read at a time.
@@ -196,7 +196,7 @@ impl<Home: 'static> Sessions<Home> {
         };
         let mut session = projector.files(move |files| files.session(summary, is_anew)).await?;
         while let Some(after) = session.wants() {
-            let Some(page) = engine.events.read(id, after, FRAMES_READ).await? else { break };
+            let Some(page) = engine.events.read(id, after, ReadLimit::frames(FRAMES_READ)).await? else { break };
             if page.frames.is_empty() {
                 return Err(StoreError::Failed(format!("its journal ends at seq {after}")).into());
             }

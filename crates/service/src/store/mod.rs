@@ -131,6 +131,35 @@ pub struct FramePage {
     pub pruned: Option<(Seq, Seq)>,
 }
 
+/// Bytes of lines that are read at once where nobody says how many.
+const READ_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// How much is read at once. The first frame is read however long it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadLimit {
+    /// Frames at most.
+    pub frames: usize,
+    /// Bytes of their lines at most.
+    pub bytes: usize,
+}
+
+impl ReadLimit {
+    /// So many frames, in no more bytes than are read at once.
+    #[must_use]
+    pub const fn frames(frames: usize) -> Self {
+        Self { frames, bytes: READ_BYTES_MAX }
+    }
+
+    /// Whether a frame is read, too; what it takes is counted.
+    fn takes(&mut self, line: &Bytes, is_first: bool) -> bool {
+        if self.frames == 0 || (!is_first && line.len() > self.bytes) {
+            return false;
+        }
+        (self.frames, self.bytes) = (self.frames - 1, self.bytes.saturating_sub(line.len()));
+        true
+    }
+}
+
 /// The append-only log of each session's records: the one truth.
 #[async_trait]
 pub trait EventStore: Send + Sync {
@@ -153,8 +182,8 @@ pub trait EventStore: Send + Sync {
     /// `Fenced` where the lease is not the newest or the batch does not follow the tail.
     fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError>;
 
-    /// Durable frames after `after`, at most `limit`; `None` where there is no such session.
-    async fn read(&self, session_id: SessionId, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError>;
+    /// Durable frames after `after`, as many as `limit` says; `None` where there is no such session.
+    async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError>;
 
     /// Follows the last durable seq; it ends when the session is deleted. `None` where there is no such session.
     async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError>;

@@ -20,7 +20,7 @@ use crate::{
     },
     service::{PinFact, SessionService as _, TurnStatus},
     session::{event::Record, message::RawJson},
-    store::{BlobStore, BlobWriter, EventStore, FramePage, Lease, StoreError, Ticket},
+    store::{BlobStore, BlobWriter, EventStore, FramePage, Lease, ReadLimit, StoreError, Ticket},
     tool::{Effect, Invocation, OutputSink, Tool, ToolError},
 };
 
@@ -237,7 +237,7 @@ impl EventStore for FaultyEvents {
         self.0.stage(lease, batch)
     }
 
-    async fn read(&self, session_id: SessionId, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError> {
+    async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
         self.0.read(session_id, after, limit).await
     }
 

@@ -21,7 +21,7 @@ use crate::{
         Context, Disk, Entry, Executor, Health, Limits, Log, OwnerLock, Pool, StoreJournal, Witness, abandon, appear,
         discard, fork_files, is_gone, lock, on, page, prepare, seal, sessions_on, set_aside,
     },
-    store::{EventStore, FramePage, Lease, StoreError, TailRepair, Ticket},
+    store::{EventStore, FramePage, Lease, ReadLimit, StoreError, TailRepair, Ticket},
     wire::encode_event,
 };
 
@@ -230,7 +230,7 @@ impl EventStore for RedbEventStore {
         log.stage(lease.epoch, entries)
     }
 
-    async fn read(&self, session_id: SessionId, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError> {
+    async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
         match self.log(session_id, false).await? {
             Some(log) => page(&log, after, limit).await,
             None => Ok(None),

@@ -14,7 +14,7 @@ use crate::{
         End, Executor, FileBlobs, Limits, Witness, lock,
         simulated::{Random, SimulatedDisk},
     },
-    store::{BlobStore as _, EventStore as _, Frame, Lease, RedbEventStore, StoreError, Ticket},
+    store::{BlobStore as _, EventStore as _, Frame, Lease, ReadLimit, RedbEventStore, StoreError, Ticket},
 };
 
 /// A job of the store.
@@ -190,7 +190,7 @@ impl Rig {
     pub(super) fn read(&self, id: SessionId, limit: usize) -> Option<Vec<Frame>> {
         let (mut all, mut after) = (Vec::new(), 0);
         loop {
-            let page = self.steps.drive(self.store.read(id, after, limit)).unwrap()?;
+            let page = self.steps.drive(self.store.read(id, after, ReadLimit::frames(limit))).unwrap()?;
             let Some(last) = page.frames.last() else { return Some(all) };
             after = last.seq;
             all.extend(page.frames);

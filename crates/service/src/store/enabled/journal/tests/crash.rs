@@ -16,7 +16,7 @@ use super::common::{Rig, SMALL, Steps, long, session};
 use crate::{
     ids::{Seq, SessionId},
     store::enabled::journal::simulated::{Fault, Random, SimulatedDisk},
-    store::{BlobStore as _, EventStore as _, Lease, StoreError},
+    store::{BlobStore as _, EventStore as _, Lease, ReadLimit, StoreError},
     wire::encode_event,
 };
 
@@ -222,7 +222,7 @@ impl Walk {
     /// What is shown now is what may be there, and from now on must be.
     fn verify_reads(&mut self, may_fail: bool) {
         for (id, expected) in &mut self.expected {
-            let page = match self.rig.steps.drive(self.rig.store.read(*id, 0, usize::MAX)) {
+            let page = match self.rig.steps.drive(self.rig.store.read(*id, 0, ReadLimit::frames(usize::MAX))) {
                 Err(StoreError::Failed(_)) if may_fail => continue,
                 page => page.unwrap_or_else(|error| panic!("{id} cannot be read: {error}")),
             };

@@ -15,7 +15,7 @@ use crate::{
     SessionError,
     store::enabled::journal::lock,
     store::{
-        ReaderStore, StoreError, Stores,
+        ReadLimit, ReaderStore, StoreError, Stores,
         conformance::{Harness, Pair, check, readers},
         open_stores,
     },
@@ -48,13 +48,13 @@ async fn a_session_outlives_its_store() {
     let stores = open_stores(&data_dir).unwrap();
     assert_eq!(stores.events.unsettled().await.unwrap(), [session(2)]);
     assert_eq!(stores.events.sessions(None, 9).await.unwrap(), [session(1), session(2)]);
-    let page = stores.events.read(session(1), 30, 100).await.unwrap().unwrap();
+    let page = stores.events.read(session(1), 30, ReadLimit::frames(100)).await.unwrap().unwrap();
     assert_eq!(page.frames.iter().map(|frame| frame.seq).collect::<Vec<_>>(), (31..=40).collect::<Vec<_>>());
     let lease = stores.events.lease(session(2)).await.unwrap();
     assert_eq!(lease.tail, 8);
     assert_eq!(append(&stores, &lease, 9).await, Ok(9));
     stores.events.delete(session(1)).await.unwrap();
-    assert!(stores.events.read(session(1), 0, 1).await.unwrap().is_none());
+    assert!(stores.events.read(session(1), 0, ReadLimit::frames(1)).await.unwrap().is_none());
     assert_eq!(stores.events.sessions(None, 9).await.unwrap(), [session(2)]);
 }
 
@@ -73,7 +73,7 @@ async fn a_journal_that_is_shorter_than_the_index_knows_is_not_written() {
     let stores = open_stores(dir.path()).unwrap();
     let refused = stores.events.lease(session(1)).await.unwrap_err();
     assert!(matches!(refused, StoreError::Corrupted { last_good_seq: 1, .. }), "{refused}");
-    assert_eq!(stores.events.read(session(1), 0, 9).await.unwrap().unwrap().frames.len(), 1);
+    assert_eq!(stores.events.read(session(1), 0, ReadLimit::frames(9)).await.unwrap().unwrap().frames.len(), 1);
     stores.index.remove(session(1)).await.unwrap();
     stores.index.flush().await.unwrap();
     drop(stores);

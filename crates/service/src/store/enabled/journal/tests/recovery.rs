@@ -13,7 +13,7 @@ use crate::{
         Limits, lock,
         simulated::{Fault, Random, SimulatedDisk},
     },
-    store::{EventStore as _, StoreError},
+    store::{EventStore as _, ReadLimit, StoreError},
 };
 
 fn segment(id: SessionId, number: u64) -> PathBuf {
@@ -487,5 +487,29 @@ fn a_restart_in_the_middle_of_a_rollover_finds_the_same_records() {
         let tail = rig.lease(session(1)).unwrap().tail;
         rig.filled(session(1), 20);
         assert_eq!(rig.killed().seqs(session(1)), (1..=tail + 20).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_page_has_no_more_bytes_than_are_wanted_and_one_frame_at_least() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    let lease = rig.lease(session(1)).unwrap();
+    for seq in 1..=30 {
+        rig.append(&lease, &[long(session(1), seq, 1000)]).unwrap();
+    }
+    let line = |seq| crate::wire::encode_event(&long(session(1), seq, 1000)).unwrap().len();
+    // Over the end of a segment, and from memory.
+    for after in 0..30 {
+        for bytes in [0, 1500, 5000, 1_000_000] {
+            let page = rig.steps.drive(rig.store.read(session(1), after, ReadLimit { frames: 9, bytes }));
+            let mut left = bytes;
+            let wanted = (after + 1..=30).take(9).take_while(|&seq| {
+                let fits = seq == after + 1 || line(seq) <= left;
+                left = left.saturating_sub(line(seq));
+                fits
+            });
+            let seqs: Vec<_> = page.unwrap().unwrap().frames.iter().map(|frame| frame.seq).collect();
+            assert_eq!(seqs, wanted.collect::<Vec<_>>(), "{bytes} bytes after {after}");
+        }
     }
 }
