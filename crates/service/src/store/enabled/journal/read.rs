@@ -41,6 +41,15 @@ pub(crate) async fn page(log: &Arc<Log>, after: Seq, limit: usize) -> Result<Opt
     Ok(Some(FramePage { frames, pruned: None }))
 }
 
+impl Log {
+    /// The durable frame of this seq, where memory has it.
+    pub(crate) fn at_hand(&self, seq: Seq) -> Option<Frame> {
+        let state = lock(&self.state);
+        let first = state.cache.frames.front().filter(|_| state.exists && seq <= state.readable())?.seq;
+        state.cache.frames.get(usize::try_from(seq.checked_sub(first)?).ok()?).cloned()
+    }
+}
+
 impl State {
     /// The last record that can be trusted.
     pub(super) fn readable(&self) -> Seq {
@@ -59,13 +68,16 @@ fn cached(state: &State, after: Seq, limit: usize) -> Option<Vec<Frame>> {
     }
     let first = state.cache.frames.front().map(|frame| frame.seq)?;
     let skip = usize::try_from((after + 1).checked_sub(first)?).ok()?;
-    let mut bytes = 0;
-    let fits = |frame: &&Frame| {
-        let fits = frame.seq <= readable && bytes < PAGE_BYTES_MAX;
+    let end = skip.saturating_add(limit).min(state.cache.frames.len());
+    let (mut page, mut bytes) = (Vec::with_capacity(end.saturating_sub(skip)), 0);
+    for frame in state.cache.frames.range(skip.min(end)..end) {
+        if frame.seq > readable || bytes >= PAGE_BYTES_MAX {
+            break;
+        }
         bytes += frame.line.len();
-        fits
-    };
-    Some(state.cache.frames.iter().skip(skip).take(limit).take_while(fits).cloned().collect())
+        page.push(frame.clone());
+    }
+    Some(page)
 }
 
 /// What one segment gave.
