@@ -21,6 +21,10 @@ use crate::{
 
 /// Frames that are read at a time.
 const READ_AHEAD: ReadLimit = ReadLimit { frames: 64, bytes: READ_AHEAD_BYTES };
+/// A follower that is no further behind takes frame by frame what the store has at hand: as many as a turn writes at once.
+const NEAR: u64 = 8;
+/// Lines for which a follower that waits keeps room, so that the next ones need none.
+const ROOM_KEPT: usize = 4;
 /// Bytes of lines that are read ahead; a longer line is alone.
 pub(crate) const READ_AHEAD_BYTES: usize = 16 * 1024;
 
@@ -134,38 +138,46 @@ impl StoreFollower {
                 self.cursor = line.seq.unwrap_or(self.cursor);
                 return Ok(Some(line));
             }
-            self.tail.borrow_and_update();
+            let behind = self.tail.borrow_and_update().saturating_sub(self.cursor);
             self.live_changed.borrow_and_update();
-            let page = self
-                .store
-                .read(self.session_id, self.cursor, READ_AHEAD)
-                .await
-                .map_err(|_| SessionError::StoreFailed)?;
-            let Some(page) = page else { return self.end() };
-            let mut room = Room::default();
-            if let Some((from, to)) = page.pruned {
-                let line = pruned_line(self.session_id, self.clock.as_ref(), from, to)?;
-                room.takes(&line);
-                self.ready.push_back(FollowedLine { seq: None, line });
-                self.cursor = to;
+            if (1..=NEAR).contains(&behind)
+                && let Some(Frame { seq, line }) = self.store.at_hand(self.session_id, self.cursor + 1)
+            {
+                self.cursor = seq;
+                return Ok(Some(FollowedLine { seq: Some(seq), line }));
             }
-            let frames = page.frames.into_iter().take_while(|frame| room.takes(&frame.line));
-            self.ready.extend(frames.map(|Frame { seq, line }| FollowedLine { seq: Some(seq), line }));
+            if behind > 0 && !self.read_ahead().await? {
+                return self.end();
+            }
+            if self.ready.is_empty() {
+                self.hub.poll(&mut self.live, self.cursor, &mut self.ready);
+            }
             if !self.ready.is_empty() {
                 continue;
             }
-            let live = self.hub.poll(&mut self.live, self.cursor);
-            self.ready.extend(live.into_iter().map(|line| FollowedLine { seq: None, line }));
-            if !self.ready.is_empty() {
-                continue;
-            }
-            // Followers that wait are many: what they read ahead in is given back.
-            self.ready = VecDeque::new();
+            // Followers that wait are many: what a long page took is given back.
+            self.ready.shrink_to(ROOM_KEPT);
             tokio::select! {
                 changed = self.tail.changed() => if changed.is_err() { return self.end() },
                 changed = self.live_changed.changed() => if changed.is_err() { return self.end() },
             }
         }
+    }
+
+    /// Reads the next durable lines; `false` where there is no such session any more.
+    async fn read_ahead(&mut self) -> Result<bool, SessionError> {
+        let page = self.store.read(self.session_id, self.cursor, READ_AHEAD).await;
+        let Some(page) = page.map_err(|_| SessionError::StoreFailed)? else { return Ok(false) };
+        let mut room = Room::default();
+        if let Some((from, to)) = page.pruned {
+            let line = pruned_line(self.session_id, self.clock.as_ref(), from, to)?;
+            room.takes(&line);
+            self.ready.push_back(FollowedLine { seq: None, line });
+            self.cursor = to;
+        }
+        let frames = page.frames.into_iter().take_while(|frame| room.takes(&frame.line));
+        self.ready.extend(frames.map(|Frame { seq, line }| FollowedLine { seq: Some(seq), line }));
+        Ok(true)
     }
 
     /// The session is gone: where it was deleted, the last line says so.

@@ -155,6 +155,10 @@ async fn fill(pair: &Pair, n: u8, last: Seq) -> Result<Lease, String> {
 /// The frames of a session after `after`, as far as one page goes; `None` where there is no such session.
 async fn frames(pair: &Pair, of: SessionId, after: Seq, limit: usize) -> Result<Option<Vec<(Seq, Vec<u8>)>>, String> {
     let page = said(pair.events.read(of, after, ReadLimit::frames(limit)).await, "read")?;
+    for frame in page.iter().flat_map(|page| &page.frames) {
+        let at_hand = pair.events.at_hand(of, frame.seq).unwrap_or_else(|| frame.clone());
+        expect("a frame at hand", &at_hand, frame)?;
+    }
     Ok(page.map(|page| page.frames.into_iter().map(|frame| (frame.seq, frame.line.to_vec())).collect()))
 }
 

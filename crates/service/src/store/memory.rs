@@ -160,6 +160,13 @@ impl EventStore for MemoryEventStore {
         Ok(Some(FramePage { frames, pruned }))
     }
 
+    fn at_hand(&self, session_id: SessionId, seq: Seq) -> Option<Frame> {
+        let journals = self.journals();
+        let frames = &journals.get(&session_id)?.frames;
+        let index = seq.checked_sub(frames.front()?.seq)?;
+        frames.get(usize::try_from(index).ok()?).cloned()
+    }
+
     async fn release(&self, _: Lease) -> Result<(), StoreError> {
         Ok(())
     }

@@ -185,7 +185,13 @@ pub trait EventStore: Send + Sync {
     /// Durable frames after `after`, as many as `limit` says; `None` where there is no such session.
     async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError>;
 
-    /// Follows the last durable seq; it ends when the session is deleted. `None` where there is no such session.
+    /// The durable frame of this seq, where it is in memory. Those who follow take the newest ones by it, each of them
+    /// without an allocation; where it is not here, `read` has it.
+    fn at_hand(&self, _session_id: SessionId, _seq: Seq) -> Option<Frame> {
+        None
+    }
+
+    /// Follows the last durable seq, which can be read by then; it ends when the session is deleted. `None` where there is no such session.
     async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError>;
 
     /// Makes a session from the records of `parent` up to `at`, verbatim, its blobs, and `first`, which goes on from

@@ -21,7 +21,7 @@ use crate::{
         Context, Disk, Entry, Executor, Health, Limits, Log, OwnerLock, Pool, StoreJournal, Witness, abandon, appear,
         discard, fork_files, is_gone, lock, on, page, prepare, seal, sessions_on, set_aside,
     },
-    store::{EventStore, FramePage, Lease, ReadLimit, StoreError, TailRepair, Ticket},
+    store::{EventStore, Frame, FramePage, Lease, ReadLimit, StoreError, TailRepair, Ticket},
     wire::encode_event,
 };
 
@@ -235,6 +235,10 @@ impl EventStore for RedbEventStore {
             Some(log) => page(&log, after, limit).await,
             None => Ok(None),
         }
+    }
+
+    fn at_hand(&self, session_id: SessionId, seq: Seq) -> Option<Frame> {
+        self.opened(session_id)?.at_hand(seq)
     }
 
     async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError> {

@@ -38,6 +38,15 @@ pub(crate) async fn page(log: &Arc<Log>, after: Seq, limit: ReadLimit) -> Result
     Ok(Some(FramePage { frames, pruned: None }))
 }
 
+impl Log {
+    /// The durable frame of this seq, where memory has it.
+    pub(crate) fn at_hand(&self, seq: Seq) -> Option<Frame> {
+        let state = lock(&self.state);
+        let first = state.cache.frames.front().filter(|_| state.exists && seq <= state.readable())?.seq;
+        state.cache.frames.get(usize::try_from(seq.checked_sub(first)?).ok()?).cloned()
+    }
+}
+
 impl State {
     /// The last record that can be trusted.
     pub(super) fn readable(&self) -> Seq {
