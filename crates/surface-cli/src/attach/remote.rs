@@ -1,7 +1,8 @@
 //! [`RemoteService`]: the service of a data directory that another process owns, for as long as one does.
 //!
 //! When the owner vanishes this process takes its place or attaches to the one that did, and goes on: what is followed
-//! from its cursor, what can be asked twice by asking again. A turn gets a key for that where its caller gave none.
+//! from its cursor, what can be asked twice by asking again. What can not, such as a turn without a key, has an unknown
+//! outcome where the owner vanished before it answered, and the error says so.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +14,7 @@ use meerkat_service::{
     Capabilities, Operation, SessionError, SessionId, SessionService,
     compaction::CompactionConfig,
     operation::OperationEffect,
-    runtime::follow::Follower,
+    runtime::{ended, follow::Follower},
     service::*,
     store::Router,
     wire::{call, encode},
@@ -29,10 +30,7 @@ use super::{
     wire::Lines,
     within,
 };
-use crate::serve::{
-    owner::{Owner, method},
-    random_digits,
-};
+use crate::serve::owner::{Owner, method};
 
 /// Owners that may vanish under one request before it is given up.
 pub(super) const OWNERS_MAX: usize = 8;
@@ -144,6 +142,7 @@ impl RemoteService {
                     ending = Some(SessionError::Remote(body));
                 }
                 Err(Failed::Refused(body)) => return Err(SessionError::Remote(body)),
+                Err(Failed::Unasked) => {}
                 Err(Failed::Lost) if is_repeatable => {}
                 Err(Failed::Lost) => return Err(SessionError::StoreFailed),
             }
@@ -165,24 +164,14 @@ impl RemoteService {
         self.ask(operation, &OneSession { session_id: *id }).await
     }
 
-    /// Begins a turn, and has its result by asking for the same turn again, with its key.
+    /// Begins a turn. Once it is accepted, its events say how it ends, whoever owns the data directory by then.
     async fn begin(&self, operation: Operation, mut params: Value) -> Result<BegunTurn, SessionError> {
-        if params["idempotency_key"].is_null() {
-            params["idempotency_key"] = own_key()?.into();
-        }
+        let has_key = !params["idempotency_key"].is_null();
         params["wait"] = false.into();
-        let accepted = decode(&self.perform(operation, &params.to_string(), true).await?)?;
-        params["wait"] = true.into();
-        let service = self.clone();
-        let result = async move { decode(&service.perform(operation, &params.to_string(), true).await?) };
-        Ok(BegunTurn { accepted, result: result.boxed() })
+        let accepted: TurnAccepted = decode(&self.perform(operation, &params.to_string(), has_key).await?)?;
+        let (service, begun) = (self.clone(), accepted.clone());
+        Ok(BegunTurn { accepted, result: async move { ended::result(&service, begun).await }.boxed() })
     }
-}
-
-/// A key that only this turn has.
-fn own_key() -> Result<String, SessionError> {
-    let digits = random_digits(16).map_err(|error| SessionError::Internal(format!("no randomness: {error}")))?;
-    Ok(format!("attached-{digits}"))
 }
 
 fn text(request: &impl Serialize) -> Result<String, SessionError> {
@@ -215,8 +204,8 @@ impl SessionService for RemoteService {
         let Defaults { model, compaction } = &self.inner.defaults;
         request.model = request.model.or_else(|| model.clone());
         request.compaction = request.compaction.or(*compaction);
-        request.idempotency_key = Some(request.idempotency_key.map_or_else(own_key, Ok)?);
-        decode(&self.perform(Operation::CreateSession, &text(&request)?, true).await?)
+        let has_key = request.idempotency_key.is_some();
+        decode(&self.perform(Operation::CreateSession, &text(&request)?, has_key).await?)
     }
 
     async fn begin_turn(&self, request: StartTurn) -> Result<BegunTurn, SessionError> {
@@ -250,7 +239,9 @@ impl SessionService for RemoteService {
     }
 
     async fn interrupt(&self, request: InterruptTurn) -> Result<Changed, SessionError> {
-        self.ask(Operation::Interrupt, &request).await
+        // One that names no turn might hit the next one when it is asked twice.
+        let is_repeatable = request.turn.is_some();
+        decode(&self.perform(Operation::Interrupt, &text(&request)?, is_repeatable).await?)
     }
 
     async fn decide_approval(&self, request: DecideApproval) -> Result<Changed, SessionError> {
