@@ -28,7 +28,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     socket::{HELLO_BYTES_MAX, MESSAGE_BYTES_MAX, read_line},
-    wire::{HELLO, Hello, Incoming, Speaker, Welcome},
+    wire::{HELLO, Hello, Incoming, Readiness, Speaker, Welcome},
 };
 use crate::serve::owner::{SUBSCRIBE, UNSUBSCRIBE};
 
@@ -57,6 +57,8 @@ pub(crate) struct Connection {
     shared: Arc<Shared>,
     room: Arc<Semaphore>,
     last_id: AtomicU64,
+    /// How it stood with the owner's service when the connection was opened.
+    pub(super) readiness: Readiness,
     _tasks: [AbortOnDropHandle<()>; 2],
 }
 
@@ -136,10 +138,10 @@ impl Connection {
         let welcome = answer.result.ok_or_else(|| io::Error::other("the owner speaks another protocol"))?;
         let welcome: Welcome = serde_json::from_str(welcome.get())?;
         let refusal = Speaker::refuse(&welcome.speaker, &hello.speaker).or(welcome.refusal);
-        Ok(refusal.map_or_else(|| Ok(Self::start(reader, writer)), |body| Err(Box::new(body))))
+        Ok(refusal.map_or_else(|| Ok(Self::start(reader, writer, welcome.readiness)), |body| Err(Box::new(body))))
     }
 
-    fn start(reader: BufReader<OwnedReadHalf>, writer: OwnedWriteHalf) -> Self {
+    fn start(reader: BufReader<OwnedReadHalf>, writer: OwnedWriteHalf, readiness: Readiness) -> Self {
         let (out, queue) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared { out, state: Mutex::default(), closed: CancellationToken::new() });
         let tasks = [tokio::spawn(read(reader, shared.clone())), tokio::spawn(write(writer, queue, shared.clone()))];
@@ -147,6 +149,7 @@ impl Connection {
             shared,
             room: Arc::new(Semaphore::new(REQUESTS_MAX)),
             last_id: AtomicU64::new(0),
+            readiness,
             _tasks: tasks.map(AbortOnDropHandle::new),
         }
     }

@@ -21,13 +21,13 @@ use meerkat_service::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::timeout};
 
 use super::{
     Door, Entered,
     connection::{Connection, Failed},
     following::follow,
-    wire::Lines,
+    wire::{Lines, Readiness},
     within,
 };
 use crate::serve::owner::{Owner, method};
@@ -37,6 +37,9 @@ pub(super) const OWNERS_MAX: usize = 8;
 
 /// How long an owner that is ending is waited for.
 pub(super) const ENDING_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long the owner may take to say how it stands with it.
+const GREETING_LIMIT: Duration = Duration::from_secs(2);
 
 /// What this command was told by variables that a request carries.
 #[derive(Clone, Debug, Default)]
@@ -198,6 +201,28 @@ impl SessionService for RemoteService {
     /// The owner is of the same build, and has the store that it was found by.
     fn capabilities(&self) -> Capabilities {
         Capabilities::compiled()
+    }
+
+    async fn ready(&self) -> Result<(), SessionError> {
+        // A list waits for what a former process left behind, and changes nothing.
+        let query = SessionQuery { limit: Some(1), ..SessionQuery::default() };
+        self.list(query).await.map(drop)
+    }
+
+    /// The owner says so when it is greeted, which needs no room among its requests.
+    async fn check_ready(&self) -> Result<bool, SessionError> {
+        if let Current::Here(service) = self.current().await? {
+            return service.check_ready().await;
+        }
+        match timeout(GREETING_LIMIT, self.inner.door.attach()).await {
+            Ok(Ok(Ok(connection))) => {
+                let Readiness { is_ready, trouble } = connection.readiness.clone();
+                trouble.map_or(Ok(is_ready), |body| Err(SessionError::Remote(Box::new(body))))
+            }
+            Ok(Ok(Err(refusal))) => Err(SessionError::Remote(refusal)),
+            // The owner has just gone, or is too busy to greet anybody.
+            Ok(Err(_)) | Err(_) => Ok(false),
+        }
     }
 
     async fn create_session(&self, mut request: CreateSession) -> Result<SessionCreated, SessionError> {

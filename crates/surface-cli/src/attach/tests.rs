@@ -198,6 +198,43 @@ async fn what_an_attached_command_asks_for_is_recorded_as_it_was_asked() {
     assert!(keyed.is_empty(), "nobody gave a key: {keyed:?}");
 }
 
+/// Whether new work is taken is the owner's to say, also where it says why not.
+#[tokio::test]
+async fn an_attached_command_is_as_ready_as_the_owner() {
+    let stage = Stage::new();
+    let first = stage.process(&[]);
+    let owner = first.own().await;
+    let remote = stage.process(&[]).attach().await;
+    assert!(remote.check_ready().await.unwrap());
+    owner.end().await;
+
+    let listener = UnixListener::bind(stage.data_dir.join("socket")).unwrap();
+    let settling = json!({ "is_ready": false, "trouble": null });
+    let full = json!({ "is_ready": false, "trouble": ErrorBody::new(ErrorCode::StoreFull) });
+    // The first greeting finds the new owner, or asks how it stands, like each other one.
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        for number in 0.. {
+            let readiness = if number < 2 { &settling } else { &full };
+            let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+            stream.read_line(&mut String::new()).await.unwrap();
+            let welcome = json!({ "speaker": Speaker::own(), "refusal": null, "readiness": readiness });
+            let answer = json!({ "jsonrpc": "2.0", "id": 0, "result": welcome });
+            stream.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+            open.push(stream);
+        }
+    });
+    // That the former one has gone may be noticed by the greeting alone.
+    let mut answers = vec![remote.check_ready().await.map_err(|error| error.code())];
+    while answers.last() != Some(&Err(ErrorCode::StoreFull)) {
+        answers.push(remote.check_ready().await.map_err(|error| error.code()));
+    }
+    assert!(
+        answers.len() >= 2 && answers[..answers.len() - 1].iter().all(|answer| *answer == Ok(false)),
+        "{answers:?}"
+    );
+}
+
 /// An owner that says hello, and then answers each request or vanishes. It tells which requests came.
 async fn vanishing(listener: UnixListener, answers: Vec<Option<Value>>, seen: mpsc::UnboundedSender<String>) {
     let mut answers = answers.into_iter();
