@@ -10,6 +10,8 @@ pub mod persistent;
 
 pub mod follow;
 
+pub mod ended;
+
 mod creations;
 pub(crate) mod live;
 pub(crate) mod projector;

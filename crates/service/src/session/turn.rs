@@ -186,7 +186,7 @@ pub(super) fn ending(record: &Record, turn: TurnNumber) -> Option<(TurnStatus, T
 
 /// Finds how a turn ended in its events, for whoever follows them and has no [`Session`](super::Session).
 #[derive(Debug)]
-pub struct TurnFold {
+pub(crate) struct TurnFold {
     turn: TurnNumber,
     model: String,
     text: Arc<[Body]>,
@@ -196,13 +196,12 @@ pub struct TurnFold {
 
 impl TurnFold {
     /// The fold of a turn. It wants the session's records from the turn's `turn_started` on.
-    #[must_use]
-    pub fn new(turn: TurnNumber) -> Self {
+    pub(crate) fn new(turn: TurnNumber) -> Self {
         Self { turn, model: String::new(), text: Arc::default(), text_seq: None, stop_reason: None }
     }
 
     /// Takes the next record in; answers with the end, where that is what it records.
-    pub fn push(&mut self, record: &Record) -> Option<TurnEnd> {
+    pub(crate) fn push(&mut self, record: &Record) -> Option<TurnEnd> {
         if record.turn != Some(self.turn) {
             return None;
         }

@@ -7,6 +7,7 @@
 
 mod crashes;
 mod doctor;
+mod ended;
 mod index;
 mod life;
 mod projection;
