@@ -226,7 +226,6 @@ impl EventStore for RedbEventStore {
         // Encoded before any lock is taken.
         let entries = batch.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
         let log = self.opened(lease.session_id).ok_or(StoreError::Fenced)?;
-        if lease.tail == 0 {}
         log.stage(lease.epoch, entries)
     }
 
@@ -260,12 +259,11 @@ impl EventStore for RedbEventStore {
             Err(error) => Err(error),
         };
         let context = self.context.clone();
-        let appeared = on(executor, move || {
+        on(executor, move || {
             let named = || appear(&context, child).map_err(|error| context.health.unsure(child, error));
             marked.and_then(|()| named()).inspect_err(|_| abandon(&context, child))
         })
-        .await;
-        appeared
+        .await
     }
 
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {

@@ -275,7 +275,9 @@ impl StoreJournal {
     }
 
     /// Nothing is left of a session, anywhere. It needs no sync: where the mark is lost, the next start finds the same.
+    /// As with one that rests, whoever makes a session of that id marks it anew, behind this mark.
     pub(crate) fn mark_gone(self: &Arc<Self>, id: SessionId) {
+        lock(&self.state).active.remove(&id);
         let done = move |result: Result<(), StoreError>| {
             if let Err(error) = result {
                 tracing::debug!(session_id = %id, %error, "a deleted session is looked at by the next start");
