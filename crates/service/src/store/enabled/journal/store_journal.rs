@@ -16,13 +16,13 @@ use tokio::sync::oneshot;
 
 use super::{
     Limits,
-    disk::{Disk, DiskFile, create_anew, is_full, write_all},
+    disk::{Disk, DiskFile, create_anew, is_full, read_range, write_all},
     executor::Executor,
     frame::{BATCH_END, Entry, Place, encode},
     health::Health,
     layout::{NEW, QUARANTINE, STORE, segment_name, segments_of, sessions_on},
     lock,
-    marks::{Kept, marks_of, weight_of},
+    marks::{Kept, kept_in, marks_of, weight_of},
     recovery::failed,
     segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Step, scan},
 };
@@ -411,7 +411,10 @@ fn load(disk: &dyn Disk, state: &mut State, is_new: bool) -> io::Result<Writer> 
 fn read_into(disk: &dyn Disk, path: &Path, state: &mut State, writer: &mut Writer) -> io::Result<bool> {
     let file = disk.open(path, true)?;
     let len = file.len()?;
-    let HeaderFound::Good(header) = Header::read(file.as_ref())? else { return Ok(false) };
+    let HeaderFound::Good(header) = Header::read(file.as_ref())? else {
+        salvage(file.as_ref(), HEADER_BYTES, len, state)?;
+        return Ok(false);
+    };
     let from = Mark { offset: HEADER_BYTES, place: header.place() };
     let found = scan(file.as_ref(), from, len, |_| true)?;
     let is_read = read_marks(file.as_ref(), from, found.end.offset, state)?;
@@ -421,7 +424,19 @@ fn read_into(disk: &dyn Disk, path: &Path, state: &mut State, writer: &mut Write
     {
         writer.file = None;
     }
-    Ok(is_read && !matches!(found.rest, Rest::Corrupt | Rest::Footer))
+    let is_good = is_read && !matches!(found.rest, Rest::Corrupt | Rest::Footer);
+    if !is_good {
+        salvage(file.as_ref(), found.end.offset, len, state)?;
+    }
+    Ok(is_good)
+}
+
+/// Applies what can be read of readers behind the damage. One that is there too many keeps journals from being pruned;
+/// one that is missing would let them be.
+fn salvage(file: &dyn DiskFile, from: u64, len: u64, state: &mut State) -> io::Result<()> {
+    let found = kept_in(&read_range(file, from, len)?.into());
+    found.into_iter().for_each(|kept| state.apply(Marked::Kept(kept)));
+    Ok(())
 }
 
 /// Applies the marks; answers whether each could be read.
