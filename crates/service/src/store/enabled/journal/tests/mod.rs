@@ -5,5 +5,6 @@ mod counts;
 mod crash;
 mod faults;
 mod frames;
+mod import;
 mod real;
 mod recovery;
