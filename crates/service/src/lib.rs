@@ -28,6 +28,9 @@ pub mod tool;
 pub mod redact;
 pub mod wire;
 
+mod bundle;
+mod retention;
+
 pub mod runtime;
 
 pub mod clock;

@@ -13,13 +13,14 @@ use super::{
 use crate::{
     SessionError,
     agent::command::{Acceptance, Change, Command},
+    bundle,
     capability::{Capabilities, Capability},
     ids::SessionId,
     service::{
-        BegunTurn, BlobPage, CancelQueued, Changed, ClearReminder, CreateSession, DecideApproval, DeleteSession,
-        EventPage, ForkSession, HistoryItem, InterruptTurn, Page, Pin, PinFact, QueueItem, ReadBlob, ReadEvents,
-        ReadHistory, Remind, Reminder, ResumeTurn, SessionCreated, SessionQuery, SessionService, SessionSummary,
-        SessionView, StartTurn, Unpin, UpdateSession,
+        BegunTurn, BlobPage, BundlePage, CancelQueued, Changed, ClearReminder, CreateSession, DecideApproval,
+        DeleteSession, EventPage, ExportSession, ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn, Page,
+        Pin, PinFact, QueueItem, ReadBlob, ReadEvents, ReadHistory, Remind, Reminder, ResumeTurn, Retain, Retained,
+        SessionCreated, SessionQuery, SessionService, SessionSummary, SessionView, StartTurn, Unpin, UpdateSession,
     },
     session::{
         QueuedTurn,
@@ -262,6 +263,21 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     async fn fork(&self, request: ForkSession) -> Result<Changed, SessionError> {
         self.stored().await?;
         self.fork_session(request).await
+    }
+
+    async fn export_session(&self, request: ExportSession) -> Result<BundlePage, SessionError> {
+        self.stored().await?;
+        bundle::page(self.engine(), &self.inner.exports, request).await
+    }
+
+    async fn import_bundle(&self, request: ImportBundle) -> Result<Imported, SessionError> {
+        self.stored().await?;
+        self.import(request).await
+    }
+
+    async fn retain(&self, request: Retain) -> Result<Retained, SessionError> {
+        self.stored().await?;
+        self.retain_sessions(request).await
     }
 
     async fn shut_down(&self, drain_ms: u64) {

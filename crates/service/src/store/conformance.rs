@@ -54,6 +54,9 @@ pub struct Broken {
     pub why: String,
 }
 
+/// Lines, each with its seq.
+type Lines = Vec<(Seq, Vec<u8>)>;
+
 type Check = for<'a> fn(&'a dyn Harness, Pair) -> BoxFuture<'a, Result<(), String>>;
 
 macro_rules! promises {
@@ -153,12 +156,12 @@ async fn fill(pair: &Pair, n: u8, last: Seq) -> Result<Lease, String> {
 }
 
 /// The frames of a session after `after`, as far as one page goes; `None` where there is no such session.
-async fn frames(pair: &Pair, of: SessionId, after: Seq, limit: usize) -> Result<Option<Vec<(Seq, Vec<u8>)>>, String> {
+async fn frames(pair: &Pair, of: SessionId, after: Seq, limit: usize) -> Result<Option<Lines>, String> {
     let page = said(pair.events.read(of, after, limit).await, "read")?;
     Ok(page.map(|page| page.frames.into_iter().map(|frame| (frame.seq, frame.line.to_vec())).collect()))
 }
 
-fn encoded(records: impl IntoIterator<Item = Record>) -> Result<Vec<(Seq, Vec<u8>)>, String> {
+fn encoded(records: impl IntoIterator<Item = Record>) -> Result<Lines, String> {
     let line = |record: Record| encode_event(&record).map(|line| (record.seq, line.to_vec()));
     said(records.into_iter().map(line).collect(), "encode")
 }
@@ -294,7 +297,7 @@ impl RecordSource for Parts {
 }
 
 /// The records of session `n` with these seqs, two in a part. Their lines are not those that this version would write.
-fn foreign(n: u8, seqs: &[Seq]) -> Result<(Parts, Vec<(Seq, Vec<u8>)>), String> {
+fn foreign(n: u8, seqs: &[Seq]) -> Result<(Parts, Lines), String> {
     let mut all = Vec::new();
     for (seq, line) in encoded(seqs.iter().map(|&seq| record(n, seq)))? {
         let more = [&line[..line.len() - 1], br#","more":1}"#].concat();

@@ -5,8 +5,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails as a test does")]
 
+mod bundles;
 mod crashes;
 mod life;
+mod retention;
 
 use std::{path::Path, sync::Arc};
 
