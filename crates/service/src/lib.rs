@@ -31,6 +31,9 @@ mod readers;
 pub mod redact;
 pub mod wire;
 
+mod bundle;
+mod retention;
+
 pub mod runtime;
 
 pub mod clock;
