@@ -54,7 +54,7 @@ impl<Home: 'static> Sessions<Home> {
                 Ok(_) => {}
                 // It was deleted, and what is derived of it may not know.
                 Err(SessionError::NotFound(_)) => {
-                    if let Err(error) = delete(engine, session_id).await {
+                    if let Err(error) = delete(engine, session_id, None).await {
                         tracing::warn!(%session_id, %error, "what is left of a deleted session stays until the next start");
                     }
                 }
@@ -134,8 +134,7 @@ impl<Home: 'static> Sessions<Home> {
                 let events = self.engine().events.as_ref();
                 let tail = events.watch(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
                 let seq = *tail.borrow();
-                self.inner.registry.hub(session_id).end_session();
-                delete(self.engine(), session_id).await?;
+                delete(self.engine(), session_id, Some(&*self.inner.registry.hub(session_id))).await?;
                 Ok(Changed { session_id, seq })
             }
             answer => answer,
