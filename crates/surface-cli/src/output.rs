@@ -24,6 +24,9 @@ const CELL_CHARS_MAX: usize = 72;
 /// Columns of a terminal that does not say.
 const COLUMNS: usize = 80;
 
+/// Columns of a bar that shows how far something is.
+const BAR_COLUMNS: usize = 20;
+
 /// Everything outside of the program that it reads or writes, so that a test can hand in its own.
 pub struct Terminal {
     /// Standard input.
@@ -196,6 +199,11 @@ impl Output {
         self.tell(&clean(text));
     }
 
+    /// What shows how far something is.
+    pub(crate) fn progress(&self) -> Progress {
+        Progress { out: self.clone(), line: String::new() }
+    }
+
     fn error_line(&self, line: &str, style: &str) {
         let line = clean(line);
         self.tell(&if self.has_colours { format!("\x1b[{style}m{line}\x1b[0m\n") } else { format!("{line}\n") });
@@ -210,6 +218,47 @@ impl Output {
     /// What filters one block of streamed text.
     pub(crate) fn filter(&self) -> Filter {
         Filter { is_raw: self.is_raw, state: State::Text }
+    }
+}
+
+/// A bar on standard error, where that is a terminal: one line, drawn over and over, and gone in the end.
+pub(crate) struct Progress {
+    out: Output,
+    line: String,
+}
+
+impl Progress {
+    /// Whether anybody looks.
+    pub(crate) const fn is_shown(&self) -> bool {
+        self.out.is_err_terminal && !self.out.is_quiet
+    }
+
+    /// Shows how much is done, and a few words about it.
+    pub(crate) fn show(&mut self, done: u64, of: u64, words: &str) {
+        if !self.is_shown() {
+            return;
+        }
+        let filled = done.min(of).saturating_mul(BAR_COLUMNS as u64) / of.max(1);
+        let filled = usize::try_from(filled).map_or(BAR_COLUMNS, |filled| filled.min(BAR_COLUMNS));
+        let line = format!("[{}{}] {words}", "#".repeat(filled), "-".repeat(BAR_COLUMNS - filled));
+        if line != self.line {
+            self.draw(&line);
+            self.line = line;
+        }
+    }
+
+    /// Draws over what is there, in the way that every terminal understands.
+    fn draw(&self, line: &str) {
+        let rest = self.line.chars().count().saturating_sub(line.chars().count());
+        self.out.tell(&format!("\r{line}{}\r", " ".repeat(rest)));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if !self.line.is_empty() {
+            self.draw("");
+        }
     }
 }
 

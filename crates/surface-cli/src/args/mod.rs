@@ -4,6 +4,7 @@
 
 pub(crate) mod chat;
 mod flags;
+mod operators;
 mod sessions;
 
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use flags::{CompactFlags, Delivery, SessionFlags, Target, TurnFlags};
+pub(crate) use operators::{ExportArgs, JournalCommand, ProjectCommand, ReaderCommand};
 pub(crate) use sessions::{MemoryCommand, SessionCommand};
 
 /// Keeps agent sessions: runs turns against a language model, records every event, and goes on where it left off.
@@ -110,6 +112,22 @@ pub(crate) enum Command {
     Memory {
         #[command(subcommand)]
         command: MemoryCommand,
+    },
+    /// Hand every event to programs that pick up where they stopped
+    #[command(after_help = operators::READERS_HELP)]
+    Readers {
+        #[command(subcommand)]
+        command: ReaderCommand,
+    },
+    /// Keep journals from growing for ever
+    Journal {
+        #[command(subcommand)]
+        command: JournalCommand,
+    },
+    /// Files that show the project's sessions
+    Project {
+        #[command(subcommand)]
+        command: ProjectCommand,
     },
     /// Say what this build can do
     Capabilities,
