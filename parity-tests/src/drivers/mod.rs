@@ -1,5 +1,6 @@
 //! The surfaces and their drivers.
 
+mod bundle;
 mod cli;
 mod http;
 mod mcp;
