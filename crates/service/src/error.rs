@@ -43,10 +43,10 @@ pub enum SessionError {
     },
     /// The service holds as much as it may.
     #[error(
-        "The service is at its limit of {limit} {what}; end sessions, wait for idle ones to leave, or raise the limit."
+        "The service is at its limit of {limit} {what}; take some away, wait for idle ones to leave, or raise the limit."
     )]
     Limit {
-        /// What is limited: `sessions` or `bytes`.
+        /// What is limited: `sessions`, `bytes`, `keys` or `readers`.
         what: &'static str,
         /// The limit.
         limit: u64,
@@ -93,6 +93,9 @@ pub enum SessionError {
         /// What is wrong, and what is allowed.
         message: String,
     },
+    /// No such reader.
+    #[error("There is no reader {0:?}.")]
+    ReaderNotFound(String),
     /// No such operation.
     #[error("There is no operation {0:?}.")]
     UnknownOperation(String),
@@ -219,6 +222,7 @@ impl SessionError {
             Self::QueueFull { .. } => ErrorCode::QueueFull,
             Self::IdempotencyConflict { .. } => ErrorCode::IdempotencyConflict,
             Self::InvalidRequest { .. } => ErrorCode::InvalidRequest,
+            Self::ReaderNotFound(_) => ErrorCode::ReaderNotFound,
             Self::UnknownOperation(_) => ErrorCode::UnknownOperation,
             Self::ItemNotFound(_) => ErrorCode::ItemNotFound,
             Self::ConfigInvalid { .. } => ErrorCode::ConfigInvalid,
@@ -260,6 +264,7 @@ impl SessionError {
             Self::QueueFull { what, limit } => body.detail("what", *what).detail("limit", *limit),
             Self::IdempotencyConflict { what } => body.detail("what", *what),
             Self::InvalidRequest { field, .. } => body.detail("field", field.clone()),
+            Self::ReaderNotFound(name) => body.detail("reader", name.clone()),
             Self::UnknownOperation(name) => body.detail("operation", name.clone()),
             Self::ItemNotFound(what) => body.detail("what", *what),
             Self::ConfigInvalid { key, .. } => body.detail("key", key.clone()),

@@ -20,6 +20,7 @@ mod fork;
 mod executor;
 mod health;
 mod lock;
+mod marks;
 mod store_journal;
 
 #[cfg(test)]
