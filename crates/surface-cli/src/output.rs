@@ -400,6 +400,42 @@ fn short(text: &str) -> String {
 mod tests {
     use super::*;
 
+    /// Keeps what is written.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_bar_is_drawn_over_itself_and_gone_in_the_end() {
+        let around = Surroundings { env: BTreeMap::new(), dir: PathBuf::new() };
+        let drawn = |is_terminal| {
+            let kept = Kept::default();
+            let out = Output::new((Box::new(io::sink()), Box::new(kept.clone())), [true, true, is_terminal], &around);
+            let mut progress = out.progress();
+            progress.show(0, 0, "nothing yet");
+            progress.show(5, 10, "half");
+            progress.show(5, 10, "half");
+            progress.show(11, 10, "all");
+            drop(progress);
+            String::from_utf8(kept.0.lock().unwrap().clone()).unwrap()
+        };
+        let [empty, half, full] = [0, 10, 20].map(|filled| format!("[{:-<20}]", "#".repeat(filled)));
+        let blanks = " ".repeat("[] all".len() + BAR_COLUMNS);
+        let expected = format!("\r{empty} nothing yet\r\r{half} half       \r\r{full} all \r\r{blanks}\r");
+        assert_eq!(drawn(true), expected);
+        assert_eq!(drawn(false), "");
+    }
+
     #[test]
     fn control_sequences_go_and_their_text_stays() {
         for (text, expected) in [

@@ -90,7 +90,10 @@ pub(crate) fn retained(retained: &Retained, width: Option<usize>) -> String {
         [id(&item.session_id, width), reason.to_owned(), size(item.bytes), minute(item.updated_at), title]
     });
     let table = table(["SESSION", "REASON", "SIZE", "UPDATED", "TITLE"], rows, width);
-    format!("{table}{} of {} deleted\n", retained.deleted, retained.items.len())
+    match (retained.deleted, retained.items.len()) {
+        (0, would_go) => format!("{table}{would_go} would go\n"),
+        (deleted, _) => format!("{table}{deleted} deleted\n"),
+    }
 }
 
 /// Bytes, in the unit that suits them.
@@ -300,6 +303,51 @@ cc12abcd  archived  3      2026-01-02 03:04  猫の会話…
         let whole = list(&sessions(), None);
         assert!(whole.contains("01900000-0000-7000-8000-0000aa12abcd  idle"), "{whole}");
         assert!(whole.contains("  A long title in two lines\n"), "{whole}");
+    }
+
+    fn rendered(operation: Operation, answer: &Value) -> String {
+        render(operation, answer.to_string().as_bytes(), Some(80)).unwrap().unwrap().0
+    }
+
+    #[test]
+    fn readers_what_goes_and_what_came_are_tables() {
+        let page = json!({ "next_cursor": null, "items": [
+            { "reader": "audit", "created_at": "2026-01-02T03:04:05.678Z", "built_in": false,
+              "sessions_behind": 2, "records_behind": 310 },
+            { "reader": "projection", "created_at": "2026-01-02T03:04:05.678Z", "built_in": true,
+              "sessions_behind": 0, "records_behind": 0 },
+        ] });
+        let table = "\
+READER      EVENTS BEHIND  SESSIONS BEHIND  SINCE
+audit       310            2                2026-01-02 03:04
+projection  0              0                built in
+";
+        assert_eq!(rendered(Operation::ListReaders, &page), table);
+        let id = "01900000-0000-7000-8000-0000aa12abcd";
+        let retained = json!({ "deleted": 0, "items": [
+            { "session_id": id, "title": null, "updated_at": "2026-01-02T03:04:05.678Z", "bytes": 2_621_440,
+              "reason": "age" },
+        ] });
+        let table = "\
+SESSION   REASON   SIZE     UPDATED           TITLE
+aa12abcd  too old  2.5 MiB  2026-01-02 03:04  -
+1 would go
+";
+        assert_eq!(rendered(Operation::Retain, &retained), table);
+        let imported = json!({ "upload": null, "next_offset": 7, "sessions": [
+            { "session_id": id, "imported_from": "01900000-0000-7000-8000-0000bb12abcd", "last_seq": 12 },
+        ] });
+        let table = "\
+SESSION                               LAST EVENT  IN THE BUNDLE
+01900000-0000-7000-8000-0000aa12abcd  12          01900000-0000-7000-8000-0…
+";
+        assert_eq!(rendered(Operation::ImportBundle, &imported), table);
+    }
+
+    #[test]
+    fn a_size_has_the_unit_that_suits_it() {
+        let sizes = [0, 1023, 1024, 1_048_575, 1_048_576, 1_073_741_824].map(size);
+        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1024.0 KiB", "1.0 MiB", "1.0 GiB"]);
     }
 
     #[test]

@@ -207,3 +207,25 @@ fn sessions_are_listed_shown_and_deleted_by_short_names() {
     assert_eq!(stage.json(&["sessions", "delete", &id[28..], "--yes"])["session_id"], id.as_str());
     assert_eq!(stage.run(&["sessions", "show", &id]).code, exit(ErrorCode::SessionNotFound));
 }
+
+#[test]
+fn a_reader_picks_up_where_it_stopped() {
+    let stage = Stage::new();
+    let _server = stage.serve();
+    let id = stage.json(&["run", "@say One."])["session_id"].as_str().unwrap().to_owned();
+    assert_eq!(stage.json(&["readers", "create", "audit"])["records_behind"], 4);
+    let page = stage.json(&["readers", "fetch", "audit", "--limit", "2"]);
+    assert_eq!(page["items"][1]["idempotency_key"], format!("{id}:2"));
+    let line = serde_json::to_string(&page["items"][1]["event"]).unwrap();
+    let events = stage.run(&["events", &id, "--since", "1", "--limit", "1", "--json"]).out;
+    assert_eq!(serde_json::from_str::<Value>(&events).unwrap()["items"][0].to_string(), line);
+    let shown = stage.run(&["readers", "fetch", "audit"]).out;
+    assert!(shown.lines().count() == 4 && shown.lines().all(|line| line.starts_with(&id)), "{shown}");
+    assert_eq!(stage.json(&["readers", "acknowledge", "audit", "last", "3"])["seq"], 3);
+    assert_eq!(stage.json(&["readers", "wait", "audit", &id[28..], "3", "--wait-ms", "60000"])["seq"], 3);
+    let list = stage.run(&["readers", "list"]).out;
+    let row: Vec<&str> = list.lines().nth(1).unwrap().split_whitespace().take(3).collect();
+    assert_eq!(row, ["audit", "1", "1"], "{list}");
+    assert_eq!(stage.json(&["readers", "delete", "audit"])["reader"], "audit");
+    assert_eq!(stage.run(&["readers", "fetch", "audit"]).code, exit(ErrorCode::ReaderNotFound));
+}

@@ -174,3 +174,26 @@ async fn look(app: &App, progress: &mut Progress, most: &mut u64) {
     *most = behind.max(*most);
     progress.show(*most - behind, *most, &format!("{behind} events to go"));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_its_name_when_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = || fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+        let path = folder.path().join("b.tar");
+        let mut file = Partial::create(path.clone()).unwrap();
+        file.file.write_all(b"half").unwrap();
+        assert!(!path.exists() && names().len() == 1);
+        drop(file);
+        assert!(names().is_empty());
+        let mut file = Partial::create(path.clone()).unwrap();
+        file.file.write_all(b"whole").unwrap();
+        file.finish().unwrap();
+        assert_eq!((fs::read(&path).unwrap().as_slice(), names().len()), (&b"whole"[..], 1));
+        assert!(Partial::create(folder.path().join("none/b.tar")).is_err());
+        assert!(Partial::create("/".into()).is_err());
+    }
+}
