@@ -4,11 +4,12 @@
 
 use std::{
     io::{BufRead as _, BufReader, Lines},
+    os::unix::fs::PermissionsExt as _,
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
 };
 
 use meerkat_errors::ErrorCode;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A folder with a data directory.
@@ -228,4 +229,63 @@ fn a_reader_picks_up_where_it_stopped() {
     assert_eq!(row, ["audit", "1", "1"], "{list}");
     assert_eq!(stage.json(&["readers", "delete", "audit"])["reader"], "audit");
     assert_eq!(stage.run(&["readers", "fetch", "audit"]).code, exit(ErrorCode::ReaderNotFound));
+}
+
+#[test]
+fn sessions_go_into_a_file_and_come_back() {
+    let stage = Stage::new();
+    let _server = stage.serve();
+    let id = stage.json(&["run", "@say One."])["session_id"].as_str().unwrap().to_owned();
+    let other = stage.json(&["run", "@long 3000000"])["session_id"].as_str().unwrap().to_owned();
+    let file = |name: &str| stage.0.path().join(name);
+
+    let written = stage.json(&["sessions", "export", &id, "last", "-o", "two.tar"]);
+    let bytes = std::fs::read(file("two.tar")).unwrap();
+    let path = file("two.tar").display().to_string();
+    assert_eq!(written, json!({ "file": path, "bytes": bytes.len(), "sessions": [id, other] }));
+    let mode = std::fs::metadata(file("two.tar")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // The newest first, as the list has them.
+    assert_eq!(stage.json(&["sessions", "export", "--all", "-o", "all.tar"])["sessions"], json!([other, id]));
+    assert_eq!(std::fs::metadata(file("all.tar")).unwrap().len(), bytes.len() as u64);
+
+    let there = stage.run(&["sessions", "import", "two.tar"]);
+    assert_eq!(there.code, exit(ErrorCode::BundleInvalid), "{}", there.err);
+    let copies = stage.run(&["sessions", "import", "two.tar", "--new-ids"]);
+    assert!(
+        copies.out.lines().count() == 3 && copies.out.contains(&id) && copies.out.contains(&other),
+        "{}",
+        copies.out
+    );
+    stage.json(&["sessions", "delete", &id, "--yes"]);
+    stage.json(&["sessions", "delete", &other, "--yes"]);
+    let back = stage.json(&["sessions", "import", "two.tar"]);
+    let ids: Vec<&str> =
+        back["sessions"].as_array().unwrap().iter().map(|it| it["session_id"].as_str().unwrap()).collect();
+    assert_eq!(ids, [id.as_str(), other.as_str()]);
+
+    for (args, code) in [
+        (["sessions", "export", "00000000-0000-7000-8000-000000000000", "-o", "x.tar"], ErrorCode::SessionNotFound),
+        (["sessions", "export", "last", "-o", "none/x.tar"], ErrorCode::InvalidRequest),
+        (["sessions", "import", "x.tar", "--new-ids", "--json"], ErrorCode::InvalidRequest),
+    ] {
+        assert_eq!(stage.run(&args).code, exit(code), "{args:?}");
+    }
+    let mut names: Vec<_> = std::fs::read_dir(stage.0.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["all.tar", "data", "two.tar"]);
+}
+
+#[test]
+fn sessions_that_are_too_many_go_where_somebody_says_so() {
+    let stage = Stage::new();
+    let _server = stage.serve();
+    let id = stage.json(&["run", "@say One."])["session_id"].as_str().unwrap().to_owned();
+    stage.json(&["run", "@say Two."]);
+    let shown = stage.run(&["sessions", "retain", "--max-sessions", "1", "--dry-run"]).out;
+    assert!(shown.contains(&id) && shown.ends_with("1 would go\n"), "{shown}");
+    let kept = stage.run(&["sessions", "retain", "--max-sessions", "1"]);
+    assert_eq!(kept.code, exit(ErrorCode::InvalidRequest), "{}", kept.err);
+    let gone = stage.json(&["sessions", "retain", "--max-sessions", "1", "--yes"]);
+    assert_eq!((&gone["deleted"], &gone["items"][0]["session_id"]), (&json!(1), &json!(id)));
 }
