@@ -3,6 +3,8 @@
 //! An [`EventStore`] and a [`SessionStore`] are checked together, because a snapshot is nothing without its journal:
 //! only sessions are saved whose records stand in that event store. The suite asks through the two traits alone.
 
+pub mod readers;
+
 #[cfg(test)]
 pub(super) mod tests;
 

@@ -7,6 +7,7 @@
 
 mod crashes;
 mod life;
+mod readers;
 
 use std::{path::Path, sync::Arc};
 

@@ -23,13 +23,12 @@ pub use file::IndexFile;
 pub use index::RedbIndex;
 pub use snapshots::RedbSessionStore;
 
-pub(crate) use readers::FileReaders;
-
 use super::Stores;
 use crate::{
     SessionError,
     store::enabled::journal::{FileBlobs, OwnerLock, RealDisk, check_directory},
 };
+use readers::FileReaders;
 
 /// The stores in `data_dir`, which is made where it is missing and is owned by this process from now on.
 ///

@@ -184,8 +184,12 @@ async fn keys_and_checkpoints(index: &dyn SessionIndex) {
     let at = async |n| index.checkpoint("reader", id(n)).await.unwrap();
     assert_eq!((at(1).await, at(2).await, at(3).await), (7, 8, 0));
     index.flush().await.unwrap();
+    index.put_checkpoint("reader-2", id(2), 5).await.unwrap();
+    assert_eq!(index.checkpoints("reader", &[id(2), id(3), id(1)]).await.unwrap(), [8, 0, 7]);
     index.remove(id(1)).await.unwrap();
     assert_eq!((at(1).await, at(2).await), (0, 8));
+    index.forget_reader("reader").await.unwrap();
+    assert_eq!((at(2).await, index.checkpoint("reader-2", id(2)).await.unwrap()), (0, 5));
     assert_eq!(index.key(Some(id(1)), "k").await.unwrap(), None);
     assert_eq!(index.key(Some(id(1)), "").await.unwrap(), None);
     assert_eq!(index.key(None, "k").await.unwrap(), Some(key(None, "k", 0)));

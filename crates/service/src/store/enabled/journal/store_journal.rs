@@ -427,6 +427,7 @@ fn read_into(disk: &dyn Disk, path: &Path, state: &mut State, writer: &mut Write
 /// Applies the marks; answers whether each could be read.
 fn read_marks(file: &dyn DiskFile, from: Mark, end: u64, state: &mut State) -> io::Result<bool> {
     let mut reader = Reader::new(file, from, end);
+    let mut is_good = true;
     while let Step::Frame(frame, line) = reader.next()? {
         let marked = match frame.kind {
             ACTIVE => serde_json::from_slice(&line).map(|Active { session_id }| Marked::Active(session_id)),
@@ -435,8 +436,8 @@ fn read_marks(file: &dyn DiskFile, from: Mark, end: u64, state: &mut State) -> i
         };
         match marked {
             Ok(marked) => state.apply(marked),
-            Err(_) => return Ok(false),
+            Err(_) => is_good = false,
         }
     }
-    Ok(true)
+    Ok(is_good)
 }

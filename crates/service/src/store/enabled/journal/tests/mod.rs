@@ -5,5 +5,6 @@ mod counts;
 mod crash;
 mod faults;
 mod frames;
+mod readers;
 mod real;
 mod recovery;

@@ -6,7 +6,7 @@ use std::{
     os::unix::fs::{PermissionsExt as _, symlink},
     path::Path,
     process::{Command, Stdio},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use async_trait::async_trait;
@@ -15,8 +15,8 @@ use crate::{
     SessionError,
     store::enabled::journal::lock,
     store::{
-        StoreError, Stores,
-        conformance::{Harness, Pair, check},
+        ReaderStore, StoreError, Stores,
+        conformance::{Harness, Pair, check, readers},
         open_stores,
     },
 };
@@ -186,7 +186,24 @@ impl Harness for Directories {
     }
 }
 
+#[async_trait]
+impl readers::Harness for Directories {
+    async fn fresh(&self) -> Arc<dyn ReaderStore> {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open_stores(dir.path()).unwrap().readers;
+        lock(&self.0).push(dir);
+        store
+    }
+
+    async fn restart(&self, store: Arc<dyn ReaderStore>) -> Arc<dyn ReaderStore> {
+        drop(store);
+        let path = lock(&self.0).last().unwrap().path().to_owned();
+        open_stores(&path).unwrap().readers
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_durable_stores_keep_every_promise_of_a_store() {
     assert_eq!(check(&Directories::default()).await, []);
+    assert_eq!(readers::check(&Directories::default()).await, []);
 }
