@@ -306,7 +306,7 @@ cc12abcd  archived  3      2026-01-02 03:04  猫の会話…
     }
 
     fn rendered(operation: Operation, answer: &Value) -> String {
-        render(operation, answer.to_string().as_bytes(), Some(80)).unwrap().unwrap().0
+        render(operation, answer.to_string().as_bytes(), Some(90)).unwrap().unwrap().0
     }
 
     #[test]
@@ -339,7 +339,7 @@ aa12abcd  too old  2.5 MiB  2026-01-02 03:04  -
         ] });
         let table = "\
 SESSION                               LAST EVENT  IN THE BUNDLE
-01900000-0000-7000-8000-0000aa12abcd  12          01900000-0000-7000-8000-0…
+01900000-0000-7000-8000-0000aa12abcd  12          01900000-0000-7000-8000-0000bb12abcd
 ";
         assert_eq!(rendered(Operation::ImportBundle, &imported), table);
     }
