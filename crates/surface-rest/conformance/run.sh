@@ -23,4 +23,5 @@ for _ in $(seq 100); do
   sleep 0.1
 done
 [ -n "$url" ] || { cat "$work/logs"; exit 1; }
+export PYTHONPATH=crates/surface-rest/conformance PYTHONDONTWRITEBYTECODE=1 SCHEMATHESIS_HOOKS=hooks
 schemathesis --config-file crates/surface-rest/conformance/schemathesis.toml run "$url/openapi.json" "$@"

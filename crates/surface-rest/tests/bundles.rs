@@ -64,7 +64,7 @@ async fn a_bundle_is_one_body_out_and_in() {
     }
     chunked.extend(b"0\r\n\r\n");
     let there = server.raw(&chunked).await;
-    assert_eq!((there.status, there.refusal().1.as_str()), (400, "BUNDLE_INVALID"));
+    assert_eq!((there.status, there.refusal().1.as_str()), (409, "BUNDLE_INVALID"));
     assert_eq!(there.json()["details"], json!({ "reason": "exists" }));
     server.send(&format!("DELETE /v1/sessions/{session}"), "").await.ok();
     let back = serde_json::from_slice::<serde_json::Value>(&server.raw(&chunked).await.body).unwrap();
