@@ -148,12 +148,12 @@ fn a_store_journal_that_is_written_anew_keeps_its_readers_and_what_it_does_not_k
     // Long marks, until the journal is.
     let names: Vec<String> = (0..60).map(|n| format!("{n:060}")).collect();
     let mut seq = 0;
-    while !rig.disk.open(Path::new(SECOND), false).is_ok() {
+    while rig.disk.open(Path::new(SECOND), false).is_err() {
         seq += 1;
         assert!(seq < 10_000, "it was never written anew");
         rig.rely(session(3), names.iter().map(|name| (name.clone(), seq)).collect()).unwrap();
     }
-    assert!(!rig.disk.open(Path::new(FIRST), false).is_ok());
+    assert!(rig.disk.open(Path::new(FIRST), false).is_err());
     let second = Path::new(SECOND);
     assert_eq!(marks_of(&rig.disk, second, 9), [&br#"{"of":"tomorrow"}"#[..]]);
     assert_eq!(marks_of(&rig.disk, second, 12), [&b"not even JSON"[..]]);
