@@ -15,7 +15,7 @@ use tempfile::TempDir;
 const LONG: usize = 3_000_000;
 
 async fn server(dir: &TempDir, options: RestOptions) -> Server {
-    Server::with(AgentBuildConfig::new().store(dir.path()).build().unwrap(), options).await
+    Server::with(AgentBuildConfig::new().store(dir.path().to_owned()).build().unwrap(), options).await
 }
 
 /// The pages of a session's bundle, as the service hands them out.
