@@ -27,6 +27,7 @@ pub mod tool;
 
 #[cfg_attr(not(test), expect(dead_code, reason = "the projection and journal compaction call the rest"))]
 mod readers;
+mod projection;
 
 pub mod redact;
 pub mod wire;

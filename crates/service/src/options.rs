@@ -292,6 +292,22 @@ impl Default for StoreOptions {
     }
 }
 
+/// Sessions as files that people read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProjectionOptions {
+    /// Whether there are any.
+    pub enabled: bool,
+    /// The folder that they stand in; without it there are none.
+    pub dir: Option<std::path::PathBuf>,
+}
+
+impl Default for ProjectionOptions {
+    fn default() -> Self {
+        Self { enabled: true, dir: None }
+    }
+}
+
 /// Everything that the engine can be told.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -308,4 +324,6 @@ pub struct EngineOptions {
     pub ephemeral: EphemeralOptions,
     /// The service over a store.
     pub store: StoreOptions,
+    /// The files that are made from the journals of a store.
+    pub projection: ProjectionOptions,
 }
