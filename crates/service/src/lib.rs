@@ -25,12 +25,15 @@ pub mod model;
 pub mod store;
 pub mod tool;
 
+mod projection;
 #[cfg_attr(not(test), expect(dead_code, reason = "the projection and journal compaction call the rest"))]
 mod readers;
-mod projection;
 
 pub mod redact;
 pub mod wire;
+
+mod bundle;
+mod retention;
 
 pub mod runtime;
 

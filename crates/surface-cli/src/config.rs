@@ -20,8 +20,8 @@ use meerkat_service::{
     compaction::CompactionConfig,
     model::vendors::{CompatibleEndpoint, VendorOptions},
     options::{
-        ContextOptions, EngineOptions, EphemeralOptions, Limits, ProjectionOptions, StoreOptions, ToolOptions,
-        TurnOptions,
+        ContextOptions, EngineOptions, EphemeralOptions, Limits, ProjectionOptions, RetentionOptions, StoreOptions,
+        ToolOptions, TurnOptions,
     },
     redact::redact_key_shapes,
 };
@@ -53,6 +53,7 @@ pub(crate) struct Values {
     ephemeral: EphemeralOptions,
     pub(crate) store: StoreValues,
     projection: ProjectionOptions,
+    retention: RetentionOptions,
     pub(crate) compaction: CompactionConfig,
     #[expect(dead_code, reason = "the key is there in every build, so that one file fits all; memory reads it")]
     memory: MemoryValues,
@@ -184,6 +185,7 @@ impl Config {
             limits: self.values.limits.clone(),
             ephemeral: self.values.ephemeral.clone(),
             store: StoreOptions { idle_ms: self.values.store.idle_ms, queue_goes_on: self.values.store.queue_goes_on },
+            retention: self.values.retention.clone(),
         }
     }
 

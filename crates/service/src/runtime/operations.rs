@@ -13,15 +13,16 @@ use super::{
 use crate::{
     SessionError,
     agent::command::{Acceptance, Change, Command},
+    bundle,
     capability::{Capabilities, Capability},
     ids::SessionId,
     readers::Readers,
     service::{
-        AcknowledgeReader, BegunTurn, BlobPage, CancelQueued, Changed, Checkpoint, ClearReminder, CreateSession,
-        DecideApproval, DeleteSession, EventPage, FetchReader, ForkSession, HistoryItem, InterruptTurn, NamedReader,
-        Page, Pin, PinFact, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage, Remind, Reminder,
-        ResumeTurn, SessionCreated, SessionQuery, SessionService, SessionSummary, SessionView, StartTurn, Unpin,
-        UpdateSession, WaitReader,
+        AcknowledgeReader, BegunTurn, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder,
+        CreateSession, DecideApproval, DeleteSession, EventPage, ExportSession, FetchReader, ForkSession, HistoryItem,
+        ImportBundle, Imported, InterruptTurn, NamedReader, Page, Pin, PinFact, QueueItem, ReadBlob, ReadEvents,
+        ReadHistory, ReaderView, RecordPage, Remind, Reminder, ResumeTurn, Retain, Retained, SessionCreated,
+        SessionQuery, SessionService, SessionSummary, SessionView, StartTurn, Unpin, UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn,
@@ -307,6 +308,21 @@ impl<Home: 'static> SessionService for Sessions<Home> {
 
     async fn list_readers(&self) -> Result<Page<ReaderView>, SessionError> {
         self.readers().await?.list().await
+    }
+
+    async fn export_session(&self, request: ExportSession) -> Result<BundlePage, SessionError> {
+        self.stored().await?;
+        bundle::page(self.engine(), &self.inner.exports, request).await
+    }
+
+    async fn import_bundle(&self, request: ImportBundle) -> Result<Imported, SessionError> {
+        self.stored().await?;
+        self.import(request).await
+    }
+
+    async fn retain(&self, request: Retain) -> Result<Retained, SessionError> {
+        self.stored().await?;
+        self.retain_sessions(request).await
     }
 
     async fn shut_down(&self, drain_ms: u64) {

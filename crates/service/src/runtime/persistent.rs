@@ -12,9 +12,12 @@ use super::{
 use crate::{
     SessionError,
     agent::{command::Command, supervise::delete},
+    bundle::piece,
     ids::{Seq, SessionId},
+    retention::doomed,
     service::{
-        BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, Page, ReadBlob, SessionQuery, SessionSummary,
+        BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, ReadBlob, Retain,
+        Retained, SessionQuery, SessionSummary,
     },
     session::{ForkPoint, HistoryFold},
 };
@@ -190,6 +193,51 @@ impl<Home: 'static> Sessions<Home> {
         engine.events.fork(parent, at, &first).await?;
         self.index_stored(first.session_id).await?;
         Ok(Changed { session_id: first.session_id, seq: first.seq })
+    }
+
+    /// Takes a piece of a bundle in, in a task of its own: whoever asked may go, and nothing is left half-made.
+    pub(super) async fn import(&self, request: ImportBundle) -> Result<Imported, SessionError> {
+        let service = self.clone();
+        let importing = tokio::spawn(async move {
+            let imported = piece(service.engine(), &service.inner.uploads, request).await?;
+            for session in &imported.sessions {
+                service.index_stored(session.session_id).await?;
+            }
+            Ok(imported)
+        });
+        importing.await.unwrap_or_else(|_| Err(SessionError::Internal("an import ended too early".to_owned())))
+    }
+
+    /// Deletes what the policy says, or only lists it. What runs by then, or is gone already, is passed over.
+    pub(super) async fn retain_sessions(&self, request: Retain) -> Result<Retained, SessionError> {
+        let engine = self.engine();
+        let options = engine.options.retention.of(&request);
+        let mut sessions = Vec::new();
+        let mut query = SessionQuery { limit: Some(IDS_READ), ..SessionQuery::default() };
+        while !options.is_off() {
+            let page = self.list_page(query.clone()).await?;
+            for summary in page.items {
+                let bytes = engine.events.bytes(summary.session_id).await?;
+                sessions.push((summary, bytes));
+            }
+            query.cursor = page.next_cursor;
+            if query.cursor.is_none() {
+                break;
+            }
+        }
+        let items = doomed(sessions, &options, engine.world.clock.now());
+        if request.dry_run {
+            return Ok(Retained { items, deleted: 0 });
+        }
+        let mut gone = Vec::new();
+        for item in items {
+            match self.delete_session(DeleteSession { session_id: item.session_id, force: false }).await {
+                Ok(_) => gone.push(item),
+                Err(SessionError::Busy { .. } | SessionError::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Retained { deleted: gone.len() as u64, items: gone })
     }
 
     /// The event that ended a turn, looked for behind `from`.

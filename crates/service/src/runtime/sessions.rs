@@ -22,6 +22,7 @@ use crate::{
         shared::Shared,
         supervise::supervise,
     },
+    bundle::{Exports, Uploads},
     capability::Capability,
     ids::SessionId,
     service::{Changed, CreateSession, SessionCreated, StartTurn},
@@ -49,6 +50,8 @@ pub(super) struct Inner {
     pub(super) engine: Arc<Engine>,
     pub(super) registry: Arc<Registry>,
     pub(super) creations: Arc<Creations>,
+    pub(super) exports: Exports,
+    pub(super) uploads: Uploads,
     /// Whether what a former process left behind is settled.
     pub(super) is_ready: OnceCell<()>,
 }
@@ -60,6 +63,8 @@ impl<Home> Sessions<Home> {
             engine: Arc::new(engine),
             registry: Arc::default(),
             creations: Arc::default(),
+            exports: Exports::default(),
+            uploads: Uploads::default(),
             is_ready: OnceCell::new(),
         };
         Self { inner: Arc::new(inner), home: PhantomData }

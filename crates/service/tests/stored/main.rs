@@ -5,9 +5,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails as a test does")]
 
+mod bundles;
 mod crashes;
 mod life;
 mod readers;
+mod retention;
 
 use std::{path::Path, sync::Arc};
 

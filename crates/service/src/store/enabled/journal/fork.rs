@@ -33,12 +33,12 @@ pub(crate) fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &Entry)
     make(disk, parent.id, &segments, at, child, first).map_err(failed)
 }
 
-/// Removes what was made of a fork that is not to be.
+/// Removes what was made of a session that is not to be.
 pub(crate) fn abandon(context: &Context, child: SessionId) {
     if let Err(error) = context.disk.remove(&new_dir(child))
         && !is_missing(&error)
     {
-        tracing::debug!(session_id = %child, %error, "an unfinished fork could not be removed yet");
+        tracing::debug!(session_id = %child, %error, "an unfinished session could not be removed yet");
     }
 }
 

@@ -16,6 +16,7 @@ mod recovery;
 
 mod blobs;
 mod fork;
+mod import;
 
 mod executor;
 mod health;
@@ -36,11 +37,12 @@ pub(crate) use executor::{Executor, Pool, on};
 pub(crate) use fork::{abandon, appear, discard, fork_files, set_aside};
 pub(crate) use frame::Entry;
 pub(crate) use health::Health;
-pub(crate) use layout::{prepare, seal, sessions_on};
+pub(crate) use import::Import;
+pub(crate) use layout::{bytes_of, prepare, seal, sessions_on};
 pub(crate) use lock::{OwnerLock, check_directory};
 pub(crate) use log::Log;
 pub(crate) use read::page;
-pub(crate) use store_journal::StoreJournal;
+pub(crate) use store_journal::{Resting, StoreJournal};
 
 /// Sizes that tests make small.
 #[derive(Clone, Copy, Debug)]

@@ -224,6 +224,15 @@ impl StoreJournal {
         self.push(Pending { marked: Marked::Resting(resting), written: None, done });
     }
 
+    /// Marks a session that is about to appear: first where it ends, then that it may change, and waits until both are
+    /// durable. An older mark of the same id, which was deleted since, would count as a loss otherwise.
+    pub(crate) async fn mark_made(self: &Arc<Self>, resting: Resting) -> Result<(), StoreError> {
+        let (done, written) = oneshot::channel();
+        self.mark_resting(resting, Box::new(|result| drop(done.send(result))));
+        written.await.unwrap_or_else(|_| Err(StoreError::Failed("the store journal ended".to_owned())))?;
+        self.mark(resting.session_id).await
+    }
+
     /// A session is gone: no mark is needed, because its directory is not there.
     pub(super) fn forget(&self, id: SessionId) {
         let mut state = lock(&self.state);

@@ -5,6 +5,7 @@ mod counts;
 mod crash;
 mod faults;
 mod frames;
+mod import;
 mod readers;
 mod real;
 mod recovery;
