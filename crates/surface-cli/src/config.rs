@@ -109,7 +109,6 @@ pub(crate) struct ServeValues {
     pub(crate) max_streams: usize,
     pub(crate) header_timeout_ms: u64,
     pub(crate) max_body_bytes: u64,
-    pub(crate) max_bundle_bytes: u64,
     pub(crate) stall_ms: u64,
     pub(crate) drain_ms: u64,
 }

@@ -25,7 +25,7 @@ use axum::{
     extract::{Request, State},
     routing::{MethodFilter, get, on},
 };
-use meerkat_service::SessionService;
+use meerkat_service::{SessionService, options::Limits};
 use tokio_util::sync::CancellationToken;
 use tower::util::MapResponseLayer;
 
@@ -53,7 +53,7 @@ impl Default for RestOptions {
     fn default() -> Self {
         Self {
             body_bytes_max: 16 * 1024 * 1024,
-            bundle_bytes_max: 16 * 1024 * 1024 * 1024,
+            bundle_bytes_max: Limits::default().bundle_bytes,
             keep_alive: Duration::from_secs(15),
             stall_limit: Duration::from_secs(30),
             draining: CancellationToken::new(),

@@ -296,7 +296,7 @@ fn codes(route: &Route) -> Vec<ErrorCode> {
             &[Code::SessionBusy, Code::SessionArchived, Code::ItemNotFound, Code::HistoryPruned, Code::ContextOverflow]
         }
         Op::SearchMemory | Op::ForgetMemory | Op::ReindexMemory => &[Code::MemoryIndexUnavailable],
-        Op::ImportBundle => &[Code::BundleInvalid],
+        Op::ImportBundle => &[Code::BundleInvalid, Code::SessionLimit],
         Op::CreateReader => &[Code::SessionLimit],
         Op::FetchReader | Op::WaitReader | Op::DeleteReader => &[Code::ReaderNotFound, Code::StoreFailed],
         Op::AcknowledgeReader => &[Code::ReaderNotFound, Code::SessionNotFound, Code::CursorOutOfRange],

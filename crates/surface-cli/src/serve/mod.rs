@@ -140,7 +140,7 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
         port,
         token,
         body_bytes_max: values.max_body_bytes,
-        bundle_bytes_max: values.max_bundle_bytes,
+        bundle_bytes_max: app.config.values.limits.bundle_bytes,
     };
 
     let (ending, stop) = (Ending::default(), CancellationToken::new());
@@ -215,7 +215,7 @@ fn surfaces(app: &App, args: &ServeArgs, ending: &Ending) -> Surfaces {
     let bytes = usize::try_from(values.max_body_bytes).unwrap_or(usize::MAX);
     let rest = RestOptions {
         body_bytes_max: values.max_body_bytes,
-        bundle_bytes_max: values.max_bundle_bytes,
+        bundle_bytes_max: app.config.values.limits.bundle_bytes,
         stall_limit: Duration::from_millis(values.stall_ms),
         draining: ending.draining.clone(),
         closing: ending.closing.clone(),
