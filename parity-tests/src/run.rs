@@ -114,11 +114,16 @@ impl Run<'_> {
                 return self.stream(step);
             }
             let refusal = self.refusal(step)?;
-            let pending = self.send(operation, &step.params)?;
+            let params = Value::Object(step.params.clone());
+            let params = match &refusal {
+                Some(_) => self.names.fill_refused(&params)?,
+                None => self.names.fill(&params)?,
+            };
+            let pending = self.send(operation, &params)?;
             match &step.detached {
                 Some(name) => drop(self.pending.insert(name.clone(), (pending, refusal))),
                 None => {
-                    let others = (1..step.times.unwrap_or(1)).map(|_| self.send(operation, &step.params));
+                    let others = (1..step.times.unwrap_or(1)).map(|_| self.send(operation, &params));
                     let others = others.collect::<Result<Vec<_>, _>>()?;
                     let answer = pending.wait()?;
                     for other in others {
@@ -185,8 +190,7 @@ impl Run<'_> {
         Ok(session.filter(|session| self.names.is_gone(session)).map(|_| not_found()))
     }
 
-    fn send(&mut self, operation: &str, params: &Map<String, Value>) -> Result<Pending, String> {
-        let params = self.names.fill(&Value::Object(params.clone()))?;
+    fn send(&mut self, operation: &str, params: &Value) -> Result<Pending, String> {
         self.driver()?.send(operation, params.as_object().unwrap_or(&Map::new()))
     }
 
@@ -257,11 +261,11 @@ impl Run<'_> {
 
     /// Follows the session until an event of this type comes.
     fn until(&mut self, step: &Step, until: &str) -> Result<(), String> {
+        let filled = self.names.fill(&Value::Object(step.params.clone()))?;
         if let Some(refusal) = self.refusal(step)? {
-            let answer = self.send("events", &step.params)?.wait()?;
+            let answer = self.send("events", &filled)?.wait()?;
             return self.check(step, Some(refusal), answer);
         }
-        let filled = self.names.fill(&Value::Object(step.params.clone()))?;
         let session = filled.get("session_id").and_then(Value::as_str).ok_or("it needs a session_id")?.to_owned();
         let cursor = self.cursors.get(&session).copied().unwrap_or(0);
         let is_durable = EventKind::ALL.iter().any(|kind| kind.name() == until && kind.is_durable());

@@ -3,17 +3,39 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
 use std::{
-    io::{BufRead as _, BufReader, Lines},
+    io::{self, BufRead as _, BufReader, Lines, Write},
     os::unix::fs::PermissionsExt as _,
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
+    sync::{Arc, Mutex},
 };
 
 use meerkat_errors::ErrorCode;
+use meerkat_surface_cli::{Surroundings, Terminal, run};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A folder with a data directory.
 struct Stage(TempDir);
+
+/// Keeps what is written.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Kept {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
 
 /// A process that runs beside the test, and is ended with it.
 struct Running {
@@ -58,6 +80,28 @@ impl Stage {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap()).lines();
         Running { child, out }
+    }
+
+    /// A command in this process, with somebody at a terminal who types this.
+    fn on_terminal(&self, args: &[&str], typed: &'static str) -> Ran {
+        let (out, err) = (Kept::default(), Kept::default());
+        let data_dir = self.0.path().join("data").into_os_string();
+        let home = self.0.path().as_os_str().to_owned();
+        let env = [("MEERKAT_DATA_DIR", data_dir), ("HOME", home), ("NO_COLOR", "1".into())];
+        let terminal = Terminal {
+            stdin: Box::new(typed.as_bytes()),
+            stdout: Box::new(out.clone()),
+            stderr: Box::new(err.clone()),
+            are_terminals: [true; 3],
+            has_editor: false,
+            interrupts: None,
+            around: Surroundings {
+                env: env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+                dir: self.0.path().to_owned(),
+            },
+        };
+        let code = run(std::iter::once("meerkat").chain(args.iter().copied()).map(Into::into).collect(), terminal);
+        Ran { code: code.into(), out: out.text(), err: err.text() }
     }
 
     /// A server, when it is ready.
@@ -288,4 +332,23 @@ fn sessions_that_are_too_many_go_where_somebody_says_so() {
     assert_eq!(kept.code, exit(ErrorCode::InvalidRequest), "{}", kept.err);
     let gone = stage.json(&["sessions", "retain", "--max-sessions", "1", "--yes"]);
     assert_eq!((&gone["deleted"], &gone["items"][0]["session_id"]), (&json!(1), &json!(id)));
+}
+
+#[test]
+fn somebody_at_a_terminal_sees_how_far_it_is_and_is_asked() {
+    let stage = Stage::new();
+    let ran = stage.on_terminal(&["run", "@long 3000000"], "");
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let ran = stage.on_terminal(&["sessions", "export", "last", "-o", "one.tar"], "");
+    assert!(ran.err.contains("] 0 of 1 sessions, 1.0 MiB") && ran.err.ends_with(" \r"), "{}", ran.err);
+    assert!(ran.out.contains("one.tar"), "{}", ran.out);
+    let ran = stage.on_terminal(&["sessions", "import", "one.tar", "--new-ids"], "");
+    assert!(ran.err.contains("[######--------------] 1.0 MiB of 2.9 MiB"), "{}", ran.err);
+    let retain = ["sessions", "retain", "--max-sessions", "1"];
+    let ran = stage.on_terminal(&retain, "n\n");
+    let is_asked = ran.err.contains("1 would go\nDelete these 1 sessions for good? [y/N] Nothing was deleted.");
+    assert!(is_asked && ran.out.is_empty(), "{}", ran.err);
+    assert!(stage.on_terminal(&retain, "y\n").out.ends_with("1 deleted\n"));
+    let ran = stage.on_terminal(&retain, "");
+    assert!(ran.out.ends_with("0 would go\n") && !ran.err.contains('?'), "{}", ran.err);
 }
