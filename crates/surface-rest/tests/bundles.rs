@@ -12,7 +12,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 /// Bytes of an answer that stands in a blob and needs several pages.
-const LONG: usize = 3_000_000;
+const LONG: usize = 2_200_000;
 
 async fn server(dir: &TempDir, options: RestOptions) -> Server {
     Server::with(AgentBuildConfig::new().store(dir.path().to_owned()).build().unwrap(), options).await

@@ -40,8 +40,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// Writes bundles into a file, one after another, and answers with what stands in it. `session` is meant where none is
 /// named.
 pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Result<Vec<u8>, SessionError> {
-    require(app, Operation::ExportSession)?;
     let ids = named(app, args, session).await?;
+    require(app, Operation::ExportSession)?;
     let path = app.dir.join(&args.output);
     let refused = |error| SessionError::invalid("--output", format!("{} cannot be written: {error}", path.display()));
     let mut file = Partial::create(path.clone()).map_err(refused)?;
