@@ -339,7 +339,9 @@ async fn a_built_in_reader_is_given_one_session_after_the_other_and_told_of_thos
         assert_eq!(records(waiting.await.unwrap()), 2);
     }
     place.delete(2).await;
+    assert!(!place.readers.is_done("projection").await, "it was not told yet");
     assert!(matches!(next().await.unwrap(), Next::Gone(gone) if gone == id(2)));
+    assert!(place.readers.is_done("projection").await);
     assert_eq!(place.readers.done("projection", id(2), 2).await.unwrap_err().code(), ErrorCode::SessionNotFound);
     assert_eq!(place.index.checkpoint("projection", id(2)).await.unwrap(), 0);
     let mut waiting = std::pin::pin!(next());
