@@ -128,6 +128,9 @@ pub enum SessionError {
         /// The last seq.
         last_seq: Seq,
     },
+    /// What was asked for stood in events that are no longer kept.
+    #[error("That part of the history was pruned.")]
+    HistoryPruned,
     /// A write failed; whether it happened is unknown.
     #[error("The store failed, and whether the change happened is unknown; ask again with the same idempotency key.")]
     StoreFailed,
@@ -236,6 +239,7 @@ impl SessionError {
             Self::ConfigInvalid { .. } => ErrorCode::ConfigInvalid,
             Self::PayloadTooLarge { .. } => ErrorCode::PayloadTooLarge,
             Self::CursorOutOfRange { .. } => ErrorCode::CursorOutOfRange,
+            Self::HistoryPruned => ErrorCode::HistoryPruned,
             Self::StoreFailed => ErrorCode::StoreFailed,
             Self::StoreLocked { .. } => ErrorCode::StoreLocked,
             Self::StoreFull => ErrorCode::StoreFull,
@@ -294,6 +298,7 @@ impl SessionError {
             | Self::CompactionDisabled
             | Self::MemoryDisabled
             | Self::NotRunning { turn: None }
+            | Self::HistoryPruned
             | Self::StoreFailed
             | Self::StoreFull
             | Self::ShuttingDown

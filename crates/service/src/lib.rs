@@ -26,7 +26,6 @@ pub mod store;
 pub mod tool;
 
 mod projection;
-#[cfg_attr(not(test), expect(dead_code, reason = "the projection and journal compaction call the rest"))]
 mod readers;
 
 pub mod redact;
@@ -38,6 +37,7 @@ mod retention;
 pub mod runtime;
 
 pub mod clock;
+pub mod doctor;
 mod factory;
 pub mod options;
 

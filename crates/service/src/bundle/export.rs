@@ -23,7 +23,7 @@ use crate::{
     agent::Engine,
     ids::{Seq, SessionId},
     service::{BundlePage, ExportSession},
-    store::{Frame, StoreError, hex},
+    store::{Frame, ReadLimit, StoreError, hex},
 };
 
 /// Bytes of a page, before they are base64.
@@ -313,7 +313,7 @@ async fn frames(engine: &Engine, id: SessionId, after: Seq, last: Seq) -> Result
     if limit == 0 {
         return Ok(None);
     }
-    let page = engine.events.read(id, after, limit).await?.ok_or(StoreError::NotFound(id))?;
+    let page = engine.events.read(id, after, ReadLimit::frames(limit)).await?.ok_or(StoreError::NotFound(id))?;
     let frames: Vec<Frame> = page.frames.into_iter().take_while(|frame| frame.seq <= last).collect();
     Ok(Some(frames).filter(|frames| !frames.is_empty()))
 }

@@ -137,7 +137,7 @@ async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec
 /// One of the sessions could not be made, so that none of them is to be there.
 async fn take_back(engine: &Engine, made: &[ImportedSession]) {
     for session in made {
-        if let Err(error) = delete(engine, session.session_id).await {
+        if let Err(error) = delete(engine, session.session_id, None).await {
             tracing::warn!(session_id = %session.session_id, %error, "a session of a bundle that failed stays");
         }
     }

@@ -26,6 +26,8 @@ pub(super) trait Files: Send + Sync {
     fn remove_dir(&self, path: &str) -> io::Result<()>;
     /// How long a file is; `None` where there is none.
     fn len(&self, path: &str) -> io::Result<Option<u64>>;
+    /// The names in a folder; none where there is no folder.
+    fn list(&self, path: &str) -> io::Result<Vec<String>>;
     /// What stands in a file; `None` where there is none.
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>>;
 }
@@ -93,6 +95,11 @@ impl Files for RealFiles {
 
     fn len(&self, path: &str) -> io::Result<Option<u64>> {
         Ok(if_there(fs::symlink_metadata(self.root.join(path)))?.map(|found| found.len()))
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let Some(entries) = if_there(fs::read_dir(self.root.join(path)))? else { return Ok(Vec::new()) };
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {

@@ -10,7 +10,7 @@ mod transcript;
 #[cfg(test)]
 mod tests;
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{collections::BTreeSet, io, path::PathBuf, sync::Arc};
 
 use files::{Files, RealFiles};
 use serde::{Deserialize, Serialize};
@@ -99,13 +99,20 @@ impl Projection {
         self.files.remove_dir(&folder(session_id))
     }
 
-    /// Removes the files of all sessions.
-    pub(crate) fn clear(&self) -> io::Result<()> {
-        self.files.remove_dir("sessions")
+    /// Removes the files of all other sessions.
+    pub(crate) fn keep_only(&self, sessions: &BTreeSet<SessionId>) -> io::Result<()> {
+        let names = self.files.list("sessions")?;
+        let others = names.iter().filter(|name| name.parse().is_ok_and(|id: SessionId| !sessions.contains(&id)));
+        others.into_iter().try_for_each(|name| self.files.remove_dir(&format!("sessions/{name}")))
     }
 
-    /// Writes the list of all sessions, in the order of their ids.
-    pub(crate) fn write_index(&self, sessions: &[SessionSummary]) -> io::Result<()> {
+    /// Whether the list of all sessions is there.
+    pub(crate) fn has_list(&self) -> io::Result<bool> {
+        Ok(self.files.len(INDEX)?.is_some())
+    }
+
+    /// Writes the list of all sessions.
+    pub(crate) fn write_list(&self, sessions: &[SessionSummary]) -> io::Result<()> {
         self.files.make_dir("")?;
         if self.files.len(IGNORE)?.is_none() {
             self.replace(IGNORE, b"*\n")?;

@@ -58,7 +58,7 @@ fn project(projection: &Projection, frames: &[Frame], summary: &Arc<SessionSumma
         session.push(&frames[from..frames.len().min(from + 3)])?;
     }
     assert_eq!(session.finish()?, summary.last_seq);
-    projection.write_index(std::slice::from_ref(summary))
+    projection.write_list(std::slice::from_ref(summary))
 }
 
 /// Every file beneath a folder.
@@ -234,6 +234,10 @@ impl Files for Dying {
 
     fn len(&self, path: &str) -> io::Result<Option<u64>> {
         self.files.len(path)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        self.files.list(path)
     }
 
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {

@@ -141,7 +141,7 @@ async fn records_come_in_order_and_again_until_they_are_acknowledged() {
     assert_eq!((place.fetch("r", 3).await, place.lag("r").await), (vec![(1, 6)], (1, 1)));
     let page = place.readers.fetch("r", 1, 0).await.unwrap();
     assert_eq!(page.items[0].idempotency_key(), format!("{}:6", id(1)));
-    let stored = place.events.read(id(1), 5, 1).await.unwrap().unwrap();
+    let stored = place.events.read(id(1), 5, crate::store::ReadLimit::frames(1)).await.unwrap().unwrap();
     assert_eq!(page.items[0].line, stored.frames[0].line);
 }
 

@@ -15,12 +15,16 @@ use crate::{
     clock::Clock,
     ids::{Seq, SessionId},
     session::event::{LiveEvent, Pruned, SessionDeleted},
-    store::{EventStore, Frame},
+    store::{EventStore, Frame, ReadLimit},
     wire::encode_live,
 };
 
 /// Frames that are read at a time.
-const READ_AHEAD: usize = 64;
+const READ_AHEAD: ReadLimit = ReadLimit { frames: 64, bytes: READ_AHEAD_BYTES };
+/// A follower that is no further behind takes frame by frame what the store has at hand: as many as a turn writes at once.
+const NEAR: u64 = 8;
+/// Lines for which a follower that waits keeps room, so that the next ones need none.
+const ROOM_KEPT: usize = 4;
 /// Bytes of lines that are read ahead; a longer line is alone.
 pub(crate) const READ_AHEAD_BYTES: usize = 16 * 1024;
 
@@ -117,7 +121,14 @@ impl Follower {
     /// `STORE_FAILED` where the store cannot be read.
     pub async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
         match &mut self.0 {
-            Source::Store(follower) => follower.next().await,
+            Source::Store(follower) => match follower.next().await? {
+                Some(line) => Ok(Some(line)),
+                None => {
+                    // The store lets go of a session before its deletion is durable, and nobody is shown it before.
+                    while follower.hub.is_deleting() && follower.live_changed.changed().await.is_ok() {}
+                    follower.end()
+                }
+            },
             Source::Lines(cursor, lines) => {
                 let line = lines.next().await.transpose()?;
                 *cursor = line.as_ref().and_then(|line| line.seq).unwrap_or(*cursor);
@@ -134,38 +145,46 @@ impl StoreFollower {
                 self.cursor = line.seq.unwrap_or(self.cursor);
                 return Ok(Some(line));
             }
-            self.tail.borrow_and_update();
+            let behind = self.tail.borrow_and_update().saturating_sub(self.cursor);
             self.live_changed.borrow_and_update();
-            let page = self
-                .store
-                .read(self.session_id, self.cursor, READ_AHEAD)
-                .await
-                .map_err(|_| SessionError::StoreFailed)?;
-            let Some(page) = page else { return self.end() };
-            let mut room = Room::default();
-            if let Some((from, to)) = page.pruned {
-                let line = pruned_line(self.session_id, self.clock.as_ref(), from, to)?;
-                room.takes(&line);
-                self.ready.push_back(FollowedLine { seq: None, line });
-                self.cursor = to;
+            if (1..=NEAR).contains(&behind)
+                && let Some(Frame { seq, line }) = self.store.at_hand(self.session_id, self.cursor + 1)
+            {
+                self.cursor = seq;
+                return Ok(Some(FollowedLine { seq: Some(seq), line }));
             }
-            let frames = page.frames.into_iter().take_while(|frame| room.takes(&frame.line));
-            self.ready.extend(frames.map(|Frame { seq, line }| FollowedLine { seq: Some(seq), line }));
+            if behind > 0 && !self.read_ahead().await? {
+                return self.end();
+            }
+            if self.ready.is_empty() {
+                self.hub.poll(&mut self.live, self.cursor, &mut self.ready);
+            }
             if !self.ready.is_empty() {
                 continue;
             }
-            let live = self.hub.poll(&mut self.live, self.cursor);
-            self.ready.extend(live.into_iter().map(|line| FollowedLine { seq: None, line }));
-            if !self.ready.is_empty() {
-                continue;
-            }
-            // Followers that wait are many: what they read ahead in is given back.
-            self.ready = VecDeque::new();
+            // Followers that wait are many: what a long page took is given back.
+            self.ready.shrink_to(ROOM_KEPT);
             tokio::select! {
                 changed = self.tail.changed() => if changed.is_err() { return self.end() },
                 changed = self.live_changed.changed() => if changed.is_err() { return self.end() },
             }
         }
+    }
+
+    /// Reads the next durable lines; `false` where there is no such session any more.
+    async fn read_ahead(&mut self) -> Result<bool, SessionError> {
+        let page = self.store.read(self.session_id, self.cursor, READ_AHEAD).await;
+        let Some(page) = page.map_err(|_| SessionError::StoreFailed)? else { return Ok(false) };
+        let mut room = Room::default();
+        if let Some((from, to)) = page.pruned {
+            let line = pruned_line(self.session_id, self.clock.as_ref(), from, to)?;
+            room.takes(&line);
+            self.ready.push_back(FollowedLine { seq: None, line });
+            self.cursor = to;
+        }
+        let frames = page.frames.into_iter().take_while(|frame| room.takes(&frame.line));
+        self.ready.extend(frames.map(|Frame { seq, line }| FollowedLine { seq: Some(seq), line }));
+        Ok(true)
     }
 
     /// The session is gone: where it was deleted, the last line says so.
@@ -206,7 +225,7 @@ pub(crate) async fn check_cursor(
     if cursor <= last_seq {
         return Ok(());
     }
-    let oldest = store.read(session_id, 0, 1).await.map_err(|_| SessionError::StoreFailed)?;
+    let oldest = store.read(session_id, 0, ReadLimit::frames(1)).await.map_err(|_| SessionError::StoreFailed)?;
     let oldest_seq = oldest.and_then(|page| page.frames.first().map(|frame| frame.seq)).unwrap_or(last_seq);
     Err(SessionError::CursorOutOfRange { oldest_seq, last_seq })
 }

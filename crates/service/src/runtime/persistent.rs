@@ -1,11 +1,11 @@
 //! [`PersistentSessionService`]: the engine over a store. Sessions outlive their process.
 //!
-//! The journal is the truth: whatever stands here reads it, or appends to it through an actor. Lists come from the
-//! index, never from sessions.
+//! The journal is the truth: whatever stands here reads it, or appends to it through an actor.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 
 use super::{
+    operations::PAGE_BYTES_MAX,
     restore::{decode, restore},
     sessions::Sessions,
 };
@@ -17,9 +17,10 @@ use crate::{
     retention::doomed,
     service::{
         BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, ReadBlob, Retain,
-        Retained, SessionQuery, SessionSummary,
+        Retained, SessionQuery,
     },
     session::{ForkPoint, HistoryFold},
+    store::ReadLimit,
 };
 
 /// Sessions that are stored, and leave memory when nobody has asked them for a while.
@@ -29,8 +30,6 @@ pub type PersistentSessionService = Sessions<Persistent>;
 #[derive(Debug)]
 pub enum Persistent {}
 
-/// Sessions that are looked at together when the index is made anew, and ids that are read at a time.
-const IDS_READ: usize = 1000;
 /// Frames that are read at a time.
 const FRAMES_READ: usize = 256;
 
@@ -55,57 +54,22 @@ impl<Home: 'static> Sessions<Home> {
                 Ok(_) => {}
                 // It was deleted, and what is derived of it may not know.
                 Err(SessionError::NotFound(_)) => {
-                    if let Err(error) = delete(engine, session_id).await {
+                    if let Err(error) = delete(engine, session_id, None).await {
                         tracing::warn!(%session_id, %error, "what is left of a deleted session stays until the next start");
                     }
                 }
+                // The next start goes on.
+                Err(SessionError::ShuttingDown) => return Err(SessionError::ShuttingDown),
                 Err(error) => tracing::error!(%session_id, %error, "a session can be read, and no longer changed"),
             }
         }
-        if derived.index.needs_rebuild() {
-            self.rebuild_index().await?;
-        }
+        self.complete_index().await?;
         derived.readers.open().await?;
+        self.begin_projecting();
         match derived.index.page(SessionQuery { limit: Some(1), ..SessionQuery::default() }).await {
             Ok(newest) => newest.items.iter().for_each(|newest| engine.world.ids.follow(newest.session_id)),
             // An index that fails stands in the way of lists alone.
             Err(error) => tracing::warn!(%error, "the newest session is not known; new ids go by the clock"),
-        }
-        Ok(())
-    }
-
-    /// Makes the index anew from the journals.
-    async fn rebuild_index(&self) -> Result<(), SessionError> {
-        let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(()) };
-        let mut after = None;
-        loop {
-            let ids = engine.events.sessions(after, IDS_READ).await?;
-            let Some(&last) = ids.last() else { break };
-            if after.is_none() {
-                tracing::warn!("the index is made anew from the journals");
-            }
-            for session_id in ids {
-                self.index_stored(session_id).await?;
-            }
-            after = Some(last);
-        }
-        // Nobody waits for the disk here: where this is lost, the next start makes the index anew once more.
-        let index = derived.index.clone();
-        tokio::spawn(async move {
-            if let Err(error) = index.rebuilt().await {
-                tracing::warn!(%error, "the index could not be written; the next start makes it anew");
-            }
-        });
-        Ok(())
-    }
-
-    /// Puts a stored session's row into the index, as far as its journal can be read.
-    async fn index_stored(&self, session_id: SessionId) -> Result<(), SessionError> {
-        match restore(self.engine(), session_id).await {
-            Ok(Some(session)) => self.index(&session).await,
-            Ok(None) => {}
-            Err(error) => tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read"),
         }
         Ok(())
     }
@@ -117,26 +81,32 @@ impl<Home: 'static> Sessions<Home> {
         limit: usize,
     ) -> Result<Page<HistoryItem>, SessionError> {
         let events = self.engine().events.as_ref();
-        let (mut items, mut fold) = (Vec::new(), HistoryFold::default());
+        let (mut items, mut fold, mut bytes) = (Vec::new(), HistoryFold::default(), 0);
         // The item at the cursor is read again: the results after an answer belong to its calls.
         let mut after = cursor.saturating_sub(1);
         loop {
-            let page = events.read(session_id, after, FRAMES_READ).await?.ok_or(SessionError::NotFound(session_id))?;
+            let page = events
+                .read(session_id, after, ReadLimit::frames(FRAMES_READ))
+                .await?
+                .ok_or(SessionError::NotFound(session_id))?;
             let Some(last) = page.frames.last() else { return Ok(Page::whole(items)) };
             after = last.seq;
             for frame in &page.frames {
                 let mut item = fold.push(&decode(frame)?);
+                bytes += if frame.seq > cursor { frame.line.len() } else { 0 };
                 if let Some(queued) = fold.queued_at() {
                     // The prompt of a turn that waited stands where it was queued.
-                    let page = events.read(session_id, queued - 1, 1).await?;
+                    let page = events.read(session_id, queued - 1, ReadLimit::frames(1)).await?;
                     let frame = page.and_then(|page| page.frames.into_iter().next());
+                    bytes += frame.as_ref().map_or(0, |frame| frame.line.len());
                     item = match frame {
                         Some(frame) => fold.queued_prompt(&decode(&frame)?),
                         None => None,
                     };
                 }
                 let Some(item) = item.filter(|item| item.seq > cursor) else { continue };
-                if items.len() == limit {
+                // An item is no larger than the events it is made of; the first one comes in any case.
+                if items.len() == limit || (bytes > PAGE_BYTES_MAX && !items.is_empty()) {
                     let next = items.last().map(|item: &HistoryItem| item.seq.to_string());
                     return Ok(Page { items, next_cursor: next });
                 }
@@ -156,11 +126,6 @@ impl<Home: 'static> Sessions<Home> {
         Ok(BlobPage { data: BASE64_STANDARD.encode(piece), next_offset })
     }
 
-    pub(super) async fn list_page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
-        let Some(derived) = &self.engine().derived else { return Ok(Page::whole(Vec::new())) };
-        Ok(derived.index.page(query).await?)
-    }
-
     pub(super) async fn delete_session(&self, request: DeleteSession) -> Result<Changed, SessionError> {
         let DeleteSession { session_id, force } = request;
         match self.ask(session_id, |reply| Command::Delete { is_forced: force, reply }).await {
@@ -169,8 +134,7 @@ impl<Home: 'static> Sessions<Home> {
                 let events = self.engine().events.as_ref();
                 let tail = events.watch(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
                 let seq = *tail.borrow();
-                self.inner.registry.hub(session_id).end_session();
-                delete(self.engine(), session_id).await?;
+                delete(self.engine(), session_id, Some(&*self.inner.registry.hub(session_id))).await?;
                 Ok(Changed { session_id, seq })
             }
             answer => answer,
@@ -213,16 +177,10 @@ impl<Home: 'static> Sessions<Home> {
         let engine = self.engine();
         let options = engine.options.retention.of(&request);
         let mut sessions = Vec::new();
-        let mut query = SessionQuery { limit: Some(IDS_READ), ..SessionQuery::default() };
-        while !options.is_off() {
-            let page = self.list_page(query.clone()).await?;
-            for summary in page.items {
+        if !options.is_off() {
+            for summary in self.all_sessions().await? {
                 let bytes = engine.events.bytes(summary.session_id).await?;
                 sessions.push((summary, bytes));
-            }
-            query.cursor = page.next_cursor;
-            if query.cursor.is_none() {
-                break;
             }
         }
         let items = doomed(sessions, &options, engine.world.clock.now());
@@ -248,7 +206,7 @@ impl<Home: 'static> Sessions<Home> {
         from: Seq,
     ) -> Result<Option<Seq>, SessionError> {
         let mut after = from;
-        while let Some(page) = self.engine().events.read(session_id, after, FRAMES_READ).await? {
+        while let Some(page) = self.engine().events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await? {
             for frame in &page.frames {
                 if ForkPoint::is_end(turn, &decode(frame)?) {
                     return Ok(Some(frame.seq));

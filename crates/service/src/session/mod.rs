@@ -24,5 +24,6 @@ pub use fork::ForkPoint;
 pub use history::HistoryFold;
 pub(crate) use state::KEY_KEPT_MS;
 pub use state::{KeyUse, Session};
+pub(crate) use turn::TurnFold;
 pub use turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd};
 pub use view::View;

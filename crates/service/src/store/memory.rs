@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 pub use derived::{MemoryIndex, MemorySessionStore};
 
-use super::{BlobStore, BlobWriter, EventStore, Frame, FramePage, Lease, RecordSource, StoreError, Ticket};
+use super::{BlobStore, BlobWriter, EventStore, Frame, FramePage, Lease, ReadLimit, RecordSource, StoreError, Ticket};
 use crate::{
     SessionError,
     ids::{Seq, SessionId},
@@ -142,15 +142,29 @@ impl EventStore for MemoryEventStore {
         Ok(ticket)
     }
 
-    async fn read(&self, session_id: SessionId, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError> {
+    async fn read(
+        &self,
+        session_id: SessionId,
+        after: Seq,
+        mut limit: ReadLimit,
+    ) -> Result<Option<FramePage>, StoreError> {
         let journals = self.journals();
         let Some(journal) = journals.get(&session_id) else { return Ok(None) };
         let first = journal.frames.front().map_or(*journal.tail.borrow() + 1, |frame| frame.seq);
         let next = after.saturating_add(1);
         let skip = usize::try_from(next.saturating_sub(first)).unwrap_or(usize::MAX);
-        let frames = journal.frames.iter().skip(skip).take(limit).cloned().collect();
+        let wanted = journal.frames.iter().skip(skip).enumerate();
+        let frames = wanted.take_while(|(at, frame)| limit.takes(&frame.line, *at == 0));
+        let frames = frames.map(|(_, frame)| frame.clone()).collect();
         let pruned = (next < first).then(|| (next, first - 1));
         Ok(Some(FramePage { frames, pruned }))
+    }
+
+    fn at_hand(&self, session_id: SessionId, seq: Seq) -> Option<Frame> {
+        let journals = self.journals();
+        let frames = &journals.get(&session_id)?.frames;
+        let index = seq.checked_sub(frames.front()?.seq)?;
+        frames.get(usize::try_from(index).ok()?).cloned()
     }
 
     async fn release(&self, _: Lease) -> Result<(), StoreError> {

@@ -7,7 +7,11 @@
 
 mod bundles;
 mod crashes;
+mod doctor;
+mod ended;
+mod index;
 mod life;
+mod projection;
 mod readers;
 mod retention;
 

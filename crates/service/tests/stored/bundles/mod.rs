@@ -17,7 +17,7 @@ use meerkat_service::{
         Remind, SessionQuery, StartTurn, UpdateSession,
     },
     session::reminder::SystemReminderType,
-    store::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, MemoryUse, Stores},
+    store::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore, MemoryUse, Stores},
 };
 use serde_json::{Value, json};
 
@@ -88,6 +88,7 @@ fn in_memory(options: EngineOptions) -> (Process, Arc<MemoryUse>) {
         blobs: Arc::new(MemoryBlobStore::new(held.clone())),
         snapshots: Arc::new(MemorySessionStore::new(events.clone())),
         index: Arc::new(MemoryIndex::default()),
+        readers: Arc::new(MemoryReaders::default()),
         events,
     };
     let service = AgentBuildConfig::new().options(options).stores(stores).build().unwrap().service().clone();

@@ -30,15 +30,32 @@ pub(crate) fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &Entry)
         }
         state.segments.clone()
     };
-    make(disk, parent.id, &segments, at, child, first).map_err(failed)
+    make(disk, parent.id, &segments, at, child, first).map_err(|error| match error {
+        Trouble::Failed(error) => failed(error),
+        Trouble::Unsynced(error) => context.health.unsure(child, error),
+    })
+}
+
+/// Why a fork was not made.
+enum Trouble {
+    /// Before anything had to be durable.
+    Failed(io::Error),
+    /// A sync failed. What it was to make durable is removed and never asked for again.
+    Unsynced(io::Error),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
 }
 
 /// Removes what was made of a session that is not to be.
-pub(crate) fn abandon(context: &Context, child: SessionId) {
-    if let Err(error) = context.disk.remove(&new_dir(child))
+pub(crate) fn abandon(context: &Context, id: SessionId) {
+    if let Err(error) = context.disk.remove(&new_dir(id))
         && !is_missing(&error)
     {
-        tracing::debug!(session_id = %child, %error, "an unfinished session could not be removed yet");
+        tracing::debug!(session_id = %id, %error, "an unfinished session could not be removed yet");
     }
 }
 
@@ -49,7 +66,7 @@ fn make(
     at: Seq,
     child: SessionId,
     first: &Entry,
-) -> io::Result<()> {
+) -> Result<(), Trouble> {
     let (from, to) = (session_dir(parent), new_dir(child));
     if !ensure_dir(disk, &to)? {
         disk.remove(&to)?;
@@ -57,7 +74,7 @@ fn make(
     }
     let holder = segments.iter().rposition(|segment| segment.start.place.seq < at).unwrap_or(0);
     let Some((segment, whole)) = segments.get(..=holder).and_then(<[Segment]>::split_last) else {
-        return Err(io::ErrorKind::NotFound.into());
+        return Err(io::Error::from(io::ErrorKind::NotFound).into());
     };
     for segment in whole {
         link_or_copy(disk, &from.join(segment.name()), &to.join(segment.name()))?;
@@ -68,7 +85,7 @@ fn make(
     while reader.at.place.seq < at {
         match reader.next()? {
             Step::Frame(frame, _) => is_whole_batch = frame.has(BATCH_END),
-            Step::End | Step::Sealed | Step::Bad => return Err(io::ErrorKind::InvalidData.into()),
+            Step::End | Step::Sealed | Step::Bad => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
         }
     }
     let header = Header {
@@ -88,12 +105,12 @@ fn make(
     encode(&mut out, &mut place, batch, BATCH_END, first);
     let copy = create_anew(disk, &to.join(segment.name()))?;
     write_all(copy.as_ref(), &out, 0)?;
-    copy.sync()?;
+    copy.sync().map_err(Trouble::Unsynced)?;
     link_blobs(disk, &from.join(BLOBS), &to.join(BLOBS))?;
-    disk.sync_dir(&to)
+    disk.sync_dir(&to).map_err(Trouble::Unsynced)
 }
 
-fn link_blobs(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
+fn link_blobs(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
     let names = match disk.list(from) {
         Err(error) if is_missing(&error) => return Ok(()),
         names => names?,
@@ -102,30 +119,30 @@ fn link_blobs(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     for name in names {
         link_or_copy(disk, &from.join(&name), &to.join(&name))?;
     }
-    disk.sync_dir(to)
+    disk.sync_dir(to).map_err(Trouble::Unsynced)
 }
 
 /// A file that is not written again may have two names; where the disk knows no such thing, it is copied.
-fn link_or_copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
+fn link_or_copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
     match disk.link(from, to) {
         Err(error)
             if matches!(
                 error.kind(),
                 io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied | io::ErrorKind::TooManyLinks
             ) => {}
-        linked => return linked,
+        linked => return Ok(linked?),
     }
     let (source, copy) = (disk.open(from, false)?, disk.create(to)?);
     let (mut at, len) = (0, source.len()?);
     while at < len {
         let bytes = read_range(source.as_ref(), at, len.min(at + 1024 * 1024))?;
         if bytes.is_empty() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
         write_all(copy.as_ref(), &bytes, at)?;
         at += bytes.len() as u64;
     }
-    copy.sync()
+    copy.sync().map_err(Trouble::Unsynced)
 }
 
 /// Gives a session that was made its name. Where that cannot be made sure of, the name is taken back: a failed sync
@@ -133,7 +150,10 @@ fn link_or_copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
 pub(crate) fn appear(context: &Context, id: SessionId) -> io::Result<()> {
     let (made, named) = (new_dir(id), session_dir(id));
     context.disk.rename(&made, &named)?;
-    context.disk.sync_dir(&fan_out(id)).inspect_err(|_| drop(context.disk.rename(&named, &made)))
+    let appeared = context.disk.sync_dir(&fan_out(id));
+    let appeared = appeared.inspect_err(|_| drop(context.disk.rename(&named, &made)));
+    context.forget_listing();
+    appeared
 }
 
 /// Takes a session away: when this returns, it never comes back.
@@ -144,19 +164,23 @@ pub(crate) fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), Sto
         Err(error) if is_missing(&error) => {
             // A session that never came to be may have left blobs.
             drop(disk.remove(&new_dir(id)));
-            context.store_journal.forget(id);
+            context.store_journal.forget_end(id);
             return Ok(());
         }
         renamed => renamed.map_err(failed)?,
     }
     let synced = disk.sync_dir(&fan_out(id)).and_then(|()| disk.sync_dir(Path::new(TRASH)));
-    synced.map_err(|error| {
-        // As in `appear`: whoever asks again gets a fresh rename, and not the word of a sync that failed before.
-        drop(disk.rename(&trash_dir(id), &session_dir(id)));
-        context.health.unsure(id, error)
-    })?;
-    context.store_journal.forget(id);
+    // As in `appear`: whoever asks again gets a fresh rename, and not the word of a sync that failed before.
+    let synced = synced.inspect_err(|_| drop(disk.rename(&trash_dir(id), &session_dir(id))));
+    context.forget_listing();
+    synced.map_err(|error| context.health.unsure(id, error))?;
+    context.store_journal.forget_end(id);
     Ok(())
+}
+
+/// Whether nothing is left of a session: neither its directory, nor what a list may show of it.
+pub(crate) fn is_gone(context: &Context, id: SessionId) -> bool {
+    context.disk.list(&session_dir(id)).is_err_and(|error| is_missing(&error)) && !context.witness.may_list(id)
 }
 
 /// Removes what was set aside. Where that fails, the next start does it.

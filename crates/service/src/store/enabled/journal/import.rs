@@ -95,12 +95,11 @@ impl Import {
         if self.place.seq == 0 {
             return Err(StoreError::Failed("there is nothing to import".to_owned()));
         }
-        let bytes = self.file.as_ref().map_or(0, |(_, bytes)| *bytes);
         let synced = self.file.map_or(Ok(()), |(file, _)| file.sync());
         synced
             .and_then(|()| self.context.disk.sync_dir(&new_dir(self.id)))
             .map_err(|error| self.context.health.unsure(self.id, error))?;
         let (seq, chain) = (self.place.seq, self.place.chain);
-        Ok(Resting { session_id: self.id, seq, segment: self.number, bytes, chain })
+        Ok(Resting { session_id: self.id, seq, chain })
     }
 }

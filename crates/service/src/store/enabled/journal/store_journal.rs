@@ -15,16 +15,16 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::{
-    Limits,
-    disk::{Disk, DiskFile, create_anew, is_full, write_all},
+    End, Limits,
+    disk::{Disk, DiskFile, create_anew, is_full, read_range, write_all},
     executor::Executor,
     frame::{BATCH_END, Entry, Place, encode},
     health::Health,
     layout::{NEW, QUARANTINE, STORE, segment_name, segments_of, sessions_on},
     lock,
-    marks::{Kept, marks_of, weight_of},
+    marks::{Kept, kept_in, marks_of, weight_of},
     recovery::failed,
-    segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Step, scan},
+    segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Scan, Step, scan},
 };
 use crate::{
     ids::{Seq, SessionId},
@@ -38,6 +38,8 @@ use crate::{
 const ACTIVE: u16 = 1;
 /// The kind of a mark that a session rests.
 const IDLE: u16 = 2;
+/// The kind of a mark that a session is gone, and nothing shows it any more.
+const GONE: u16 = 7;
 /// Resting sessions whose end is remembered; those that came to rest before are trusted as they stand.
 const RESTING_MAX: usize = 1024;
 /// At its opening the journal is written anew from this length on.
@@ -45,18 +47,16 @@ const OPEN_BYTES_MAX: u64 = 256 * 1024;
 /// Bytes that a mark takes, about.
 const MARK_BYTES: u64 = 160;
 
-/// Where a session's journal ended when it came to rest. What is missing up to there is a loss.
+/// Where a session's journal ended when it came to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Resting {
     pub(super) session_id: SessionId,
     pub(super) seq: Seq,
-    pub(super) segment: u64,
-    pub(super) bytes: u64,
     pub(super) chain: u64,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
-struct Active {
+struct Named {
     session_id: SessionId,
 }
 
@@ -65,6 +65,7 @@ enum Marked {
     Active(SessionId),
     Resting(Resting),
     Kept(Kept),
+    Gone(SessionId),
 }
 
 /// Told whether a mark is written, or stands.
@@ -102,6 +103,34 @@ struct Pending {
     done: Done,
 }
 
+/// The job that writes. It leaves nobody waiting, also where it panics.
+struct Writing {
+    journal: Arc<StoreJournal>,
+    is_over: bool,
+}
+
+impl Writing {
+    fn run(mut self) {
+        self.journal.write_pending();
+        self.is_over = true;
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        self.journal.health.end_writing("the store journal: a write panicked");
+        let mut state = lock(&self.journal.state);
+        state.is_writing = false;
+        let lost = std::mem::take(&mut state.pending);
+        drop(state);
+        // Whoever waits is told as its end of this goes.
+        drop(lost);
+    }
+}
+
 struct Writer {
     /// `None` where the journal has to be written anew first.
     file: Option<Arc<dyn DiskFile>>,
@@ -117,6 +146,10 @@ impl State {
             Marked::Active(id) => {
                 self.active.insert(id);
             }
+            Marked::Gone(id) => {
+                self.active.remove(&id);
+                self.forget_end(id);
+            }
             Marked::Resting(resting) => {
                 self.active.remove(&resting.session_id);
                 if self.resting.insert(resting.session_id, resting).is_some() {
@@ -131,6 +164,12 @@ impl State {
             }
             Marked::Kept(Kept::Of(mark)) => self.readers.apply(mark),
             Marked::Kept(Kept::Newer(kind, line)) => self.newer.push((kind, line)),
+        }
+    }
+
+    fn forget_end(&mut self, id: SessionId) {
+        if self.resting.remove(&id).is_some() {
+            self.order.retain(|resting| *resting != id);
         }
     }
 
@@ -182,8 +221,8 @@ impl StoreJournal {
     }
 
     /// Where a session's journal ended when it last came to rest.
-    pub(super) fn resting(&self, id: SessionId) -> Option<Resting> {
-        lock(&self.state).resting.get(&id).copied()
+    pub(super) fn resting(&self, id: SessionId) -> Option<End> {
+        lock(&self.state).resting.get(&id).map(|&Resting { seq, chain, .. }| End { seq, chain })
     }
 
     /// Marks a session as one that may change; `written` is told once that is written, `done` once it is durable.
@@ -209,6 +248,12 @@ impl StoreJournal {
         look(&lock(&self.state).readers)
     }
 
+    /// Every reader that there is is known.
+    pub(super) fn mark_trusted(self: &Arc<Self>, done: Done) {
+        let marked = Marked::Kept(Kept::Of(ReaderMark::Trusted(true)));
+        self.push(Pending { marked, written: None, done });
+    }
+
     async fn write_durably(self: &Arc<Self>, marked: Marked) -> Result<(), StoreError> {
         let (done, written) = oneshot::channel();
         self.push(Pending { marked, written: None, done: Box::new(|result| drop(done.send(result))) });
@@ -224,6 +269,23 @@ impl StoreJournal {
         self.push(Pending { marked: Marked::Resting(resting), written: None, done });
     }
 
+    /// A session's directory is gone. It stays active: a list may show it until that, too, is forgotten for good.
+    pub(super) fn forget_end(&self, id: SessionId) {
+        lock(&self.state).forget_end(id);
+    }
+
+    /// Nothing is left of a session, anywhere. It needs no sync: where the mark is lost, the next start finds the same.
+    /// As with one that rests, whoever makes a session of that id marks it anew, behind this mark.
+    pub(crate) fn mark_gone(self: &Arc<Self>, id: SessionId) {
+        lock(&self.state).active.remove(&id);
+        let done = move |result: Result<(), StoreError>| {
+            if let Err(error) = result {
+                tracing::debug!(session_id = %id, %error, "a deleted session is looked at by the next start");
+            }
+        };
+        self.push(Pending { marked: Marked::Gone(id), written: None, done: Box::new(done) });
+    }
+
     /// Marks a session that is about to appear: first where it ends, then that it may change, and waits until both are
     /// durable. An older mark of the same id, which was deleted since, would count as a loss otherwise.
     pub(crate) async fn mark_made(self: &Arc<Self>, resting: Resting) -> Result<(), StoreError> {
@@ -233,21 +295,13 @@ impl StoreJournal {
         self.mark(resting.session_id).await
     }
 
-    /// A session is gone: no mark is needed, because its directory is not there.
-    pub(super) fn forget(&self, id: SessionId) {
-        let mut state = lock(&self.state);
-        state.active.remove(&id);
-        state.resting.remove(&id);
-        state.order.retain(|resting| *resting != id);
-    }
-
     fn push(self: &Arc<Self>, pending: Pending) {
         let mut state = lock(&self.state);
         state.pending.push(pending);
         if !std::mem::replace(&mut state.is_writing, true) {
             drop(state);
-            let journal = self.clone();
-            self.executor.run(Box::new(move || journal.write_pending()));
+            let writing = Writing { journal: self.clone(), is_over: false };
+            self.executor.run(Box::new(move || writing.run()));
         }
     }
 
@@ -345,7 +399,8 @@ fn encode_marks(
     let mut marks = marks.peekable();
     while let Some(marked) = marks.next() {
         let (kind, line) = match marked {
-            Marked::Active(session_id) => (ACTIVE, serde_json::to_vec(&Active { session_id })?),
+            Marked::Active(session_id) => (ACTIVE, serde_json::to_vec(&Named { session_id })?),
+            Marked::Gone(session_id) => (GONE, serde_json::to_vec(&Named { session_id })?),
             Marked::Resting(resting) => (IDLE, serde_json::to_vec(&resting)?),
             Marked::Kept(kept) => kept.encode()?,
         };
@@ -419,18 +474,46 @@ fn load(disk: &dyn Disk, state: &mut State, is_new: bool) -> io::Result<Writer> 
 /// Reads a generation; answers whether it can be trusted. A batch that was not written to its end is cut away.
 fn read_into(disk: &dyn Disk, path: &Path, state: &mut State, writer: &mut Writer) -> io::Result<bool> {
     let file = disk.open(path, true)?;
-    let len = file.len()?;
-    let HeaderFound::Good(header) = Header::read(file.as_ref())? else { return Ok(false) };
-    let from = Mark { offset: HEADER_BYTES, place: header.place() };
-    let found = scan(file.as_ref(), from, len, |_| true)?;
-    let is_read = read_marks(file.as_ref(), from, found.end.offset, state)?;
+    let Some((found, is_good)) = read_generation(file.as_ref(), state)? else { return Ok(false) };
     (writer.at, writer.file) = (found.end, Some(file.clone()));
     if matches!(found.rest, Rest::Torn | Rest::Zeros)
         && file.set_len(found.end.offset).and_then(|()| file.sync()).is_err()
     {
         writer.file = None;
     }
-    Ok(is_read && !matches!(found.rest, Rest::Corrupt | Rest::Footer))
+    Ok(is_good)
+}
+
+/// What the newest generation says of readers, and whether it is whole. Nothing is changed.
+pub(crate) fn look(disk: &dyn Disk) -> io::Result<(ReaderMarks, bool)> {
+    let mut state = State::default();
+    let newest = segments_of(&disk.list(Path::new(STORE))?).first().map(|&(_, generation)| generation);
+    let Some(generation) = newest else { return Ok((state.readers, false)) };
+    let file = disk.open(&path_of(generation), false)?;
+    let is_good = read_generation(file.as_ref(), &mut state)?.is_some_and(|(_, is_good)| is_good);
+    Ok((state.readers, is_good))
+}
+
+/// Reads what a generation holds; `None` where it has no header.
+fn read_generation(file: &dyn DiskFile, state: &mut State) -> io::Result<Option<(Scan, bool)>> {
+    let len = file.len()?;
+    let HeaderFound::Good(header) = Header::read(file)? else { return Ok(None) };
+    let from = Mark { offset: HEADER_BYTES, place: header.place() };
+    let found = scan(file, from, len, |_| true)?;
+    let is_read = read_marks(file, from, found.end.offset, state)?;
+    let is_good = is_read && !matches!(found.rest, Rest::Corrupt | Rest::Footer);
+    if !is_good {
+        salvage(file, found.end.offset, len, state)?;
+    }
+    Ok(Some((found, is_good)))
+}
+
+/// Applies what can be read of readers behind the damage. One that is there too many keeps journals from being pruned;
+/// one that is missing would let them be.
+fn salvage(file: &dyn DiskFile, from: u64, len: u64, state: &mut State) -> io::Result<()> {
+    let found = kept_in(&read_range(file, from, len)?.into());
+    found.into_iter().for_each(|kept| state.apply(Marked::Kept(kept)));
+    Ok(())
 }
 
 /// Applies the marks; answers whether each could be read.
@@ -439,7 +522,8 @@ fn read_marks(file: &dyn DiskFile, from: Mark, end: u64, state: &mut State) -> i
     let mut is_good = true;
     while let Step::Frame(frame, line) = reader.next()? {
         let marked = match frame.kind {
-            ACTIVE => serde_json::from_slice(&line).map(|Active { session_id }| Marked::Active(session_id)),
+            ACTIVE => serde_json::from_slice(&line).map(|Named { session_id }| Marked::Active(session_id)),
+            GONE => serde_json::from_slice(&line).map(|Named { session_id }| Marked::Gone(session_id)),
             IDLE => serde_json::from_slice(&line).map(Marked::Resting),
             kind => Kept::decode(kind, &line).map(Marked::Kept),
         };

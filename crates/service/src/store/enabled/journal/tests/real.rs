@@ -1,6 +1,6 @@
 //! The journal on the real file system, with its own threads.
 
-use super::common::{of, session};
+use super::common::{Known, SMALL, long, of, session};
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     os::unix::fs::{PermissionsExt as _, symlink},
@@ -13,9 +13,9 @@ use async_trait::async_trait;
 
 use crate::{
     SessionError,
-    store::enabled::journal::lock,
+    store::enabled::journal::{Pool, lock, simulated::SimulatedDisk},
     store::{
-        ReaderStore, StoreError, Stores,
+        EventStore as _, ReadLimit, ReaderStore, RedbEventStore, StoreError, Stores,
         conformance::{Harness, Pair, check, readers},
         open_stores,
     },
@@ -48,14 +48,76 @@ async fn a_session_outlives_its_store() {
     let stores = open_stores(&data_dir).unwrap();
     assert_eq!(stores.events.unsettled().await.unwrap(), [session(2)]);
     assert_eq!(stores.events.sessions(None, 9).await.unwrap(), [session(1), session(2)]);
-    let page = stores.events.read(session(1), 30, 100).await.unwrap().unwrap();
+    let page = stores.events.read(session(1), 30, ReadLimit::frames(100)).await.unwrap().unwrap();
     assert_eq!(page.frames.iter().map(|frame| frame.seq).collect::<Vec<_>>(), (31..=40).collect::<Vec<_>>());
     let lease = stores.events.lease(session(2)).await.unwrap();
     assert_eq!(lease.tail, 8);
     assert_eq!(append(&stores, &lease, 9).await, Ok(9));
     stores.events.delete(session(1)).await.unwrap();
-    assert!(stores.events.read(session(1), 0, 1).await.unwrap().is_none());
+    assert!(stores.events.read(session(1), 0, ReadLimit::frames(1)).await.unwrap().is_none());
     assert_eq!(stores.events.sessions(None, 9).await.unwrap(), [session(2)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_journal_that_is_shorter_than_the_index_knows_is_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(format!("journal/01/{}/1.1.mlog", session(1)));
+    let stores = open_stores(dir.path()).unwrap();
+    let lease = stores.events.lease(session(1)).await.unwrap();
+    append(&stores, &lease, 1).await.unwrap();
+    let bytes = path.metadata().unwrap().len();
+    append(&stores, &lease, 2).await.unwrap();
+    stores.index.flush().await.unwrap();
+    drop(stores);
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(bytes).unwrap();
+    let stores = open_stores(dir.path()).unwrap();
+    let refused = stores.events.lease(session(1)).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Corrupted { last_good_seq: 1, .. }), "{refused}");
+    assert_eq!(stores.events.read(session(1), 0, ReadLimit::frames(9)).await.unwrap().unwrap().frames.len(), 1);
+    stores.index.remove(session(1)).await.unwrap();
+    stores.index.flush().await.unwrap();
+    drop(stores);
+    // The index alone knew.
+    let stores = open_stores(dir.path()).unwrap();
+    assert_eq!(stores.events.lease(session(1)).await.unwrap().tail, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reads_while_segments_grow_and_are_sealed_meets_no_damage() {
+    let (disk, pool) = (Arc::new(SimulatedDisk::new()), Arc::new(Pool::new().unwrap()));
+    let store = Arc::new(RedbEventStore::open_with(disk, None, Arc::<Known>::default(), pool, SMALL).unwrap());
+    let lease = store.lease(session(1)).await.unwrap();
+    let first = store.stage(&lease, &[of(session(1), 1)]).unwrap();
+    first.durable().await.unwrap();
+    let readers = [1_u64, 7, 40].map(|step| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let mut after = 0;
+            while after < 600 {
+                let limit = ReadLimit::frames(step as usize);
+                let frames = store.read(session(1), after, limit).await.unwrap().unwrap().frames;
+                assert!(frames.iter().map(|frame| frame.seq).eq((after + 1..).take(frames.len())));
+                after += frames.len() as u64;
+                tokio::task::yield_now().await;
+            }
+        })
+    });
+    for seq in 2..=600 {
+        store.stage(&lease, &[long(session(1), seq, 700)]).unwrap().durable().await.unwrap();
+    }
+    for reader in readers {
+        reader.await.unwrap();
+    }
+    assert_eq!(store.lease(session(1)).await.unwrap().tail, 600);
+}
+
+#[tokio::test]
+async fn the_index_alone_keeps_the_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let Stores { index, .. } = open_stores(dir.path()).unwrap();
+    assert!(matches!(open_stores(dir.path()).map(drop), Err(SessionError::StoreLocked { .. })));
+    drop(index);
+    drop(open_stores(dir.path()).unwrap());
 }
 
 #[test]
