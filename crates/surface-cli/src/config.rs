@@ -231,6 +231,11 @@ impl Config {
         dir.map_or_else(|| project(&around.dir).join(".rkat"), |dir| around.dir.join(dir))
     }
 
+    /// Whether sessions are to stand as files.
+    pub(crate) fn projects(&self) -> bool {
+        self.keeps_sessions() && self.values.projection.enabled
+    }
+
     /// What the build has and this configuration leaves it.
     pub(crate) const fn capabilities(&self) -> Capabilities {
         let built = Capabilities::compiled();

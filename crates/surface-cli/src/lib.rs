@@ -32,7 +32,7 @@ pub use output::{Surroundings, Terminal, install_panic_hook};
 use crate::{
     args::{Cli, Command, ConfigCommand, ProjectCommand},
     attach::{Door, Entered, Holding, RemoteService, socket::Place},
-    commands::{completions::completions, local},
+    commands::{completions::completions, doctor::doctor, local},
     config::{Config, refused},
     error::CliError,
     output::Output,
@@ -242,6 +242,7 @@ async fn enter(
 fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> Result<u8, CliError> {
     match &cli.command {
         Command::Errors(args) => return local::errors(out, args),
+        Command::Doctor(args) => return doctor(out, &around, &cli.globals, args),
         Command::Completions { shell } => return completions(out, *shell),
         Command::Man { folder } => return local::man(out, &around, folder.as_deref()),
         Command::Config { command: ConfigCommand::Init } => return local::init_config(out, &around),
@@ -318,6 +319,7 @@ async fn perform(app: &App, around: &Surroundings, command: Command, streams: St
         Command::Project { command: ProjectCommand::Rebuild } => commands::operators::rebuild(app).await,
         Command::Capabilities
         | Command::Errors(_)
+        | Command::Doctor(_)
         | Command::Config { .. }
         | Command::Completions { .. }
         | Command::Man { .. } => Ok(0),

@@ -150,7 +150,7 @@ static TABLE: [Route; 42] = [
     row(Op::ImportBundle, Method::POST, "/bundles", &["new_ids"]),
     row(Op::CreateReader, Method::POST, "/readers", &[]),
     row(Op::FetchReader, Method::GET, "/readers/{reader}/records", &["limit", "wait_ms"]),
-    row(Op::AcknowledgeReader, Method::POST, "/readers/{reader}/acknowledgements", &["session_id"]),
+    row(Op::AcknowledgeReader, Method::PUT, "/readers/{reader}/sessions/{session_id}", &[]),
     row(Op::WaitReader, Method::GET, "/readers/{reader}/sessions/{session_id}", &["seq", "wait_ms"]),
     row(Op::DeleteReader, Method::DELETE, "/readers/{reader}", &[]),
     row(Op::ListReaders, Method::GET, "/readers", &[]),

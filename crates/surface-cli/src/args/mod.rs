@@ -71,6 +71,13 @@ const SERVE_HELP: &str = "At least one of --rest, --rpc and --mcp is needed. The
         meerkat serve --rest --rpc --mcp               everything, on http://127.0.0.1:7670\n  \
         meerkat serve --mcp --listen 127.0.0.1:0 --json    a free port, told as JSON";
 
+const DOCTOR_HELP: &str = "It checks every journal and body, the index, readers, files at the project's root, \
+    permissions and room, and says which command mends what it finds. Beside a running process it only reads. It ends \
+    with 1 where an error is left.\n\n\
+    Examples:\n  \
+        meerkat doctor             changes nothing\n  \
+        meerkat doctor --repair    mends; whatever it takes out of a journal is kept in quarantine/";
+
 const RPC_HELP: &str = "One JSON-RPC 2.0 message or batch on each line, as at /rpc of `meerkat serve`. `rpc.discover` \
     lists the methods. It ends with its input, when all is answered. Logs go to standard error.\n\n\
     Example:\n  \
@@ -131,6 +138,9 @@ pub(crate) enum Command {
     },
     /// Say what this build can do
     Capabilities,
+    /// Look for what is wrong in the configuration and the data directory, and mend it
+    #[command(after_help = DOCTOR_HELP)]
+    Doctor(DoctorArgs),
     /// List the error codes with their numbers, or say what to do about one
     Errors(ErrorsArgs),
     /// Show the configuration, or begin a file for it
@@ -175,6 +185,14 @@ pub(crate) struct ServeArgs {
     /// Let everyone in without a token; only on a loopback address
     #[arg(long)]
     pub(crate) no_auth: bool,
+}
+
+/// `doctor`.
+#[derive(Args)]
+pub(crate) struct DoctorArgs {
+    /// Mend what can be mended; no other process may own the data directory
+    #[arg(long)]
+    pub(crate) repair: bool,
 }
 
 /// `run`.

@@ -1,6 +1,7 @@
 //! What each command does: one request, one call, one print. What needs no service stands in [`local`].
 
 pub(crate) mod completions;
+pub(crate) mod doctor;
 pub(crate) mod local;
 pub(crate) mod operators;
 mod run;

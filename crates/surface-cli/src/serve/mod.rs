@@ -10,6 +10,8 @@ mod socket;
 mod streams;
 mod token;
 
+pub(crate) use token::random_digits;
+
 mod error;
 
 use std::{

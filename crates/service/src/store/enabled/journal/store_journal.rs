@@ -474,7 +474,8 @@ fn load(disk: &dyn Disk, state: &mut State, is_new: bool) -> io::Result<Writer> 
 /// Reads a generation; answers whether it can be trusted. A batch that was not written to its end is cut away.
 fn read_into(disk: &dyn Disk, path: &Path, state: &mut State, writer: &mut Writer) -> io::Result<bool> {
     let file = disk.open(path, true)?;
-    let Some((found, is_good)) = read_generation(file.as_ref(), state)? else { return Ok(false) };
+    let (found, is_good) = read_file(file.as_ref(), state)?;
+    let Some(found) = found else { return Ok(false) };
     (writer.at, writer.file) = (found.end, Some(file.clone()));
     if matches!(found.rest, Rest::Torn | Rest::Zeros)
         && file.set_len(found.end.offset).and_then(|()| file.sync()).is_err()
@@ -489,31 +490,32 @@ pub(crate) fn look(disk: &dyn Disk) -> io::Result<(ReaderMarks, bool)> {
     let mut state = State::default();
     let newest = segments_of(&disk.list(Path::new(STORE))?).first().map(|&(_, generation)| generation);
     let Some(generation) = newest else { return Ok((state.readers, false)) };
-    let file = disk.open(&path_of(generation), false)?;
-    let is_good = read_generation(file.as_ref(), &mut state)?.is_some_and(|(_, is_good)| is_good);
+    let (_, is_good) = read_file(disk.open(&path_of(generation), false)?.as_ref(), &mut state)?;
     Ok((state.readers, is_good))
 }
 
-/// Reads what a generation holds; `None` where it has no header.
-fn read_generation(file: &dyn DiskFile, state: &mut State) -> io::Result<Option<(Scan, bool)>> {
+/// Applies a file's marks; answers what it holds, where its header can be read, and whether all of it can be trusted.
+/// Behind damage what can be read of readers is applied, too: one that is there too many keeps journals from being
+/// pruned, one that is missing would let them be.
+fn read_file(file: &dyn DiskFile, state: &mut State) -> io::Result<(Option<Scan>, bool)> {
     let len = file.len()?;
-    let HeaderFound::Good(header) = Header::read(file)? else { return Ok(None) };
-    let from = Mark { offset: HEADER_BYTES, place: header.place() };
-    let found = scan(file, from, len, |_| true)?;
-    let is_read = read_marks(file, from, found.end.offset, state)?;
-    let is_good = is_read && !matches!(found.rest, Rest::Corrupt | Rest::Footer);
+    let (found, is_good) = match Header::read(file)? {
+        HeaderFound::Good(header) => {
+            let from = Mark { offset: HEADER_BYTES, place: header.place() };
+            let found = scan(file, from, len, |_| true)?;
+            let is_read = read_marks(file, from, found.end.offset, state)?;
+            let is_good = is_read && !matches!(found.rest, Rest::Corrupt | Rest::Footer);
+            (Some(found), is_good)
+        }
+        HeaderFound::Newer | HeaderFound::Bad => (None, false),
+    };
     if !is_good {
-        salvage(file, found.end.offset, len, state)?;
+        let damaged = found.as_ref().map_or(HEADER_BYTES, |found| found.end.offset);
+        for kept in kept_in(&read_range(file, damaged, len)?.into()) {
+            state.apply(Marked::Kept(kept));
+        }
     }
-    Ok(Some((found, is_good)))
-}
-
-/// Applies what can be read of readers behind the damage. One that is there too many keeps journals from being pruned;
-/// one that is missing would let them be.
-fn salvage(file: &dyn DiskFile, from: u64, len: u64, state: &mut State) -> io::Result<()> {
-    let found = kept_in(&read_range(file, from, len)?.into());
-    found.into_iter().for_each(|kept| state.apply(Marked::Kept(kept)));
-    Ok(())
+    Ok((found, is_good))
 }
 
 /// Applies the marks; answers whether each could be read.
