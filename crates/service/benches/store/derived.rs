@@ -117,7 +117,9 @@ pub(crate) fn beside() {
             is_over.store(true, Ordering::Relaxed);
             let rounds: u32 = work.await.unwrap();
             let times = ratio(busy, idle);
-            println!("p99 of {TURNS} turns: {idle:.1?} idle, {busy:.1?} beside {what} ({rounds} of them); {times:.2} x");
+            println!(
+                "p99 of {TURNS} turns: {idle:.1?} idle, {busy:.1?} beside {what} ({rounds} of them); {times:.2} x"
+            );
         }
         service.shut_down(1_000).await;
     });
