@@ -38,7 +38,7 @@ use crate::{
     options::EngineOptions,
     readers::Readers,
     redact::Secrets,
-    runtime::{projector::Projector, restore::decode},
+    runtime::{projector::ProjectorHandle, restore::decode},
     service::{SessionSummary, TurnResult},
     session::{TurnEnd, event::Event, message::Body},
     store::{BlobStore, EventStore, MemoryUse, ReadLimit, SessionIndex, SessionStore, StoreError},
@@ -71,7 +71,7 @@ pub(crate) struct Derived {
     pub(crate) index: Arc<dyn SessionIndex>,
     pub(crate) readers: Arc<Readers>,
     /// What keeps the sessions' files, where there are any.
-    pub(crate) projector: Option<Arc<Projector>>,
+    pub(crate) projector: Option<ProjectorHandle>,
     /// Sessions that left memory, and whose rows are not durable yet.
     pub(crate) settling: TaskTracker,
 }
