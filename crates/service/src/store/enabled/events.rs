@@ -60,7 +60,8 @@ impl Drop for RedbEventStore {
 impl RedbEventStore {
     /// Opens the journals on `disk`.
     pub(crate) fn open(disk: Arc<dyn Disk>, owner: Option<Arc<OwnerLock>>) -> Result<Self, SessionError> {
-        Self::open_with(disk, owner, Arc::new(Pool::new()), Limits::default())
+        let pool = Pool::new().map_err(|error| StoreError::Failed(format!("the store has no thread: {error}")))?;
+        Self::open_with(disk, owner, Arc::new(pool), Limits::default())
     }
 
     /// Opens the journals on `disk`, and works on `executor`.

@@ -14,6 +14,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
 
 use super::{
     Context,
@@ -30,6 +31,8 @@ use crate::{
 
 /// Bytes that gather before they are written.
 const CHUNK_BYTES: usize = 256 * 1024;
+/// Locks over the naming of blobs; sessions share them by their id.
+const NAMING_LOCKS: usize = 64;
 
 /// The blobs of one store.
 pub(crate) struct FileBlobs {
@@ -38,12 +41,15 @@ pub(crate) struct FileBlobs {
     owner: Option<Arc<OwnerLock>>,
     /// Numbers the blobs that are being written.
     count: Arc<AtomicU64>,
+    /// Held while a blob gets its name: its folder counts as durable once it is there, so nobody may see one that
+    /// another is still making.
+    naming: [Arc<Mutex<()>>; NAMING_LOCKS],
 }
 
 impl FileBlobs {
     /// The blobs beside the journals.
     pub(crate) fn new(context: Arc<Context>, owner: Option<Arc<OwnerLock>>) -> Self {
-        Self { context, owner, count: Arc::default() }
+        Self { context, owner, count: Arc::default(), naming: std::array::from_fn(|_| Arc::default()) }
     }
 }
 
@@ -55,6 +61,7 @@ impl BlobStore for FileBlobs {
             session_id,
             context: self.context.clone(),
             _owner: self.owner.clone(),
+            naming: self.naming[session_id.as_uuid().as_bytes()[15] as usize % NAMING_LOCKS].clone(),
             path: Path::new(NEW).join(format!("{number}.blob")),
             file: None,
             chunk: Vec::new(),
@@ -100,6 +107,7 @@ struct FileBlobWriter {
     session_id: SessionId,
     context: Arc<Context>,
     _owner: Option<Arc<OwnerLock>>,
+    naming: Arc<Mutex<()>>,
     /// Where it stands until it has a name.
     path: PathBuf,
     file: Option<Arc<dyn DiskFile>>,
@@ -163,11 +171,18 @@ impl BlobWriter for FileBlobWriter {
         let file = self.flush().await?;
         let hash = hex(&std::mem::take(&mut self.hash).finalize());
         let (context, path, name, id) = (self.context.clone(), self.path.clone(), hash.clone(), self.session_id);
-        on(self.context.executor.as_ref(), move || {
-            file.sync().and_then(|()| place(&context, &path, id, &name)).map_err(|error| match is_full(&error) {
-                true => StoreError::Full,
-                false => context.health.unsure(id, error),
-            })
+        let of = self.context.clone();
+        let unsure = move |error: io::Error| match is_full(&error) {
+            true => StoreError::Full,
+            false => of.health.unsure(id, error),
+        };
+        let (executor, unsynced) = (self.context.executor.as_ref(), unsure.clone());
+        on(executor, move || file.sync().map_err(unsynced)).await?;
+        let naming = self.naming.clone().lock_owned().await;
+        on(executor, move || {
+            // Held until this is done, also where nobody waits for it any more.
+            let _naming = naming;
+            place(&context, &path, id, &name).map_err(unsure)
         })
         .await?;
         // It has its name, so there is nothing to remove.

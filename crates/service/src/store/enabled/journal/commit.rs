@@ -7,7 +7,10 @@
 use std::{
     io,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio::sync::oneshot;
@@ -94,6 +97,17 @@ struct Commit {
     /// Who waits, each with the last seq of what it staged.
     waiters: Mutex<Vec<Waiter>>,
     halves: Mutex<Halves>,
+    /// Whether its outcome was taken over.
+    is_finished: AtomicBool,
+}
+
+impl Drop for Commit {
+    /// A commit that never came to its end panicked. Who waits for it is told by its channel, which closes.
+    fn drop(&mut self) {
+        if !*self.is_finished.get_mut() {
+            self.log.lose();
+        }
+    }
 }
 
 #[derive(Default)]
@@ -114,7 +128,14 @@ fn begin(log: &Arc<Log>) {
             previous_end: state.segments.last().map_or(0, |segment| segment.end),
             cuts: state.cuts.clone(),
         };
-        Arc::new(Commit { log: log.clone(), plan, entries, waiters: Mutex::new(waiters), halves: Mutex::default() })
+        Arc::new(Commit {
+            log: log.clone(),
+            plan,
+            entries,
+            waiters: Mutex::new(waiters),
+            halves: Mutex::default(),
+            is_finished: AtomicBool::new(false),
+        })
     };
     let store_journal = &log.context.store_journal;
     if store_journal.is_active(log.id) {
@@ -185,9 +206,9 @@ impl Commit {
         if !exists {
             ensure_dir(disk, &dir).map_err(Trouble::refused)?;
         }
-        for cut in &self.plan.cuts {
-            cut.perform(disk, &dir).map_err(Trouble::refused)?;
-        }
+        // All of it is kept before any of it goes: where a cut fails, the next segment takes the place of them all.
+        self.plan.cuts.iter().try_for_each(|cut| cut.keep(disk, &dir)).map_err(Trouble::refused)?;
+        self.plan.cuts.iter().try_for_each(|cut| cut.perform(disk, &dir)).map_err(Trouble::unsure)?;
         let file = self.open(disk, &dir)?;
         let header = (head.len == 0).then(|| self.header(head.number, 1));
         let mut out = header.map_or_else(Vec::new, |header| header.encode());
@@ -269,6 +290,7 @@ impl Commit {
         if is_long {
             self.roll();
         }
+        self.is_finished.store(true, Ordering::Relaxed);
         let mut state = lock(&log.state);
         if state.pending.is_empty() {
             state.come_to_rest();
@@ -367,6 +389,8 @@ impl Commit {
                 state.head = Head { number, len: segment.end, is_made: true };
                 state.place.batch += 1;
                 state.segments.push(segment);
+                // The new segment says where the one before ends, so nothing of it is cut away any more.
+                state.cuts = Vec::new();
                 (state.file, state.must_stay) = (Some(file), false);
                 if !is_intact {
                     let why = "what was durable cannot be read back after a failed write".to_owned();

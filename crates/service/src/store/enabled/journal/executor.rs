@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -40,9 +41,11 @@ pub(crate) async fn on<T: Send + 'static>(
     answer.await.unwrap_or_else(|_| Err(StoreError::Failed("the store's thread ended".to_owned())))
 }
 
-/// Threads that are made as they are needed and end when they are not.
+/// Threads that are made as they are needed and end when they are not. One is there from the beginning to the end, so
+/// that whatever is asked for is done also where the system gives no more of them.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
+    threads_max: usize,
 }
 
 #[derive(Default)]
@@ -65,9 +68,19 @@ struct Queue {
 }
 
 impl Pool {
-    /// A pool without threads.
-    pub(crate) fn new() -> Self {
-        Self { shared: Arc::default() }
+    /// A pool with its one thread.
+    ///
+    /// # Errors
+    /// Where the system has no thread for it.
+    pub(crate) fn new() -> io::Result<Self> {
+        Self::with(THREADS_MAX)
+    }
+
+    /// A pool of at most `threads_max` threads.
+    fn with(threads_max: usize) -> io::Result<Self> {
+        let pool = Self { shared: Arc::default(), threads_max };
+        pool.shared.spawn(&mut lock(&pool.shared.queue))?;
+        Ok(pool)
     }
 }
 
@@ -79,15 +92,11 @@ impl Executor for Pool {
             // Who wakes up under a lock that is held goes to sleep once more.
             drop(queue);
             self.shared.work.notify_one();
-        } else if queue.threads < THREADS_MAX {
-            let shared = self.shared.clone();
-            let spawned = std::thread::Builder::new().name("meerkat-store".to_owned()).spawn(move || shared.work());
-            match spawned {
-                Ok(_) => queue.threads += 1,
-                // The threads that there are do it; where there is none, nobody can, and the waiters are told.
-                Err(_) if queue.threads == 0 => drop(queue.jobs.pop_back()),
-                Err(_) => {}
-            }
+        } else if queue.threads < self.threads_max
+            && let Err(error) = self.shared.spawn(&mut queue)
+        {
+            // The threads that there are do it, a little later.
+            tracing::debug!(%error, "the store has no further thread");
         }
     }
 
@@ -109,6 +118,14 @@ impl Drop for Pool {
 }
 
 impl Shared {
+    /// Makes a thread.
+    fn spawn(self: &Arc<Self>, queue: &mut Queue) -> io::Result<()> {
+        let shared = self.clone();
+        std::thread::Builder::new().name("meerkat-store".to_owned()).spawn(move || shared.work())?;
+        queue.threads += 1;
+        Ok(())
+    }
+
     /// A thread's life.
     fn work(&self) {
         let mut queue = lock(&self.queue);
@@ -142,7 +159,35 @@ impl Shared {
             return (queue, true);
         }
         let (queue, timeout) = self.work.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
-        let is_over = timeout.timed_out() || queue.is_closed;
+        let is_over = (timeout.timed_out() && queue.threads > 1) || queue.is_closed;
         (queue, is_over)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn one_thread_does_everything_where_there_are_no_more_also_after_a_panic() {
+        let pool = Pool::with(1).unwrap();
+        let (done, told) = mpsc::channel();
+        pool.run(Box::new(|| panic!("a job fails")));
+        for n in 0..100 {
+            let done = done.clone();
+            pool.run(Box::new(move || done.send(n).unwrap()));
+        }
+        assert_eq!(told.iter().take(100).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
+        pool.drain();
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_job_that_panics_is_told() {
+        let pool = Pool::with(1).unwrap();
+        let answer = on(&pool, || -> Result<(), StoreError> { panic!("a job fails") }).await;
+        assert!(matches!(answer, Err(StoreError::Failed(_))));
+        assert_eq!(on(&pool, || Ok(7)).await, Ok(7));
     }
 }

@@ -30,7 +30,24 @@ pub(crate) fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &Entry)
         }
         state.segments.clone()
     };
-    make(disk, parent.id, &segments, at, child, first).map_err(failed)
+    make(disk, parent.id, &segments, at, child, first).map_err(|error| match error {
+        Trouble::Failed(error) => failed(error),
+        Trouble::Unsynced(error) => context.health.unsure(child, error),
+    })
+}
+
+/// Why a fork was not made.
+enum Trouble {
+    /// Before anything had to be durable.
+    Failed(io::Error),
+    /// A sync failed. What it was to make durable is removed and never asked for again.
+    Unsynced(io::Error),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
 }
 
 /// Removes what was made of a fork that is not to be.
@@ -49,7 +66,7 @@ fn make(
     at: Seq,
     child: SessionId,
     first: &Entry,
-) -> io::Result<()> {
+) -> Result<(), Trouble> {
     let (from, to) = (session_dir(parent), new_dir(child));
     if !ensure_dir(disk, &to)? {
         disk.remove(&to)?;
@@ -57,7 +74,7 @@ fn make(
     }
     let holder = segments.iter().rposition(|segment| segment.start.place.seq < at).unwrap_or(0);
     let Some((segment, whole)) = segments.get(..=holder).and_then(<[Segment]>::split_last) else {
-        return Err(io::ErrorKind::NotFound.into());
+        return Err(io::Error::from(io::ErrorKind::NotFound).into());
     };
     for segment in whole {
         link_or_copy(disk, &from.join(segment.name()), &to.join(segment.name()))?;
@@ -68,7 +85,7 @@ fn make(
     while reader.at.place.seq < at {
         match reader.next()? {
             Step::Frame(frame, _) => is_whole_batch = frame.has(BATCH_END),
-            Step::End | Step::Sealed | Step::Bad => return Err(io::ErrorKind::InvalidData.into()),
+            Step::End | Step::Sealed | Step::Bad => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
         }
     }
     let header = Header {
@@ -88,12 +105,12 @@ fn make(
     encode(&mut out, &mut place, batch, BATCH_END, first);
     let copy = create_anew(disk, &to.join(segment.name()))?;
     write_all(copy.as_ref(), &out, 0)?;
-    copy.sync()?;
+    copy.sync().map_err(Trouble::Unsynced)?;
     link_blobs(disk, &from.join(BLOBS), &to.join(BLOBS))?;
-    disk.sync_dir(&to)
+    disk.sync_dir(&to).map_err(Trouble::Unsynced)
 }
 
-fn link_blobs(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
+fn link_blobs(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
     let names = match disk.list(from) {
         Err(error) if is_missing(&error) => return Ok(()),
         names => names?,
@@ -102,30 +119,30 @@ fn link_blobs(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     for name in names {
         link_or_copy(disk, &from.join(&name), &to.join(&name))?;
     }
-    disk.sync_dir(to)
+    disk.sync_dir(to).map_err(Trouble::Unsynced)
 }
 
 /// A file that is not written again may have two names; where the disk knows no such thing, it is copied.
-fn link_or_copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
+fn link_or_copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
     match disk.link(from, to) {
         Err(error)
             if matches!(
                 error.kind(),
                 io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied | io::ErrorKind::TooManyLinks
             ) => {}
-        linked => return linked,
+        linked => return Ok(linked?),
     }
     let (source, copy) = (disk.open(from, false)?, disk.create(to)?);
     let (mut at, len) = (0, source.len()?);
     while at < len {
         let bytes = read_range(source.as_ref(), at, len.min(at + 1024 * 1024))?;
         if bytes.is_empty() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
         write_all(copy.as_ref(), &bytes, at)?;
         at += bytes.len() as u64;
     }
-    copy.sync()
+    copy.sync().map_err(Trouble::Unsynced)
 }
 
 /// Gives a session that was made its name. Where that cannot be made sure of, the name is taken back: a failed sync

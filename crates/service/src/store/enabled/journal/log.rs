@@ -255,6 +255,16 @@ impl Log {
         (state.exists, state.durable, state.file) = (false, None, None);
     }
 
+    /// A commit panicked: nobody knows what the disk holds, nor what of the store is still as it should be. The store
+    /// takes no more writes, and whoever waits for one gets an error.
+    pub(super) fn lose(&self) {
+        self.context.health.end_writing(&format!("{}: a commit panicked", self.id));
+        let mut state = lock(&self.state);
+        (state.must_stay, state.is_over, state.file) = (state.exists, !state.exists, None);
+        drop(state.fence());
+        state.come_to_rest();
+    }
+
     /// Waits until nothing is being written.
     pub(crate) async fn rest(&self) {
         let quiet = {

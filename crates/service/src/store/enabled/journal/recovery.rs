@@ -222,19 +222,26 @@ impl Cut {
         Self { name, from, bytes: len - from, quarantine }
     }
 
-    /// Copies the bytes to the quarantine, then cuts them away; all of it is durable when this returns.
+    /// Copies the bytes to the quarantine; the copy is durable when this returns. It may be asked for again.
+    pub(super) fn keep(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+        let Some(quarantine) = &self.quarantine else { return Ok(()) };
+        let file = disk.open(&dir.join(&self.name), false)?;
+        if file.len()? <= self.from {
+            // An earlier attempt came further than this.
+            return Ok(());
+        }
+        let bytes = read_range(file.as_ref(), self.from, self.from + self.bytes)?;
+        let copy = create_anew(disk, Path::new(quarantine))?;
+        write_all(copy.as_ref(), &bytes, 0)?;
+        copy.sync()?;
+        disk.sync_dir(Path::new(QUARANTINE))
+    }
+
+    /// Cuts the bytes away, durably. Where it fails nobody knows what the file holds, and it is not asked for again.
     pub(super) fn perform(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
         let file = disk.open(&dir.join(&self.name), true)?;
         if file.len()? <= self.from {
-            // An earlier attempt came this far.
             return Ok(());
-        }
-        if let Some(quarantine) = &self.quarantine {
-            let bytes = read_range(file.as_ref(), self.from, self.from + self.bytes)?;
-            let copy = create_anew(disk, Path::new(quarantine))?;
-            write_all(copy.as_ref(), &bytes, 0)?;
-            copy.sync()?;
-            disk.sync_dir(Path::new(QUARANTINE))?;
         }
         file.set_len(self.from)?;
         file.sync()

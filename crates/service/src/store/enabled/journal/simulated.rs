@@ -49,6 +49,8 @@ pub(crate) enum Fault {
     Eio,
     /// There is no room; a write is cut short first.
     Full,
+    /// The store itself fails.
+    Panic,
 }
 
 /// What was asked of the disk.
@@ -267,6 +269,7 @@ fn error(fault: Fault) -> io::Error {
         Fault::Crash => io::Error::other("the power failed"),
         Fault::Eio => io::Error::other("input/output error"),
         Fault::Full => io::ErrorKind::StorageFull.into(),
+        Fault::Panic => panic!("the store fails"),
     }
 }
 
@@ -322,6 +325,7 @@ impl Sim {
         let at = self.operations;
         self.operations += 1;
         let fault = self.fault.filter(|(when, _)| *when == at).map(|(_, fault)| fault);
+        assert_ne!(fault, Some(Fault::Panic), "the store fails");
         self.is_down |= fault == Some(Fault::Crash);
         Ok(fault)
     }
@@ -486,7 +490,7 @@ impl DiskFile for SimulatedFile {
         let written = match fault {
             Some(Fault::Crash) | None => bytes.len() - (over as usize).min(bytes.len()),
             // Short writes halve until a write is refused.
-            Some(Fault::Eio | Fault::Full) => bytes.len() / 2,
+            Some(_) => bytes.len() / 2,
         };
         if fault == Some(Fault::Full) && written > 0 {
             // The rest of it finds no room either.
@@ -498,9 +502,9 @@ impl DiskFile for SimulatedFile {
         file.changes.push(change);
         sim.counts.bytes += written as u64;
         match fault {
-            Some(fault @ (Fault::Crash | Fault::Eio)) => Err(error(fault)),
             Some(Fault::Full) | None if written == 0 && !bytes.is_empty() => Err(error(Fault::Full)),
             Some(Fault::Full) | None => Ok(written),
+            Some(fault) => Err(error(fault)),
         }
     }
 

@@ -94,6 +94,34 @@ struct Pending {
     done: Done,
 }
 
+/// The job that writes. It leaves nobody waiting, also where it panics.
+struct Writing {
+    journal: Arc<StoreJournal>,
+    is_over: bool,
+}
+
+impl Writing {
+    fn run(mut self) {
+        self.journal.write_pending();
+        self.is_over = true;
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        self.journal.health.end_writing("the store journal: a write panicked");
+        let mut state = lock(&self.journal.state);
+        state.is_writing = false;
+        let lost = std::mem::take(&mut state.pending);
+        drop(state);
+        // Whoever waits is told as its end of this goes.
+        drop(lost);
+    }
+}
+
 struct Writer {
     /// `None` where the journal has to be written anew first.
     file: Option<Arc<dyn DiskFile>>,
@@ -199,8 +227,8 @@ impl StoreJournal {
         state.pending.push(pending);
         if !std::mem::replace(&mut state.is_writing, true) {
             drop(state);
-            let journal = self.clone();
-            self.executor.run(Box::new(move || journal.write_pending()));
+            let writing = Writing { journal: self.clone(), is_over: false };
+            self.executor.run(Box::new(move || writing.run()));
         }
     }
 

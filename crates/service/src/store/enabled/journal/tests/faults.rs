@@ -1,6 +1,8 @@
 //! A script meets an error at each of its writes, syncs and names in turn, and a full disk at each of its sizes.
 
-use super::common::{Rig, SMALL, long, of, session};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::common::{Rig, SMALL, Steps, long, of, session};
 use crate::{
     ids::Seq,
     store::enabled::journal::simulated::{Fault, Random, SimulatedDisk},
@@ -124,4 +126,42 @@ fn a_disk_that_is_full_at_any_size_keeps_what_was_acknowledged_and_goes_on_when_
         let crashed = Rig::on(rig.disk.crashed(&mut Random(room)), SMALL, None);
         assert_eq!(crashed.seqs(session(1)).len() as u64, tail + 1, "room {room}");
     }
+}
+
+#[test]
+fn a_store_that_panics_at_any_change_leaves_nobody_waiting_and_takes_no_more() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    rig.filled(session(1), 1);
+    let prepared = rig.killed().disk.copy();
+    let (mut at, mut has_panicked) = (0, true);
+    while has_panicked {
+        let rig = Rig::on(prepared.copy(), SMALL, None);
+        // One that exists and is long enough to be sealed, and one that is made.
+        let leases = [session(1), session(2)].map(|id| rig.lease(id).unwrap());
+        rig.disk.fail(at, Fault::Panic);
+        let tickets = leases.map(|lease| {
+            let record = long(lease.session_id, lease.tail + 1, 9000);
+            rig.store.stage(&lease, &[record]).unwrap()
+        });
+        has_panicked = false;
+        while catch_unwind(AssertUnwindSafe(|| rig.steps.step())).unwrap_or_else(|_| {
+            has_panicked = true;
+            true
+        }) {}
+        let answers = tickets.map(|ticket| Steps::peek(Box::pin(ticket.durable())).expect("an answer"));
+        for answer in answers.iter().filter_map(|answer| answer.as_ref().err()) {
+            assert!(matches!(answer, StoreError::Failed(_) | StoreError::ReadOnly(_)), "at {at}: {answer}");
+        }
+        let room = rig.steps.drive(rig.store.room());
+        assert_eq!(matches!(room, Err(StoreError::ReadOnly(_))), has_panicked, "at {at}: {room:?}");
+        assert_eq!(rig.seqs(session(1))[0], 1, "at {at}");
+        let rig = rig.killed();
+        for (id, answer) in [session(1), session(2)].into_iter().zip(&answers) {
+            let tail = rig.lease(id).unwrap().tail;
+            assert!(answer.as_ref().map_or(0, |seq| *seq) <= tail, "at {at}");
+            rig.filled(id, 1);
+        }
+        at += 1;
+    }
+    assert!(at > 15, "{at}");
 }

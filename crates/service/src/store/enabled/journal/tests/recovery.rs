@@ -6,7 +6,10 @@ use super::common::{Rig, SMALL, long, of, session};
 use crate::{
     SessionError,
     ids::SessionId,
-    store::enabled::journal::simulated::{Fault, Random, SimulatedDisk},
+    store::enabled::journal::{
+        Limits,
+        simulated::{Fault, Random, SimulatedDisk},
+    },
     store::{EventStore as _, StoreError},
 };
 
@@ -25,7 +28,7 @@ fn after(rig: Rig, number: u64, change: impl FnOnce(&mut Vec<u8>)) -> Rig {
 }
 
 /// How long the segment is with each record that is appended; the last is its length now.
-fn filled(limits: crate::store::enabled::journal::Limits, count: u64) -> (Rig, Vec<usize>) {
+fn filled(limits: Limits, count: u64) -> (Rig, Vec<usize>) {
     let rig = Rig::on(SimulatedDisk::new(), limits, None);
     let lease = rig.lease(session(1)).unwrap();
     let mut ends = Vec::new();
@@ -38,13 +41,13 @@ fn filled(limits: crate::store::enabled::journal::Limits, count: u64) -> (Rig, V
 
 #[test]
 fn r1_a_batch_that_was_not_written_to_its_end_is_dropped_as_a_whole_and_kept_aside() {
-    let (rig, _) = filled(crate::store::enabled::journal::Limits::default(), 3);
+    let (rig, _) = filled(Limits::default(), 3);
     let lease = rig.lease(session(1)).unwrap();
     let whole = rig.disk.bytes(&segment(session(1), 1)).len();
     assert_eq!(rig.append(&lease, &[of(session(1), 4), of(session(1), 5)]), Ok(5));
     let full = rig.disk.bytes(&segment(session(1), 1)).len();
     for cut in [whole + 9, whole + 40, (whole + full) / 2, full - 1] {
-        let rig = Rig::on(rig.disk.copy(), crate::store::enabled::journal::Limits::default(), None);
+        let rig = Rig::on(rig.disk.copy(), Limits::default(), None);
         let torn = rig.disk.bytes(&segment(session(1), 1))[whole..cut].to_vec();
         let rig = after(rig, 1, |bytes| bytes.truncate(cut));
         // Reading changes nothing.
@@ -64,7 +67,7 @@ fn r1_a_batch_that_was_not_written_to_its_end_is_dropped_as_a_whole_and_kept_asi
 
 #[test]
 fn r1_zeros_behind_the_end_are_a_clean_end_and_are_cut_before_the_next_append() {
-    let (rig, ends) = filled(crate::store::enabled::journal::Limits::default(), 2);
+    let (rig, ends) = filled(Limits::default(), 2);
     let rig = after(rig, 1, |bytes| bytes.resize(ends[1] + 5000, 0));
     let lease = rig.lease(session(1)).unwrap();
     assert_eq!((lease.tail, rig.store.tail_repair(session(1))), (2, None));
@@ -75,7 +78,7 @@ fn r1_zeros_behind_the_end_are_a_clean_end_and_are_cut_before_the_next_append() 
 
 #[test]
 fn r1_what_was_there_when_the_session_came_to_rest_is_no_torn_tail() {
-    let (rig, ends) = filled(crate::store::enabled::journal::Limits::default(), 3);
+    let (rig, ends) = filled(Limits::default(), 3);
     let lease = rig.lease(session(1)).unwrap();
     rig.release(lease);
     let rig = after(rig, 1, |bytes| bytes.truncate(ends[2] - 8));
@@ -85,14 +88,14 @@ fn r1_what_was_there_when_the_session_came_to_rest_is_no_torn_tail() {
 
 #[test]
 fn r2_a_bad_record_before_a_later_batch_is_corruption_and_before_none_a_torn_tail() {
-    let (rig, ends) = filled(crate::store::enabled::journal::Limits::default(), 5);
+    let (rig, ends) = filled(Limits::default(), 5);
     for at in 0..ends[4] - 128 {
         // Every byte of every record counts; one of each eight is enough here.
         if at % 8 != at / 8 % 8 {
             continue;
         }
         let position = 128 + at;
-        let rig = Rig::on(rig.disk.copy(), crate::store::enabled::journal::Limits::default(), None);
+        let rig = Rig::on(rig.disk.copy(), Limits::default(), None);
         let rig = after(rig, 1, |bytes| bytes[position] ^= 1 << (at % 7));
         let good = ends.iter().filter(|end| **end <= position).count() as u64;
         assert_eq!(rig.seqs(session(1)), (1..=good).collect::<Vec<_>>(), "byte {position}");
@@ -172,7 +175,7 @@ fn r4_a_damaged_store_journal_is_set_aside_and_every_session_counts_as_active() 
     let path = Path::new("store/1.1.mlog");
     let bytes = rig.disk.bytes(path);
     for damaged in [10, 140, bytes.len() / 2] {
-        let rig = Rig::on(rig.disk.copy(), crate::store::enabled::journal::Limits::default(), None);
+        let rig = Rig::on(rig.disk.copy(), Limits::default(), None);
         let mut changed = bytes.clone();
         changed[damaged] ^= 4;
         rig.disk.set_bytes(path, changed.clone());
@@ -210,6 +213,54 @@ fn r5_after_a_failed_sync_the_journal_goes_on_in_a_segment_that_names_the_durabl
     assert_eq!(frames.len(), 4);
     assert_eq!(frames[3].line, crate::wire::encode_event(&other).unwrap());
     assert!(rig.lease(session(1)).is_ok());
+}
+
+#[test]
+fn r5_a_cut_that_fails_is_not_asked_for_again() {
+    let (rig, ends) = filled(Limits::default(), 3);
+    let tails: [fn(&mut Vec<u8>); 2] = [|bytes| bytes.truncate(bytes.len() - 9), |bytes| bytes.resize(5000, 0)];
+    for (tail, kept) in tails.into_iter().zip([2, 3]) {
+        for at in 0.. {
+            let rig = after(Rig::on(rig.disk.copy(), Limits::default(), None), 1, tail);
+            let lease = rig.lease(session(1)).unwrap();
+            rig.disk.fail(at, Fault::Eio);
+            if rig.append(&lease, &[of(session(1), kept + 1)]).is_ok() {
+                assert!(at >= 4, "{at}: the cut, its sync, the batch and its own");
+                break;
+            }
+            let left = rig.disk.bytes(&segment(session(1), 1));
+            rig.disk.take_counts();
+            let lease = rig.lease(session(1)).unwrap();
+            assert_eq!(rig.append(&lease, &[of(session(1), kept + 1)]), Ok(kept + 1), "at {at}");
+            if left.len() == ends[kept as usize - 1] {
+                // It was cut, and that may not be durable: another segment says where this one ends.
+                assert_eq!(rig.disk.bytes(&segment(session(1), 1)), left, "at {at}");
+                assert_eq!(rig.disk.take_counts().syncs, 1, "at {at}: only the new segment's");
+            }
+            for seed in 0..6 {
+                let crashed = Rig::on(rig.disk.crashed(&mut Random(seed)), Limits::default(), None);
+                assert_eq!(crashed.seqs(session(1)), (1..=kept + 1).collect::<Vec<_>>(), "at {at}, seed {seed}");
+                crashed.filled(session(1), 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn r5_a_fork_whose_sync_fails_counts_as_a_failure_of_the_disk() {
+    let rig = Rig::new();
+    rig.filled(session(1), 2);
+    let fork = |rig: &Rig, child| rig.steps.drive(rig.store.fork(session(1), 1, &of(session(child), 2)));
+    // Its folder, its segment and the bytes come before the syncs of the segment and of the folder.
+    for at in 0..5 {
+        let rig = Rig::on(rig.disk.copy(), Limits::default(), None);
+        assert_eq!(rig.seqs(session(1)), [1, 2]);
+        for child in [2, 3] {
+            rig.disk.fail(at, Fault::Eio);
+            assert!(matches!(fork(&rig, child), Err(StoreError::Failed(_))), "at {at}");
+        }
+        assert_eq!(matches!(fork(&rig, 4), Err(StoreError::ReadOnly(_))), at >= 3, "at {at}");
+    }
 }
 
 #[test]
@@ -263,7 +314,7 @@ fn r7_a_create_and_a_delete_are_durable_when_they_are_acknowledged() {
         let lease = rig.filled(session(1), 1);
         rig.filled(session(2), 1);
         rig.steps.drive(rig.store.delete(session(2))).unwrap();
-        let rig = Rig::on(rig.disk.crashed(&mut random), crate::store::enabled::journal::Limits::default(), None);
+        let rig = Rig::on(rig.disk.crashed(&mut random), Limits::default(), None);
         assert_eq!(rig.seqs(session(1)), [1]);
         assert!(rig.read(session(2), 9).is_none());
         assert_eq!(lease.session_id, session(1));
@@ -288,7 +339,7 @@ fn another_format_is_refused_and_nothing_is_changed() {
 
 #[test]
 fn a_session_of_a_newer_format_is_read_where_it_can_be_and_not_written() {
-    let (rig, _) = filled(crate::store::enabled::journal::Limits::default(), 2);
+    let (rig, _) = filled(Limits::default(), 2);
     let rig = after(rig, 1, |bytes| {
         bytes[8] = 2;
         let crc = crc32c::crc32c(&bytes[..120]);
