@@ -46,7 +46,7 @@ pub enum SessionError {
         "The service is at its limit of {limit} {what}; end sessions, wait for idle ones to leave, or raise the limit."
     )]
     Limit {
-        /// What is limited: `sessions` or `bytes`.
+        /// What is limited, such as `sessions` or `bytes`.
         what: &'static str,
         /// The limit.
         limit: u64,
@@ -99,6 +99,12 @@ pub enum SessionError {
     /// The session has no such thing.
     #[error("The session has no such {0}.")]
     ItemNotFound(&'static str),
+    /// What was asked for leads into history that is gone.
+    #[error("Events up to {pruned_to} may be gone with what was said in them; choose a later place.")]
+    HistoryPruned {
+        /// The last event that may be gone.
+        pruned_to: Seq,
+    },
     /// The configuration is not valid.
     #[error("{key}: {message}")]
     ConfigInvalid {
@@ -221,6 +227,7 @@ impl SessionError {
             Self::InvalidRequest { .. } => ErrorCode::InvalidRequest,
             Self::UnknownOperation(_) => ErrorCode::UnknownOperation,
             Self::ItemNotFound(_) => ErrorCode::ItemNotFound,
+            Self::HistoryPruned { .. } => ErrorCode::HistoryPruned,
             Self::ConfigInvalid { .. } => ErrorCode::ConfigInvalid,
             Self::PayloadTooLarge { .. } => ErrorCode::PayloadTooLarge,
             Self::CursorOutOfRange { .. } => ErrorCode::CursorOutOfRange,
@@ -262,6 +269,7 @@ impl SessionError {
             Self::InvalidRequest { field, .. } => body.detail("field", field.clone()),
             Self::UnknownOperation(name) => body.detail("operation", name.clone()),
             Self::ItemNotFound(what) => body.detail("what", *what),
+            Self::HistoryPruned { pruned_to } => body.detail("pruned_to", *pruned_to),
             Self::ConfigInvalid { key, .. } => body.detail("key", key.clone()),
             Self::PayloadTooLarge { what, bytes, limit } => {
                 body.detail("what", *what).detail("bytes", *bytes).detail("limit", *limit)

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use futures::FutureExt as _;
 
 use super::{
-    follow::{Follower, check_cursor, pruned_line},
+    follow::{Follower, check_cursor, gone_line},
     sessions::Sessions,
     validate,
 };
@@ -136,15 +136,13 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         let page = events.read(session_id, request.since_seq, limit).await?;
         let page = page.ok_or(SessionError::NotFound(session_id))?;
         let mut items = Vec::with_capacity(page.frames.len() + 1);
-        if let Some((from, to)) = page.pruned {
-            items.push(pruned_line(session_id, self.engine().world.clock.as_ref(), from, to)?);
-        }
         let (mut next_seq, mut bytes) = (request.since_seq, 0);
         for frame in page.frames {
             bytes += frame.line.len();
             if bytes > PAGE_BYTES_MAX && !items.is_empty() {
                 break;
             }
+            items.extend(gone_line(session_id, self.engine().world.clock.as_ref(), next_seq, frame.seq)?);
             next_seq = frame.seq;
             items.push(frame.line);
         }
@@ -262,6 +260,12 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     async fn fork(&self, request: ForkSession) -> Result<Changed, SessionError> {
         self.stored().await?;
         self.fork_session(request).await
+    }
+
+    async fn compact_journal(&self, request: CompactJournal) -> Result<JournalCompactionReport, SessionError> {
+        self.stored().await?;
+        self.check_exists(request.session_id).await?;
+        self.prune(request, &Policy::manual(&self.engine().options.journal)).await
     }
 
     async fn shut_down(&self, drain_ms: u64) {

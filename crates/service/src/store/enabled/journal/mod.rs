@@ -16,6 +16,7 @@ mod recovery;
 
 mod blobs;
 mod fork;
+mod prune;
 
 mod executor;
 mod health;
@@ -38,6 +39,7 @@ pub(crate) use health::Health;
 pub(crate) use layout::{prepare, seal, sessions_on};
 pub(crate) use lock::{OwnerLock, check_directory};
 pub(crate) use log::Log;
+pub(crate) use prune::{Drops, candidates, parts, replace, rewrite};
 pub(crate) use read::page;
 pub(crate) use store_journal::StoreJournal;
 

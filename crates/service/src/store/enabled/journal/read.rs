@@ -8,11 +8,10 @@ use super::{
     disk::DiskFile,
     executor::on,
     frame::MUST_UNDERSTAND,
-    layout::session_dir,
     lock,
     log::{Log, State},
     recovery::{Segment, failed},
-    segment::{Mark, Reader, Step, remember},
+    segment::{Mark, Step, remember},
 };
 use crate::{
     ids::Seq,
@@ -38,7 +37,7 @@ pub(crate) async fn page(log: &Arc<Log>, after: Seq, limit: usize) -> Result<Opt
             on(log.clone().context.executor.as_ref(), move || from_disk(&log, after, limit)).await?
         }
     };
-    Ok(Some(FramePage { frames, pruned: None }))
+    Ok(Some(FramePage { frames }))
 }
 
 impl State {
@@ -93,15 +92,16 @@ fn from_disk(log: &Log, after: Seq, limit: usize) -> Result<Vec<Frame>, StoreErr
         if at >= readable || frames.len() >= limit || bytes >= PAGE_BYTES_MAX || !log.exists() {
             return Ok(frames);
         }
-        let file = match file {
-            Some(file) => file,
-            None => disk.open(&session_dir(log.id).join(segment.name()), false).map_err(failed)?,
+        let (segment, file) = match file {
+            Some(file) => (segment, file),
+            None => log.open_segment(disk, segment).map_err(failed)?,
         };
         let until = Wanted { after: at, last: readable, frames: limit - frames.len(), bytes: PAGE_BYTES_MAX - bytes };
         let part = from_segment(file.as_ref(), &segment, &until, log.context.knows).map_err(failed)?;
         bytes += part.frames.iter().map(|frame| frame.line.len()).sum::<usize>();
-        let is_stuck = part.frames.is_empty();
-        at = part.frames.last().map_or(at, |frame| frame.seq);
+        // What a segment held behind its last frame may be gone, and even all of it.
+        let is_stuck = part.end.place.seq <= at;
+        at = part.end.place.seq.max(at);
         let is_damaged = learn(log, &segment, &part);
         frames.extend(part.frames);
         if is_damaged || is_stuck {
@@ -120,7 +120,7 @@ struct Wanted {
 fn from_segment(file: &dyn DiskFile, segment: &Segment, wanted: &Wanted, knows: fn(u16) -> bool) -> io::Result<Part> {
     let near = segment.index.iter().rev().find(|mark| mark.place.seq <= wanted.after);
     let from = near.copied().unwrap_or(segment.start);
-    let mut reader = Reader::new(file, from, segment.end);
+    let mut reader = segment.reader(file, from);
     let (mut frames, mut marks, mut bytes) = (Vec::new(), vec![from], 0);
     let (mut is_bad, mut is_newer) = (false, false);
     while frames.len() < wanted.frames && bytes < wanted.bytes && reader.at.place.seq < wanted.last {
@@ -140,19 +140,20 @@ fn from_segment(file: &dyn DiskFile, segment: &Segment, wanted: &Wanted, knows: 
             }
         }
     }
-    Ok(Part { frames, marks, end: reader.at, is_bad, is_newer })
+    Ok(Part { frames, marks, end: segment.passed(reader.at), is_bad, is_newer })
 }
 
 /// Keeps what reading a segment has shown. Answers whether the journal is damaged there.
 fn learn(log: &Log, segment: &Segment, part: &Part) -> bool {
     let mut state = lock(&log.state);
     let next = state.segments.iter().find(|next| next.number == segment.number + 1).map(|next| next.start.place);
+    let is_it = |known: &Segment| (known.number, known.generation) == (segment.number, segment.generation);
     // Where the segment has grown since it was looked at, its end then says nothing about the next one.
-    let is_whole = state.segments.iter().any(|known| known.number == segment.number && known.end == segment.end);
+    let is_whole = state.segments.iter().any(|known| is_it(known) && known.end == segment.end);
     let ends_here = is_whole && part.end.offset == segment.end;
     let is_apart =
         next.is_some_and(|next| ends_here && (next.seq, next.chain) != (part.end.place.seq, part.end.place.chain));
-    if let Some(known) = state.segments.iter_mut().find(|known| known.number == segment.number) {
+    if let Some(known) = state.segments.iter_mut().find(|known| is_it(known)) {
         for mark in &part.marks {
             remember(&mut known.index, *mark);
         }

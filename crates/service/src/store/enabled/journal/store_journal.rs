@@ -20,7 +20,7 @@ use super::{
     executor::Executor,
     frame::{BATCH_END, Entry, Place, encode},
     health::Health,
-    layout::{NEW, QUARANTINE, STORE, segment_name, segments_of, sessions_on},
+    layout::{NEW, QUARANTINE, STORE, generations_of, segment_name, sessions_on},
     lock,
     recovery::failed,
     segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Step, scan},
@@ -351,6 +351,7 @@ fn rewrite(disk: &dyn Disk, state: &State, writer: &mut Writer) -> io::Result<()
         base_batch: before.batch + 2,
         chain: before.chain,
         previous_end: 0,
+        compacted: None,
     };
     let mut out = header.encode();
     let mut place = header.place();
@@ -373,7 +374,8 @@ fn rewrite(disk: &dyn Disk, state: &State, writer: &mut Writer) -> io::Result<()
 
 /// Reads the newest generation into `state`.
 fn load(disk: &dyn Disk, state: &mut State, is_new: bool) -> io::Result<Writer> {
-    let generation = segments_of(&disk.list(Path::new(STORE))?).first().map_or(0, |&(_, generation)| generation);
+    let generations = generations_of(&disk.list(Path::new(STORE))?);
+    let generation = generations.first().and_then(|(_, generations)| generations.first().copied()).unwrap_or(0);
     let start = Mark { offset: HEADER_BYTES, place: Place { seq: 0, batch: 0, chain: 0 } };
     let mut writer = Writer { file: None, generation, at: start, is_synced: false };
     if generation == 0 && is_new {
@@ -401,7 +403,7 @@ fn read_into(disk: &dyn Disk, path: &Path, state: &mut State, writer: &mut Write
     let len = file.len()?;
     let HeaderFound::Good(header) = Header::read(file.as_ref())? else { return Ok(false) };
     let from = Mark { offset: HEADER_BYTES, place: header.place() };
-    let found = scan(file.as_ref(), from, len, |_| true)?;
+    let found = scan(Reader::new(file.as_ref(), from, len), |_| true)?;
     let is_read = read_marks(file.as_ref(), from, found.end.offset, state)?;
     (writer.at, writer.file) = (found.end, Some(file.clone()));
     if matches!(found.rest, Rest::Torn | Rest::Zeros)
