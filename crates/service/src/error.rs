@@ -43,7 +43,7 @@ pub enum SessionError {
     },
     /// The service holds as much as it may.
     #[error(
-        "The service is at its limit of {limit} {what}; end sessions, wait for idle ones to leave, or raise the limit."
+        "The service is at its limit of {limit} {what}; take some away, wait for idle ones to leave, or raise the limit."
     )]
     Limit {
         /// What is limited, such as `sessions` or `bytes`.
@@ -93,6 +93,9 @@ pub enum SessionError {
         /// What is wrong, and what is allowed.
         message: String,
     },
+    /// No such reader.
+    #[error("There is no reader {0:?}.")]
+    ReaderNotFound(String),
     /// No such operation.
     #[error("There is no operation {0:?}.")]
     UnknownOperation(String),
@@ -225,6 +228,7 @@ impl SessionError {
             Self::QueueFull { .. } => ErrorCode::QueueFull,
             Self::IdempotencyConflict { .. } => ErrorCode::IdempotencyConflict,
             Self::InvalidRequest { .. } => ErrorCode::InvalidRequest,
+            Self::ReaderNotFound(_) => ErrorCode::ReaderNotFound,
             Self::UnknownOperation(_) => ErrorCode::UnknownOperation,
             Self::ItemNotFound(_) => ErrorCode::ItemNotFound,
             Self::HistoryPruned { .. } => ErrorCode::HistoryPruned,
@@ -267,6 +271,7 @@ impl SessionError {
             Self::QueueFull { what, limit } => body.detail("what", *what).detail("limit", *limit),
             Self::IdempotencyConflict { what } => body.detail("what", *what),
             Self::InvalidRequest { field, .. } => body.detail("field", field.clone()),
+            Self::ReaderNotFound(name) => body.detail("reader", name.clone()),
             Self::UnknownOperation(name) => body.detail("operation", name.clone()),
             Self::ItemNotFound(what) => body.detail("what", *what),
             Self::HistoryPruned { pruned_to } => body.detail("pruned_to", *pruned_to),

@@ -16,6 +16,7 @@ use crate::{
         scripted::{ScriptedModel, tools::test_tools},
     },
     options::EngineOptions,
+    readers::Readers,
     redact::Secrets,
     runtime::{ephemeral::EphemeralSessionService, persistent::PersistentSessionService},
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
@@ -152,8 +153,12 @@ impl AgentBuildConfig {
         // What is stored is bounded by the disk; what is in memory of it leaves by itself.
         let max_bytes = if stores.is_some() { u64::MAX } else { self.options.ephemeral.max_bytes };
         let held = Arc::new(MemoryUse::new(max_bytes));
+        let world = self.world.unwrap_or_else(World::system);
         let (events, blobs, derived): (Arc<dyn EventStore>, Arc<dyn BlobStore>, _) = match stores {
-            Some(Stores { events, blobs, snapshots, index }) => (events, blobs, Some(Derived::new(snapshots, index))),
+            Some(Stores { events, blobs, snapshots, index, readers }) => {
+                let readers = Readers::new(readers, events.clone(), index.clone(), world.clock.clone());
+                (events, blobs, Some(Derived::new(snapshots, index, Arc::new(readers))))
+            }
             None => (
                 Arc::new(MemoryEventStore::new(self.options.ephemeral.session_event_bytes, held.clone())),
                 Arc::new(MemoryBlobStore::new(held.clone())),
@@ -164,7 +169,6 @@ impl AgentBuildConfig {
         let scripted = || -> Arc<dyn ModelResolver> {
             Arc::new(StaticModels::new("scripted", Arc::new(ScriptedModel), SCRIPTED_WINDOW_TOKENS))
         };
-        let world = self.world.unwrap_or_else(World::system);
         let mut tools = self.tools;
         if let Some(dir) = &self.options.tools.test_dir {
             tools.extend(test_tools(dir.clone(), world.clock.clone()));

@@ -25,6 +25,9 @@ pub mod model;
 pub mod store;
 pub mod tool;
 
+#[cfg_attr(not(test), expect(dead_code, reason = "the projection and journal compaction call the rest"))]
+mod readers;
+
 pub mod redact;
 pub mod wire;
 

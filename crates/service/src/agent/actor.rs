@@ -528,7 +528,7 @@ impl Actor {
     pub(super) async fn publish(&self) {
         let Some(view) = self.shared.view(self.session.last_seq()) else { return };
         if let Some(derived) = &self.engine.derived
-            && let Err(error) = derived.index.put(SessionSummary::clone(&view.summary)).await
+            && let Err(error) = derived.publish(SessionSummary::clone(&view.summary)).await
         {
             tracing::error!(%error, "the index did not take a session in; it will at the next start");
         }

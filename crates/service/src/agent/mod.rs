@@ -35,8 +35,9 @@ use crate::{
     ids::SessionId,
     model::ModelResolver,
     options::EngineOptions,
+    readers::Readers,
     redact::Secrets,
-    service::TurnResult,
+    service::{SessionSummary, TurnResult},
     session::{TurnEnd, message::Body},
     store::{BlobStore, EventStore, MemoryUse, SessionIndex, SessionStore, StoreError},
     tool::ToolRegistry,
@@ -66,13 +67,22 @@ pub(crate) struct Engine {
 pub(crate) struct Derived {
     pub(crate) snapshots: Arc<dyn SessionStore>,
     pub(crate) index: Arc<dyn SessionIndex>,
+    pub(crate) readers: Arc<Readers>,
     /// Sessions that left memory, and whose rows are not durable yet.
     pub(crate) settling: TaskTracker,
 }
 
 impl Derived {
-    pub(crate) fn new(snapshots: Arc<dyn SessionStore>, index: Arc<dyn SessionIndex>) -> Self {
-        Self { snapshots, index, settling: TaskTracker::new() }
+    pub(crate) fn new(snapshots: Arc<dyn SessionStore>, index: Arc<dyn SessionIndex>, readers: Arc<Readers>) -> Self {
+        Self { snapshots, index, readers, settling: TaskTracker::new() }
+    }
+
+    /// A session's durable records are as its summary says: lists show it, and readers are told.
+    pub(crate) async fn publish(&self, summary: SessionSummary) -> Result<(), StoreError> {
+        let (session_id, last_seq) = (summary.session_id, summary.last_seq);
+        let put = self.index.put(summary).await;
+        self.readers.touched(session_id, last_seq);
+        put
     }
 }
 

@@ -195,6 +195,9 @@ pub(crate) async fn delete(engine: &Engine, session_id: SessionId) -> Result<(),
     engine.blobs.forget(session_id).await;
     if let Some(derived) = &engine.derived {
         derived.index.remove(session_id).await?;
+        if let Err(error) = derived.readers.gone(session_id).await {
+            tracing::warn!(%session_id, %error, "what readers were done with in a deleted session stays in the store");
+        }
         if let Err(error) = derived.snapshots.delete(&session_id).await {
             tracing::warn!(%session_id, %error, "the snapshot of a deleted session stays until the index is made anew");
         }

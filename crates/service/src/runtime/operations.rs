@@ -15,11 +15,13 @@ use crate::{
     agent::command::{Acceptance, Change, Command},
     capability::{Capabilities, Capability},
     ids::SessionId,
+    readers::Readers,
     service::{
-        BegunTurn, BlobPage, CancelQueued, Changed, ClearReminder, CreateSession, DecideApproval, DeleteSession,
-        EventPage, ForkSession, HistoryItem, InterruptTurn, Page, Pin, PinFact, QueueItem, ReadBlob, ReadEvents,
-        ReadHistory, Remind, Reminder, ResumeTurn, SessionCreated, SessionQuery, SessionService, SessionSummary,
-        SessionView, StartTurn, Unpin, UpdateSession,
+        AcknowledgeReader, BegunTurn, BlobPage, CancelQueued, Changed, Checkpoint, ClearReminder, CreateSession,
+        DecideApproval, DeleteSession, EventPage, FetchReader, ForkSession, HistoryItem, InterruptTurn, NamedReader,
+        Page, Pin, PinFact, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage, Remind, Reminder,
+        ResumeTurn, SessionCreated, SessionQuery, SessionService, SessionSummary, SessionView, StartTurn, Unpin,
+        UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn,
@@ -35,6 +37,13 @@ impl<Home: 'static> Sessions<Home> {
     pub(super) async fn stored(&self) -> Result<(), SessionError> {
         self.engine().capabilities.require(Capability::SessionStore)?;
         self.settle().await
+    }
+
+    /// The readers, once all that they may read is settled.
+    async fn readers(&self) -> Result<&Readers, SessionError> {
+        self.stored().await?;
+        let lost = || SessionError::Internal("a store of sessions has no readers".to_owned());
+        Ok(&self.engine().derived.as_ref().ok_or_else(lost)?.readers)
     }
 
     fn begun(acceptance: Acceptance) -> BegunTurn {
@@ -119,9 +128,7 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     async fn events(&self, request: ReadEvents) -> Result<EventPage, SessionError> {
         let limits = &self.engine().options.limits;
         let limit = validate::page_limit(request.limit, limits)?;
-        if request.wait_ms > limits.wait_ms {
-            return Err(SessionError::invalid("wait_ms", format!("a long poll waits at most {} ms", limits.wait_ms)));
-        }
+        validate::wait(request.wait_ms, limits)?;
         self.settle().await?;
         let (events, session_id) = (self.engine().events.as_ref(), request.session_id);
         let mut tail = events.watch(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
@@ -266,6 +273,44 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         self.stored().await?;
         self.check_exists(request.session_id).await?;
         self.prune(request, &Policy::manual(&self.engine().options.journal)).await
+    }
+
+    async fn create_reader(&self, request: NamedReader) -> Result<ReaderView, SessionError> {
+        self.engine().capabilities.require(Capability::SessionStore)?;
+        validate::reader(&request.reader)?;
+        self.readers().await?.create(&request.reader).await
+    }
+
+    async fn fetch_reader(&self, request: FetchReader) -> Result<RecordPage, SessionError> {
+        self.engine().capabilities.require(Capability::SessionStore)?;
+        let limits = &self.engine().options.limits;
+        validate::reader(&request.reader)?;
+        let limit = validate::page_limit(request.limit, limits)?;
+        validate::wait(request.wait_ms, limits)?;
+        self.readers().await?.fetch(&request.reader, limit, request.wait_ms).await
+    }
+
+    async fn acknowledge_reader(&self, request: AcknowledgeReader) -> Result<Checkpoint, SessionError> {
+        self.engine().capabilities.require(Capability::SessionStore)?;
+        validate::reader(&request.reader)?;
+        self.readers().await?.acknowledge(request).await
+    }
+
+    async fn wait_reader(&self, request: WaitReader) -> Result<Checkpoint, SessionError> {
+        self.engine().capabilities.require(Capability::SessionStore)?;
+        validate::reader(&request.reader)?;
+        validate::wait(request.wait_ms, &self.engine().options.limits)?;
+        self.readers().await?.wait(request).await
+    }
+
+    async fn delete_reader(&self, request: NamedReader) -> Result<ReaderView, SessionError> {
+        self.engine().capabilities.require(Capability::SessionStore)?;
+        validate::reader(&request.reader)?;
+        self.readers().await?.delete(&request.reader).await
+    }
+
+    async fn list_readers(&self) -> Result<Page<ReaderView>, SessionError> {
+        self.readers().await?.list().await
     }
 
     async fn shut_down(&self, drain_ms: u64) {

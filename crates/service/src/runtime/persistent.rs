@@ -65,6 +65,7 @@ impl<Home: 'static> Sessions<Home> {
         if derived.index.needs_rebuild() {
             self.rebuild_index().await?;
         }
+        derived.readers.open().await?;
         match derived.index.page(SessionQuery { limit: Some(1), ..SessionQuery::default() }).await {
             Ok(newest) => newest.items.iter().for_each(|newest| engine.world.ids.follow(newest.session_id)),
             // An index that fails stands in the way of lists alone.

@@ -336,7 +336,7 @@ impl<Home: 'static> Sessions<Home> {
             turn: None,
             time: session.created_at(),
         });
-        let mut done = derived.index.put(session.summary()).await;
+        let mut done = derived.publish(session.summary()).await;
         if let (Ok(()), Some(key)) = (&done, &key) {
             done = derived.index.put_key(key).await;
         }

@@ -48,6 +48,23 @@ pub(crate) fn blob_limit(limit: Option<usize>) -> Result<usize, SessionError> {
     }
 }
 
+/// A reader's name can stand in a path and in a key.
+pub(crate) fn reader(name: &str) -> Result<(), SessionError> {
+    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-');
+    if (1..=64).contains(&name.len()) && name.bytes().all(is_allowed) {
+        return Ok(());
+    }
+    Err(SessionError::invalid("reader", "a reader is named by 1 to 64 small letters, digits, `.`, `_` or `-`"))
+}
+
+/// How long an answer may be waited for.
+pub(crate) fn wait(wait_ms: u64, limits: &Limits) -> Result<(), SessionError> {
+    if wait_ms > limits.wait_ms {
+        return Err(SessionError::invalid("wait_ms", format!("a long poll waits at most {} ms", limits.wait_ms)));
+    }
+    Ok(())
+}
+
 /// A title is one line; an empty one takes the title away.
 pub(crate) fn title(title: &str, limits: &Limits) -> Result<(), SessionError> {
     if title.len() as u64 > limits.label_bytes || title.chars().any(char::is_control) {

@@ -11,6 +11,7 @@ mod enabled;
 mod list;
 mod load;
 mod memory;
+mod readers;
 
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ pub use disabled::open_stores;
 pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore, open_stores};
 pub(crate) use memory::hex;
 pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, MemoryUse};
+pub use readers::{MemoryReaders, ReaderStore, Registration};
 
 use crate::{
     SessionError,
@@ -243,6 +245,8 @@ pub struct Stores {
     pub index: Arc<dyn SessionIndex>,
     /// What drops records of its journals, where it can.
     pub pruner: Option<Arc<dyn JournalPruner>>,
+    /// Its readers.
+    pub readers: Arc<dyn ReaderStore>,
 }
 
 /// Snapshots: each the fold of a journal up to some seq, derived and never read past the journal.
@@ -365,6 +369,18 @@ pub trait SessionIndex: Send + Sync {
 
     /// How far a reader has come in a session.
     async fn checkpoint(&self, reader: &str, session_id: SessionId) -> Result<Seq, StoreError>;
+
+    /// The same of many sessions, in their order.
+    async fn checkpoints(&self, reader: &str, session_ids: &[SessionId]) -> Result<Vec<Seq>, StoreError> {
+        let mut seqs = Vec::with_capacity(session_ids.len());
+        for session_id in session_ids {
+            seqs.push(self.checkpoint(reader, *session_id).await?);
+        }
+        Ok(seqs)
+    }
+
+    /// Drops how far a reader has come in every session.
+    async fn forget_reader(&self, reader: &str) -> Result<(), StoreError>;
 
     /// Whether it was made anew, and every stored session must be put into it again.
     fn needs_rebuild(&self) -> bool;

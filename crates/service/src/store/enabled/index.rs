@@ -110,6 +110,32 @@ impl SessionIndex for RedbIndex {
         Ok(self.row(Table::Checkpoints, named(Some(session_id), reader)).await?.unwrap_or(0))
     }
 
+    async fn checkpoints(&self, reader: &str, session_ids: &[SessionId]) -> Result<Vec<Seq>, StoreError> {
+        let keys: Vec<Vec<u8>> = session_ids.iter().map(|id| named(Some(*id), reader)).collect();
+        let read = self.file.read(move |view| {
+            let seq = |key: &Vec<u8>| view.get(Table::Checkpoints, key)?.map_or(Ok(0), |row| decode(&row));
+            keys.iter().map(seq).collect()
+        });
+        read.await
+    }
+
+    async fn forget_reader(&self, reader: &str) -> Result<(), StoreError> {
+        let name = reader.as_bytes().to_vec();
+        let of_it = self.file.read(move |view| {
+            let mut keys = Vec::new();
+            for row in view.rows_back(Table::Checkpoints, Bound::Unbounded, Bound::Unbounded)? {
+                let (key, _) = row?;
+                if key.get(16..) == Some(&name[..]) {
+                    keys.push((Table::Checkpoints, key));
+                }
+            }
+            Ok(keys)
+        });
+        let of_it = of_it.await?;
+        self.file.change(of_it.into_iter().map(|key| (key, None)));
+        Ok(())
+    }
+
     fn needs_rebuild(&self) -> bool {
         self.file.needs_rebuild()
     }

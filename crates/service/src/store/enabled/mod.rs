@@ -6,6 +6,7 @@ mod events;
 pub(crate) mod journal;
 
 mod index;
+mod readers;
 mod snapshots;
 
 mod expiry;
@@ -21,6 +22,8 @@ pub use events::RedbEventStore;
 pub use file::IndexFile;
 pub use index::RedbIndex;
 pub use snapshots::RedbSessionStore;
+
+pub(crate) use readers::FileReaders;
 
 use super::Stores;
 use crate::{
@@ -40,9 +43,11 @@ pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
     let events = RedbEventStore::open(disk, Some(owner.clone()))?;
     let blobs = FileBlobs::new(events.context().clone(), Some(owner.clone()));
     let events = Arc::new(events);
+    let readers = FileReaders::new(events.context().clone(), Some(owner.clone()));
     let file = Arc::new(IndexFile::new(data_dir.join("index.redb")).held_by(owner));
     Ok(Stores {
         blobs: Arc::new(blobs),
+        readers: Arc::new(readers),
         index: Arc::new(RedbIndex::new(file.clone())),
         snapshots: Arc::new(RedbSessionStore::new(file, events.clone())),
         pruner: Some(events.clone()),

@@ -127,6 +127,11 @@ impl SessionIndex for MemoryIndex {
         Ok(self.index().checkpoints.get(&(session_id, reader.to_owned())).copied().unwrap_or(0))
     }
 
+    async fn forget_reader(&self, reader: &str) -> Result<(), StoreError> {
+        self.index().checkpoints.retain(|(_, name), _| name != reader);
+        Ok(())
+    }
+
     fn needs_rebuild(&self) -> bool {
         false
     }

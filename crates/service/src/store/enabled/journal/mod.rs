@@ -21,6 +21,7 @@ mod prune;
 mod executor;
 mod health;
 mod lock;
+mod marks;
 mod store_journal;
 
 #[cfg(test)]

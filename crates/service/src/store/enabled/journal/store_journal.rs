@@ -1,4 +1,4 @@
-//! The store journal: which sessions may have changed since they were last put to rest.
+//! The store journal: which sessions may have changed since they were last put to rest, and which readers there are.
 //!
 //! It never says whether a session exists. It is one segment, written anew when it has grown long, when a write to it
 //! failed, and when it was found damaged.
@@ -22,12 +22,16 @@ use super::{
     health::Health,
     layout::{NEW, QUARANTINE, STORE, generations_of, segment_name, sessions_on},
     lock,
+    marks::{Kept, marks_of, weight_of},
     recovery::failed,
     segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Step, scan},
 };
 use crate::{
     ids::{Seq, SessionId},
-    store::StoreError,
+    store::{
+        StoreError,
+        readers::{ReaderMark, ReaderMarks},
+    },
 };
 
 /// The kind of a mark that a session may change.
@@ -56,10 +60,11 @@ struct Active {
     session_id: SessionId,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum Marked {
     Active(SessionId),
     Resting(Resting),
+    Kept(Kept),
 }
 
 /// Told whether a mark is written, or stands.
@@ -82,6 +87,9 @@ struct State {
     resting: HashMap<SessionId, Resting>,
     /// Those that rest, the one that has rested longest first; some may be active again.
     order: VecDeque<SessionId>,
+    readers: ReaderMarks,
+    /// Marks of a newer version, in their order.
+    newer: Vec<(u16, Bytes)>,
     pending: Vec<Pending>,
     is_writing: bool,
 }
@@ -149,7 +157,23 @@ impl State {
                     self.resting.remove(&oldest);
                 }
             }
+            Marked::Kept(Kept::Of(mark)) => self.readers.apply(mark),
+            Marked::Kept(Kept::Newer(kind, line)) => self.newer.push((kind, line)),
         }
+    }
+
+    /// The marks that make the same anew.
+    fn marks(&self) -> impl Iterator<Item = Marked> {
+        let resting = self.order.iter().filter_map(|id| self.resting.get(id)).map(|it| Marked::Resting(*it));
+        let active = self.active.iter().map(|id| Marked::Active(*id));
+        let readers = marks_of(&self.readers).map(Kept::Of);
+        let newer = self.newer.iter().map(|(kind, line)| Kept::Newer(*kind, line.clone()));
+        resting.chain(active).chain(readers.chain(newer).map(Marked::Kept))
+    }
+
+    /// Bytes that those take at least, about, besides what sessions at rest take.
+    fn kept_bytes(&self) -> u64 {
+        MARK_BYTES * (self.active.len() + weight_of(&self.readers) + self.newer.len()) as u64
     }
 }
 
@@ -166,7 +190,7 @@ impl StoreJournal {
         let bytes_max = limits.store_journal_bytes;
         let mut state = State::default();
         let mut writer = load(disk.as_ref(), &mut state, is_new).map_err(failed)?;
-        if (writer.file.is_none() || writer.at.offset > OPEN_BYTES_MAX)
+        if (writer.file.is_none() || writer.at.offset > OPEN_BYTES_MAX.max(2 * state.kept_bytes()))
             && let Err(error) = rewrite(disk.as_ref(), &state, &mut writer)
         {
             // Reading goes on; the first mark tries again.
@@ -200,9 +224,23 @@ impl StoreJournal {
         if self.is_active(id) {
             return Ok(());
         }
-        let (done, marked) = oneshot::channel();
-        self.mark_active(id, None, Box::new(|result| drop(done.send(result))));
-        marked.await.unwrap_or_else(|_| Err(StoreError::Failed("the store journal ended".to_owned())))
+        self.write_durably(Marked::Active(id)).await
+    }
+
+    /// Marks what becomes of readers, and waits until that is durable.
+    pub(crate) async fn mark_reader(self: &Arc<Self>, mark: ReaderMark) -> Result<(), StoreError> {
+        self.write_durably(Marked::Kept(Kept::Of(mark))).await
+    }
+
+    /// What is known of readers.
+    pub(crate) fn of_readers<T>(&self, look: impl FnOnce(&ReaderMarks) -> T) -> T {
+        look(&lock(&self.state).readers)
+    }
+
+    async fn write_durably(self: &Arc<Self>, marked: Marked) -> Result<(), StoreError> {
+        let (done, written) = oneshot::channel();
+        self.push(Pending { marked, written: None, done: Box::new(|result| drop(done.send(result))) });
+        written.await.unwrap_or_else(|_| Err(StoreError::Failed("the store journal ended".to_owned())))
     }
 
     /// Marks a session as one that rests; `done` is told once that is written. It needs no sync: where it is lost,
@@ -257,9 +295,9 @@ impl StoreJournal {
     fn write(&self, writer: &mut Writer, pending: &mut [Pending]) -> Result<(), StoreError> {
         self.health.check_writable()?;
         let disk = self.disk.as_ref();
-        let marks: Vec<Marked> = pending.iter().map(|waiting| waiting.marked).collect();
-        let marks = || marks.iter().copied();
-        let needs_sync = marks().any(|marked| matches!(marked, Marked::Active(_)));
+        let marks: Vec<Marked> = pending.iter().map(|waiting| waiting.marked.clone()).collect();
+        let marks = || marks.iter().cloned();
+        let needs_sync = marks().any(|marked| !matches!(marked, Marked::Resting(_)));
         let mut tell = || pending.iter_mut().filter_map(|waiting| waiting.written.take()).for_each(|told| told(Ok(())));
         let mut attempt = || {
             if writer.file.is_none() {
@@ -281,7 +319,8 @@ impl StoreJournal {
             // A file whose sync failed is not written again.
             writer.file = None;
         }
-        let is_long = writer.at.offset > self.bytes_max.max(MARK_BYTES * 4 * (state.active.len() + RESTING_MAX) as u64);
+        let needed = state.kept_bytes() + MARK_BYTES * RESTING_MAX as u64;
+        let is_long = writer.at.offset > self.bytes_max.max(4 * needed);
         if (writer.file.is_none() || is_long)
             && let Err(error) = rewrite(disk, &state, writer)
         {
@@ -327,6 +366,7 @@ fn encode_marks(
         let (kind, line) = match marked {
             Marked::Active(session_id) => (ACTIVE, serde_json::to_vec(&Active { session_id })?),
             Marked::Resting(resting) => (IDLE, serde_json::to_vec(&resting)?),
+            Marked::Kept(kept) => kept.encode()?,
         };
         let flags = if marks.peek().is_none() { BATCH_END } else { 0 };
         let entry = Entry { seq: place.seq + 1, kind, ms: 0, line: Bytes::from(line) };
@@ -355,9 +395,7 @@ fn rewrite(disk: &dyn Disk, state: &State, writer: &mut Writer) -> io::Result<()
     };
     let mut out = header.encode();
     let mut place = header.place();
-    let resting = state.order.iter().filter_map(|id| state.resting.get(id)).map(|it| Marked::Resting(*it));
-    let active = state.active.iter().map(|id| Marked::Active(*id));
-    encode_marks(&mut out, &mut place, header.base_batch, resting.chain(active))?;
+    encode_marks(&mut out, &mut place, header.base_batch, state.marks())?;
     let made = Path::new(NEW).join(STORE);
     let file = create_anew(disk, &made)?;
     write_all(file.as_ref(), &out, 0)?;
@@ -386,6 +424,8 @@ fn load(disk: &dyn Disk, state: &mut State, is_new: bool) -> io::Result<Writer> 
     if !is_good {
         tracing::warn!("the store journal is damaged or missing: every session is looked at");
         state.active.extend(sessions_on(disk)?);
+        // A reader may have been registered where it cannot be read, and nobody may prune what it has not got.
+        state.readers.apply(ReaderMark::Trusted(false));
         writer.file = None;
         let aside = Path::new(QUARANTINE).join(format!("store.{}", segment_name(1, generation)));
         if generation > 0
@@ -421,7 +461,7 @@ fn read_marks(file: &dyn DiskFile, from: Mark, end: u64, state: &mut State) -> i
         let marked = match frame.kind {
             ACTIVE => serde_json::from_slice(&line).map(|Active { session_id }| Marked::Active(session_id)),
             IDLE => serde_json::from_slice(&line).map(Marked::Resting),
-            _ => return Ok(false),
+            kind => Kept::decode(kind, &line).map(Marked::Kept),
         };
         match marked {
             Ok(marked) => state.apply(marked),

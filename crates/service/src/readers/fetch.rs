@@ -1,0 +1,193 @@
+//! What a reader gets: records behind its checkpoints, over all sessions, none of which keeps the others waiting.
+//!
+//! Nothing here moves a checkpoint: what was handed out comes again until it is acknowledged.
+
+use std::time::Duration;
+
+use super::{Readers, feed::Due};
+use crate::{
+    SessionError,
+    ids::{Seq, SessionId},
+    service::{ReaderRecord, RecordPage, SessionQuery},
+    store::Frame,
+};
+
+/// Bytes of records that one page may have; one record may be longer.
+const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Sessions that are looked at together.
+const SESSIONS_READ: usize = 1000;
+
+/// What a built-in reader does next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Takes in the records of a session, and then says [`Readers::done`] with the last one, or [`Readers::put_off`].
+    Records(Batch),
+    /// Drops what it has of a session that is deleted.
+    Gone(SessionId),
+}
+
+/// Records of one session that follow a reader's checkpoint.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) session_id: SessionId,
+    /// The checkpoint.
+    pub(crate) after: Seq,
+    /// At least one, in order. Where a seq is skipped, records were pruned.
+    pub(crate) frames: Vec<Frame>,
+}
+
+impl Readers {
+    /// At most `limit` records that a reader is not done with; where there is none, it waits for one.
+    pub(crate) async fn fetch(&self, reader: &str, limit: usize, wait_ms: u64) -> Result<RecordPage, SessionError> {
+        self.scan(reader).await?;
+        let mut touched = self.touched.subscribe();
+        let mut deadline = self.clock.sleep(Duration::from_millis(wait_ms));
+        loop {
+            touched.borrow_and_update();
+            let page = self.page(reader, limit).await?;
+            if !page.items.is_empty() || wait_ms == 0 {
+                return Ok(page);
+            }
+            tokio::select! {
+                biased;
+                changed = touched.changed() => drop(changed),
+                () = &mut deadline => return Ok(page),
+            }
+        }
+    }
+
+    /// Waits for what a built-in reader does next.
+    pub(crate) async fn next(&self, reader: &str, limit: usize) -> Result<Next, SessionError> {
+        self.scan(reader).await?;
+        let mut touched = self.touched.subscribe();
+        loop {
+            touched.borrow_and_update();
+            if let Some(session_id) = self.with(reader, |known| known.feed.take_gone())? {
+                return Ok(Next::Gone(session_id));
+            }
+            let Some(due) = self.due(reader, 1).await?.first().copied() else {
+                drop(touched.changed().await);
+                continue;
+            };
+            let frames = self.read(reader, &due, due.checkpoint, limit).await?;
+            if !frames.is_empty() {
+                return Ok(Next::Records(Batch { session_id: due.session_id, after: due.checkpoint, frames }));
+            }
+        }
+    }
+
+    async fn page(&self, reader: &str, limit: usize) -> Result<RecordPage, SessionError> {
+        loop {
+            let due = self.due(reader, limit).await?;
+            if due.is_empty() {
+                return Ok(RecordPage::default());
+            }
+            let (mut page, mut bytes, mut failure) = (RecordPage::default(), 0, None);
+            let mut after: Vec<Seq> = due.iter().map(|due| due.checkpoint).collect();
+            // Each session has its share first; what others leave goes to those that have more.
+            for share in [(limit / due.len()).max(1), limit] {
+                for (due, after) in due.iter().zip(&mut after) {
+                    let wanted = share.min(limit - page.items.len());
+                    if wanted == 0 || bytes >= PAGE_BYTES_MAX || *after >= due.last_seq {
+                        continue;
+                    }
+                    let frames = match self.read(reader, due, *after, wanted).await {
+                        Ok(frames) => frames,
+                        Err(error) => {
+                            failure = Some(error);
+                            continue;
+                        }
+                    };
+                    for frame in frames {
+                        bytes += frame.line.len();
+                        if bytes > PAGE_BYTES_MAX && !page.items.is_empty() {
+                            break;
+                        }
+                        *after = frame.seq;
+                        let (session_id, seq) = (due.session_id, frame.seq);
+                        page.items.push(ReaderRecord { session_id, seq, line: frame.line });
+                    }
+                }
+            }
+            match failure {
+                Some(error) if page.items.is_empty() => return Err(error),
+                // Sessions that turned out to have nothing are no longer in the way of others.
+                None if page.items.is_empty() => {}
+                _ => return Ok(page),
+            }
+        }
+    }
+
+    /// Records of a session. One that has none, or is gone, is looked at no more until it is told of again.
+    async fn read(&self, reader: &str, due: &Due, after: Seq, limit: usize) -> Result<Vec<Frame>, SessionError> {
+        let session_id = due.session_id;
+        match self.events.read(session_id, after, limit).await {
+            Ok(Some(page)) => {
+                if page.frames.is_empty() {
+                    self.with(reader, |known| known.feed.exhausted(session_id, due.last_seq))?;
+                }
+                Ok(page.frames)
+            }
+            Ok(None) => {
+                self.forget(session_id);
+                Ok(Vec::new())
+            }
+            Err(error) => {
+                tracing::warn!(reader, %session_id, %error, "a reader cannot be given a session's records");
+                self.put_off(reader, session_id)?;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The sessions whose turn it is, with their checkpoints.
+    async fn due(&self, reader: &str, limit: usize) -> Result<Vec<Due>, SessionError> {
+        self.look_at(reader, limit).await?;
+        self.with(reader, |known| known.feed.due(limit))
+    }
+
+    /// Looks at the checkpoints of the first sessions that a reader may be behind in.
+    pub(super) async fn look_at(&self, reader: &str, among: usize) -> Result<(), SessionError> {
+        loop {
+            let unknown = self.with(reader, |known| known.feed.unknown(among, SESSIONS_READ))?;
+            if unknown.is_empty() {
+                return Ok(());
+            }
+            let checkpoints = self.checkpoints(reader, &unknown).await?;
+            self.with(reader, |known| {
+                unknown.iter().zip(checkpoints).for_each(|(id, checkpoint)| known.feed.learned(*id, checkpoint));
+            })?;
+        }
+    }
+
+    /// Finds, once per process, what a reader was behind in before. It looks at rows and never at sessions.
+    pub(super) async fn scan(&self, reader: &str) -> Result<(), SessionError> {
+        let is_scanned = || self.with(reader, |known| known.is_scanned);
+        if is_scanned()? {
+            return Ok(());
+        }
+        let _scanning = self.scanning.lock().await;
+        if is_scanned()? {
+            return Ok(());
+        }
+        let mut cursor = None;
+        loop {
+            let query = SessionQuery { cursor, limit: Some(SESSIONS_READ), ..SessionQuery::default() };
+            let page = self.index.page(query).await?;
+            let ids: Vec<SessionId> = page.items.iter().map(|row| row.session_id).collect();
+            let checkpoints = self.checkpoints(reader, &ids).await?;
+            self.with(reader, |known| {
+                for (row, checkpoint) in page.items.iter().zip(checkpoints) {
+                    if checkpoint < row.last_seq {
+                        known.feed.touched(row.session_id, row.last_seq);
+                        known.feed.learned(row.session_id, checkpoint);
+                    }
+                }
+            })?;
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                return self.with(reader, |known| known.is_scanned = true);
+            }
+        }
+    }
+}
