@@ -155,9 +155,9 @@ impl AgentBuildConfig {
         let held = Arc::new(MemoryUse::new(max_bytes));
         let world = self.world.unwrap_or_else(World::system);
         let (events, blobs, derived): (Arc<dyn EventStore>, Arc<dyn BlobStore>, _) = match stores {
-            Some(Stores { events, blobs, snapshots, index, readers }) => {
+            Some(Stores { events, blobs, snapshots, index, readers, pruner }) => {
                 let readers = Readers::new(readers, events.clone(), index.clone(), world.clock.clone());
-                (events, blobs, Some(Derived::new(snapshots, index, Arc::new(readers))))
+                (events, blobs, Some(Derived::new(snapshots, index, Arc::new(readers), pruner)))
             }
             None => (
                 Arc::new(MemoryEventStore::new(self.options.ephemeral.session_event_bytes, held.clone())),

@@ -19,7 +19,9 @@ use meerkat_service::{
     Capabilities, Capability, SessionError,
     compaction::CompactionConfig,
     model::vendors::{CompatibleEndpoint, VendorOptions},
-    options::{ContextOptions, EngineOptions, EphemeralOptions, Limits, StoreOptions, ToolOptions, TurnOptions},
+    options::{
+        ContextOptions, EngineOptions, EphemeralOptions, JournalOptions, Limits, StoreOptions, ToolOptions, TurnOptions,
+    },
     redact::redact_key_shapes,
 };
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,7 @@ pub(crate) struct Values {
     pub(crate) limits: Limits,
     ephemeral: EphemeralOptions,
     pub(crate) store: StoreValues,
+    journal: JournalOptions,
     pub(crate) compaction: CompactionConfig,
     #[expect(dead_code, reason = "the key is there in every build, so that one file fits all; memory reads it")]
     memory: MemoryValues,
@@ -178,6 +181,7 @@ impl Config {
             limits: self.values.limits.clone(),
             ephemeral: self.values.ephemeral.clone(),
             store: StoreOptions { idle_ms: self.values.store.idle_ms, queue_goes_on: self.values.store.queue_goes_on },
+            journal: self.values.journal.clone(),
         }
     }
 

@@ -22,9 +22,10 @@ use super::{
 use crate::{
     SessionError,
     ids::{Seq, TurnNumber},
+    journal_compaction::History,
     service::{Changed, SessionSummary},
     session::{
-        Session,
+        CONTEXT_RUNS_MAX, Session,
         event::{
             ApprovalDecided, Decision, Event, LogTailRepaired, Record, ReminderCleared, SessionArchived,
             SessionUnarchived, TurnDequeued, Unpinned,
@@ -398,7 +399,7 @@ impl Actor {
 
     async fn change(&mut self, change: Change) -> Result<Changed, SessionError> {
         self.shared.check_writable()?;
-        self.check_archived(matches!(change, Change::Archive(_)))?;
+        self.check_archived(matches!(change, Change::Archive(_) | Change::SnapshotHistory(_)))?;
         let limits = &self.engine.options.limits;
         let event = match change {
             Change::Remind(event, kind) => {
@@ -431,6 +432,10 @@ impl Actor {
                     return Ok(Changed { session_id: self.session.id(), seq: self.session.last_seq() });
                 }
                 Event::SessionUpdated(updated)
+            }
+            Change::SnapshotHistory(History { pruned_to, keys_up_to }) => {
+                let limit = SessionError::Limit { what: "runs of the context", limit: CONTEXT_RUNS_MAX as u64 };
+                Event::HistorySnapshot(self.session.history_snapshot(pruned_to, keys_up_to).ok_or(limit)?)
             }
             // What is so already was recorded already.
             Change::Archive(is_archived) if self.session.is_archived() == is_archived => {

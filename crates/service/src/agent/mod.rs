@@ -33,13 +33,14 @@ use crate::{
     capability::Capabilities,
     clock::World,
     ids::SessionId,
+    journal_compaction::Schedule,
     model::ModelResolver,
     options::EngineOptions,
     readers::Readers,
     redact::Secrets,
     service::{SessionSummary, TurnResult},
     session::{TurnEnd, message::Body},
-    store::{BlobStore, EventStore, MemoryUse, SessionIndex, SessionStore, StoreError},
+    store::{BlobStore, EventStore, JournalPruner, MemoryUse, SessionIndex, SessionStore, StoreError},
     tool::ToolRegistry,
 };
 
@@ -68,13 +69,21 @@ pub(crate) struct Derived {
     pub(crate) snapshots: Arc<dyn SessionStore>,
     pub(crate) index: Arc<dyn SessionIndex>,
     pub(crate) readers: Arc<Readers>,
+    pub(crate) pruner: Option<Arc<dyn JournalPruner>>,
+    /// Sessions whose journals are to be compacted.
+    pub(crate) schedule: Schedule,
     /// Sessions that left memory, and whose rows are not durable yet.
     pub(crate) settling: TaskTracker,
 }
 
 impl Derived {
-    pub(crate) fn new(snapshots: Arc<dyn SessionStore>, index: Arc<dyn SessionIndex>, readers: Arc<Readers>) -> Self {
-        Self { snapshots, index, readers, settling: TaskTracker::new() }
+    pub(crate) fn new(
+        snapshots: Arc<dyn SessionStore>,
+        index: Arc<dyn SessionIndex>,
+        readers: Arc<Readers>,
+        pruner: Option<Arc<dyn JournalPruner>>,
+    ) -> Self {
+        Self { snapshots, index, readers, pruner, schedule: Schedule::default(), settling: TaskTracker::new() }
     }
 
     /// A session's durable records are as its summary says: lists show it, and readers are told.

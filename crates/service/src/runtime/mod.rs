@@ -9,6 +9,7 @@ pub mod persistent;
 pub mod follow;
 
 mod creations;
+mod journals;
 pub(crate) mod live;
 pub(crate) mod restore;
 mod validate;

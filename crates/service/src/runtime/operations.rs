@@ -15,13 +15,14 @@ use crate::{
     agent::command::{Acceptance, Change, Command},
     capability::{Capabilities, Capability},
     ids::SessionId,
+    journal_compaction::CompactionPolicy,
     readers::Readers,
     service::{
-        AcknowledgeReader, BegunTurn, BlobPage, CancelQueued, Changed, Checkpoint, ClearReminder, CreateSession,
-        DecideApproval, DeleteSession, EventPage, FetchReader, ForkSession, HistoryItem, InterruptTurn, NamedReader,
-        Page, Pin, PinFact, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage, Remind, Reminder,
-        ResumeTurn, SessionCreated, SessionQuery, SessionService, SessionSummary, SessionView, StartTurn, Unpin,
-        UpdateSession, WaitReader,
+        AcknowledgeReader, BegunTurn, BlobPage, CancelQueued, Changed, Checkpoint, ClearReminder, CompactJournal,
+        CreateSession, DecideApproval, DeleteSession, EventPage, FetchReader, ForkSession, HistoryItem, InterruptTurn,
+        JournalCompactionReport, NamedReader, Page, Pin, PinFact, QueueItem, ReadBlob, ReadEvents, ReadHistory,
+        ReaderView, RecordPage, Remind, Reminder, ResumeTurn, SessionCreated, SessionQuery, SessionService,
+        SessionSummary, SessionView, StartTurn, Unpin, UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn,
@@ -272,7 +273,7 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     async fn compact_journal(&self, request: CompactJournal) -> Result<JournalCompactionReport, SessionError> {
         self.stored().await?;
         self.check_exists(request.session_id).await?;
-        self.prune(request, &Policy::manual(&self.engine().options.journal)).await
+        self.compact_one(request, CompactionPolicy::rolling(&self.engine().options.journal)).await
     }
 
     async fn create_reader(&self, request: NamedReader) -> Result<ReaderView, SessionError> {

@@ -71,6 +71,7 @@ impl<Home: 'static> Sessions<Home> {
             // An index that fails stands in the way of lists alone.
             Err(error) => tracing::warn!(%error, "the newest session is not known; new ids go by the clock"),
         }
+        self.compact_on_schedule();
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use std::{
 };
 
 use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{creations::Creations, restore::restore, validate};
 use crate::{
@@ -51,6 +52,8 @@ pub(super) struct Inner {
     pub(super) creations: Arc<Creations>,
     /// Whether what a former process left behind is settled.
     pub(super) is_ready: OnceCell<()>,
+    /// Compacts journals by themselves, and ends with the service.
+    pub(super) schedule: std::sync::OnceLock<AbortOnDropHandle<()>>,
 }
 
 impl<Home> Sessions<Home> {
@@ -61,8 +64,13 @@ impl<Home> Sessions<Home> {
             registry: Arc::default(),
             creations: Arc::default(),
             is_ready: OnceCell::new(),
+            schedule: std::sync::OnceLock::new(),
         };
-        Self { inner: Arc::new(inner), home: PhantomData }
+        Self::of(Arc::new(inner))
+    }
+
+    pub(super) const fn of(inner: Arc<Inner>) -> Self {
+        Self { inner, home: PhantomData }
     }
 
     pub(super) fn engine(&self) -> &Engine {

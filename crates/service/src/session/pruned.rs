@@ -33,8 +33,7 @@ impl Session {
     /// Takes over what records that are gone would have given.
     pub(super) fn mend(&mut self, snapshot: &HistorySnapshot) {
         self.pruned_to = snapshot.pruned_to;
-        (self.message_count, self.usage, self.next_turn) =
-            (snapshot.message_count, snapshot.usage, snapshot.next_turn);
+        (self.message_count, self.usage, self.next_turn) = (snapshot.message_count, snapshot.usage, snapshot.next_turn);
         self.context.renumber(&snapshot.context);
         // A turn whose key is over may be gone, and the key with it: so it is wherever the turn is still there.
         self.keys.retain(|_, used| used.time > snapshot.keys_up_to);
@@ -82,12 +81,7 @@ impl ForkedHistory {
 }
 
 /// What the session was at `cut`, where `snapshot` says what it was at `now` and nothing is missing between.
-fn earlier(
-    cut: &Session,
-    now: &Session,
-    snapshot: &HistorySnapshot,
-    accepted: Option<TurnNumber>,
-) -> HistorySnapshot {
+fn earlier(cut: &Session, now: &Session, snapshot: &HistorySnapshot, accepted: Option<TurnNumber>) -> HistorySnapshot {
     let missing = snapshot.message_count - now.message_count.min(snapshot.message_count);
     let mut numbered = now.context.clone();
     numbered.renumber(&snapshot.context);

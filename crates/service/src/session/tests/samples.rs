@@ -14,10 +14,10 @@ use crate::{
     session::{
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, Decision, Event, EventKind,
-            HistorySnapshot, Key, LiveEvent, LogTailRepaired, PartialText, Pinned, Pruned, ReasoningDelta, ReminderCleared, ReminderSet,
-            Retrying, SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionUnarchived,
-            SessionUpdated, TextDelta, ToolFinished, ToolOutcome, ToolProgress, ToolStarted, TurnCompleted,
-            TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
+            HistorySnapshot, Key, LiveEvent, LogTailRepaired, PartialText, Pinned, Pruned, ReasoningDelta,
+            ReminderCleared, ReminderSet, Retrying, SessionArchived, SessionCreated, SessionDeleted, SessionForked,
+            SessionUnarchived, SessionUpdated, TextDelta, ToolFinished, ToolOutcome, ToolProgress, ToolStarted,
+            TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, RawJson, ToolCall},
         reminder::SystemReminderType,

@@ -318,8 +318,8 @@ impl JournalPruner for RedbEventStore {
         let drops = Arc::new(Drops { up_to, keep: keep.clone(), older_than: older_than.as_millis() });
         let (executor, mut dropped) = (self.context.executor.as_ref(), 0);
         let found = log.clone();
-        for segment in on(executor, move || candidates(&found, up_to)).await? {
-            let Some(rewritten) = rewrite(&log, segment, &drops).await? else { continue };
+        for number in on(executor, move || candidates(&found, up_to)).await? {
+            let Some(rewritten) = rewrite(&log, number, &drops).await? else { continue };
             dropped += rewritten.dropped;
             let _opening = self.opening(session_id).lock().await;
             let log = log.clone();

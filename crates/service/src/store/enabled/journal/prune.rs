@@ -48,8 +48,8 @@ pub(crate) fn parts(log: &Log) -> Vec<(Seq, Seq)> {
     state.segments.iter().zip(ends).map(|(segment, end)| (segment.start.place.seq + 1, end)).collect()
 }
 
-/// The segments that may hold records that go. What earlier attempts have left of their generations is removed.
-pub(crate) fn candidates(log: &Log, up_to: Seq) -> Result<Vec<Segment>, StoreError> {
+/// The numbers of the segments that may hold records that go. Generations that earlier attempts have left are removed.
+pub(crate) fn candidates(log: &Log, up_to: Seq) -> Result<Vec<u64>, StoreError> {
     let (health, disk) = (&log.context.health, log.context.disk.as_ref());
     health.room(disk)?;
     let segments = {
@@ -61,52 +61,60 @@ pub(crate) fn candidates(log: &Log, up_to: Seq) -> Result<Vec<Segment>, StoreErr
             return Err(StoreError::NotFound(log.id));
         }
         if state.must_stay {
-            return Err(StoreError::Failed("a write to the journal failed; it is compacted after the next start".into()));
+            return Err(StoreError::Failed(
+                "a write to the journal failed; it is compacted after the next start".into(),
+            ));
         }
         // What is to be cut away stands at the end of the last one, or behind it.
         let settled = if state.cuts.is_empty() { state.segments.len() } else { state.segments.len().saturating_sub(1) };
         state.segments[..settled].to_vec()
     };
     let dir = session_dir(log.id);
-    for (number, generations) in generations_of(&disk.list(&dir).map_err(failed)?) {
+    let names = generations_of(&disk.list(&dir).map_err(failed)?);
+    let mut left = Vec::new();
+    for (number, generations) in names {
         let Some(segment) = segments.iter().find(|segment| segment.number == number) else { continue };
-        for generation in generations.into_iter().filter(|generation| *generation < segment.generation) {
-            remove(log, &dir.join(segment_name(number, generation)));
-        }
+        let old = generations.into_iter().filter(|generation| *generation < segment.generation);
+        left.extend(old.map(|generation| dir.join(segment_name(number, generation))));
     }
-    Ok(segments.into_iter().filter(|segment| segment.start.place.seq < up_to).collect())
+    if !left.is_empty() {
+        // A process that was killed may not have made sure that the new name stays.
+        disk.sync_dir(&dir).map_err(|error| health.unsure(log.id, error))?;
+    }
+    left.iter().for_each(|path| remove(log, path));
+    let begun = segments.iter().filter(|segment| segment.start.place.seq < up_to);
+    Ok(begun.map(|segment| segment.number).collect())
 }
 
 /// Writes a segment anew, where something goes that it holds. One that is still appended to is sealed first.
-pub(crate) async fn rewrite(log: &Arc<Log>, segment: Segment, drops: &Arc<Drops>) -> Result<Option<Rewritten>, StoreError> {
+pub(crate) async fn rewrite(log: &Arc<Log>, number: u64, drops: &Arc<Drops>) -> Result<Option<Rewritten>, StoreError> {
     let executor = log.context.executor.clone();
-    let is_written = |segment: &Segment| lock(&log.state).head.number == segment.number;
-    let mut segment = segment;
-    if is_written(&segment) {
-        let (examined, looking, drops) = (log.clone(), segment.clone(), drops.clone());
-        if !on(executor.as_ref(), move || holds(&examined, &looking, &drops)).await? {
+    let is_written = || lock(&log.state).head.number == number;
+    if is_written() {
+        let (examined, drops) = (log.clone(), drops.clone());
+        if !on(executor.as_ref(), move || holds(&examined, number, &drops)).await? {
             return Ok(None);
         }
         log.hold().await;
-        let (sealing, number) = (log.clone(), segment.number);
+        let sealing = log.clone();
         on(executor.as_ref(), move || {
             commit::seal(&sealing, number);
             Ok(())
         })
         .await?;
-        let sealed = lock(&log.state).segments.iter().find(|known| known.number == segment.number).cloned();
-        // Where the next segment could not be made, this one is still written.
-        match sealed {
-            Some(sealed) if !is_written(&segment) => segment = sealed,
-            _ => return Ok(None),
+        if is_written() {
+            // The next segment could not be made.
+            return Ok(None);
         }
     }
     let (rewriting, drops) = (log.clone(), drops.clone());
-    on(executor.as_ref(), move || {
-        let made = Path::new(NEW).join(format!("{}.{}", rewriting.id, segment_name(segment.number, segment.generation + 1)));
-        write_anew(&rewriting, segment, made.clone(), &drops).inspect_err(|_| remove(&rewriting, &made))
-    })
-    .await
+    on(executor.as_ref(), move || write_anew(&rewriting, number, &drops)).await
+}
+
+/// A segment of the journal.
+fn segment(log: &Log, number: u64) -> Result<Segment, StoreError> {
+    let found = lock(&log.state).segments.iter().find(|known| known.number == number).cloned();
+    found.ok_or(StoreError::NotFound(log.id))
 }
 
 /// Calls `each` with the frames of a segment.
@@ -136,16 +144,17 @@ impl Drops {
 }
 
 /// Whether a segment holds something that goes.
-fn holds(log: &Log, segment: &Segment, drops: &Drops) -> Result<bool, StoreError> {
+fn holds(log: &Log, number: u64, drops: &Drops) -> Result<bool, StoreError> {
     let mut is_found = false;
-    frames(log, segment, |_, _, entry| {
+    frames(log, &segment(log, number)?, |_, _, entry| {
         is_found |= drops.take(&entry);
         !is_found
     })?;
     Ok(is_found)
 }
 
-fn write_anew(log: &Log, old: Segment, made: PathBuf, drops: &Drops) -> Result<Option<Rewritten>, StoreError> {
+fn write_anew(log: &Log, number: u64, drops: &Drops) -> Result<Option<Rewritten>, StoreError> {
+    let old = segment(log, number)?;
     let (mut kept, mut dropped) = (Vec::new(), 0);
     let end = frames(log, &old, |flags, batch, entry| {
         match drops.take(&entry) {
@@ -174,9 +183,11 @@ fn write_anew(log: &Log, old: Segment, made: PathBuf, drops: &Drops) -> Result<O
     let header = Header { generation: old.generation + 1, compacted: Some(compacted), ..header };
     let bytes = header.encode();
     out[..bytes.len()].copy_from_slice(&bytes);
-    let file = create_anew(disk, &made).map_err(failed)?;
-    write_all(file.as_ref(), &out, 0).and_then(|()| file.sync()).map_err(failed)?;
     let new = Segment { index, ..Segment::begun(&header) };
+    let made = Path::new(NEW).join(format!("{}.{}", log.id, new.name()));
+    let written =
+        create_anew(disk, &made).and_then(|file| write_all(file.as_ref(), &out, 0).and_then(|()| file.sync()));
+    written.map_err(failed).inspect_err(|_| remove(log, &made))?;
     Ok(Some(Rewritten { old, new, made, dropped }))
 }
 
@@ -195,8 +206,11 @@ pub(crate) fn replace(log: &Log, rewritten: Rewritten) -> Result<(), StoreError>
         return Err(StoreError::NotFound(log.id));
     }
     disk.rename(&made, &dir.join(new.name())).map_err(failed).inspect_err(|_| remove(log, &made))?;
-    // Where this fails, both stand, and either says the same.
-    disk.sync_dir(&dir).map_err(|error| log.context.health.unsure(log.id, error))?;
+    disk.sync_dir(&dir).map_err(|error| {
+        // Nobody knows whether the name stays, so nobody is to rely on it.
+        remove(log, &dir.join(new.name()));
+        log.context.health.unsure(log.id, error)
+    })?;
     {
         let mut state = lock(&log.state);
         // What it holds in memory has no gaps.

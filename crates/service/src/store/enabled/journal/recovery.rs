@@ -54,13 +54,7 @@ impl Segment {
     }
 
     /// Reads it from one of its places to the end of a file that has `len` bytes.
-    pub(super) fn scan(
-        &self,
-        file: &dyn DiskFile,
-        from: Mark,
-        len: u64,
-        knows: fn(u16) -> bool,
-    ) -> io::Result<Scan> {
+    pub(super) fn scan(&self, file: &dyn DiskFile, from: Mark, len: u64, knows: fn(u16) -> bool) -> io::Result<Scan> {
         if self.after.is_none() {
             return scan(Reader::new(file, from, len), knows);
         }

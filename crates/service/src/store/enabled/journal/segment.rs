@@ -162,7 +162,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The same for a segment that may be a compacted one.
-    pub(super) const fn of(self, is_compacted: bool) -> Self {
+    pub(super) fn of(self, is_compacted: bool) -> Self {
         Self { is_compacted, ..self }
     }
 

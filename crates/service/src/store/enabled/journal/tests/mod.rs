@@ -6,5 +6,6 @@ mod counts;
 mod crash;
 mod faults;
 mod frames;
+mod prune;
 mod real;
 mod recovery;
