@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails as a test does")]
 
 mod crashes;
+mod journals;
 mod life;
 
 use std::{path::Path, sync::Arc};

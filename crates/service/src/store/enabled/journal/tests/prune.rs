@@ -176,7 +176,9 @@ fn killed_at_every_write_a_segment_is_the_old_one_or_the_new_one() {
     at_every_change(Fault::Crash, |rig, done, at| {
         assert!(done.is_err(), "at {at}");
         for seed in 0..12 {
-            let disk = if seed == 0 { rig.disk.revived() } else { rig.disk.crashed(&mut Random(seed * 1000 + at)) };
+            // A killed process leaves what the system has; a sync that failed is told to nobody.
+            let is_killed = seed == 0 && !rig.disk.has_lost();
+            let disk = if is_killed { rig.disk.revived() } else { rig.disk.crashed(&mut Random(seed * 1000 + at)) };
             let rig = Rig::on(disk, SMALL, None);
             let now = found(&rig, 7);
             let seqs: Vec<Seq> = now.iter().map(|(seq, _)| *seq).collect();
@@ -187,9 +189,10 @@ fn killed_at_every_write_a_segment_is_the_old_one_or_the_new_one() {
             prune(&rig, 50).unwrap();
             assert_eq!(found(&rig, 9), lines(left(50, 62)), "at {at}, seed {seed}");
             rig.release(lease);
+            let numbers: BTreeSet<String> = segments(&rig).iter().map(|name| name[..1].to_owned()).collect();
+            assert_eq!(segments(&rig).len(), numbers.len(), "at {at}, seed {seed}: one generation is left of each");
             let rig = Rig::on(rig.disk.crashed(&mut Random(seed)), SMALL, None);
             assert_eq!(found(&rig, 9), lines(left(50, 62)), "at {at}, seed {seed}, again");
-            assert!(rig.disk.used() < 40_000, "at {at}, seed {seed}: {:?}", segments(&rig));
         }
     });
 }
@@ -198,6 +201,9 @@ fn killed_at_every_write_a_segment_is_the_old_one_or_the_new_one() {
 #[test]
 fn a_generation_that_was_left_goes_only_when_its_heir_is_sure_to_stay() {
     at_every_change(Fault::Crash, |rig, _, at| {
+        if rig.disk.has_lost() {
+            return;
+        }
         let next = Rig::on(rig.disk.revived(), SMALL, None);
         let before: Vec<Seq> = found(&next, 9).iter().map(|(seq, _)| *seq).collect();
         for later in 0..6 {
