@@ -102,12 +102,6 @@ pub enum SessionError {
     /// The session has no such thing.
     #[error("The session has no such {0}.")]
     ItemNotFound(&'static str),
-    /// What was asked for leads into history that is gone.
-    #[error("Events up to {pruned_to} may be gone with what was said in them; choose a later place.")]
-    HistoryPruned {
-        /// The last event that may be gone.
-        pruned_to: Seq,
-    },
     /// The configuration is not valid.
     #[error("{key}: {message}")]
     ConfigInvalid {
@@ -134,6 +128,9 @@ pub enum SessionError {
         /// The last seq.
         last_seq: Seq,
     },
+    /// What was asked for stood in events that are no longer kept.
+    #[error("That part of the history was pruned.")]
+    HistoryPruned,
     /// A write failed; whether it happened is unknown.
     #[error("The store failed, and whether the change happened is unknown; ask again with the same idempotency key.")]
     StoreFailed,
@@ -231,10 +228,10 @@ impl SessionError {
             Self::ReaderNotFound(_) => ErrorCode::ReaderNotFound,
             Self::UnknownOperation(_) => ErrorCode::UnknownOperation,
             Self::ItemNotFound(_) => ErrorCode::ItemNotFound,
-            Self::HistoryPruned { .. } => ErrorCode::HistoryPruned,
             Self::ConfigInvalid { .. } => ErrorCode::ConfigInvalid,
             Self::PayloadTooLarge { .. } => ErrorCode::PayloadTooLarge,
             Self::CursorOutOfRange { .. } => ErrorCode::CursorOutOfRange,
+            Self::HistoryPruned => ErrorCode::HistoryPruned,
             Self::StoreFailed => ErrorCode::StoreFailed,
             Self::StoreLocked { .. } => ErrorCode::StoreLocked,
             Self::StoreFull => ErrorCode::StoreFull,
@@ -274,7 +271,6 @@ impl SessionError {
             Self::ReaderNotFound(name) => body.detail("reader", name.clone()),
             Self::UnknownOperation(name) => body.detail("operation", name.clone()),
             Self::ItemNotFound(what) => body.detail("what", *what),
-            Self::HistoryPruned { pruned_to } => body.detail("pruned_to", *pruned_to),
             Self::ConfigInvalid { key, .. } => body.detail("key", key.clone()),
             Self::PayloadTooLarge { what, bytes, limit } => {
                 body.detail("what", *what).detail("bytes", *bytes).detail("limit", *limit)
@@ -292,6 +288,7 @@ impl SessionError {
             | Self::CompactionDisabled
             | Self::MemoryDisabled
             | Self::NotRunning { turn: None }
+            | Self::HistoryPruned
             | Self::StoreFailed
             | Self::StoreFull
             | Self::ShuttingDown

@@ -16,9 +16,10 @@ use crate::{
         scripted::{ScriptedModel, tools::test_tools},
     },
     options::EngineOptions,
+    projection::Projection,
     readers::Readers,
     redact::Secrets,
-    runtime::{ephemeral::EphemeralSessionService, persistent::PersistentSessionService},
+    runtime::{ephemeral::EphemeralSessionService, persistent::PersistentSessionService, projector::Projector},
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
     store::{BlobStore, EventStore, MemoryBlobStore, MemoryEventStore, MemoryUse, Stores, open_stores},
     tool::{Tool, ToolRegistry},
@@ -157,7 +158,10 @@ impl AgentBuildConfig {
         let (events, blobs, derived): (Arc<dyn EventStore>, Arc<dyn BlobStore>, _) = match stores {
             Some(Stores { events, blobs, snapshots, index, readers, pruner }) => {
                 let readers = Readers::new(readers, events.clone(), index.clone(), world.clock.clone());
-                (events, blobs, Some(Derived::new(snapshots, index, Arc::new(readers), pruner)))
+                let mut derived = Derived::new(snapshots, index, Arc::new(readers), pruner);
+                let dir = self.options.projection.dir.clone().filter(|_| self.options.projection.enabled);
+                derived.projector = dir.map(|dir| Arc::new(Projector::new(Projection::new(dir))));
+                (events, blobs, Some(derived))
             }
             None => (
                 Arc::new(MemoryEventStore::new(self.options.ephemeral.session_event_bytes, held.clone())),

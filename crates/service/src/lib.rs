@@ -25,7 +25,7 @@ pub mod model;
 pub mod store;
 pub mod tool;
 
-#[cfg_attr(not(test), expect(dead_code, reason = "the projection calls the rest"))]
+mod projection;
 mod readers;
 
 mod journal_compaction;
@@ -36,6 +36,7 @@ pub mod wire;
 pub mod runtime;
 
 pub mod clock;
+pub mod doctor;
 mod factory;
 pub mod options;
 

@@ -329,6 +329,22 @@ impl Default for JournalOptions {
     }
 }
 
+/// Sessions as files that people read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProjectionOptions {
+    /// Whether there are any.
+    pub enabled: bool,
+    /// The folder that they stand in; without it there are none.
+    pub dir: Option<std::path::PathBuf>,
+}
+
+impl Default for ProjectionOptions {
+    fn default() -> Self {
+        Self { enabled: true, dir: None }
+    }
+}
+
 /// Everything that the engine can be told.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -347,4 +363,6 @@ pub struct EngineOptions {
     pub store: StoreOptions,
     /// Journal compaction.
     pub journal: JournalOptions,
+    /// The files that are made from the journals of a store.
+    pub projection: ProjectionOptions,
 }

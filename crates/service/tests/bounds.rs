@@ -75,6 +75,27 @@ async fn old_events_are_pruned_and_announced() {
     assert!(refused.details["oldest_seq"].as_u64().unwrap() > 1);
 }
 
+/// The answer that a key stands for is read from the events. Where it is no longer kept, nobody makes up another one.
+#[tokio::test]
+async fn a_keyed_answer_that_was_pruned_is_told_as_such() {
+    let mut options = EngineOptions::default();
+    options.ephemeral.session_event_bytes = 4_000;
+    let agent = agent_with(options);
+    let session = agent.create_session().await.unwrap();
+    let keyed = StartTurn { idempotency_key: Some("k".to_owned()), ..StartTurn::new(session.session_id, "@say Once.") };
+    let first = agent.service().start_turn(keyed.clone()).await.unwrap();
+    assert_eq!(
+        (agent.service().start_turn(keyed.clone()).await.unwrap(), first.text.as_str()),
+        (first.clone(), "Once.")
+    );
+    for _ in 0..10 {
+        agent.turn(&session, "@say Short.").await.unwrap();
+    }
+    let refused = agent.service().start_turn(keyed.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::HistoryPruned);
+    assert_eq!(agent.service().accept_turn(keyed).await.unwrap().turn, first.turn, "it is the same turn still");
+}
+
 /// Whatever is too large or empty is refused with its code, and nothing is recorded.
 #[tokio::test]
 async fn a_refused_request_changes_nothing() {

@@ -7,10 +7,11 @@ mod common;
 use std::{alloc::System, sync::Arc};
 
 use meerkat_service::{
-    Agent, AgentBuildConfig,
+    Agent, AgentBuildConfig, Capabilities, Capability,
     model::{StaticModels, scripted::ScriptedModel},
     options::{EngineOptions, Overflow},
-    service::{ReadEvents, SessionCreated},
+    service::{NamedReader, ReadEvents, SessionCreated},
+    store::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore, Stores},
     wire::events_encoded,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -52,14 +53,53 @@ async fn least(agent: &Agent, session: &SessionCreated) -> Counts {
     counts
 }
 
+/// A context that slides, so that a turn costs the same however many went before.
+fn sliding() -> AgentBuildConfig {
+    let mut options = EngineOptions::default();
+    options.context.overflow = Overflow::Slide;
+    let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 8_000);
+    AgentBuildConfig::new().models(Arc::new(models)).options(options)
+}
+
+/// Stored sessions, in memory; `None` where the build has none.
+fn stored() -> Option<Agent> {
+    let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
+    let stores = Stores {
+        blobs: Arc::<MemoryBlobStore>::default(),
+        snapshots: Arc::new(MemorySessionStore::new(events.clone())),
+        index: Arc::<MemoryIndex>::default(),
+        readers: Arc::<MemoryReaders>::default(),
+        pruner: None,
+        events,
+    };
+    Capabilities::compiled().require(Capability::SessionStore).ok()?;
+    Some(sliding().stores(stores).build().unwrap())
+}
+
+/// A turn costs the same whether there is no reader, one was there, or one is told of it.
+async fn a_reader_costs_a_turn_nothing() {
+    let Some(agent) = stored() else { return };
+    let service = agent.service();
+    let session = agent.create_session().await.unwrap();
+    for _ in 0..30 {
+        count(&agent, &session).await;
+    }
+    let without = least(&agent, &session).await;
+    let reader = || NamedReader { reader: "r".to_owned() };
+    service.create_reader(reader()).await.unwrap();
+    let told = least(&agent, &session).await;
+    let behind = service.list_readers().await.unwrap().items[0].records_behind;
+    assert_eq!(told, without);
+    assert_eq!(behind, 1 + 46 * 3, "it was told of every record");
+    service.delete_reader(reader()).await.unwrap();
+    assert_eq!(least(&agent, &session).await, without);
+}
+
 /// A text turn encodes its three events once each, however many follow it, and costs the same at turn 2,000 as
 /// at turn 30: the context slides, and nothing walks over what was said before.
 #[tokio::test]
 async fn a_turn_costs_what_it_adds() {
-    let mut options = EngineOptions::default();
-    options.context.overflow = Overflow::Slide;
-    let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 8_000);
-    let agent = AgentBuildConfig::new().models(Arc::new(models)).options(options).build().unwrap();
+    let agent = sliding().build().unwrap();
     let session = agent.create_session().await.unwrap();
     for _ in 0..30 {
         count(&agent, &session).await;
@@ -84,4 +124,5 @@ async fn a_turn_costs_what_it_adds() {
         }
     }
     assert_eq!(events_encoded() - encoded, 3, "fifty followers, and each event was encoded once");
+    a_reader_costs_a_turn_nothing().await;
 }

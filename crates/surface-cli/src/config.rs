@@ -20,7 +20,8 @@ use meerkat_service::{
     compaction::CompactionConfig,
     model::vendors::{CompatibleEndpoint, VendorOptions},
     options::{
-        ContextOptions, EngineOptions, EphemeralOptions, JournalOptions, Limits, StoreOptions, ToolOptions, TurnOptions,
+        ContextOptions, EngineOptions, EphemeralOptions, JournalOptions, Limits, ProjectionOptions, StoreOptions,
+        ToolOptions, TurnOptions,
     },
     redact::redact_key_shapes,
 };
@@ -52,6 +53,7 @@ pub(crate) struct Values {
     ephemeral: EphemeralOptions,
     pub(crate) store: StoreValues,
     journal: JournalOptions,
+    projection: ProjectionOptions,
     pub(crate) compaction: CompactionConfig,
     #[expect(dead_code, reason = "the key is there in every build, so that one file fits all; memory reads it")]
     memory: MemoryValues,
@@ -175,6 +177,7 @@ impl Config {
     /// What the engine is told.
     pub(crate) fn engine(&self) -> EngineOptions {
         EngineOptions {
+            projection: self.values.projection.clone(),
             turn: self.values.turn.clone(),
             tools: self.values.tools.clone(),
             context: self.values.context.clone(),
@@ -220,6 +223,12 @@ impl Config {
         let name = project.file_name().map_or_else(|| "root".into(), |name| name.to_string_lossy().into_owned());
         // The hash keeps two projects of one name apart.
         Ok(home.join("meerkat").join(format!("{name}-{:016x}", path_hash(&project))))
+    }
+
+    /// Where sessions stand as files: as configured, else at the project's root.
+    pub(crate) fn projection_dir(&self, around: &Surroundings) -> PathBuf {
+        let dir = self.values.projection.dir.as_ref();
+        dir.map_or_else(|| project(&around.dir).join(".rkat"), |dir| around.dir.join(dir))
     }
 
     /// What the build has and this configuration leaves it.

@@ -156,8 +156,11 @@ impl App {
             seed.ok_or_else(|| refused("seed", "it must be a whole number, 0 or more", &origin))
         });
         let (models, seed, values) = (Arc::new(models), seed.transpose()?, config.clone());
+        let projection_dir = config.projection_dir(around);
         let build = move || {
-            let mut build = AgentBuildConfig::new().options(values.engine()).models(models.clone());
+            let mut options = values.engine();
+            options.projection.dir = Some(projection_dir.clone());
+            let mut build = AgentBuildConfig::new().options(options).models(models.clone());
             for key in &keys {
                 build = build.secret(key.clone());
             }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs schemathesis with all checks against a server of its own: `run.sh [options of "schemathesis run"]`.
-# It ends with 3 where schemathesis is not there.
+# Runs schemathesis with all checks against servers of its own, one with a store and one with sessions in memory:
+# `run.sh [options of "schemathesis run"]`. It ends with 3 where schemathesis is not there.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 if ! schemathesis --version 2>/dev/null; then
@@ -11,16 +11,24 @@ fi
 cargo build --locked --quiet
 export MEERKAT_TOKEN=a-token-of-16-characters-or-more
 work=$(mktemp -d)
-"${CARGO_TARGET_DIR:-target}/debug/meerkat" serve --rest --ephemeral --data-dir "$work" --listen 127.0.0.1:0 \
-  >"$work/said" 2>"$work/logs" &
-server=$!
-trap 'kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
-url=
-for _ in $(seq 100); do
-  url=$(sed -n 's/^listening on \([^ ]*\) .*/\1/p' "$work/said")
-  [ -z "$url" ] || break
-  kill -0 "$server" 2>/dev/null || break
-  sleep 0.1
+server=
+end() { [ -z "$server" ] || kill "$server" 2>/dev/null || true; }
+trap 'end; rm -rf "$work"' EXIT
+
+for home in "" --ephemeral; do
+  echo "== meerkat serve --rest $home"
+  "${CARGO_TARGET_DIR:-target}/debug/meerkat" serve --rest ${home:+"$home"} --data-dir "$work/data" --listen 127.0.0.1:0 \
+    >"$work/said" 2>"$work/logs" &
+  server=$!
+  url=
+  for _ in $(seq 100); do
+    url=$(sed -n 's/^listening on \([^ ]*\) .*/\1/p' "$work/said")
+    [ -z "$url" ] || break
+    kill -0 "$server" 2>/dev/null || break
+    sleep 0.1
+  done
+  [ -n "$url" ] || { cat "$work/logs"; exit 1; }
+  schemathesis --config-file crates/surface-rest/conformance/schemathesis.toml run "$url/openapi.json" "$@"
+  end
+  wait "$server" || true
 done
-[ -n "$url" ] || { cat "$work/logs"; exit 1; }
-schemathesis --config-file crates/surface-rest/conformance/schemathesis.toml run "$url/openapi.json" "$@"

@@ -1,12 +1,10 @@
 //! Where a failure becomes an HTTP status. No other file names one.
 
-use axum::{
-    body::Body,
-    http::{HeaderValue, StatusCode, header},
-    response::Response,
-};
+use axum::{http::StatusCode, response::Response};
 use meerkat_errors::ErrorBody;
 use meerkat_service::SessionError;
+
+use crate::wire;
 
 /// The status of a turn that was accepted and goes on.
 pub(crate) const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
@@ -20,9 +18,8 @@ pub(crate) fn response(error: &SessionError) -> Response {
 
 /// A body with its status.
 pub(crate) fn refusal(body: &ErrorBody) -> Response {
-    let mut response = Response::new(Body::from(encode(body)));
+    let mut response = wire::json(encode(body));
     *response.status_mut() = StatusCode::from_u16(body.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 

@@ -119,7 +119,7 @@ pub(crate) async fn openapi() -> Response {
 pub(crate) async fn other_method(method: Method) -> Response {
     if method == Method::OPTIONS {
         // `Allow` says what there is. No other origin is allowed anything by it.
-        let mut response = Response::new(Body::empty());
+        let mut response = wire::sealed(Body::empty());
         *response.status_mut() = error::NO_CONTENT;
         return response;
     }

@@ -25,7 +25,6 @@ use axum::{
 };
 use meerkat_service::SessionService;
 use tokio_util::sync::CancellationToken;
-use tower::util::MapResponseLayer;
 
 use metrics::Metrics;
 pub use routes::{Route, table};
@@ -80,9 +79,5 @@ pub fn router(service: Arc<dyn SessionService>, options: RestOptions) -> Router 
         let method = MethodFilter::try_from(route.method.clone()).expect("a method of HTTP");
         router = router.route(&route.full_path(), on(method, answer));
     }
-    router
-        .method_not_allowed_fallback(handlers::other_method)
-        .fallback(handlers::unknown)
-        .layer(MapResponseLayer::new(wire::seal))
-        .with_state(app)
+    router.method_not_allowed_fallback(handlers::other_method).fallback(handlers::unknown).with_state(app)
 }

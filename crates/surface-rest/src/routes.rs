@@ -131,7 +131,7 @@ static TABLE: [Route; 31] = [
     row(Op::Archive, Method::POST, "/sessions/{session_id}/archive", &[]),
     row(Op::Unarchive, Method::POST, "/sessions/{session_id}/unarchive", &[]),
     row(Op::Delete, Method::DELETE, "/sessions/{session_id}", &["force"]),
-    row(Op::Fork, Method::POST, "/sessions/{session_id}/fork", &[]),
+    row(Op::Fork, Method::POST, "/sessions/{session_id}/fork", &["turn"]),
     switch(row(Op::Compact, Method::POST, "/sessions/{session_id}/compactions", &[]), "preview", false),
     switch(row(Op::PreviewCompaction, Method::POST, "/sessions/{session_id}/compactions", &[]), "preview", true),
     row(Op::UndoCompaction, Method::DELETE, "/sessions/{session_id}/compactions/{compaction}", &[]),

@@ -35,7 +35,7 @@ use crate::{App, error, metrics::OpenStream, wire::typed};
 const PIECE_BYTES_MAX: usize = 16 * 1024;
 /// The longest head of a durable line's frame, and the room for some of them, which is used again when they are sent.
 const HEAD_BYTES_MAX: usize = 31;
-const HEADS_BYTES: usize = 8 * HEAD_BYTES_MAX;
+const HEADS_BYTES: usize = 4 * HEAD_BYTES_MAX;
 
 const DATA: Bytes = Bytes::from_static(b"data: ");
 const END: Bytes = Bytes::from_static(b"\n\n");

@@ -244,8 +244,17 @@ pub(crate) fn json(bytes: impl Into<Body>) -> Response {
 
 /// A response of a type.
 pub(crate) fn typed(content_type: HeaderValue, body: impl Into<Body>) -> Response {
-    let mut response = Response::new(body.into());
+    let mut response = sealed(body.into());
     response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    response
+}
+
+/// What every response is made of: it is not to be kept, and is nothing but what it says it is.
+pub(crate) fn sealed(body: Body) -> Response {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
@@ -279,14 +288,6 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, SessionError> {
 
 fn header_value(text: &str) -> Result<HeaderValue, SessionError> {
     HeaderValue::from_str(text).map_err(|error| SessionError::Internal(error.to_string()))
-}
-
-/// What every response says: it is not to be kept, and is nothing but what it says it is.
-pub(crate) fn seal(mut response: Response) -> Response {
-    let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    response
 }
 
 #[cfg(test)]

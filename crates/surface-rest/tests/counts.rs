@@ -8,9 +8,14 @@ use axum::body::Body;
 use futures::FutureExt as _;
 use http::Request;
 use http_body_util::BodyExt as _;
-use meerkat_service::{AgentBuildConfig, service::PinFact};
+use meerkat_service::{
+    AgentBuildConfig,
+    service::{PinFact, Remind, Unpin},
+    session::reminder::SystemReminderType,
+};
 use meerkat_surface_rest::{RestOptions, router};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use tokio::task::unconstrained;
 use tower::ServiceExt as _;
 
 #[global_allocator]
@@ -21,13 +26,13 @@ const EVENTS: usize = 63;
 const PIECES: usize = 3;
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_frame_allocates_nothing_and_an_idle_stream_is_small() {
+async fn an_event_allocates_nothing_for_its_subscribers_and_an_idle_stream_is_small() {
     let agent = AgentBuildConfig::new().build().unwrap();
     let session_id = agent.create_session().await.unwrap().session_id;
     for _ in 1..EVENTS {
         agent.service().pin(PinFact { session_id, text: "It is blue.".to_owned() }).await.unwrap();
         let last = agent.service().pins(&session_id).await.unwrap().items.pop().unwrap().seq;
-        agent.service().unpin(meerkat_service::service::Unpin { session_id, pin: last }).await.unwrap();
+        agent.service().unpin(Unpin { session_id, pin: last }).await.unwrap();
     }
     let router = router(agent.service().clone(), RestOptions::default());
     let open = async || {
@@ -54,6 +59,20 @@ async fn a_frame_allocates_nothing_and_an_idle_stream_is_small() {
     let held = change.bytes_allocated - change.bytes_deallocated;
     assert!(held <= 2048, "an idle stream holds {held} bytes");
     drop(body);
+
+    let mut bodies = [idle(&open).await, idle(&open).await, idle(&open).await];
+    for _ in 0..EVENTS {
+        let (kind, text) = (SystemReminderType::ClaudeMd, "It is blue.".to_owned());
+        agent.service().remind(Remind { session_id, kind, text }).await.unwrap();
+        let region = Region::new(ALLOCATOR);
+        for body in &mut bodies {
+            for _ in 0..PIECES {
+                drop(unconstrained(body.frame()).now_or_never().unwrap().unwrap().unwrap());
+            }
+            assert!(unconstrained(body.frame()).now_or_never().is_none());
+        }
+        assert_eq!(region.change().allocations, 0, "subscribers that wake, send an event, and wait again");
+    }
 }
 
 /// A stream that has sent everything and waits.

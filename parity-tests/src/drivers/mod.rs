@@ -1,5 +1,6 @@
 //! The surfaces and their drivers.
 
+mod attached;
 mod cli;
 mod http;
 mod mcp;
@@ -30,7 +31,8 @@ pub const SURFACES: [(&str, Make); 5] = [
 ];
 
 /// Other ways to speak to some of these surfaces. Each runs every scenario in every build, and counts apart.
-pub const TRANSPORTS: [(&str, Make); 5] = [
+pub const TRANSPORTS: [(&str, Make); 6] = [
+    ("cli-attached", |place| Ok(Box::new(attached::Attached::new(place)?))),
     ("rpc-stdio", |place| Ok(Box::new(rpc::OverStdio::new(place)?))),
     ("rpc-http", |place| Ok(Box::new(rpc::OverHttp { server: Server::start(&place)?, is_in_batch: false }))),
     ("rpc-batch", |place| Ok(Box::new(rpc::OverHttp { server: Server::start(&place)?, is_in_batch: true }))),

@@ -155,7 +155,7 @@ fn place_params(route: &Route, params: &Map<String, Value>) -> Request {
                     format!("{}={}", encoded(&format!("labels[{label}]")), encoded(&text(value)))
                 }));
             }
-            (_, Value::Null) if !has_body => {}
+            (_, Value::Null) if !has_body || route.query.contains(&name.as_str()) => {}
             // A parameter that has no place goes to the query too, where it is refused by its name.
             _ if !has_body || route.query.contains(&name.as_str()) => {
                 query.push(format!("{}={}", encoded(name), encoded(&text(value))));

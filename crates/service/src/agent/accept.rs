@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::{
     actor::Actor,
-    command::{Acceptance, AskedTurn},
+    command::{Acceptance, AskedTurn, Reply},
 };
 use crate::{
     SessionError,
@@ -73,6 +73,18 @@ impl Actor {
         Ok((acceptance, None))
     }
 
+    /// The running turn's start becomes durable: whoever asked for it is answered, and everybody may see it.
+    pub(super) async fn acknowledge(&mut self) -> Result<(), StoreError> {
+        let Some(Unacknowledged { ticket, acceptance, reply }) = self.unacknowledged.take() else { return Ok(()) };
+        let durable = ticket.durable().await;
+        let answer = durable.as_ref().map(|_| acceptance).map_err(Self::store_failed);
+        if durable.is_ok() {
+            self.publish().await;
+        }
+        drop(reply.send(answer));
+        durable.map(drop)
+    }
+
     /// The turn that the key stands for already, if there is one.
     async fn replay(&mut self, key: Option<&Key>) -> Option<Result<Acceptance, SessionError>> {
         let key = key?;
@@ -83,7 +95,7 @@ impl Actor {
         let (waiter, result) = oneshot::channel();
         match used.end {
             // Whoever asked may have gone; the turn stands in the journal all the same.
-            Some(end) => drop(waiter.send(self.engine.result(self.session.id(), &end).await)),
+            Some(end) => drop(waiter.send(self.engine.kept_result(self.session.id(), end).await)),
             None if used.is_dequeued => drop(waiter.send(Err(SessionError::Interrupted { turn: used.turn }))),
             None => {
                 let waiters = self.waiters.entry(used.turn).or_default();
@@ -166,5 +178,19 @@ impl Actor {
 
     fn budgets(&self, asked: crate::options::Budgets) -> crate::options::Budgets {
         asked.or(self.session.budgets()).or(self.engine.options.turn.budgets())
+    }
+}
+
+/// A turn that runs, whose start is not durable yet: nobody has seen it.
+pub(super) struct Unacknowledged {
+    pub(super) ticket: Ticket,
+    pub(super) acceptance: Acceptance,
+    pub(super) reply: Reply<Acceptance>,
+}
+
+impl Unacknowledged {
+    /// Whoever asked for the turn gets this answer.
+    pub(super) fn refuse(self, error: SessionError) {
+        drop(self.reply.send(Err(error)));
     }
 }

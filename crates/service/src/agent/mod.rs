@@ -15,6 +15,7 @@ pub(crate) mod shared;
 
 mod accept;
 mod act;
+mod handle;
 pub(crate) mod record;
 pub(crate) mod supervise;
 
@@ -38,9 +39,10 @@ use crate::{
     options::EngineOptions,
     readers::Readers,
     redact::Secrets,
+    runtime::{projector::Projector, restore::decode},
     service::{SessionSummary, TurnResult},
-    session::{TurnEnd, message::Body},
-    store::{BlobStore, EventStore, JournalPruner, MemoryUse, SessionIndex, SessionStore, StoreError},
+    session::{TurnEnd, event::Event, message::Body},
+    store::{BlobStore, EventStore, JournalPruner, MemoryUse, ReadLimit, SessionIndex, SessionStore, StoreError},
     tool::ToolRegistry,
 };
 
@@ -72,6 +74,8 @@ pub(crate) struct Derived {
     pub(crate) pruner: Option<Arc<dyn JournalPruner>>,
     /// Sessions whose journals are to be compacted.
     pub(crate) schedule: Schedule,
+    /// What keeps the sessions' files, where there are any.
+    pub(crate) projector: Option<Arc<Projector>>,
     /// Sessions that left memory, and whose rows are not durable yet.
     pub(crate) settling: TaskTracker,
 }
@@ -83,7 +87,8 @@ impl Derived {
         readers: Arc<Readers>,
         pruner: Option<Arc<dyn JournalPruner>>,
     ) -> Self {
-        Self { snapshots, index, readers, pruner, schedule: Schedule::default(), settling: TaskTracker::new() }
+        let (schedule, settling) = (Schedule::default(), TaskTracker::new());
+        Self { snapshots, index, readers, pruner, schedule, projector: None, settling }
     }
 
     /// A session's durable records are as its summary says: lists show it, and readers are told.
@@ -112,6 +117,26 @@ impl Engine {
         let read = self.blobs.read(session_id, &blob.blob, 0, bytes).await?;
         let read = read.ok_or_else(|| StoreError::Failed(format!("blob {} is gone", blob.blob)))?;
         String::from_utf8(read.to_vec()).map_err(|error| StoreError::Failed(error.to_string()))
+    }
+
+    /// The same of a turn whose text stands in the journal alone.
+    pub(crate) async fn kept_result(
+        &self,
+        session_id: SessionId,
+        mut end: TurnEnd,
+    ) -> Result<TurnResult, SessionError> {
+        if let Some(seq) = end.text_seq {
+            let page = self
+                .events
+                .read(session_id, seq - 1, ReadLimit::frames(1))
+                .await?
+                .ok_or(SessionError::NotFound(session_id))?;
+            let frame = page.frames.first().filter(|frame| frame.seq == seq).ok_or(SessionError::HistoryPruned)?;
+            if let Event::AssistantMessage(answer) = decode(frame)?.event {
+                end.text = answer.text();
+            }
+        }
+        self.result(session_id, &end).await
     }
 
     /// The answer of a turn that has ended, with its text whole.

@@ -152,7 +152,7 @@ pub(crate) async fn externalise(
 }
 
 /// The bodies of an event that may be long.
-fn bodies(event: &mut Event) -> Vec<&mut Body> {
+pub(crate) fn bodies(event: &mut Event) -> Vec<&mut Body> {
     match event {
         Event::SessionCreated(created) => created.system_prompt.iter_mut().collect(),
         Event::TurnQueued(queued) => vec![&mut queued.prompt],

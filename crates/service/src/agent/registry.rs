@@ -119,6 +119,15 @@ impl Registry {
         }
     }
 
+    /// What is recorded of these, lists may not know yet.
+    pub(crate) fn unlisted(&self) -> Vec<Arc<Shared>> {
+        let live = |entry: &Entry| match entry {
+            Entry::Live(live) => Some(live.shared.clone()),
+            Entry::Passing(_) => None,
+        };
+        self.entries().values().filter_map(live).filter(|shared| shared.is_unlisted()).collect()
+    }
+
     /// What everybody may see of a session; it keeps nothing in memory.
     pub(crate) fn shared(&self, session_id: SessionId) -> Option<Arc<Shared>> {
         match self.entries().get(&session_id) {

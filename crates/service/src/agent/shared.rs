@@ -11,14 +11,16 @@ use std::{
     },
 };
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, Notify, oneshot};
 
 use crate::{
     SessionError,
+    agent::Derived,
     ids::{Seq, SessionId, TurnNumber},
     runtime::live::LiveHub,
-    service::Changed,
+    service::{Changed, SessionSummary},
     session::{Session, View},
+    store::StoreError,
 };
 
 /// How many interrupts may wait to be handled.
@@ -37,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) live: Arc<LiveHub>,
     /// Views that may be seen once their seq is durable, the oldest first: there is always one that may.
     views: Mutex<VecDeque<View>>,
+    /// The last seq that lists know of; held while they are told of a later one, so that an older one never comes last.
+    listed: AsyncMutex<Seq>,
     /// `None` once the actor has left.
     interrupts: Mutex<Option<Vec<InterruptWish>>>,
     pub(crate) interrupted: Notify,
@@ -52,6 +56,7 @@ impl Shared {
             session_id: session.id(),
             live,
             views: Mutex::new(VecDeque::from([View::of(session)])),
+            listed: AsyncMutex::new(session.last_seq()),
             interrupts: Mutex::new(Some(Vec::new())),
             interrupted: Notify::new(),
             is_read_only: AtomicBool::new(false),
@@ -80,6 +85,29 @@ impl Shared {
             views.pop_front();
         }
         views.front().cloned()
+    }
+
+    /// Lists show what may be seen where everything up to `durable` is durable.
+    pub(crate) async fn list(&self, derived: &Derived, durable: Seq) -> Result<(), StoreError> {
+        let mut listed = self.listed.lock().await;
+        let Some(view) = self.view(durable).filter(|view| view.summary.last_seq != *listed) else { return Ok(()) };
+        derived.publish(SessionSummary::clone(&view.summary)).await?;
+        *listed = view.summary.last_seq;
+        // Its deletion may have taken the row out just before.
+        if self.is_deleted.load(Ordering::Acquire) { derived.index.remove(self.session_id).await } else { Ok(()) }
+    }
+
+    /// The same where lists may have been told of something older since.
+    pub(crate) async fn list_again(&self, derived: &Derived, durable: Seq) -> Result<(), StoreError> {
+        *self.listed.lock().await = 0;
+        self.list(derived, durable).await
+    }
+
+    /// Whether lists may lack something that was recorded.
+    pub(crate) fn is_unlisted(&self) -> bool {
+        let newest = self.views().back().map_or(0, |view| view.summary.last_seq);
+        // Whoever holds it tells the lists at the moment, perhaps of something older.
+        self.listed.try_lock().map_or(true, |listed| *listed != newest)
     }
 
     fn interrupts(&self) -> MutexGuard<'_, Option<Vec<InterruptWish>>> {

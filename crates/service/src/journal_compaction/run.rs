@@ -14,7 +14,7 @@ use crate::{
     readers::Watermark,
     runtime::restore::{decode, restore},
     service::{CompactJournal, CompactionSkipped, JournalCompactionReport},
-    store::{JournalPruner, StoreError},
+    store::{JournalPruner, ReadLimit, StoreError},
 };
 
 /// Frames that are read at a time.
@@ -68,7 +68,8 @@ pub(crate) async fn survey(
 async fn outline(engine: &Engine, session_id: SessionId, safe_up_to: Seq) -> Result<Vec<Brief>, StoreError> {
     let (mut records, mut after) = (Vec::new(), 0);
     while after < safe_up_to {
-        let page = engine.events.read(session_id, after, FRAMES_READ).await?.ok_or(StoreError::NotFound(session_id))?;
+        let page = engine.events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await?;
+        let page = page.ok_or(StoreError::NotFound(session_id))?;
         let Some(last) = page.frames.last() else { break };
         after = last.seq;
         for frame in page.frames.iter().filter(|frame| frame.seq <= safe_up_to) {
@@ -101,6 +102,9 @@ impl Survey {
         derived.readers.rely(session_id, self.watermark.clone()).await?;
         let safe_up_to = self.watermark.safe_up_to;
         let dropped = self.pruner.prune(session_id, safe_up_to, &self.plan.keep, self.older_than).await?;
+        if let Some(projector) = derived.projector.as_ref().filter(|_| dropped > 0) {
+            projector.remake(session_id);
+        }
         Ok(self.report(dropped))
     }
 }

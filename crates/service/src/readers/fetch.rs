@@ -9,7 +9,7 @@ use crate::{
     SessionError,
     ids::{Seq, SessionId},
     service::{ReaderRecord, RecordPage, SessionQuery},
-    store::Frame,
+    store::{Frame, ReadLimit},
 };
 
 /// Bytes of records that one page may have; one record may be longer.
@@ -121,7 +121,7 @@ impl Readers {
     /// Records of a session. One that has none, or is gone, is looked at no more until it is told of again.
     async fn read(&self, reader: &str, due: &Due, after: Seq, limit: usize) -> Result<Vec<Frame>, SessionError> {
         let session_id = due.session_id;
-        match self.events.read(session_id, after, limit).await {
+        match self.events.read(session_id, after, ReadLimit::frames(limit)).await {
             Ok(Some(page)) => {
                 if page.frames.is_empty() {
                     self.with(reader, |known| known.feed.exhausted(session_id, due.last_seq))?;

@@ -244,6 +244,11 @@ impl Readers {
         Ok(seq)
     }
 
+    /// Whether a reader is done with all that is there. Where that cannot be told, it counts as done.
+    pub(crate) async fn is_done(&self, reader: &str) -> bool {
+        !self.view(reader).await.is_ok_and(|view| view.records_behind > 0)
+    }
+
     /// A reader cannot take a session in now: others are next.
     pub(crate) fn put_off(&self, reader: &str, session_id: SessionId) -> Result<(), SessionError> {
         self.with(reader, |known| known.feed.put_off(session_id))

@@ -1,1 +1,483 @@
+//! Readers over stores in memory: nothing is lost, nothing goes back, nobody waits for another.
 
+use std::collections::BTreeMap;
+
+use futures::poll;
+use proptest::{collection::vec, prelude::*};
+
+use super::{
+    fetch::{Batch, Next},
+    *,
+};
+use crate::{
+    ErrorCode,
+    clock::{FrozenClock, SeededIds},
+    service::{RecordPage, SessionState, SessionSummary},
+    session::{event::Record, tests::pinned},
+    store::{MemoryEventStore, MemoryIndex, MemoryReaders},
+};
+
+fn id(n: u8) -> SessionId {
+    SessionId::from_uuid(uuid::Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0000 + u128::from(n)))
+}
+
+fn summary(session_id: SessionId, last_seq: Seq) -> SessionSummary {
+    SessionSummary {
+        session_id,
+        title: None,
+        labels: BTreeMap::new(),
+        model: "scripted".to_owned(),
+        state: SessionState::Idle,
+        archived: false,
+        created_at: SeededIds::wall_time(),
+        updated_at: SeededIds::wall_time(),
+        turn_count: 0,
+        message_count: 0,
+        last_seq,
+        usage: Default::default(),
+        forked_from: None,
+    }
+}
+
+/// Readers, and what they stand on.
+struct Place {
+    events: Arc<MemoryEventStore>,
+    index: Arc<MemoryIndex>,
+    store: Arc<MemoryReaders>,
+    readers: Readers,
+}
+
+impl Place {
+    async fn new() -> Self {
+        Self::over(Arc::new(MemoryEventStore::new(u64::MAX, Arc::default())), Arc::default(), Arc::default()).await
+    }
+
+    /// A process over stores that a former one left.
+    async fn over(events: Arc<MemoryEventStore>, index: Arc<MemoryIndex>, store: Arc<MemoryReaders>) -> Self {
+        let clock = Arc::new(FrozenClock::at(SeededIds::wall_time()));
+        let readers = Readers::new(store.clone(), events.clone(), index.clone(), clock);
+        readers.open().await.unwrap();
+        Self { events, index, store, readers }
+    }
+
+    /// The next process.
+    async fn restarted(self) -> Self {
+        Self::over(self.events, self.index, self.store).await
+    }
+
+    /// The next process, after the index was lost and made anew from the journals.
+    async fn without_index(self) -> Self {
+        let index = Arc::new(MemoryIndex::default());
+        for session_id in self.events.sessions(None, 1000).await.unwrap() {
+            let last_seq = *self.events.watch(session_id).await.unwrap().unwrap().borrow();
+            index.put(summary(session_id, last_seq)).await.unwrap();
+        }
+        Self::over(self.events, index, self.store).await
+    }
+
+    async fn last_seq(&self, n: u8) -> Seq {
+        self.events.watch(id(n)).await.unwrap().map_or(0, |tail| *tail.borrow())
+    }
+
+    /// Appends records with this text to a session, as a turn does.
+    async fn append(&self, n: u8, count: u64, text: &str) {
+        let lease = self.events.lease(id(n)).await.unwrap();
+        for seq in lease.tail + 1..=lease.tail + count {
+            let record = Record { session_id: id(n), ..pinned(seq, text) };
+            self.events.stage(&lease, &[record]).unwrap().durable().await.unwrap();
+        }
+        let last_seq = lease.tail + count;
+        self.index.put(summary(id(n), last_seq)).await.unwrap();
+        self.readers.touched(id(n), last_seq);
+    }
+
+    async fn delete(&self, n: u8) {
+        self.events.delete(id(n)).await.unwrap();
+        self.index.remove(id(n)).await.unwrap();
+        self.readers.gone(id(n)).await.unwrap();
+    }
+
+    async fn fetch(&self, reader: &str, limit: usize) -> Vec<(u8, Seq)> {
+        short(&self.readers.fetch(reader, limit, 0).await.unwrap())
+    }
+
+    async fn acknowledge(&self, reader: &str, n: u8, seq: Seq) -> Result<Seq, ErrorCode> {
+        let request = AcknowledgeReader { reader: reader.to_owned(), session_id: id(n), seq };
+        self.readers.acknowledge(request).await.map(|done| done.seq).map_err(|error| error.code())
+    }
+
+    async fn lag(&self, reader: &str) -> (u64, u64) {
+        let view = self.readers.view(reader).await.unwrap();
+        (view.sessions_behind, view.records_behind)
+    }
+}
+
+fn number(session_id: SessionId) -> u8 {
+    session_id.as_uuid().as_bytes()[15]
+}
+
+fn short(page: &RecordPage) -> Vec<(u8, Seq)> {
+    page.items.iter().map(|record| (number(record.session_id), record.seq)).collect()
+}
+
+fn wait(reader: &str, n: u8, seq: Seq, wait_ms: u64) -> WaitReader {
+    WaitReader { reader: reader.to_owned(), session_id: id(n), seq, wait_ms }
+}
+
+#[tokio::test]
+async fn records_come_in_order_and_again_until_they_are_acknowledged() {
+    let place = Place::new().await;
+    place.append(1, 5, "x").await;
+    place.readers.create("r").await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(place.fetch("r", 3).await, [(1, 1), (1, 2), (1, 3)]);
+    }
+    assert_eq!(place.acknowledge("r", 1, 2).await, Ok(2));
+    assert_eq!(place.fetch("r", 3).await, [(1, 3), (1, 4), (1, 5)]);
+    assert_eq!(place.lag("r").await, (1, 3));
+    assert_eq!(place.acknowledge("r", 1, 5).await, Ok(5));
+    assert_eq!((place.fetch("r", 3).await, place.lag("r").await), (vec![], (0, 0)));
+    place.append(1, 1, "x").await;
+    assert_eq!((place.fetch("r", 3).await, place.lag("r").await), (vec![(1, 6)], (1, 1)));
+    let page = place.readers.fetch("r", 1, 0).await.unwrap();
+    assert_eq!(page.items[0].idempotency_key(), format!("{}:6", id(1)));
+    let stored = place.events.read(id(1), 5, crate::store::ReadLimit::frames(1)).await.unwrap().unwrap();
+    assert_eq!(page.items[0].line, stored.frames[0].line);
+}
+
+#[tokio::test]
+async fn an_acknowledgement_is_checked_and_never_goes_back() {
+    let place = Place::new().await;
+    place.append(1, 5, "x").await;
+    place.readers.create("r").await.unwrap();
+    for (reader, n, seq, due) in [
+        ("r", 1, 4, Ok(4)),
+        ("r", 1, 2, Ok(4)),
+        ("r", 1, 0, Ok(4)),
+        ("r", 1, 6, Err(ErrorCode::CursorOutOfRange)),
+        ("r", 1, Seq::MAX, Err(ErrorCode::CursorOutOfRange)),
+        ("r", 2, 1, Err(ErrorCode::SessionNotFound)),
+        ("other", 1, 1, Err(ErrorCode::ReaderNotFound)),
+        ("projection", 1, 1, Err(ErrorCode::InvalidRequest)),
+    ] {
+        assert_eq!(place.acknowledge(reader, n, seq).await, due, "{reader} {n} {seq}");
+    }
+    assert_eq!(place.fetch("r", 9).await, [(1, 5)]);
+}
+
+#[tokio::test]
+async fn a_long_session_keeps_no_other_waiting() {
+    let place = Place::new().await;
+    place.readers.create("r").await.unwrap();
+    place.append(1, 1000, "x").await;
+    for n in 2..=10 {
+        place.append(n, 1, "x").await;
+    }
+    let page = place.fetch("r", 20).await;
+    assert_eq!(page.len(), 20, "what the others leave goes to the long one");
+    assert_eq!(page.iter().filter(|(n, _)| *n == 1).map(|(_, seq)| *seq).collect::<Vec<_>>(), Vec::from_iter(1..=11));
+    assert_eq!(page.iter().filter(|(n, _)| *n > 1).count(), 9);
+    // However small the pages: who acknowledges is given others next.
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..4 {
+        for (n, seq) in place.fetch("r", 3).await {
+            seen.insert(n);
+            place.acknowledge("r", n, seq).await.unwrap();
+        }
+    }
+    assert_eq!(seen, (1..=10).collect());
+}
+
+#[tokio::test]
+async fn a_page_is_bounded_in_bytes_and_never_without_a_record() {
+    let place = Place::new().await;
+    place.readers.create("r").await.unwrap();
+    for n in 1..=3 {
+        place.append(n, 20, &"x".repeat(100_000)).await;
+    }
+    let page = place.readers.fetch("r", 1000, 0).await.unwrap();
+    let bytes: usize = page.items.iter().map(|record| record.line.len()).sum();
+    assert!((4_000_000..=4 * 1024 * 1024).contains(&bytes), "{bytes}");
+    for n in 1..=3 {
+        place.acknowledge("r", n, 20).await.unwrap();
+    }
+    place.append(1, 2, &"x".repeat(5_000_000)).await;
+    assert_eq!(place.fetch("r", 1000).await, [(1, 21)]);
+}
+
+#[tokio::test]
+async fn a_reader_that_comes_late_is_given_everything_and_each_has_its_own_place() {
+    let place = Place::new().await;
+    place.readers.create("a").await.unwrap();
+    place.append(1, 2, "x").await;
+    place.append(2, 1, "x").await;
+    place.acknowledge("a", 1, 2).await.unwrap();
+    let view = place.readers.create("b").await.unwrap();
+    assert_eq!((view.sessions_behind, view.records_behind, view.built_in), (2, 3, false));
+    assert_eq!(place.readers.create("b").await.unwrap(), view, "registered already");
+    assert_eq!((place.lag("a").await, place.lag("b").await), ((1, 1), (2, 3)));
+    let place = place.restarted().await;
+    assert_eq!((place.lag("a").await, place.lag("b").await), ((1, 1), (2, 3)));
+    assert_eq!(place.readers.delete("a").await.unwrap().records_behind, 1);
+    assert_eq!(place.readers.fetch("a", 1, 0).await.unwrap_err().code(), ErrorCode::ReaderNotFound);
+    assert_eq!(place.readers.delete("a").await.unwrap_err().code(), ErrorCode::ReaderNotFound);
+    // Under a name that was used before, a reader begins where all do.
+    assert_eq!(place.readers.create("a").await.unwrap().records_behind, 3);
+    let names: Vec<String> = place.readers.list().await.unwrap().items.into_iter().map(|view| view.reader).collect();
+    assert_eq!(names, ["a", "b"]);
+}
+
+#[tokio::test]
+async fn there_are_no_more_readers_than_a_bound() {
+    let place = Place::new().await;
+    place.readers.add_built_in("projection");
+    for n in 0..READERS_MAX {
+        place.readers.create(&format!("r{n}")).await.unwrap();
+    }
+    let refused = place.readers.create("one-more").await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::SessionLimit);
+    let details = serde_json::to_value(refused.body()).unwrap()["details"].clone();
+    assert_eq!((&details["what"], &details["limit"]), (&"readers".into(), &64.into()));
+    place.readers.create("r0").await.unwrap();
+    place.readers.delete("r0").await.unwrap();
+    place.readers.create("one-more").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fetch_waits_for_the_first_record_and_no_longer_than_asked() {
+    let place = Place::new().await;
+    place.readers.create("r").await.unwrap();
+    assert_eq!(place.readers.fetch("r", 9, 30_000).await.unwrap(), RecordPage::default());
+    let mut fetch = std::pin::pin!(place.readers.fetch("r", 9, 30_000));
+    assert!(poll!(&mut fetch).is_pending());
+    place.append(1, 2, "x").await;
+    assert_eq!(short(&fetch.await.unwrap()), [(1, 1), (1, 2)]);
+    place.acknowledge("r", 1, 2).await.unwrap();
+    let mut fetch = std::pin::pin!(place.readers.fetch("r", 9, 30_000));
+    assert!(poll!(&mut fetch).is_pending());
+    place.readers.delete("r").await.unwrap();
+    assert_eq!(fetch.await.unwrap_err().code(), ErrorCode::ReaderNotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_when_the_reader_is_done_and_no_later_than_asked() {
+    let place = Place::new().await;
+    place.append(1, 5, "x").await;
+    place.readers.create("r").await.unwrap();
+    assert_eq!(place.readers.wait(wait("r", 1, 0, 0)).await.unwrap().seq, 0);
+    assert_eq!(place.readers.wait(wait("r", 1, 3, 30_000)).await.unwrap().seq, 0, "its time was over");
+    let mut waiting = std::pin::pin!(place.readers.wait(wait("r", 1, 3, 30_000)));
+    assert!(poll!(&mut waiting).is_pending());
+    place.acknowledge("r", 1, 2).await.unwrap();
+    assert!(poll!(&mut waiting).is_pending());
+    place.acknowledge("r", 1, 4).await.unwrap();
+    assert_eq!(waiting.await.unwrap().seq, 4);
+    for (reader, n, code) in [("r", 2, ErrorCode::SessionNotFound), ("other", 1, ErrorCode::ReaderNotFound)] {
+        assert_eq!(place.readers.wait(wait(reader, n, 1, 30_000)).await.unwrap_err().code(), code);
+    }
+    let mut waiting = std::pin::pin!(place.readers.wait(wait("r", 1, 9, 30_000)));
+    assert!(poll!(&mut waiting).is_pending());
+    place.delete(1).await;
+    assert_eq!(waiting.await.unwrap_err().code(), ErrorCode::SessionNotFound);
+}
+
+#[tokio::test]
+async fn a_session_that_is_gone_is_in_nobodys_way() {
+    let place = Place::new().await;
+    place.readers.create("r").await.unwrap();
+    place.append(1, 3, "x").await;
+    place.append(2, 1, "x").await;
+    place.readers.rely(id(1), place.readers.watermark(id(1)).await.unwrap().unwrap()).await.unwrap();
+    place.delete(1).await;
+    assert_eq!((place.fetch("r", 9).await, place.lag("r").await), (vec![(2, 1)], (1, 1)));
+    assert_eq!(place.acknowledge("r", 1, 1).await, Err(ErrorCode::SessionNotFound));
+    assert_eq!(place.store.relied(id(1)).await.unwrap(), BTreeMap::new());
+    assert_eq!(place.index.checkpoint("r", id(1)).await.unwrap(), 0);
+    // Another one may have its id.
+    place.append(1, 1, "x").await;
+    assert_eq!(place.fetch("r", 9).await, [(2, 1), (1, 1)]);
+}
+
+/// A row may know of more than the journal has: one whose end was found damaged.
+#[tokio::test]
+async fn a_session_without_the_records_that_its_row_names_is_in_nobodys_way() {
+    let place = Place::new().await;
+    place.append(1, 2, "x").await;
+    place.append(2, 1, "x").await;
+    place.index.put(summary(id(2), 7)).await.unwrap();
+    place.readers.create("r").await.unwrap();
+    place.acknowledge("r", 2, 1).await.unwrap();
+    assert_eq!(place.fetch("r", 1).await, [(1, 1)]);
+    place.acknowledge("r", 1, 2).await.unwrap();
+    assert_eq!(place.fetch("r", 1).await, []);
+    assert_eq!(place.lag("r").await, (0, 0));
+    place.append(2, 7, "x").await;
+    assert_eq!(place.fetch("r", 1).await, [(2, 2)]);
+}
+
+#[tokio::test]
+async fn a_built_in_reader_is_given_one_session_after_the_other_and_told_of_those_that_are_gone() {
+    let place = Place::new().await;
+    place.append(1, 3, "x").await;
+    place.readers.add_built_in("projection");
+    let next = |limit| place.readers.next("projection", limit);
+    let records = |next: Next| match next {
+        Next::Records(Batch { session_id, after, frames }) => {
+            (number(session_id), after, frames.iter().map(|frame| frame.seq).collect::<Vec<_>>())
+        }
+        Next::Gone(session_id) => panic!("{session_id} is gone"),
+    };
+    assert_eq!(records(next(2).await.unwrap()), (1, 0, vec![1, 2]));
+    place.append(2, 1, "x").await;
+    // What it could not take in comes again, after the others.
+    place.readers.put_off("projection", id(1)).unwrap();
+    assert_eq!(records(next(2).await.unwrap()), (2, 0, vec![1]));
+    assert_eq!(place.readers.done("projection", id(2), 1).await.unwrap(), 1);
+    assert_eq!(records(next(2).await.unwrap()), (1, 0, vec![1, 2]));
+    assert_eq!(place.readers.done("projection", id(1), 2).await.unwrap(), 2);
+    assert_eq!(records(next(2).await.unwrap()), (1, 2, vec![3]));
+    assert_eq!(place.readers.done("projection", id(1), 3).await.unwrap(), 3);
+    {
+        let mut waiting = std::pin::pin!(next(2));
+        assert!(poll!(&mut waiting).is_pending());
+        place.append(2, 1, "x").await;
+        assert_eq!(records(waiting.await.unwrap()), (2, 1, vec![2]));
+    }
+    place.delete(2).await;
+    assert!(matches!(next(2).await.unwrap(), Next::Gone(gone) if gone == id(2)));
+    assert_eq!(place.readers.done("projection", id(2), 2).await.unwrap_err().code(), ErrorCode::SessionNotFound);
+    assert_eq!(place.index.checkpoint("projection", id(2)).await.unwrap(), 0);
+    let mut waiting = std::pin::pin!(next(2));
+    assert!(poll!(&mut waiting).is_pending(), "it is told once");
+
+    for name in RESERVED {
+        for refused in [place.readers.create(name).await, place.readers.delete(name).await] {
+            assert_eq!(refused.unwrap_err().code(), ErrorCode::InvalidRequest, "{name}");
+        }
+    }
+    let view = place.readers.list().await.unwrap().items;
+    assert_eq!((view.len(), view[0].built_in, view[0].records_behind), (1, true, 0));
+}
+
+#[tokio::test]
+async fn the_watermark_is_the_least_checkpoint_and_what_was_relied_on_outlives_the_index() {
+    let place = Place::new().await;
+    place.append(1, 9, "x").await;
+    assert_eq!(place.readers.watermark(id(1)).await.unwrap(), None);
+    place.readers.create("a").await.unwrap();
+    place.readers.create("b").await.unwrap();
+    place.acknowledge("a", 1, 7).await.unwrap();
+    let least = |watermark: Option<Watermark>| watermark.unwrap().safe_up_to;
+    assert_eq!(least(place.readers.watermark(id(1)).await.unwrap()), 0);
+    place.acknowledge("b", 1, 4).await.unwrap();
+    let watermark = place.readers.watermark(id(1)).await.unwrap().unwrap();
+    assert_eq!(watermark.safe_up_to, 4);
+    place.readers.rely(id(1), watermark).await.unwrap();
+    place.acknowledge("b", 1, 9).await.unwrap();
+    // What came after is read again; what was relied on is not, for it may be gone.
+    let place = place.without_index().await;
+    assert_eq!(place.fetch("b", 1).await, [(1, 5)]);
+    assert_eq!(place.fetch("a", 9).await, [(1, 8), (1, 9)]);
+    assert_eq!(least(place.readers.watermark(id(1)).await.unwrap()), 4);
+    assert!(place.readers.is_trusted());
+}
+
+/// What happens to two readers of three sessions.
+#[derive(Clone, Debug)]
+enum Happens {
+    Append(u8, u64),
+    Delete(u8),
+    Register(usize),
+    Forget(usize),
+    /// Fetches so many, and acknowledges the first so many of them.
+    Consume(usize, usize, usize),
+    Rely(u8),
+    Restart,
+    LoseIndex,
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        6 => (1..4u8, 1..6u64).prop_map(|(n, count)| Happens::Append(n, count)),
+        1 => (1..4u8).prop_map(Happens::Delete),
+        2 => (0..2usize).prop_map(Happens::Register),
+        1 => (0..2usize).prop_map(Happens::Forget),
+        6 => (0..2usize, 1..8usize, 0..8usize).prop_map(|(reader, limit, of)| Happens::Consume(reader, limit, of)),
+        2 => (1..4u8).prop_map(Happens::Rely),
+        1 => Just(Happens::Restart),
+        1 => Just(Happens::LoseIndex),
+    ]
+}
+
+const NAMES: [&str; 2] = ["a", "b"];
+
+/// What a reader acknowledged in each session, and how much of that was relied on.
+type Acknowledged = BTreeMap<u8, (Seq, Seq)>;
+
+async fn walk(steps: Vec<Happens>) {
+    let mut place = Place::new().await;
+    let mut readers: BTreeMap<usize, Acknowledged> = BTreeMap::new();
+    for step in steps {
+        match step {
+            Happens::Append(n, count) => place.append(n, count, "x").await,
+            Happens::Delete(n) => {
+                place.delete(n).await;
+                readers.values_mut().for_each(|acknowledged| acknowledged.retain(|known, _| *known != n));
+            }
+            Happens::Register(reader) => {
+                place.readers.create(NAMES[reader]).await.unwrap();
+                readers.entry(reader).or_default();
+            }
+            Happens::Forget(reader) => {
+                let known = readers.remove(&reader).is_some();
+                assert_eq!(place.readers.delete(NAMES[reader]).await.is_ok(), known);
+            }
+            Happens::Consume(reader, limit, of) => {
+                let Some(acknowledged) = readers.get_mut(&reader) else { continue };
+                for (n, seq) in place.fetch(NAMES[reader], limit).await.into_iter().take(of) {
+                    let known = &mut acknowledged.entry(n).or_default().0;
+                    assert_eq!(seq, *known + 1, "the next one");
+                    *known = place.acknowledge(NAMES[reader], n, seq).await.unwrap();
+                    assert_eq!(*known, seq);
+                }
+            }
+            Happens::Rely(n) => {
+                let Some(watermark) = place.readers.watermark(id(n)).await.unwrap() else { continue };
+                let least = readers.values().map(|of| of.get(&n).map_or(0, |known| known.0)).min();
+                assert_eq!(Some(watermark.safe_up_to), least);
+                place.readers.rely(id(n), watermark).await.unwrap();
+                for of in readers.values_mut() {
+                    let known = of.entry(n).or_default();
+                    known.1 = known.0;
+                }
+            }
+            Happens::Restart => place = place.restarted().await,
+            Happens::LoseIndex => {
+                place = place.without_index().await;
+                readers.values_mut().flat_map(BTreeMap::values_mut).for_each(|known| known.0 = known.1);
+            }
+        }
+    }
+    for (reader, acknowledged) in readers {
+        let mut found = place.fetch(NAMES[reader], 1000).await;
+        let (sessions, records) = place.lag(NAMES[reader]).await;
+        // A stable sort: each session's records stay in the order in which they came.
+        found.sort_by_key(|(n, _)| *n);
+        let mut due = Vec::new();
+        for n in 1..4 {
+            let from = acknowledged.get(&n).map_or(0, |known| known.0);
+            due.extend((from + 1..=place.last_seq(n).await).map(|seq| (n, seq)));
+        }
+        assert_eq!(found, due);
+        let behind: std::collections::BTreeSet<u8> = due.iter().map(|(n, _)| *n).collect();
+        assert_eq!((sessions, records), (behind.len() as u64, due.len() as u64));
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_each_reader_is_given_what_it_has_not_acknowledged(steps in vec(happens(), 1..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(walk(steps));
+    }
+}

@@ -15,12 +15,16 @@ use crate::{
     clock::Clock,
     ids::{Seq, SessionId},
     session::event::{LiveEvent, Pruned, SessionDeleted},
-    store::{EventStore, Frame},
+    store::{EventStore, Frame, ReadLimit},
     wire::encode_live,
 };
 
 /// Frames that are read at a time.
-const READ_AHEAD: usize = 64;
+const READ_AHEAD: ReadLimit = ReadLimit { frames: 64, bytes: READ_AHEAD_BYTES };
+/// A follower that is no further behind takes frame by frame what the store has at hand: as many as a turn writes at once.
+const NEAR: u64 = 8;
+/// Lines for which a follower that waits keeps room, so that the next ones need none.
+const ROOM_KEPT: usize = 4;
 /// Bytes of lines that are read ahead; a longer line is alone.
 pub(crate) const READ_AHEAD_BYTES: usize = 16 * 1024;
 
@@ -134,42 +138,50 @@ impl StoreFollower {
                 self.cursor = line.seq.unwrap_or(self.cursor);
                 return Ok(Some(line));
             }
-            self.tail.borrow_and_update();
+            let behind = self.tail.borrow_and_update().saturating_sub(self.cursor);
             self.live_changed.borrow_and_update();
-            let page = self
-                .store
-                .read(self.session_id, self.cursor, READ_AHEAD)
-                .await
-                .map_err(|_| SessionError::StoreFailed)?;
-            let Some(page) = page else { return self.end() };
-            let (mut room, mut last) = (Room::default(), self.cursor);
-            for Frame { seq, line } in page.frames {
-                if !room.takes(&line) {
-                    break;
-                }
-                if let Some(line) = gone_line(self.session_id, self.clock.as_ref(), last, seq)? {
-                    // It comes with the event behind it, or the next look would announce it again.
-                    room.takes(&line);
-                    self.ready.push_back(FollowedLine { seq: None, line });
-                }
-                self.ready.push_back(FollowedLine { seq: Some(seq), line });
-                last = seq;
+            if (1..=NEAR).contains(&behind)
+                && let Some(Frame { seq, line }) = self.store.at_hand(self.session_id, self.cursor + 1)
+            {
+                self.cursor = seq;
+                return Ok(Some(FollowedLine { seq: Some(seq), line }));
+            }
+            if behind > 0 && !self.read_ahead().await? {
+                return self.end();
+            }
+            if self.ready.is_empty() {
+                self.hub.poll(&mut self.live, self.cursor, &mut self.ready);
             }
             if !self.ready.is_empty() {
                 continue;
             }
-            let live = self.hub.poll(&mut self.live, self.cursor);
-            self.ready.extend(live.into_iter().map(|line| FollowedLine { seq: None, line }));
-            if !self.ready.is_empty() {
-                continue;
-            }
-            // Followers that wait are many: what they read ahead in is given back.
-            self.ready = VecDeque::new();
+            // Followers that wait are many: what a long page took is given back.
+            self.ready.shrink_to(ROOM_KEPT);
             tokio::select! {
                 changed = self.tail.changed() => if changed.is_err() { return self.end() },
                 changed = self.live_changed.changed() => if changed.is_err() { return self.end() },
             }
         }
+    }
+
+    /// Reads the next durable lines; `false` where there is no such session any more.
+    async fn read_ahead(&mut self) -> Result<bool, SessionError> {
+        let page = self.store.read(self.session_id, self.cursor, READ_AHEAD).await;
+        let Some(page) = page.map_err(|_| SessionError::StoreFailed)? else { return Ok(false) };
+        let (mut room, mut last) = (Room::default(), self.cursor);
+        for Frame { seq, line } in page.frames {
+            if !room.takes(&line) {
+                break;
+            }
+            if let Some(line) = gone_line(self.session_id, self.clock.as_ref(), last, seq)? {
+                // It comes with the event behind it, or the next look would announce it again.
+                room.takes(&line);
+                self.ready.push_back(FollowedLine { seq: None, line });
+            }
+            self.ready.push_back(FollowedLine { seq: Some(seq), line });
+            last = seq;
+        }
+        Ok(true)
     }
 
     /// The session is gone: where it was deleted, the last line says so.
@@ -210,7 +222,7 @@ pub(crate) async fn check_cursor(
     if cursor <= last_seq {
         return Ok(());
     }
-    let oldest = store.read(session_id, 0, 1).await.map_err(|_| SessionError::StoreFailed)?;
+    let oldest = store.read(session_id, 0, ReadLimit::frames(1)).await.map_err(|_| SessionError::StoreFailed)?;
     let oldest_seq = oldest.and_then(|page| page.frames.first().map(|frame| frame.seq)).unwrap_or(last_seq);
     Err(SessionError::CursorOutOfRange { oldest_seq, last_seq })
 }

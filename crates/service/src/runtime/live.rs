@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::follow::Room;
+use super::follow::{FollowedLine, Room};
 use crate::{
     clock::Timestamp,
     ids::{Seq, SessionId, TurnNumber},
@@ -148,24 +148,25 @@ impl LiveHub {
         self.changed.subscribe()
     }
 
-    /// The next lines for a follower whose durable cursor is `seq`. Lines that follow an older seq are
-    /// dropped; at the first line that follows a newer one it stops, for the durable events come first. There are no
-    /// more than a follower may hold.
-    pub(crate) fn poll(&self, cursor: &mut LiveCursor, seq: Seq) -> Vec<Bytes> {
+    /// Puts the next lines for a follower whose durable cursor is `seq` into its empty `ready`. Lines that follow an
+    /// older seq are dropped; at the first line that follows a newer one it stops, for the durable events come first.
+    /// There are no more than a follower may hold.
+    pub(crate) fn poll(&self, cursor: &mut LiveCursor, seq: Seq, ready: &mut VecDeque<FollowedLine>) {
         let state = self.state();
         let end = state.dropped + state.lines.len() as u64;
-        let (mut out, mut room) = (Vec::new(), Room::default());
+        let mut room = Room::default();
         if !cursor.is_started || cursor.next < state.dropped {
             // Where durable events of this step are still to be read, it looks again afterwards.
             cursor.is_started = state.after <= seq;
             cursor.next = end;
             if cursor.is_started {
                 // The newest of it, where it is too much.
-                let lines = state.accumulated(self.session_id, seq);
-                out.extend(lines.into_iter().rev().take_while(|line| room.takes(line)));
-                out.reverse();
+                let lines = state.accumulated(self.session_id, seq).into_iter().rev();
+                for line in lines.take_while(|line| room.takes(line)) {
+                    ready.push_front(FollowedLine { seq: None, line });
+                }
             }
-            return out;
+            return;
         }
         while cursor.next < end {
             let index = usize::try_from(cursor.next - state.dropped).unwrap_or(usize::MAX);
@@ -177,11 +178,10 @@ impl LiveHub {
                 if !room.takes(line) {
                     break;
                 }
-                out.push(line.clone());
+                ready.push_back(FollowedLine { seq: None, line: line.clone() });
             }
             cursor.next += 1;
         }
-        out
     }
 }
 

@@ -3,14 +3,19 @@
 mod operations;
 mod sessions;
 
+mod indexed;
+
 pub mod ephemeral;
 pub mod persistent;
 
 pub mod follow;
 
+pub mod ended;
+
 mod creations;
 mod journals;
 pub(crate) mod live;
+pub(crate) mod projector;
 pub(crate) mod restore;
 mod validate;
 

@@ -4,6 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use async_trait::async_trait;
 use futures::FutureExt as _;
+use tokio::sync::oneshot;
 
 use super::{
     follow::{Follower, check_cursor, gone_line},
@@ -20,18 +21,19 @@ use crate::{
     service::{
         AcknowledgeReader, BegunTurn, BlobPage, CancelQueued, Changed, Checkpoint, ClearReminder, CompactJournal,
         CreateSession, DecideApproval, DeleteSession, EventPage, FetchReader, ForkSession, HistoryItem, InterruptTurn,
-        JournalCompactionReport, NamedReader, Page, Pin, PinFact, QueueItem, ReadBlob, ReadEvents, ReadHistory,
-        ReaderView, RecordPage, Remind, Reminder, ResumeTurn, SessionCreated, SessionQuery, SessionService,
-        SessionSummary, SessionView, StartTurn, Unpin, UpdateSession, WaitReader,
+        JournalCompactionReport, NamedReader, Page, Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents,
+        ReadHistory, ReaderView, RecordPage, Remind, Reminder, ResumeTurn, SessionCreated, SessionQuery,
+        SessionService, SessionSummary, SessionView, StartTurn, Unpin, UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn,
         event::{Event, Pinned, ReminderSet},
     },
+    store::ReadLimit,
 };
 
-/// Bytes of events that one page may have.
-const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of events, or of what a history makes of them, that one page may have.
+pub(super) const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 impl<Home: 'static> Sessions<Home> {
     /// Waits until what a former process left behind is settled, and asks for the store.
@@ -141,15 +143,11 @@ impl<Home: 'static> SessionService for Sessions<Home> {
                 () = self.engine().world.clock.sleep(Duration::from_millis(request.wait_ms)) => {}
             }
         }
-        let page = events.read(session_id, request.since_seq, limit).await?;
+        let page = events.read(session_id, request.since_seq, ReadLimit::frames(limit)).await?;
         let page = page.ok_or(SessionError::NotFound(session_id))?;
         let mut items = Vec::with_capacity(page.frames.len() + 1);
-        let (mut next_seq, mut bytes) = (request.since_seq, 0);
+        let mut next_seq = request.since_seq;
         for frame in page.frames {
-            bytes += frame.line.len();
-            if bytes > PAGE_BYTES_MAX && !items.is_empty() {
-                break;
-            }
             items.extend(gone_line(session_id, self.engine().world.clock.as_ref(), next_seq, frame.seq)?);
             next_seq = frame.seq;
             items.push(frame.line);
@@ -314,19 +312,31 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         self.readers().await?.list().await
     }
 
+    async fn rebuild_projection(&self) -> Result<ProjectionRebuilt, SessionError> {
+        self.stored().await?;
+        self.rebuild_files().await
+    }
+
     async fn shut_down(&self, drain_ms: u64) {
         self.engine().is_shutting_down.store(true, Ordering::Release);
         let registry = &self.inner.registry;
         let drains = registry.ids().into_iter().map(|id| async move {
-            if registry.reserve(id).is_some()
-                && let Err(error) = self.ask(id, |reply| Command::Drain { drain_ms, reply }).await
-            {
-                tracing::warn!(%error, "a session left before it was drained");
+            // One that is being loaded is drained once it is there; no other one is loaded from now on.
+            registry.settled(id).await;
+            if let Some(reservation) = registry.reserve(id) {
+                let (reply, drained) = oneshot::channel();
+                // An actor that leaves has nothing to drain.
+                drop(reservation.mailbox.send(Command::Drain { drain_ms, reply }).await);
+                drop(reservation);
+                drop(drained.await);
             }
             registry.settled(id).await;
         });
         futures::future::join_all(drains).await;
         if let Some(derived) = &self.engine().derived {
+            if let Some(projector) = &derived.projector {
+                projector.end().await;
+            }
             if let Err(error) = derived.index.flush().await {
                 tracing::warn!(%error, "the index could not be written; it is made good at the next start");
             }

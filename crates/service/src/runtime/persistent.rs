@@ -1,11 +1,11 @@
 //! [`PersistentSessionService`]: the engine over a store. Sessions outlive their process.
 //!
-//! The journal is the truth: whatever stands here reads it, or appends to it through an actor. Lists come from the
-//! index, never from sessions.
+//! The journal is the truth: whatever stands here reads it, or appends to it through an actor.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 
 use super::{
+    operations::PAGE_BYTES_MAX,
     restore::{decode, restore},
     sessions::Sessions,
 };
@@ -13,13 +13,12 @@ use crate::{
     SessionError,
     agent::{command::Command, supervise::delete},
     ids::{Seq, SessionId},
-    service::{
-        BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, Page, ReadBlob, SessionQuery, SessionSummary,
-    },
+    service::{BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, Page, ReadBlob, SessionQuery},
     session::{
         ForkPoint, ForkedHistory, HistoryFold,
         event::{Event, HistorySnapshot, Record},
     },
+    store::ReadLimit,
 };
 
 /// Sessions that are stored, and leave memory when nobody has asked them for a while.
@@ -29,8 +28,6 @@ pub type PersistentSessionService = Sessions<Persistent>;
 #[derive(Debug)]
 pub enum Persistent {}
 
-/// Sessions that are looked at together when the index is made anew, and ids that are read at a time.
-const IDS_READ: usize = 1000;
 /// Frames that are read at a time.
 const FRAMES_READ: usize = 256;
 
@@ -59,55 +56,20 @@ impl<Home: 'static> Sessions<Home> {
                         tracing::warn!(%session_id, %error, "what is left of a deleted session stays until the next start");
                     }
                 }
+                // The next start goes on.
+                Err(SessionError::ShuttingDown) => return Err(SessionError::ShuttingDown),
                 Err(error) => tracing::error!(%session_id, %error, "a session can be read, and no longer changed"),
             }
         }
-        if derived.index.needs_rebuild() {
-            self.rebuild_index().await?;
-        }
+        self.complete_index().await?;
         derived.readers.open().await?;
+        self.begin_projecting();
         match derived.index.page(SessionQuery { limit: Some(1), ..SessionQuery::default() }).await {
             Ok(newest) => newest.items.iter().for_each(|newest| engine.world.ids.follow(newest.session_id)),
             // An index that fails stands in the way of lists alone.
             Err(error) => tracing::warn!(%error, "the newest session is not known; new ids go by the clock"),
         }
         self.compact_on_schedule();
-        Ok(())
-    }
-
-    /// Makes the index anew from the journals.
-    async fn rebuild_index(&self) -> Result<(), SessionError> {
-        let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(()) };
-        let mut after = None;
-        loop {
-            let ids = engine.events.sessions(after, IDS_READ).await?;
-            let Some(&last) = ids.last() else { break };
-            if after.is_none() {
-                tracing::warn!("the index is made anew from the journals");
-            }
-            for session_id in ids {
-                self.index_stored(session_id).await?;
-            }
-            after = Some(last);
-        }
-        // Nobody waits for the disk here: where this is lost, the next start makes the index anew once more.
-        let index = derived.index.clone();
-        tokio::spawn(async move {
-            if let Err(error) = index.rebuilt().await {
-                tracing::warn!(%error, "the index could not be written; the next start makes it anew");
-            }
-        });
-        Ok(())
-    }
-
-    /// Puts a stored session's row into the index, as far as its journal can be read.
-    async fn index_stored(&self, session_id: SessionId) -> Result<(), SessionError> {
-        match restore(self.engine(), session_id).await {
-            Ok(Some(session)) => self.index(&session).await,
-            Ok(None) => {}
-            Err(error) => tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read"),
-        }
         Ok(())
     }
 
@@ -118,12 +80,15 @@ impl<Home: 'static> Sessions<Home> {
         limit: usize,
     ) -> Result<Page<HistoryItem>, SessionError> {
         let events = self.engine().events.as_ref();
-        let (mut items, mut fold) = (Vec::new(), HistoryFold::default());
+        let (mut items, mut fold, mut bytes) = (Vec::new(), HistoryFold::default(), 0);
         // The item at the cursor is read again: the results after an answer belong to its calls.
         let mut after = cursor.saturating_sub(1);
         let mut pruned_to = None;
         loop {
-            let page = events.read(session_id, after, FRAMES_READ).await?.ok_or(SessionError::NotFound(session_id))?;
+            let page = events
+                .read(session_id, after, ReadLimit::frames(FRAMES_READ))
+                .await?
+                .ok_or(SessionError::NotFound(session_id))?;
             if page.frames.is_empty() {
                 return Ok(Page::whole(items));
             }
@@ -141,15 +106,19 @@ impl<Home: 'static> Sessions<Home> {
                 }
                 after = frame.seq;
                 let mut item = fold.push(&decode(frame)?);
+                bytes += if frame.seq > cursor { frame.line.len() } else { 0 };
                 if let Some(queued) = fold.queued_at() {
                     // The prompt of a turn that waited stands where it was queued.
-                    let page = events.read(session_id, queued - 1, 1).await?;
+                    let page = events.read(session_id, queued - 1, ReadLimit::frames(1)).await?;
                     let frame = page.and_then(|page| page.frames.into_iter().next());
+                    bytes += frame.as_ref().map_or(0, |frame| frame.line.len());
                     item = match frame {
                         Some(frame) => fold.queued_prompt(&decode(&frame)?),
                         None => None,
                     };
                 }
+                // An item is no larger than the events it is made of; the first one comes in any case.
+                let limit = if bytes > PAGE_BYTES_MAX { items.len().clamp(1, limit) } else { limit };
                 if let Some(next) = add(&mut items, item.filter(|item| item.seq > cursor), limit) {
                     return Ok(Page { items, next_cursor: Some(next) });
                 }
@@ -166,11 +135,6 @@ impl<Home: 'static> Sessions<Home> {
         let piece = &bytes[..bytes.len().min(limit)];
         let next_offset = (bytes.len() > limit).then(|| offset + limit as u64);
         Ok(BlobPage { data: BASE64_STANDARD.encode(piece), next_offset })
-    }
-
-    pub(super) async fn list_page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
-        let Some(derived) = &self.engine().derived else { return Ok(Page::whole(Vec::new())) };
-        Ok(derived.index.page(query).await?)
     }
 
     pub(super) async fn delete_session(&self, request: DeleteSession) -> Result<Changed, SessionError> {
@@ -197,14 +161,13 @@ impl<Home: 'static> Sessions<Home> {
         let at = match session.fork_at(turn)? {
             ForkPoint::After(seq) => seq,
             ForkPoint::EndOf { turn, from } => {
-                self.end_of(parent, turn, from).await?.ok_or(match session.pruned_to() {
-                    0 => SessionError::ItemNotFound("turn"),
-                    pruned_to => SessionError::HistoryPruned { pruned_to },
-                })?
+                let is_whole = session.pruned_to() == 0;
+                let missing = if is_whole { SessionError::ItemNotFound("turn") } else { SessionError::HistoryPruned };
+                self.end_of(parent, turn, from).await?.ok_or(missing)?
             }
         };
         if at < session.pruned_to() {
-            return Err(SessionError::HistoryPruned { pruned_to: session.pruned_to() });
+            return Err(SessionError::HistoryPruned);
         }
         let now = engine.world.clock.now();
         let first = session.fork_record(at, engine.world.ids.next_session_id(now), now, None);
@@ -224,7 +187,7 @@ impl<Home: 'static> Sessions<Home> {
     /// What a fork behind `at` has to be told of records that are gone; `None` where the journal up to there says it.
     async fn history_at(&self, session_id: SessionId, at: Seq) -> Result<Option<HistorySnapshot>, SessionError> {
         let (mut fold, mut after) = (ForkedHistory::new(at), 0);
-        while let Some(page) = self.engine().events.read(session_id, after, FRAMES_READ).await? {
+        while let Some(page) = self.engine().events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await? {
             let Some(last) = page.frames.last() else { break };
             after = last.seq;
             for frame in &page.frames {
@@ -245,7 +208,7 @@ impl<Home: 'static> Sessions<Home> {
         from: Seq,
     ) -> Result<Option<Seq>, SessionError> {
         let mut after = from;
-        while let Some(page) = self.engine().events.read(session_id, after, FRAMES_READ).await? {
+        while let Some(page) = self.engine().events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await? {
             for frame in &page.frames {
                 if ForkPoint::is_end(turn, &decode(frame)?) {
                     return Ok(Some(frame.seq));

@@ -4,7 +4,7 @@ use crate::{
     agent::Engine,
     ids::SessionId,
     session::{Session, event::Record},
-    store::{EventStore, Frame, StoreError},
+    store::{EventStore, Frame, ReadLimit, StoreError},
     wire::decode_event,
 };
 
@@ -41,7 +41,7 @@ pub(crate) async fn restore(engine: &Engine, session_id: SessionId) -> Result<Op
 
 /// The session as it began.
 async fn first(events: &dyn EventStore, session_id: SessionId) -> Result<Option<Session>, StoreError> {
-    let page = events.read(session_id, 0, 1).await?;
+    let page = events.read(session_id, 0, ReadLimit::frames(1)).await?;
     let Some(frame) = page.and_then(|page| page.frames.into_iter().next()) else { return Ok(None) };
     Session::begin(&decode(&frame)?).map(Some).map_err(|error| StoreError::Failed(error.to_string()))
 }
@@ -53,7 +53,7 @@ pub(crate) async fn replay(
     session_id: SessionId,
     session: &mut Session,
 ) -> Result<(), StoreError> {
-    while let Some(page) = events.read(session_id, session.last_seq(), FRAMES_READ).await? {
+    while let Some(page) = events.read(session_id, session.last_seq(), ReadLimit::frames(FRAMES_READ)).await? {
         if page.frames.is_empty() {
             break;
         }

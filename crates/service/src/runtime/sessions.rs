@@ -5,10 +5,13 @@
 use std::{
     collections::BTreeSet,
     marker::PhantomData,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio::sync::{Mutex, OnceCell, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{creations::Creations, restore::restore, validate};
@@ -54,6 +57,10 @@ pub(super) struct Inner {
     pub(super) is_ready: OnceCell<()>,
     /// Compacts journals by themselves, and ends with the service.
     pub(super) schedule: std::sync::OnceLock<AbortOnDropHandle<()>>,
+    /// Held while the index is made anew.
+    pub(super) completing: Mutex<()>,
+    /// The index was told of every session, and is not durable yet.
+    pub(super) is_index_confirming: AtomicBool,
 }
 
 impl<Home> Sessions<Home> {
@@ -65,11 +72,18 @@ impl<Home> Sessions<Home> {
             creations: Arc::default(),
             is_ready: OnceCell::new(),
             schedule: std::sync::OnceLock::new(),
+            completing: Mutex::default(),
+            is_index_confirming: AtomicBool::new(false),
         };
         Self::of(Arc::new(inner))
     }
 
     pub(super) const fn of(inner: Arc<Inner>) -> Self {
+        Self { inner, home: PhantomData }
+    }
+
+    /// Another handle of a service.
+    pub(super) const fn over(inner: Arc<Inner>) -> Self {
         Self { inner, home: PhantomData }
     }
 
@@ -115,8 +129,17 @@ impl<Home: 'static> Sessions<Home> {
         if engine.events.watch(session_id).await?.is_none() {
             return Err(SessionError::NotFound(session_id));
         }
+        if engine.is_shutting_down.load(Ordering::Acquire) {
+            return Err(SessionError::ShuttingDown);
+        }
         let lease = engine.events.lease(session_id).await?;
-        let session = restore(engine, session_id).await?.ok_or(SessionError::NotFound(session_id))?;
+        let session = match restore(engine, session_id).await {
+            Ok(Some(session)) => session,
+            restored => {
+                engine.events.give_up(lease).await;
+                return Err(restored.err().map_or(SessionError::NotFound(session_id), SessionError::from));
+            }
+        };
         let (shared, mailbox, mut actor) = self.actor(session, lease);
         let (settled, is_settled) = oneshot::channel();
         actor.on_settled(settled);
@@ -285,8 +308,8 @@ impl<Home: 'static> Sessions<Home> {
 
     /// The session that a former process made under the key.
     async fn created_before(&self, key: Option<&Key>) -> Result<Option<SessionCreated>, SessionError> {
-        let (Some(key), Some(derived)) = (key, &self.engine().derived) else { return Ok(None) };
-        let Some(known) = derived.index.key(None, &key.key).await? else { return Ok(None) };
+        let Some(key) = key else { return Ok(None) };
+        let Some(known) = self.store_key(&key.key).await? else { return Ok(None) };
         let age_ms = self.engine().world.clock.now().as_millis() - known.time.as_millis();
         if age_ms >= crate::session::KEY_KEPT_MS || self.engine().events.watch(known.session_id).await?.is_none() {
             return Ok(None);
@@ -324,8 +347,14 @@ impl<Home: 'static> Sessions<Home> {
         externalise(engine.blobs.as_ref(), session_id, &mut event).await.map_err(failed)?;
         let record = Record { session_id, seq: 1, turn: None, time: now, event };
         let lease = engine.events.lease(session_id).await.map_err(failed)?;
-        let ticket = engine.events.stage(&lease, std::slice::from_ref(&record)).map_err(failed)?;
-        ticket.durable().await.map_err(failed)?;
+        let made = match engine.events.stage(&lease, std::slice::from_ref(&record)) {
+            Ok(ticket) => ticket.durable().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = made {
+            engine.events.give_up(lease).await;
+            return Err(failed(error));
+        }
         let session = Session::begin(&record).map_err(|error| SessionError::Internal(error.to_string()))?;
         let (indexed, (shared, mailbox, actor)) = (session.clone(), self.actor(session, lease));
         self.inner.registry.insert(shared, mailbox);

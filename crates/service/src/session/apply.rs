@@ -21,13 +21,12 @@ use super::{
     message::{Message, ToolResult},
     reminder::{Pin, Reminder},
     state::{KEY_KEPT_MS, KeyUse},
-    turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd},
+    turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd, ending},
 };
 use crate::{
     clock::Timestamp,
     ids::{Seq, TurnNumber},
     options::Policy,
-    service::TurnStatus,
 };
 
 /// How many calls the loop guard looks back on: three rounds of a cycle of four, with room for a stricter option.
@@ -146,20 +145,13 @@ impl Session {
             }
             Event::PartialText(_) | Event::LogTailRepaired(_) | Event::Unknown(_) => {}
             Event::HistorySnapshot(snapshot) => self.mend(snapshot),
-            Event::TurnCompleted(completed) => {
-                self.turn_ended(record, &completed.totals, TurnStatus::Completed, None);
-            }
+            Event::TurnCompleted(_) | Event::TurnInterrupted(_) => self.turn_ended(record),
             Event::TurnFailed(failed) => {
                 if matches!(failed.error.code, ErrorCode::ContextOverflow | ErrorCode::ModelContextExceeded) {
                     // What did not fit must not stand in the way of the next turn; the history keeps it.
                     self.context.drop_turn(turn);
                 }
-                self.turn_ended(record, &failed.totals, TurnStatus::Failed, Some(failed.error.clone()));
-            }
-            Event::TurnInterrupted(interrupted) => {
-                let error =
-                    crate::SessionError::Interrupted { turn }.body().detail("reason", interrupted.reason.clone());
-                self.turn_ended(record, &interrupted.totals, TurnStatus::Interrupted, Some(error));
+                self.turn_ended(record);
             }
         }
         self.last_seq = record.seq;
@@ -273,14 +265,9 @@ impl Session {
         }
     }
 
-    fn turn_ended(
-        &mut self,
-        record: &Record,
-        totals: &TurnTotals,
-        status: TurnStatus,
-        error: Option<meerkat_errors::ErrorBody>,
-    ) {
+    fn turn_ended(&mut self, record: &Record) {
         let Some(open) = self.open_turn.take() else { return };
+        let Some((status, totals, error)) = ending(record, open.turn) else { return };
         let end = TurnEnd {
             turn: open.turn,
             seq: record.seq,
@@ -289,14 +276,14 @@ impl Session {
             text: open.text,
             text_seq: open.text_seq,
             stop_reason: open.stop_reason,
-            totals: totals.clone(),
+            totals,
             error,
         };
         // A turn can wait for longer than its key is kept; the key may then stand for another turn.
         let used = open.key.and_then(|key| self.keys.get_mut(&key.key)).filter(|used| used.turn == end.turn);
         if let Some(used) = used {
-            self.keyed_bytes += end.text_bytes();
-            used.end = Some(end.clone());
+            // A key is kept for a day, and its answer is seldom asked for: the journal holds the text.
+            used.end = Some(TurnEnd { text: Arc::default(), ..end.clone() });
         }
         self.last_end = Some(end);
     }

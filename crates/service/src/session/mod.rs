@@ -26,5 +26,6 @@ pub use history::HistoryFold;
 pub(crate) use pruned::{CONTEXT_RUNS_MAX, ForkedHistory};
 pub(crate) use state::KEY_KEPT_MS;
 pub use state::{KeyUse, Session};
+pub(crate) use turn::TurnFold;
 pub use turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd};
 pub use view::View;

@@ -184,8 +184,7 @@ impl Snapshot {
     /// The events to read, in order: first and last seq of each run.
     pub(crate) fn ranges(&self) -> Vec<(Seq, Seq)> {
         let single = |seq: &Seq| (*seq, *seq);
-        let ends = self.last_end.iter().chain(self.keys.values().filter_map(|key| key.end.as_ref()));
-        let texts = ends.filter_map(|end| end.text_seq);
+        let texts = self.last_end.iter().filter_map(|end| end.text_seq);
         let open = self.open_turn.iter().filter_map(|open| open.text_seq);
         // The session's beginning holds its system prompt; its last event proves that the journal is as long.
         let mut wanted: Vec<(Seq, Seq)> = vec![(1, 1), (self.last_seq, self.last_seq)];
@@ -225,16 +224,23 @@ impl Snapshot {
         }
         let Event::SessionCreated(created) = &find(1)?.event else { return Err(Unfounded(1)) };
         let context = context(&self.context, records)?;
-        let end = |end: EndShape| {
+        let end = |end: EndShape, text: Arc<[Body]>| {
             let EndShape { turn, seq, status, model, text_seq, stop_reason, totals, error } = end;
-            let text = text(text_seq, records)?;
-            Ok(TurnEnd { turn, seq, status, model, text, text_seq, stop_reason, totals, error })
+            TurnEnd { turn, seq, status, model, text, text_seq, stop_reason, totals, error }
         };
         let key = |(name, used): (String, KeyShape)| {
             let KeyShape { request, turn, seq, time, is_dequeued, .. } = used;
-            Ok((name, KeyUse { request, turn, seq, time, end: used.end.map(end).transpose()?, is_dequeued }))
+            let end = used.end.map(|used| end(used, Arc::default()));
+            (name, KeyUse { request, turn, seq, time, end, is_dequeued })
         };
-        let keys = self.keys.into_iter().map(key).collect::<Result<std::collections::HashMap<_, _>, _>>()?;
+        let keys: std::collections::HashMap<_, _> = self.keys.into_iter().map(key).collect();
+        let last_end = match self.last_end {
+            Some(last) => {
+                let said = text(last.text_seq, records)?;
+                Some(end(last, said))
+            }
+            None => None,
+        };
         let open_turn = self.open_turn.map(|open| open_turn(open, &context, records)).transpose()?;
         let answered_at = open_turn.as_ref().and_then(|_| context.entries().last()).map(|entry| entry.seq);
         let mut session = Session {
@@ -255,7 +261,7 @@ impl Snapshot {
             pins: Arc::new(each(&self.pins, records, pin)?),
             queue: Arc::new(each(&self.queue, records, queued)?.into()),
             open_turn,
-            last_end: self.last_end.map(end).transpose()?,
+            last_end,
             keyed_bytes: keys.values().map(KeyUse::bytes).sum(),
             keys,
             keys_by_age: self.keys_by_age,

@@ -50,7 +50,7 @@ pub struct Session {
     pub(super) keys: HashMap<String, KeyUse>,
     /// The keys in the order in which they were used, to forget the oldest first.
     pub(super) keys_by_age: VecDeque<(Timestamp, String)>,
-    /// Bytes of the keys and of what their turns said last.
+    /// Bytes of the keys.
     pub(super) keyed_bytes: u64,
     /// What was decided on the calls of the running and the last turn.
     pub(super) decisions: HashMap<String, (Decision, Seq)>,
@@ -75,7 +75,7 @@ pub struct KeyUse {
     pub seq: Seq,
     /// When it was used.
     pub time: Timestamp,
-    /// How the turn ended; `None` while it waits or runs.
+    /// How the turn ended, without its text, which is read from the event that holds it; `None` while it waits or runs.
     pub end: Option<TurnEnd>,
     /// Whether the turn left the queue unstarted.
     pub is_dequeued: bool,
@@ -84,7 +84,7 @@ pub struct KeyUse {
 impl KeyUse {
     /// Bytes that it keeps in memory, roughly.
     pub(super) fn bytes(&self) -> u64 {
-        (size_of::<Self>() + self.request.len()) as u64 + self.end.as_ref().map_or(0, TurnEnd::text_bytes)
+        (size_of::<Self>() + self.request.len()) as u64
     }
 }
 

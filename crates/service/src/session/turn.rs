@@ -9,6 +9,7 @@ use super::{
     message::{Body, ToolCall, ToolResult},
 };
 use crate::{
+    SessionError,
     clock::Timestamp,
     ids::{Seq, SessionId, TurnNumber},
     model::StopReason,
@@ -137,7 +138,7 @@ pub struct TurnEnd {
     pub status: TurnStatus,
     /// The model that answered.
     pub model: String,
-    /// What it said last.
+    /// What it said last; empty in what an idempotency key stands for.
     pub text: Arc<[Body]>,
     /// The event that holds it.
     pub text_seq: Option<Seq>,
@@ -150,12 +151,6 @@ pub struct TurnEnd {
 }
 
 impl TurnEnd {
-    /// Bytes of its text that it keeps in memory.
-    pub(super) fn text_bytes(&self) -> u64 {
-        let inline = |body: &Body| if matches!(body, Body::Inline(_)) { body.len() } else { 0 };
-        self.text.iter().map(inline).sum()
-    }
-
     /// The answer that is sent for it; `text` is what the model said last, whole.
     #[must_use]
     pub fn result(&self, session_id: SessionId, text: String) -> TurnResult {
@@ -173,5 +168,65 @@ impl TurnEnd {
             compactions: self.totals.compactions,
             error: self.error.clone(),
         }
+    }
+}
+
+/// What a turn's last event says of its end.
+pub(super) fn ending(record: &Record, turn: TurnNumber) -> Option<(TurnStatus, TurnTotals, Option<ErrorBody>)> {
+    match &record.event {
+        Event::TurnCompleted(completed) => Some((TurnStatus::Completed, completed.totals.clone(), None)),
+        Event::TurnFailed(failed) => Some((TurnStatus::Failed, failed.totals.clone(), Some(failed.error.clone()))),
+        Event::TurnInterrupted(interrupted) => {
+            let error = SessionError::Interrupted { turn }.body().detail("reason", interrupted.reason.clone());
+            Some((TurnStatus::Interrupted, interrupted.totals.clone(), Some(error)))
+        }
+        _ => None,
+    }
+}
+
+/// Finds how a turn ended in its events, for whoever follows them and has no [`Session`](super::Session).
+#[derive(Debug)]
+pub(crate) struct TurnFold {
+    turn: TurnNumber,
+    model: String,
+    text: Arc<[Body]>,
+    text_seq: Option<Seq>,
+    stop_reason: Option<StopReason>,
+}
+
+impl TurnFold {
+    /// The fold of a turn. It wants the session's records from the turn's `turn_started` on.
+    pub(crate) fn new(turn: TurnNumber) -> Self {
+        Self { turn, model: String::new(), text: Arc::default(), text_seq: None, stop_reason: None }
+    }
+
+    /// Takes the next record in; answers with the end, where that is what it records.
+    pub(crate) fn push(&mut self, record: &Record) -> Option<TurnEnd> {
+        if record.turn != Some(self.turn) {
+            return None;
+        }
+        match &record.event {
+            Event::TurnStarted(started) => self.model.clone_from(&started.model),
+            Event::AssistantMessage(answer) => {
+                self.stop_reason = Some(answer.stop_reason);
+                let text = answer.text();
+                if !text.is_empty() {
+                    (self.text, self.text_seq) = (text, Some(record.seq));
+                }
+            }
+            _ => {}
+        }
+        let (status, totals, error) = ending(record, self.turn)?;
+        Some(TurnEnd {
+            turn: self.turn,
+            seq: record.seq,
+            status,
+            model: self.model.clone(),
+            text: self.text.clone(),
+            text_seq: self.text_seq,
+            stop_reason: self.stop_reason,
+            totals,
+            error,
+        })
     }
 }

@@ -3,6 +3,8 @@
 //! An [`EventStore`] and a [`SessionStore`] are checked together, because a snapshot is nothing without its journal:
 //! only sessions are saved whose records stand in that event store. The suite asks through the two traits alone.
 
+pub mod readers;
+
 #[cfg(test)]
 pub(super) mod tests;
 
@@ -12,7 +14,7 @@ use async_trait::async_trait;
 use futures::future::BoxFuture;
 use uuid::Uuid;
 
-use super::{EventStore, Lease, SessionFilter, SessionStore, SessionStoreError, StoreError};
+use super::{EventStore, Lease, ReadLimit, SessionFilter, SessionStore, SessionStoreError, StoreError};
 use crate::{
     Session,
     clock::Timestamp,
@@ -67,6 +69,7 @@ macro_rules! promises {
 promises! {
     frames_are_the_encoded_events;
     a_page_begins_behind_its_cursor;
+    a_page_keeps_to_its_limit;
     a_gap_is_refused;
     a_batch_is_taken_whole_or_not;
     only_the_newest_lease_appends;
@@ -151,7 +154,11 @@ async fn fill(pair: &Pair, n: u8, last: Seq) -> Result<Lease, String> {
 
 /// The frames of a session after `after`, as far as one page goes; `None` where there is no such session.
 async fn frames(pair: &Pair, of: SessionId, after: Seq, limit: usize) -> Result<Option<Vec<(Seq, Vec<u8>)>>, String> {
-    let page = said(pair.events.read(of, after, limit).await, "read")?;
+    let page = said(pair.events.read(of, after, ReadLimit::frames(limit)).await, "read")?;
+    for frame in page.iter().flat_map(|page| &page.frames) {
+        let at_hand = pair.events.at_hand(of, frame.seq).unwrap_or_else(|| frame.clone());
+        expect("a frame at hand", &at_hand, frame)?;
+    }
     Ok(page.map(|page| page.frames.into_iter().map(|frame| (frame.seq, frame.line.to_vec())).collect()))
 }
 
@@ -187,6 +194,19 @@ async fn frames_are_the_encoded_events(_: &dyn Harness, pair: Pair) -> Result<()
     fill(&pair, 1, 7).await?;
     holds(&pair, 1, 7).await?;
     expect("the tail of a lease", said(pair.events.lease(id(1)).await, "lease")?.tail, 7)
+}
+
+async fn a_page_keeps_to_its_limit(_: &dyn Harness, pair: Pair) -> Result<(), String> {
+    fill(&pair, 1, 5).await?;
+    let lines = encoded((2..=5).map(|seq| record(1, seq)))?;
+    let bytes = |count: usize| lines.iter().take(count).map(|(_, line)| line.len()).sum::<usize>();
+    for (frames, bytes, due) in
+        [(9, 0, 1), (9, bytes(2) - 1, 1), (9, bytes(2), 2), (9, usize::MAX, 4), (3, bytes(4), 3)]
+    {
+        let page = said(pair.events.read(id(1), 1, ReadLimit { frames, bytes }).await, "read")?;
+        expect("the frames of a page", page.map(|page| page.frames.len()), Some(due))?;
+    }
+    Ok(())
 }
 
 async fn a_page_begins_behind_its_cursor(_: &dyn Harness, pair: Pair) -> Result<(), String> {

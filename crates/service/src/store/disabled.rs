@@ -16,3 +16,15 @@ pub fn open_stores(_data_dir: &Path) -> Result<Stores, SessionError> {
     Capabilities::compiled().require(Capability::SessionStore)?;
     Err(SessionError::PersistenceDisabled { configured: false })
 }
+
+/// Looks at a data directory, which this build cannot read.
+///
+/// # Errors
+/// `SESSION_PERSISTENCE_DISABLED`.
+#[expect(clippy::unused_async, reason = "the enabled side waits for the index")]
+pub async fn examine(
+    _: crate::doctor::Examination,
+    _: crate::doctor::Progress<'_>,
+) -> Result<crate::doctor::Diagnosis, SessionError> {
+    Err(SessionError::PersistenceDisabled { configured: false })
+}

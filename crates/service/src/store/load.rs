@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{EventStore, SessionFilter, SessionMeta, SessionStoreError, StoreError};
+use super::{EventStore, ReadLimit, SessionFilter, SessionMeta, SessionStoreError, StoreError};
 use crate::{
     ids::{Seq, SessionId},
     session::{
@@ -80,7 +80,8 @@ async fn read(
     let mut after = from.saturating_sub(1);
     while after < to {
         let limit = usize::try_from(to - after).unwrap_or(usize::MAX).min(READ_EVENTS);
-        let Some(page) = events.read(id, after, limit).await.map_err(|error| failed(id, &error))? else {
+        let Some(page) = events.read(id, after, ReadLimit::frames(limit)).await.map_err(|error| failed(id, &error))?
+        else {
             return Ok(false);
         };
         let Some(last) = page.frames.last() else { break };

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 pub use derived::{MemoryIndex, MemorySessionStore};
 
-use super::{BlobStore, BlobWriter, EventStore, Frame, FramePage, Lease, StoreError, Ticket};
+use super::{BlobStore, BlobWriter, EventStore, Frame, FramePage, Lease, ReadLimit, StoreError, Ticket};
 use crate::{
     SessionError,
     ids::{Seq, SessionId},
@@ -142,11 +142,25 @@ impl EventStore for MemoryEventStore {
         Ok(ticket)
     }
 
-    async fn read(&self, session_id: SessionId, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError> {
+    async fn read(
+        &self,
+        session_id: SessionId,
+        after: Seq,
+        mut limit: ReadLimit,
+    ) -> Result<Option<FramePage>, StoreError> {
         let journals = self.journals();
         let Some(journal) = journals.get(&session_id) else { return Ok(None) };
         let skip = journal.frames.partition_point(|frame| frame.seq <= after);
-        Ok(Some(FramePage { frames: journal.frames.iter().skip(skip).take(limit).cloned().collect() }))
+        let wanted = journal.frames.iter().skip(skip).enumerate();
+        let frames = wanted.take_while(|(at, frame)| limit.takes(&frame.line, *at == 0));
+        Ok(Some(FramePage { frames: frames.map(|(_, frame)| frame.clone()).collect() }))
+    }
+
+    fn at_hand(&self, session_id: SessionId, seq: Seq) -> Option<Frame> {
+        let journals = self.journals();
+        let frames = &journals.get(&session_id)?.frames;
+        let index = seq.checked_sub(frames.front()?.seq)?;
+        frames.get(usize::try_from(index).ok()?).cloned()
     }
 
     async fn release(&self, _: Lease) -> Result<(), StoreError> {

@@ -27,9 +27,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
 #[cfg(not(feature = "session-store"))]
-pub use disabled::open_stores;
+pub use disabled::{examine, open_stores};
 #[cfg(feature = "session-store")]
-pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore, open_stores};
+pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore, examine, open_stores};
 pub(crate) use memory::hex;
 pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, MemoryUse};
 pub use readers::{MemoryReaders, ReaderStore, Registration};
@@ -132,6 +132,35 @@ pub struct FramePage {
     pub frames: Vec<Frame>,
 }
 
+/// Bytes of lines that are read at once where nobody says how many.
+const READ_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// How much is read at once. The first frame is read however long it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadLimit {
+    /// Frames at most.
+    pub frames: usize,
+    /// Bytes of their lines at most.
+    pub bytes: usize,
+}
+
+impl ReadLimit {
+    /// So many frames, in no more bytes than are read at once.
+    #[must_use]
+    pub const fn frames(frames: usize) -> Self {
+        Self { frames, bytes: READ_BYTES_MAX }
+    }
+
+    /// Whether a frame is read, too; what it takes is counted.
+    fn takes(&mut self, line: &Bytes, is_first: bool) -> bool {
+        if self.frames == 0 || (!is_first && line.len() > self.bytes) {
+            return false;
+        }
+        (self.frames, self.bytes) = (self.frames - 1, self.bytes.saturating_sub(line.len()));
+        true
+    }
+}
+
 /// The append-only log of each session's records: the one truth.
 #[async_trait]
 pub trait EventStore: Send + Sync {
@@ -144,6 +173,9 @@ pub trait EventStore: Send + Sync {
     /// Gives the right back: nothing more will be appended for now, and all that was staged is durable.
     async fn release(&self, lease: Lease) -> Result<(), StoreError>;
 
+    /// Gives the right back where the session could not be opened: whether it rests is for the next start to see.
+    async fn give_up(&self, _lease: Lease) {}
+
     /// Encodes the records and queues them for writing. The first one's seq must follow the tail.
     /// It neither waits nor can be cancelled half-way.
     ///
@@ -151,10 +183,16 @@ pub trait EventStore: Send + Sync {
     /// `Fenced` where the lease is not the newest or the batch does not follow the tail.
     fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError>;
 
-    /// Durable frames after `after`, at most `limit`; `None` where there is no such session.
-    async fn read(&self, session_id: SessionId, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError>;
+    /// Durable frames after `after`, as many as `limit` says; `None` where there is no such session.
+    async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError>;
 
-    /// Follows the last durable seq; it ends when the session is deleted. `None` where there is no such session.
+    /// The durable frame of this seq, where it is in memory. Those who follow take the newest ones by it, each of them
+    /// without an allocation; where it is not here, `read` has it.
+    fn at_hand(&self, _session_id: SessionId, _seq: Seq) -> Option<Frame> {
+        None
+    }
+
+    /// Follows the last durable seq, which can be read by then; it ends when the session is deleted. `None` where there is no such session.
     async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError>;
 
     /// Makes a session from the records of `parent` up to `at`, verbatim, its blobs, and `first`, which go on from
@@ -383,7 +421,7 @@ pub trait SessionIndex: Send + Sync {
     async fn forget_reader(&self, reader: &str) -> Result<(), StoreError>;
 
     /// Whether it was made anew, and every stored session must be put into it again.
-    fn needs_rebuild(&self) -> bool;
+    async fn needs_rebuild(&self) -> bool;
 
     /// It holds every stored session now.
     async fn rebuilt(&self) -> Result<(), StoreError>;

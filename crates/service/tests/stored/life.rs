@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use meerkat_service::{
     ErrorCode,
+    options::Overflow,
     service::{
-        CreateSession, DeleteSession, ForkSession, Page, ReadBlob, ReadHistory, ResumeTurn, SessionQuery,
-        SessionSummary, StartTurn, UpdateSession,
+        CreateSession, DeleteSession, ForkSession, InterruptTurn, Page, ReadBlob, ReadHistory, ResumeTurn,
+        SessionQuery, SessionSummary, StartTurn, UpdateSession,
     },
+    store::open_stores,
 };
 use serde_json::json;
 
@@ -62,6 +64,35 @@ fn a_session_outlives_its_process_to_the_byte() {
     }
 }
 
+/// A page of a history is bounded in bytes too, however few messages that is.
+#[test]
+fn a_history_of_long_messages_comes_in_pages_of_bounded_bytes() {
+    const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+    const TURNS: usize = 80;
+    let mut place = Place::new();
+    place.options.context.overflow = Overflow::Slide;
+    place.process(true, |process| async move {
+        let session_id = process.create().await;
+        for _ in 0..TURNS {
+            process.turn(session_id, "@chunks 65536 @long 60000").await.unwrap();
+        }
+        let (mut pages, mut cursor) = (Vec::new(), None);
+        loop {
+            let request = ReadHistory { session_id, cursor, limit: Some(1000) };
+            let page = process.service.history(request).await.unwrap();
+            assert!(serde_json::to_vec(&page).unwrap().len() < PAGE_BYTES_MAX, "{} items", page.items.len());
+            pages.push(page.items);
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert!(pages.len() > 1 && pages.iter().all(|page| !page.is_empty()));
+        assert_eq!(json!(pages.concat()), json!(history(&process, session_id, 7).await));
+        assert_eq!(pages.concat().len(), TURNS * 2);
+    });
+}
+
 #[test]
 fn sessions_are_listed_in_pages_and_by_what_they_are() {
     let place = Place::new();
@@ -97,6 +128,55 @@ fn sessions_are_listed_in_pages_and_by_what_they_are() {
         assert_eq!(archived.items.iter().map(|item| item.session_id).collect::<Vec<_>>(), [ids[2]]);
         let bad = SessionQuery { cursor: Some("../x".to_owned()), ..SessionQuery::default() };
         assert_eq!(process.service.list(bad).await.unwrap_err().code(), ErrorCode::InvalidRequest);
+    });
+}
+
+/// What is acknowledged stands in the list; and so does what a running turn has come to, as far as it can be read.
+#[test]
+fn a_list_shows_what_a_read_shows() {
+    Place::new().process(true, |process| async move {
+        let session_id = process.create().await;
+        let same = async |what: &str| {
+            let (read, listed) =
+                (process.service.read(&session_id).await, list(&process, SessionQuery::default()).await);
+            let (read, listed) = (json!(read.unwrap()), json!(listed.items[0]));
+            for (name, value) in listed.as_object().unwrap() {
+                assert_eq!(read[name], *value, "{what}: {name}");
+            }
+            listed
+        };
+        same("a creation").await;
+        let labels = Some(BTreeMap::from([("team".to_owned(), "dig".to_owned())]));
+        let update = UpdateSession { session_id, title: Some("A title".to_owned()), labels };
+        process.service.update(update).await.unwrap();
+        assert_eq!(same("an update").await["title"], "A title");
+        process.service.archive(&session_id).await.unwrap();
+        assert_eq!(same("an archive").await["archived"], true);
+        process.service.unarchive(&session_id).await.unwrap();
+        same("an unarchive").await;
+
+        let mut follower = process.service.follow(&session_id, 4).await.unwrap();
+        let prompt = r#"@call test_echo {"text":"hi"} @stall"#;
+        let begun = process.service.begin_turn(StartTurn::new(session_id, prompt)).await.unwrap();
+        assert_eq!(list(&process, SessionQuery::default()).await.items[0].turn_count, 1);
+        // Each of them is waited for, and the list is asked at once: nothing else tells it of them.
+        for type_name in ["turn_started", "assistant_message", "tool_started", "tool_finished"] {
+            let line = loop {
+                let line = follower.next().await.unwrap().unwrap();
+                if line.seq.is_some() {
+                    break serde_json::from_slice::<serde_json::Value>(&line.line).unwrap();
+                }
+            };
+            assert_eq!(line["type"], type_name);
+            let listed = list(&process, SessionQuery::default()).await.items.remove(0);
+            assert!(json!(listed)["last_seq"].as_u64() >= line["seq"].as_u64(), "{type_name}: {listed:?}");
+        }
+        assert_eq!(same("a turn that waits").await["message_count"], 3);
+        process.service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
+        begun.result.await.unwrap();
+        assert_eq!(same("a turn that has ended").await["state"], "idle");
+        process.service.delete(DeleteSession { session_id, force: false }).await.unwrap();
+        assert!(list(&process, SessionQuery::default()).await.items.is_empty());
     });
 }
 
@@ -194,4 +274,24 @@ fn a_fork_has_the_beginning_and_outlives_its_parent() {
         let piece = process.service.blob(piece).await.unwrap();
         assert_eq!((piece.data.as_str(), piece.next_offset), ("QHNheSBPbmUu", Some(9)));
     });
+}
+
+#[test]
+fn what_nobody_runs_is_settled_by_the_start_that_looks_at_it() {
+    let place = Place::new();
+    let unsettled = || {
+        let stores = open_stores(&place.data_dir()).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(stores.events.unsettled()).unwrap()
+    };
+    let fork = place.process(true, |process| async move {
+        let session_id = process.create().await;
+        process.turn(session_id, "@say One.").await.unwrap();
+        let deleted = process.create().await;
+        process.service.delete(DeleteSession { session_id: deleted, force: false }).await.unwrap();
+        process.service.fork(ForkSession { session_id, turn: None }).await.unwrap().session_id
+    });
+    assert_eq!(unsettled(), [fork]);
+    place.process(true, |process| async move { process.service.ready().await.unwrap() });
+    assert_eq!(unsettled(), []);
 }

@@ -6,8 +6,13 @@
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails as a test does")]
 
 mod crashes;
+mod doctor;
+mod ended;
+mod index;
 mod journals;
 mod life;
+mod projection;
+mod readers;
 
 use std::{path::Path, sync::Arc};
 

@@ -28,7 +28,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     socket::{HELLO_BYTES_MAX, MESSAGE_BYTES_MAX, read_line},
-    wire::{HELLO, Hello, Incoming, Speaker, Welcome},
+    wire::{HELLO, Hello, Incoming, Readiness, Speaker, Welcome},
 };
 use crate::serve::owner::{SUBSCRIBE, UNSUBSCRIBE};
 
@@ -46,6 +46,8 @@ const ANSWER_BYTES_MAX: u64 = 256 * 1024 * 1024;
 pub(crate) enum Failed {
     /// The owner refused it.
     Refused(Box<ErrorBody>),
+    /// The owner was gone before it was asked.
+    Unasked,
     /// The owner is gone; what became of the request is not known.
     Lost,
 }
@@ -55,14 +57,22 @@ pub(crate) struct Connection {
     shared: Arc<Shared>,
     room: Arc<Semaphore>,
     last_id: AtomicU64,
+    /// How it stood with the owner's service when the connection was opened.
+    pub(super) readiness: Readiness,
     _tasks: [AbortOnDropHandle<()>; 2],
 }
 
 struct Shared {
     /// Its length follows the requests under way and the subscriptions.
-    out: mpsc::UnboundedSender<String>,
+    out: mpsc::UnboundedSender<Message>,
     state: Mutex<State>,
     closed: CancellationToken,
+}
+
+/// A line to the owner, and the request that it is.
+struct Message {
+    request: Option<u64>,
+    line: String,
 }
 
 #[derive(Default)]
@@ -74,7 +84,21 @@ struct State {
 /// What is done with an answer. Its place is taken until it comes, also where nobody waits for it any more.
 struct Waiting {
     to: To,
+    /// The owner may have read the request.
+    is_sent: bool,
     _permit: OwnedSemaphorePermit,
+}
+
+impl Waiting {
+    /// No answer comes any more.
+    fn fail(self) {
+        let failed = if self.is_sent { Failed::Lost } else { Failed::Unasked };
+        // Whoever asked may have gone.
+        match self.to {
+            To::Answer(to) => drop(to.send(Err(failed))),
+            To::Subscription(to) => drop(to.send(Err(failed))),
+        }
+    }
 }
 
 enum To {
@@ -114,10 +138,10 @@ impl Connection {
         let welcome = answer.result.ok_or_else(|| io::Error::other("the owner speaks another protocol"))?;
         let welcome: Welcome = serde_json::from_str(welcome.get())?;
         let refusal = Speaker::refuse(&welcome.speaker, &hello.speaker).or(welcome.refusal);
-        Ok(refusal.map_or_else(|| Ok(Self::start(reader, writer)), |body| Err(Box::new(body))))
+        Ok(refusal.map_or_else(|| Ok(Self::start(reader, writer, welcome.readiness)), |body| Err(Box::new(body))))
     }
 
-    fn start(reader: BufReader<OwnedReadHalf>, writer: OwnedWriteHalf) -> Self {
+    fn start(reader: BufReader<OwnedReadHalf>, writer: OwnedWriteHalf, readiness: Readiness) -> Self {
         let (out, queue) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared { out, state: Mutex::default(), closed: CancellationToken::new() });
         let tasks = [tokio::spawn(read(reader, shared.clone())), tokio::spawn(write(writer, queue, shared.clone()))];
@@ -125,6 +149,7 @@ impl Connection {
             shared,
             room: Arc::new(Semaphore::new(REQUESTS_MAX)),
             last_id: AtomicU64::new(0),
+            readiness,
             _tasks: tasks.map(AbortOnDropHandle::new),
         }
     }
@@ -156,19 +181,20 @@ impl Connection {
         params: &str,
         to: impl FnOnce(oneshot::Sender<Result<T, Failed>>) -> To,
     ) -> Result<T, Failed> {
-        let permit = self.room.clone().acquire_owned().await.map_err(|_| Failed::Lost)?;
+        let permit = self.room.clone().acquire_owned().await.map_err(|_| Failed::Unasked)?;
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
-        let (bytes, limit) = (message.len() as u64, MESSAGE_BYTES_MAX as u64);
+        let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+        let (bytes, limit) = (line.len() as u64, MESSAGE_BYTES_MAX as u64);
         if bytes > limit {
             let error = SessionError::PayloadTooLarge { what: "message", bytes, limit };
             return Err(Failed::Refused(Box::new(error.body())));
         }
         let (sender, answer) = oneshot::channel();
-        self.shared.state().waiting.insert(id, Waiting { to: to(sender), _permit: permit });
+        self.shared.state().waiting.insert(id, Waiting { to: to(sender), is_sent: false, _permit: permit });
         // Looked at after the insertion: whoever closes empties the table after closing.
-        if self.shared.closed.is_cancelled() || self.shared.out.send(message).is_err() {
+        if self.shared.closed.is_cancelled() || self.shared.out.send(Message { request: Some(id), line }).is_err() {
             self.shared.state().waiting.remove(&id);
+            return Err(Failed::Unasked);
         }
         answer.await.unwrap_or(Err(Failed::Lost))
     }
@@ -183,14 +209,20 @@ impl Shared {
         if self.state().subscriptions.remove(&number).is_some() {
             let params = json!({ "subscription": number });
             // Where the owner is gone, so is the subscription.
-            self.out.send(json!({ "jsonrpc": "2.0", "method": UNSUBSCRIBE, "params": params }).to_string()).ok();
+            let line = json!({ "jsonrpc": "2.0", "method": UNSUBSCRIBE, "params": params }).to_string();
+            self.out.send(Message { request: None, line }).ok();
         }
     }
 
     fn close(&self) {
         self.closed.cancel();
         let state = std::mem::take(&mut *self.state());
-        drop(state);
+        state.waiting.into_values().for_each(Waiting::fail);
+    }
+
+    /// Notes of a request whether the owner may read it; `false` where nobody waits for it any more.
+    fn mark(&self, request: u64, is_sent: bool) -> bool {
+        self.state().waiting.get_mut(&request).map(|waiting| waiting.is_sent = is_sent).is_some()
     }
 
     /// Takes in one line of the owner's.
@@ -245,10 +277,15 @@ async fn read(mut reader: BufReader<OwnedReadHalf>, shared: Arc<Shared>) {
     shared.close();
 }
 
-async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::UnboundedReceiver<String>, shared: Arc<Shared>) {
-    while let Some(mut message) = queue.recv().await {
-        message.push('\n');
-        if writer.write_all(message.as_bytes()).await.is_err() {
+async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::UnboundedReceiver<Message>, shared: Arc<Shared>) {
+    while let Some(Message { request, mut line }) = queue.recv().await {
+        line.push('\n');
+        if request.is_some_and(|request| !shared.mark(request, true)) {
+            continue;
+        }
+        if writer.write_all(line.as_bytes()).await.is_err() {
+            // What did not reach the owner whole it does not perform.
+            request.map(|request| shared.mark(request, false));
             return shared.close();
         }
     }

@@ -95,7 +95,7 @@ async fn source(service: &RemoteService, session_id: SessionId, since_seq: Seq) 
             Current::There(connection) => match connection.subscribe(session_id, since_seq).await {
                 Ok(subscription) => return Ok(Source::There(subscription, connection)),
                 Err(Failed::Refused(body)) => return Err(SessionError::Remote(body)),
-                Err(Failed::Lost) => {}
+                Err(Failed::Unasked | Failed::Lost) => {}
             },
         }
     }

@@ -1,7 +1,8 @@
 //! [`RemoteService`]: the service of a data directory that another process owns, for as long as one does.
 //!
 //! When the owner vanishes this process takes its place or attaches to the one that did, and goes on: what is followed
-//! from its cursor, what can be asked twice by asking again. A turn gets a key for that where its caller gave none.
+//! from its cursor, what can be asked twice by asking again. What can not, such as a turn without a key, has an unknown
+//! outcome where the owner vanished before it answered, and the error says so.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,32 +14,32 @@ use meerkat_service::{
     Capabilities, Operation, SessionError, SessionId, SessionService,
     compaction::CompactionConfig,
     operation::OperationEffect,
-    runtime::follow::Follower,
+    runtime::{ended, follow::Follower},
     service::*,
     store::Router,
     wire::{call, encode},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::timeout};
 
 use super::{
     Door, Entered,
     connection::{Connection, Failed},
     following::follow,
-    wire::Lines,
+    wire::{Lines, Readiness},
     within,
 };
-use crate::serve::{
-    owner::{Owner, method},
-    random_digits,
-};
+use crate::serve::owner::{Owner, method};
 
 /// Owners that may vanish under one request before it is given up.
 pub(super) const OWNERS_MAX: usize = 8;
 
 /// How long an owner that is ending is waited for.
 pub(super) const ENDING_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long the owner may take to say how it stands with it.
+const GREETING_LIMIT: Duration = Duration::from_secs(2);
 
 /// What this command was told by variables that a request carries.
 #[derive(Clone, Debug, Default)]
@@ -144,6 +145,7 @@ impl RemoteService {
                     ending = Some(SessionError::Remote(body));
                 }
                 Err(Failed::Refused(body)) => return Err(SessionError::Remote(body)),
+                Err(Failed::Unasked) => {}
                 Err(Failed::Lost) if is_repeatable => {}
                 Err(Failed::Lost) => return Err(SessionError::StoreFailed),
             }
@@ -165,24 +167,14 @@ impl RemoteService {
         self.ask(operation, &OneSession { session_id: *id }).await
     }
 
-    /// Begins a turn, and has its result by asking for the same turn again, with its key.
+    /// Begins a turn. Once it is accepted, its events say how it ends, whoever owns the data directory by then.
     async fn begin(&self, operation: Operation, mut params: Value) -> Result<BegunTurn, SessionError> {
-        if params["idempotency_key"].is_null() {
-            params["idempotency_key"] = own_key()?.into();
-        }
+        let has_key = !params["idempotency_key"].is_null();
         params["wait"] = false.into();
-        let accepted = decode(&self.perform(operation, &params.to_string(), true).await?)?;
-        params["wait"] = true.into();
-        let service = self.clone();
-        let result = async move { decode(&service.perform(operation, &params.to_string(), true).await?) };
-        Ok(BegunTurn { accepted, result: result.boxed() })
+        let accepted: TurnAccepted = decode(&self.perform(operation, &params.to_string(), has_key).await?)?;
+        let (service, begun) = (self.clone(), accepted.clone());
+        Ok(BegunTurn { accepted, result: async move { ended::result(&service, begun).await }.boxed() })
     }
-}
-
-/// A key that only this turn has.
-fn own_key() -> Result<String, SessionError> {
-    let digits = random_digits(16).map_err(|error| SessionError::Internal(format!("no randomness: {error}")))?;
-    Ok(format!("attached-{digits}"))
 }
 
 fn text(request: &impl Serialize) -> Result<String, SessionError> {
@@ -211,12 +203,34 @@ impl SessionService for RemoteService {
         Capabilities::compiled()
     }
 
+    async fn ready(&self) -> Result<(), SessionError> {
+        // A list waits for what a former process left behind, and changes nothing.
+        let query = SessionQuery { limit: Some(1), ..SessionQuery::default() };
+        self.list(query).await.map(drop)
+    }
+
+    /// The owner says so when it is greeted, which needs no room among its requests.
+    async fn check_ready(&self) -> Result<bool, SessionError> {
+        if let Current::Here(service) = self.current().await? {
+            return service.check_ready().await;
+        }
+        match timeout(GREETING_LIMIT, self.inner.door.attach()).await {
+            Ok(Ok(Ok(connection))) => {
+                let Readiness { is_ready, trouble } = connection.readiness.clone();
+                trouble.map_or(Ok(is_ready), |body| Err(SessionError::Remote(Box::new(body))))
+            }
+            Ok(Ok(Err(refusal))) => Err(SessionError::Remote(refusal)),
+            // The owner has just gone, or is too busy to greet anybody.
+            Ok(Err(_)) | Err(_) => Ok(false),
+        }
+    }
+
     async fn create_session(&self, mut request: CreateSession) -> Result<SessionCreated, SessionError> {
         let Defaults { model, compaction } = &self.inner.defaults;
         request.model = request.model.or_else(|| model.clone());
         request.compaction = request.compaction.or(*compaction);
-        request.idempotency_key = Some(request.idempotency_key.map_or_else(own_key, Ok)?);
-        decode(&self.perform(Operation::CreateSession, &text(&request)?, true).await?)
+        let has_key = request.idempotency_key.is_some();
+        decode(&self.perform(Operation::CreateSession, &text(&request)?, has_key).await?)
     }
 
     async fn begin_turn(&self, request: StartTurn) -> Result<BegunTurn, SessionError> {
@@ -250,7 +264,9 @@ impl SessionService for RemoteService {
     }
 
     async fn interrupt(&self, request: InterruptTurn) -> Result<Changed, SessionError> {
-        self.ask(Operation::Interrupt, &request).await
+        // One that names no turn might hit the next one when it is asked twice.
+        let is_repeatable = request.turn.is_some();
+        decode(&self.perform(Operation::Interrupt, &text(&request)?, is_repeatable).await?)
     }
 
     async fn decide_approval(&self, request: DecideApproval) -> Result<Changed, SessionError> {

@@ -14,7 +14,7 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     AgentBuildConfig, Operation, SessionError, SessionId, SessionService,
     runtime::follow::Follower,
-    service::{InterruptTurn, Remind, StartTurn, TurnStatus},
+    service::{CreateSession, InterruptTurn, Remind, StartTurn, TurnResult, TurnStatus},
     session::reminder::SystemReminderType,
     store::Router as _,
     wire::call,
@@ -25,9 +25,10 @@ use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::UnixListener,
     runtime::{Builder, Runtime},
+    sync::mpsc,
 };
 
-use super::{Defaults, Door, Entered, RemoteService, socket::Place};
+use super::{Defaults, Door, Entered, RemoteService, socket::Place, wire::Speaker};
 use crate::{args::Cli, config::Config, output::Surroundings};
 
 /// The pid that the lock names.
@@ -85,7 +86,7 @@ impl Stage {
     }
 
     async fn session(&self) -> SessionId {
-        self.service.create_session(meerkat_service::service::CreateSession::default()).await.unwrap().session_id
+        self.service.create_session(CreateSession::default()).await.unwrap().session_id
     }
 }
 
@@ -175,6 +176,124 @@ async fn an_attached_command_has_the_owners_answers_to_the_letter() {
     let own = lines(&mut stage.service.follow(&id, 0).await.unwrap(), last_seq).await;
     assert_eq!(lines(&mut remote.follow(&id, 0).await.unwrap(), last_seq).await, own);
     assert_eq!(remote.follow(&id, 99).await.err().unwrap().code(), ErrorCode::CursorOutOfRange);
+}
+
+#[tokio::test]
+async fn what_an_attached_command_asks_for_is_recorded_as_it_was_asked() {
+    let stage = Stage::new();
+    let first = stage.process(&[]);
+    let _owner = first.own().await;
+    let remote = stage.process(&[]).attach().await;
+    let id = remote.create_session(CreateSession::default()).await.unwrap().session_id;
+    let far = remote.start_turn(StartTurn::new(id, "@say One.")).await.unwrap();
+    let own = stage.service.start_turn(StartTurn::new(id, "@say One.")).await.unwrap();
+    assert_eq!(TurnResult { turn: own.turn, seq: own.seq, ..far }, own);
+    let events = lines(&mut stage.service.follow(&id, 0).await.unwrap(), own.seq).await;
+    let events: Vec<Value> = events.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (far, own) in [(1, 4), (2, 5), (3, 6)] {
+        let names = |event: &Value| event.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&events[far]), names(&events[own]));
+    }
+    let keyed: Vec<&Value> = events.iter().filter(|event| !event["key"].is_null()).collect();
+    assert!(keyed.is_empty(), "nobody gave a key: {keyed:?}");
+}
+
+/// Whether new work is taken is the owner's to say, also where it says why not.
+#[tokio::test]
+async fn an_attached_command_is_as_ready_as_the_owner() {
+    let stage = Stage::new();
+    let first = stage.process(&[]);
+    let owner = first.own().await;
+    let remote = stage.process(&[]).attach().await;
+    assert!(remote.check_ready().await.unwrap());
+    owner.end().await;
+
+    let listener = UnixListener::bind(stage.data_dir.join("socket")).unwrap();
+    let settling = json!({ "is_ready": false, "trouble": null });
+    let full = json!({ "is_ready": false, "trouble": ErrorBody::new(ErrorCode::StoreFull) });
+    // The first greeting finds the new owner, or asks how it stands, like each other one.
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        for number in 0.. {
+            let readiness = if number < 2 { &settling } else { &full };
+            let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+            stream.read_line(&mut String::new()).await.unwrap();
+            let welcome = json!({ "speaker": Speaker::own(), "refusal": null, "readiness": readiness });
+            let answer = json!({ "jsonrpc": "2.0", "id": 0, "result": welcome });
+            stream.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+            open.push(stream);
+        }
+    });
+    // That the former one has gone may be noticed by the greeting alone.
+    let mut answers = vec![remote.check_ready().await.map_err(|error| error.code())];
+    while answers.last() != Some(&Err(ErrorCode::StoreFull)) {
+        answers.push(remote.check_ready().await.map_err(|error| error.code()));
+    }
+    assert!(
+        answers.len() >= 2 && answers[..answers.len() - 1].iter().all(|answer| *answer == Ok(false)),
+        "{answers:?}"
+    );
+}
+
+/// An owner that says hello, and then answers each request or vanishes. It tells which requests came.
+async fn vanishing(listener: UnixListener, answers: Vec<Option<Value>>, seen: mpsc::UnboundedSender<String>) {
+    let mut answers = answers.into_iter();
+    loop {
+        let (mut reader, mut writer) = listener.accept().await.unwrap().0.into_split();
+        let mut requests = BufReader::new(&mut reader).lines();
+        requests.next_line().await.unwrap();
+        let welcome = json!({ "speaker": Speaker::own(), "refusal": null });
+        let answer = json!({ "jsonrpc": "2.0", "id": 0, "result": welcome });
+        writer.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+        while let Some(request) = requests.next_line().await.unwrap() {
+            let request: Value = serde_json::from_str(&request).unwrap();
+            seen.send(request["method"].as_str().unwrap().to_owned()).unwrap();
+            let Some(result) = answers.next().flatten() else { break };
+            let answer = json!({ "jsonrpc": "2.0", "id": request["id"], "result": result });
+            writer.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+        }
+    }
+}
+
+/// What is asked twice without a key might happen twice, and an interrupt that names no turn might hit the next one.
+#[tokio::test]
+async fn what_cannot_be_asked_twice_is_not() {
+    let stage = Stage::new();
+    let id = stage.session().await;
+    let held = File::create(stage.data_dir.join("lock")).unwrap();
+    held.lock().unwrap();
+    let listener = UnixListener::bind(stage.data_dir.join("socket")).unwrap();
+    let accepted = json!({ "session_id": id, "turn": 0, "seq": 2 });
+    let changed = json!({ "session_id": id, "seq": 5 });
+    let made = json!({ "session_id": id, "seq": 1, "created_at": "2026-01-01T00:00:00Z" });
+    let answers = vec![None, None, None, Some(accepted), None, None, Some(changed), None, Some(made)];
+    let (sender, mut seen) = mpsc::unbounded_channel();
+    tokio::spawn(vanishing(listener, answers, sender));
+    let remote = stage.process(&[]).attach().await;
+    let mut asked = |method: &str, times: usize| {
+        for _ in 0..times {
+            assert_eq!(seen.try_recv().unwrap(), method);
+        }
+        assert!(seen.try_recv().is_err(), "{method} was asked once too often");
+    };
+
+    let lost = remote.create_session(CreateSession::default()).await.unwrap_err();
+    assert_eq!(lost.code(), ErrorCode::StoreFailed);
+    asked("session/create", 1);
+    let lost = remote.accept_turn(StartTurn::new(id, "@say One.")).await.unwrap_err();
+    assert_eq!(lost.code(), ErrorCode::StoreFailed);
+    asked("turn/start", 1);
+    let keyed = StartTurn { idempotency_key: Some("k".to_owned()), ..StartTurn::new(id, "@say One.") };
+    assert_eq!(remote.accept_turn(keyed).await.unwrap().seq, 2);
+    asked("turn/start", 2);
+    let interrupt = |turn| remote.interrupt(InterruptTurn { session_id: id, turn });
+    assert_eq!(interrupt(None).await.unwrap_err().code(), ErrorCode::StoreFailed);
+    asked("turn/interrupt", 1);
+    assert_eq!(interrupt(Some(0)).await.unwrap().seq, 5);
+    asked("turn/interrupt", 2);
+    let keyed = CreateSession { idempotency_key: Some("k".to_owned()), ..CreateSession::default() };
+    assert_eq!(remote.create_session(keyed).await.unwrap().session_id, id);
+    asked("session/create", 2);
 }
 
 #[test]

@@ -52,11 +52,21 @@ pub(crate) struct Hello {
     pub(crate) settings: Vec<Setting>,
 }
 
+/// Whether new work is taken, and why not.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Readiness {
+    pub(crate) is_ready: bool,
+    pub(crate) trouble: Option<ErrorBody>,
+}
+
 /// What the owner answers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Welcome {
     pub(crate) speaker: Speaker,
     pub(crate) refusal: Option<ErrorBody>,
+    /// How it stands with the owner's service at this moment. Another version may not tell.
+    #[serde(default)]
+    pub(crate) readiness: Readiness,
 }
 
 /// The first message.

@@ -82,7 +82,8 @@ where
         }
         let answer = answer.clone();
         let service = tower::service_fn(move |request| {
-            let answered = answer(request);
+            // Boxed, because a connection keeps room for what answers it as long as it is open, and a stream keeps it open.
+            let answered = Box::pin(answer(request));
             async move { Ok::<_, Infallible>(answered.await) }
         });
         let connection = builder.serve_connection_with_upgrades(

@@ -40,8 +40,6 @@ use tower::{Service, ServiceExt as _};
 use tower_http::timeout::TimeoutBody;
 use tracing::Instrument as _;
 
-pub(crate) use token::random_digits;
-
 use self::{
     guard::{Guard, Token},
     listen::{ListenOptions, base_url, listen, refusal},

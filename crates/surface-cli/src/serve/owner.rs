@@ -19,7 +19,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use crate::{
     attach::{
         socket::{Bound, HELLO_BYTES_MAX, MESSAGE_BYTES_MAX, check_peer, read_line},
-        wire::{First, HELLO, Speaker, Welcome},
+        wire::{First, HELLO, Readiness, Speaker, Welcome},
     },
     config::Setting,
 };
@@ -71,9 +71,10 @@ impl Owner {
             subscriptions: CONCURRENT_MAX,
             ..RpcOptions::default()
         };
-        let rpc = meerkat_surface_rpc::service(service, options);
+        let rpc = meerkat_surface_rpc::service(service.clone(), options);
         let (bound, connections) = (Arc::new(bound), TaskTracker::new());
-        let accepting = tokio::spawn(accept(bound.clone(), rpc.clone(), connections.clone(), agrees));
+        let accepting =
+            tokio::spawn(accept(bound.clone(), Host { service, rpc: rpc.clone(), agrees }, connections.clone()));
         Self { bound, rpc, connections, accepting: AbortOnDropHandle::new(accepting) }
     }
 
@@ -99,14 +100,22 @@ impl Owner {
     }
 }
 
-async fn accept(bound: Arc<Bound>, rpc: RpcService, connections: TaskTracker, agrees: Agrees) {
+/// What a command meets that attaches.
+#[derive(Clone)]
+struct Host {
+    service: Arc<dyn SessionService>,
+    rpc: RpcService,
+    agrees: Agrees,
+}
+
+async fn accept(bound: Arc<Bound>, host: Host, connections: TaskTracker) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     while let Ok(permit) = room.clone().acquire_owned().await {
         match bound.listener.accept().await {
             Ok((stream, _)) => {
-                let (rpc, agrees) = (rpc.clone(), agrees.clone());
+                let host = host.clone();
                 connections.spawn(async move {
-                    if let Err(error) = serve(stream, &rpc, &agrees).await {
+                    if let Err(error) = serve(stream, &host).await {
                         tracing::info!(%error, "a command that was attached is gone");
                     }
                     drop(permit);
@@ -121,7 +130,7 @@ async fn accept(bound: Arc<Bound>, rpc: RpcService, connections: TaskTracker, ag
 }
 
 /// Serves one command: hello first, then requests.
-async fn serve(stream: UnixStream, rpc: &RpcService, agrees: &Agrees) -> std::io::Result<()> {
+async fn serve(stream: UnixStream, host: &Host) -> std::io::Result<()> {
     check_peer(&stream)?;
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
@@ -131,11 +140,15 @@ async fn serve(stream: UnixStream, rpc: &RpcService, agrees: &Agrees) -> std::io
         return Err(std::io::Error::other(format!("the first message is {method:?}")));
     }
     let speaker = Speaker::own();
-    let refusal = Speaker::refuse(&speaker, &hello.speaker).or_else(|| agrees(&hello.settings).err());
+    let refusal = Speaker::refuse(&speaker, &hello.speaker).or_else(|| (host.agrees)(&hello.settings).err());
     let is_refused = refusal.is_some();
-    let answer = json!({ "jsonrpc": "2.0", "id": 0, "result": Welcome { speaker, refusal } });
+    let readiness = match host.service.check_ready().await {
+        Ok(is_ready) => Readiness { is_ready, trouble: None },
+        Err(error) => Readiness { is_ready: false, trouble: Some(error.body()) },
+    };
+    let answer = json!({ "jsonrpc": "2.0", "id": 0, "result": Welcome { speaker, refusal, readiness } });
     writer.write_all(format!("{answer}\n").as_bytes()).await?;
-    if is_refused { Ok(()) } else { rpc.serve_stdio(reader, writer).await }
+    if is_refused { Ok(()) } else { host.rpc.serve_stdio(reader, writer).await }
 }
 
 #[cfg(test)]

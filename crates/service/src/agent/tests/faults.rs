@@ -20,7 +20,7 @@ use crate::{
     },
     service::{PinFact, SessionService as _, TurnStatus},
     session::{event::Record, message::RawJson},
-    store::{BlobStore, BlobWriter, EventStore, FramePage, Lease, StoreError, Ticket},
+    store::{BlobStore, BlobWriter, EventStore, FramePage, Lease, ReadLimit, StoreError, Ticket},
     tool::{Effect, Invocation, OutputSink, Tool, ToolError},
 };
 
@@ -35,6 +35,11 @@ pub(super) struct Fuse {
 impl Fuse {
     pub(super) fn new(at: usize, times: usize) -> Self {
         Self { calls: Arc::default(), at, times }
+    }
+
+    /// How often it was asked.
+    pub(super) fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
     }
 
     fn blows(&self) -> bool {
@@ -188,6 +193,8 @@ pub(super) enum Fault {
     LostWrite,
     /// It is durable only after some time.
     Slow,
+    /// A lease is given only after some time; the fuse counts those that were given back.
+    LateLease,
 }
 
 pub(super) struct FaultyEvents(pub(super) Arc<dyn EventStore>, pub(super) Fault, pub(super) Fuse);
@@ -195,6 +202,9 @@ pub(super) struct FaultyEvents(pub(super) Arc<dyn EventStore>, pub(super) Fault,
 #[async_trait]
 impl EventStore for FaultyEvents {
     async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
+        if self.1 == Fault::LateLease {
+            ticks(20).await;
+        }
         self.0.lease(session_id).await
     }
 
@@ -222,16 +232,19 @@ impl EventStore for FaultyEvents {
                 });
                 return Ok(ticket);
             }
-            Fault::Failure | Fault::Fenced | Fault::LostSync | Fault::LostWrite => {}
+            Fault::Failure | Fault::Fenced | Fault::LostSync | Fault::LostWrite | Fault::LateLease => {}
         }
         self.0.stage(lease, batch)
     }
 
-    async fn read(&self, session_id: SessionId, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError> {
+    async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
         self.0.read(session_id, after, limit).await
     }
 
     async fn release(&self, lease: Lease) -> Result<(), StoreError> {
+        if self.1 == Fault::LateLease {
+            self.2.blows();
+        }
         self.0.release(lease).await
     }
 

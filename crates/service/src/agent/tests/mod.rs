@@ -6,6 +6,7 @@
 mod faults;
 mod interleavings;
 mod promises;
+mod stored;
 
 use std::{
     collections::HashSet,
@@ -14,17 +15,20 @@ use std::{
 
 use serde_json::Value;
 
-use super::Engine;
+use super::{Derived, Engine};
 use crate::{
     SessionError,
     capability::Capabilities,
     clock::World,
     model::{ModelResolver, StaticModels, scripted::ScriptedModel},
     options::EngineOptions,
+    readers::Readers,
     redact::Secrets,
-    runtime::ephemeral::EphemeralSessionService,
+    runtime::{ephemeral::EphemeralSessionService, persistent::PersistentSessionService},
     service::{CreateSession, ReadEvents, SessionService as _, StartTurn, TurnResult},
-    store::{BlobStore, EventStore, MemoryBlobStore, MemoryEventStore},
+    store::{
+        BlobStore, EventStore, MemoryBlobStore, MemoryEventStore, MemoryReaders, MemorySessionStore, SessionIndex,
+    },
     tool::{Tool, ToolRegistry},
 };
 
@@ -57,21 +61,35 @@ impl Rig {
     ) -> EphemeralSessionService {
         let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
         let blobs = Arc::new(MemoryBlobStore::new(Arc::default()));
-        let engine = Engine {
+        EphemeralSessionService::new(self.engine(events_seen(events), blobs_seen(blobs), None))
+    }
+
+    /// A service whose sessions outlive it: their journals are `events`.
+    fn stored(self, events: Arc<dyn EventStore>, index: Arc<dyn SessionIndex>) -> PersistentSessionService {
+        let snapshots = Arc::new(MemorySessionStore::new(events.clone()));
+        let blobs = Arc::new(MemoryBlobStore::new(Arc::default()));
+        let clock = World::system().clock;
+        let readers = Readers::new(Arc::new(MemoryReaders::default()), events.clone(), index.clone(), clock);
+        let derived = Derived::new(snapshots, index, Arc::new(readers), None);
+        PersistentSessionService::new(self.engine(events, blobs, Some(derived)))
+    }
+
+    fn engine(self, events: Arc<dyn EventStore>, blobs: Arc<dyn BlobStore>, derived: Option<Derived>) -> Engine {
+        let capabilities = Capabilities::compiled();
+        Engine {
             world: World::system(),
             tools: ToolRegistry::new(self.tools, self.options.tools.approval.clone()).unwrap(),
             options: self.options,
             models: self.models,
             secrets: Secrets::default(),
-            events: events_seen(events),
-            blobs: blobs_seen(blobs),
-            derived: None,
-            capabilities: Capabilities::compiled().without_store(),
+            events,
+            blobs,
+            capabilities: if derived.is_some() { capabilities } else { capabilities.without_store() },
+            derived,
             held: Arc::default(),
             is_shutting_down: AtomicBool::new(false),
             is_compaction_configured: false,
-        };
-        EphemeralSessionService::new(engine)
+        }
     }
 }
 

@@ -267,6 +267,30 @@ async fn a_lost_write_is_forgotten() {
     subject.check().await;
 }
 
+/// A command that came with one whose write was lost was answered from what the lost one had made of the session.
+#[tokio::test(start_paused = true)]
+async fn a_command_behind_a_lost_write_meets_what_is_durable() {
+    for prompt in [None, Some("@say Part. @stall")] {
+        let fuse = Fuse::new(if prompt.is_some() { 2 } else { 1 }, 1);
+        let service = Rig::new(Vec::new())
+            .service_over(|events| Arc::new(FaultyEvents(events, Fault::LostWrite, fuse)), |blobs| blobs);
+        let subject = Subject::new(service).await;
+        if let Some(prompt) = prompt {
+            subject.service.accept_turn(StartTurn::new(subject.session_id, prompt)).await.unwrap();
+        }
+        let durable = subject.events().await.len() as u64;
+        let pin = || subject.service.pin(PinFact { session_id: subject.session_id, text: "fact".to_owned() });
+        // Both stand in the mailbox before the actor comes to the first.
+        let (lost, pinned) = tokio::join!(pin(), pin());
+        assert_eq!(lost.unwrap_err().code(), ErrorCode::StoreFailed);
+        assert_eq!(pinned.unwrap().seq, durable + 1);
+        let pins = subject.service.pins(&subject.session_id).await.unwrap().items;
+        assert_eq!(pins.iter().map(|pin| pin.seq).collect::<Vec<_>>(), [durable + 1]);
+        ticks(50).await;
+        subject.check().await;
+    }
+}
+
 /// A read-only session kept its place for ever; a full list was said to be a queue of turns.
 #[tokio::test(start_paused = true)]
 async fn a_read_only_session_leaves_and_limits_say_what_is_full() {

@@ -15,7 +15,7 @@ use crate::{
     options::{Budget, Budgets, Policy},
     service::SessionState,
     session::{
-        View,
+        TurnFold, View,
         event::{
             AssistantMessage, BudgetWarning, Event, Key, PartialText, Record, SessionForked, SessionUpdated,
             ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted, TurnQueued,
@@ -166,9 +166,20 @@ fn assert_keys(session: &Session, records: &[Record], now: i64) {
         };
         let end = records.iter().filter(of_turn).find(is_end).map(|record| record.seq);
         assert_eq!(known.end.as_ref().map(|end| end.seq), end);
+        assert!(known.end.as_ref().is_none_or(|end| end.text.is_empty()), "the journal alone holds the text");
         let is_dequeued = records.iter().filter(of_turn).any(|record| matches!(record.event, Event::TurnDequeued(_)));
         assert_eq!(known.is_dequeued, is_dequeued);
     }
+}
+
+/// Whoever follows the last turn that ended finds the end that the session has.
+fn assert_end(session: &Session, records: &[Record]) {
+    let Some(end) = session.last_end() else { return };
+    // What a fork took over happened to its parent under the same number.
+    let started = |record: &Record| record.turn == Some(end.turn) && matches!(record.event, Event::TurnStarted(_));
+    let first = records.iter().rposition(|record| record.seq < end.seq && started(record)).unwrap();
+    let mut fold = TurnFold::new(end.turn);
+    assert_eq!(records[first..].iter().find_map(|record| fold.push(record)).as_ref(), Some(end));
 }
 
 fn tool_finished(call_id: &str) -> Event {
@@ -248,7 +259,7 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
     let record = |seq, turn, event| Record { session_id: id, ..record(seq, turn, event) };
     let other = SessionId::from_uuid(uuid::Uuid::nil());
     let mut illegal: Vec<Record> =
-        [last, last + 2, 0].map(|seq| Record { session_id: id, ..pinned(seq, "x") }).to_vec();
+        [last, last - 1, 0].map(|seq| Record { session_id: id, ..pinned(seq, "x") }).to_vec();
     illegal.push(Record { session_id: other, ..pinned(last + 1, "x") });
     let mut forks = vec![(id, id, last), (other, other, last), (other, id, last - 1), (other, id, last + 1)];
     forks.extend(walk.open.is_some().then_some((other, id, last)));
@@ -352,6 +363,7 @@ proptest! {
         }
 
         assert_view(&session, &walk);
+        assert_end(&session, &walk.records);
 
         let line = |record: &Record| String::from_utf8(encode_event(record).unwrap().to_vec()).unwrap();
         let replayed: Vec<Record> = walk.records.iter().map(|record| decode_event(&line(record)).unwrap()).collect();

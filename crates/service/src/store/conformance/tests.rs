@@ -19,6 +19,7 @@ enum Fault {
     None,
     EncodesAnew,
     IgnoresTheCursor,
+    ReadsOnWithoutEnd,
     TakesGaps,
     TakesHalfABatch,
     TakesAnyLease,
@@ -128,13 +129,20 @@ impl EventStore for Naive {
         Ok(ticket)
     }
 
-    async fn read(&self, session_id: SessionId, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError> {
+    async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
         let journals = self.journals();
         let Some(journal) = journals.get(&session_id).filter(|journal| !journal.frames.is_empty()) else {
             return Ok(None);
         };
         let after = if self.fault == Fault::IgnoresTheCursor { 0 } else { after };
-        let frames = journal.frames.iter().filter(|frame| frame.seq > after).take(limit).cloned().collect();
+        let mut bytes = if self.fault == Fault::ReadsOnWithoutEnd { usize::MAX } else { limit.bytes };
+        let frames = journal.frames.iter().filter(|frame| frame.seq > after).take(limit.frames).enumerate();
+        let frames = frames.take_while(|(at, frame)| {
+            let fits = *at == 0 || frame.line.len() <= bytes;
+            bytes = bytes.saturating_sub(frame.line.len());
+            fits
+        });
+        let frames = frames.map(|(_, frame)| frame.clone()).collect();
         Ok(Some(FramePage { frames }))
     }
 
@@ -276,6 +284,7 @@ fn a_wrong_store_is_caught_by_the_promise_that_it_breaks() {
     for (fault, promise) in [
         (Fault::EncodesAnew, "frames_are_the_encoded_events"),
         (Fault::IgnoresTheCursor, "a_page_begins_behind_its_cursor"),
+        (Fault::ReadsOnWithoutEnd, "a_page_keeps_to_its_limit"),
         (Fault::TakesGaps, "a_gap_is_refused"),
         (Fault::TakesHalfABatch, "a_batch_is_taken_whole_or_not"),
         (Fault::TakesAnyLease, "only_the_newest_lease_appends"),

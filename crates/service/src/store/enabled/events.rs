@@ -19,11 +19,11 @@ use crate::{
     ids::{Seq, SessionId},
     session::event::{EventKind, Record},
     store::enabled::journal::{
-        Context, Disk, Drops, Entry, Executor, Health, Limits, Log, OwnerLock, Pool, StoreJournal, abandon, appear,
-        candidates, discard, fork_files, lock, on, page, parts, prepare, replace, rewrite, seal, sessions_on,
-        set_aside,
+        Context, Disk, Drops, Entry, Executor, Health, Limits, Log, OwnerLock, Pool, StoreJournal, Witness, abandon,
+        appear, candidates, discard, fork_files, is_gone, lock, on, page, parts, prepare, replace, rewrite, seal,
+        sessions_on, set_aside,
     },
-    store::{EventStore, FramePage, JournalPruner, Lease, StoreError, TailRepair, Ticket},
+    store::{EventStore, Frame, FramePage, JournalPruner, Lease, ReadLimit, StoreError, TailRepair, Ticket},
     wire::encode_event,
 };
 
@@ -31,6 +31,8 @@ use crate::{
 const IDLE_MAX: usize = 64;
 /// Locks over the opening of journals; sessions share them by their id.
 const OPENING_LOCKS: usize = 64;
+/// Deleted sessions that are looked at together with another's deletion.
+const GONE_MAX: usize = 16;
 
 /// Events in journals, one per session. Its lists and keys stand in redb, beside it.
 pub struct RedbEventStore {
@@ -39,8 +41,8 @@ pub struct RedbEventStore {
     /// Held while a journal is opened, made or taken away, so that no two of one session are ever open.
     opening: [tokio::sync::Mutex<()>; OPENING_LOCKS],
     epochs: AtomicU64,
-    /// What `sessions` goes through, page by page, until a session comes or goes.
-    listing: Mutex<Option<Arc<Vec<SessionId>>>>,
+    /// Deleted sessions that the index may still list after a power failure, in order.
+    deleted: Arc<Mutex<VecDeque<SessionId>>>,
     /// Held while a journal is compacted: one at a time, so that it takes little room and leaves the disk to turns.
     pruning: tokio::sync::Mutex<()>,
     /// Held as long as anything may be written.
@@ -63,15 +65,20 @@ impl Drop for RedbEventStore {
 
 impl RedbEventStore {
     /// Opens the journals on `disk`.
-    pub(crate) fn open(disk: Arc<dyn Disk>, owner: Option<Arc<OwnerLock>>) -> Result<Self, SessionError> {
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        owner: Option<Arc<OwnerLock>>,
+        witness: Arc<dyn Witness>,
+    ) -> Result<Self, SessionError> {
         let pool = Pool::new().map_err(|error| StoreError::Failed(format!("the store has no thread: {error}")))?;
-        Self::open_with(disk, owner, Arc::new(pool), Limits::default())
+        Self::open_with(disk, owner, witness, Arc::new(pool), Limits::default())
     }
 
     /// Opens the journals on `disk`, and works on `executor`.
     pub(crate) fn open_with(
         disk: Arc<dyn Disk>,
         owner: Option<Arc<OwnerLock>>,
+        witness: Arc<dyn Witness>,
         executor: Arc<dyn Executor>,
         limits: Limits,
     ) -> Result<Self, SessionError> {
@@ -88,14 +95,14 @@ impl RedbEventStore {
             })?;
         }
         let store_journal = Arc::new(store_journal);
-        let (unsure, hot) = (Mutex::default(), Mutex::default());
-        let context = Context { disk, executor, health, store_journal, limits, knows, unsure, hot };
+        let (unsure, hot, listing) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let context = Context { disk, executor, health, store_journal, witness, limits, knows, unsure, hot, listing };
         Ok(Self {
             context: Arc::new(context),
             open: Mutex::default(),
             opening: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             epochs: AtomicU64::new(0),
-            listing: Mutex::default(),
+            deleted: Arc::default(),
             pruning: tokio::sync::Mutex::default(),
             _owner: owner,
         })
@@ -104,6 +111,12 @@ impl RedbEventStore {
     /// What its journals share.
     pub(crate) const fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    /// Journals that are in memory.
+    #[cfg(test)]
+    pub(super) fn open_count(&self) -> usize {
+        lock(&self.open).logs.len()
     }
 
     /// The journal, if it is open.
@@ -136,25 +149,32 @@ impl RedbEventStore {
         &self.opening[id.as_uuid().as_bytes()[15] as usize % OPENING_LOCKS]
     }
 
-    /// Nobody uses the journal for now. The oldest of those that still nobody uses leaves memory.
+    /// Nobody uses the journal for now. Of those that waited longest, two are looked at, so that they get fewer again
+    /// after there were many: the ones that still nobody uses leave memory, the others wait once more.
     fn let_go(&self, id: SessionId) {
-        let mut open = lock(&self.open);
-        if open.logs.get(&id).is_some_and(|log| !log.exists()) {
-            open.logs.remove(&id);
+        let mut guard = lock(&self.open);
+        let Open { logs, idle } = &mut *guard;
+        if logs.get(&id).is_some_and(|log| !log.exists()) {
+            logs.remove(&id);
             return;
         }
-        open.idle.push_back(id);
-        if open.idle.len() > IDLE_MAX
-            && let Some(oldest) = open.idle.pop_front()
-            && open.logs.get(&oldest).is_some_and(|log| Arc::strong_count(log) == 1 && log.is_idle())
-        {
-            open.logs.remove(&oldest);
+        if !idle.contains(&id) {
+            idle.push_back(id);
+        }
+        for _ in IDLE_MAX..idle.len().min(IDLE_MAX + 2) {
+            let Some(oldest) = idle.pop_front() else { break };
+            match logs.get(&oldest) {
+                Some(log) if Arc::strong_count(log) == 1 && log.is_idle() => drop(logs.remove(&oldest)),
+                Some(_) => idle.push_back(oldest),
+                None => {}
+            }
         }
     }
+}
 
-    fn forget_listing(&self) {
-        *lock(&self.listing) = None;
-    }
+/// Those sessions of which nothing is left.
+fn gone_of(context: &Context, ids: Vec<SessionId>) -> Vec<SessionId> {
+    ids.into_iter().filter(|id| is_gone(context, *id)).collect()
 }
 
 /// The number of an event's kind: a hash of its name, so that it follows from the name alone.
@@ -165,7 +185,7 @@ fn kind_number(type_name: &str) -> u16 {
 }
 
 /// Whether this version knows a kind of event.
-fn knows(kind: u16) -> bool {
+pub(super) fn knows(kind: u16) -> bool {
     static KNOWN: OnceLock<Vec<u16>> = OnceLock::new();
     let numbers = || EventKind::ALL.iter().map(|kind| kind_number(kind.name())).collect();
     KNOWN.get_or_init(numbers).contains(&kind)
@@ -198,21 +218,32 @@ impl EventStore for RedbEventStore {
         Ok(())
     }
 
+    async fn give_up(&self, lease: Lease) {
+        if let Some(log) = self.opened(lease.session_id) {
+            log.give_up(lease.epoch);
+            // What counts here is that the store alone holds it.
+            drop(log);
+            self.let_go(lease.session_id);
+        }
+    }
+
     fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError> {
         // Encoded before any lock is taken.
         let entries = batch.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
         let log = self.opened(lease.session_id).ok_or(StoreError::Fenced)?;
-        if lease.tail == 0 {
-            self.forget_listing();
-        }
+        if lease.tail == 0 {}
         log.stage(lease.epoch, entries)
     }
 
-    async fn read(&self, session_id: SessionId, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError> {
+    async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
         match self.log(session_id, false).await? {
             Some(log) => page(&log, after, limit).await,
             None => Ok(None),
         }
+    }
+
+    fn at_hand(&self, session_id: SessionId, seq: Seq) -> Option<Frame> {
+        self.opened(session_id)?.at_hand(seq)
     }
 
     async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError> {
@@ -241,7 +272,6 @@ impl EventStore for RedbEventStore {
             marked.and_then(|()| named()).inspect_err(|_| abandon(&context, child))
         })
         .await;
-        self.forget_listing();
         appeared
     }
 
@@ -259,26 +289,50 @@ impl EventStore for RedbEventStore {
         let context = self.context.clone();
         let gone = on(self.context.executor.as_ref(), move || set_aside(&context, session_id)).await;
         lock(&self.open).logs.remove(&session_id);
-        self.forget_listing();
         gone?;
-        let context = self.context.clone();
-        self.context.executor.run(Box::new(move || discard(&context, session_id)));
+        let (context, deleted) = (self.context.clone(), self.deleted.clone());
+        self.context.executor.run(Box::new(move || {
+            discard(&context, session_id);
+            // Those before it may be off the index by now.
+            let before: Vec<_> = lock(&deleted).iter().take(GONE_MAX).copied().collect();
+            let gone = gone_of(&context, before);
+            let mut deleted = lock(&deleted);
+            deleted.retain(|id| !gone.contains(id));
+            deleted.push_back(session_id);
+            drop(deleted);
+            gone.into_iter().for_each(|id| context.store_journal.mark_gone(id));
+        }));
         Ok(())
     }
 
     async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {
-        Ok(self.context.store_journal.active())
+        let mut active = self.context.store_journal.active();
+        let (of, context) = (active.clone(), self.context.clone());
+        for id in on(self.context.executor.as_ref(), move || Ok(gone_of(&context, of))).await? {
+            // One that is being made is not there yet, either.
+            let _opening = self.opening(id).lock().await;
+            let context = self.context.clone();
+            let is_gone = on(self.context.executor.as_ref(), move || Ok(is_gone(&context, id))).await?;
+            if is_gone && self.opened(id).is_none() {
+                self.context.store_journal.mark_gone(id);
+                active.retain(|other| *other != id);
+            }
+        }
+        Ok(active)
     }
 
     async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError> {
-        let known = lock(&self.listing).clone();
+        let (number, known) = lock(&self.context.listing).clone();
         let all = match known {
             Some(all) => all,
             None => {
                 let disk = self.context.disk.clone();
                 let list = move || sessions_on(disk.as_ref()).map_err(|error| StoreError::Failed(error.to_string()));
                 let all = Arc::new(on(self.context.executor.as_ref(), list).await?);
-                *lock(&self.listing) = Some(all.clone());
+                let mut listing = lock(&self.context.listing);
+                if listing.0 == number {
+                    listing.1 = Some(all.clone());
+                }
                 all
             }
         };

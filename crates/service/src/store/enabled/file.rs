@@ -54,6 +54,8 @@ pub(super) enum Table {
     Checkpoints,
     /// A session's id → its snapshot.
     Snapshots,
+    /// A session's id → how far its journal is durable.
+    Lengths,
 }
 
 impl Table {
@@ -64,6 +66,7 @@ impl Table {
             Self::Keys => "keys",
             Self::Checkpoints => "checkpoints",
             Self::Snapshots => "snapshots",
+            Self::Lengths => "lengths",
         })
     }
 }
@@ -218,19 +221,18 @@ impl IndexFile {
         read: impl FnOnce(&View) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T, StoreError> {
         let shared = self.shared.clone();
-        let done = tokio::task::spawn_blocking(move || {
-            let view = shared.view()?;
-            // A damaged file makes redb panic.
-            let done = catch_unwind(AssertUnwindSafe(|| read(&view)));
-            let done = done.unwrap_or_else(|_| Err(Trouble::Damaged("reading it panicked".to_owned())));
-            done.map_err(|trouble| shared.give_up(view.database.as_ref(), trouble))
-        });
+        let done = tokio::task::spawn_blocking(move || shared.read(read));
         done.await.unwrap_or_else(|error| Err(StoreError::Failed(error.to_string())))
     }
 
+    /// Reads, on this thread.
+    pub(super) fn read_here<T>(&self, read: impl FnOnce(&View) -> Result<T, Trouble>) -> Result<T, StoreError> {
+        self.shared.read(read)
+    }
+
     /// Whether stored sessions may be missing in it. It opens the file, if there is one.
-    pub(super) fn needs_rebuild(&self) -> bool {
-        if let Err(error) = self.shared.database(false) {
+    pub(super) async fn needs_rebuild(&self) -> bool {
+        if let Err(error) = self.read(|_| Ok(())).await {
             tracing::warn!(%error, "the index cannot be opened");
         }
         self.shared.needs_rebuild.load(Ordering::Acquire)
@@ -328,6 +330,14 @@ impl Shared {
         // What is put from now on goes into a new file, which does not hold every session.
         Arc::make_mut(&mut self.state().dirty).remove(&(Table::Meta, REBUILT.to_vec()));
         Ok(())
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&View) -> Result<T, Trouble>) -> Result<T, StoreError> {
+        let view = self.view()?;
+        // A damaged file makes redb panic.
+        let done = catch_unwind(AssertUnwindSafe(|| read(&view)));
+        let done = done.unwrap_or_else(|_| Err(Trouble::Damaged("reading it panicked".to_owned())));
+        done.map_err(|trouble| self.give_up(view.database.as_ref(), trouble))
     }
 
     /// The file and what is not in it yet, at one moment.

@@ -60,7 +60,7 @@ impl SessionIndex for RedbIndex {
         let id = session_id.as_uuid().as_bytes().to_vec();
         // No name has the byte 255, so this is behind all of them.
         let end = [&id[..], &[255]].concat();
-        self.file.change([((Table::Sessions, id.clone()), None)]);
+        let rows = [(Table::Sessions, id.clone()), (Table::Lengths, id.clone())];
         let of_it = self.file.read(move |view| {
             let mut keys = Vec::new();
             for table in [Table::Keys, Table::Checkpoints] {
@@ -70,9 +70,11 @@ impl SessionIndex for RedbIndex {
             }
             Ok(keys)
         });
-        let of_it = of_it.await?;
-        self.file.change(of_it.into_iter().map(|key| (key, None)));
-        Ok(())
+        // All of it goes in one commit, and the row in any case.
+        let of_it = of_it.await;
+        let rows = rows.into_iter().chain(of_it.iter().flatten().cloned());
+        self.file.change(rows.map(|key| (key, None)));
+        of_it.map(drop)
     }
 
     async fn page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, StoreError> {
@@ -136,8 +138,8 @@ impl SessionIndex for RedbIndex {
         Ok(())
     }
 
-    fn needs_rebuild(&self) -> bool {
-        self.file.needs_rebuild()
+    async fn needs_rebuild(&self) -> bool {
+        self.file.needs_rebuild().await
     }
 
     async fn rebuilt(&self) -> Result<(), StoreError> {

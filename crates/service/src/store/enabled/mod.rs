@@ -2,10 +2,12 @@
 //!
 //! The journals are the truth. What stands in `index.redb` is a copy for speed, and is made anew where it is missing.
 
+mod doctor;
 mod events;
 pub(crate) mod journal;
 
 mod index;
+mod lengths;
 mod readers;
 mod snapshots;
 
@@ -18,18 +20,18 @@ mod tests;
 
 use std::{path::Path, sync::Arc};
 
+pub use doctor::examine;
 pub use events::RedbEventStore;
 pub use file::IndexFile;
 pub use index::RedbIndex;
 pub use snapshots::RedbSessionStore;
-
-pub(crate) use readers::FileReaders;
 
 use super::Stores;
 use crate::{
     SessionError,
     store::enabled::journal::{FileBlobs, OwnerLock, RealDisk, check_directory},
 };
+use readers::FileReaders;
 
 /// The stores in `data_dir`, which is made where it is missing and is owned by this process from now on.
 ///
@@ -40,11 +42,11 @@ pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
     check_directory(data_dir)?;
     let owner = Arc::new(OwnerLock::take(data_dir)?);
     let disk = Arc::new(RealDisk::new(data_dir.to_owned()));
-    let events = RedbEventStore::open(disk, Some(owner.clone()))?;
+    let file = Arc::new(IndexFile::new(data_dir.join("index.redb")).held_by(owner.clone()));
+    let lengths = lengths::Lengths(Arc::downgrade(&file));
+    let events = Arc::new(RedbEventStore::open(disk, Some(owner.clone()), Arc::new(lengths))?);
     let blobs = FileBlobs::new(events.context().clone(), Some(owner.clone()));
-    let events = Arc::new(events);
-    let readers = FileReaders::new(events.context().clone(), Some(owner.clone()));
-    let file = Arc::new(IndexFile::new(data_dir.join("index.redb")).held_by(owner));
+    let readers = FileReaders::new(events.context().clone(), Some(owner));
     Ok(Stores {
         blobs: Arc::new(blobs),
         readers: Arc::new(readers),

@@ -42,6 +42,17 @@ impl View {
         if let Some(changed) = self.dirty.get(&place).or_else(|| self.committing.get(&place)) {
             return Ok(changed.clone());
         }
+        self.stored(table, key)
+    }
+
+    /// Whether a row may be there after a power failure.
+    pub(super) fn may_hold(&self, table: Table, key: &[u8]) -> Result<bool, Trouble> {
+        let place = (table, key.to_vec());
+        let is_put = |changes: &Changes| matches!(changes.get(&place), Some(Some(_)));
+        Ok(is_put(&self.dirty) || is_put(&self.committing) || self.stored(table, key)?.is_some())
+    }
+
+    fn stored(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, Trouble> {
         let Some(open) = self.open(table)? else { return Ok(None) };
         open.get(key)?.map(|row| unsealed(key, row.value())).transpose()
     }

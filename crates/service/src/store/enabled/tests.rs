@@ -184,8 +184,12 @@ async fn keys_and_checkpoints(index: &dyn SessionIndex) {
     let at = async |n| index.checkpoint("reader", id(n)).await.unwrap();
     assert_eq!((at(1).await, at(2).await, at(3).await), (7, 8, 0));
     index.flush().await.unwrap();
+    index.put_checkpoint("reader-2", id(2), 5).await.unwrap();
+    assert_eq!(index.checkpoints("reader", &[id(2), id(3), id(1)]).await.unwrap(), [8, 0, 7]);
     index.remove(id(1)).await.unwrap();
     assert_eq!((at(1).await, at(2).await), (0, 8));
+    index.forget_reader("reader").await.unwrap();
+    assert_eq!((at(2).await, index.checkpoint("reader-2", id(2)).await.unwrap()), (0, 5));
     assert_eq!(index.key(Some(id(1)), "k").await.unwrap(), None);
     assert_eq!(index.key(Some(id(1)), "").await.unwrap(), None);
     assert_eq!(index.key(None, "k").await.unwrap(), Some(key(None, "k", 0)));
@@ -241,12 +245,12 @@ async fn nothing_is_opened_or_made_before_it_is_needed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("index.redb");
     let index = index(&path);
-    assert!(index.needs_rebuild());
+    assert!(index.needs_rebuild().await);
     index.flush().await.unwrap();
     assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, []);
     assert!(!path.exists());
     index.rebuilt().await.unwrap();
-    assert!(path.exists() && !index.needs_rebuild());
+    assert!(path.exists() && !index.needs_rebuild().await);
 }
 
 #[tokio::test]
@@ -258,11 +262,11 @@ async fn what_was_rebuilt_need_not_be_again_and_what_was_begun_must() {
     begun.flush().await.unwrap();
     drop(begun);
     let whole = index(&path);
-    assert!(whole.needs_rebuild());
+    assert!(whole.needs_rebuild().await);
     whole.rebuilt().await.unwrap();
     drop(whole);
     let again = index(&path);
-    assert!(!again.needs_rebuild());
+    assert!(!again.needs_rebuild().await);
     assert_eq!(again.page(SessionQuery::default()).await.unwrap().items, [summary(1, 1)]);
     assert!(aside(&path).is_empty());
 }
@@ -282,14 +286,14 @@ async fn assert_made_anew(path: &Path) {
     let listed = index.page(SessionQuery { limit: Some(100), ..SessionQuery::default() }).await;
     // Damage may show when the file is opened, or when a row is read.
     assert!(listed.is_err() || listed.unwrap().items.is_empty());
-    assert!(index.needs_rebuild());
+    assert!(index.needs_rebuild().await);
     let kept = aside(path);
     assert_eq!(kept.len(), 1);
     assert!(!fs::read(&kept[0]).unwrap().is_empty());
     index.put(summary(7, 7)).await.unwrap();
     index.rebuilt().await.unwrap();
     assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, [summary(7, 7)]);
-    assert!(!index.needs_rebuild());
+    assert!(!index.needs_rebuild().await);
 }
 
 #[tokio::test]
@@ -334,13 +338,31 @@ async fn what_cannot_be_written_is_tried_again() {
     let folder = directory.path().join("not yet");
     let index = index(&folder.join("index.redb"));
     index.put(summary(1, 1)).await.unwrap();
-    assert!(index.rebuilt().await.is_err() && index.needs_rebuild());
+    assert!(index.rebuilt().await.is_err() && index.needs_rebuild().await);
     index.put(summary(2, 2)).await.unwrap();
     assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, [summary(2, 2), summary(1, 1)]);
     fs::create_dir(&folder).unwrap();
     index.flush().await.unwrap();
-    assert!(index.needs_rebuild(), "what failed to say that all is there says nothing later");
+    assert!(index.needs_rebuild().await, "what failed to say that all is there says nothing later");
     drop(index);
     let index = super::tests::index(&folder.join("index.redb"));
     assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, [summary(2, 2), summary(1, 1)]);
+}
+
+#[test]
+fn the_file_is_opened_on_a_thread_that_may_block() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        rebuilt(&path).await;
+        let index = index(&path);
+        let (go, held) = std::sync::mpsc::channel();
+        let busy = tokio::task::spawn_blocking(move || held.recv().unwrap());
+        let mut asked = index.needs_rebuild();
+        assert!(futures::poll!(&mut asked).is_pending(), "it waits for the only such thread");
+        go.send(()).unwrap();
+        busy.await.unwrap();
+        assert!(!asked.await);
+    });
 }

@@ -132,7 +132,7 @@ impl SessionIndex for MemoryIndex {
         Ok(())
     }
 
-    fn needs_rebuild(&self) -> bool {
+    async fn needs_rebuild(&self) -> bool {
         false
     }
 

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::{
     disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, write_all},
-    fork::appear,
+    fork::{abandon, appear},
     frame::{BATCH_END, Entry, Place, encode, footer},
     layout::{new_dir, segment_name, session_dir},
     lock,
@@ -270,6 +270,7 @@ impl Commit {
             (Ok(_), Ok(())) => None,
         };
         let (mut fenced, mut is_long) = (Vec::new(), false);
+        let is_unsure = matches!(written, Err(Trouble::Unsure(_)));
         match written {
             // A session that is made does not stand without its mark.
             Ok(written) if self.plan.exists || marked.is_ok() => is_long = self.stand(&written),
@@ -282,6 +283,10 @@ impl Commit {
         if let Some(error) = &error {
             tracing::debug!(session_id = %log.id, %error, "a batch does not stand");
             fenced = split(lock(&log.state).fence()).1;
+            // Where it may stand after all, what it was made of stays until the next start.
+            if !self.plan.exists && !is_unsure {
+                abandon(&log.context, log.id);
+            }
         }
         let waiters = std::mem::take(&mut *lock(&self.waiters));
         for (last, done) in waiters.into_iter().chain(fenced) {
@@ -322,6 +327,7 @@ impl Commit {
         if is_opened {
             context.keep_hot(&self.log);
         }
+        context.witness.saw(self.log.id, written.place.end());
         written.end >= context.limits.segment_bytes
     }
 

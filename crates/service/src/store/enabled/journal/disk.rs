@@ -29,6 +29,8 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
     /// Makes the names in a folder durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    /// Bytes that there is room for, about.
+    fn free_bytes(&self) -> io::Result<u64>;
 }
 
 /// An open file. What is written is durable once `sync` has returned without an error.
@@ -163,6 +165,11 @@ impl Disk for RealDisk {
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         File::open(self.root.join(path))?.sync_all()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let found = rustix::fs::statvfs(&self.root)?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 }
 

@@ -58,12 +58,12 @@ impl From<io::Error> for Trouble {
     }
 }
 
-/// Removes what was made of a fork that is not to be.
-pub(crate) fn abandon(context: &Context, child: SessionId) {
-    if let Err(error) = context.disk.remove(&new_dir(child))
+/// Removes what was made of a session that is not to be.
+pub(crate) fn abandon(context: &Context, id: SessionId) {
+    if let Err(error) = context.disk.remove(&new_dir(id))
         && !is_missing(&error)
     {
-        tracing::debug!(session_id = %child, %error, "an unfinished fork could not be removed yet");
+        tracing::debug!(session_id = %id, %error, "an unfinished session could not be removed yet");
     }
 }
 
@@ -181,7 +181,10 @@ fn link_or_copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> 
 pub(crate) fn appear(context: &Context, id: SessionId) -> io::Result<()> {
     let (made, named) = (new_dir(id), session_dir(id));
     context.disk.rename(&made, &named)?;
-    context.disk.sync_dir(&fan_out(id)).inspect_err(|_| drop(context.disk.rename(&named, &made)))
+    let appeared = context.disk.sync_dir(&fan_out(id));
+    let appeared = appeared.inspect_err(|_| drop(context.disk.rename(&named, &made)));
+    context.forget_listing();
+    appeared
 }
 
 /// Takes a session away: when this returns, it never comes back.
@@ -192,19 +195,23 @@ pub(crate) fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), Sto
         Err(error) if is_missing(&error) => {
             // A session that never came to be may have left blobs.
             drop(disk.remove(&new_dir(id)));
-            context.store_journal.forget(id);
+            context.store_journal.forget_end(id);
             return Ok(());
         }
         renamed => renamed.map_err(failed)?,
     }
     let synced = disk.sync_dir(&fan_out(id)).and_then(|()| disk.sync_dir(Path::new(TRASH)));
-    synced.map_err(|error| {
-        // As in `appear`: whoever asks again gets a fresh rename, and not the word of a sync that failed before.
-        drop(disk.rename(&trash_dir(id), &session_dir(id)));
-        context.health.unsure(id, error)
-    })?;
-    context.store_journal.forget(id);
+    // As in `appear`: whoever asks again gets a fresh rename, and not the word of a sync that failed before.
+    let synced = synced.inspect_err(|_| drop(disk.rename(&trash_dir(id), &session_dir(id))));
+    context.forget_listing();
+    synced.map_err(|error| context.health.unsure(id, error))?;
+    context.store_journal.forget_end(id);
     Ok(())
+}
+
+/// Whether nothing is left of a session: neither its directory, nor what a list may show of it.
+pub(crate) fn is_gone(context: &Context, id: SessionId) -> bool {
+    context.disk.list(&session_dir(id)).is_err_and(|error| is_missing(&error)) && !context.witness.may_list(id)
 }
 
 /// Removes what was set aside. Where that fails, the next start does it.

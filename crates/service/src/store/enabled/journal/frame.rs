@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 
+use super::End;
 use crate::{ids::Seq, store::StoreError};
 
 /// What a frame begins with. Neither byte at its ends occurs in UTF-8, so no payload can hold it.
@@ -53,6 +54,13 @@ pub(crate) struct Place {
     pub(crate) batch: u64,
     /// What the next frame's chain must be.
     pub(crate) chain: u64,
+}
+
+impl Place {
+    /// The end that this is.
+    pub(super) const fn end(&self) -> End {
+        End { seq: self.seq, chain: self.chain }
+    }
 }
 
 /// A frame that was read.

@@ -114,9 +114,17 @@ impl Health {
         Ok(())
     }
 
-    /// Whether new work may begin. A store that was full looks for room first.
+    /// Whether new work may begin. A store that was full looks for room first: it takes none from the turns that run,
+    /// so the reserve is made again only where as much is left for them.
     pub(crate) fn room(&self, disk: &dyn Disk) -> Result<(), StoreError> {
         self.check_writable()?;
-        if self.is_full() { self.make_reserve(disk) } else { Ok(()) }
+        if !self.is_full() {
+            return Ok(());
+        }
+        let needed = lock(&self.reserve_bytes).saturating_mul(2);
+        if disk.free_bytes().map_err(super::recovery::failed)? < needed {
+            return Err(StoreError::Full);
+        }
+        self.make_reserve(disk)
     }
 }

@@ -55,6 +55,11 @@ pub(super) fn segment_name(number: u64, generation: u64) -> String {
     format!("{number}.{generation}.mlog")
 }
 
+/// The newest generation of a store journal among some names.
+pub(super) fn newest_generation(names: &[String]) -> Option<u64> {
+    generations_of(names).first().and_then(|(_, generations)| generations.first().copied())
+}
+
 /// The segments among some names, by number, each with its generations, the newest first.
 pub(super) fn generations_of(names: &[String]) -> Vec<(u64, Vec<u64>)> {
     let mut found: Vec<(u64, u64)> = names

@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::{oneshot, watch};
 
 use super::{
-    Context, commit,
+    Context, End, commit,
     disk::{Disk, DiskFile, is_missing},
     frame::{Entry, Place},
     layout::session_dir,
@@ -91,15 +91,18 @@ impl Log {
     /// Opens a session's journal; where there is none, one that begins with its first batch.
     pub(crate) fn open(context: Arc<Context>, id: SessionId) -> Result<Self, StoreError> {
         let found = examine(context.disk.as_ref(), id, context.knows)?;
-        let resting = context.store_journal.resting(id);
+        let marked = context.store_journal.resting(id);
+        let is_active = context.store_journal.is_active(id);
+        let ends_at = |found: &Found, known: Option<End>| known == Some(found.place.end());
+        // Marks are few; what they do not tell is asked beside them.
+        let witnessed = match &found {
+            Some(found) if is_active || !ends_at(found, marked) => context.witness.end_of(id),
+            _ => None,
+        };
         // What stands there and is not known to have come to rest may be in the system's memory alone: the mark that
         // the session is active is written beside its first append, and a kill may have left only one of the two.
-        let is_known = |found: &Found| {
-            resting.is_some_and(|it| (it.seq, it.chain) == (found.place.seq, found.place.chain))
-                && !context.store_journal.is_active(id)
-        };
         if let Some(found) = &found
-            && !is_known(found)
+            && (is_active || !(ends_at(found, marked) || ends_at(found, witnessed)))
         {
             if lock(&context.unsure).contains(&id) {
                 return Err(StoreError::Failed("what the disk holds of it is unknown until the next start".to_owned()));
@@ -112,15 +115,16 @@ impl Log {
         let exists = found.is_some();
         let repair = found.as_ref().and_then(Found::tail_repair);
         let found = found.unwrap_or_else(|| Found::nothing(id));
-        let mut damage = found.damage;
-        // What stood there when the session came to rest must stand there now.
-        if let Some(resting) = resting.filter(|_| exists && damage.is_none()) {
-            let is_kept =
-                found.place.seq > resting.seq || (found.place.seq == resting.seq && found.place.chain == resting.chain);
-            let why = format!("records up to seq {} were durable", resting.seq);
-            let lost = StoreError::Corrupted { session_id: id, last_good_seq: found.place.seq, why };
-            damage = (!is_kept).then_some(lost);
-        }
+        // What was durable once must stand there now.
+        let is_lost =
+            |known: &End| found.place.seq < known.seq || (found.place.seq == known.seq && *known != found.place.end());
+        let lost = [marked, witnessed].into_iter().flatten().find(|known| exists && is_lost(known));
+        let lost = lost.map(|known| StoreError::Corrupted {
+            session_id: id,
+            last_good_seq: found.place.seq,
+            why: format!("records up to seq {} were durable", known.seq),
+        });
+        let damage = found.damage.or(lost);
         let state = State {
             exists,
             epoch: 0,
@@ -228,13 +232,9 @@ impl Log {
             let is_settled = state.exists && !state.is_over && state.cuts.is_empty() && state.damage.is_none();
             // Under the lock, so that no append comes between what rests and its mark.
             (is_settled && store_journal.is_active(self.id)).then(|| {
-                let resting = Resting {
-                    session_id: self.id,
-                    seq: state.place.seq,
-                    segment: state.head.number,
-                    bytes: state.head.len,
-                    chain: state.place.chain,
-                };
+                let end @ End { seq, chain } = state.place.end();
+                self.context.witness.saw(self.id, end);
+                let resting = Resting { session_id: self.id, seq, chain };
                 let (done, marked) = oneshot::channel();
                 store_journal.mark_resting(resting, Box::new(|result| drop(done.send(result))));
                 marked
@@ -247,6 +247,12 @@ impl Log {
             // The next start looks at the session once more; nothing else depends on the mark.
             tracing::debug!(session_id = %self.id, %error, "a session could not be marked as resting");
         }
+    }
+
+    /// Gives the right to append back and marks nothing, if the lease still holds it.
+    pub(crate) fn give_up(&self, epoch: u64) {
+        let mut state = lock(&self.state);
+        state.is_leased &= state.epoch != epoch;
     }
 
     /// Ends it: nobody may append, nobody follows, and it is not used again.

@@ -14,6 +14,8 @@ mod log;
 mod read;
 mod recovery;
 
+mod check;
+
 mod blobs;
 mod fork;
 mod prune;
@@ -31,18 +33,23 @@ mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 pub(crate) use blobs::FileBlobs;
+pub(crate) use check::{Damage, check, cut, mend_marks};
 pub(crate) use disk::{Disk, RealDisk};
 pub(crate) use executor::{Executor, Pool, on};
-pub(crate) use fork::{abandon, appear, discard, fork_files, set_aside};
+pub(crate) use fork::{abandon, appear, discard, fork_files, is_gone, set_aside};
 pub(crate) use frame::Entry;
 pub(crate) use health::Health;
-pub(crate) use layout::{prepare, seal, sessions_on};
+pub(crate) use layout::{prepare, seal, session_dir, sessions_on};
 pub(crate) use lock::{OwnerLock, check_directory};
 pub(crate) use log::Log;
 pub(crate) use prune::{Drops, candidates, parts, replace, rewrite};
 pub(crate) use read::page;
-pub(crate) use store_journal::StoreJournal;
+pub(crate) use store_journal::{StoreJournal, look};
+
+use crate::ids::{Seq, SessionId};
 
 /// Sizes that tests make small.
 #[derive(Clone, Copy, Debug)]
@@ -71,23 +78,52 @@ impl Default for Limits {
     }
 }
 
+/// Where a journal ends: what is missing up to there is a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct End {
+    /// The last record's seq.
+    pub(crate) seq: Seq,
+    /// The chain's value behind it.
+    pub(crate) chain: u64,
+}
+
+/// What knows, beside the journals, how far each of them reached: copies, which may be missing or behind. It is asked
+/// on threads that may block, when a journal is opened, and never when one is written.
+pub(crate) trait Witness: Send + Sync {
+    /// Everything of a session up to here is durable.
+    fn saw(&self, id: SessionId, end: End);
+    /// What was durable, as far as is known.
+    fn end_of(&self, id: SessionId) -> Option<End>;
+    /// Whether a list may show the session after a power failure.
+    fn may_list(&self, id: SessionId) -> bool;
+}
+
 /// What every open journal of one store shares.
 pub(crate) struct Context {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) executor: Arc<dyn Executor>,
     pub(crate) health: Arc<Health>,
     pub(crate) store_journal: Arc<StoreJournal>,
+    pub(crate) witness: Arc<dyn Witness>,
     pub(crate) limits: Limits,
     /// Whether this version understands a kind of record.
     pub(crate) knows: fn(u16) -> bool,
     /// Sessions of which nobody knows what the disk holds, because making sure of it failed once. Asking again could
     /// answer well and mean nothing, so they stay closed until the store is opened anew.
-    pub(crate) unsure: Mutex<std::collections::HashSet<crate::SessionId>>,
+    pub(crate) unsure: Mutex<std::collections::HashSet<SessionId>>,
     /// The journals that hold an open file, oldest first.
     pub(crate) hot: Mutex<std::collections::VecDeque<std::sync::Weak<Log>>>,
+    /// The stored sessions, until one comes or goes; and how often one did, so that no list is kept that began before.
+    pub(crate) listing: Mutex<(u64, Option<Arc<Vec<SessionId>>>)>,
 }
 
 impl Context {
+    /// A session came or went.
+    fn forget_listing(&self) {
+        let mut listing = lock(&self.listing);
+        *listing = (listing.0 + 1, None);
+    }
+
     /// A journal has opened its file; the one that did so first gives its own back where there are too many.
     fn keep_hot(&self, log: &Arc<Log>) {
         let mut hot = lock(&self.hot);

@@ -15,20 +15,17 @@ use super::{
 };
 use crate::{
     ids::Seq,
-    store::{Frame, FramePage, StoreError},
+    store::{Frame, FramePage, ReadLimit, StoreError},
 };
 
-/// Bytes of lines after which a page ends; it has one frame at least.
-const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
-
 /// Durable frames after `after`; `None` where the session is not there.
-pub(crate) async fn page(log: &Arc<Log>, after: Seq, limit: usize) -> Result<Option<FramePage>, StoreError> {
+pub(crate) async fn page(log: &Arc<Log>, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
     let frames = {
         let state = lock(&log.state);
         if !state.exists {
             return Ok(None);
         }
-        if limit == 0 { Some(Vec::new()) } else { cached(&state, after, limit) }
+        if limit.frames == 0 { Some(Vec::new()) } else { cached(&state, after, limit) }
     };
     let frames = match frames {
         Some(frames) => frames,
@@ -38,6 +35,15 @@ pub(crate) async fn page(log: &Arc<Log>, after: Seq, limit: usize) -> Result<Opt
         }
     };
     Ok(Some(FramePage { frames }))
+}
+
+impl Log {
+    /// The durable frame of this seq, where memory has it.
+    pub(crate) fn at_hand(&self, seq: Seq) -> Option<Frame> {
+        let state = lock(&self.state);
+        let first = state.cache.frames.front().filter(|_| state.exists && seq <= state.readable())?.seq;
+        state.cache.frames.get(usize::try_from(seq.checked_sub(first)?).ok()?).cloned()
+    }
 }
 
 impl State {
@@ -51,20 +57,16 @@ impl State {
 }
 
 /// The page, where memory has it.
-fn cached(state: &State, after: Seq, limit: usize) -> Option<Vec<Frame>> {
+fn cached(state: &State, after: Seq, mut limit: ReadLimit) -> Option<Vec<Frame>> {
     let readable = state.readable();
     if after >= readable {
         return Some(Vec::new());
     }
     let first = state.cache.frames.front().map(|frame| frame.seq)?;
     let skip = usize::try_from((after + 1).checked_sub(first)?).ok()?;
-    let mut bytes = 0;
-    let fits = |frame: &&Frame| {
-        let fits = frame.seq <= readable && bytes < PAGE_BYTES_MAX;
-        bytes += frame.line.len();
-        fits
-    };
-    Some(state.cache.frames.iter().skip(skip).take(limit).take_while(fits).cloned().collect())
+    let wanted = state.cache.frames.iter().skip(skip).take_while(|frame| frame.seq <= readable).enumerate();
+    let frames = wanted.take_while(|(at, frame)| limit.takes(&frame.line, *at == 0));
+    Some(frames.map(|(_, frame)| frame.clone()).collect())
 }
 
 /// What one segment gave.
@@ -73,14 +75,16 @@ struct Part {
     /// Places that were passed.
     marks: Vec<Mark>,
     end: Mark,
+    /// No more is wanted.
+    is_full: bool,
     /// A frame could not be trusted.
     is_bad: bool,
     is_newer: bool,
 }
 
-fn from_disk(log: &Log, after: Seq, limit: usize) -> Result<Vec<Frame>, StoreError> {
+fn from_disk(log: &Log, after: Seq, mut limit: ReadLimit) -> Result<Vec<Frame>, StoreError> {
     let disk = log.context.disk.as_ref();
-    let (mut frames, mut bytes, mut at) = (Vec::<Frame>::new(), 0, after);
+    let (mut frames, mut at) = (Vec::<Frame>::new(), after);
     loop {
         let (segment, file, readable) = {
             let state = lock(&log.state);
@@ -89,22 +93,22 @@ fn from_disk(log: &Log, after: Seq, limit: usize) -> Result<Vec<Frame>, StoreErr
             let is_last = segment.number == state.head.number;
             (segment.clone(), state.file.clone().filter(|_| is_last), state.readable())
         };
-        if at >= readable || frames.len() >= limit || bytes >= PAGE_BYTES_MAX || !log.exists() {
+        if at >= readable || limit.frames == 0 || !log.exists() {
             return Ok(frames);
         }
         let (segment, file) = match file {
             Some(file) => (segment, file),
             None => log.open_segment(disk, segment).map_err(failed)?,
         };
-        let until = Wanted { after: at, last: readable, frames: limit - frames.len(), bytes: PAGE_BYTES_MAX - bytes };
-        let part = from_segment(file.as_ref(), &segment, &until, log.context.knows).map_err(failed)?;
-        bytes += part.frames.iter().map(|frame| frame.line.len()).sum::<usize>();
+        let mut wanted = Wanted { after: at, last: readable, is_first: frames.is_empty(), limit };
+        let part = from_segment(file.as_ref(), &segment, &mut wanted, log.context.knows).map_err(failed)?;
+        limit = wanted.limit;
         // What a segment held behind its last frame may be gone, and even all of it.
-        let is_stuck = part.end.place.seq <= at;
+        let is_over = part.is_full || part.end.place.seq <= at;
         at = part.end.place.seq.max(at);
         let is_damaged = learn(log, &segment, &part);
         frames.extend(part.frames);
-        if is_damaged || is_stuck {
+        if is_damaged || is_over {
             return Ok(frames);
         }
     }
@@ -113,23 +117,31 @@ fn from_disk(log: &Log, after: Seq, limit: usize) -> Result<Vec<Frame>, StoreErr
 struct Wanted {
     after: Seq,
     last: Seq,
-    frames: usize,
-    bytes: usize,
+    is_first: bool,
+    limit: ReadLimit,
 }
 
-fn from_segment(file: &dyn DiskFile, segment: &Segment, wanted: &Wanted, knows: fn(u16) -> bool) -> io::Result<Part> {
+fn from_segment(
+    file: &dyn DiskFile,
+    segment: &Segment,
+    wanted: &mut Wanted,
+    knows: fn(u16) -> bool,
+) -> io::Result<Part> {
     let near = segment.index.iter().rev().find(|mark| mark.place.seq <= wanted.after);
     let from = near.copied().unwrap_or(segment.start);
     let mut reader = segment.reader(file, from);
-    let (mut frames, mut marks, mut bytes) = (Vec::new(), vec![from], 0);
-    let (mut is_bad, mut is_newer) = (false, false);
-    while frames.len() < wanted.frames && bytes < wanted.bytes && reader.at.place.seq < wanted.last {
+    let (mut frames, mut marks) = (Vec::new(), vec![from]);
+    let (mut is_full, mut is_bad, mut is_newer) = (false, false, false);
+    while wanted.limit.frames > 0 && reader.at.place.seq < wanted.last {
         match reader.next()? {
             Step::Frame(frame, line) => {
                 is_newer |= frame.has(MUST_UNDERSTAND) && !knows(frame.kind);
                 remember(&mut marks, reader.at);
                 if frame.seq > wanted.after {
-                    bytes += line.len();
+                    if !wanted.limit.takes(&line, std::mem::take(&mut wanted.is_first)) {
+                        is_full = true;
+                        break;
+                    }
                     frames.push(Frame { seq: frame.seq, line });
                 }
             }
@@ -140,7 +152,7 @@ fn from_segment(file: &dyn DiskFile, segment: &Segment, wanted: &Wanted, knows: 
             }
         }
     }
-    Ok(Part { frames, marks, end: segment.passed(reader.at), is_bad, is_newer })
+    Ok(Part { frames, marks, end: segment.passed(reader.at), is_full, is_bad, is_newer })
 }
 
 /// Keeps what reading a segment has shown. Answers whether the journal is damaged there.

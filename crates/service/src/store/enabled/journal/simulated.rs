@@ -462,6 +462,12 @@ impl Disk for SimulatedDisk {
         here.iter().for_each(|naming| sim.keep(naming));
         Ok(())
     }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let sim = lock(&self.0);
+        sim.check()?;
+        Ok(sim.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(sim.used())))
+    }
 }
 
 struct SimulatedFile {

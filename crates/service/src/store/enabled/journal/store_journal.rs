@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::{
-    Limits,
+    End, Limits,
     disk::{Disk, DiskFile, create_anew, is_full, write_all},
     executor::Executor,
     frame::{BATCH_END, Entry, Place, encode},
     health::Health,
-    layout::{NEW, QUARANTINE, STORE, generations_of, segment_name, sessions_on},
+    layout::{NEW, QUARANTINE, STORE, newest_generation, segment_name, sessions_on},
     lock,
     marks::{Kept, marks_of, weight_of},
     recovery::failed,
@@ -38,6 +38,8 @@ use crate::{
 const ACTIVE: u16 = 1;
 /// The kind of a mark that a session rests.
 const IDLE: u16 = 2;
+/// The kind of a mark that a session is gone, and nothing shows it any more.
+const GONE: u16 = 7;
 /// Resting sessions whose end is remembered; those that came to rest before are trusted as they stand.
 const RESTING_MAX: usize = 1024;
 /// At its opening the journal is written anew from this length on.
@@ -45,18 +47,16 @@ const OPEN_BYTES_MAX: u64 = 256 * 1024;
 /// Bytes that a mark takes, about.
 const MARK_BYTES: u64 = 160;
 
-/// Where a session's journal ended when it came to rest. What is missing up to there is a loss.
+/// Where a session's journal ended when it came to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Resting {
     pub(super) session_id: SessionId,
     pub(super) seq: Seq,
-    pub(super) segment: u64,
-    pub(super) bytes: u64,
     pub(super) chain: u64,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
-struct Active {
+struct Named {
     session_id: SessionId,
 }
 
@@ -65,6 +65,7 @@ enum Marked {
     Active(SessionId),
     Resting(Resting),
     Kept(Kept),
+    Gone(SessionId),
 }
 
 /// Told whether a mark is written, or stands.
@@ -145,6 +146,10 @@ impl State {
             Marked::Active(id) => {
                 self.active.insert(id);
             }
+            Marked::Gone(id) => {
+                self.active.remove(&id);
+                self.forget_end(id);
+            }
             Marked::Resting(resting) => {
                 self.active.remove(&resting.session_id);
                 if self.resting.insert(resting.session_id, resting).is_some() {
@@ -159,6 +164,12 @@ impl State {
             }
             Marked::Kept(Kept::Of(mark)) => self.readers.apply(mark),
             Marked::Kept(Kept::Newer(kind, line)) => self.newer.push((kind, line)),
+        }
+    }
+
+    fn forget_end(&mut self, id: SessionId) {
+        if self.resting.remove(&id).is_some() {
+            self.order.retain(|resting| *resting != id);
         }
     }
 
@@ -210,8 +221,8 @@ impl StoreJournal {
     }
 
     /// Where a session's journal ended when it last came to rest.
-    pub(super) fn resting(&self, id: SessionId) -> Option<Resting> {
-        lock(&self.state).resting.get(&id).copied()
+    pub(super) fn resting(&self, id: SessionId) -> Option<End> {
+        lock(&self.state).resting.get(&id).map(|&Resting { seq, chain, .. }| End { seq, chain })
     }
 
     /// Marks a session as one that may change; `written` is told once that is written, `done` once it is durable.
@@ -237,6 +248,12 @@ impl StoreJournal {
         look(&lock(&self.state).readers)
     }
 
+    /// Every reader that there is is known.
+    pub(super) fn mark_trusted(self: &Arc<Self>, done: Done) {
+        let marked = Marked::Kept(Kept::Of(ReaderMark::Trusted(true)));
+        self.push(Pending { marked, written: None, done });
+    }
+
     async fn write_durably(self: &Arc<Self>, marked: Marked) -> Result<(), StoreError> {
         let (done, written) = oneshot::channel();
         self.push(Pending { marked, written: None, done: Box::new(|result| drop(done.send(result))) });
@@ -252,12 +269,19 @@ impl StoreJournal {
         self.push(Pending { marked: Marked::Resting(resting), written: None, done });
     }
 
-    /// A session is gone: no mark is needed, because its directory is not there.
-    pub(super) fn forget(&self, id: SessionId) {
-        let mut state = lock(&self.state);
-        state.active.remove(&id);
-        state.resting.remove(&id);
-        state.order.retain(|resting| *resting != id);
+    /// A session's directory is gone. It stays active: a list may show it until that, too, is forgotten for good.
+    pub(super) fn forget_end(&self, id: SessionId) {
+        lock(&self.state).forget_end(id);
+    }
+
+    /// Nothing is left of a session, anywhere. It needs no sync: where the mark is lost, the next start finds the same.
+    pub(crate) fn mark_gone(self: &Arc<Self>, id: SessionId) {
+        let done = move |result: Result<(), StoreError>| {
+            if let Err(error) = result {
+                tracing::debug!(session_id = %id, %error, "a deleted session is looked at by the next start");
+            }
+        };
+        self.push(Pending { marked: Marked::Gone(id), written: None, done: Box::new(done) });
     }
 
     fn push(self: &Arc<Self>, pending: Pending) {
@@ -364,7 +388,8 @@ fn encode_marks(
     let mut marks = marks.peekable();
     while let Some(marked) = marks.next() {
         let (kind, line) = match marked {
-            Marked::Active(session_id) => (ACTIVE, serde_json::to_vec(&Active { session_id })?),
+            Marked::Active(session_id) => (ACTIVE, serde_json::to_vec(&Named { session_id })?),
+            Marked::Gone(session_id) => (GONE, serde_json::to_vec(&Named { session_id })?),
             Marked::Resting(resting) => (IDLE, serde_json::to_vec(&resting)?),
             Marked::Kept(kept) => kept.encode()?,
         };
@@ -412,8 +437,7 @@ fn rewrite(disk: &dyn Disk, state: &State, writer: &mut Writer) -> io::Result<()
 
 /// Reads the newest generation into `state`.
 fn load(disk: &dyn Disk, state: &mut State, is_new: bool) -> io::Result<Writer> {
-    let generations = generations_of(&disk.list(Path::new(STORE))?);
-    let generation = generations.first().and_then(|(_, generations)| generations.first().copied()).unwrap_or(0);
+    let generation = newest_generation(&disk.list(Path::new(STORE))?).unwrap_or(0);
     let start = Mark { offset: HEADER_BYTES, place: Place { seq: 0, batch: 0, chain: 0 } };
     let mut writer = Writer { file: None, generation, at: start, is_synced: false };
     if generation == 0 && is_new {
@@ -454,19 +478,34 @@ fn read_into(disk: &dyn Disk, path: &Path, state: &mut State, writer: &mut Write
     Ok(is_read && !matches!(found.rest, Rest::Corrupt | Rest::Footer))
 }
 
+/// What the newest generation says of readers, and whether it is whole. Nothing is changed.
+pub(crate) fn look(disk: &dyn Disk) -> io::Result<(ReaderMarks, bool)> {
+    let newest = newest_generation(&disk.list(Path::new(STORE))?);
+    let mut state = State::default();
+    let Some(generation) = newest else { return Ok((state.readers, false)) };
+    let file = disk.open(&path_of(generation), false)?;
+    let HeaderFound::Good(header) = Header::read(file.as_ref())? else { return Ok((state.readers, false)) };
+    let from = Mark { offset: HEADER_BYTES, place: header.place() };
+    let found = scan(Reader::new(file.as_ref(), from, file.len()?), |_| true)?;
+    let is_read = read_marks(file.as_ref(), from, found.end.offset, &mut state)?;
+    Ok((state.readers, is_read && !matches!(found.rest, Rest::Corrupt | Rest::Footer)))
+}
+
 /// Applies the marks; answers whether each could be read.
 fn read_marks(file: &dyn DiskFile, from: Mark, end: u64, state: &mut State) -> io::Result<bool> {
     let mut reader = Reader::new(file, from, end);
+    let mut is_good = true;
     while let Step::Frame(frame, line) = reader.next()? {
         let marked = match frame.kind {
-            ACTIVE => serde_json::from_slice(&line).map(|Active { session_id }| Marked::Active(session_id)),
+            ACTIVE => serde_json::from_slice(&line).map(|Named { session_id }| Marked::Active(session_id)),
+            GONE => serde_json::from_slice(&line).map(|Named { session_id }| Marked::Gone(session_id)),
             IDLE => serde_json::from_slice(&line).map(Marked::Resting),
             kind => Kept::decode(kind, &line).map(Marked::Kept),
         };
         match marked {
             Ok(marked) => state.apply(marked),
-            Err(_) => return Ok(false),
+            Err(_) => is_good = false,
         }
     }
-    Ok(true)
+    Ok(is_good)
 }

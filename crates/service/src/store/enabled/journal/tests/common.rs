@@ -1,6 +1,7 @@
 //! A store on a simulated disk, whose work is done step by step.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     future::Future,
     sync::{Arc, Mutex},
     task::{Context as TaskContext, Poll, Waker},
@@ -10,10 +11,10 @@ use crate::{
     ids::{Seq, SessionId},
     session::{event::Record, tests::pinned},
     store::enabled::journal::{
-        Executor, FileBlobs, Limits, lock,
+        End, Executor, FileBlobs, Limits, Witness, lock,
         simulated::{Random, SimulatedDisk},
     },
-    store::{BlobStore as _, EventStore as _, Frame, Lease, RedbEventStore, StoreError, Ticket},
+    store::{BlobStore as _, EventStore as _, Frame, Lease, ReadLimit, RedbEventStore, StoreError, Ticket},
 };
 
 /// A job of the store.
@@ -76,6 +77,36 @@ impl Steps {
     }
 }
 
+/// What is known beside the journals.
+#[derive(Default)]
+pub(super) struct Known {
+    pub(super) ends: Mutex<BTreeMap<SessionId, End>>,
+    /// Sessions that a list may show.
+    pub(super) listed: Mutex<BTreeSet<SessionId>>,
+}
+
+impl Known {
+    /// What is known now; what the process that ends still does comes to nothing.
+    pub(super) fn copy(&self) -> Arc<Self> {
+        let (ends, listed) = (lock(&self.ends).clone(), lock(&self.listed).clone());
+        Arc::new(Self { ends: Mutex::new(ends), listed: Mutex::new(listed) })
+    }
+}
+
+impl Witness for Known {
+    fn saw(&self, id: SessionId, end: End) {
+        lock(&self.ends).insert(id, end);
+    }
+
+    fn end_of(&self, id: SessionId) -> Option<End> {
+        lock(&self.ends).get(&id).copied()
+    }
+
+    fn may_list(&self, id: SessionId) -> bool {
+        lock(&self.listed).contains(&id)
+    }
+}
+
 /// Small sizes, so that little is much.
 pub(super) const SMALL: Limits = Limits {
     segment_bytes: 8 * 1024,
@@ -90,6 +121,7 @@ pub(super) struct Rig {
     pub(super) disk: SimulatedDisk,
     pub(super) steps: Arc<Steps>,
     pub(super) store: RedbEventStore,
+    pub(super) known: Arc<Known>,
 }
 
 impl Rig {
@@ -106,16 +138,25 @@ impl Rig {
         limits: Limits,
         random: Option<Random>,
     ) -> Result<Self, crate::SessionError> {
+        Self::beside(Arc::default(), disk, limits, random)
+    }
+
+    /// With what is known beside the journals.
+    pub(super) fn beside(
+        known: Arc<Known>,
+        disk: SimulatedDisk,
+        limits: Limits,
+        random: Option<Random>,
+    ) -> Result<Self, crate::SessionError> {
         let steps = Steps::new(random);
-        let store = RedbEventStore::open_with(Arc::new(disk.clone()), None, steps.clone(), limits)?;
-        Ok(Self { disk, steps, store })
+        let store = RedbEventStore::open_with(Arc::new(disk.clone()), None, known.clone(), steps.clone(), limits)?;
+        Ok(Self { disk, steps, store, known })
     }
 
     /// The process ends and another opens what it left.
     pub(super) fn killed(self) -> Self {
-        let limits = self.store.context().limits;
-        let disk = self.disk.revived();
-        Self::on(disk, limits, None)
+        let (known, limits) = (self.known.copy(), self.store.context().limits);
+        Self::beside(known, self.disk.revived(), limits, None).unwrap()
     }
 
     pub(super) fn lease(&self, id: SessionId) -> Result<Lease, StoreError> {
@@ -149,7 +190,7 @@ impl Rig {
     pub(super) fn read(&self, id: SessionId, limit: usize) -> Option<Vec<Frame>> {
         let (mut all, mut after) = (Vec::new(), 0);
         loop {
-            let page = self.steps.drive(self.store.read(id, after, limit)).unwrap()?;
+            let page = self.steps.drive(self.store.read(id, after, ReadLimit::frames(limit))).unwrap()?;
             let Some(last) = page.frames.last() else { return Some(all) };
             after = last.seq;
             all.extend(page.frames);

@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use super::common::{Rig, SMALL, Steps, long, session};
 use crate::{
     ids::{Seq, SessionId},
     store::enabled::journal::simulated::{Fault, Random, SimulatedDisk},
-    store::{BlobStore as _, EventStore as _, Lease, StoreError},
+    store::{BlobStore as _, EventStore as _, Lease, ReadLimit, StoreError},
     wire::encode_event,
 };
 
@@ -138,6 +139,11 @@ impl Walk {
                 }
                 Some(Err(error)) => {
                     self.leases.remove(&id);
+                    // A session that could not be made takes its blobs along.
+                    let expected = self.expected.get_mut(&id).unwrap();
+                    if expected.acked.is_empty() {
+                        expected.blobs.clear();
+                    }
                     self.refused(error);
                 }
                 None => self.tickets.push((id, last, durable)),
@@ -216,7 +222,7 @@ impl Walk {
     /// What is shown now is what may be there, and from now on must be.
     fn verify_reads(&mut self, may_fail: bool) {
         for (id, expected) in &mut self.expected {
-            let page = match self.rig.steps.drive(self.rig.store.read(*id, 0, usize::MAX)) {
+            let page = match self.rig.steps.drive(self.rig.store.read(*id, 0, ReadLimit::frames(usize::MAX))) {
                 Err(StoreError::Failed(_)) if may_fail => continue,
                 page => page.unwrap_or_else(|error| panic!("{id} cannot be read: {error}")),
             };
@@ -251,6 +257,12 @@ impl Walk {
                 expected.maybe = expected.maybe.split_off(&(found as u64 + 1));
             }
         }
+    }
+
+    /// Another process opens the disk, with or without what stood beside the journals.
+    fn restart(&mut self, disk: SimulatedDisk) {
+        let known = if self.random.chance(70) { self.rig.known.copy() } else { Arc::default() };
+        self.rig = Rig::beside(known, disk, SMALL, Some(Random(self.random.next()))).unwrap();
     }
 
     /// After a restart: everything is as it was acknowledged, and goes on.
@@ -312,13 +324,13 @@ fn walk(prepared: &SimulatedDisk, seed: u64, faults: &[Fault]) {
         // Some restarts are kills, after which the system still has it all. Then what is shown must survive a power
         // failure at once. A process that starts after a failed sync is told nothing of it by the system.
         if walk.random.chance(40) && !walk.rig.disk.has_lost() {
-            walk.rig = Rig::on(walk.rig.disk.revived(), SMALL, Some(Random(walk.random.next())));
+            walk.restart(walk.rig.disk.revived());
             walk.leases.clear();
             walk.tickets.clear();
             walk.verify_reads(false);
         }
         let disk = walk.rig.disk.crashed(&mut walk.random);
-        walk.rig = Rig::on(disk, SMALL, Some(Random(walk.random.next())));
+        walk.restart(disk);
         walk.verify(true);
     }
 }

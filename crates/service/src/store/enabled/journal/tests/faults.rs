@@ -1,11 +1,17 @@
 //! A script meets an error at each of its writes, syncs and names in turn, and a full disk at each of its sizes.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+};
 
 use super::common::{Rig, SMALL, Steps, long, of, session};
 use crate::{
     ids::Seq,
-    store::enabled::journal::simulated::{Fault, Random, SimulatedDisk},
+    store::enabled::journal::{
+        Disk as _,
+        simulated::{Fault, Random, SimulatedDisk},
+    },
     store::{EventStore as _, StoreError},
 };
 
@@ -126,6 +132,58 @@ fn a_disk_that_is_full_at_any_size_keeps_what_was_acknowledged_and_goes_on_when_
         let crashed = Rig::on(rig.disk.crashed(&mut Random(room)), SMALL, None);
         assert_eq!(crashed.seqs(session(1)).len() as u64, tail + 1, "room {room}");
     }
+}
+
+#[test]
+fn a_session_that_could_not_be_made_leaves_nothing() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    rig.filled(session(1), 1);
+    rig.disk.limit(Some(rig.disk.used() - SMALL.reserve_bytes / 2));
+    let names = || rig.disk.list(Path::new("new")).unwrap();
+    for n in 2..10 {
+        let lease = rig.lease(session(n)).unwrap();
+        assert_eq!(rig.append(&lease, &[long(session(n), 1, 9000)]), Err(StoreError::Full));
+        rig.steps.drive(rig.store.give_up(lease));
+        assert_eq!((names(), rig.store.open_count()), (Vec::new(), 1), "{n}");
+    }
+}
+
+#[test]
+fn journals_leave_memory_when_nobody_uses_them_any_more() {
+    let rig = Rig::new();
+    let mut watches = Vec::new();
+    for n in 1..=200 {
+        rig.release(rig.filled(session(n), 1));
+        watches.push(rig.steps.drive(rig.store.watch(session(n))).unwrap());
+    }
+    assert_eq!(rig.store.open_count(), 200);
+    drop(watches);
+    // A lease that is given up is as good as one that is given back.
+    for n in 1..=200 {
+        let lease = rig.lease(session(n)).unwrap();
+        rig.steps.drive(rig.store.give_up(lease));
+    }
+    assert!(rig.store.open_count() <= 66, "{}", rig.store.open_count());
+}
+
+#[test]
+fn a_list_that_was_made_while_a_session_appeared_is_not_kept() {
+    let rig = Rig::new();
+    rig.filled(session(1), 1);
+    let ids = |rig: &Rig| rig.steps.drive(rig.store.sessions(None, 9)).unwrap();
+    let lease = rig.lease(session(2)).unwrap();
+    let ticket = rig.store.stage(&lease, &[of(session(2), 1)]).unwrap();
+    assert_eq!(ids(&rig), [session(1)], "it was staged, and is not there yet");
+    assert_eq!(rig.wait(ticket), Ok(1));
+    assert_eq!(ids(&rig), [session(1), session(2)]);
+    // One that has looked already, and has not said so, when a session goes.
+    let mut listing = rig.store.sessions(None, 9);
+    rig.filled(session(3), 1);
+    assert!(Steps::peek(listing.as_mut()).is_none());
+    assert!(rig.steps.step());
+    rig.steps.drive(rig.store.delete(session(1))).unwrap();
+    assert_eq!(rig.steps.drive(listing).unwrap().len(), 3);
+    assert_eq!(ids(&rig), [session(2), session(3)]);
 }
 
 #[test]

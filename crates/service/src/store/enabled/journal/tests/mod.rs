@@ -7,5 +7,6 @@ mod crash;
 mod faults;
 mod frames;
 mod prune;
+mod readers;
 mod real;
 mod recovery;

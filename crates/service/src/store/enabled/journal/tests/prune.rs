@@ -19,7 +19,7 @@ use crate::{
         layout::session_dir,
         simulated::{Fault, Random, SimulatedDisk},
     },
-    store::{EventStore as _, JournalPruner as _, StoreError},
+    store::{EventStore as _, JournalPruner as _, ReadLimit, StoreError},
     wire::encode_event,
 };
 
@@ -121,7 +121,7 @@ fn a_segment_of_which_nothing_stays_is_passed_over() {
         assert_eq!(found(&rig, limit), lines([1, 99, 100]));
     }
     let after = |after| {
-        let page = rig.steps.drive(rig.store.read(session(1), after, 9)).unwrap().unwrap();
+        let page = rig.steps.drive(rig.store.read(session(1), after, ReadLimit::frames(9))).unwrap().unwrap();
         page.frames.iter().map(|frame| frame.seq).collect::<Vec<_>>()
     };
     for seq in 1..99 {
@@ -174,7 +174,7 @@ fn killed_at_every_write_a_segment_is_the_old_one_or_the_new_one() {
         rig.steps.drive(rig.store.parts(session(1))).unwrap()
     };
     at_every_change(Fault::Crash, |rig, done, at| {
-        assert!(done.is_err(), "at {at}");
+        assert!(done.is_err() || rig.disk.is_down(), "at {at}");
         for seed in 0..12 {
             // A killed process leaves what the system has; a sync that failed is told to nobody.
             let is_killed = seed == 0 && !rig.disk.has_lost();
@@ -264,7 +264,8 @@ fn reads_and_appends_go_on_while_a_journal_is_compacted() {
                     assert_eq!(rig.append(&lease, &[long(session(1), seq, 300)]), Ok(seq), "seed {seed}");
                 }
                 _ => {
-                    let page = rig.steps.drive(rig.store.read(session(1), after, 4)).unwrap().unwrap();
+                    let page =
+                        rig.steps.drive(rig.store.read(session(1), after, ReadLimit::frames(4))).unwrap().unwrap();
                     let read: Vec<_> = page.frames.into_iter().map(|frame| (frame.seq, frame.line)).collect();
                     assert_eq!(read, lines(read.iter().map(|(seq, _)| *seq)), "seed {seed}");
                     let to = read.last().map_or(seq, |(seq, _)| *seq);

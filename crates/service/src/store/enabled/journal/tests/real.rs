@@ -6,7 +6,7 @@ use std::{
     os::unix::fs::{PermissionsExt as _, symlink},
     path::Path,
     process::{Command, Stdio},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use async_trait::async_trait;
@@ -15,8 +15,8 @@ use crate::{
     SessionError,
     store::enabled::journal::lock,
     store::{
-        StoreError, Stores,
-        conformance::{Harness, Pair, check},
+        ReadLimit, ReaderStore, StoreError, Stores,
+        conformance::{Harness, Pair, check, readers},
         open_stores,
     },
 };
@@ -48,14 +48,38 @@ async fn a_session_outlives_its_store() {
     let stores = open_stores(&data_dir).unwrap();
     assert_eq!(stores.events.unsettled().await.unwrap(), [session(2)]);
     assert_eq!(stores.events.sessions(None, 9).await.unwrap(), [session(1), session(2)]);
-    let page = stores.events.read(session(1), 30, 100).await.unwrap().unwrap();
+    let page = stores.events.read(session(1), 30, ReadLimit::frames(100)).await.unwrap().unwrap();
     assert_eq!(page.frames.iter().map(|frame| frame.seq).collect::<Vec<_>>(), (31..=40).collect::<Vec<_>>());
     let lease = stores.events.lease(session(2)).await.unwrap();
     assert_eq!(lease.tail, 8);
     assert_eq!(append(&stores, &lease, 9).await, Ok(9));
     stores.events.delete(session(1)).await.unwrap();
-    assert!(stores.events.read(session(1), 0, 1).await.unwrap().is_none());
+    assert!(stores.events.read(session(1), 0, ReadLimit::frames(1)).await.unwrap().is_none());
     assert_eq!(stores.events.sessions(None, 9).await.unwrap(), [session(2)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_journal_that_is_shorter_than_the_index_knows_is_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(format!("journal/01/{}/1.1.mlog", session(1)));
+    let stores = open_stores(dir.path()).unwrap();
+    let lease = stores.events.lease(session(1)).await.unwrap();
+    append(&stores, &lease, 1).await.unwrap();
+    let bytes = path.metadata().unwrap().len();
+    append(&stores, &lease, 2).await.unwrap();
+    stores.index.flush().await.unwrap();
+    drop(stores);
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(bytes).unwrap();
+    let stores = open_stores(dir.path()).unwrap();
+    let refused = stores.events.lease(session(1)).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Corrupted { last_good_seq: 1, .. }), "{refused}");
+    assert_eq!(stores.events.read(session(1), 0, ReadLimit::frames(9)).await.unwrap().unwrap().frames.len(), 1);
+    stores.index.remove(session(1)).await.unwrap();
+    stores.index.flush().await.unwrap();
+    drop(stores);
+    // The index alone knew.
+    let stores = open_stores(dir.path()).unwrap();
+    assert_eq!(stores.events.lease(session(1)).await.unwrap().tail, 1);
 }
 
 #[test]
@@ -186,7 +210,24 @@ impl Harness for Directories {
     }
 }
 
+#[async_trait]
+impl readers::Harness for Directories {
+    async fn fresh(&self) -> Arc<dyn ReaderStore> {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open_stores(dir.path()).unwrap().readers;
+        lock(&self.0).push(dir);
+        store
+    }
+
+    async fn restart(&self, store: Arc<dyn ReaderStore>) -> Arc<dyn ReaderStore> {
+        drop(store);
+        let path = lock(&self.0).last().unwrap().path().to_owned();
+        open_stores(&path).unwrap().readers
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_durable_stores_keep_every_promise_of_a_store() {
     assert_eq!(check(&Directories::default()).await, []);
+    assert_eq!(readers::check(&Directories::default()).await, []);
 }

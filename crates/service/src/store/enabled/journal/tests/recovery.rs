@@ -1,16 +1,19 @@
 //! The rules of recovery, each by its number.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use super::common::{Rig, SMALL, long, of, session};
 use crate::{
     SessionError,
     ids::SessionId,
     store::enabled::journal::{
-        Limits,
+        Limits, lock,
         simulated::{Fault, Random, SimulatedDisk},
     },
-    store::{EventStore as _, StoreError},
+    store::{EventStore as _, ReadLimit, StoreError},
 };
 
 fn segment(id: SessionId, number: u64) -> PathBuf {
@@ -163,6 +166,54 @@ fn r3_a_missing_or_headless_segment_is_damage_and_never_the_end() {
     }
 }
 
+/// As many sessions as leave no mark of the first that rested: each with three records, after a clean end. And where
+/// the first one's second record ended.
+fn resting_beyond_the_marks() -> (Rig, usize) {
+    let rig = Rig::new();
+    let first = rig.filled(session(1), 2);
+    let end = rig.disk.bytes(&segment(session(1), 1)).len();
+    rig.append(&first, &[of(session(1), 3)]).unwrap();
+    rig.release(first);
+    for n in 2..=1025 {
+        rig.release(rig.filled(session(n), 1));
+    }
+    (rig.killed(), end)
+}
+
+#[test]
+fn r4_what_was_known_beside_a_journal_proves_its_loss_where_no_mark_does() {
+    let (rig, end) = resting_beyond_the_marks();
+    let (disk, known) = (rig.disk.copy(), rig.known.clone());
+    let cut = |rig: Rig| after(rig, 1, |bytes| bytes.truncate(end));
+    // It ends with a whole batch, so that nothing else tells.
+    let rig = cut(rig);
+    assert_eq!(rig.seqs(session(1)), [1, 2]);
+    let lost = |rig: &Rig| matches!(rig.lease(session(1)), Err(StoreError::Corrupted { last_good_seq: 2, .. }));
+    assert!(lost(&rig) && lost(&rig.killed()), "also the next time");
+    // A journal that went on is not held to what it was.
+    let rig = Rig::beside(known, disk.copy(), Limits::default(), None).unwrap();
+    rig.release(rig.filled(session(1), 1));
+    assert_eq!(rig.killed().lease(session(1)).unwrap().tail, 4);
+    // Where nothing is known, it is what it seems to be.
+    let rig = cut(Rig::on(disk, Limits::default(), None));
+    assert_eq!(rig.lease(session(1)).unwrap().tail, 2);
+}
+
+#[test]
+fn what_is_known_to_be_durable_is_not_synced_when_it_is_opened() {
+    let (rig, _) = resting_beyond_the_marks();
+    for (known, syncs) in [(rig.known.clone(), 0), (Arc::default(), 3)] {
+        let rig = Rig::beside(known, rig.disk.copy(), Limits::default(), None).unwrap();
+        rig.disk.take_counts();
+        assert_eq!(rig.lease(session(1)).unwrap().tail, 3);
+        let counts = rig.disk.take_counts();
+        assert_eq!(counts.syncs + counts.dir_syncs, syncs);
+        // One of the newest has its mark.
+        assert_eq!(rig.lease(session(1025)).unwrap().tail, 1);
+        assert_eq!(rig.disk.take_counts().syncs, 0);
+    }
+}
+
 #[test]
 fn r4_a_damaged_store_journal_is_set_aside_and_every_session_counts_as_active() {
     let rig = Rig::new();
@@ -188,6 +239,51 @@ fn r4_a_damaged_store_journal_is_set_aside_and_every_session_counts_as_active() 
         rig.release(lease);
         let left = rig.killed();
         assert_eq!(left.steps.drive(left.store.unsettled()).unwrap(), [session(1), session(3), session(4)]);
+    }
+}
+
+#[test]
+fn a_deleted_session_is_looked_at_until_no_list_can_show_it_and_then_never_again() {
+    let rig = Rig::new();
+    let marks = |rig: &Rig| rig.steps.drive(rig.store.unsettled()).unwrap();
+    for n in 1..=3 {
+        rig.release(rig.filled(session(n), 1));
+    }
+    // The index has committed the first one's row, and nothing of its removal.
+    lock(&rig.known.listed).insert(session(1));
+    for n in 1..=2 {
+        rig.steps.drive(rig.store.delete(session(n))).unwrap();
+        while rig.steps.step() {}
+    }
+    assert_eq!(marks(&rig), [session(1)]);
+    for restart in 0..3 {
+        // A power failure, at which the store journal was written anew or not.
+        let limits = if restart == 1 { SMALL } else { Limits::default() };
+        let disk = rig.disk.crashed(&mut Random(restart));
+        let rig = Rig::beside(rig.known.copy(), disk, limits, None).unwrap();
+        for _ in 0..40 * restart {
+            rig.release(rig.filled(session(3), 1));
+        }
+        assert_eq!(marks(&rig), [session(1)], "restart {restart}");
+        let rig = rig.killed();
+        assert_eq!(marks(&rig), [session(1)], "restart {restart}");
+        lock(&rig.known.listed).clear();
+        assert_eq!(marks(&rig), [], "restart {restart}");
+        while rig.steps.step() {}
+        // Nothing is asked about it any more.
+        lock(&rig.known.listed).insert(session(1));
+        assert_eq!(marks(&rig.killed()), [], "restart {restart}");
+    }
+}
+
+#[test]
+fn many_deleted_sessions_leave_no_marks() {
+    let rig = Rig::new();
+    for n in 1..=50 {
+        rig.release(rig.filled(session(n), 1));
+        rig.steps.drive(rig.store.delete(session(n))).unwrap();
+        while rig.steps.step() {}
+        assert!(rig.store.context().store_journal.active().len() <= 1, "{n}");
     }
 }
 
@@ -307,6 +403,26 @@ fn r6_on_a_full_disk_running_turns_end_new_ones_wait_and_room_is_found_without_a
 }
 
 #[test]
+fn r6_looking_for_room_takes_none() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    let lease = rig.filled(session(1), 1);
+    let room = || rig.steps.drive(rig.store.room());
+    rig.disk.limit(Some(rig.disk.used()));
+    rig.append(&lease, &[of(session(1), 2)]).unwrap();
+    // The turn that runs has what is left, and what comes free, until there is enough for both.
+    let used = rig.disk.used();
+    for more in [0, 1, SMALL.reserve_bytes, SMALL.reserve_bytes * 2 - 1] {
+        rig.disk.limit(Some(used + more));
+        rig.disk.take_counts();
+        assert_eq!(room(), Err(StoreError::Full), "{more}");
+        assert_eq!(rig.disk.take_counts(), Default::default(), "{more}");
+    }
+    rig.disk.limit(Some(used + SMALL.reserve_bytes * 2));
+    assert_eq!(room(), Ok(()));
+    assert_eq!(rig.disk.used(), used + SMALL.reserve_bytes);
+}
+
+#[test]
 fn r7_a_create_and_a_delete_are_durable_when_they_are_acknowledged() {
     for seed in 0..40 {
         let rig = Rig::new();
@@ -371,5 +487,29 @@ fn a_restart_in_the_middle_of_a_rollover_finds_the_same_records() {
         let tail = rig.lease(session(1)).unwrap().tail;
         rig.filled(session(1), 20);
         assert_eq!(rig.killed().seqs(session(1)), (1..=tail + 20).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_page_has_no_more_bytes_than_are_wanted_and_one_frame_at_least() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    let lease = rig.lease(session(1)).unwrap();
+    for seq in 1..=30 {
+        rig.append(&lease, &[long(session(1), seq, 1000)]).unwrap();
+    }
+    let line = |seq| crate::wire::encode_event(&long(session(1), seq, 1000)).unwrap().len();
+    // Over the end of a segment, and from memory.
+    for after in 0..30 {
+        for bytes in [0, 1500, 5000, 1_000_000] {
+            let page = rig.steps.drive(rig.store.read(session(1), after, ReadLimit { frames: 9, bytes }));
+            let mut left = bytes;
+            let wanted = (after + 1..=30).take(9).take_while(|&seq| {
+                let fits = seq == after + 1 || line(seq) <= left;
+                left = left.saturating_sub(line(seq));
+                fits
+            });
+            let seqs: Vec<_> = page.unwrap().unwrap().frames.iter().map(|frame| frame.seq).collect();
+            assert_eq!(seqs, wanted.collect::<Vec<_>>(), "{bytes} bytes after {after}");
+        }
     }
 }

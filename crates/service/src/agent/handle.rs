@@ -1,0 +1,190 @@
+//! What an actor is asked for: each command is checked against the session as it is now, recorded, and answered when it
+//! is durable. Nothing is recorded for one that is refused.
+
+use std::time::Duration;
+
+use super::{
+    accept::Unacknowledged,
+    actor::Actor,
+    command::{Change, Command, Reply},
+};
+use crate::{
+    SessionError,
+    ids::TurnNumber,
+    journal_compaction::History,
+    service::Changed,
+    session::{
+        CONTEXT_RUNS_MAX,
+        event::{
+            ApprovalDecided, Decision, Event, ReminderCleared, SessionArchived, SessionUnarchived, TurnDequeued,
+            Unpinned,
+        },
+    },
+};
+
+impl Actor {
+    /// Handles a command; its answer goes back when the change is durable.
+    pub(super) async fn handle(&mut self, command: Command) {
+        if let Err(error) = self.acknowledge().await {
+            // What is in memory is not so, and says nothing about what is asked now.
+            let refusal = self.discard(&error);
+            return command.refuse(&refusal);
+        }
+        match command {
+            Command::StartTurn { asked, reply } => match self.accept(*asked).await {
+                Ok((acceptance, None)) => drop(reply.send(Ok(acceptance))),
+                Ok((acceptance, Some(ticket))) => {
+                    self.unacknowledged = Some(Unacknowledged { ticket, acceptance, reply });
+                }
+                Err(error) => drop(reply.send(Err(error))),
+            },
+            Command::Record { change, reply } => {
+                let answer = self.change(*change).await;
+                drop(reply.send(answer));
+            }
+            Command::Decide { call_id, decision, reason, reply } => {
+                let answer = self.decide_approval(call_id, decision, reason).await;
+                drop(reply.send(answer));
+            }
+            Command::CancelQueued { turn, reply } => {
+                let answer = self.cancel_queued(turn, "cancelled").await;
+                drop(reply.send(answer));
+            }
+            Command::Delete { is_forced, reply } => self.delete(is_forced, reply).await,
+            Command::Drain { drain_ms, reply } => {
+                self.control.is_draining = true;
+                self.drain_until = Some(self.engine.world.clock.elapsed() + Duration::from_millis(drain_ms));
+                self.drains.push(reply);
+                // A queue that outlives the process needs no end.
+                let is_kept = self.engine.derived.is_some();
+                while let (false, Some(turn)) = (is_kept, self.session.queue().front().map(|queued| queued.turn)) {
+                    if self.cancel_queued(turn, "shutting_down").await.is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Deletes the session as soon as nothing runs.
+    async fn delete(&mut self, is_forced: bool, reply: Reply<Changed>) {
+        let running = self.session.open_turn().map(|open| open.turn);
+        let waiting = self.session.queue().front().map(|queued| queued.turn);
+        if let (false, Some(turn)) = (is_forced, running.or(waiting)) {
+            return drop(reply.send(Err(SessionError::Busy { turn })));
+        }
+        if let Some(turn) = running {
+            self.control.interrupt.get_or_insert((turn, "deleted"));
+        }
+        self.control.is_draining = true;
+        self.deletions.push(reply);
+    }
+
+    async fn change(&mut self, change: Change) -> Result<Changed, SessionError> {
+        self.shared.check_writable()?;
+        self.check_archived(matches!(change, Change::Archive(_) | Change::SnapshotHistory(_)))?;
+        let limits = &self.engine.options.limits;
+        let event = match change {
+            Change::Remind(event, kind) => {
+                if !self.session.has_reminder(&kind) && self.session.reminders().len() >= limits.reminders {
+                    return Err(SessionError::QueueFull { what: "reminders", limit: limits.reminders });
+                }
+                *event
+            }
+            Change::ClearReminder(kind) => {
+                if !self.session.has_reminder(&kind) {
+                    return Err(SessionError::ItemNotFound("reminder"));
+                }
+                Event::ReminderCleared(ReminderCleared { kind })
+            }
+            Change::Pin(event) => {
+                if self.session.pins().len() >= limits.pins {
+                    return Err(SessionError::QueueFull { what: "pins", limit: limits.pins });
+                }
+                *event
+            }
+            Change::Unpin(pin) => {
+                if !self.session.pins().iter().any(|known| known.seq == pin) {
+                    return Err(SessionError::ItemNotFound("pin"));
+                }
+                Event::Unpinned(Unpinned { pin })
+            }
+            Change::Update { title, labels } => {
+                let updated = self.session.updated(title, labels);
+                if updated.title.as_deref() == self.session.title() && updated.labels == *self.session.labels() {
+                    return Ok(Changed { session_id: self.session.id(), seq: self.session.last_seq() });
+                }
+                Event::SessionUpdated(updated)
+            }
+            Change::SnapshotHistory(History { pruned_to, keys_up_to }) => {
+                let limit = SessionError::Limit { what: "runs of the context", limit: CONTEXT_RUNS_MAX as u64 };
+                Event::HistorySnapshot(self.session.history_snapshot(pruned_to, keys_up_to).ok_or(limit)?)
+            }
+            // What is so already was recorded already.
+            Change::Archive(is_archived) if self.session.is_archived() == is_archived => {
+                return Ok(Changed { session_id: self.session.id(), seq: self.session.last_seq() });
+            }
+            Change::Archive(is_archived) => {
+                let running = self.session.open_turn().map(|open| open.turn);
+                if let Some(turn) = running.or(self.session.queue().front().map(|queued| queued.turn)) {
+                    return Err(SessionError::Busy { turn });
+                }
+                match is_archived {
+                    true => Event::SessionArchived(SessionArchived {}),
+                    false => Event::SessionUnarchived(SessionUnarchived {}),
+                }
+            }
+        };
+        self.changed(None, event).await
+    }
+
+    async fn decide_approval(
+        &mut self,
+        call_id: String,
+        decision: Decision,
+        reason: Option<String>,
+    ) -> Result<Changed, SessionError> {
+        self.shared.check_writable()?;
+        if let Some((decided, seq)) = self.session.decision(&call_id) {
+            return if decided == decision {
+                Ok(Changed { session_id: self.session.id(), seq })
+            } else {
+                Err(SessionError::IdempotencyConflict { what: "approval" })
+            };
+        }
+        let is_waiting = |open: &crate::session::OpenTurn| {
+            open.calls.iter().any(|call| {
+                call.call.call_id == call_id && matches!(call.progress, crate::session::CallProgress::Waiting(_))
+            })
+        };
+        let Some(turn) = self.session.open_turn().filter(|open| is_waiting(open)).map(|open| open.turn) else {
+            return Err(SessionError::ItemNotFound("call"));
+        };
+        let reason = reason.map(|reason| self.engine.secrets.replace(&reason).into_owned());
+        self.changed(Some(turn), Event::ApprovalDecided(ApprovalDecided { call_id, decision, reason })).await
+    }
+
+    async fn cancel_queued(&mut self, turn: TurnNumber, reason: &str) -> Result<Changed, SessionError> {
+        self.shared.check_writable()?;
+        if !self.session.queue().iter().any(|queued| queued.turn == turn) {
+            return Err(SessionError::ItemNotFound("turn"));
+        }
+        let changed = self.changed(Some(turn), Event::TurnDequeued(TurnDequeued { reason: reason.to_owned() })).await?;
+        for waiter in self.waiters.remove(&turn).unwrap_or_default() {
+            // Whoever waits may have gone.
+            drop(waiter.send(Err(SessionError::Interrupted { turn })));
+        }
+        Ok(changed)
+    }
+
+    async fn changed(&mut self, turn: Option<TurnNumber>, event: Event) -> Result<Changed, SessionError> {
+        let seq = self.record_durably(turn, vec![event]).await.map_err(|error| self.discard(&error))?;
+        Ok(Changed { session_id: self.session.id(), seq })
+    }
+
+    /// An archived session is only read, and brought back.
+    pub(super) fn check_archived(&self, is_archiving: bool) -> Result<(), SessionError> {
+        let is_refused = self.session.is_archived() && !is_archiving;
+        if is_refused { Err(SessionError::Archived(self.session.id())) } else { Ok(()) }
+    }
+}

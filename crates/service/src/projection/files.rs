@@ -1,0 +1,108 @@
+//! The few things that the projection does to its folder. A path is made of typed ids and of names that stand in this
+//! module's parent, never of a caller's text, and nothing is written through a symlink.
+
+use std::{
+    fs::{self, DirBuilder, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _},
+    path::PathBuf,
+};
+
+/// A folder.
+pub(super) trait Files: Send + Sync {
+    /// Makes a folder with those above it, where it is not there.
+    fn make_dir(&self, path: &str) -> io::Result<()>;
+    /// Makes an empty file, in place of one that may be there.
+    fn create(&self, path: &str) -> io::Result<()>;
+    /// Cuts a file that is there to a length.
+    fn cut(&self, path: &str, bytes: u64) -> io::Result<()>;
+    /// Writes behind the first `offset` bytes of a file that is there.
+    fn append(&self, path: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Gives a file the name of another.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file, if it is there.
+    fn remove(&self, path: &str) -> io::Result<()>;
+    /// Removes a folder with all that is in it, if it is there.
+    fn remove_dir(&self, path: &str) -> io::Result<()>;
+    /// How long a file is; `None` where there is none.
+    fn len(&self, path: &str) -> io::Result<Option<u64>>;
+    /// The names in a folder; none where there is no folder.
+    fn list(&self, path: &str) -> io::Result<Vec<String>>;
+    /// What stands in a file; `None` where there is none.
+    fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>>;
+}
+
+/// A folder of the file system.
+pub(super) struct RealFiles {
+    root: PathBuf,
+}
+
+impl RealFiles {
+    pub(super) const fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    /// Opens a file that is there and is no link to another.
+    fn open(&self, path: &str) -> io::Result<fs::File> {
+        let path = self.root.join(path);
+        if !fs::symlink_metadata(&path)?.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        OpenOptions::new().write(true).open(path)
+    }
+}
+
+/// What is missing is nothing.
+fn if_there<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
+    match answer {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+impl Files for RealFiles {
+    fn make_dir(&self, path: &str) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(self.root.join(path))
+    }
+
+    fn create(&self, path: &str) -> io::Result<()> {
+        self.remove(path)?;
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.root.join(path)).map(drop)
+    }
+
+    fn cut(&self, path: &str, bytes: u64) -> io::Result<()> {
+        self.open(path)?.set_len(bytes)
+    }
+
+    fn append(&self, path: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.open(path)?.write_all_at(bytes, offset)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.root.join(from), self.root.join(to))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        if_there(fs::remove_file(self.root.join(path))).map(drop)
+    }
+
+    fn remove_dir(&self, path: &str) -> io::Result<()> {
+        if_there(fs::remove_dir_all(self.root.join(path))).map(drop)
+    }
+
+    fn len(&self, path: &str) -> io::Result<Option<u64>> {
+        Ok(if_there(fs::symlink_metadata(self.root.join(path)))?.map(|found| found.len()))
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let Some(entries) = if_there(fs::read_dir(self.root.join(path)))? else { return Ok(Vec::new()) };
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
+        if_there(fs::read(self.root.join(path)))
+    }
+}

@@ -1,0 +1,203 @@
+//! The projection: each session as files that people and other programs read. `docs/projection.md` says what stands in
+//! them.
+//!
+//! All of it is derived, and nothing reads it back but the checkpoint that says how far it has come. It never decides
+//! anything, and a disk that fails here stands in nobody's way.
+
+mod files;
+mod transcript;
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeSet, io, path::PathBuf, sync::Arc};
+
+use files::{Files, RealFiles};
+use serde::{Deserialize, Serialize};
+use transcript::Transcript;
+
+use crate::{
+    ids::{Seq, SessionId, TurnNumber},
+    service::SessionSummary,
+    store::Frame,
+};
+
+/// Who reads the journals for the projection.
+pub(crate) const READER: &str = "projection";
+
+const EVENTS: &str = "events.jsonl";
+const TRANSCRIPT: &str = "transcript.md";
+const SESSION: &str = "session.json";
+const CHECKPOINT: &str = "checkpoint";
+/// The list of all sessions.
+const INDEX: &str = "index.json";
+/// Keeps what was said out of the project's repository, until its owner decides otherwise by changing this file.
+const IGNORE: &str = ".gitignore";
+/// What a file is called until it is whole.
+const UNFINISHED: &str = ".new";
+
+/// How far a session's files have come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Checkpoint {
+    /// The last record that stands in them.
+    seq: Seq,
+    /// Bytes of the events and of the transcript up to it.
+    event_bytes: u64,
+    transcript_bytes: u64,
+    /// Where the transcript has to read on from: a step whose results are not all there is read again.
+    fold_after: Seq,
+    /// The last turn in the transcript.
+    turn: Option<TurnNumber>,
+}
+
+/// The files of all sessions.
+#[derive(Clone)]
+pub(crate) struct Projection {
+    files: Arc<dyn Files>,
+}
+
+impl Projection {
+    /// The projection in `dir`, which is made when there is something to write.
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        Self { files: Arc::new(RealFiles::new(dir)) }
+    }
+
+    /// Begins to write what a session's journal holds up to `summary.last_seq`. It goes on behind what is there, or
+    /// anew where that is asked for or nothing there can be trusted.
+    pub(crate) fn session(&self, summary: Arc<SessionSummary>, is_anew: bool) -> io::Result<SessionProjection> {
+        let folder = folder(summary.session_id);
+        let found = if is_anew { None } else { self.checkpoint(&folder)? };
+        let from = found.filter(|from| from.seq <= summary.last_seq);
+        let suffix = if from.is_some() { "" } else { UNFINISHED };
+        let at = from.unwrap_or_default();
+        self.files.make_dir(&folder)?;
+        for (name, bytes) in [(EVENTS, at.event_bytes), (TRANSCRIPT, at.transcript_bytes)] {
+            let path = format!("{folder}/{name}{suffix}");
+            if from.is_some() { self.files.cut(&path, bytes)? } else { self.files.create(&path)? }
+        }
+        let transcript = Transcript::new(summary.session_id, &at);
+        Ok(SessionProjection { files: self.files.clone(), summary, folder, at, suffix, transcript })
+    }
+
+    /// What a session's files have come to, where they are as long as their checkpoint says.
+    fn checkpoint(&self, folder: &str) -> io::Result<Option<Checkpoint>> {
+        let Some(bytes) = self.files.read(&format!("{folder}/{CHECKPOINT}"))? else { return Ok(None) };
+        let Ok(at) = serde_json::from_slice::<Checkpoint>(&bytes) else { return Ok(None) };
+        let is_long = |name, bytes| Ok::<_, io::Error>(self.files.len(&format!("{folder}/{name}"))? >= Some(bytes));
+        let has_session = self.files.len(&format!("{folder}/{SESSION}"))?.is_some();
+        let is_whole = has_session && is_long(EVENTS, at.event_bytes)? && is_long(TRANSCRIPT, at.transcript_bytes)?;
+        Ok(is_whole.then_some(at))
+    }
+
+    /// The seq up to which a session's files are whole; 0 where they are not.
+    pub(crate) fn reached(&self, session_id: SessionId) -> io::Result<Seq> {
+        Ok(self.checkpoint(&folder(session_id))?.map_or(0, |at| at.seq))
+    }
+
+    /// Removes a session's files.
+    pub(crate) fn remove(&self, session_id: SessionId) -> io::Result<()> {
+        self.files.remove_dir(&folder(session_id))
+    }
+
+    /// Removes the files of all other sessions.
+    pub(crate) fn keep_only(&self, sessions: &BTreeSet<SessionId>) -> io::Result<()> {
+        let names = self.files.list("sessions")?;
+        let others = names.iter().filter(|name| name.parse().is_ok_and(|id: SessionId| !sessions.contains(&id)));
+        others.into_iter().try_for_each(|name| self.files.remove_dir(&format!("sessions/{name}")))
+    }
+
+    /// Whether the list of all sessions is there.
+    pub(crate) fn has_list(&self) -> io::Result<bool> {
+        Ok(self.files.len(INDEX)?.is_some())
+    }
+
+    /// Writes the list of all sessions.
+    pub(crate) fn write_list(&self, sessions: &[SessionSummary]) -> io::Result<()> {
+        self.files.make_dir("")?;
+        if self.files.len(IGNORE)?.is_none() {
+            self.replace(IGNORE, b"*\n")?;
+        }
+        let mut out = br#"{"sessions":["#.to_vec();
+        for (at, session) in sessions.iter().enumerate() {
+            out.extend_from_slice(if at == 0 { b"\n" } else { b",\n" });
+            out.extend(serde_json::to_vec(session)?);
+        }
+        out.extend_from_slice(b"\n]}\n");
+        self.replace(INDEX, &out)
+    }
+
+    fn replace(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        replace(self.files.as_ref(), path, bytes)
+    }
+}
+
+fn folder(session_id: SessionId) -> String {
+    format!("sessions/{session_id}")
+}
+
+/// Puts a file in the place of another: whoever reads it sees the old one or the new one.
+fn replace(files: &dyn Files, path: &str, bytes: &[u8]) -> io::Result<()> {
+    let unfinished = format!("{path}{UNFINISHED}");
+    files.create(&unfinished)?;
+    files.append(&unfinished, 0, bytes)?;
+    files.rename(&unfinished, path)
+}
+
+/// One session's files while they are written.
+pub(crate) struct SessionProjection {
+    files: Arc<dyn Files>,
+    summary: Arc<SessionSummary>,
+    folder: String,
+    at: Checkpoint,
+    /// What the names of the growing files end with, until they are whole.
+    suffix: &'static str,
+    transcript: Transcript,
+}
+
+impl SessionProjection {
+    /// The record after which frames are wanted next; `None` where all are there.
+    pub(crate) fn wants(&self) -> Option<Seq> {
+        (self.at.seq < self.summary.last_seq).then(|| self.transcript.read_to())
+    }
+
+    /// Takes frames in, in order; what lies beyond the summary is left for the next time.
+    pub(crate) fn push(&mut self, frames: &[Frame]) -> io::Result<()> {
+        let (mut lines, mut text) = (Vec::new(), String::new());
+        let last_seq = self.summary.last_seq;
+        for frame in frames.iter().take_while(|frame| frame.seq <= last_seq) {
+            self.transcript.push(frame, &mut text)?;
+            if frame.seq > self.at.seq {
+                lines.extend_from_slice(&frame.line);
+                lines.push(b'\n');
+                self.at.seq = frame.seq;
+            }
+        }
+        self.append(EVENTS, self.at.event_bytes, &lines)?;
+        self.append(TRANSCRIPT, self.at.transcript_bytes, text.as_bytes())?;
+        self.at.event_bytes += lines.len() as u64;
+        self.at.transcript_bytes += text.len() as u64;
+        Ok(())
+    }
+
+    fn append(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.files.append(&format!("{}/{name}{}", self.folder, self.suffix), offset, bytes)
+    }
+
+    /// All frames are there: names what was made anew, and says how far it has come. Answers with the last record.
+    pub(crate) fn finish(mut self) -> io::Result<Seq> {
+        let path = |name: &str| format!("{}/{name}", self.folder);
+        if !self.suffix.is_empty() {
+            // Until the new one stands, what is there is not to be trusted.
+            self.files.remove(&path(CHECKPOINT))?;
+            for name in [EVENTS, TRANSCRIPT] {
+                self.files.rename(&format!("{}{}", path(name), self.suffix), &path(name))?;
+            }
+        }
+        let mut session = serde_json::to_vec_pretty(self.summary.as_ref())?;
+        session.push(b'\n');
+        replace(self.files.as_ref(), &path(SESSION), &session)?;
+        (self.at.fold_after, self.at.turn) = self.transcript.state();
+        replace(self.files.as_ref(), &path(CHECKPOINT), &serde_json::to_vec(&self.at)?)?;
+        Ok(self.at.seq)
+    }
+}

@@ -1,0 +1,293 @@
+//! The files follow from the journal alone: in one go or in pieces, after a kill at any step, after any part is gone.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::Path,
+    sync::{Arc, atomic::AtomicU64, atomic::Ordering},
+};
+
+use tempfile::TempDir;
+
+use super::{Projection, files::Files, files::RealFiles};
+use crate::{
+    AgentBuildConfig, SessionId,
+    options::{EngineOptions, Policy},
+    runtime::restore::decode,
+    service::{InterruptTurn, ReadEvents, SessionSummary, StartTurn},
+    session::Session,
+    store::Frame,
+};
+
+/// A session with everything that a transcript knows: calls, a turn that waited, one that was interrupted.
+async fn frames() -> Vec<Frame> {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = EngineOptions::default();
+    options.tools.test_dir = Some(dir.path().to_owned());
+    let agent = AgentBuildConfig::new().options(options).build().unwrap();
+    let session = agent.create_session().await.unwrap();
+    let (service, session_id) = (agent.service().clone(), session.session_id);
+    agent.turn(&session, "@say Hello ```` there.").await.unwrap();
+    let calls = r#"@call test_echo {"text":"a ``` b"} @call test_echo {"text":"two"} @say Done."#;
+    agent.turn(&session, calls).await.unwrap();
+    let running = service.begin_turn(StartTurn::new(session_id, "@say Part. @stall")).await.unwrap();
+    let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "@say Waited.") };
+    let queued = service.begin_turn(queued).await.unwrap();
+    service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
+    running.result.await.unwrap();
+    queued.result.await.unwrap();
+    let page = service.events(ReadEvents { session_id, since_seq: 0, limit: Some(1000), wait_ms: 0 }).await.unwrap();
+    page.items.into_iter().zip(1..).map(|(line, seq)| Frame { seq, line }).collect()
+}
+
+/// What a list says of the session at each of its records.
+fn summaries(frames: &[Frame]) -> Vec<Arc<SessionSummary>> {
+    let mut session = Session::begin(&decode(&frames[0]).unwrap()).unwrap();
+    let mut summaries = vec![Arc::new(session.summary())];
+    for frame in &frames[1..] {
+        session.apply(&decode(frame).unwrap()).unwrap();
+        summaries.push(Arc::new(session.summary()));
+    }
+    summaries
+}
+
+fn project(projection: &Projection, frames: &[Frame], summary: &Arc<SessionSummary>) -> io::Result<()> {
+    let mut session = projection.session(summary.clone(), false)?;
+    while let Some(after) = session.wants() {
+        let from = frames.partition_point(|frame| frame.seq <= after);
+        session.push(&frames[from..frames.len().min(from + 3)])?;
+    }
+    assert_eq!(session.finish()?, summary.last_seq);
+    projection.write_list(std::slice::from_ref(summary))
+}
+
+/// Every file beneath a folder.
+fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => {
+                    found.insert(path.strip_prefix(root).unwrap().display().to_string(), fs::read(path).unwrap());
+                }
+            }
+        }
+    }
+    found
+}
+
+struct Sample {
+    frames: Vec<Frame>,
+    summaries: Vec<Arc<SessionSummary>>,
+    /// What one go gives.
+    wanted: BTreeMap<String, Vec<u8>>,
+}
+
+impl Sample {
+    async fn new() -> Self {
+        let frames = frames().await;
+        let summaries = summaries(&frames);
+        let dir = tempfile::tempdir().unwrap();
+        project(&Projection::new(dir.path().to_owned()), &frames, summaries.last().unwrap()).unwrap();
+        let wanted = files(dir.path());
+        Self { frames, summaries, wanted }
+    }
+
+    fn id(&self) -> SessionId {
+        self.summaries[0].session_id
+    }
+
+    fn last(&self) -> &Arc<SessionSummary> {
+        self.summaries.last().unwrap()
+    }
+
+    fn project(&self, dir: &TempDir) {
+        project(&Projection::new(dir.path().to_owned()), &self.frames, self.last()).unwrap();
+        assert_eq!(files(dir.path()), self.wanted);
+    }
+}
+
+#[tokio::test]
+async fn the_files_are_the_same_however_often_the_session_was_looked_at() {
+    let sample = Sample::new().await;
+    let folder = format!("sessions/{}", sample.id());
+    let lines: Vec<u8> = sample.frames.iter().flat_map(|frame| [&frame.line[..], b"\n"].concat()).collect();
+    assert_eq!(sample.wanted[&format!("{folder}/events.jsonl")], lines);
+    let session: SessionSummary = serde_json::from_slice(&sample.wanted[&format!("{folder}/session.json")]).unwrap();
+    assert_eq!(&session, sample.last().as_ref());
+    for stride in [1, 2, 5] {
+        let dir = tempfile::tempdir().unwrap();
+        let projection = Projection::new(dir.path().to_owned());
+        for summary in sample.summaries.iter().step_by(stride) {
+            project(&projection, &sample.frames, summary).unwrap();
+            assert_eq!(projection.reached(sample.id()).unwrap(), summary.last_seq);
+        }
+        sample.project(&dir);
+        // Twice is the same as once.
+        sample.project(&dir);
+    }
+}
+
+#[tokio::test]
+async fn a_transcript_says_what_was_said() {
+    let sample = Sample::new().await;
+    let transcript = &sample.wanted[&format!("sessions/{}/transcript.md", sample.id())];
+    let transcript = std::str::from_utf8(transcript).unwrap();
+    let parts = [
+        &format!("# Session {}\n", sample.id()),
+        "## Turn 0",
+        "### User\n\n@say Hello ```` there.\n",
+        "### Assistant\n\nHello ```` there.\n",
+        "## Turn 1",
+        "### Call of `test_echo`\n\n````json\n{\"text\":\"a ``` b\"}\n````\n",
+        "### Result of `test_echo`\n\n````\na ``` b\n````\n",
+        "### Result of `test_echo`\n\n```\ntwo\n```\n",
+        "### Assistant\n\nDone.\n",
+        "## Turn 2",
+        "*Interrupted: ",
+        "## Turn 3",
+        "### User\n\n@say Waited.\n",
+        "### Assistant\n\nWaited.\n",
+    ];
+    let mut rest = transcript;
+    for part in parts {
+        let at = rest.find(part).unwrap_or_else(|| panic!("{part:?} is missing, or not in its place:\n{transcript}"));
+        rest = &rest[at + part.len()..];
+    }
+}
+
+#[tokio::test]
+async fn any_part_that_is_deleted_or_cut_comes_back_to_the_byte() {
+    let sample = Sample::new().await;
+    for name in sample.wanted.keys() {
+        let dir = tempfile::tempdir().unwrap();
+        sample.project(&dir);
+        let path = dir.path().join(name);
+        fs::remove_file(&path).unwrap();
+        sample.project(&dir);
+        if !name.ends_with(".json") {
+            let bytes = fs::read(&path).unwrap();
+            fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+            sample.project(&dir);
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    sample.project(&dir);
+    Projection::new(dir.path().to_owned()).remove(sample.id()).unwrap();
+    sample.project(&dir);
+}
+
+/// A folder whose process is killed at some step: that one is done by half, and none after it.
+struct Dying {
+    files: RealFiles,
+    steps_left: AtomicU64,
+}
+
+impl Dying {
+    /// Whether this step is the one; `Err` where it is over.
+    fn step(&self) -> io::Result<bool> {
+        let left = self.steps_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        match left {
+            Ok(left) => Ok(left == 1),
+            Err(_) => Err(io::Error::other("killed")),
+        }
+    }
+
+    fn whole(&self, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        self.step()?;
+        work()
+    }
+}
+
+impl Files for Dying {
+    fn make_dir(&self, path: &str) -> io::Result<()> {
+        self.whole(|| self.files.make_dir(path))
+    }
+
+    fn create(&self, path: &str) -> io::Result<()> {
+        self.whole(|| self.files.create(path))
+    }
+
+    fn cut(&self, path: &str, bytes: u64) -> io::Result<()> {
+        self.whole(|| self.files.cut(path, bytes))
+    }
+
+    fn append(&self, path: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let bytes = if self.step()? { &bytes[..bytes.len() / 2] } else { bytes };
+        self.files.append(path, offset, bytes)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.whole(|| self.files.rename(from, to))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.whole(|| self.files.remove(path))
+    }
+
+    fn remove_dir(&self, path: &str) -> io::Result<()> {
+        self.whole(|| self.files.remove_dir(path))
+    }
+
+    fn len(&self, path: &str) -> io::Result<Option<u64>> {
+        self.files.len(path)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        self.files.list(path)
+    }
+
+    fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
+        self.files.read(path)
+    }
+}
+
+#[tokio::test]
+async fn a_kill_at_any_step_is_made_good_by_the_next_run() {
+    let sample = Sample::new().await;
+    let halfway = &sample.summaries[sample.summaries.len() / 2];
+    let mut is_through = false;
+    let mut steps = 0;
+    while !is_through {
+        for before in [None, Some(halfway)] {
+            let dir = tempfile::tempdir().unwrap();
+            if let Some(before) = before {
+                project(&Projection::new(dir.path().to_owned()), &sample.frames, before).unwrap();
+            }
+            let files = RealFiles::new(dir.path().to_owned());
+            let dying = Projection { files: Arc::new(Dying { files, steps_left: AtomicU64::new(steps) }) };
+            let done = project(&dying, &sample.frames, sample.last());
+            // The one that begins anew takes more steps than the one that goes on.
+            is_through = done.is_ok() && before.is_none() || is_through;
+            for name in ["events.jsonl", "transcript.md", "session.json"] {
+                let path = format!("sessions/{}/{name}", sample.id());
+                let found = fs::read(dir.path().join(&path)).unwrap_or_default();
+                // What grows in place may stop anywhere; it never says what it should not.
+                assert!(name == "session.json" || sample.wanted[&path].starts_with(&found), "{path} after {steps}");
+            }
+            sample.project(&dir);
+        }
+        steps += 1;
+    }
+    assert!(steps > 20, "{steps}");
+}
+
+#[tokio::test]
+async fn nothing_is_written_through_a_link() {
+    let sample = Sample::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    sample.project(&dir);
+    let victim = dir.path().join("victim");
+    fs::write(&victim, "mine").unwrap();
+    for name in [format!("sessions/{}/events.jsonl", sample.id()), "index.json.new".to_owned()] {
+        let path = dir.path().join(&name);
+        drop(fs::remove_file(&path));
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        // It may fail, but it does not follow.
+        drop(project(&Projection::new(dir.path().to_owned()), &sample.frames, sample.last()));
+        assert_eq!(fs::read(&victim).unwrap(), b"mine");
+    }
+}

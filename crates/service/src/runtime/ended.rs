@@ -1,0 +1,60 @@
+//! How a turn ended, read from its session's events: for whoever knows that it was accepted, and not the process that
+//! runs it. It asks for nothing that would have to be asked for twice.
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+
+use crate::{
+    SessionError,
+    ids::SessionId,
+    service::{ReadBlob, SessionService, TurnAccepted, TurnResult},
+    session::{TurnFold, event::Event, message::Body},
+    wire::decode_event,
+};
+
+/// Waits for the end of an accepted turn.
+///
+/// # Errors
+/// `TURN_INTERRUPTED` where it left the queue unstarted, or its session was deleted.
+pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Result<TurnResult, SessionError> {
+    let TurnAccepted { session_id, turn, seq } = accepted;
+    let mut follower = service.follow(&session_id, seq.saturating_sub(1)).await?;
+    let mut fold = TurnFold::new(turn);
+    while let Some(followed) = follower.next().await? {
+        if followed.seq.is_none() {
+            continue;
+        }
+        let record = std::str::from_utf8(&followed.line)
+            .map_err(unreadable)
+            .and_then(|line| decode_event(line).map_err(unreadable))?;
+        if let Some(end) = fold.push(&record) {
+            let mut text = String::new();
+            for body in end.text.iter() {
+                text.push_str(&whole(service, session_id, body).await?);
+            }
+            return Ok(end.result(session_id, text));
+        }
+        if record.turn == Some(turn) && matches!(record.event, Event::TurnDequeued(_)) {
+            break;
+        }
+    }
+    Err(SessionError::Interrupted { turn })
+}
+
+/// A body's whole text.
+async fn whole(service: &dyn SessionService, session_id: SessionId, body: &Body) -> Result<String, SessionError> {
+    let blob = match body {
+        Body::Inline(text) => return Ok(text.clone()),
+        Body::Blob(blob) => &blob.blob,
+    };
+    let (mut bytes, mut next) = (Vec::new(), Some(0));
+    while let Some(offset) = next {
+        let piece = service.blob(ReadBlob { session_id, blob: blob.clone(), offset, limit: None }).await?;
+        bytes.extend(BASE64_STANDARD.decode(piece.data).map_err(unreadable)?);
+        next = piece.next_offset;
+    }
+    String::from_utf8(bytes).map_err(unreadable)
+}
+
+fn unreadable(error: impl std::fmt::Display) -> SessionError {
+    SessionError::Internal(format!("an answer could not be read: {error}"))
+}

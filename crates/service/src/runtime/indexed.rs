@@ -1,0 +1,126 @@
+//! Lists and keys: what is read of the index, and how the index is kept complete. It never answers from one that lacks
+//! sessions: where it was lost or found damaged, it is made anew from the journals first, and nobody else waits for that.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use super::{restore::restore, sessions::Sessions};
+use crate::{
+    SessionError,
+    ids::SessionId,
+    service::{Page, SessionQuery, SessionSummary},
+    store::{IndexedKey, SessionIndex, StoreError},
+};
+
+/// Ids that are read at a time.
+const IDS_READ: usize = 1000;
+
+impl<Home: 'static> Sessions<Home> {
+    pub(super) async fn list_page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
+        let engine = self.engine();
+        let Some(derived) = &engine.derived else { return Ok(Page::whole(Vec::new())) };
+        // What became durable without an answer that told of it, such as a step of a turn.
+        for shared in self.inner.registry.unlisted() {
+            if let Some(tail) = engine.events.watch(shared.session_id).await? {
+                let durable = *tail.borrow();
+                shared.list(derived, durable).await?;
+            }
+        }
+        self.ask_index(&derived.index, |index| {
+            let query = query.clone();
+            async move { index.page(query).await }
+        })
+        .await
+    }
+
+    /// What a key of the store stands for.
+    pub(super) async fn store_key(&self, key: &str) -> Result<Option<IndexedKey>, SessionError> {
+        let Some(derived) = &self.engine().derived else { return Ok(None) };
+        self.ask_index(&derived.index, |index| {
+            let key = key.to_owned();
+            async move { index.key(None, &key).await }
+        })
+        .await
+    }
+
+    async fn ask_index<T, F: Future<Output = Result<T, StoreError>>>(
+        &self,
+        index: &Arc<dyn SessionIndex>,
+        ask: impl Fn(Arc<dyn SessionIndex>) -> F,
+    ) -> Result<T, SessionError> {
+        let mut answer = ask(index.clone()).await;
+        if let Err(error) = &answer {
+            // Where it was damaged, it is set aside by now, and there is another one.
+            tracing::warn!(%error, "the index is asked once more");
+            answer = ask(index.clone()).await;
+        }
+        if answer.is_ok() && self.is_index_incomplete().await {
+            self.complete_index().await?;
+            answer = ask(index.clone()).await;
+        }
+        Ok(answer?)
+    }
+
+    async fn is_index_incomplete(&self) -> bool {
+        let is_confirming = self.inner.is_index_confirming.load(Ordering::Acquire);
+        match &self.engine().derived {
+            Some(derived) if !is_confirming => derived.index.needs_rebuild().await,
+            _ => false,
+        }
+    }
+
+    /// Makes the index anew from the journals, where sessions may be missing in it.
+    pub(super) async fn complete_index(&self) -> Result<(), SessionError> {
+        let engine = self.engine();
+        let Some(derived) = &engine.derived else { return Ok(()) };
+        let _alone = self.inner.completing.lock().await;
+        if !self.is_index_incomplete().await {
+            return Ok(());
+        }
+        let mut after = None;
+        loop {
+            let ids = engine.events.sessions(after, IDS_READ).await?;
+            let Some(&last) = ids.last() else { break };
+            if after.is_none() {
+                tracing::warn!("the index is made anew from the journals");
+            }
+            for session_id in ids {
+                self.index_stored(session_id).await?;
+            }
+            after = Some(last);
+        }
+        // Nobody waits for the disk here: where this is lost, whoever asks next makes the index anew once more.
+        let (index, inner) = (derived.index.clone(), self.inner.clone());
+        inner.is_index_confirming.store(true, Ordering::Release);
+        derived.settling.spawn(async move {
+            if let Err(error) = index.rebuilt().await {
+                tracing::warn!(%error, "the index could not be written; it is made anew once more");
+            }
+            inner.is_index_confirming.store(false, Ordering::Release);
+        });
+        Ok(())
+    }
+
+    /// Puts a stored session's row into the index, as far as its journal can be read.
+    pub(super) async fn index_stored(&self, session_id: SessionId) -> Result<(), SessionError> {
+        let engine = self.engine();
+        let Some(derived) = &engine.derived else { return Ok(()) };
+        match restore(engine, session_id).await {
+            Ok(Some(session)) => self.index(&session).await,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read");
+                return Ok(());
+            }
+        }
+        // It may have been deleted or changed since it was read.
+        match (engine.events.watch(session_id).await?, self.inner.registry.shared(session_id)) {
+            (None, _) => derived.index.remove(session_id).await?,
+            (Some(tail), Some(shared)) => {
+                let durable = *tail.borrow();
+                shared.list_again(derived, durable).await?;
+            }
+            (Some(_), None) => {}
+        }
+        Ok(())
+    }
+}

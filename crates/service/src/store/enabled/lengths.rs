@@ -1,0 +1,40 @@
+//! How far each journal is known to reach, kept beside the index: a copy that proves what a journal lost.
+//!
+//! A length is put only when the journal is durable up to there, so it may be behind and is never ahead of a journal
+//! that is whole.
+
+use std::sync::Weak;
+
+use bytes::Bytes;
+
+use super::{
+    file::{IndexFile, Table, Trouble},
+    journal::{End, Witness},
+};
+use crate::ids::SessionId;
+
+/// The lengths in the index, as long as it is open.
+pub(super) struct Lengths(pub(super) Weak<IndexFile>);
+
+impl Witness for Lengths {
+    fn saw(&self, id: SessionId, end: End) {
+        let (Some(file), Ok(row)) = (self.0.upgrade(), serde_json::to_vec(&end)) else { return };
+        file.change([((Table::Lengths, id.as_uuid().as_bytes().to_vec()), Some(Bytes::from(row)))]);
+    }
+
+    fn end_of(&self, id: SessionId) -> Option<End> {
+        let read = self.0.upgrade()?.read_here(|view| {
+            let row = view.get(Table::Lengths, id.as_uuid().as_bytes())?;
+            row.map(|row| serde_json::from_slice(&row).map_err(|error| Trouble::Damaged(error.to_string()))).transpose()
+        });
+        read.unwrap_or_else(|error| {
+            tracing::warn!(session_id = %id, %error, "how far a journal reached is not known");
+            None
+        })
+    }
+
+    fn may_list(&self, id: SessionId) -> bool {
+        let Some(file) = self.0.upgrade() else { return true };
+        file.read_here(|view| view.may_hold(Table::Sessions, id.as_uuid().as_bytes())).unwrap_or(true)
+    }
+}

@@ -1,0 +1,295 @@
+//! What the doctor says of a directory that is sound, and of one where something was taken away, cut or changed.
+
+use std::{
+    fs::{self, OpenOptions, Permissions},
+    io::Write as _,
+    os::unix::fs::{FileExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use futures::{StreamExt as _, stream};
+use meerkat_service::{
+    ErrorCode, SessionId,
+    doctor::{Check, Diagnosis, Examination, Finding, Severity, examine},
+    service::{NamedReader, ReadBlob, StartTurn, TurnStatus},
+};
+
+use crate::{Place, Process, files};
+
+impl Place {
+    fn examine(&self, is_repair: bool) -> Diagnosis {
+        let what = Examination { data_dir: self.data_dir(), projection: None, is_repair };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(examine(what, &|_, _| {})).unwrap()
+    }
+
+    /// The one finding.
+    fn finding(&self) -> Finding {
+        let found = self.examine(false);
+        assert_eq!(found.findings.len(), 1, "{found:#?}");
+        found.findings[0].clone()
+    }
+
+    fn session_dir(&self, id: SessionId) -> PathBuf {
+        let id = id.to_string();
+        self.data_dir().join("journal").join(&id[id.len() - 2..]).join(id)
+    }
+
+    /// A session with these turns, whose process ended well.
+    fn stored(&self, prompts: &[&str]) -> SessionId {
+        self.process(true, |process| async move {
+            let session_id = process.create().await;
+            for prompt in prompts {
+                assert_eq!(process.turn(session_id, prompt).await.unwrap().status, TurnStatus::Completed);
+            }
+            session_id
+        })
+    }
+
+    /// A session whose journal has two segments.
+    fn long(&self) -> SessionId {
+        self.process(true, |process| async move {
+            let session_id = process.create().await;
+            let text = "x".repeat(190_000);
+            for _ in 0..50 {
+                process.turn(session_id, &format!("@say Well. {text}")).await.unwrap();
+            }
+            session_id
+        })
+    }
+
+    /// What the session's journal holds after a start, and whether it can be written.
+    fn starts(&self, id: SessionId) -> (usize, Result<String, ErrorCode>) {
+        self.process(true, |process| async move {
+            let turn = process.turn(id, "@say Next.").await.map(|result| result.text);
+            (process.lines(id).await.len(), turn.map_err(|error| error.code()))
+        })
+    }
+}
+
+fn change(path: &Path, offset: u64) {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
+}
+
+#[test]
+fn a_thousand_sessions_that_are_sound_have_nothing_wrong() {
+    let place = Place::new();
+    place.process(true, |process| async move {
+        let make = |n: u32| {
+            let process: Process = process.clone();
+            async move {
+                let session_id = process.create().await;
+                if n % 10 == 0 {
+                    process.turn(session_id, r#"@call test_echo {"text":"hi"} @say Done."#).await.unwrap();
+                }
+            }
+        };
+        stream::iter(0..1000).map(make).buffer_unordered(64).collect::<()>().await;
+    });
+    let before = files(&place.data_dir());
+    let found = place.examine(false);
+    assert_eq!((found.findings, found.sessions, found.owner_pid), (vec![], 1000, None));
+    assert!(found.records > 1000);
+    assert_eq!(place.examine(true).findings, []);
+    assert_eq!(files(&place.data_dir()), before, "looking changes nothing");
+}
+
+#[test]
+fn a_torn_tail_is_no_loss() {
+    let place = Place::new();
+    let id = place.stored(&["@say One."]);
+    let path = place.session_dir(id).join("1.0.mlog");
+    let path = if path.exists() { path } else { first_segment(&place, id) };
+    let whole = fs::read(&path).unwrap();
+    // The beginning of a record like the first one, cut short.
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(&whole[128..200]).unwrap();
+    let found = place.finding();
+    assert_eq!((found.check, found.severity, found.session_id), (Check::Journal, Severity::Warning, Some(id)));
+    assert!(found.what.contains("72 bytes") && found.remedy.contains("Nothing is lost"), "{found:?}");
+    assert_eq!(place.starts(id).1, Ok("Next.".to_owned()));
+    assert_eq!(place.examine(false).findings, []);
+}
+
+fn first_segment(place: &Place, id: SessionId) -> PathBuf {
+    let mut names: Vec<PathBuf> =
+        fs::read_dir(place.session_dir(id)).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.retain(|path| path.extension().is_some_and(|extension| extension == "mlog"));
+    names.sort();
+    names.remove(0)
+}
+
+#[test]
+fn a_flipped_byte_is_found_and_a_repair_keeps_what_it_takes_away() {
+    let place = Place::new();
+    let id = place.stored(&["@say One.", "@say Two.", "@say Three."]);
+    let path = first_segment(&place, id);
+    let whole = fs::read(&path).unwrap();
+    let at = whole.windows(7).position(|window| window == b"@say Tw").unwrap();
+    change(&path, at as u64);
+    let found = place.finding();
+    assert_eq!((found.check, found.severity, found.session_id), (Check::Journal, Severity::Error, Some(id)));
+    assert!(found.remedy.contains("meerkat doctor --repair"), "{found:?}");
+    assert_eq!(place.starts(id).1, Err(ErrorCode::SessionCorrupted));
+    let mended = place.examine(true);
+    assert!(mended.findings.iter().all(|finding| finding.mended), "{mended:#?}");
+    let kept = files(&place.data_dir()).into_iter().find(|name| name.starts_with("quarantine/")).unwrap();
+    let mut changed = whole.clone();
+    changed[at] ^= 1;
+    assert_eq!(fs::read(place.data_dir().join(kept)).unwrap(), changed, "nothing is thrown away");
+    assert_eq!(place.starts(id).1, Ok("Next.".to_owned()));
+    assert_eq!(place.examine(false).findings, []);
+}
+
+#[test]
+fn a_missing_segment_is_found() {
+    let place = Place::new();
+    let id = place.long();
+    fs::remove_file(first_segment(&place, id)).unwrap();
+    let found = place.examine(false).findings;
+    assert!(found.iter().any(|finding| finding.check == Check::Journal && finding.severity == Severity::Error));
+    assert_eq!(place.starts(id).1, Err(ErrorCode::SessionCorrupted));
+}
+
+#[test]
+fn a_blob_that_is_gone_or_changed_is_found() {
+    let place = Place::new();
+    let (id, blob) = place.process(true, |process| async move {
+        let session_id = process.create().await;
+        process.turn(session_id, &format!("@say Well. {}", "y".repeat(400_000))).await.unwrap();
+        let events = process.events(session_id).await;
+        let blob = events.iter().find_map(|event| event["prompt"]["blob"].as_str()).unwrap().to_owned();
+        let request = ReadBlob { session_id, blob: blob.clone(), offset: 0, limit: None };
+        assert!(process.service.blob(request).await.is_ok());
+        (session_id, blob)
+    });
+    assert_eq!(place.examine(false).findings, []);
+    let path = place.session_dir(id).join("blobs").join(&blob);
+    change(&path, 1000);
+    let found = place.finding();
+    assert_eq!((found.check, found.session_id), (Check::Blob, Some(id)));
+    assert!(found.what.contains(&blob) && found.what.contains("is not what was written"), "{found:?}");
+    fs::remove_file(path).unwrap();
+    let found = place.finding();
+    assert!(found.what.contains(&blob) && found.what.contains("cannot be read"), "{found:?}");
+}
+
+#[test]
+fn an_index_that_is_ahead_or_behind_is_found() {
+    let place = Place::new();
+    let id = place.stored(&["@say One."]);
+    let early = fs::read(place.data_dir().join("index.redb")).unwrap();
+    let journal = fs::read(first_segment(&place, id)).unwrap();
+    place.process(true, |process| async move { process.turn(id, "@say Two.").await.unwrap() });
+    let late = fs::read(place.data_dir().join("index.redb")).unwrap();
+    fs::write(place.data_dir().join("index.redb"), early).unwrap();
+    let behind = place.finding();
+    assert_eq!((behind.check, behind.severity), (Check::Index, Severity::Warning));
+    let mended = place.examine(true).findings;
+    assert!(mended.iter().all(|finding| finding.mended), "{mended:?}");
+    place.process(true, |process| async move { process.service.read(&id).await.unwrap() });
+    assert_eq!(place.examine(false).findings, []);
+    // The journal of a moment ago, whose last records are lost.
+    fs::write(place.data_dir().join("index.redb"), late).unwrap();
+    let path = first_segment(&place, id);
+    fs::write(&path, journal).unwrap();
+    let found = place.examine(false).findings;
+    let is_ahead = |finding: &Finding| finding.check == Check::Index && finding.severity == Severity::Error;
+    assert!(found.iter().any(is_ahead), "{found:#?}");
+}
+
+#[test]
+fn a_call_without_a_result_is_found() {
+    let place = Place::new();
+    let id = place.process(false, |process| async move {
+        let session_id = process.create().await;
+        let prompt = r#"@call test_ask {"name":"out","line":"x"} @say Done."#;
+        drop(process.service.begin_turn(StartTurn::new(session_id, prompt)).await.unwrap());
+        process.until(session_id, "approval_requested").await;
+        session_id
+    });
+    let found = place.examine(false).findings;
+    let found = found.iter().find(|finding| finding.check == Check::ToolCall).unwrap();
+    assert_eq!(found.session_id, Some(id));
+    assert!(found.what.contains("`test_ask`") && found.remedy.contains("meerkat resume"), "{found:?}");
+    place.process(true, |process| async move { process.until(id, "turn_interrupted").await });
+    assert_eq!(place.examine(false).findings, []);
+}
+
+#[test]
+fn modes_that_let_others_in_are_found_and_set() {
+    let place = Place::new();
+    let id = place.stored(&[]);
+    let path = first_segment(&place, id);
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    let found = place.finding();
+    assert_eq!(found.check, Check::Permissions);
+    assert!(found.what.contains("0644") && found.what.contains("0600"), "{found:?}");
+    assert!(place.examine(true).findings[0].mended);
+    assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(place.examine(false).findings, []);
+}
+
+#[test]
+fn beside_an_owner_it_only_reads() {
+    let place = Place::new();
+    place.process(true, |process| {
+        let place = &place;
+        async move {
+            let session_id = process.create().await;
+            drop(process.service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap());
+            process.until(session_id, "turn_started").await;
+            let what = |is_repair| Examination { data_dir: place.data_dir(), projection: None, is_repair };
+            let found = examine(what(false), &|_, _| {}).await.unwrap();
+            assert_eq!((found.findings, found.owner_pid), (vec![], Some(std::process::id())));
+            let refused = examine(what(true), &|_, _| {}).await.unwrap_err();
+            assert_eq!(refused.code(), ErrorCode::StoreLocked);
+        }
+    });
+}
+
+#[test]
+fn a_damaged_store_journal_is_found_and_its_readers_are_named() {
+    let place = Place::new();
+    place.process(true, |process| async move {
+        let reader = NamedReader { reader: "billing".to_owned() };
+        process.service.create_reader(reader).await.unwrap();
+        process.turn(process.create().await, "@say One.").await.unwrap();
+    });
+    let path = files(&place.data_dir()).into_iter().find(|name| name.starts_with("store/")).unwrap();
+    let path = place.data_dir().join(path);
+    let whole = fs::read(&path).unwrap();
+    // A mark that good ones follow.
+    let at = whole.windows(6).rposition(|window| window == b"active").map_or(200, |at| at);
+    let second = whole.windows(10).position(|window| window == b"session_id").unwrap();
+    change(&path, at.min(second) as u64);
+    let found = place.finding();
+    assert_eq!((found.check, found.severity), (Check::StoreJournal, Severity::Error));
+    assert!(found.what.contains("billing"), "{found:?}");
+    let mended = place.examine(true).findings;
+    assert!(mended.iter().any(|finding| finding.check == Check::StoreJournal && finding.mended), "{mended:?}");
+    assert_eq!(place.examine(false).findings, []);
+}
+
+#[test]
+fn a_projection_that_is_behind_is_found() {
+    let mut place = Place::new();
+    let id = place.stored(&["@say One."]);
+    let rkat = place.dir.path().join("rkat");
+    let examine_with = |place: &Place| {
+        let what = Examination { data_dir: place.data_dir(), projection: Some(rkat.clone()), is_repair: false };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(examine(what, &|_, _| {})).unwrap().findings
+    };
+    assert_eq!(examine_with(&place), [], "one that is not there yet is not behind");
+    place.options.projection.dir = Some(rkat.clone());
+    place.process(true, |process| async move { process.service.rebuild_projection().await.unwrap() });
+    assert_eq!(examine_with(&place), []);
+    place.options.projection.dir = None;
+    place.process(true, |process| async move { process.turn(id, "@say Two.").await.unwrap() });
+    let found = examine_with(&place);
+    assert_eq!((found.len(), found[0].check), (1, Check::Projection));
+    assert!(found[0].remedy.contains("meerkat project rebuild"), "{found:?}");
+}

@@ -1,0 +1,51 @@
+//! How a turn ended is the same whether one waited for it or reads it from its events.
+
+use meerkat_service::{
+    ErrorCode,
+    options::{Overflow, Policy},
+    runtime::ended,
+    service::{CancelQueued, InterruptTurn, StartTurn, TurnStatus},
+};
+
+use crate::Place;
+
+#[test]
+fn the_events_of_a_turn_say_how_it_ended() {
+    let mut place = Place::new();
+    place.options.context.overflow = Overflow::Slide;
+    place.process(true, |process| async move {
+        let session_id = process.create().await;
+        let service = process.service.as_ref();
+        for (prompt, status) in [
+            ("@say One. @say Two.", TurnStatus::Completed),
+            (r#"@say Before. @call test_echo {"text":"hi"} @chunks 65536 @long 300000"#, TurnStatus::Completed),
+            (r#"@call test_echo {"text":"hi"} @fail rejected"#, TurnStatus::Failed),
+            ("@say Part. @stall", TurnStatus::Interrupted),
+        ] {
+            let begun = service.begin_turn(StartTurn::new(session_id, prompt)).await.unwrap();
+            let interrupt = async {
+                if status == TurnStatus::Interrupted {
+                    service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
+                }
+            };
+            let (awaited, followed, ()) =
+                tokio::join!(begun.result, ended::result(service, begun.accepted.clone()), interrupt);
+            let awaited = awaited.unwrap();
+            assert_eq!((awaited.status, followed.unwrap()), (status, awaited.clone()), "{prompt}");
+            // Long after its end as well.
+            assert_eq!(ended::result(service, begun.accepted).await.unwrap(), awaited, "{prompt}");
+        }
+
+        let running = service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
+        let waiting = |prompt: &str| StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, prompt) };
+        let queued = service.begin_turn(waiting("@say Queued.")).await.unwrap();
+        let cancelled = service.begin_turn(waiting("@say Never.")).await.unwrap();
+        service.cancel_queued(CancelQueued { session_id, turn: cancelled.accepted.turn }).await.unwrap();
+        service.interrupt(InterruptTurn { session_id, turn: Some(running.accepted.turn) }).await.unwrap();
+        let (awaited, followed) = tokio::join!(queued.result, ended::result(service, queued.accepted));
+        assert_eq!((followed.unwrap(), "Queued."), (awaited.clone().unwrap(), awaited.unwrap().text.as_str()));
+        let (awaited, followed) = tokio::join!(cancelled.result, ended::result(service, cancelled.accepted));
+        let awaited = awaited.unwrap_err().body();
+        assert_eq!((awaited.code, followed.unwrap_err().body()), (ErrorCode::TurnInterrupted, awaited));
+    });
+}

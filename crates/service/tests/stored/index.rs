@@ -1,0 +1,79 @@
+//! An index that is damaged while its owner runs: nobody is ever answered from what is left of it.
+
+use std::{collections::BTreeMap, fs, os::unix::fs::FileExt as _};
+
+use meerkat_service::{
+    SessionId,
+    service::{CreateSession, SessionQuery, UpdateSession},
+};
+
+use crate::{Place, Process, files};
+
+/// Their rows are more than redb keeps in memory of its file.
+const SESSIONS: usize = 120;
+
+/// A create whose row is long.
+fn create(n: usize) -> CreateSession {
+    let labels = (0..64).map(|label| (format!("label {label}"), "x".repeat(1000))).collect::<BTreeMap<_, _>>();
+    CreateSession { labels, idempotency_key: Some(format!("key {n}")), ..CreateSession::default() }
+}
+
+/// Every byte of the index behind its header is another one.
+fn flip(place: &Place) {
+    let path = place.data_dir().join("index.redb");
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap() - 4096];
+    file.read_exact_at(&mut bytes, 4096).unwrap();
+    bytes.iter_mut().for_each(|byte| *byte = !*byte);
+    file.write_all_at(&bytes, 4096).unwrap();
+}
+
+async fn listed(process: &Process) -> Vec<SessionId> {
+    let (mut ids, mut cursor) = (Vec::new(), None);
+    loop {
+        let query = SessionQuery { limit: Some(7), cursor, ..SessionQuery::default() };
+        let page = process.service.list(query).await.unwrap();
+        ids.extend(page.items.iter().map(|item| item.session_id));
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return ids;
+        }
+    }
+}
+
+#[test]
+fn an_index_that_is_damaged_while_it_is_open_is_made_anew() {
+    for is_changed_first in [false, true] {
+        let place = Place::new();
+        let mut ids = place.process(true, |process| async move {
+            let mut ids = Vec::new();
+            for n in 0..SESSIONS {
+                ids.push(process.service.create_session(create(n)).await.unwrap().session_id);
+            }
+            ids
+        });
+        place.process(true, |process| {
+            let place = &place;
+            async move {
+                process.service.ready().await.unwrap();
+                flip(place);
+                if is_changed_first {
+                    let update = UpdateSession { session_id: ids[3], title: Some("A title".to_owned()), labels: None };
+                    process.service.update(update).await.unwrap();
+                    assert_eq!(process.turn(ids[5], "@say Still.").await.unwrap().text, "Still.");
+                }
+                for n in [0, SESSIONS / 2, SESSIONS - 1] {
+                    let again = process.service.create_session(create(n)).await.unwrap();
+                    assert_eq!(again.session_id, ids[n], "a key stands for the session that it made");
+                }
+                ids.reverse();
+                assert_eq!(listed(&process).await, ids);
+                assert_eq!(process.turn(ids[0], "@say On.").await.unwrap().text, "On.");
+                let made = process.create().await;
+                ids.insert(0, made);
+                assert_eq!(listed(&process).await, ids);
+            }
+        });
+        assert!(files(&place.data_dir()).iter().any(|path| path.contains("set-aside")), "nobody noticed");
+    }
+}
