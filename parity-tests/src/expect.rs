@@ -75,20 +75,32 @@ impl Names {
 
     /// Parameters with their names replaced by values; a session that is gone is sent as one that never was.
     pub fn fill(&self, value: &Value) -> Result<Value, String> {
+        self.filled(value, None)
+    }
+
+    /// The same for a request that is refused for what the build lacks: what would have been named is empty.
+    pub fn fill_refused(&self, value: &Value) -> Result<Value, String> {
+        self.filled(value, Some(""))
+    }
+
+    fn filled(&self, value: &Value, missing: Option<&str>) -> Result<Value, String> {
         match value {
             Value::String(text) if text == "$null" => Ok(Value::Null),
             Value::String(text) => match text.strip_prefix('$') {
-                Some(name) => self.values.get(name).cloned().ok_or_else(|| format!("nothing is named ${name} yet")),
+                Some(name) => {
+                    let known = self.values.get(name).cloned().or_else(|| missing.map(Value::from));
+                    known.ok_or_else(|| format!("nothing is named ${name} yet"))
+                }
                 None => Ok(value.clone()),
             },
-            Value::Array(items) => items.iter().map(|item| self.fill(item)).collect(),
+            Value::Array(items) => items.iter().map(|item| self.filled(item, missing)).collect(),
             Value::Object(members) => members
                 .iter()
                 .map(|(name, member)| match member {
                     Value::String(text) if name == "session_id" && self.is_gone(text) => {
                         Ok((name.clone(), UNKNOWN_SESSION.into()))
                     }
-                    member => Ok((name.clone(), self.fill(member)?)),
+                    member => Ok((name.clone(), self.filled(member, missing)?)),
                 })
                 .collect(),
             Value::Null | Value::Bool(_) | Value::Number(_) => Ok(value.clone()),
@@ -213,6 +225,7 @@ mod tests {
     fn a_name_takes_the_first_value_and_keeps_it() {
         let mut names = Names::default();
         assert!(names.fill(&json!("$a")).is_err());
+        assert_eq!(names.fill_refused(&json!(["$a", "$null"])).unwrap(), json!(["", null]));
         names.compare(&json!({"x": "$a", "y": "$a"}), &json!({"x": 7, "y": 7}), false).unwrap();
         assert!(names.compare(&json!("$a"), &json!(8), false).is_err());
         assert_eq!(names.fill(&json!(["$a", "$null", "plain"])).unwrap(), json!([7, null, "plain"]));

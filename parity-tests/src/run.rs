@@ -2,7 +2,10 @@
 //!
 //! It knows which capabilities the build lacks, and nothing of the surface.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use meerkat_errors::ErrorCode;
 use meerkat_service::session::event::EventKind;
@@ -67,6 +70,7 @@ pub fn run(scenario: &Scenario, build: &Build, make: Maker<'_>, place: Place) ->
         place,
         names: Names::default(),
         pending: BTreeMap::new(),
+        unsent: BTreeSet::new(),
         cursors: BTreeMap::new(),
         passed_over: 0,
     };
@@ -91,6 +95,8 @@ struct Run<'a> {
     names: Names,
     /// Answers that are still to come, each with the refusal that this build's lack makes of it.
     pending: BTreeMap<String, (Pending, Option<Refusal>)>,
+    /// The names of answers that will not come, because their steps were passed over.
+    unsent: BTreeSet<String>,
     /// The last event of each session that `until` has met.
     cursors: BTreeMap<String, u64>,
     passed_over: usize,
@@ -101,17 +107,23 @@ impl Run<'_> {
         if let Some(operation) = &step.operation {
             if self.driver()?.passes_over(operation).is_some() {
                 self.passed_over += 1;
+                self.unsent.extend(step.detached.clone());
                 return Ok(());
             }
             if step.streamed {
                 return self.stream(step);
             }
             let refusal = self.refusal(step)?;
-            let pending = self.send(operation, &step.params)?;
+            let params = Value::Object(step.params.clone());
+            let params = match &refusal {
+                Some(_) => self.names.fill_refused(&params)?,
+                None => self.names.fill(&params)?,
+            };
+            let pending = self.send(operation, &params)?;
             match &step.detached {
                 Some(name) => drop(self.pending.insert(name.clone(), (pending, refusal))),
                 None => {
-                    let others = (1..step.times.unwrap_or(1)).map(|_| self.send(operation, &step.params));
+                    let others = (1..step.times.unwrap_or(1)).map(|_| self.send(operation, &params));
                     let others = others.collect::<Result<Vec<_>, _>>()?;
                     let answer = pending.wait()?;
                     for other in others {
@@ -124,6 +136,10 @@ impl Run<'_> {
                 }
             }
         } else if let Some(name) = &step.awaited {
+            if self.unsent.remove(name) {
+                self.passed_over += 1;
+                return Ok(());
+            }
             let (pending, refusal) = self.pending.remove(name).ok_or("nothing of that name was sent")?;
             self.check(step, refusal, pending.wait()?)?;
         } else if let Some(until) = &step.until {
@@ -174,8 +190,7 @@ impl Run<'_> {
         Ok(session.filter(|session| self.names.is_gone(session)).map(|_| not_found()))
     }
 
-    fn send(&mut self, operation: &str, params: &Map<String, Value>) -> Result<Pending, String> {
-        let params = self.names.fill(&Value::Object(params.clone()))?;
+    fn send(&mut self, operation: &str, params: &Value) -> Result<Pending, String> {
         self.driver()?.send(operation, params.as_object().unwrap_or(&Map::new()))
     }
 
@@ -246,11 +261,11 @@ impl Run<'_> {
 
     /// Follows the session until an event of this type comes.
     fn until(&mut self, step: &Step, until: &str) -> Result<(), String> {
+        let filled = self.names.fill(&Value::Object(step.params.clone()))?;
         if let Some(refusal) = self.refusal(step)? {
-            let answer = self.send("events", &step.params)?.wait()?;
+            let answer = self.send("events", &filled)?.wait()?;
             return self.check(step, Some(refusal), answer);
         }
-        let filled = self.names.fill(&Value::Object(step.params.clone()))?;
         let session = filled.get("session_id").and_then(Value::as_str).ok_or("it needs a session_id")?.to_owned();
         let cursor = self.cursors.get(&session).copied().unwrap_or(0);
         let is_durable = EventKind::ALL.iter().any(|kind| kind.name() == until && kind.is_durable());

@@ -127,6 +127,17 @@ fn load(path: &Path) -> Result<Scenario, String> {
     Ok(scenario)
 }
 
+/// Whether an expectation names a session, in whatever depth.
+fn names(expected: &Value, session: &Value) -> bool {
+    match expected {
+        Value::Object(members) => {
+            members.iter().any(|(name, member)| name == "session_id" && member == session || names(member, session))
+        }
+        Value::Array(items) => items.iter().any(|item| names(item, session)),
+        _ => false,
+    }
+}
+
 impl Step {
     /// Whether something else happens meanwhile.
     pub fn is_concurrent(&self) -> bool {
@@ -135,8 +146,7 @@ impl Step {
 
     /// Refuses a step that says too little or too much to be checked.
     fn check(&self, earlier: &[Self]) -> Result<(), &'static str> {
-        let is_named_by =
-            |session: &Value, step: &Self| step.ok.as_ref().is_some_and(|ok| ok["session_id"] == *session);
+        let is_named_by = |session: &Value, step: &Self| step.ok.as_ref().is_some_and(|ok| names(ok, session));
         if let Some(session) = self.params.get("session_id")
             && session.as_str().is_some_and(|session| session.starts_with('$') && session != "$unknown")
             && !earlier.iter().any(|step| is_named_by(session, step))

@@ -151,6 +151,14 @@ pub enum SessionError {
         /// What the system says.
         why: String,
     },
+    /// A bundle is damaged, or cannot be imported here.
+    #[error("The bundle is not valid: {why}.")]
+    BundleInvalid {
+        /// What is wrong with it: `damaged`, `exists`, `pruned`, `open_turn` or `future`.
+        reason: &'static str,
+        /// What was found, and what to do.
+        why: String,
+    },
     /// The data directory is in another format.
     #[error(
         "The data directory is in the format {found:?}, which this version does not know; use the version that wrote it, or name another data directory."
@@ -236,6 +244,7 @@ impl SessionError {
             Self::StoreLocked { .. } => ErrorCode::StoreLocked,
             Self::StoreFull => ErrorCode::StoreFull,
             Self::StoreNotWritable { .. } => ErrorCode::StoreNotWritable,
+            Self::BundleInvalid { .. } => ErrorCode::BundleInvalid,
             Self::StoreFormatUnsupported { .. } => ErrorCode::StoreFormatUnsupported,
             Self::ShuttingDown => ErrorCode::ShuttingDown,
             Self::ModelNotConfigured { .. } => ErrorCode::ModelNotConfigured,
@@ -259,6 +268,7 @@ impl SessionError {
             | Self::TakenOver(id) => body.detail("session_id", id.to_string()),
             Self::StoreLocked { pid } => body.detail("pid", *pid),
             Self::StoreNotWritable { path, why } => body.detail("path", path.clone()).detail("why", why.clone()),
+            Self::BundleInvalid { reason, .. } => body.detail("reason", *reason),
             Self::StoreFormatUnsupported { found } => body.detail("found", found.clone()),
 
             Self::Busy { turn } | Self::Interrupted { turn } | Self::NotRunning { turn: Some(turn) } => {

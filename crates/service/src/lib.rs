@@ -33,6 +33,9 @@ mod journal_compaction;
 pub mod redact;
 pub mod wire;
 
+mod bundle;
+mod retention;
+
 pub mod runtime;
 
 pub mod clock;

@@ -232,6 +232,8 @@ pub struct Limits {
     pub page_items: usize,
     /// Milliseconds that a long poll may wait.
     pub wait_ms: u64,
+    /// Bytes of a bundle that is imported.
+    pub bundle_bytes: u64,
 }
 
 impl Default for Limits {
@@ -247,6 +249,7 @@ impl Default for Limits {
             label_bytes: 1024,
             page_items: 1000,
             wait_ms: 60_000,
+            bundle_bytes: 1024 * 1024 * 1024,
         }
     }
 }
@@ -345,6 +348,18 @@ impl Default for ProjectionOptions {
     }
 }
 
+/// Which sessions `retain` takes away where its request does not say; 0 is without limit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RetentionOptions {
+    /// Days without a change after which a session goes.
+    pub max_age_days: u64,
+    /// Bytes that all sessions may take; the oldest go first.
+    pub max_bytes: u64,
+    /// How many sessions stay; the oldest go first.
+    pub max_sessions: u64,
+}
+
 /// Everything that the engine can be told.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -365,4 +380,6 @@ pub struct EngineOptions {
     pub journal: JournalOptions,
     /// The files that are made from the journals of a store.
     pub projection: ProjectionOptions,
+    /// Which sessions go.
+    pub retention: RetentionOptions,
 }

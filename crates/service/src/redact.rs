@@ -59,19 +59,24 @@ impl Secrets {
         if self.is_empty() {
             return json.clone();
         }
-        let (mut out, mut rest) = (String::with_capacity(json.as_str().len()), json.as_str());
-        while let Some(first) = rest.chars().next() {
-            let end = if first == '"' { string_end(rest) } else { token_end(rest) };
-            let (token, after) = rest.split_at(end);
-            let said: Cow<'_, str> = serde_json::from_str::<String>(token).map_or(Cow::Borrowed(token), Cow::Owned);
-            match self.replace(&said) {
-                Cow::Borrowed(_) => out.push_str(token),
-                Cow::Owned(clean) => out.push_str(&serde_json::Value::from(clean).to_string()),
-            }
-            rest = after;
-        }
+        let out = replace_tokens(json.as_str(), |said, _| self.replace(said));
         // What is put in place of a token is a JSON string, so this can only fail where the text was no JSON.
         RawJson::parse(&out).unwrap_or_else(|_| RawJson::empty_object())
+    }
+
+    /// The text with `[redacted]` in place of every secret, and of whatever looks like a key.
+    #[must_use]
+    pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match self.replace(text) {
+            Cow::Borrowed(text) => redact_key_shapes(text),
+            Cow::Owned(text) => Cow::Owned(redact_key_shapes(&text).into_owned()),
+        }
+    }
+
+    /// The same for every string of an event's line, however it is escaped; the line stays one of the same event.
+    #[must_use]
+    pub fn redact_line(&self, line: &str) -> String {
+        replace_tokens(line, |said, is_string| if is_string { self.redact(said) } else { Cow::Borrowed(said) })
     }
 
     /// Replaces in a text that comes in chunks.
@@ -116,6 +121,23 @@ impl Secrets {
 
 fn bytes(secret: &SecretString) -> &[u8] {
     secret.expose_secret().as_bytes()
+}
+
+/// The JSON text with other tokens where `replace` says so. It is asked for each token: what it says, and whether it is a
+/// string.
+fn replace_tokens(json: &str, replace: impl for<'a> Fn(&'a str, bool) -> Cow<'a, str>) -> String {
+    let (mut out, mut rest) = (String::with_capacity(json.len()), json);
+    while let Some(first) = rest.chars().next() {
+        let end = if first == '"' { string_end(rest) } else { token_end(rest) };
+        let (token, after) = rest.split_at(end);
+        let said: Cow<'_, str> = serde_json::from_str::<String>(token).map_or(Cow::Borrowed(token), Cow::Owned);
+        match replace(&said, first == '"') {
+            Cow::Borrowed(_) => out.push_str(token),
+            Cow::Owned(clean) => out.push_str(&serde_json::Value::from(clean).to_string()),
+        }
+        rest = after;
+    }
+    out
 }
 
 /// Where the JSON string at the beginning of the text ends.

@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::{
     App, Streams,
     args::{
-        ChatArgs,
+        ChatArgs, EventsArgs, ReaderCommand,
         chat::{SlashCommand, TurnArgs, parse, split},
     },
     commands::{
@@ -294,6 +294,9 @@ impl<'a> Chat<'a> {
                 wire::session(command, &here)
             }
             SlashCommand::Memory(command) => wire::memory(command),
+            SlashCommand::Readers(command) => wire::reader(command, &here),
+            SlashCommand::Journal(command) => wire::journal(command, &here),
+            SlashCommand::Project(command) => wire::project(command),
             SlashCommand::Capabilities => (Operation::Capabilities, json!({})),
             SlashCommand::Errors(args) if args.code.is_some() && !app.out.is_json => {
                 return commands::local::errors(&app.out, args).map(drop);
@@ -307,11 +310,11 @@ impl<'a> Chat<'a> {
         if is_turn {
             return self.begin_turn(id, request).await;
         }
-        let is_in_order = !matches!(&command, SlashCommand::Events(args) if args.wait_ms.is_some());
+        let is_in_order = !waits(&command);
         self.in_order += usize::from(is_in_order);
         let operation = request.0;
         let answer = async move {
-            let result = sessions::perform(&app.service, request, more).await;
+            let result = sessions::perform(app, request, more).await;
             Answer { id, operation, is_in_order, result }
         };
         self.requests.push(answer.boxed_local());
@@ -376,6 +379,17 @@ impl<'a> Chat<'a> {
         let Some(id) = id else { return Ok(self.app.out.document(document)?) };
         let head = format!("{{\"id\":{},\"answer\":", json!(id));
         Ok(self.app.out.document(&[head.as_bytes(), document, b"}"].concat())?)
+    }
+}
+
+/// Whether a line's answer may wait for what the lines after it do.
+const fn waits(command: &SlashCommand) -> bool {
+    match command {
+        SlashCommand::Events(EventsArgs { wait_ms, .. })
+        | SlashCommand::Readers(ReaderCommand::Fetch { wait_ms, .. } | ReaderCommand::Wait { wait_ms, .. }) => {
+            wait_ms.is_some()
+        }
+        _ => false,
     }
 }
 

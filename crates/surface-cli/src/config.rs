@@ -20,8 +20,8 @@ use meerkat_service::{
     compaction::CompactionConfig,
     model::vendors::{CompatibleEndpoint, VendorOptions},
     options::{
-        ContextOptions, EngineOptions, EphemeralOptions, JournalOptions, Limits, ProjectionOptions, StoreOptions,
-        ToolOptions, TurnOptions,
+        ContextOptions, EngineOptions, EphemeralOptions, JournalOptions, Limits, ProjectionOptions, RetentionOptions,
+        StoreOptions, ToolOptions, TurnOptions,
     },
     redact::redact_key_shapes,
 };
@@ -54,6 +54,7 @@ pub(crate) struct Values {
     pub(crate) store: StoreValues,
     journal: JournalOptions,
     projection: ProjectionOptions,
+    retention: RetentionOptions,
     pub(crate) compaction: CompactionConfig,
     #[expect(dead_code, reason = "the key is there in every build, so that one file fits all; memory reads it")]
     memory: MemoryValues,
@@ -185,6 +186,7 @@ impl Config {
             ephemeral: self.values.ephemeral.clone(),
             store: StoreOptions { idle_ms: self.values.store.idle_ms, queue_goes_on: self.values.store.queue_goes_on },
             journal: self.values.journal.clone(),
+            retention: self.values.retention.clone(),
         }
     }
 
@@ -229,6 +231,11 @@ impl Config {
     pub(crate) fn projection_dir(&self, around: &Surroundings) -> PathBuf {
         let dir = self.values.projection.dir.as_ref();
         dir.map_or_else(|| project(&around.dir).join(".rkat"), |dir| around.dir.join(dir))
+    }
+
+    /// Whether sessions are to stand as files.
+    pub(crate) fn projects(&self) -> bool {
+        self.keeps_sessions() && self.values.projection.enabled
     }
 
     /// What the build has and this configuration leaves it.

@@ -16,7 +16,7 @@ mod stream;
 mod telemetry;
 mod wire;
 
-use std::{ffi::OsString, io::BufRead, sync::Arc, time::Duration};
+use std::{ffi::OsString, io::BufRead, path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Parser as _;
 use meerkat_service::{
@@ -30,9 +30,9 @@ use tokio::sync::mpsc;
 pub use output::{Surroundings, Terminal, install_panic_hook};
 
 use crate::{
-    args::{Cli, Command, ConfigCommand},
+    args::{Cli, Command, ConfigCommand, ProjectCommand},
     attach::{Door, Entered, Holding, RemoteService, socket::Place},
-    commands::{completions::completions, local},
+    commands::{completions::completions, doctor::doctor, local},
     config::{Config, refused},
     error::CliError,
     output::Output,
@@ -128,6 +128,8 @@ pub(crate) struct App {
     config: Arc<Config>,
     is_scripted: bool,
     holding: Holding,
+    /// The folder that files are named from.
+    dir: PathBuf,
 }
 
 /// How long an owner that is asked to end says nothing about it.
@@ -181,7 +183,7 @@ impl App {
         };
         // Which model answers is the owner's business, and each answer names it.
         let is_scripted = is_scripted && !holding.is_attached();
-        Ok(Self { service, out: out.clone(), config, is_scripted, holding })
+        Ok(Self { service, out: out.clone(), config, is_scripted, holding, dir: around.dir.clone() })
     }
 
     /// Ends the service: what runs gets `drain_ms` to end, the turns of attached commands as long as they take.
@@ -240,6 +242,7 @@ async fn enter(
 fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> Result<u8, CliError> {
     match &cli.command {
         Command::Errors(args) => return local::errors(out, args),
+        Command::Doctor(args) => return doctor(out, &around, &cli.globals, args),
         Command::Completions { shell } => return completions(out, *shell),
         Command::Man { folder } => return local::man(out, &around, folder.as_deref()),
         Command::Config { command: ConfigCommand::Init } => return local::init_config(out, &around),
@@ -311,8 +314,12 @@ async fn perform(app: &App, around: &Surroundings, command: Command, streams: St
         Command::Sessions { command } => commands::sessions::run(app, streams, &command).await,
         Command::CompleteSessions { word } => commands::sessions::complete(app, &word).await,
         Command::Memory { command } => commands::print(app, wire::memory(&command)).await,
+        Command::Readers { command } => commands::print(app, wire::reader(&command, "")).await,
+        Command::Journal { command } => commands::print(app, wire::journal(&command, "")).await,
+        Command::Project { command: ProjectCommand::Rebuild } => commands::operators::rebuild(app).await,
         Command::Capabilities
         | Command::Errors(_)
+        | Command::Doctor(_)
         | Command::Config { .. }
         | Command::Completions { .. }
         | Command::Man { .. } => Ok(0),

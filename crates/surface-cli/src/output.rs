@@ -24,6 +24,9 @@ const CELL_CHARS_MAX: usize = 72;
 /// Columns of a terminal that does not say.
 const COLUMNS: usize = 80;
 
+/// Columns of a bar that shows how far something is.
+const BAR_COLUMNS: usize = 20;
+
 /// Everything outside of the program that it reads or writes, so that a test can hand in its own.
 pub struct Terminal {
     /// Standard input.
@@ -196,6 +199,11 @@ impl Output {
         self.tell(&clean(text));
     }
 
+    /// What shows how far something is.
+    pub(crate) fn progress(&self) -> Progress {
+        Progress { out: self.clone(), line: String::new() }
+    }
+
     fn error_line(&self, line: &str, style: &str) {
         let line = clean(line);
         self.tell(&if self.has_colours { format!("\x1b[{style}m{line}\x1b[0m\n") } else { format!("{line}\n") });
@@ -210,6 +218,47 @@ impl Output {
     /// What filters one block of streamed text.
     pub(crate) fn filter(&self) -> Filter {
         Filter { is_raw: self.is_raw, state: State::Text }
+    }
+}
+
+/// A bar on standard error, where that is a terminal: one line, drawn over and over, and gone in the end.
+pub(crate) struct Progress {
+    out: Output,
+    line: String,
+}
+
+impl Progress {
+    /// Whether anybody looks.
+    pub(crate) const fn is_shown(&self) -> bool {
+        self.out.is_err_terminal && !self.out.is_quiet
+    }
+
+    /// Shows how much is done, and a few words about it.
+    pub(crate) fn show(&mut self, done: u64, of: u64, words: &str) {
+        if !self.is_shown() {
+            return;
+        }
+        let filled = done.min(of).saturating_mul(BAR_COLUMNS as u64) / of.max(1);
+        let filled = usize::try_from(filled).map_or(BAR_COLUMNS, |filled| filled.min(BAR_COLUMNS));
+        let line = format!("[{}{}] {words}", "#".repeat(filled), "-".repeat(BAR_COLUMNS - filled));
+        if line != self.line {
+            self.draw(&line);
+            self.line = line;
+        }
+    }
+
+    /// Draws over what is there, in the way that every terminal understands.
+    fn draw(&self, line: &str) {
+        let rest = self.line.chars().count().saturating_sub(line.chars().count());
+        self.out.tell(&format!("\r{line}{}\r", " ".repeat(rest)));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if !self.line.is_empty() {
+            self.draw("");
+        }
     }
 }
 
@@ -350,6 +399,42 @@ fn short(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Keeps what is written.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_bar_is_drawn_over_itself_and_gone_in_the_end() {
+        let around = Surroundings { env: BTreeMap::new(), dir: PathBuf::new() };
+        let drawn = |is_terminal| {
+            let kept = Kept::default();
+            let out = Output::new((Box::new(io::sink()), Box::new(kept.clone())), [true, true, is_terminal], &around);
+            let mut progress = out.progress();
+            progress.show(0, 0, "nothing yet");
+            progress.show(5, 10, "half");
+            progress.show(5, 10, "half");
+            progress.show(11, 10, "all");
+            drop(progress);
+            String::from_utf8(kept.0.lock().unwrap().clone()).unwrap()
+        };
+        let [empty, half, full] = [0, 10, 20].map(|filled| format!("[{:-<20}]", "#".repeat(filled)));
+        let blanks = " ".repeat("[] all".len() + BAR_COLUMNS);
+        let expected = format!("\r{empty} nothing yet\r\r{half} half       \r\r{full} all \r\r{blanks}\r");
+        assert_eq!(drawn(true), expected);
+        assert_eq!(drawn(false), "");
+    }
 
     #[test]
     fn control_sequences_go_and_their_text_stays() {

@@ -7,7 +7,9 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use meerkat_service::{
     Operation, SessionError, SessionId,
     clock::Timestamp,
-    service::{HistoryItem, Page, SessionState, SessionSummary, SessionView},
+    service::{
+        HistoryItem, Imported, Page, ReaderView, Retained, RetentionReason, SessionState, SessionSummary, SessionView,
+    },
     session::message::{Block, Body, Message},
 };
 use serde::de::DeserializeOwned;
@@ -34,6 +36,12 @@ pub(crate) fn render(
             let page: Page<HistoryItem> = read(answer)?;
             Some((page.items.iter().map(message).collect(), page.next_cursor))
         }
+        Operation::ListReaders => {
+            let page: Page<ReaderView> = read(answer)?;
+            Some((readers(&page.items, width), page.next_cursor))
+        }
+        Operation::ImportBundle => Some((imported(&read(answer)?, width), None)),
+        Operation::Retain => Some((retained(&read(answer)?, width), None)),
         _ => None,
     })
 }
@@ -42,33 +50,81 @@ fn read<T: DeserializeOwned>(answer: &[u8]) -> Result<T, SessionError> {
     serde_json::from_slice(answer).map_err(|error| unreadable(&error))
 }
 
-/// A table that fits `width`; the titles give way. Where there is no terminal nothing is cut, and ids are whole.
+/// The sessions. Where there is no terminal, ids are whole.
 fn list(sessions: &[SessionSummary], width: Option<usize>) -> String {
-    let head = ["SESSION", "STATE", "TURNS", "UPDATED", "TITLE"].map(str::to_owned);
-    let rows = sessions.iter().map(|session| {
-        let id = session.session_id.to_string();
+    let row = |session: &SessionSummary| {
         [
-            if width.is_some() { ending(&session.session_id) } else { id },
+            id(&session.session_id, width),
             if session.archived { "archived".to_owned() } else { state(session.state).to_owned() },
             session.turn_count.to_string(),
             minute(session.updated_at),
-            one_line(&title(session)),
+            title(session),
         ]
+    };
+    table(["SESSION", "STATE", "TURNS", "UPDATED", "TITLE"], sessions.iter().map(row), width)
+}
+
+fn readers(readers: &[ReaderView], width: Option<usize>) -> String {
+    let row = |reader: &ReaderView| {
+        let since = if reader.built_in { "built in".to_owned() } else { minute(reader.created_at) };
+        [reader.reader.clone(), reader.records_behind.to_string(), reader.sessions_behind.to_string(), since]
+    };
+    table(["READER", "EVENTS BEHIND", "SESSIONS BEHIND", "SINCE"], readers.iter().map(row), width)
+}
+
+fn imported(imported: &Imported, width: Option<usize>) -> String {
+    let sessions = imported.sessions.iter();
+    let rows = sessions.map(|it| [it.session_id.to_string(), it.last_seq.to_string(), it.imported_from.to_string()]);
+    table(["SESSION", "LAST EVENT", "IN THE BUNDLE"], rows, width)
+}
+
+/// What retention takes away, or would.
+pub(crate) fn retained(retained: &Retained, width: Option<usize>) -> String {
+    let rows = retained.items.iter().map(|item| {
+        let reason = match item.reason {
+            RetentionReason::Age => "too old",
+            RetentionReason::Bytes => "too much room",
+            RetentionReason::Count => "too many",
+        };
+        let title = item.title.clone().unwrap_or_else(|| "-".to_owned());
+        [id(&item.session_id, width), reason.to_owned(), size(item.bytes), minute(item.updated_at), title]
     });
-    let rows: Vec<[String; 5]> = std::iter::once(head).chain(rows).collect();
-    let widths = [0, 1, 2, 3].map(|column| rows.iter().map(|row| row[column].width()).max().unwrap_or(0));
+    let table = table(["SESSION", "REASON", "SIZE", "UPDATED", "TITLE"], rows, width);
+    match (retained.deleted, retained.items.len()) {
+        (0, would_go) => format!("{table}{would_go} would go\n"),
+        (deleted, _) => format!("{table}{deleted} deleted\n"),
+    }
+}
+
+/// Bytes, in the unit that suits them.
+pub(crate) fn size(bytes: u64) -> String {
+    match bytes {
+        0..0x400 => format!("{bytes} B"),
+        0x400..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / (1024.0 * 1024.0)),
+        _ => format!("{:.1} GiB", bytes as f64 / (1024.0 * 1024.0 * 1024.0)),
+    }
+}
+
+/// A table that fits `width`; the last column gives way. Where there is no terminal nothing is cut.
+fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>, width: Option<usize>) -> String {
+    let rows: Vec<[String; N]> =
+        std::iter::once(head.map(str::to_owned)).chain(rows).map(|row| row.map(|cell| one_line(&cell))).collect();
+    let widths: [usize; N] =
+        std::array::from_fn(|column| rows.iter().map(|row| row[column].width()).max().unwrap_or(0));
     let mut table = String::new();
     for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
-            line += cell;
-            line += &" ".repeat(width - cell.width() + 2);
-        }
-        line += &row[4];
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell}{}", " ".repeat(width - cell.width())));
+        let line = cells.collect::<Vec<_>>().join("  ");
         table += fit(line.trim_end(), width).trim_end();
         table.push('\n');
     }
     table
+}
+
+/// An id in a table: on a terminal its last digits.
+fn id(id: &SessionId, width: Option<usize>) -> String {
+    if width.is_some() { ending(id) } else { id.to_string() }
 }
 
 /// The last digits of an id, by which a command finds it.
@@ -247,6 +303,51 @@ cc12abcd  archived  3      2026-01-02 03:04  猫の会話…
         let whole = list(&sessions(), None);
         assert!(whole.contains("01900000-0000-7000-8000-0000aa12abcd  idle"), "{whole}");
         assert!(whole.contains("  A long title in two lines\n"), "{whole}");
+    }
+
+    fn rendered(operation: Operation, answer: &Value) -> String {
+        render(operation, answer.to_string().as_bytes(), Some(90)).unwrap().unwrap().0
+    }
+
+    #[test]
+    fn readers_what_goes_and_what_came_are_tables() {
+        let page = json!({ "next_cursor": null, "items": [
+            { "reader": "audit", "created_at": "2026-01-02T03:04:05.678Z", "built_in": false,
+              "sessions_behind": 2, "records_behind": 310 },
+            { "reader": "projection", "created_at": "2026-01-02T03:04:05.678Z", "built_in": true,
+              "sessions_behind": 0, "records_behind": 0 },
+        ] });
+        let table = "\
+READER      EVENTS BEHIND  SESSIONS BEHIND  SINCE
+audit       310            2                2026-01-02 03:04
+projection  0              0                built in
+";
+        assert_eq!(rendered(Operation::ListReaders, &page), table);
+        let id = "01900000-0000-7000-8000-0000aa12abcd";
+        let retained = json!({ "deleted": 0, "items": [
+            { "session_id": id, "title": null, "updated_at": "2026-01-02T03:04:05.678Z", "bytes": 2_621_440,
+              "reason": "age" },
+        ] });
+        let table = "\
+SESSION   REASON   SIZE     UPDATED           TITLE
+aa12abcd  too old  2.5 MiB  2026-01-02 03:04  -
+1 would go
+";
+        assert_eq!(rendered(Operation::Retain, &retained), table);
+        let imported = json!({ "upload": null, "next_offset": 7, "sessions": [
+            { "session_id": id, "imported_from": "01900000-0000-7000-8000-0000bb12abcd", "last_seq": 12 },
+        ] });
+        let table = "\
+SESSION                               LAST EVENT  IN THE BUNDLE
+01900000-0000-7000-8000-0000aa12abcd  12          01900000-0000-7000-8000-0000bb12abcd
+";
+        assert_eq!(rendered(Operation::ImportBundle, &imported), table);
+    }
+
+    #[test]
+    fn a_size_has_the_unit_that_suits_it() {
+        let sizes = [0, 1023, 1024, 1_048_575, 1_048_576, 1_073_741_824].map(size);
+        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1024.0 KiB", "1.0 MiB", "1.0 GiB"]);
     }
 
     #[test]

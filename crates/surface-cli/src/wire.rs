@@ -8,7 +8,8 @@ use meerkat_service::{Operation, compaction::CompactionConfig, options::Budgets}
 use serde_json::{Value, json};
 
 use crate::args::{
-    CompactArgs, CompactFlags, Delivery, EventsArgs, MemoryCommand, SessionCommand, SessionFlags, TurnFlags,
+    CompactArgs, CompactFlags, Delivery, EventsArgs, JournalCommand, MemoryCommand, ProjectCommand, ReaderCommand,
+    SessionCommand, SessionFlags, Target, TurnFlags,
 };
 
 /// How each operation is spelt: as a command and as a line of `chat`.
@@ -37,6 +38,17 @@ pub(crate) const SPELLINGS: &[(Operation, &str, &str)] = &[
     (Operation::Unarchive, "sessions unarchive", "unarchive"),
     (Operation::Delete, "sessions delete", "delete"),
     (Operation::Fork, "sessions fork", "fork"),
+    (Operation::ExportSession, "sessions export", "export"),
+    (Operation::ImportBundle, "sessions import", "import"),
+    (Operation::CreateReader, "readers create", "readers create"),
+    (Operation::FetchReader, "readers fetch", "readers fetch"),
+    (Operation::AcknowledgeReader, "readers acknowledge", "readers acknowledge"),
+    (Operation::WaitReader, "readers wait", "readers wait"),
+    (Operation::DeleteReader, "readers delete", "readers delete"),
+    (Operation::ListReaders, "readers list", "readers list"),
+    (Operation::CompactJournal, "journal compact", "journal compact"),
+    (Operation::RebuildProjection, "project rebuild", "project rebuild"),
+    (Operation::Retain, "sessions retain", "retain"),
     (Operation::Compact, "compact", "compact"),
     (Operation::PreviewCompaction, "compact --preview", "compact --preview"),
     (Operation::UndoCompaction, "compact --undo", "compact --undo"),
@@ -135,10 +147,15 @@ pub(crate) fn compact(args: &CompactArgs, session: &str, configured: CompactionC
     }
 }
 
+/// The session that a command names, else `session`.
+fn name(target: &Target, session: &str) -> String {
+    target.session.clone().unwrap_or_else(|| session.to_owned())
+}
+
 /// The operations on one session. `session` is meant where the command names none.
 pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
     use SessionCommand as Command;
-    let named = |target: &crate::args::Target| target.session.clone().unwrap_or_else(|| session.to_owned());
+    let named = |target: &Target| name(target, session);
     let alone = |target| json!({ "session_id": named(target) });
     let decide = |target, call_id: &str, decision: &str, reason: &Option<String>| json!({ "session_id": named(target), "call_id": call_id, "decision": decision, "reason": reason });
     match command {
@@ -166,6 +183,15 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
             (Operation::Delete, json!({ "session_id": named(target), "force": force }))
         }
         Command::Fork { target, turn } => (Operation::Fork, json!({ "session_id": named(target), "turn": turn })),
+        // What stands in the files is read and written beside.
+        Command::Export(args) => (Operation::ExportSession, json!({ "session_id": session, "redact": args.redact })),
+        Command::Import { new_ids, .. } => (Operation::ImportBundle, json!({ "data": "", "new_ids": new_ids })),
+        Command::Retain { dry_run, max_age_days, max_bytes, max_sessions, .. } => (
+            Operation::Retain,
+            json!({
+                "dry_run": dry_run, "max_age_days": max_age_days, "max_bytes": max_bytes, "max_sessions": max_sessions,
+            }),
+        ),
         Command::Interrupt { target, turn } => {
             (Operation::Interrupt, json!({ "session_id": named(target), "turn": turn }))
         }
@@ -208,6 +234,41 @@ pub(crate) fn memory(command: &MemoryCommand) -> Request {
         ),
         MemoryCommand::Reindex => (Operation::ReindexMemory, json!({})),
     }
+}
+
+/// The operations on readers. `session` is meant where the command names none.
+pub(crate) fn reader(command: &ReaderCommand, session: &str) -> Request {
+    use ReaderCommand as Command;
+    match command {
+        Command::Create { reader } => (Operation::CreateReader, json!({ "reader": reader })),
+        Command::List => (Operation::ListReaders, json!({})),
+        Command::Fetch { reader, limit, wait_ms } => {
+            (Operation::FetchReader, json!({ "reader": reader, "limit": limit, "wait_ms": wait_ms.unwrap_or(0) }))
+        }
+        Command::Acknowledge { reader, target, seq } => {
+            (Operation::AcknowledgeReader, json!({ "reader": reader, "session_id": name(target, session), "seq": seq }))
+        }
+        Command::Wait { reader, target, seq, wait_ms } => (
+            Operation::WaitReader,
+            json!({
+                "reader": reader, "session_id": name(target, session), "seq": seq, "wait_ms": wait_ms.unwrap_or(0),
+            }),
+        ),
+        Command::Delete { reader } => (Operation::DeleteReader, json!({ "reader": reader })),
+    }
+}
+
+/// The operations on a journal.
+pub(crate) fn journal(command: &JournalCommand, session: &str) -> Request {
+    let JournalCommand::Compact { target, dry_run, drop_history } = command;
+    let params = json!({ "session_id": name(target, session), "dry_run": dry_run, "drop_history": drop_history });
+    (Operation::CompactJournal, params)
+}
+
+/// The operations on the project's files.
+pub(crate) fn project(command: &ProjectCommand) -> Request {
+    let ProjectCommand::Rebuild = command;
+    (Operation::RebuildProjection, json!({}))
 }
 
 #[cfg(test)]

@@ -3,16 +3,39 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
 use std::{
-    io::{BufRead as _, BufReader, Lines},
+    io::{self, BufRead as _, BufReader, Lines, Write},
+    os::unix::fs::PermissionsExt as _,
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
+    sync::{Arc, Mutex},
 };
 
 use meerkat_errors::ErrorCode;
-use serde_json::Value;
+use meerkat_surface_cli::{Surroundings, Terminal, run};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A folder with a data directory.
 struct Stage(TempDir);
+
+/// Keeps what is written.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Kept {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
 
 /// A process that runs beside the test, and is ended with it.
 struct Running {
@@ -57,6 +80,28 @@ impl Stage {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap()).lines();
         Running { child, out }
+    }
+
+    /// A command in this process, with somebody at a terminal who types this.
+    fn on_terminal(&self, args: &[&str], typed: &'static str) -> Ran {
+        let (out, err) = (Kept::default(), Kept::default());
+        let data_dir = self.0.path().join("data").into_os_string();
+        let home = self.0.path().as_os_str().to_owned();
+        let env = [("MEERKAT_DATA_DIR", data_dir), ("HOME", home), ("NO_COLOR", "1".into())];
+        let terminal = Terminal {
+            stdin: Box::new(typed.as_bytes()),
+            stdout: Box::new(out.clone()),
+            stderr: Box::new(err.clone()),
+            are_terminals: [true; 3],
+            has_editor: false,
+            interrupts: None,
+            around: Surroundings {
+                env: env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+                dir: self.0.path().to_owned(),
+            },
+        };
+        let code = run(std::iter::once("meerkat").chain(args.iter().copied()).map(Into::into).collect(), terminal);
+        Ran { code: code.into(), out: out.text(), err: err.text() }
     }
 
     /// A server, when it is ready.
@@ -206,4 +251,104 @@ fn sessions_are_listed_shown_and_deleted_by_short_names() {
     assert_eq!(kept.code, exit(ErrorCode::InvalidRequest), "{}", kept.err);
     assert_eq!(stage.json(&["sessions", "delete", &id[28..], "--yes"])["session_id"], id.as_str());
     assert_eq!(stage.run(&["sessions", "show", &id]).code, exit(ErrorCode::SessionNotFound));
+}
+
+#[test]
+fn a_reader_picks_up_where_it_stopped() {
+    let stage = Stage::new();
+    let _server = stage.serve();
+    let id = stage.json(&["run", "@say One."])["session_id"].as_str().unwrap().to_owned();
+    assert_eq!(stage.json(&["readers", "create", "audit"])["records_behind"], 4);
+    let page = stage.json(&["readers", "fetch", "audit", "--limit", "2"]);
+    assert_eq!(page["items"][1]["idempotency_key"], format!("{id}:2"));
+    let line = serde_json::to_string(&page["items"][1]["event"]).unwrap();
+    let events = stage.run(&["events", &id, "--since", "1", "--limit", "1", "--json"]).out;
+    assert_eq!(serde_json::from_str::<Value>(&events).unwrap()["items"][0].to_string(), line);
+    let shown = stage.run(&["readers", "fetch", "audit"]).out;
+    assert!(shown.lines().count() == 4 && shown.lines().all(|line| line.starts_with(&id)), "{shown}");
+    assert_eq!(stage.json(&["readers", "acknowledge", "audit", "last", "3"])["seq"], 3);
+    assert_eq!(stage.json(&["readers", "wait", "audit", &id[28..], "3", "--wait-ms", "60000"])["seq"], 3);
+    let list = stage.run(&["readers", "list"]).out;
+    let row: Vec<&str> = list.lines().nth(1).unwrap().split_whitespace().take(3).collect();
+    assert_eq!(row, ["audit", "1", "1"], "{list}");
+    assert_eq!(stage.json(&["readers", "delete", "audit"])["reader"], "audit");
+    assert_eq!(stage.run(&["readers", "fetch", "audit"]).code, exit(ErrorCode::ReaderNotFound));
+}
+
+#[test]
+fn sessions_go_into_a_file_and_come_back() {
+    let stage = Stage::new();
+    let _server = stage.serve();
+    let id = stage.json(&["run", "@say One."])["session_id"].as_str().unwrap().to_owned();
+    let other = stage.json(&["run", "@long 1200000"])["session_id"].as_str().unwrap().to_owned();
+    let file = |name: &str| stage.0.path().join(name);
+
+    let written = stage.json(&["sessions", "export", &id, "last", "-o", "two.tar"]);
+    let bytes = std::fs::read(file("two.tar")).unwrap();
+    let path = file("two.tar").display().to_string();
+    assert_eq!(written, json!({ "file": path, "bytes": bytes.len(), "sessions": [id, other] }));
+    let mode = std::fs::metadata(file("two.tar")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // The newest first, as the list has them.
+    assert_eq!(stage.json(&["sessions", "export", "--all", "-o", "all.tar"])["sessions"], json!([other, id]));
+    assert_eq!(std::fs::metadata(file("all.tar")).unwrap().len(), bytes.len() as u64);
+
+    let there = stage.run(&["sessions", "import", "two.tar"]);
+    assert_eq!(there.code, exit(ErrorCode::BundleInvalid), "{}", there.err);
+    let copies = stage.run(&["sessions", "import", "two.tar", "--new-ids"]);
+    assert!(
+        copies.out.lines().count() == 3 && copies.out.contains(&id) && copies.out.contains(&other),
+        "{}",
+        copies.out
+    );
+    stage.json(&["sessions", "delete", &id, "--yes"]);
+    stage.json(&["sessions", "delete", &other, "--yes"]);
+    let back = stage.json(&["sessions", "import", "two.tar"]);
+    let ids: Vec<&str> =
+        back["sessions"].as_array().unwrap().iter().map(|it| it["session_id"].as_str().unwrap()).collect();
+    assert_eq!(ids, [id.as_str(), other.as_str()]);
+
+    for (args, code) in [
+        (["sessions", "export", "00000000-0000-7000-8000-000000000000", "-o", "x.tar"], ErrorCode::SessionNotFound),
+        (["sessions", "export", "last", "-o", "none/x.tar"], ErrorCode::InvalidRequest),
+        (["sessions", "import", "x.tar", "--new-ids", "--json"], ErrorCode::InvalidRequest),
+    ] {
+        assert_eq!(stage.run(&args).code, exit(code), "{args:?}");
+    }
+    let mut names: Vec<_> = std::fs::read_dir(stage.0.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["all.tar", "data", "two.tar"]);
+}
+
+#[test]
+fn sessions_that_are_too_many_go_where_somebody_says_so() {
+    let stage = Stage::new();
+    let _server = stage.serve();
+    let id = stage.json(&["run", "@say One."])["session_id"].as_str().unwrap().to_owned();
+    stage.json(&["run", "@say Two."]);
+    let shown = stage.run(&["sessions", "retain", "--max-sessions", "1", "--dry-run"]).out;
+    assert!(shown.contains(&id) && shown.ends_with("1 would go\n"), "{shown}");
+    let kept = stage.run(&["sessions", "retain", "--max-sessions", "1"]);
+    assert_eq!(kept.code, exit(ErrorCode::InvalidRequest), "{}", kept.err);
+    let gone = stage.json(&["sessions", "retain", "--max-sessions", "1", "--yes"]);
+    assert_eq!((&gone["deleted"], &gone["items"][0]["session_id"]), (&json!(1), &json!(id)));
+}
+
+#[test]
+fn somebody_at_a_terminal_sees_how_far_it_is_and_is_asked() {
+    let stage = Stage::new();
+    let ran = stage.on_terminal(&["run", "@long 1200000"], "");
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let ran = stage.on_terminal(&["sessions", "export", "last", "-o", "one.tar"], "");
+    assert!(ran.err.contains("] 0 of 1 sessions, 1.0 MiB") && ran.err.ends_with(" \r"), "{}", ran.err);
+    assert!(ran.out.contains("one.tar"), "{}", ran.out);
+    let ran = stage.on_terminal(&["sessions", "import", "one.tar", "--new-ids"], "");
+    assert!(ran.err.contains("#--] 1.0 MiB of 1.1 MiB"), "{}", ran.err);
+    let retain = ["sessions", "retain", "--max-sessions", "1"];
+    let ran = stage.on_terminal(&retain, "n\n");
+    let is_asked = ran.err.contains("1 would go\nDelete these 1 sessions for good? [y/N] Nothing was deleted.");
+    assert!(is_asked && ran.out.is_empty(), "{}", ran.err);
+    assert!(stage.on_terminal(&retain, "y\n").out.ends_with("1 deleted\n"));
+    let ran = stage.on_terminal(&retain, "");
+    assert!(ran.out.ends_with("0 would go\n") && !ran.err.contains('?'), "{}", ran.err);
 }

@@ -81,7 +81,19 @@ pub const fn spelling(operation: Operation) -> Spelling {
         Operation::SearchMemory => {
             tool("search_project_history", "Searches what was said in one session, or in all of the project.")
         }
-        Operation::ForgetMemory | Operation::ReindexMemory => OPERATORS_ONLY,
+        Operation::ExportSession
+        | Operation::ImportBundle
+        | Operation::CreateReader
+        | Operation::FetchReader
+        | Operation::AcknowledgeReader
+        | Operation::WaitReader
+        | Operation::DeleteReader
+        | Operation::ListReaders
+        | Operation::CompactJournal
+        | Operation::RebuildProjection
+        | Operation::Retain
+        | Operation::ForgetMemory
+        | Operation::ReindexMemory => OPERATORS_ONLY,
         Operation::Capabilities => tool("capabilities", "Says which version and build this is, and what it can do."),
         Operation::Errors => tool("errors", "Lists every error code, and what it means."),
     }

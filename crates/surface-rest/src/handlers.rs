@@ -14,7 +14,7 @@ use futures::FutureExt as _;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{Operation, SessionError, wire as service_wire};
 
-use crate::{App, error, openapi, routes::Route, stream, wire};
+use crate::{App, bundle, error, openapi, routes::Route, stream, wire};
 
 /// What stands in a path's braces, where it can be read.
 pub(crate) type PathParams = Result<RawPathParams, RawPathParamsRejection>;
@@ -43,7 +43,10 @@ async fn perform(
     parts: &request::Parts,
     body: Body,
 ) -> Result<Response, SessionError> {
-    let body = wire::read_body(body, app.options.body_bytes_max).await?;
+    let (body, upload) = match route.takes_bundle() {
+        true => (Vec::new(), bundle::announced(body, app.options.bundle_bytes_max)?),
+        false => (wire::read_body(body, app.options.body_bytes_max).await?, Body::empty()),
+    };
     let path = path.map_err(|_| SessionError::invalid("path", "it is not percent-encoded UTF-8"))?;
     let query = wire::query(parts.uri.query())?;
     let route = match route.switch {
@@ -52,7 +55,7 @@ async fn perform(
     };
     let request = wire::Parts { path: path.iter().collect(), query, headers: &parts.headers, body: &body };
     let params = wire::params(route, &request)?;
-    let work = dispatch(app, route.operation, &parts.headers, &params);
+    let work = dispatch(app, route.operation, &parts.headers, &params, upload);
     service_wire::in_span("rest", route.operation, &params, work).await
 }
 
@@ -61,6 +64,7 @@ async fn dispatch(
     operation: Operation,
     headers: &HeaderMap,
     params: &str,
+    upload: Body,
 ) -> Result<Response, SessionError> {
     let (service, is_stream) = (app.service.as_ref(), wire::wants_stream(headers));
     match operation {
@@ -76,6 +80,8 @@ async fn dispatch(
                 (true, false) => begun.answer().await.map(wire::json),
             }
         }
+        Operation::ExportSession => bundle::export(app, params).await,
+        Operation::ImportBundle => bundle::import(app, params, upload).await,
         Operation::Blob => wire::blob(&service_wire::call(service, operation, params).await?),
         _ => service_wire::call(service, operation, params).await.map(wire::json),
     }

@@ -1,13 +1,15 @@
 //! meerkat over HTTP: each operation has a route, a turn can be followed as it runs, and every failure has one body.
 //!
 //! In reading order: `routes` is the table, `handlers` performs a row of it, `wire` makes parameters and answers,
-//! `stream` sends events, `error` turns a failure into a response, `openapi` describes it all.
+//! `stream` sends events, `bundle` sends and takes bundles, `error` turns a failure into a response, `openapi` describes
+//! it all.
 //!
 //! It never asks who is calling: Host, Origin and token are checked before a request comes here. The accept loop and
 //! its timeouts are not here either.
 
 mod routes;
 
+mod bundle;
 mod error;
 mod handlers;
 mod stream;
@@ -23,7 +25,7 @@ use axum::{
     extract::{Request, State},
     routing::{MethodFilter, get, on},
 };
-use meerkat_service::SessionService;
+use meerkat_service::{SessionService, options::Limits};
 use tokio_util::sync::CancellationToken;
 
 use metrics::Metrics;
@@ -34,6 +36,8 @@ pub use routes::{Route, table};
 pub struct RestOptions {
     /// Bytes that a request's body may have.
     pub body_bytes_max: u64,
+    /// Bytes that a bundle may have that is sent in. It is never held whole.
+    pub bundle_bytes_max: u64,
     /// How long an event stream is silent before a comment shows that it is alive.
     pub keep_alive: Duration,
     /// How long a subscriber may take nothing of what is there for it, before its stream is ended.
@@ -48,6 +52,7 @@ impl Default for RestOptions {
     fn default() -> Self {
         Self {
             body_bytes_max: 16 * 1024 * 1024,
+            bundle_bytes_max: Limits::default().bundle_bytes,
             keep_alive: Duration::from_secs(15),
             stall_limit: Duration::from_secs(30),
             draining: CancellationToken::new(),

@@ -30,6 +30,11 @@ const LABEL_VALUE: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
 /// Where a page of sessions goes on.
 const SESSION_CURSOR: &str = "^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$";
 
+/// The name of a reader.
+const READER: &str = "^[a-z0-9._-]{1,64}$";
+/// The type of a bundle.
+const BUNDLE: &str = "application/x-tar";
+
 /// The document.
 pub(crate) fn text() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
@@ -100,6 +105,7 @@ impl Document {
             Value::Object(properties) => properties,
             _ => Map::new(),
         };
+        route.made().iter().for_each(|name| drop(properties.remove(*name)));
         let required: Vec<Value> = request["required"].as_array().cloned().unwrap_or_default();
         let mut parameters: Vec<Value> = Vec::new();
         for name in route.path_params() {
@@ -155,6 +161,9 @@ impl Document {
             operation["requestBody"] =
                 json!({ "required": is_required, "content": { "application/json": { "schema": schema } } });
         }
+        if route.takes_bundle() {
+            operation["requestBody"] = json!({ "required": true, "content": { BUNDLE: {} } });
+        }
         operation
     }
 
@@ -183,6 +192,7 @@ impl Document {
                 responses["200"]["content"] = json!({ "application/octet-stream": {} });
                 responses["200"]["headers"] = json!({ "Next-Offset": offset });
             }
+            Operation::ExportSession => responses["200"]["content"] = json!({ BUNDLE: {} }),
             _ => {}
         }
         self.add_errors(&mut responses, &codes(route));
@@ -286,7 +296,22 @@ fn codes(route: &Route) -> Vec<ErrorCode> {
             &[Code::SessionBusy, Code::SessionArchived, Code::ItemNotFound, Code::HistoryPruned, Code::ContextOverflow]
         }
         Op::SearchMemory | Op::ForgetMemory | Op::ReindexMemory => &[Code::MemoryIndexUnavailable],
-        Op::Queue | Op::Reminders | Op::Pins | Op::Read | Op::List | Op::Capabilities | Op::Errors => &[],
+        Op::ImportBundle => &[Code::BundleInvalid, Code::SessionLimit],
+        Op::CreateReader => &[Code::SessionLimit],
+        Op::FetchReader | Op::WaitReader | Op::DeleteReader => &[Code::ReaderNotFound, Code::StoreFailed],
+        Op::AcknowledgeReader => &[Code::ReaderNotFound, Code::SessionNotFound, Code::CursorOutOfRange],
+        Op::ListReaders => &[Code::StoreFailed],
+        Op::Queue
+        | Op::Reminders
+        | Op::Pins
+        | Op::Read
+        | Op::List
+        | Op::ExportSession
+        | Op::CompactJournal
+        | Op::RebuildProjection
+        | Op::Retain
+        | Op::Capabilities
+        | Op::Errors => &[],
     });
     codes.sort_unstable();
     codes.dedup();
@@ -345,6 +370,7 @@ fn bounded(mut schema: Value) -> Value {
             "cursor" if is_list => json!({ "pattern": SESSION_CURSOR }),
             "cursor" => json!({ "pattern": "^[0-9]{1,18}$" }),
             "title" => json!({ "pattern": LABEL_VALUE }),
+            "reader" => json!({ "pattern": READER }),
             "limit" if is_of_blob => json!({ "minimum": 1, "maximum": BLOB_PIECE_BYTES_MAX }),
             "limit" => json!({ "minimum": 1, "maximum": limits.page_items }),
             "wait_ms" => json!({ "maximum": limits.wait_ms }),

@@ -9,6 +9,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, header},
     response::Response,
 };
+use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use meerkat_service::{
     SessionError,
@@ -28,22 +29,34 @@ const LAST_EVENT_ID: &str = "last-event-id";
 
 /// Reads a body up to its limit.
 pub(crate) async fn read_body(mut body: Body, limit: u64) -> Result<Vec<u8>, SessionError> {
-    let too_large = |bytes| SessionError::PayloadTooLarge { what: "body", bytes, limit };
-    let announced = http_body::Body::size_hint(&body).lower();
-    if announced > limit {
-        return Err(too_large(announced));
-    }
+    let announced = check_announced(&body, limit)?;
     let mut read = Vec::with_capacity(usize::try_from(announced).unwrap_or(0));
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| SessionError::invalid("body", "it ended before it was whole"))?;
-        let Ok(data) = frame.into_data() else { continue };
-        let bytes = (read.len() + data.len()) as u64;
-        if bytes > limit {
-            return Err(too_large(bytes));
-        }
+    while let Some(data) = next_data(&mut body).await? {
+        within((read.len() + data.len()) as u64, limit)?;
         read.extend_from_slice(&data);
     }
     Ok(read)
+}
+
+/// How many bytes a body says that it has, at least.
+pub(crate) fn check_announced(body: &Body, limit: u64) -> Result<u64, SessionError> {
+    within(http_body::Body::size_hint(body).lower(), limit)
+}
+
+/// The next bytes of a body; `None` at its end.
+pub(crate) async fn next_data(body: &mut Body) -> Result<Option<Bytes>, SessionError> {
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| SessionError::invalid("body", "it ended before it was whole"))?;
+        if let Ok(data) = frame.into_data() {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+/// Refuses a body with more bytes than it may have.
+pub(crate) fn within(bytes: u64, limit: u64) -> Result<u64, SessionError> {
+    if bytes > limit { Err(SessionError::PayloadTooLarge { what: "body", bytes, limit }) } else { Ok(bytes) }
 }
 
 /// A request, taken apart.
@@ -126,7 +139,10 @@ fn splice_body(mut params: String, route: &Route, parts: &Parts<'_>) -> Result<S
     let refusal = |message: &str| SessionError::invalid("body", message);
     let body = std::str::from_utf8(parts.body).map_err(|_| refusal("it is not UTF-8"))?;
     let body = body.trim_matches([' ', '\t', '\r', '\n']);
-    let is_json = body.is_empty() || has_json_type(parts.headers);
+    let is_json = body.is_empty() || has_type(parts.headers, "application/json");
+    if route.takes_bundle() && !has_type(parts.headers, "application/x-tar") {
+        return Err(SessionError::invalid("content-type", "a bundle is sent as application/x-tar"));
+    }
     if !route.takes_body() && !body.is_empty() {
         return Err(refusal("this route takes none; its parameters stand in path and query"));
     }
@@ -233,8 +249,8 @@ pub(crate) fn wants_async(headers: &HeaderMap) -> bool {
     listed(headers, "prefer").any(|(part, _)| part.eq_ignore_ascii_case("respond-async"))
 }
 
-fn has_json_type(headers: &HeaderMap) -> bool {
-    listed(headers, header::CONTENT_TYPE.as_str()).any(|(part, _)| part.eq_ignore_ascii_case("application/json"))
+fn has_type(headers: &HeaderMap, name: &str) -> bool {
+    listed(headers, header::CONTENT_TYPE.as_str()).any(|(part, _)| part.eq_ignore_ascii_case(name))
 }
 
 /// An answer.

@@ -12,7 +12,7 @@ use serde_json::json;
 /// A path of a session, with something for every other parameter.
 fn filled(path: &str, session: &str) -> String {
     let values = [("session_id", session), ("call_id", "call"), ("turn", "77"), ("kind", "environment"), ("pin", "77")];
-    let more = [("blob", "abc"), ("compaction", "77")];
+    let more = [("blob", "abc"), ("compaction", "77"), ("reader", "audit")];
     values.iter().chain(&more).fold(path.to_owned(), |path, (name, value)| path.replace(&format!("{{{name}}}"), value))
 }
 
@@ -21,18 +21,23 @@ async fn every_route_answers_in_json_and_says_what_it_is() {
     let server = Server::start().await;
     let session = server.session().await;
     let bodies = |path: &str| match path {
-        _ if path.ends_with("/turns") => r#"{"prompt":"@say Hi."}"#,
-        _ if path.contains("/approvals/") => r#"{"decision":"deny"}"#,
-        _ if path.contains("/reminders/") => r#"{"text":"Mind the gap."}"#,
-        _ if path.ends_with("/pins") => r#"{"text":"It is blue."}"#,
-        _ => "{}",
+        _ if path.ends_with("/turns") => r#"{"prompt":"@say Hi."}"#.to_owned(),
+        _ if path.contains("/approvals/") => r#"{"decision":"deny"}"#.to_owned(),
+        _ if path.contains("/reminders/") => r#"{"text":"Mind the gap."}"#.to_owned(),
+        _ if path.ends_with("/pins") => r#"{"text":"It is blue."}"#.to_owned(),
+        _ if path.ends_with("/readers") => r#"{"reader":"audit"}"#.to_owned(),
+        _ if path.contains("/audit/sessions/") => r#"{"seq":1}"#.to_owned(),
+        _ => "{}".to_owned(),
     };
     for route in table() {
         let path = filled(&route.full_path(), &session);
-        let body = if ["POST", "PUT", "PATCH"].contains(&route.method.as_str()) { bodies(&path) } else { "" };
+        let body =
+            if ["POST", "PUT", "PATCH"].contains(&route.method.as_str()) { bodies(&path) } else { String::new() };
         let query = match route.switch {
             Some((name, value)) => format!("?{name}={value}"),
             None if path.ends_with("/search") => "?query=x&labels%5Ba:b%5D=c+d".to_owned(),
+            None if path.contains("/audit/sessions/") && body.is_empty() => "?seq=1".to_owned(),
+            None if path.ends_with("/bundles") => "?new_ids=true\ncontent-type: application/x-tar".to_owned(),
             None => String::new(),
         };
         let answer = server.send(&format!("{} {path}{query}", route.method.as_str()), body).await;
@@ -126,6 +131,11 @@ async fn what_cannot_be_decoded_is_refused_before_the_session_is_looked_for() {
     check(format!("{events}?since_seq=18446744073709551616"), b"", "since_seq").await;
     check(format!("{events}?since_seq=x\nlast-event-id: 1"), b"", "since_seq").await;
     check(format!("{events}\nlast-event-id: x"), b"", "last-event-id").await;
+    check("POST /v1/bundles\ncontent-type: application/json".to_owned(), b"{}", "content-type").await;
+    check("POST /v1/bundles?data=x\ncontent-type: application/x-tar".to_owned(), b"", "data").await;
+    check("POST /v1/bundles?new_ids=1\ncontent-type: application/x-tar".to_owned(), b"", "new_ids").await;
+    check(format!("GET /v1/sessions/{id}/bundle?cursor=x"), b"", "cursor").await;
+    check(format!("GET /v1/readers/audit/sessions/{id}"), b"", "params").await;
     check("GET /v1/sessions?labels=x".to_owned(), b"", "labels").await;
     check("GET /v1/sessions?archived=yes".to_owned(), b"", "archived").await;
     check(format!("POST /v1/sessions/{id}/compactions?preview=maybe"), b"{}", "preview").await;

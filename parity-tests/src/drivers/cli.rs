@@ -10,9 +10,12 @@ use std::{
 
 use meerkat_errors::ErrorCode;
 use serde::Deserialize;
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Map, Value, json, value::RawValue};
 
-use super::process::{Process, Read, meerkat, meerkat_for_people};
+use super::{
+    bundle,
+    process::{Process, Read, meerkat, meerkat_for_people},
+};
 use crate::{
     driver::{Answer, Driver, Lines, Pending, Place},
     run::type_of,
@@ -20,7 +23,7 @@ use crate::{
 
 /// How an operation is spelt: as a command, as a line of `chat`, and which parameters stand by position. In a chat the
 /// session is a flag. What is not here is spelt as it is named.
-const SPELLINGS: [(&str, &str, &str, &str); 30] = [
+const SPELLINGS: [(&str, &str, &str, &str); 41] = [
     ("run", "run", "run", "prompt"),
     ("create_session", "chat", "new", ""),
     ("start_turn", "run", "turn", "prompt"),
@@ -45,6 +48,17 @@ const SPELLINGS: [(&str, &str, &str, &str); 30] = [
     ("unarchive", "sessions unarchive", "unarchive", "session_id"),
     ("delete", "sessions delete --yes", "delete --yes", "session_id"),
     ("fork", "sessions fork", "fork", "session_id"),
+    ("export_session", "sessions export", "export", "session_id"),
+    ("import_bundle", "sessions import", "import", "file"),
+    ("create_reader", "readers create", "readers create", "reader"),
+    ("fetch_reader", "readers fetch", "readers fetch", "reader"),
+    ("acknowledge_reader", "readers acknowledge", "readers acknowledge", "reader session_id seq"),
+    ("wait_reader", "readers wait", "readers wait", "reader session_id seq"),
+    ("delete_reader", "readers delete", "readers delete", "reader"),
+    ("list_readers", "readers list", "readers list", ""),
+    ("compact_journal", "journal compact", "journal compact", "session_id"),
+    ("rebuild_projection", "project rebuild", "project rebuild", ""),
+    ("retain", "sessions retain --yes", "retain --yes", ""),
     ("compact", "compact", "compact", "session_id"),
     ("preview_compaction", "compact --preview", "compact --preview", "session_id"),
     ("undo_compaction", "compact --undo", "compact --undo", "session_id"),
@@ -59,11 +73,13 @@ pub(super) struct Cli {
     chat: Option<Process>,
     /// Sessions that the chat has made.
     live: BTreeSet<String>,
+    /// Files that bundles went through.
+    bundles: usize,
 }
 
 impl Cli {
     pub(super) fn new(place: Place) -> Self {
-        Self { place, chat: None, live: BTreeSet::new() }
+        Self { place, chat: None, live: BTreeSet::new(), bundles: 0 }
     }
 
     /// Makes a session: the first one with the chat itself, another one by `/new`.
@@ -89,6 +105,29 @@ impl Cli {
         Ok(Pending::ready(answer))
     }
 
+    /// A bundle goes through a file, so it is written and read here.
+    fn through_file(&mut self, operation: &str, params: &Map<String, Value>) -> Result<Pending, String> {
+        self.bundles += 1;
+        let file = self.place.folder.join(format!("bundle-{}.tar", self.bundles));
+        let mut params = params.clone();
+        if operation == "import_bundle" {
+            let bytes = bundle::take(&mut params)?;
+            std::fs::write(&file, bytes).map_err(|error| format!("{}: {error}", file.display()))?;
+            params.insert("file".to_owned(), json!(file));
+            return Ok(self.perform(operation, &params));
+        }
+        params.insert("output".to_owned(), json!(file));
+        let answer = self.perform(operation, &params).wait()?;
+        let Ok(said) = answer else { return Ok(Pending::ready(answer)) };
+        let bytes = std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let said: Value = serde_json::from_str(&said).map_err(|error| format!("{said}: {error}"))?;
+        let expected = json!({ "file": file, "bytes": bytes.len(), "sessions": [params.get("session_id")] });
+        if said != expected {
+            return Err(format!("the export should answer {expected}, but answers {said}"));
+        }
+        Ok(Pending::ready(Ok(bundle::page(&bytes))))
+    }
+
     /// Performs an operation in a process of its own.
     fn perform(&self, operation: &str, params: &Map<String, Value>) -> Pending {
         let mut command = meerkat(&self.place);
@@ -108,6 +147,7 @@ impl Driver for Cli {
         let is_live = params.get("session_id").and_then(Value::as_str).is_some_and(|id| self.live.contains(id));
         match &mut self.chat {
             _ if operation == "create_session" => self.create(params),
+            _ if ["export_session", "import_bundle"].contains(&operation) => self.through_file(operation, params),
             Some(chat) if is_live => chat.ask(|id| line(id, &words(operation, params, true))),
             _ => Ok(self.perform(operation, params)),
         }

@@ -22,8 +22,8 @@ pub(super) struct Request {
     /// Path and query, encoded.
     pub(super) target: String,
     pub(super) headers: Vec<(&'static str, String)>,
-    /// A body of JSON.
-    pub(super) body: Option<String>,
+    /// A body, of JSON unless a header says otherwise.
+    pub(super) body: Option<Vec<u8>>,
 }
 
 /// An event of a stream.
@@ -56,10 +56,13 @@ impl Client {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
         if let Some(body) = body {
-            head.push_str(&format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len()));
+            if !headers.iter().any(|(name, _)| *name == "Content-Type") {
+                head.push_str("Content-Type: application/json\r\n");
+            }
+            head.push_str(&format!("Content-Length: {}\r\n", body.len()));
         }
         let mut stream = TcpStream::connect(&self.address)?;
-        stream.write_all(format!("{head}\r\n{}", body.as_deref().unwrap_or_default()).as_bytes())?;
+        stream.write_all(&[head.as_bytes(), b"\r\n", body.as_deref().unwrap_or_default()].concat())?;
         Response::read(BufReader::new(stream))
     }
 }

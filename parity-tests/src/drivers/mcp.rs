@@ -128,7 +128,7 @@ fn post(message: String, session: Option<&str>) -> Request {
     if let Some(session) = session {
         headers.extend([("Mcp-Session-Id", session.to_owned()), ("Mcp-Protocol-Version", REVISION.to_owned())]);
     }
-    Request { method: "POST".to_owned(), target: "/mcp".to_owned(), headers, body: Some(message) }
+    Request { method: "POST".to_owned(), target: "/mcp".to_owned(), headers, body: Some(message.into()) }
 }
 
 fn answer_to(id: u64, message: &str, read: fn(&str) -> Read) -> Result<Answer, String> {

@@ -79,6 +79,8 @@ impl Driver for Mixed {
             "create_session" | "start_turn" | "run" => 0,
             _ => 2,
         };
+        // What is for operators only one of the surfaces lacks.
+        let index = if self.surfaces[index].passes_over(operation).is_some() { (index + 1) % 3 } else { index };
         self.surfaces[index].send(operation, params)
     }
 

@@ -1,6 +1,7 @@
 //! The surfaces and their drivers.
 
 mod attached;
+mod bundle;
 mod cli;
 mod http;
 mod mcp;

@@ -7,6 +7,7 @@ use meerkat_surface_rest::{Route, table};
 use serde_json::{Map, Value, json};
 
 use super::{
+    bundle::{self, base64},
     code_of,
     http::{Client, Event, Request, Response, encoded},
     run_in_two,
@@ -57,6 +58,7 @@ impl Driver for Rest {
         let route = Operation::from_name(operation)
             .and_then(|operation| table().iter().find(|route| route.operation == operation));
         let request = match route {
+            Some(route) if route.operation == Operation::ImportBundle => upload(route, params.clone())?,
             Some(route) => place_params(route, params),
             // What is not in the table has no path of its own; the surface calls an operation what stands behind `/v1/`.
             None => post(format!("/v1/{operation}"), params),
@@ -131,7 +133,7 @@ fn lines_until(response: &mut Response, until: &str) -> Result<Vec<String>, Stri
 }
 
 fn post(target: String, params: &Map<String, Value>) -> Request {
-    let body = Some(json!(params).to_string());
+    let body = Some(json!(params).to_string().into());
     Request { method: "POST".to_owned(), target, headers: Vec::new(), body }
 }
 
@@ -169,8 +171,17 @@ fn place_params(route: &Route, params: &Map<String, Value>) -> Request {
     if !query.is_empty() {
         request.target = format!("{}?{}", request.target, query.join("&"));
     }
-    request.body = has_body.then(|| Value::Object(body).to_string());
+    request.body = has_body.then(|| Value::Object(body).to_string().into());
     request
+}
+
+/// A request whose body is a bundle.
+fn upload(route: &Route, mut params: Map<String, Value>) -> Result<Request, String> {
+    let bytes = bundle::take(&mut params)?;
+    let mut request = place_params(route, &params);
+    request.headers.push(("Content-Type", "application/x-tar".to_owned()));
+    request.body = Some(bytes);
+    Ok(request)
 }
 
 fn text(value: &Value) -> String {
@@ -182,6 +193,11 @@ fn read(operation: Option<Operation>, is_detached: bool, response: Response) -> 
     let status = response.status;
     if status == 200 && operation == Some(Operation::Blob) {
         return blob(response);
+    }
+    if status == 200 && operation == Some(Operation::ExportSession) {
+        let is_tar = response.is("application/x-tar");
+        let page = bundle::page(&response.bytes()?);
+        return if is_tar { Ok(Ok(page)) } else { Err("a bundle has another type".to_owned()) };
     }
     if !response.is("application/json") {
         return Err(format!("the answer with status {status} is no JSON"));
@@ -210,28 +226,4 @@ fn blob(response: Response) -> Result<Answer, String> {
         return Err("a piece of a blob has another type".to_owned());
     }
     Ok(Ok(json!({ "data": base64(&response.bytes()?), "next_offset": next }).to_string()))
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let digits = |chunk: &[u8]| {
-        let bits = chunk.iter().chain(&[0, 0]).take(3).fold(0, |bits, byte| bits << 8 | usize::from(*byte));
-        let digit = |at: usize| if at > chunk.len() { '=' } else { char::from(DIGITS[bits >> (18 - 6 * at) & 63]) };
-        (0..4).map(digit).collect::<String>()
-    };
-    bytes.chunks(3).map(digits).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_written_in_base64() {
-        // The examples of RFC 4648.
-        let examples = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")];
-        for (bytes, text) in examples {
-            assert_eq!(base64(bytes.as_bytes()), text);
-        }
-    }
 }

@@ -113,7 +113,7 @@ impl Driver for OverHttp {
             let beside = request(2, "capabilities/get", &Map::new());
             body = format!(r#"[{beside},{body},{{"jsonrpc":"2.0","method":"capabilities/get"}}]"#);
         }
-        let body = Some(body);
+        let body = Some(body.into());
         let request = Request { method: "POST".to_owned(), target: "/rpc".to_owned(), headers: Vec::new(), body };
         let client = self.server.client.clone();
         let (sender, pending) = Pending::channel();

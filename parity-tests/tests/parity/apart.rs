@@ -83,8 +83,8 @@ fn naughty(surface: &str, driver: &mut dyn Driver) -> Result<(), String> {
     let needs_only_a_session = |operation: &&Operation| {
         request_schema(**operation).get("required").is_some_and(|required| *required == json!(["session_id"]))
     };
-    let operations: Vec<&str> =
-        Operation::ALL.iter().filter(needs_only_a_session).map(|operation| operation.name()).collect();
+    let operations = Operation::ALL.iter().filter(needs_only_a_session).map(|operation| operation.name());
+    let operations: Vec<&str> = operations.filter(|operation| driver.passes_over(operation).is_none()).collect();
     let mut ask = |operation: &str, id: &str| {
         let params = Map::from_iter([("session_id".to_owned(), id.into())]);
         driver.send(operation, &params)

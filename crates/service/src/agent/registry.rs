@@ -179,7 +179,9 @@ impl Registry {
     /// The hub of a session's live events: one for all who want it.
     pub(crate) fn hub(&self, session_id: SessionId) -> Arc<LiveHub> {
         let mut hubs = self.hubs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(hub) = hubs.by_session.get(&session_id).and_then(Weak::upgrade) {
+        // One that was deleted may have come back by an import, while a follower of the old one is still there.
+        let known = hubs.by_session.get(&session_id).and_then(Weak::upgrade);
+        if let Some(hub) = known.filter(|hub| !hub.is_deleted()) {
             return hub;
         }
         if hubs.by_session.len() >= hubs.sweep_at.max(HUBS_MIN) {

@@ -15,7 +15,10 @@ use crate::{
     SessionError,
     agent::Engine,
     ids::{Seq, SessionId},
-    runtime::restore::{replay, restore},
+    runtime::{
+        live::LiveHub,
+        restore::{replay, restore},
+    },
     service::Changed,
     session::View,
     store::{Lease, StoreError},
@@ -114,10 +117,7 @@ impl Actor {
             }
             _ => {
                 self.shared.is_deleted.store(is_deleted, Ordering::Release);
-                if is_deleted {
-                    self.shared.live.end_session();
-                }
-                delete(&engine, session_id).await
+                delete(&engine, session_id, is_deleted.then_some(&*self.shared.live)).await
             }
         };
         if let Err(error) = &done {
@@ -189,9 +189,12 @@ async fn settle(engine: Arc<Engine>, lease: Lease) {
     }
 }
 
-/// Deletes a session and all that is derived of it.
-pub(crate) async fn delete(engine: &Engine, session_id: SessionId) -> Result<(), StoreError> {
-    engine.events.delete(session_id).await?;
+/// Deletes a session and all that is derived of it; those who follow it by `live` are told when it is durable.
+pub(crate) async fn delete(engine: &Engine, session_id: SessionId, live: Option<&LiveHub>) -> Result<(), StoreError> {
+    live.inspect(|live| live.begin_deletion());
+    let deleted = engine.events.delete(session_id).await;
+    live.inspect(|live| live.end_deletion(deleted.is_ok()));
+    deleted?;
     engine.blobs.forget(session_id).await;
     if let Some(derived) = &engine.derived {
         derived.index.remove(session_id).await?;

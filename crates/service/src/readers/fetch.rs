@@ -30,8 +30,6 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) session_id: SessionId,
-    /// The checkpoint.
-    pub(crate) after: Seq,
     /// At least one, in order. Where a seq is skipped, records were pruned.
     pub(crate) frames: Vec<Frame>,
 }
@@ -71,7 +69,7 @@ impl Readers {
             };
             let frames = self.read(reader, &due, due.checkpoint, limit).await?;
             if !frames.is_empty() {
-                return Ok(Next::Records(Batch { session_id: due.session_id, after: due.checkpoint, frames }));
+                return Ok(Next::Records(Batch { session_id: due.session_id, frames }));
             }
         }
     }

@@ -153,7 +153,7 @@ impl Readers {
     /// Registers a reader; where it is registered already, nothing changes.
     pub(crate) async fn create(&self, reader: &str) -> Result<ReaderView, SessionError> {
         check_own(reader)?;
-        let _registering = self.registering.write().await;
+        let registering = self.registering.write().await;
         let (is_known, count) = {
             let known = self.known();
             (known.contains_key(reader), known.values().filter(|known| !known.is_built_in).count())
@@ -166,14 +166,17 @@ impl Readers {
             self.store.register(Registration { reader: reader.to_owned(), created_at }).await?;
             self.add(reader.to_owned(), created_at, false);
         }
+        // What it is behind in may take a while to count, and nobody is to wait for that.
+        drop(registering);
         self.view(reader).await
     }
 
     /// Forgets a reader; answers with it as it was.
     pub(crate) async fn delete(&self, reader: &str) -> Result<ReaderView, SessionError> {
         check_own(reader)?;
-        let _registering = self.registering.write().await;
         let view = self.view(reader).await?;
+        let _registering = self.registering.write().await;
+        self.with(reader, |_| ())?;
         // First and durably, so that a reader that is registered under the same name later begins where all do.
         self.index.forget_reader(reader).await?;
         self.index.flush().await?;

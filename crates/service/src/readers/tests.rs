@@ -322,26 +322,26 @@ async fn a_built_in_reader_is_given_one_session_after_the_other_and_told_of_thos
     place.readers.add_built_in("projection");
     let next = |limit| place.readers.next("projection", limit);
     let records = |next: Next| match next {
-        Next::Records(Batch { session_id, after, frames }) => {
-            (number(session_id), after, frames.iter().map(|frame| frame.seq).collect::<Vec<_>>())
+        Next::Records(Batch { session_id, frames }) => {
+            (number(session_id), frames.iter().map(|frame| frame.seq).collect::<Vec<_>>())
         }
         Next::Gone(session_id) => panic!("{session_id} is gone"),
     };
-    assert_eq!(records(next(2).await.unwrap()), (1, 0, vec![1, 2]));
+    assert_eq!(records(next(2).await.unwrap()), (1, vec![1, 2]));
     place.append(2, 1, "x").await;
     // What it could not take in comes again, after the others.
     place.readers.put_off("projection", id(1)).unwrap();
-    assert_eq!(records(next(2).await.unwrap()), (2, 0, vec![1]));
+    assert_eq!(records(next(2).await.unwrap()), (2, vec![1]));
     assert_eq!(place.readers.done("projection", id(2), 1).await.unwrap(), 1);
-    assert_eq!(records(next(2).await.unwrap()), (1, 0, vec![1, 2]));
+    assert_eq!(records(next(2).await.unwrap()), (1, vec![1, 2]));
     assert_eq!(place.readers.done("projection", id(1), 2).await.unwrap(), 2);
-    assert_eq!(records(next(2).await.unwrap()), (1, 2, vec![3]));
+    assert_eq!(records(next(2).await.unwrap()), (1, vec![3]));
     assert_eq!(place.readers.done("projection", id(1), 3).await.unwrap(), 3);
     {
         let mut waiting = std::pin::pin!(next(2));
         assert!(poll!(&mut waiting).is_pending());
         place.append(2, 1, "x").await;
-        assert_eq!(records(waiting.await.unwrap()), (2, 1, vec![2]));
+        assert_eq!(records(waiting.await.unwrap()), (2, vec![2]));
     }
     place.delete(2).await;
     assert!(matches!(next(2).await.unwrap(), Next::Gone(gone) if gone == id(2)));

@@ -121,7 +121,14 @@ impl Follower {
     /// `STORE_FAILED` where the store cannot be read.
     pub async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
         match &mut self.0 {
-            Source::Store(follower) => follower.next().await,
+            Source::Store(follower) => match follower.next().await? {
+                Some(line) => Ok(Some(line)),
+                None => {
+                    // The store lets go of a session before its deletion is durable, and nobody is shown it before.
+                    while follower.hub.is_deleting() && follower.live_changed.changed().await.is_ok() {}
+                    follower.end()
+                }
+            },
             Source::Lines(cursor, lines) => {
                 let line = lines.next().await.transpose()?;
                 *cursor = line.as_ref().and_then(|line| line.seq).unwrap_or(*cursor);

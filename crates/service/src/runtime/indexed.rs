@@ -32,6 +32,21 @@ impl<Home: 'static> Sessions<Home> {
         .await
     }
 
+    /// Every stored session as lists show it, the oldest first.
+    pub(super) async fn all_sessions(&self) -> Result<Vec<SessionSummary>, SessionError> {
+        let (mut sessions, mut cursor) = (Vec::new(), None);
+        loop {
+            let query = SessionQuery { cursor, limit: Some(IDS_READ), ..SessionQuery::default() };
+            let page = self.list_page(query).await?;
+            sessions.extend(page.items);
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                sessions.reverse();
+                return Ok(sessions);
+            }
+        }
+    }
+
     /// What a key of the store stands for.
     pub(super) async fn store_key(&self, key: &str) -> Result<Option<IndexedKey>, SessionError> {
         let Some(derived) = &self.engine().derived else { return Ok(None) };

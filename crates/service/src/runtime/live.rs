@@ -43,7 +43,16 @@ struct LiveState {
     line_bytes: usize,
     /// How many lines came before those that are kept.
     dropped: u64,
-    is_deleted: bool,
+    deletion: Deletion,
+}
+
+/// How it stands with the session's deletion.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Deletion {
+    #[default]
+    None,
+    UnderWay,
+    Durable,
 }
 
 struct Block {
@@ -115,14 +124,25 @@ impl LiveHub {
         self.push(state, event);
     }
 
-    /// The session is deleted; those who follow it are told.
-    pub(crate) fn end_session(&self) {
-        self.state().is_deleted = true;
+    /// The session is being deleted: those who follow it wait for what comes of that.
+    pub(crate) fn begin_deletion(&self) {
+        self.state().deletion = Deletion::UnderWay;
+    }
+
+    /// The deletion is durable, or failed; those who follow the session are told.
+    pub(crate) fn end_deletion(&self, is_durable: bool) {
+        self.state().deletion = if is_durable { Deletion::Durable } else { Deletion::None };
+        self.changed.send_modify(|version| *version = version.wrapping_add(1));
+    }
+
+    /// Whether what looks like the session's end may not be one.
+    pub(crate) fn is_deleting(&self) -> bool {
+        self.state().deletion == Deletion::UnderWay
     }
 
     /// Whether the session was deleted.
     pub(crate) fn is_deleted(&self) -> bool {
-        self.state().is_deleted
+        self.state().deletion == Deletion::Durable
     }
 
     fn push(&self, mut state: MutexGuard<'_, LiveState>, event: &LiveEvent) {

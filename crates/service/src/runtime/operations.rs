@@ -14,16 +14,18 @@ use super::{
 use crate::{
     SessionError,
     agent::command::{Acceptance, Change, Command},
+    bundle,
     capability::{Capabilities, Capability},
     ids::SessionId,
     journal_compaction::CompactionPolicy,
     readers::Readers,
     service::{
-        AcknowledgeReader, BegunTurn, BlobPage, CancelQueued, Changed, Checkpoint, ClearReminder, CompactJournal,
-        CreateSession, DecideApproval, DeleteSession, EventPage, FetchReader, ForkSession, HistoryItem, InterruptTurn,
-        JournalCompactionReport, NamedReader, Page, Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents,
-        ReadHistory, ReaderView, RecordPage, Remind, Reminder, ResumeTurn, SessionCreated, SessionQuery,
-        SessionService, SessionSummary, SessionView, StartTurn, Unpin, UpdateSession, WaitReader,
+        AcknowledgeReader, BegunTurn, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder,
+        CompactJournal, CreateSession, DecideApproval, DeleteSession, EventPage, ExportSession, FetchReader,
+        ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn, JournalCompactionReport, NamedReader, Page,
+        Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage, Remind,
+        Reminder, ResumeTurn, Retain, Retained, SessionCreated, SessionQuery, SessionService, SessionSummary,
+        SessionView, StartTurn, Unpin, UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn,
@@ -315,6 +317,21 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     async fn rebuild_projection(&self) -> Result<ProjectionRebuilt, SessionError> {
         self.stored().await?;
         self.rebuild_files().await
+    }
+
+    async fn export_session(&self, request: ExportSession) -> Result<BundlePage, SessionError> {
+        self.stored().await?;
+        bundle::page(self.engine(), &self.inner.exports, request).await
+    }
+
+    async fn import_bundle(&self, request: ImportBundle) -> Result<Imported, SessionError> {
+        self.stored().await?;
+        self.import(request).await
+    }
+
+    async fn retain(&self, request: Retain) -> Result<Retained, SessionError> {
+        self.stored().await?;
+        self.retain_sessions(request).await
     }
 
     async fn shut_down(&self, drain_ms: u64) {

@@ -12,8 +12,13 @@ use super::{
 use crate::{
     SessionError,
     agent::{command::Command, supervise::delete},
+    bundle::piece,
     ids::{Seq, SessionId},
-    service::{BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, Page, ReadBlob, SessionQuery},
+    retention::doomed,
+    service::{
+        BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, ReadBlob, Retain,
+        Retained, SessionQuery,
+    },
     session::{
         ForkPoint, ForkedHistory, HistoryFold,
         event::{Event, HistorySnapshot, Record},
@@ -52,7 +57,7 @@ impl<Home: 'static> Sessions<Home> {
                 Ok(_) => {}
                 // It was deleted, and what is derived of it may not know.
                 Err(SessionError::NotFound(_)) => {
-                    if let Err(error) = delete(engine, session_id).await {
+                    if let Err(error) = delete(engine, session_id, None).await {
                         tracing::warn!(%session_id, %error, "what is left of a deleted session stays until the next start");
                     }
                 }
@@ -99,7 +104,7 @@ impl<Home: 'static> Sessions<Home> {
                         None => *pruned_to.insert(self.look(session_id).await?.pruned_to),
                     };
                     // Elsewhere nothing that was said is gone.
-                    let gone = (after + 1 <= pruned_to).then(|| HistoryItem::pruned(after + 1, frame.seq - 1));
+                    let gone = (after < pruned_to).then(|| HistoryItem::pruned(after + 1, frame.seq - 1));
                     if let Some(next) = add(&mut items, gone.filter(|gone| gone.seq > cursor), limit) {
                         return Ok(Page { items, next_cursor: Some(next) });
                     }
@@ -145,8 +150,7 @@ impl<Home: 'static> Sessions<Home> {
                 let events = self.engine().events.as_ref();
                 let tail = events.watch(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
                 let seq = *tail.borrow();
-                self.inner.registry.hub(session_id).end_session();
-                delete(self.engine(), session_id).await?;
+                delete(self.engine(), session_id, Some(&*self.inner.registry.hub(session_id))).await?;
                 Ok(Changed { session_id, seq })
             }
             answer => answer,
@@ -198,6 +202,45 @@ impl<Home: 'static> Sessions<Home> {
             }
         }
         Ok(None)
+    }
+
+    /// Takes a piece of a bundle in, in a task of its own: whoever asked may go, and nothing is left half-made.
+    pub(super) async fn import(&self, request: ImportBundle) -> Result<Imported, SessionError> {
+        let service = self.clone();
+        let importing = tokio::spawn(async move {
+            let imported = piece(service.engine(), &service.inner.uploads, request).await?;
+            for session in &imported.sessions {
+                service.index_stored(session.session_id).await?;
+            }
+            Ok(imported)
+        });
+        importing.await.unwrap_or_else(|_| Err(SessionError::Internal("an import ended too early".to_owned())))
+    }
+
+    /// Deletes what the policy says, or only lists it. What runs by then, or is gone already, is passed over.
+    pub(super) async fn retain_sessions(&self, request: Retain) -> Result<Retained, SessionError> {
+        let engine = self.engine();
+        let options = engine.options.retention.of(&request);
+        let mut sessions = Vec::new();
+        if !options.is_off() {
+            for summary in self.all_sessions().await? {
+                let bytes = engine.events.bytes(summary.session_id).await?;
+                sessions.push((summary, bytes));
+            }
+        }
+        let items = doomed(sessions, &options, engine.world.clock.now());
+        if request.dry_run {
+            return Ok(Retained { items, deleted: 0 });
+        }
+        let mut gone = Vec::new();
+        for item in items {
+            match self.delete_session(DeleteSession { session_id: item.session_id, force: false }).await {
+                Ok(_) => gone.push(item),
+                Err(SessionError::Busy { .. } | SessionError::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Retained { deleted: gone.len() as u64, items: gone })
     }
 
     /// The event that ended a turn, looked for behind `from`.

@@ -18,14 +18,12 @@ use crate::{
     ids::{Seq, SessionId},
     projection::{Projection, READER},
     readers::{Readers, fetch::Next},
-    service::{ProjectionRebuilt, SessionQuery, SessionSummary},
+    service::ProjectionRebuilt,
     store::{ReadLimit, StoreError},
 };
 
 /// Frames that are read at a time.
 const FRAMES_READ: usize = 1024;
-/// Sessions that are listed at a time.
-const SESSIONS_LISTED: usize = 1000;
 /// How long the list of all sessions waits for more changes.
 const LIST_AFTER: Duration = Duration::from_millis(500);
 /// It waits this many times as long as it took to write, so that a long one is written less often.
@@ -206,21 +204,6 @@ impl<Home: 'static> Sessions<Home> {
         match &engine.derived {
             Some(derived) => Ok(Some(derived.readers.done(READER, id, seq).await?)),
             None => Ok(Some(seq)),
-        }
-    }
-
-    /// Every stored session as lists show it, the oldest first.
-    async fn all_sessions(&self) -> Result<Vec<SessionSummary>, SessionError> {
-        let (mut sessions, mut cursor) = (Vec::new(), None);
-        loop {
-            let query = SessionQuery { cursor, limit: Some(SESSIONS_LISTED), ..SessionQuery::default() };
-            let page = self.list_page(query).await?;
-            sessions.extend(page.items);
-            cursor = page.next_cursor;
-            if cursor.is_none() {
-                sessions.reverse();
-                return Ok(sessions);
-            }
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::{
         shared::Shared,
         supervise::supervise,
     },
+    bundle::{Exports, Uploads},
     capability::Capability,
     ids::SessionId,
     service::{Changed, CreateSession, SessionCreated, StartTurn},
@@ -53,6 +54,8 @@ pub(super) struct Inner {
     pub(super) engine: Arc<Engine>,
     pub(super) registry: Arc<Registry>,
     pub(super) creations: Arc<Creations>,
+    pub(super) exports: Exports,
+    pub(super) uploads: Uploads,
     /// Whether what a former process left behind is settled.
     pub(super) is_ready: OnceCell<()>,
     /// Compacts journals by themselves, and ends with the service.
@@ -70,6 +73,8 @@ impl<Home> Sessions<Home> {
             engine: Arc::new(engine),
             registry: Arc::default(),
             creations: Arc::default(),
+            exports: Exports::default(),
+            uploads: Uploads::default(),
             is_ready: OnceCell::new(),
             schedule: std::sync::OnceLock::new(),
             completing: Mutex::default(),

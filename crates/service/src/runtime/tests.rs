@@ -293,6 +293,27 @@ async fn the_end_of_a_session_ends_its_streams() {
     assert_eq!(task.await.unwrap().unwrap(), None);
 }
 
+/// A follower was told of a deletion that was not durable yet, and that might fail.
+#[tokio::test]
+async fn a_deletion_is_shown_when_it_is_durable() {
+    for is_durable in [true, false] {
+        let stage = Stage::new(1).await;
+        let (mut waits, mut late) = (stage.follow(1).await, stage.follow(0).await);
+        assert!(waits.next().now_or_never().is_none());
+        stage.hub.begin_deletion();
+        stage.store.delete(session_id()).await.unwrap();
+        assert!(waits.next().now_or_never().is_none() && late.next().now_or_never().is_none());
+        let waiting = tokio::spawn(async move { (waits.next().await.unwrap(), waits.next().await.unwrap()) });
+        tokio::task::yield_now().await;
+        stage.hub.end_deletion(is_durable);
+        for (last, end) in [waiting.await.unwrap(), (late.next().await.unwrap(), late.next().await.unwrap())] {
+            let shown = last.map(|line| String::from_utf8(line.line.to_vec()).unwrap());
+            assert_eq!(shown.is_some_and(|line| line.contains(r#""type":"session_deleted""#)), is_durable);
+            assert_eq!(end, None);
+        }
+    }
+}
+
 /// Encoded once: every follower gets the very bytes that the store and the hub hold.
 #[tokio::test]
 async fn all_followers_share_the_same_bytes() {

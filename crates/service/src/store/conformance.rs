@@ -11,10 +11,11 @@ pub(super) mod tests;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use uuid::Uuid;
 
-use super::{EventStore, Lease, ReadLimit, SessionFilter, SessionStore, SessionStoreError, StoreError};
+use super::{EventStore, Lease, ReadLimit, RecordSource, SessionFilter, SessionStore, SessionStoreError, StoreError};
 use crate::{
     Session,
     clock::Timestamp,
@@ -55,6 +56,9 @@ pub struct Broken {
     pub why: String,
 }
 
+/// Lines, each with its seq.
+type Lines = Vec<(Seq, Vec<u8>)>;
+
 type Check = for<'a> fn(&'a dyn Harness, Pair) -> BoxFuture<'a, Result<(), String>>;
 
 macro_rules! promises {
@@ -77,6 +81,8 @@ promises! {
     what_was_read_outlives_the_process;
     a_watch_follows_and_ends;
     a_fork_is_the_beginning_and_what_is_its_own;
+    an_import_is_its_lines_to_the_letter;
+    an_import_is_whole_or_not_there;
     what_is_deleted_stays_away;
     sessions_come_in_the_order_of_their_ids;
     a_snapshot_is_loaded_as_it_was_saved;
@@ -153,7 +159,7 @@ async fn fill(pair: &Pair, n: u8, last: Seq) -> Result<Lease, String> {
 }
 
 /// The frames of a session after `after`, as far as one page goes; `None` where there is no such session.
-async fn frames(pair: &Pair, of: SessionId, after: Seq, limit: usize) -> Result<Option<Vec<(Seq, Vec<u8>)>>, String> {
+async fn frames(pair: &Pair, of: SessionId, after: Seq, limit: usize) -> Result<Option<Lines>, String> {
     let page = said(pair.events.read(of, after, ReadLimit::frames(limit)).await, "read")?;
     for frame in page.iter().flat_map(|page| &page.frames) {
         let at_hand = pair.events.at_hand(of, frame.seq).unwrap_or_else(|| frame.clone());
@@ -162,7 +168,7 @@ async fn frames(pair: &Pair, of: SessionId, after: Seq, limit: usize) -> Result<
     Ok(page.map(|page| page.frames.into_iter().map(|frame| (frame.seq, frame.line.to_vec())).collect()))
 }
 
-fn encoded(records: impl IntoIterator<Item = Record>) -> Result<Vec<(Seq, Vec<u8>)>, String> {
+fn encoded(records: impl IntoIterator<Item = Record>) -> Result<Lines, String> {
     let line = |record: Record| encode_event(&record).map(|line| (record.seq, line.to_vec()));
     said(records.into_iter().map(line).collect(), "encode")
 }
@@ -299,6 +305,64 @@ async fn a_fork_is_the_beginning_and_what_is_its_own(harness: &dyn Harness, pair
     let pair = harness.restart(pair).await;
     expect("the fork of a deleted parent", frames(&pair, id(2), 0, 9).await?, Some(due))?;
     expect("the fork's tail", said(pair.events.lease(id(2)).await, "lease")?.tail, 6)
+}
+
+/// Records that come in the parts that they are given in.
+struct Parts(std::vec::IntoIter<Vec<(Record, Bytes)>>);
+
+#[async_trait]
+impl RecordSource for Parts {
+    async fn next(&mut self) -> Result<Vec<(Record, Bytes)>, StoreError> {
+        Ok(self.0.next().unwrap_or_default())
+    }
+}
+
+/// The records of session `n` with these seqs, two in a part. Their lines are not those that this version would write.
+fn foreign(n: u8, seqs: &[Seq]) -> Result<(Parts, Lines), String> {
+    let mut all = Vec::new();
+    for (seq, line) in encoded(seqs.iter().map(|&seq| record(n, seq)))? {
+        let more = [&line[..line.len() - 1], br#","more":1}"#].concat();
+        all.push((record(n, seq), Bytes::from(more)));
+    }
+    let lines = all.iter().map(|(record, line)| (record.seq, line.to_vec())).collect();
+    let parts: Vec<_> = all.chunks(2).map(<[_]>::to_vec).collect();
+    Ok((Parts(parts.into_iter()), lines))
+}
+
+async fn an_import_is_its_lines_to_the_letter(harness: &dyn Harness, pair: Pair) -> Result<(), String> {
+    // Where a seq skips, journal compaction dropped something where the records come from.
+    let seqs: Vec<Seq> = vec![1, 2, 4, 5, 7];
+    let (mut parts, due) = foreign(1, &seqs)?;
+    said(pair.events.import(id(1), &mut parts).await, "import")?;
+    expect("the frames", frames(&pair, id(1), 0, 9).await?, Some(due.clone()))?;
+    let least = due.iter().map(|(_, line)| line.len() as u64).sum::<u64>();
+    expect("the bytes that it takes", said(pair.events.bytes(id(1)).await, "bytes")? >= least, true)?;
+    let pair = harness.restart(pair).await;
+    expect("the frames after a restart", frames(&pair, id(1), 0, 9).await?, Some(due))?;
+    expect("the sessions", said(pair.events.sessions(None, 9).await, "sessions")?, vec![id(1)])?;
+    fill(&pair, 1, 8).await?;
+    said(pair.events.delete(id(1)).await, "delete")?;
+    expect("the bytes of no session", said(pair.events.bytes(id(1)).await, "bytes")?, 0)?;
+    // It may come back, and what was known of the one before says nothing about it.
+    let (mut parts, due) = foreign(1, &seqs)?;
+    said(pair.events.import(id(1), &mut parts).await, "a second import")?;
+    let pair = harness.restart(pair).await;
+    expect("the frames of the second one", frames(&pair, id(1), 0, 9).await?, Some(due))?;
+    fill(&pair, 1, 8).await.map(drop)
+}
+
+async fn an_import_is_whole_or_not_there(harness: &dyn Harness, pair: Pair) -> Result<(), String> {
+    fill(&pair, 1, 2).await?;
+    let refused = |done: Result<(), StoreError>, what: &str| expect(what, done.is_err(), true);
+    refused(pair.events.import(id(1), &mut foreign(1, &[1, 2, 3])?.0).await, "an import of what is there")?;
+    for seqs in [&[1, 3, 2][..], &[2, 3], &[1, 1], &[]] {
+        refused(pair.events.import(id(2), &mut foreign(2, seqs)?.0).await, &format!("an import of {seqs:?}"))?;
+    }
+    let pair = harness.restart(pair).await;
+    holds(&pair, 1, 2).await?;
+    expect("what was refused", frames(&pair, id(2), 0, 9).await?, None)?;
+    expect("the sessions", said(pair.events.sessions(None, 9).await, "sessions")?, vec![id(1)])?;
+    said(pair.events.import(id(2), &mut foreign(2, &[1])?.0).await, "an import after those that failed")
 }
 
 async fn what_is_deleted_stays_away(harness: &dyn Harness, pair: Pair) -> Result<(), String> {

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 pub use derived::{MemoryIndex, MemorySessionStore};
 
-use super::{BlobStore, BlobWriter, EventStore, Frame, FramePage, Lease, ReadLimit, StoreError, Ticket};
+use super::{BlobStore, BlobWriter, EventStore, Frame, FramePage, Lease, ReadLimit, RecordSource, StoreError, Ticket};
 use crate::{
     SessionError,
     ids::{Seq, SessionId},
@@ -189,6 +189,36 @@ impl EventStore for MemoryEventStore {
         self.held.grow(bytes);
         journals.insert(child, Journal { frames, bytes, epoch: 0, tail: watch::Sender::new(last) });
         Ok(())
+    }
+
+    async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError> {
+        let mut frames = VecDeque::new();
+        loop {
+            let part = records.next().await?;
+            if part.is_empty() {
+                break;
+            }
+            for (record, line) in part {
+                let last = frames.back().map_or(0, |frame: &Frame| frame.seq);
+                if record.seq <= last || (last == 0 && record.seq != 1) {
+                    return Err(StoreError::Fenced);
+                }
+                frames.push_back(Frame { seq: record.seq, line });
+            }
+        }
+        let mut journals = self.journals();
+        if frames.is_empty() || journals.contains_key(&session_id) {
+            return Err(StoreError::Failed("there is nothing to import, or the session exists already".to_owned()));
+        }
+        let bytes = frames.iter().map(|frame| frame.line.len() as u64).sum();
+        let tail = watch::Sender::new(frames.back().map_or(0, |frame| frame.seq));
+        self.held.grow(bytes);
+        journals.insert(session_id, Journal { frames, bytes, epoch: 0, tail });
+        Ok(())
+    }
+
+    async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
+        Ok(self.journals().get(&session_id).map_or(0, |journal| journal.bytes))
     }
 
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {

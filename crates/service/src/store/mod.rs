@@ -161,6 +161,17 @@ impl ReadLimit {
     }
 }
 
+/// Bytes that the line of one record may have.
+pub const RECORD_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Records that were written elsewhere, each with its line to the letter. They come in parts, so that no more than one
+/// part is in memory.
+#[async_trait]
+pub trait RecordSource: Send {
+    /// The next part; it is empty at the end.
+    async fn next(&mut self) -> Result<Vec<(Record, Bytes)>, StoreError>;
+}
+
 /// The append-only log of each session's records: the one truth.
 #[async_trait]
 pub trait EventStore: Send + Sync {
@@ -198,6 +209,16 @@ pub trait EventStore: Send + Sync {
     /// Makes a session from the records of `parent` up to `at`, verbatim, its blobs, and `first`, which go on from
     /// there under the new session's id. All of it is there when it returns, or nothing.
     async fn fork(&self, parent: SessionId, at: Seq, first: &[Record]) -> Result<(), StoreError>;
+
+    /// Makes a session from records that were written elsewhere: their lines stand in it to the letter, and so do the
+    /// blobs that were written for it before. All of it is there when it returns, or nothing.
+    ///
+    /// # Errors
+    /// `Fenced` where the seqs do not go from 1 without a gap; `Failed` where there is such a session already.
+    async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError>;
+
+    /// Bytes that a session takes in this store, about; 0 where there is no such session.
+    async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError>;
 
     /// Deletes a session with its blobs; a lease on it is fenced, and it never comes back.
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError>;
@@ -256,7 +277,7 @@ pub trait BlobStore: Send + Sync {
         limit: usize,
     ) -> Result<Option<Bytes>, StoreError>;
 
-    /// Drops a session's blobs, where its deletion does not.
+    /// Drops a session's blobs, where its deletion does not, and those of one that never came to be.
     async fn forget(&self, session_id: SessionId);
 }
 

@@ -3,11 +3,13 @@
 use meerkat_service::{
     ErrorCode,
     options::Policy,
-    service::{CreateSession, DecideApproval, ResumeTurn, SessionState, StartTurn, TurnStatus},
+    service::{
+        CreateSession, DecideApproval, DeleteSession, ResumeTurn, SessionQuery, SessionState, StartTurn, TurnStatus,
+    },
     session::event::Decision,
 };
 
-use crate::Place;
+use crate::{Place, files};
 
 #[test]
 fn a_turn_that_was_cut_is_interrupted_and_can_be_gone_on_with() {
@@ -150,5 +152,51 @@ fn many_lives_in_a_row() {
         assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
         let count = |name: &str| events.iter().filter(|event| event["type"] == name).count();
         assert_eq!((count("turn_completed"), count("turn_interrupted")), (5, 5));
+    });
+}
+
+#[test]
+fn a_journal_without_its_beginning_is_damaged_and_can_be_deleted() {
+    let place = Place::new();
+    let session_id = place.process(true, |process| async move {
+        let session_id = process.create().await;
+        process.turn(session_id, "@say One.").await.unwrap();
+        session_id
+    });
+    let of_it = files(&place.data_dir()).into_iter().find(|path| path.contains(&session_id.to_string())).unwrap();
+    let path = place.data_dir().join(of_it);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[20] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    place.process(true, |process| async move {
+        let code = process.service.read(&session_id).await.unwrap_err().code();
+        assert_eq!(code, ErrorCode::SessionCorrupted);
+        assert_eq!(process.turn(session_id, "@say Two.").await.unwrap_err().code(), ErrorCode::SessionCorrupted);
+        process.service.delete(DeleteSession { session_id, force: false }).await.unwrap();
+        assert_eq!(process.service.read(&session_id).await.unwrap_err().code(), ErrorCode::SessionNotFound);
+    });
+}
+
+#[test]
+fn an_index_that_cannot_be_opened_stands_in_the_way_of_lists_alone() {
+    let place = Place::new();
+    let session_id = place.process(true, |process| async move { process.create().await });
+    let index = place.data_dir().join("index.redb");
+    std::fs::remove_file(&index).unwrap();
+    std::fs::create_dir(&index).unwrap();
+    let made = place.process(false, |process| async move {
+        process.turn(session_id, "@say One.").await.unwrap();
+        let made = process.create().await;
+        assert_eq!(process.turn(made, "@say Two.").await.unwrap().text, "Two.");
+        assert!(process.service.list(SessionQuery::default()).await.is_err());
+        made
+    });
+    std::fs::remove_dir(&index).unwrap();
+    place.process(true, |process| async move {
+        let listed = process.service.list(SessionQuery::default()).await.unwrap().items;
+        assert_eq!(
+            listed.iter().map(|row| (row.session_id, row.turn_count)).collect::<Vec<_>>(),
+            [(made, 1), (session_id, 1)]
+        );
     });
 }

@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails as a test does")]
 
+mod bundles;
 mod crashes;
 mod doctor;
 mod ended;
@@ -13,6 +14,7 @@ mod journals;
 mod life;
 mod projection;
 mod readers;
+mod retention;
 
 use std::{path::Path, sync::Arc};
 

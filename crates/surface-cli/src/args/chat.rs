@@ -3,8 +3,8 @@
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser};
 
 use super::{
-    CompactArgs, Delivery, ErrorsArgs, EventsArgs, MemoryCommand, ResumeArgs, SessionCommand, SessionFlags, Target,
-    TurnFlags,
+    CompactArgs, Delivery, ErrorsArgs, EventsArgs, JournalCommand, MemoryCommand, ProjectCommand, ReaderCommand,
+    ResumeArgs, SessionCommand, SessionFlags, Target, TurnFlags,
 };
 
 /// A line of `chat` that begins with `/`.
@@ -30,6 +30,15 @@ pub(crate) enum SlashCommand {
     /// Search what was said, or make it forgotten
     #[command(subcommand)]
     Memory(MemoryCommand),
+    /// Hand every event to programs that pick up where they stopped
+    #[command(subcommand)]
+    Readers(ReaderCommand),
+    /// Keep journals from growing for ever
+    #[command(subcommand)]
+    Journal(JournalCommand),
+    /// Files that show the project's sessions
+    #[command(subcommand)]
+    Project(ProjectCommand),
     /// Say what this build can do
     Capabilities,
     /// List the error codes
@@ -71,14 +80,17 @@ impl TurnArgs {
 
 /// The definition: what is a position on the command line is a flag here, since the chat has a session.
 pub(crate) fn definition() -> clap::Command {
+    SlashCommand::command().mut_subcommands(|command| line("/", command))
+}
+
+fn line(before: &str, command: clap::Command) -> clap::Command {
     let flag = |arg: clap::Arg| match arg.get_id() == "session" && arg.is_positional() {
         true => arg.long("session").required(false),
         false => arg,
     };
-    SlashCommand::command().mut_subcommands(|command| {
-        let name = format!("/{}", command.get_name());
-        command.mut_args(flag).bin_name(name)
-    })
+    let name = format!("{before}{}", command.get_name());
+    let within = format!("{name} ");
+    command.mut_args(flag).mut_subcommands(|command| line(&within, command)).bin_name(name)
 }
 
 /// Reads the words of a line, without its `/`.

@@ -4,6 +4,7 @@
 
 pub(crate) mod chat;
 mod flags;
+mod operators;
 mod sessions;
 
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use flags::{CompactFlags, Delivery, SessionFlags, Target, TurnFlags};
+pub(crate) use operators::{ExportArgs, JournalCommand, ProjectCommand, ReaderCommand};
 pub(crate) use sessions::{MemoryCommand, SessionCommand};
 
 /// Keeps agent sessions: runs turns against a language model, records every event, and goes on where it left off.
@@ -69,6 +71,13 @@ const SERVE_HELP: &str = "At least one of --rest, --rpc and --mcp is needed. The
         meerkat serve --rest --rpc --mcp               everything, on http://127.0.0.1:7670\n  \
         meerkat serve --mcp --listen 127.0.0.1:0 --json    a free port, told as JSON";
 
+const DOCTOR_HELP: &str = "It checks every journal and body, the index, readers, files at the project's root, \
+    permissions and room, and says which command mends what it finds. Beside a running process it only reads. It ends \
+    with 1 where an error is left.\n\n\
+    Examples:\n  \
+        meerkat doctor             changes nothing\n  \
+        meerkat doctor --repair    mends; whatever it takes out of a journal is kept in quarantine/";
+
 const RPC_HELP: &str = "One JSON-RPC 2.0 message or batch on each line, as at /rpc of `meerkat serve`. `rpc.discover` \
     lists the methods. It ends with its input, when all is answered. Logs go to standard error.\n\n\
     Example:\n  \
@@ -111,8 +120,27 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: MemoryCommand,
     },
+    /// Hand every event to programs that pick up where they stopped
+    #[command(after_help = operators::READERS_HELP)]
+    Readers {
+        #[command(subcommand)]
+        command: ReaderCommand,
+    },
+    /// Keep journals from growing for ever
+    Journal {
+        #[command(subcommand)]
+        command: JournalCommand,
+    },
+    /// Files that show the project's sessions
+    Project {
+        #[command(subcommand)]
+        command: ProjectCommand,
+    },
     /// Say what this build can do
     Capabilities,
+    /// Look for what is wrong in the configuration and the data directory, and mend it
+    #[command(after_help = DOCTOR_HELP)]
+    Doctor(DoctorArgs),
     /// List the error codes with their numbers, or say what to do about one
     Errors(ErrorsArgs),
     /// Show the configuration, or begin a file for it
@@ -157,6 +185,14 @@ pub(crate) struct ServeArgs {
     /// Let everyone in without a token; only on a loopback address
     #[arg(long)]
     pub(crate) no_auth: bool,
+}
+
+/// `doctor`.
+#[derive(Args)]
+pub(crate) struct DoctorArgs {
+    /// Mend what can be mended; no other process may own the data directory
+    #[arg(long)]
+    pub(crate) repair: bool,
 }
 
 /// `run`.

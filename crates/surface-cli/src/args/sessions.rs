@@ -1,8 +1,13 @@
 //! `sessions …` and `memory …`.
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
 
-use super::flags::{Target, label};
+use super::{
+    flags::{Target, label},
+    operators::{EXPORT_HELP, ExportArgs, IMPORT_HELP, RETAIN_HELP},
+};
 
 /// Operations on one session, and the list of them.
 #[derive(Subcommand)]
@@ -93,6 +98,37 @@ pub(crate) enum SessionCommand {
         /// The last turn to take over
         #[arg(long, value_name = "N")]
         turn: Option<u32>,
+    },
+    /// Write sessions into a file that another meerkat can take in
+    #[command(after_help = EXPORT_HELP)]
+    Export(ExportArgs),
+    /// Make sessions from a file that `export` has written
+    #[command(after_help = IMPORT_HELP)]
+    Import {
+        /// The file
+        file: PathBuf,
+        /// Give each session a new id
+        #[arg(long)]
+        new_ids: bool,
+    },
+    /// Delete sessions that are too old or too many
+    #[command(after_help = RETAIN_HELP)]
+    Retain {
+        /// Say which would go, and delete none
+        #[arg(long)]
+        dry_run: bool,
+        /// Those that have not changed for so many days; 0 is none
+        #[arg(long, value_name = "DAYS")]
+        max_age_days: Option<u64>,
+        /// The oldest ones, until all take so many bytes; 0 is without limit
+        #[arg(long, value_name = "BYTES")]
+        max_bytes: Option<u64>,
+        /// The oldest ones, until there are so many; 0 is without limit
+        #[arg(long, value_name = "N")]
+        max_sessions: Option<u64>,
+        /// Ask no question
+        #[arg(long)]
+        yes: bool,
     },
     /// End the running turn
     Interrupt {

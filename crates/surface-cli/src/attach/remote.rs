@@ -27,7 +27,7 @@ use super::{
     Door, Entered,
     connection::{Connection, Failed},
     following::follow,
-    wire::{Lines, Readiness},
+    wire::{Lines, Readiness, Record, Records},
     within,
 };
 use crate::serve::owner::{Owner, method};
@@ -339,6 +339,59 @@ impl SessionService for RemoteService {
 
     async fn fork(&self, request: ForkSession) -> Result<Changed, SessionError> {
         self.ask(Operation::Fork, &request).await
+    }
+
+    async fn export_session(&self, request: ExportSession) -> Result<BundlePage, SessionError> {
+        self.ask(Operation::ExportSession, &request).await
+    }
+
+    async fn import_bundle(&self, request: ImportBundle) -> Result<Imported, SessionError> {
+        self.ask(Operation::ImportBundle, &request).await
+    }
+
+    async fn create_reader(&self, request: NamedReader) -> Result<ReaderView, SessionError> {
+        self.ask(Operation::CreateReader, &request).await
+    }
+
+    async fn fetch_reader(&self, request: FetchReader) -> Result<RecordPage, SessionError> {
+        let page = self.perform(Operation::FetchReader, &text(&request)?, true).await?;
+        let records: Records<'_> = decode(&page)?;
+        let record = |Record { idempotency_key, event }: Record<'_>| {
+            let (session_id, seq) = idempotency_key.split_once(':')?;
+            let line = page.slice_ref(event.get().as_bytes());
+            Some(ReaderRecord { session_id: session_id.parse().ok()?, seq: seq.parse().ok()?, line })
+        };
+        let unreadable = || SessionError::Internal("a record has no idempotency key".to_owned());
+        let items = records.items.into_iter().map(record).collect::<Option<_>>().ok_or_else(unreadable)?;
+        Ok(RecordPage { items })
+    }
+
+    async fn acknowledge_reader(&self, request: AcknowledgeReader) -> Result<Checkpoint, SessionError> {
+        self.ask(Operation::AcknowledgeReader, &request).await
+    }
+
+    async fn wait_reader(&self, request: WaitReader) -> Result<Checkpoint, SessionError> {
+        self.ask(Operation::WaitReader, &request).await
+    }
+
+    async fn delete_reader(&self, request: NamedReader) -> Result<ReaderView, SessionError> {
+        self.ask(Operation::DeleteReader, &request).await
+    }
+
+    async fn list_readers(&self) -> Result<Page<ReaderView>, SessionError> {
+        self.ask(Operation::ListReaders, &Nothing {}).await
+    }
+
+    async fn compact_journal(&self, request: CompactJournal) -> Result<JournalCompactionReport, SessionError> {
+        self.ask(Operation::CompactJournal, &request).await
+    }
+
+    async fn rebuild_projection(&self) -> Result<ProjectionRebuilt, SessionError> {
+        self.ask(Operation::RebuildProjection, &Nothing {}).await
+    }
+
+    async fn retain(&self, request: Retain) -> Result<Retained, SessionError> {
+        self.ask(Operation::Retain, &request).await
     }
 
     async fn compact(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError> {

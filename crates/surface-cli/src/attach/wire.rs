@@ -110,6 +110,21 @@ pub(super) struct Lines<'a> {
     pub(super) next_seq: Seq,
 }
 
+/// A page of a reader's records.
+#[derive(Deserialize)]
+pub(super) struct Records<'a> {
+    #[serde(borrow)]
+    pub(super) items: Vec<Record<'a>>,
+}
+
+/// A reader's record. A key has nothing that JSON escapes.
+#[derive(Deserialize)]
+pub(super) struct Record<'a> {
+    pub(super) idempotency_key: &'a str,
+    #[serde(borrow)]
+    pub(super) event: &'a RawValue,
+}
+
 /// What the cursor needs of an event's line.
 #[derive(Deserialize)]
 pub(super) struct Head<'a> {

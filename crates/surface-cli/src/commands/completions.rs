@@ -100,7 +100,8 @@ mod tests {
     #[test]
     fn every_shell_asks_for_ids_where_a_session_is_meant() {
         let paths: Vec<String> = commands_of_a_session().iter().map(|path| path.join(" ")).collect();
-        for path in ["chat", "resume", "events", "compact", "sessions show", "sessions delete", "sessions unpin"] {
+        let some = ["chat", "resume", "events", "compact", "sessions show", "sessions export", "journal compact"];
+        for path in some {
             assert!(paths.iter().any(|found| found == path), "{path}");
             assert!(bash().contains(&format!("*,\"{path} \"")), "{path}");
         }
@@ -109,8 +110,8 @@ mod tests {
         let mut script = Vec::new();
         clap_complete::generate(Shell::Zsh, &mut Cli::command(), "meerkat", &mut script);
         let script = zsh(&String::from_utf8(script).unwrap());
-        // Beside the commands, three take one by `--session`; the function stands once.
-        assert_eq!(script.matches(":_meerkat_session_ids'").count(), paths.len() + 3);
+        // Beside the commands, three take one by `--session`, and two behind a reader; the function stands once.
+        assert_eq!(script.matches(":_meerkat_session_ids'").count(), paths.len() + 3 + 2);
         assert_eq!(script.matches("_meerkat_session_ids() {").count(), 1);
     }
 }

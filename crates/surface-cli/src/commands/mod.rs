@@ -1,17 +1,15 @@
 //! What each command does: one request, one call, one print. What needs no service stands in [`local`].
 
 pub(crate) mod completions;
+pub(crate) mod doctor;
 pub(crate) mod local;
+pub(crate) mod operators;
 mod run;
 pub(crate) mod sessions;
 
 use std::sync::Arc;
 
-use meerkat_service::{
-    Operation, SessionError, SessionId, SessionService,
-    service::{Page, SessionSummary},
-    wire::call,
-};
+use meerkat_service::{Operation, SessionError, SessionId, SessionService, wire::call};
 use serde_json::{Value, json};
 
 pub(crate) use run::{Questions, resume, run};
@@ -40,11 +38,14 @@ pub(crate) fn show(app: &App, operation: Operation, answer: &[u8]) -> Result<(),
         return Ok(());
     }
     let mut answer: Value = serde_json::from_slice(answer).map_err(|error| unreadable(&error))?;
-    if operation == Operation::Events
-        && let Some(lines) = answer["items"].as_array_mut()
-    {
-        for line in lines {
-            *line = stream::described(&line.to_string()).into();
+    for item in answer["items"].as_array_mut().into_iter().flatten() {
+        match operation {
+            Operation::Events => *item = stream::described(&item.to_string()).into(),
+            Operation::FetchReader => {
+                let session = item["event"]["session_id"].as_str().unwrap_or_default();
+                *item = format!("{session}{}", stream::described(&item["event"].to_string())).into();
+            }
+            _ => break,
         }
     }
     Ok(app.out.answer(&answer)?)
@@ -80,17 +81,9 @@ pub(crate) async fn resolve(service: &Arc<dyn SessionService>, name: &str) -> Re
             format!("{name:?} is no session: give its id, `last`, or at least six digits that its id ends with"),
         ));
     }
-    let mut sessions = Vec::new();
-    let mut cursor: Option<String> = None;
-    loop {
-        let page = call(service.as_ref(), Operation::List, &json!({ "cursor": cursor }).to_string()).await?;
-        let page: Page<SessionSummary> = serde_json::from_slice(&page).map_err(|error| unreadable(&error))?;
-        sessions.extend(page.items.into_iter().map(|session| (session.updated_at, session.session_id)));
-        cursor = page.next_cursor;
-        if cursor.is_none() {
-            return pick(&sessions, name);
-        }
-    }
+    let sessions = sessions::all(service).await?;
+    let sessions: Vec<_> = sessions.into_iter().map(|session| (session.updated_at, session.session_id)).collect();
+    pick(&sessions, name)
 }
 
 /// The one session that a short name means.

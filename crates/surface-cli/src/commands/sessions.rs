@@ -1,21 +1,21 @@
 //! `sessions …`: what takes more than one request or a question. The rest is one call each.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use meerkat_service::{
     Operation, SessionError, SessionId, SessionService,
-    service::{HistoryItem, Page, ReadBlob, SessionSummary, SessionView},
+    service::{HistoryItem, Page, ReadBlob, Retained, SessionSummary, SessionView},
     session::message::{Block, Body, Message},
     wire::{call, encode},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{resolve, show, unreadable};
+use super::{operators, resolve, show, unreadable};
 use crate::{
     App, Streams,
-    args::SessionCommand,
-    error::CliError,
+    args::{ExportArgs, SessionCommand},
+    error::{CliError, exit_code_of_leaving},
     input::{Line, Lines, Source},
     people, wire,
 };
@@ -23,29 +23,47 @@ use crate::{
 /// Bytes of the answer to a question.
 const ANSWER_BYTES_MAX: u64 = 1024;
 
-/// What of a history is asked for beyond one page.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct More {
-    is_all: bool,
-    is_full: bool,
+/// What a command takes beyond one request.
+#[derive(Default)]
+pub(crate) enum More {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// All pages of a history, or its bodies whole.
+    History { is_all: bool, is_full: bool },
+    /// Sessions, and the file that they go into.
+    Export(ExportArgs),
+    /// The file that sessions come from.
+    Import { file: PathBuf, new_ids: bool },
 }
 
 impl More {
-    pub(crate) const fn of(command: &SessionCommand) -> Self {
+    pub(crate) fn of(command: &SessionCommand) -> Self {
         match command {
-            SessionCommand::History { all, full, .. } => Self { is_all: *all, is_full: *full },
-            _ => Self { is_all: false, is_full: false },
+            SessionCommand::History { all, full, .. } if *all || *full => {
+                Self::History { is_all: *all, is_full: *full }
+            }
+            SessionCommand::Export(args) => Self::Export(args.clone()),
+            SessionCommand::Import { file, new_ids } => Self::Import { file: file.clone(), new_ids: *new_ids },
+            _ => Self::Nothing,
         }
     }
 }
 
 /// Refuses to delete where nobody was asked. What the service lacks it says first.
 pub(crate) fn is_meant(app: &App, command: &SessionCommand) -> Result<(), SessionError> {
-    let SessionCommand::Delete { yes: false, .. } = command else { return Ok(()) };
-    if let Some(needed) = Operation::Delete.needs() {
-        app.service.capabilities().require(needed)?;
-    }
+    let operation = match command {
+        SessionCommand::Delete { yes: false, .. } => Operation::Delete,
+        SessionCommand::Retain { yes: false, dry_run: false, .. } => Operation::Retain,
+        _ => return Ok(()),
+    };
+    require(app, operation)?;
     Err(SessionError::invalid("--yes", "a deleted session does not come back, and nobody can be asked; say --yes"))
+}
+
+/// Refuses what the service lacks the capability for.
+pub(crate) fn require(app: &App, operation: Operation) -> Result<(), SessionError> {
+    operation.needs().map_or(Ok(()), |needed| app.service.capabilities().require(needed))
 }
 
 /// `sessions …`.
@@ -54,43 +72,66 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
     match command {
         SessionCommand::Delete { target, yes: false, .. } if app.out.can_ask => {
             let id = resolve(&app.service, target.session.as_deref().unwrap_or_default()).await?;
-            if !is_confirmed(app, &mut streams, &id).await? {
-                app.out.note("Nothing was deleted.");
+            let view: SessionView = ask(&app.service, Operation::Read, &json!({ "session_id": id })).await?;
+            let title = view.title.map(|title| format!(" {title:?}")).unwrap_or_default();
+            let question = format!("Delete session {id}{title} with {} messages for good?", view.message_count);
+            if !is_confirmed(app, &mut streams, &question).await {
                 return Ok(0);
             }
             // What was asked about, also where `last` means another one by now.
             request.1["session_id"] = json!(id);
         }
+        SessionCommand::Retain { yes: false, dry_run: false, .. } if app.out.can_ask => {
+            let mut trial = request.1.clone();
+            trial["dry_run"] = true.into();
+            let going: Retained = ask(&app.service, Operation::Retain, &trial).await?;
+            app.out.notice(&people::retained(&going, app.out.width));
+            let question = format!("Delete these {} sessions for good?", going.items.len());
+            if !going.items.is_empty() && !is_confirmed(app, &mut streams, &question).await {
+                return Ok(0);
+            }
+        }
+        SessionCommand::Export(_) => streams.interrupts.listen(),
         _ => is_meant(app, command)?,
     }
     let operation = request.0;
-    let answer = perform(&app.service, request, More::of(command)).await?;
-    show(app, operation, &answer)?;
+    tokio::select! {
+        answer = perform(app, request, More::of(command)) => show(app, operation, &answer?)?,
+        // What was not whole is taken away on the way out.
+        () = streams.interrupts.next() => return Ok(exit_code_of_leaving()),
+    }
     Ok(0)
 }
 
-/// Asks whether a session is to be deleted.
-async fn is_confirmed(app: &App, streams: &mut Streams, id: &SessionId) -> Result<bool, CliError> {
-    let view: SessionView = ask(&app.service, Operation::Read, &json!({ "session_id": id })).await?;
-    let title = view.title.map(|title| format!(" {title:?}")).unwrap_or_default();
-    let messages = view.message_count;
-    app.out.notice(&format!("Delete session {id}{title} with {messages} messages for good? [y/N] "));
+/// Asks a question. What is no yes is a no.
+async fn is_confirmed(app: &App, streams: &mut Streams, question: &str) -> bool {
+    app.out.notice(&format!("{question} [y/N] "));
     let mut lines = Lines::start(Source::Plain { input: streams.take_stdin(), limit: ANSWER_BYTES_MAX });
     lines.ask();
     let is_yes = |text: &str| matches!(text.trim().to_ascii_lowercase().as_str(), "y" | "yes");
-    Ok(matches!(lines.next().await, Line::Text(text) if is_yes(&text)))
+    let is_confirmed = matches!(lines.next().await, Line::Text(text) if is_yes(&text));
+    if !is_confirmed {
+        app.out.note("Nothing was deleted.");
+    }
+    is_confirmed
 }
 
-/// Performs an operation; a history with all that is asked of it.
-pub(crate) async fn perform(
+/// Performs an operation with all that its command asks beyond it.
+pub(crate) async fn perform(app: &App, request: wire::Request, more: More) -> Result<Vec<u8>, SessionError> {
+    match more {
+        More::Nothing => super::perform(&app.service, request).await,
+        More::History { is_all, is_full } => history(&app.service, request, is_all, is_full).await,
+        More::Export(args) => operators::export(app, &args, request.1["session_id"].as_str().unwrap_or_default()).await,
+        More::Import { file, new_ids } => operators::import(app, &file, new_ids).await,
+    }
+}
+
+async fn history(
     service: &Arc<dyn SessionService>,
     (operation, mut params): wire::Request,
-    more: More,
+    is_all: bool,
+    is_full: bool,
 ) -> Result<Vec<u8>, SessionError> {
-    let More { is_all, is_full } = more;
-    if !(is_all || is_full) {
-        return super::perform(service, (operation, params)).await;
-    }
     let id = resolve(service, params["session_id"].as_str().unwrap_or_default()).await?;
     params["session_id"] = json!(id);
     let first = params["cursor"].as_str().map(str::to_owned);
@@ -105,6 +146,12 @@ pub(crate) async fn perform(
         }
     }
     encode(&page)
+}
+
+/// Every session, the newest first.
+pub(crate) async fn all(service: &Arc<dyn SessionService>) -> Result<Vec<SessionSummary>, SessionError> {
+    let list = async |cursor: Option<String>| ask(service, Operation::List, &json!({ "cursor": cursor })).await;
+    Ok(pages(None, true, list).await?.items)
 }
 
 /// A page, or all from there on as one.

@@ -19,6 +19,8 @@ pub(crate) struct Guard {
     pub(crate) token: Option<Token>,
     /// Bytes that a body may have.
     pub(crate) body_bytes_max: u64,
+    /// Bytes that a bundle may have.
+    pub(crate) bundle_bytes_max: u64,
 }
 
 /// The bearer token. It is neither shown nor written anywhere but into its file.
@@ -31,6 +33,9 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// The one path that is open without a token.
 const OPEN_PATH: &str = "/healthz";
 
+/// Where bundles come in. They are larger than any other body, and are never held whole.
+const BUNDLES_PATH: &str = "/v1/bundles";
+
 impl Guard {
     /// Refuses a request that may not come in.
     pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ErrorBody> {
@@ -40,7 +45,8 @@ impl Guard {
             self.check_token(headers)?;
         }
         check_head(uri, headers)?;
-        self.check_size(headers)
+        let limit = if uri.path() == BUNDLES_PATH { self.bundle_bytes_max } else { self.body_bytes_max };
+        check_size(headers, limit)
     }
 
     fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ErrorBody> {
@@ -102,19 +108,17 @@ impl Guard {
             scheme.eq_ignore_ascii_case("bearer") && bool::from(sent.trim().as_bytes().ct_eq(token.0.as_bytes()));
         if is_right { Ok(()) } else { Err(refusal()) }
     }
+}
 
-    fn check_size(&self, headers: &HeaderMap) -> Result<(), ErrorBody> {
-        let length = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-        match length(header::CONTENT_LENGTH) {
-            Some(bytes) if bytes > self.body_bytes_max => {
-                let message = format!("The body has {bytes} bytes; at most {} are allowed.", self.body_bytes_max);
-                Err(refuse(ErrorCode::PayloadTooLarge, &message)
-                    .detail("what", "body")
-                    .detail("bytes", bytes)
-                    .detail("limit", self.body_bytes_max))
-            }
-            _ => Ok(()),
+fn check_size(headers: &HeaderMap, limit: u64) -> Result<(), ErrorBody> {
+    let length = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    match length(header::CONTENT_LENGTH) {
+        Some(bytes) if bytes > limit => {
+            let message = format!("The body has {bytes} bytes; at most {limit} are allowed.");
+            let refusal = refuse(ErrorCode::PayloadTooLarge, &message).detail("what", "body");
+            Err(refusal.detail("bytes", bytes).detail("limit", limit))
         }
+        _ => Ok(()),
     }
 }
 
@@ -147,7 +151,14 @@ mod tests {
     fn guard() -> Guard {
         let hosts = ["127.0.0.1", "localhost", "[::1]"].map(str::to_owned).to_vec();
         let token = Some(Token(TOKEN.to_owned()));
-        Guard { hosts, origins: vec!["https://desk.example".to_owned()], port: 7670, token, body_bytes_max: 1000 }
+        Guard {
+            hosts,
+            origins: vec!["https://desk.example".to_owned()],
+            port: 7670,
+            token,
+            body_bytes_max: 1000,
+            bundle_bytes_max: 2000,
+        }
     }
 
     fn check(path: &str, headers: &[(&'static str, &str)]) -> Result<(), ErrorCode> {
@@ -291,6 +302,20 @@ mod tests {
             }
             assert_eq!(guard().check(&"/rpc".parse().unwrap(), &headers).map_err(|body| body.code), expected);
         }
+    }
+
+    #[test]
+    fn a_bundle_may_be_larger() {
+        let sent = |path: &str, bytes: &str| {
+            let ours = [("host", "localhost:7670"), ("authorization", "Bearer 0123456789abcdef")];
+            check(path, &[ours[0], ours[1], ("content-length", bytes)])
+        };
+        assert_eq!(sent("/v1/bundles?new_ids=true", "2000"), Ok(()));
+        assert_eq!(sent("/v1/bundles", "2001"), Err(ErrorCode::PayloadTooLarge));
+        assert_eq!(sent("/v1/bundles/x", "1001"), Err(ErrorCode::PayloadTooLarge));
+        let routes = meerkat_surface_rest::table().iter();
+        let takes_bundle = |path: &String| path == BUNDLES_PATH;
+        assert_eq!(routes.map(meerkat_surface_rest::Route::full_path).filter(takes_bundle).count(), 1);
     }
 
     #[test]

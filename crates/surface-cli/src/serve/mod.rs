@@ -10,6 +10,8 @@ mod socket;
 mod streams;
 mod token;
 
+pub(crate) use token::random_digits;
+
 mod error;
 
 use std::{
@@ -132,8 +134,14 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
         SocketAddr::V6(address) => format!("[{}]", address.ip()),
     });
     hosts.extend(values.allowed_hosts.iter().cloned());
-    let guard =
-        Guard { hosts, origins: values.allowed_origins.clone(), port, token, body_bytes_max: values.max_body_bytes };
+    let guard = Guard {
+        hosts,
+        origins: values.allowed_origins.clone(),
+        port,
+        token,
+        body_bytes_max: values.max_body_bytes,
+        bundle_bytes_max: app.config.values.limits.bundle_bytes,
+    };
 
     let (ending, stop) = (Ending::default(), CancellationToken::new());
     let header_timeout = Duration::from_millis(values.header_timeout_ms);
@@ -207,6 +215,7 @@ fn surfaces(app: &App, args: &ServeArgs, ending: &Ending) -> Surfaces {
     let bytes = usize::try_from(values.max_body_bytes).unwrap_or(usize::MAX);
     let rest = RestOptions {
         body_bytes_max: values.max_body_bytes,
+        bundle_bytes_max: app.config.values.limits.bundle_bytes,
         stall_limit: Duration::from_millis(values.stall_ms),
         draining: ending.draining.clone(),
         closing: ending.closing.clone(),

@@ -45,7 +45,7 @@ fn make(data_dir: &Path, path: &Path) -> io::Result<()> {
 }
 
 /// Random hexadecimal digits, two for each byte.
-fn random_digits(bytes: usize) -> io::Result<String> {
+pub(crate) fn random_digits(bytes: usize) -> io::Result<String> {
     let mut random = vec![0; bytes];
     getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())

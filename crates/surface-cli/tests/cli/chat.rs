@@ -55,6 +55,8 @@ fn every_line_gets_one_document() {
         ["/show", "/history", "/list", "/blob ab", "/update --title x", "/archive", "/unarchive", "/delete --force"]
             .iter()
             .chain(&["/fork --turn 0", "/resume", "/resume on"])
+            .chain(&["/export -o file.tar", "/import file.tar", "/retain", "/retain --yes", "/project rebuild"])
+            .chain(&["/readers list", "/readers acknowledge audit 3", "/readers wait audit 3", "/journal compact"])
     {
         assert_eq!(code(&talk.ask(line)), "SESSION_PERSISTENCE_DISABLED", "{line}");
     }

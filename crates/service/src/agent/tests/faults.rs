@@ -20,7 +20,7 @@ use crate::{
     },
     service::{PinFact, SessionService as _, TurnStatus},
     session::{event::Record, message::RawJson},
-    store::{BlobStore, BlobWriter, EventStore, FramePage, Lease, ReadLimit, StoreError, Ticket},
+    store::{BlobStore, BlobWriter, EventStore, FramePage, Lease, ReadLimit, RecordSource, StoreError, Ticket},
     tool::{Effect, Invocation, OutputSink, Tool, ToolError},
 };
 
@@ -254,6 +254,14 @@ impl EventStore for FaultyEvents {
 
     async fn fork(&self, parent: SessionId, at: Seq, first: &[Record]) -> Result<(), StoreError> {
         self.0.fork(parent, at, first).await
+    }
+
+    async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError> {
+        self.0.import(session_id, records).await
+    }
+
+    async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
+        self.0.bytes(session_id).await
     }
 
     async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {

@@ -28,6 +28,9 @@ enum Fault {
     WatchesForEver,
     ForksOnlyTheName,
     LosesForksWithTheirParent,
+    ImportsAnew,
+    ImportsOverOthers,
+    ImportsAnyOrder,
     DeletesForNow,
     ListsInAnyOrder,
     SavesWhatShrinks,
@@ -163,6 +166,38 @@ impl EventStore for Naive {
         Ok(())
     }
 
+    async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError> {
+        let mut journal = Journal::default();
+        loop {
+            let part = records.next().await?;
+            if part.is_empty() {
+                break;
+            }
+            for (record, line) in part {
+                let last = journal.frames.last().map_or(0, |frame| frame.seq);
+                let rises = if last == 0 { record.seq == 1 } else { record.seq > last };
+                if !rises && self.fault != Fault::ImportsAnyOrder {
+                    return Err(StoreError::Fenced);
+                }
+                let line = if self.fault == Fault::ImportsAnew { encode_event(&record).unwrap() } else { line };
+                journal.frames.push(Frame { seq: record.seq, line });
+            }
+        }
+        let mut journals = self.journals();
+        let is_there = journals.contains_key(&session_id) && self.fault != Fault::ImportsOverOthers;
+        if is_there || journal.frames.is_empty() {
+            return Err(StoreError::Failed("there is nothing to import, or no room for it".to_owned()));
+        }
+        journals.insert(session_id, journal);
+        Ok(())
+    }
+
+    async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
+        let journals = self.journals();
+        let frames = journals.get(&session_id).into_iter().flat_map(|journal| &journal.frames);
+        Ok(frames.map(|frame| frame.line.len() as u64).sum())
+    }
+
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {
         let mut journals = self.journals();
         let Some(journal) = journals.remove(&session_id) else { return Ok(()) };
@@ -293,6 +328,9 @@ fn a_wrong_store_is_caught_by_the_promise_that_it_breaks() {
         (Fault::WatchesForEver, "a_watch_follows_and_ends"),
         (Fault::ForksOnlyTheName, "a_fork_is_the_beginning_and_what_is_its_own"),
         (Fault::LosesForksWithTheirParent, "a_fork_is_the_beginning_and_what_is_its_own"),
+        (Fault::ImportsAnew, "an_import_is_its_lines_to_the_letter"),
+        (Fault::ImportsOverOthers, "an_import_is_whole_or_not_there"),
+        (Fault::ImportsAnyOrder, "an_import_is_whole_or_not_there"),
         (Fault::DeletesForNow, "what_is_deleted_stays_away"),
         (Fault::ListsInAnyOrder, "sessions_come_in_the_order_of_their_ids"),
         (Fault::SavesWhatShrinks, "what_was_said_never_shrinks"),

@@ -11,6 +11,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::{
@@ -19,11 +20,13 @@ use crate::{
     ids::{Seq, SessionId},
     session::event::{EventKind, Record},
     store::enabled::journal::{
-        Context, Disk, Drops, Entry, Executor, Health, Limits, Log, OwnerLock, Pool, StoreJournal, Witness, abandon,
-        appear, candidates, discard, fork_files, is_gone, lock, on, page, parts, prepare, replace, rewrite, seal,
-        sessions_on, set_aside,
+        Context, Disk, Drops, Entry, Executor, Health, Import, Limits, Log, OwnerLock, Pool, Resting, StoreJournal,
+        Witness, abandon, appear, bytes_of, candidates, discard, fork_files, is_gone, lock, on, page, parts, prepare,
+        replace, rewrite, seal, sessions_on, set_aside,
     },
-    store::{EventStore, Frame, FramePage, JournalPruner, Lease, ReadLimit, StoreError, TailRepair, Ticket},
+    store::{
+        EventStore, Frame, FramePage, JournalPruner, Lease, ReadLimit, RecordSource, StoreError, TailRepair, Ticket,
+    },
     wire::encode_event,
 };
 
@@ -170,6 +173,31 @@ impl RedbEventStore {
             }
         }
     }
+
+    /// Writes a journal that has no name yet, part by part; answers where it ends.
+    async fn import_files(&self, id: SessionId, records: &mut dyn RecordSource) -> Result<Resting, StoreError> {
+        let (executor, context) = (self.context.executor.as_ref(), self.context.clone());
+        let mut import = on(executor, move || Import::begin(context, id)).await?;
+        loop {
+            let part = records.next().await?;
+            if part.is_empty() {
+                return on(executor, move || import.end()).await;
+            }
+            let entries =
+                part.into_iter().map(|(record, line)| verbatim(&record, line)).collect::<Result<Vec<_>, _>>()?;
+            import = on(executor, move || import.add(&entries).map(|()| import)).await?;
+        }
+    }
+
+    /// Gives a session that is made and marked its name; where either failed, nothing of it stays.
+    async fn appear(&self, id: SessionId, marked: Result<(), StoreError>) -> Result<(), StoreError> {
+        let context = self.context.clone();
+        on(self.context.executor.as_ref(), move || {
+            let named = || appear(&context, id).map_err(|error| context.health.unsure(id, error));
+            marked.and_then(|()| named()).inspect_err(|_| abandon(&context, id))
+        })
+        .await
+    }
 }
 
 /// Those sessions of which nothing is left.
@@ -193,7 +221,11 @@ pub(super) fn knows(kind: u16) -> bool {
 
 /// A record as the journal takes it.
 fn entry(record: &Record) -> Result<Entry, StoreError> {
-    let line = encode_event(record).map_err(|error| StoreError::Failed(error.to_string()))?;
+    verbatim(record, encode_event(record).map_err(|error| StoreError::Failed(error.to_string()))?)
+}
+
+/// The same, with the line that it has.
+fn verbatim(record: &Record, line: Bytes) -> Result<Entry, StoreError> {
     let kind = kind_number(record.event.type_name());
     Entry::new(record.seq, kind, record.time.as_millis(), line)
 }
@@ -231,7 +263,6 @@ impl EventStore for RedbEventStore {
         // Encoded before any lock is taken.
         let entries = batch.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
         let log = self.opened(lease.session_id).ok_or(StoreError::Fenced)?;
-        if lease.tail == 0 {}
         log.stage(lease.epoch, entries)
     }
 
@@ -259,20 +290,31 @@ impl EventStore for RedbEventStore {
             return Err(StoreError::Failed("the fork exists already".to_owned()));
         }
         let _opening = self.opening(child).lock().await;
-        let executor = self.context.executor.as_ref();
-        let made = on(executor, move || fork_files(&source, at, child, &first)).await;
+        let made = on(self.context.executor.as_ref(), move || fork_files(&source, at, child, &first)).await;
         // A session never stands without its mark.
         let marked = match made {
             Ok(()) => self.context.store_journal.mark(child).await,
             Err(error) => Err(error),
         };
-        let context = self.context.clone();
-        let appeared = on(executor, move || {
-            let named = || appear(&context, child).map_err(|error| context.health.unsure(child, error));
-            marked.and_then(|()| named()).inspect_err(|_| abandon(&context, child))
-        })
-        .await;
-        appeared
+        self.appear(child, marked).await
+    }
+
+    async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError> {
+        if self.log(session_id, false).await?.is_some() {
+            return Err(StoreError::Failed("the session exists already".to_owned()));
+        }
+        let _opening = self.opening(session_id).lock().await;
+        let made = match self.import_files(session_id, records).await {
+            Ok(resting) => self.context.store_journal.mark_made(resting).await,
+            Err(error) => Err(error),
+        };
+        self.appear(session_id, made).await
+    }
+
+    async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
+        let disk = self.context.disk.clone();
+        let sum = move || bytes_of(disk.as_ref(), session_id).map_err(|error| StoreError::Failed(error.to_string()));
+        on(self.context.executor.as_ref(), sum).await
     }
 
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {

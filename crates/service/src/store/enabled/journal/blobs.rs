@@ -20,6 +20,7 @@ use super::{
     Context,
     disk::{DiskFile, create_anew, ensure_dir, is_full, is_missing, read_range, write_all},
     executor::on,
+    fork::abandon,
     layout::{BLOBS, NEW, new_dir, session_dir},
     lock::OwnerLock,
     recovery::failed,
@@ -99,8 +100,16 @@ impl BlobStore for FileBlobs {
         .await
     }
 
-    /// They go with the session's directory.
-    async fn forget(&self, _: SessionId) {}
+    /// Those of a session go with its directory.
+    async fn forget(&self, session_id: SessionId) {
+        let context = self.context.clone();
+        let gone = on(self.context.executor.as_ref(), move || {
+            abandon(&context, session_id);
+            Ok(())
+        });
+        // An executor that has ended is followed by a start, which removes it.
+        drop(gone.await);
+    }
 }
 
 struct FileBlobWriter {

@@ -13,7 +13,7 @@ pub(super) const MARKER: [u8; 4] = [0xFF, b'm', b'k', 0xFE];
 /// Bytes of a frame's header.
 pub(super) const HEADER_BYTES: usize = 48;
 /// Bytes that a payload may have; a length beyond is no length.
-pub(super) const PAYLOAD_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub(super) const PAYLOAD_BYTES_MAX: usize = crate::store::RECORD_BYTES_MAX;
 
 /// The last frame of its batch.
 pub(super) const BATCH_END: u16 = 1;

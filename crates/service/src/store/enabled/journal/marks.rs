@@ -6,6 +6,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::frame::{HEADER_BYTES, Parsed, parse};
 use crate::{
     ids::{Seq, SessionId},
     store::readers::{ReaderMark, ReaderMarks, Registration},
@@ -90,4 +91,23 @@ pub(super) fn marks_of(of: &ReaderMarks) -> impl Iterator<Item = ReaderMark> {
 /// How many marks those are at most, a reader of what was relied on counted as one.
 pub(super) fn weight_of(of: &ReaderMarks) -> usize {
     of.readers.len() + of.relied.len() * of.readers.len().max(1)
+}
+
+/// The marks with a good checksum that stand anywhere in `bytes`, which begin at a multiple of 8.
+pub(super) fn kept_in(bytes: &Bytes) -> Vec<Kept> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        at += match parse(&bytes[at..]) {
+            Parsed::Frame(frame) => {
+                let start = at + HEADER_BYTES;
+                if frame.kind >= READER {
+                    found.extend(Kept::decode(frame.kind, &bytes.slice(start..start + frame.payload)));
+                }
+                frame.total
+            }
+            Parsed::Short(_) | Parsed::Nothing => 8,
+        };
+    }
+    found
 }

@@ -18,6 +18,7 @@ mod check;
 
 mod blobs;
 mod fork;
+mod import;
 mod prune;
 
 mod executor;
@@ -42,12 +43,13 @@ pub(crate) use executor::{Executor, Pool, on};
 pub(crate) use fork::{abandon, appear, discard, fork_files, is_gone, set_aside};
 pub(crate) use frame::Entry;
 pub(crate) use health::Health;
-pub(crate) use layout::{prepare, seal, session_dir, sessions_on};
+pub(crate) use import::Import;
+pub(crate) use layout::{bytes_of, prepare, seal, session_dir, sessions_on};
 pub(crate) use lock::{OwnerLock, check_directory};
 pub(crate) use log::Log;
 pub(crate) use prune::{Drops, candidates, parts, replace, rewrite};
 pub(crate) use read::page;
-pub(crate) use store_journal::{StoreJournal, look};
+pub(crate) use store_journal::{Resting, StoreJournal, look};
 
 use crate::ids::{Seq, SessionId};
 

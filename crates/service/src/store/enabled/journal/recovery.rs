@@ -211,6 +211,9 @@ struct Headers {
     trouble: Option<Trouble>,
 }
 
+/// A segment's file, its name, and what its header is.
+type Opened = (Arc<dyn DiskFile>, String, HeaderFound);
+
 /// The newest generation of a segment whose header is good and fits; the newest of all where there is none.
 fn best(
     disk: &dyn Disk,
@@ -218,7 +221,7 @@ fn best(
     number: u64,
     generations: &[u64],
     before: Option<&Segment>,
-) -> io::Result<Option<(Arc<dyn DiskFile>, String, HeaderFound)>> {
+) -> io::Result<Option<Opened>> {
     let mut newest = None;
     for &generation in generations {
         let name = segment_name(number, generation);

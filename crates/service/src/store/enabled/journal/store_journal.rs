@@ -16,15 +16,15 @@ use tokio::sync::oneshot;
 
 use super::{
     End, Limits,
-    disk::{Disk, DiskFile, create_anew, is_full, write_all},
+    disk::{Disk, DiskFile, create_anew, is_full, read_range, write_all},
     executor::Executor,
     frame::{BATCH_END, Entry, Place, encode},
     health::Health,
     layout::{NEW, QUARANTINE, STORE, newest_generation, segment_name, sessions_on},
     lock,
-    marks::{Kept, marks_of, weight_of},
+    marks::{Kept, kept_in, marks_of, weight_of},
     recovery::failed,
-    segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Step, scan},
+    segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Scan, Step, scan},
 };
 use crate::{
     ids::{Seq, SessionId},
@@ -275,13 +275,24 @@ impl StoreJournal {
     }
 
     /// Nothing is left of a session, anywhere. It needs no sync: where the mark is lost, the next start finds the same.
+    /// As with one that rests, whoever makes a session of that id marks it anew, behind this mark.
     pub(crate) fn mark_gone(self: &Arc<Self>, id: SessionId) {
+        lock(&self.state).active.remove(&id);
         let done = move |result: Result<(), StoreError>| {
             if let Err(error) = result {
                 tracing::debug!(session_id = %id, %error, "a deleted session is looked at by the next start");
             }
         };
         self.push(Pending { marked: Marked::Gone(id), written: None, done: Box::new(done) });
+    }
+
+    /// Marks a session that is about to appear: first where it ends, then that it may change, and waits until both are
+    /// durable. An older mark of the same id, which was deleted since, would count as a loss otherwise.
+    pub(crate) async fn mark_made(self: &Arc<Self>, resting: Resting) -> Result<(), StoreError> {
+        let (done, written) = oneshot::channel();
+        self.mark_resting(resting, Box::new(|result| drop(done.send(result))));
+        written.await.unwrap_or_else(|_| Err(StoreError::Failed("the store journal ended".to_owned())))?;
+        self.mark(resting.session_id).await
     }
 
     fn push(self: &Arc<Self>, pending: Pending) {
@@ -464,31 +475,48 @@ fn load(disk: &dyn Disk, state: &mut State, is_new: bool) -> io::Result<Writer> 
 /// Reads a generation; answers whether it can be trusted. A batch that was not written to its end is cut away.
 fn read_into(disk: &dyn Disk, path: &Path, state: &mut State, writer: &mut Writer) -> io::Result<bool> {
     let file = disk.open(path, true)?;
-    let len = file.len()?;
-    let HeaderFound::Good(header) = Header::read(file.as_ref())? else { return Ok(false) };
-    let from = Mark { offset: HEADER_BYTES, place: header.place() };
-    let found = scan(Reader::new(file.as_ref(), from, len), |_| true)?;
-    let is_read = read_marks(file.as_ref(), from, found.end.offset, state)?;
+    let (found, is_good) = read_file(file.as_ref(), state)?;
+    let Some(found) = found else { return Ok(false) };
     (writer.at, writer.file) = (found.end, Some(file.clone()));
     if matches!(found.rest, Rest::Torn | Rest::Zeros)
         && file.set_len(found.end.offset).and_then(|()| file.sync()).is_err()
     {
         writer.file = None;
     }
-    Ok(is_read && !matches!(found.rest, Rest::Corrupt | Rest::Footer))
+    Ok(is_good)
 }
 
 /// What the newest generation says of readers, and whether it is whole. Nothing is changed.
 pub(crate) fn look(disk: &dyn Disk) -> io::Result<(ReaderMarks, bool)> {
-    let newest = newest_generation(&disk.list(Path::new(STORE))?);
     let mut state = State::default();
+    let newest = newest_generation(&disk.list(Path::new(STORE))?);
     let Some(generation) = newest else { return Ok((state.readers, false)) };
-    let file = disk.open(&path_of(generation), false)?;
-    let HeaderFound::Good(header) = Header::read(file.as_ref())? else { return Ok((state.readers, false)) };
-    let from = Mark { offset: HEADER_BYTES, place: header.place() };
-    let found = scan(Reader::new(file.as_ref(), from, file.len()?), |_| true)?;
-    let is_read = read_marks(file.as_ref(), from, found.end.offset, &mut state)?;
-    Ok((state.readers, is_read && !matches!(found.rest, Rest::Corrupt | Rest::Footer)))
+    let (_, is_good) = read_file(disk.open(&path_of(generation), false)?.as_ref(), &mut state)?;
+    Ok((state.readers, is_good))
+}
+
+/// Applies a file's marks; answers what it holds, where its header can be read, and whether all of it can be trusted.
+/// Behind damage what can be read of readers is applied, too: one that is there too many keeps journals from being
+/// pruned, one that is missing would let them be.
+fn read_file(file: &dyn DiskFile, state: &mut State) -> io::Result<(Option<Scan>, bool)> {
+    let len = file.len()?;
+    let (found, is_good) = match Header::read(file)? {
+        HeaderFound::Good(header) => {
+            let from = Mark { offset: HEADER_BYTES, place: header.place() };
+            let found = scan(Reader::new(file, from, len), |_| true)?;
+            let is_read = read_marks(file, from, found.end.offset, state)?;
+            let is_good = is_read && !matches!(found.rest, Rest::Corrupt | Rest::Footer);
+            (Some(found), is_good)
+        }
+        HeaderFound::Newer | HeaderFound::Bad => (None, false),
+    };
+    if !is_good {
+        let damaged = found.as_ref().map_or(HEADER_BYTES, |found| found.end.offset);
+        for kept in kept_in(&read_range(file, damaged, len)?.into()) {
+            state.apply(Marked::Kept(kept));
+        }
+    }
+    Ok((found, is_good))
 }
 
 /// Applies the marks; answers whether each could be read.

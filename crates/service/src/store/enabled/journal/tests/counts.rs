@@ -2,7 +2,7 @@
 
 use super::common::{Rig, SMALL, long, of, session};
 use crate::{
-    session::tests::pinned,
+    session::{event::Record, tests::pinned},
     store::EventStore as _,
     store::enabled::journal::simulated::{Counts, SimulatedDisk},
     wire::encode_event,
@@ -17,21 +17,37 @@ fn took(rig: &Rig) -> Counts {
     Counts { bytes: 0, ..rig.disk.take_counts() }
 }
 
+/// A record whose line is as long as any other's, however long its seq is: it says its seq twice.
+fn even(seq: u64, bytes: usize) -> Record {
+    long(session(1), seq, bytes - 2 * seq.to_string().len())
+}
+
 #[test]
-fn a_batch_of_an_active_session_is_one_write_and_one_sync_however_long_it_is_active() {
+fn the_ten_thousandth_turn_writes_and_syncs_to_the_byte_what_the_tenth_did() {
     let rig = Rig::new();
     let lease = rig.filled(session(1), 1);
     took(&rig);
-    let mut bytes = Vec::new();
-    for seq in 2..=200 {
-        rig.append(&lease, &[long(session(1), seq, 500 - seq.to_string().len())]).unwrap();
-        let Counts { bytes: written, .. } = rig.disk.take_counts();
-        bytes.push(written);
-        rig.append(&lease, &[]).unwrap();
-    }
-    assert!(bytes.iter().all(|written| written.abs_diff(bytes[0]) <= 8), "{bytes:?}");
-    rig.append(&lease, &[of(session(1), 201), of(session(1), 202)]).unwrap();
-    assert_eq!(took(&rig), counts(1, 1, 0, 0));
+    let turn = |n: u64| {
+        let seq = 3 * n - 1;
+        rig.append(&lease, &[even(seq, 500)]).unwrap();
+        rig.append(&lease, &[even(seq + 1, 1000), even(seq + 2, 200)]).unwrap();
+        while rig.steps.step() {}
+        rig.disk.take_counts()
+    };
+    let counted: Vec<Counts> = (1..=10_000).map(turn).collect();
+    let tenth = counted[9];
+    assert_eq!(Counts { bytes: 0, ..tenth }, counts(2, 2, 0, 0));
+    assert_eq!(counted[9_999], tenth);
+    // The others, too, but for those that end a segment or begin one, and those cost that alone.
+    let others: Vec<Counts> = counted.into_iter().filter(|turn| *turn != tenth).collect();
+    let rolls = 10_000 * tenth.bytes / (8 * 1024 * 1024);
+    assert!(rolls > 1 && others.len() as u64 <= 2 * rolls);
+    let more = |of: fn(&Counts) -> u64| others.iter().map(|turn| of(turn) - of(&tenth)).sum::<u64>();
+    let all: [fn(&Counts) -> u64; 5] = [|it| it.writes, |it| it.syncs, |it| it.dir_syncs, |it| it.names, |it| it.bytes];
+    let (footer, header) = (48, 128);
+    assert_eq!(all.map(more), [rolls, rolls, rolls, rolls, rolls * (footer + header)]);
+    rig.append(&lease, &[]).unwrap();
+    assert_eq!(took(&rig), Counts::default());
 }
 
 #[test]
@@ -114,7 +130,7 @@ fn a_text_turn_takes_no_more_than_a_tenth_more_than_its_events() {
     let turn: Vec<_> = [512, 2048, 200]
         .into_iter()
         .zip(2..)
-        .map(|(bytes, seq)| crate::session::event::Record { session_id: session(1), ..pinned(seq, &"x".repeat(bytes)) })
+        .map(|(bytes, seq)| Record { session_id: session(1), ..pinned(seq, &"x".repeat(bytes)) })
         .collect();
     rig.append(&lease, &turn[..1]).unwrap();
     rig.append(&lease, &turn[1..]).unwrap();

@@ -21,7 +21,11 @@ use crate::{
 };
 
 /// Crashes that are tried where nothing else is said.
-const STATES: u64 = 3000;
+const STATES: u64 = 10_000;
+/// Crashes of one walk.
+const STATES_PER_WALK: u64 = 3;
+/// Kinds of walks, each of which tries its share.
+const WALKS: u64 = 2;
 
 /// What a session may and must hold.
 #[derive(Clone, Default)]
@@ -311,7 +315,7 @@ fn walk(prepared: &SimulatedDisk, seed: u64, faults: &[Fault]) {
     let rig = Rig::on(prepared.copy(), SMALL, Some(Random(steps)));
     let mut walk =
         Walk { rig, random, expected: BTreeMap::new(), leases: BTreeMap::new(), tickets: Vec::new(), next_session: 0 };
-    for _ in 0..3 {
+    for _ in 0..STATES_PER_WALK {
         let fault = faults[walk.random.below(faults.len() as u64) as usize];
         let after = walk.random.below(120);
         walk.rig.disk.fail(after, fault);
@@ -346,7 +350,7 @@ fn walks(faults: &[Fault], name: &str) {
     let prepared = prepared();
     let seeds = match number("MEERKAT_CRASH_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("MEERKAT_CRASH_STATES").unwrap_or(STATES) / 3 / 2,
+        None => 0..number("MEERKAT_CRASH_STATES").unwrap_or(STATES).div_ceil(STATES_PER_WALK * WALKS),
     };
     for seed in seeds {
         let outcome = catch_unwind(AssertUnwindSafe(|| walk(&prepared, seed, faults)));

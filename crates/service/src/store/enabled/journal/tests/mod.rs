@@ -6,6 +6,7 @@ mod counts;
 mod crash;
 mod faults;
 mod frames;
+mod import;
 mod prune;
 mod readers;
 mod real;

@@ -1,6 +1,6 @@
 //! The journal on the real file system, with its own threads.
 
-use super::common::{of, session};
+use super::common::{Known, SMALL, long, of, session};
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     os::unix::fs::{PermissionsExt as _, symlink},
@@ -13,9 +13,9 @@ use async_trait::async_trait;
 
 use crate::{
     SessionError,
-    store::enabled::journal::lock,
+    store::enabled::journal::{Pool, lock, simulated::SimulatedDisk},
     store::{
-        ReadLimit, ReaderStore, StoreError, Stores,
+        EventStore as _, ReadLimit, ReaderStore, RedbEventStore, StoreError, Stores,
         conformance::{Harness, Pair, check, readers},
         open_stores,
     },
@@ -80,6 +80,44 @@ async fn a_journal_that_is_shorter_than_the_index_knows_is_not_written() {
     // The index alone knew.
     let stores = open_stores(dir.path()).unwrap();
     assert_eq!(stores.events.lease(session(1)).await.unwrap().tail, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reads_while_segments_grow_and_are_sealed_meets_no_damage() {
+    let (disk, pool) = (Arc::new(SimulatedDisk::new()), Arc::new(Pool::new().unwrap()));
+    let store = Arc::new(RedbEventStore::open_with(disk, None, Arc::<Known>::default(), pool, SMALL).unwrap());
+    let lease = store.lease(session(1)).await.unwrap();
+    let first = store.stage(&lease, &[of(session(1), 1)]).unwrap();
+    first.durable().await.unwrap();
+    let readers = [1_u64, 7, 40].map(|step| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let mut after = 0;
+            while after < 600 {
+                let limit = ReadLimit::frames(step as usize);
+                let frames = store.read(session(1), after, limit).await.unwrap().unwrap().frames;
+                assert!(frames.iter().map(|frame| frame.seq).eq((after + 1..).take(frames.len())));
+                after += frames.len() as u64;
+                tokio::task::yield_now().await;
+            }
+        })
+    });
+    for seq in 2..=600 {
+        store.stage(&lease, &[long(session(1), seq, 700)]).unwrap().durable().await.unwrap();
+    }
+    for reader in readers {
+        reader.await.unwrap();
+    }
+    assert_eq!(store.lease(session(1)).await.unwrap().tail, 600);
+}
+
+#[tokio::test]
+async fn the_index_alone_keeps_the_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let Stores { index, .. } = open_stores(dir.path()).unwrap();
+    assert!(matches!(open_stores(dir.path()).map(drop), Err(SessionError::StoreLocked { .. })));
+    drop(index);
+    drop(open_stores(dir.path()).unwrap());
 }
 
 #[test]

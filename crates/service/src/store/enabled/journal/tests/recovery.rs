@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::common::{Rig, SMALL, long, of, session};
+use super::common::{Rig, SMALL, Steps, long, of, session};
 use crate::{
     SessionError,
     ids::SessionId,
@@ -510,6 +510,27 @@ fn a_page_has_no_more_bytes_than_are_wanted_and_one_frame_at_least() {
             });
             let seqs: Vec<_> = page.unwrap().unwrap().frames.iter().map(|frame| frame.seq).collect();
             assert_eq!(seqs, wanted.collect::<Vec<_>>(), "{bytes} bytes after {after}");
+        }
+    }
+}
+
+#[test]
+fn a_session_that_is_taken_up_again_while_it_comes_to_rest_is_marked_behind_that() {
+    for is_staged_first in [false, true] {
+        let rig = Rig::new();
+        let lease = rig.filled(session(1), 1);
+        let mut released = rig.store.release(lease);
+        if !is_staged_first {
+            assert!(Steps::peek(released.as_mut()).is_none(), "its mark is yet to be written");
+        }
+        let lease = Steps::peek(rig.store.lease(session(1))).unwrap().unwrap();
+        let ticket = rig.store.stage(&lease, &[of(session(1), 2)]).unwrap();
+        rig.steps.drive(released).unwrap();
+        assert_eq!(rig.wait(ticket), Ok(2));
+        for seed in 0..10 {
+            let crashed = Rig::on(rig.disk.crashed(&mut Random(seed)), Limits::default(), None);
+            assert_eq!(crashed.steps.drive(crashed.store.unsettled()).unwrap(), [session(1)], "{seed}");
+            assert_eq!(crashed.lease(session(1)).unwrap().tail, 2, "{seed}");
         }
     }
 }

@@ -1,0 +1,388 @@
+//! A session as a bundle, page by page. Nothing is kept between two pages but what can be found again: which files the
+//! section has, how long each is, and its hash.
+//!
+//! A bundle holds the session as it was when its export began. Its bytes follow from the journal, so a page can be asked
+//! for again; a journal that was compacted meanwhile is noticed.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    ENTRIES_MAX, EVENTS_BYTES, FORMAT, FileRow, Manifest, Name,
+    archive::{BLOCK, header, padding},
+    lost, sha256,
+};
+use crate::{
+    SessionError,
+    agent::Engine,
+    ids::{Seq, SessionId},
+    service::{BundlePage, ExportSession},
+    store::{Frame, ReadLimit, StoreError, hex},
+};
+
+/// Bytes of a page, before they are base64.
+const PAGE_BYTES: usize = 1024 * 1024;
+/// Bytes of a blob that are read at a time.
+const READ_BYTES: usize = 1024 * 1024;
+/// Frames that are read at a time.
+const FRAMES_READ: usize = 256;
+/// Exports whose plans are remembered; others are planned anew with each page.
+const PLANS_MAX: usize = 8;
+/// What the reference to a blob begins with. Within a JSON string a quote is escaped, so no text looks like it.
+const REFERENCE: &str = r#""blob":""#;
+/// Digits of a blob's name.
+const HASH_DIGITS: usize = 64;
+
+/// The plans of the exports that were asked for last.
+#[derive(Default)]
+pub(crate) struct Exports(Mutex<VecDeque<(Key, Arc<Plan>)>>);
+
+/// What is exported: the session, up to where, and whether keys are replaced.
+type Key = (SessionId, Seq, bool);
+
+/// The files of a section.
+struct Plan {
+    session_id: SessionId,
+    is_redacted: bool,
+    files: Vec<File>,
+    manifest: Bytes,
+    /// The names that blobs have in the bundle, by those that they have in the store; each with its length.
+    blobs: HashMap<String, (String, u64)>,
+    /// Bytes of the section.
+    bytes: u64,
+    /// Two sections with one digest are the same.
+    digest: String,
+}
+
+struct File {
+    /// Where its header begins.
+    at: u64,
+    row: FileRow,
+    source: Source,
+}
+
+enum Source {
+    /// The lines from one seq to another.
+    Events {
+        from: Seq,
+        to: Seq,
+    },
+    /// A blob, by its name in the store.
+    Blob(String),
+    Manifest,
+}
+
+/// Where a page begins, and in which section.
+struct Cursor {
+    last_seq: Seq,
+    offset: u64,
+    digest: String,
+}
+
+impl Cursor {
+    fn parse(text: &str) -> Result<Self, SessionError> {
+        let refusal = || SessionError::invalid("cursor", "use the next_cursor of the page before, or none");
+        let parse = || {
+            let (last_seq, rest) = text.split_once('.')?;
+            let (offset, digest) = rest.split_once('.')?;
+            Some(Self { last_seq: last_seq.parse().ok()?, offset: offset.parse().ok()?, digest: digest.to_owned() })
+        };
+        parse().ok_or_else(refusal)
+    }
+}
+
+/// A page of a session's bundle.
+pub(crate) async fn page(
+    engine: &Engine,
+    exports: &Exports,
+    request: ExportSession,
+) -> Result<BundlePage, SessionError> {
+    let ExportSession { session_id, redact, cursor } = request;
+    let cursor = cursor.as_deref().map(Cursor::parse).transpose()?;
+    let tail = engine.events.watch(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
+    let tail = *tail.borrow();
+    let last_seq = cursor.as_ref().map_or(tail, |cursor| cursor.last_seq).min(tail);
+    let plan = exports.plan(engine, (session_id, last_seq, redact), cursor.is_none()).await?;
+    let mut at = cursor.as_ref().map_or(0, |cursor| cursor.offset);
+    if at > plan.bytes || cursor.is_some_and(|cursor| cursor.digest != plan.digest) {
+        return Err(changed());
+    }
+    let mut page = Vec::new();
+    while page.len() < PAGE_BYTES && at < plan.bytes {
+        let piece = plan.piece(engine, at, PAGE_BYTES - page.len()).await;
+        let piece = piece.inspect_err(|_| exports.forget(session_id))?;
+        at += piece.len() as u64;
+        page.extend_from_slice(&piece);
+    }
+    let next_cursor = (at < plan.bytes).then(|| format!("{last_seq}.{at}.{}", plan.digest));
+    Ok(BundlePage { data: BASE64_STANDARD.encode(page), next_cursor })
+}
+
+/// The pages that were sent belong to a section that is not there any more.
+fn changed() -> SessionError {
+    SessionError::invalid("cursor", "the session's journal has changed since the export began; begin again")
+}
+
+impl Exports {
+    fn plans(&self) -> MutexGuard<'_, VecDeque<(Key, Arc<Plan>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The plan of an export, made where it is not known, and anew where the export begins.
+    async fn plan(&self, engine: &Engine, key: Key, is_first: bool) -> Result<Arc<Plan>, SessionError> {
+        if let Some((_, plan)) = self.plans().iter().find(|(known, _)| *known == key && !is_first) {
+            return Ok(plan.clone());
+        }
+        let plan = Arc::new(Planner::new(key).plan(engine).await?);
+        let mut plans = self.plans();
+        plans.retain(|(known, _)| *known != key);
+        plans.push_front((key, plan.clone()));
+        plans.truncate(PLANS_MAX);
+        Ok(plan)
+    }
+
+    /// The journal is not the one that was planned for.
+    fn forget(&self, session_id: SessionId) {
+        self.plans().retain(|((known, ..), _)| *known != session_id);
+    }
+}
+
+/// Makes a plan from one pass over the journal.
+struct Planner {
+    key: Key,
+    files: Vec<File>,
+    at: u64,
+    /// The lines of the next file.
+    lines: Sha256,
+    bytes: usize,
+    seqs: Option<(Seq, Seq)>,
+    /// Blobs in the order in which they are referred to.
+    order: Vec<String>,
+    /// `None` for those that are not there, or not whole.
+    blobs: HashMap<String, Option<(String, u64)>>,
+}
+
+impl Planner {
+    fn new(key: Key) -> Self {
+        let (files, order, blobs, lines) = (Vec::new(), Vec::new(), HashMap::new(), Sha256::new());
+        Self { key, files, at: 0, lines, bytes: 0, seqs: None, order, blobs }
+    }
+
+    async fn plan(mut self, engine: &Engine) -> Result<Plan, SessionError> {
+        let (session_id, last_seq, is_redacted) = self.key;
+        let mut after = 0;
+        while let Some(frames) = frames(engine, session_id, after, last_seq).await? {
+            for frame in &frames {
+                after = frame.seq;
+                self.line(engine, frame).await?;
+            }
+        }
+        self.end_file()?;
+        if after == 0 {
+            return Err(
+                StoreError::Corrupted { session_id, last_good_seq: 0, why: "it has no record".to_owned() }.into()
+            );
+        }
+        for source in std::mem::take(&mut self.order) {
+            if let Some((name, bytes)) = self.blobs.get(&source).cloned().flatten() {
+                let row = FileRow { name: Name::Blob(name.clone()).to_string(), bytes, sha256: name };
+                // Two bodies may be the same once their keys are replaced.
+                if self.files.iter().all(|file| file.row.name != row.name) {
+                    self.push(row, Source::Blob(source))?;
+                }
+            }
+        }
+        let rows = self.files.iter().map(|file| file.row.clone()).collect();
+        let manifest =
+            Manifest { format: FORMAT.to_owned(), session_id, last_seq: after, redacted: is_redacted, files: rows };
+        let manifest = serde_json::to_vec(&manifest).map_err(|error| SessionError::Internal(error.to_string()))?;
+        let manifest = Bytes::from(manifest);
+        let (name, bytes) = (Name::Manifest.to_string(), manifest.len() as u64);
+        let digest = sha256(&manifest);
+        self.push(FileRow { name, bytes, sha256: digest.clone() }, Source::Manifest)?;
+        let blobs = self.blobs.into_iter().filter_map(|(source, blob)| Some((source, blob?))).collect();
+        let Self { files, at: bytes, .. } = self;
+        Ok(Plan { session_id, is_redacted, files, manifest, blobs, bytes, digest })
+    }
+
+    async fn line(&mut self, engine: &Engine, frame: &Frame) -> Result<(), SessionError> {
+        let (session_id, _, is_redacted) = self.key;
+        for (_, hash) in references(&frame.line) {
+            if !self.blobs.contains_key(hash) {
+                let measured = measure(engine, session_id, hash, is_redacted).await?;
+                if measured.is_none() {
+                    tracing::warn!(%session_id, blob = hash, "a blob is not whole, and is not exported");
+                }
+                self.order.push(hash.to_owned());
+                self.blobs.insert(hash.to_owned(), measured);
+            }
+        }
+        let line = match is_redacted {
+            true => redacted(engine, &frame.line, |hash| self.blobs.get(hash)?.as_ref()),
+            false => frame.line.clone(),
+        };
+        if self.bytes + line.len() >= EVENTS_BYTES {
+            self.end_file()?;
+        }
+        self.lines.update(&line);
+        self.lines.update(b"\n");
+        self.bytes += line.len() + 1;
+        self.seqs = Some((self.seqs.map_or(frame.seq, |(from, _)| from), frame.seq));
+        Ok(())
+    }
+
+    /// The lines that have gathered are a file.
+    fn end_file(&mut self) -> Result<(), SessionError> {
+        let Some((from, to)) = self.seqs.take() else { return Ok(()) };
+        let (bytes, lines) = (std::mem::take(&mut self.bytes) as u64, std::mem::take(&mut self.lines));
+        let row = FileRow { name: Name::Events { from, to }.to_string(), bytes, sha256: hex(&lines.finalize()) };
+        self.push(row, Source::Events { from, to })
+    }
+
+    fn push(&mut self, row: FileRow, source: Source) -> Result<(), SessionError> {
+        if self.files.len() >= ENTRIES_MAX {
+            let (bytes, limit) = (self.files.len() as u64 + 1, ENTRIES_MAX as u64);
+            return Err(SessionError::PayloadTooLarge { what: "list of a bundle's files", bytes, limit });
+        }
+        let at = self.at;
+        self.at += BLOCK as u64 + row.bytes + padding(row.bytes);
+        self.files.push(File { at, row, source });
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// Some bytes of the section, at least one.
+    async fn piece(&self, engine: &Engine, at: u64, limit: usize) -> Result<Bytes, SessionError> {
+        let file = self.files.partition_point(|file| file.at <= at).checked_sub(1).and_then(|at| self.files.get(at));
+        let file = file.ok_or_else(changed)?;
+        let (within, bytes) = (at - file.at, file.row.bytes);
+        let piece = if within < BLOCK as u64 {
+            let header = header(&self.session_id.to_string(), &file.row.name, bytes);
+            let header = header.ok_or_else(|| lost("the room for a file's name or size"))?;
+            part(&Bytes::copy_from_slice(&header), within, limit)
+        } else if within < BLOCK as u64 + bytes {
+            self.body(engine, file, within - BLOCK as u64, limit).await?
+        } else {
+            let padding = vec![0; usize::try_from(padding(bytes)).unwrap_or(0)];
+            part(&padding.into(), within - BLOCK as u64 - bytes, limit)
+        };
+        if piece.is_empty() { Err(changed()) } else { Ok(piece) }
+    }
+
+    async fn body(&self, engine: &Engine, file: &File, offset: u64, limit: usize) -> Result<Bytes, SessionError> {
+        let whole: Bytes = match &file.source {
+            Source::Manifest => return Ok(part(&self.manifest, offset, limit)),
+            Source::Events { from, to } => self.lines(engine, *from, *to).await?.into(),
+            Source::Blob(hash) if self.is_redacted => {
+                clean(engine, &whole(engine, self.session_id, hash).await?.ok_or_else(|| lost("a blob"))?).into()
+            }
+            Source::Blob(hash) => {
+                let read = engine.blobs.read(self.session_id, hash, offset, limit).await?;
+                return Ok(read.ok_or_else(|| lost("a blob"))?);
+            }
+        };
+        if whole.len() as u64 == file.row.bytes { Ok(part(&whole, offset, limit)) } else { Err(changed()) }
+    }
+
+    async fn lines(&self, engine: &Engine, from: Seq, to: Seq) -> Result<Vec<u8>, StoreError> {
+        let (mut lines, mut after) = (Vec::new(), from - 1);
+        while let Some(frames) = frames(engine, self.session_id, after, to).await? {
+            for frame in frames {
+                after = frame.seq;
+                match self.is_redacted {
+                    true => lines.extend(redacted(engine, &frame.line, |hash| self.blobs.get(hash))),
+                    false => lines.extend_from_slice(&frame.line),
+                }
+                lines.push(b'\n');
+            }
+        }
+        Ok(lines)
+    }
+}
+
+/// The next frames up to `last`; `None` where there are no more.
+async fn frames(engine: &Engine, id: SessionId, after: Seq, last: Seq) -> Result<Option<Vec<Frame>>, StoreError> {
+    let limit = usize::try_from(last.saturating_sub(after)).unwrap_or(usize::MAX).min(FRAMES_READ);
+    if limit == 0 {
+        return Ok(None);
+    }
+    let page = engine.events.read(id, after, ReadLimit::frames(limit)).await?.ok_or(StoreError::NotFound(id))?;
+    let frames: Vec<Frame> = page.frames.into_iter().take_while(|frame| frame.seq <= last).collect();
+    Ok(Some(frames).filter(|frames| !frames.is_empty()))
+}
+
+fn part(bytes: &Bytes, offset: u64, limit: usize) -> Bytes {
+    let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+    bytes.slice(start..bytes.len().min(start.saturating_add(limit)))
+}
+
+/// The blobs that a line refers to, each with the place of its name. There may be more that only look like it.
+fn references(line: &[u8]) -> impl Iterator<Item = (usize, &str)> {
+    let text = std::str::from_utf8(line).unwrap_or_default();
+    text.match_indices(REFERENCE).filter_map(|(at, found)| {
+        let at = at + found.len();
+        let hash = text.get(at..at + HASH_DIGITS)?;
+        hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')).then_some((at, hash))
+    })
+}
+
+/// The name and length that a blob has in the bundle; `None` where it is not there, or not whole.
+async fn measure(
+    engine: &Engine,
+    session_id: SessionId,
+    hash: &str,
+    is_redacted: bool,
+) -> Result<Option<(String, u64)>, StoreError> {
+    if is_redacted {
+        let body = whole(engine, session_id, hash).await?;
+        return Ok(body.map(|body| clean(engine, &body)).map(|clean| (sha256(&clean), clean.len() as u64)));
+    }
+    let (mut found, mut at) = (Sha256::new(), 0);
+    while let Some(piece) = engine.blobs.read(session_id, hash, at, READ_BYTES).await? {
+        if piece.is_empty() {
+            return Ok((hex(&found.finalize()) == hash).then(|| (hash.to_owned(), at)));
+        }
+        found.update(&piece);
+        at += piece.len() as u64;
+    }
+    Ok(None)
+}
+
+/// A blob's bytes, where it is whole.
+async fn whole(engine: &Engine, session_id: SessionId, hash: &str) -> Result<Option<Bytes>, StoreError> {
+    let body = engine.blobs.read(session_id, hash, 0, usize::MAX).await?;
+    Ok(body.filter(|body| sha256(body) == hash))
+}
+
+/// A body without keys and secrets.
+fn clean(engine: &Engine, body: &[u8]) -> Vec<u8> {
+    engine.secrets.redact(&String::from_utf8_lossy(body)).into_owned().into_bytes()
+}
+
+/// A line without keys and secrets, whose references name the blobs without them.
+fn redacted<'a>(engine: &Engine, line: &[u8], renamed: impl Fn(&str) -> Option<&'a (String, u64)>) -> Bytes {
+    let text = String::from_utf8_lossy(line);
+    let (mut out, mut rest) = (String::with_capacity(text.len()), 0);
+    for (at, hash) in references(line) {
+        let Some((name, bytes)) = renamed(hash) else { continue };
+        out.push_str(&text[rest..at]);
+        out.push_str(name);
+        rest = at + HASH_DIGITS;
+        let length = r#"","bytes":"#;
+        if let Some(after) = text[rest..].strip_prefix(length) {
+            let digits = after.bytes().take_while(u8::is_ascii_digit).count();
+            out.push_str(length);
+            out.push_str(&bytes.to_string());
+            rest += length.len() + digits;
+        }
+    }
+    out.push_str(&text[rest..]);
+    engine.secrets.redact_line(&out).into()
+}

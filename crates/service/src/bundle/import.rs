@@ -1,0 +1,201 @@
+//! A bundle that comes in pieces. Its last piece makes the sessions, all of them or none; until then it is a file that
+//! belongs to nobody, and goes when it is abandoned.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::verify::{Records, Section, Span, Upload, sections};
+use crate::{
+    SessionError,
+    agent::{Engine, supervise::delete},
+    ids::SessionId,
+    service::{ImportBundle, Imported, ImportedSession},
+    session::ForkPoint,
+    store::{BlobWriter, StoreError},
+    wire::encode_event,
+};
+
+/// Uploads at one time.
+const UPLOADS_MAX: usize = 4;
+/// How long an upload waits for its next piece.
+const UPLOAD_IDLE: Duration = Duration::from_secs(600);
+/// Bytes of a blob that are copied at a time.
+const COPY_BYTES: usize = 256 * 1024;
+/// How far ahead of this clock an id may have been given: a new id sorts after those that are stored, so one from the
+/// far future would spoil the order of all that follow.
+const AHEAD_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// The bundles that are on their way.
+pub(crate) struct Uploads {
+    waiting: Mutex<HashMap<SessionId, Waiting>>,
+    room: Arc<Semaphore>,
+    /// Held while sessions are made, so that no two imports make the same one.
+    making: tokio::sync::Mutex<()>,
+}
+
+/// An upload between two pieces.
+struct Waiting {
+    writer: Box<dyn BlobWriter>,
+    bytes: u64,
+    touched: Duration,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Default for Uploads {
+    fn default() -> Self {
+        let room = Arc::new(Semaphore::new(UPLOADS_MAX));
+        Self { waiting: Mutex::default(), room, making: tokio::sync::Mutex::default() }
+    }
+}
+
+impl Uploads {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<SessionId, Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The upload that a piece belongs to; for the first piece, a new one.
+    fn take(&self, engine: &Engine, request: &ImportBundle) -> Result<(SessionId, Waiting), SessionError> {
+        let now = engine.world.clock.elapsed();
+        let mut waiting = self.waiting();
+        waiting.retain(|_, upload| now.saturating_sub(upload.touched) < UPLOAD_IDLE);
+        let expects = |bytes: u64| match request.offset == bytes {
+            true => Ok(()),
+            false => Err(SessionError::invalid("offset", format!("the next piece begins at {bytes}"))),
+        };
+        let Some(name) = &request.upload else {
+            expects(0)?;
+            let full = |_| SessionError::Limit { what: "uploads", limit: UPLOADS_MAX as u64 };
+            let room = self.room.clone().try_acquire_owned().map_err(full)?;
+            let id = engine.world.ids.next_session_id(engine.world.clock.now());
+            return Ok((id, Waiting { writer: engine.blobs.writer(id), bytes: 0, touched: now, _room: room }));
+        };
+        let id = name.parse::<SessionId>().ok().filter(|id| waiting.contains_key(id));
+        let gone = "there is no such upload, or it was abandoned for too long; begin again without one";
+        let id = id.ok_or_else(|| SessionError::invalid("upload", gone))?;
+        expects(waiting.get(&id).map_or(0, |upload| upload.bytes))?;
+        waiting.remove(&id).map(|upload| (id, upload)).ok_or_else(|| SessionError::invalid("upload", gone))
+    }
+}
+
+/// Takes a piece in; with the last one the sessions are made.
+pub(crate) async fn piece(engine: &Engine, uploads: &Uploads, request: ImportBundle) -> Result<Imported, SessionError> {
+    engine.events.room().await?;
+    let data = BASE64_STANDARD.decode(&request.data);
+    let data = data.map_err(|_| SessionError::invalid("data", "it is not base64 with padding"))?;
+    let (id, mut upload) = uploads.take(engine, &request)?;
+    let (bytes, limit) = (upload.bytes + data.len() as u64, engine.options.limits.bundle_bytes);
+    if bytes > limit {
+        return Err(SessionError::PayloadTooLarge { what: "bundle", bytes, limit });
+    }
+    upload.writer.write(&data).await?;
+    if !request.is_last {
+        let touched = engine.world.clock.elapsed();
+        uploads.waiting().insert(id, Waiting { bytes, touched, ..upload });
+        return Ok(Imported { upload: Some(id.to_string()), next_offset: bytes, sessions: Vec::new() });
+    }
+    let done = match upload.writer.finish().await {
+        Err(error) => Err(error.into()),
+        Ok((hash, bytes)) => {
+            let upload = Upload { blobs: engine.blobs.clone(), id, hash, bytes };
+            let _making = uploads.making.lock().await;
+            make(engine, &upload, request.new_ids).await
+        }
+    };
+    engine.blobs.forget(id).await;
+    Ok(Imported { upload: None, next_offset: bytes, sessions: done? })
+}
+
+/// Makes the sessions of a bundle, once all of it was checked.
+async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec<ImportedSession>, SessionError> {
+    let mut planned = Vec::new();
+    for section in sections(upload).await? {
+        planned.push(plan(engine, upload, section, has_new_ids).await?);
+    }
+    let mut made = Vec::new();
+    for Planned { session, blobs, mut records } in planned {
+        let id = session.session_id;
+        let done = match copy(engine, upload, id, &blobs).await {
+            Ok(()) => engine.events.import(id, &mut records).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = done {
+            engine.blobs.forget(id).await;
+            take_back(engine, &made).await;
+            return Err(error.into());
+        }
+        made.push(session);
+    }
+    Ok(made)
+}
+
+/// One of the sessions could not be made, so that none of them is to be there.
+async fn take_back(engine: &Engine, made: &[ImportedSession]) {
+    for session in made {
+        if let Err(error) = delete(engine, session.session_id, None).await {
+            tracing::warn!(session_id = %session.session_id, %error, "a session of a bundle that failed stays");
+        }
+    }
+}
+
+/// What is to be made of a section.
+struct Planned {
+    session: ImportedSession,
+    blobs: Vec<(String, Span)>,
+    records: Records,
+}
+
+async fn plan(engine: &Engine, upload: &Upload, section: Section, has_new_ids: bool) -> Result<Planned, SessionError> {
+    let Section { session, events, blobs } = section;
+    let (imported_from, mut session_id, mut last_seq) = (session.id(), session.id(), session.last_seq());
+    let (mut until, mut own) = (last_seq, None);
+    let now = engine.world.clock.now();
+    if has_new_ids {
+        let Ok(ForkPoint::After(at)) = session.fork_at(None) else {
+            let why = format!("session {imported_from} is in its first turn; import it under its own id");
+            return Err(SessionError::BundleInvalid { reason: "open_turn", why });
+        };
+        session_id = engine.world.ids.next_session_id(now);
+        let first = session.fork_record(at, session_id, now, None);
+        let line = encode_event(&first).map_err(|error| SessionError::Internal(error.to_string()))?;
+        (until, last_seq) = (at, first.seq);
+        own = Some((first, line));
+    } else {
+        let refuse = |reason, why: &str| {
+            let why = format!("session {imported_from} {why}; import it with new ids");
+            Err(SessionError::BundleInvalid { reason, why })
+        };
+        if engine.events.watch(session_id).await?.is_some() {
+            return refuse("exists", "is here already; delete it first, or");
+        }
+        let given = session_id.as_uuid().get_timestamp().map(|time| time.to_unix().0);
+        let latest = u64::try_from(now.as_millis() + AHEAD_MS).unwrap_or(0) / 1000;
+        if session_id.as_uuid().get_version_num() != 7 || given.is_none_or(|given| given > latest) {
+            return refuse("future", "has an id that is no UUIDv7 of the past");
+        }
+    }
+    let records = Records { upload: upload.clone(), events, until, own };
+    Ok(Planned { session: ImportedSession { session_id, imported_from, last_seq }, blobs, records })
+}
+
+/// Writes the blobs of a session that is about to be made.
+async fn copy(engine: &Engine, upload: &Upload, id: SessionId, blobs: &[(String, Span)]) -> Result<(), StoreError> {
+    for (hash, span) in blobs {
+        let (mut writer, mut at) = (engine.blobs.writer(id), 0);
+        while at < span.bytes {
+            let piece = upload.piece(*span, at, COPY_BYTES).await?;
+            writer.write(&piece).await?;
+            at += piece.len() as u64;
+        }
+        let (name, _) = writer.finish().await?;
+        if name != *hash {
+            return Err(StoreError::Failed(format!("blob {hash} changed while it was copied")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! A session that is imported is there whole or not at all, whenever the power fails or a write does.
+
+use std::path::Path;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::common::{Rig, SMALL, long, session};
+use crate::{
+    session::event::Record,
+    store::enabled::journal::{
+        Disk as _,
+        simulated::{Fault, Random, SimulatedDisk},
+    },
+    store::{BlobStore as _, EventStore as _, RecordSource, StoreError},
+    wire::encode_event,
+};
+
+/// Records one to so many, three in a part: enough of them for several segments.
+struct Lines(u64, u64);
+
+#[async_trait]
+impl RecordSource for Lines {
+    async fn next(&mut self) -> Result<Vec<(Record, Bytes)>, StoreError> {
+        let from = self.0 + 1;
+        self.0 = (self.0 + 3).min(self.1);
+        Ok((from..=self.0).map(line).collect())
+    }
+}
+
+fn line(seq: u64) -> (Record, Bytes) {
+    let record = long(session(1), seq, 1200);
+    let line = encode_event(&record).unwrap();
+    (record, line)
+}
+
+const COUNT: u64 = 25;
+
+/// What is being made.
+fn names(rig: &Rig) -> Vec<String> {
+    rig.disk.list(Path::new("new")).unwrap()
+}
+
+/// Writes a blob for a session that is not there, and then makes it.
+fn import(rig: &Rig) -> Result<String, StoreError> {
+    let blob = rig.blob(session(1), b"its blob")?;
+    rig.steps.drive(rig.store.import(session(1), &mut Lines(0, COUNT)))?;
+    Ok(blob)
+}
+
+/// It holds all that was imported, with its blob, and can be gone on with.
+fn check_whole(rig: &Rig, blob: &str) {
+    let frames = rig.read(session(1), 4).unwrap();
+    assert_eq!(frames.len() as u64, COUNT);
+    assert!(frames.iter().all(|frame| frame.line == line(frame.seq).1));
+    let read = rig.steps.drive(rig.blobs().read(session(1), blob, 0, 99)).unwrap();
+    assert_eq!(read.as_deref(), Some(&b"its blob"[..]));
+    let lease = rig.lease(session(1)).unwrap();
+    assert_eq!(rig.append(&lease, &[line(COUNT + 1).0]), Ok(COUNT + 1));
+}
+
+fn prepared() -> SimulatedDisk {
+    Rig::on(SimulatedDisk::new(), SMALL, None).disk.clone()
+}
+
+/// Imports on a disk that fails at every operation in turn, and looks at what is left after a power failure and after a
+/// kill.
+fn walk(fault: Fault) {
+    let prepared = prepared();
+    let rig = Rig::on(prepared.copy(), SMALL, None);
+    let before = rig.disk.operations();
+    let blob = import(&rig).unwrap();
+    let operations = rig.disk.operations() - before;
+    assert!(rig.store.context().limits.segment_bytes * 2 < COUNT * 1200, "it is written in several segments");
+    for (after, seed) in (0..operations).flat_map(|after| (0..4).map(move |seed| (after, seed))) {
+        let rig = Rig::on(prepared.copy(), SMALL, None);
+        rig.disk.fail(after, fault);
+        let outcome = import(&rig);
+        let disks = [rig.disk.crashed(&mut Random(after * 100 + seed)), rig.disk.revived()];
+        for (disk, is_kill) in disks.into_iter().zip([false, true]) {
+            if is_kill && rig.disk.has_lost() {
+                continue;
+            }
+            let rig = Rig::on(disk, SMALL, None);
+            match rig.read(session(1), 4) {
+                Some(_) => check_whole(&rig, &blob),
+                None => {
+                    assert!(outcome.is_err(), "{fault:?} after {after}: what was acknowledged is gone");
+                    assert_eq!(import(&rig), Ok(blob.clone()), "{fault:?} after {after}: it cannot be tried again");
+                    check_whole(&rig, &blob);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_import_survives_whole_or_not_at_all_when_the_power_fails() {
+    walk(Fault::Crash);
+}
+
+#[test]
+fn an_import_survives_whole_or_not_at_all_when_a_write_fails() {
+    walk(Fault::Eio);
+    walk(Fault::Full);
+}
+
+#[test]
+fn an_import_that_fails_leaves_nothing_behind_and_can_be_tried_again() {
+    let rig = Rig::on(prepared(), SMALL, None);
+    let mut gap = Lines(1, COUNT);
+    rig.blob(session(1), b"its blob").unwrap();
+    assert_eq!(rig.steps.drive(rig.store.import(session(1), &mut gap)), Err(StoreError::Fenced));
+    assert_eq!(names(&rig), [""; 0]);
+    let blob = import(&rig).unwrap();
+    assert_eq!(names(&rig), [""; 0]);
+    check_whole(&rig, &blob);
+    assert!(matches!(import(&rig), Err(StoreError::Failed(_))), "it is there already");
+}
+
+/// The mark of the one that was deleted stands in the store journal, and its end is another one.
+#[test]
+fn what_comes_back_is_not_measured_by_what_was_deleted() {
+    let rig = Rig::on(prepared(), SMALL, None);
+    let lease = rig.filled(session(1), COUNT + 3);
+    rig.release(lease);
+    rig.steps.drive(rig.store.delete(session(1))).unwrap();
+    let blob = import(&rig).unwrap();
+    let rig = rig.killed();
+    check_whole(&rig, &blob);
+}

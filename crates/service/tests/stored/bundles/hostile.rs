@@ -1,0 +1,243 @@
+//! Bundles that no export made: each is refused as a whole, and leaves no file behind.
+
+use meerkat_service::ErrorCode;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    archive::{Entry, pack, seal, unpack},
+    place, sample, stored,
+};
+
+type Change<T> = (&'static str, fn(&mut Vec<T>));
+
+/// Something is wrong with the archive.
+const ARCHIVES: &[Change<Entry>] = &[
+    ("a symlink", |files| files[0] = files[0].clone().with(156, 1, "2").with(157, 100, "/etc/passwd")),
+    ("a hard link", |files| files[0] = files[0].clone().with(156, 1, "1").with(157, 100, "manifest.json")),
+    ("a folder", |files| files.insert(0, files[0].clone().of(Vec::new()).with(156, 1, "5").named("events/"))),
+    ("an extended header", |files| files.insert(0, files[0].clone().with(156, 1, "x"))),
+    ("a long name", |files| files.insert(0, files[0].clone().with(156, 1, "L"))),
+    ("an absolute name", |files| files[0] = files[0].clone().with(345, 155, "").named("/etc/passwd")),
+    ("an absolute folder", |files| {
+        let folder = format!("/{}", files[0].folder());
+        files[0] = files[0].clone().with(345, 155, &folder);
+    }),
+    ("a name that leads out", |files| files[0] = files[0].clone().named("../../manifest.json")),
+    ("a blob that leads out", |files| files[0] = files[0].clone().named("blobs/../../../evil")),
+    ("a folder that leads out", |files| files[0] = files[0].clone().with(345, 155, "..")),
+    ("a folder in capitals", |files| {
+        let folder = files[0].folder().to_uppercase();
+        files.iter_mut().for_each(|file| *file = file.clone().with(345, 155, &folder));
+    }),
+    ("another file", |files| files.insert(1, files[0].clone().of(b"#!/bin/sh\n".to_vec()).named("run.sh"))),
+    ("a name in another spelling", |files| {
+        let name = files[0].name().replace("1-", "01-");
+        files[0] = files[0].clone().named(&name);
+    }),
+    ("an owner", |files| files[0] = files[0].clone().with(265, 32, "root")),
+    ("a mode", |files| files[0] = files[0].clone().with(100, 8, "0004755")),
+    ("a checksum that is wrong", |files| files[0].header[148] ^= 1),
+    ("a negative size", |files| files[0] = files[0].clone().with(124, 12, "-0000000001")),
+    ("a size in another form", |files| files[0].header[124] = 0x80),
+    ("a huge size", |files| files[0] = files[0].clone().with(124, 12, "77777777777")),
+    ("a huge blob", |files| {
+        let blob = files.iter().position(|file| file.name().starts_with("blobs/")).unwrap();
+        files[blob] = files[blob].clone().with(124, 12, "77777777777");
+    }),
+    ("a huge manifest", |files| {
+        let last = files.len() - 1;
+        files[last] = files[last].clone().with(124, 12, "00400000000");
+    }),
+    ("a file twice", |files| files.insert(1, files[1].clone())),
+    ("a session twice", |files| files.extend(files.clone())),
+    ("a session within another", |files| {
+        let half: Vec<Entry> = files[..1].to_vec();
+        files.splice(1..1, half.into_iter().map(|file| file.with(345, 155, "01900000-0000-7000-8000-000000000001")));
+    }),
+    ("no manifest", |files| drop(files.pop())),
+    ("nothing but a manifest", |files| drop(files.drain(..files.len() - 1))),
+    ("a missing blob", |files| files.retain(|file| !file.name().starts_with("blobs/"))),
+    ("missing events", |files| drop(files.remove(0))),
+    ("a blob of another name", |files| {
+        let blob = files.iter().position(|file| file.name().starts_with("blobs/")).unwrap();
+        files[blob] = files[blob].clone().named(&format!("blobs/{}", "0".repeat(64)));
+        seal(files);
+    }),
+    ("a blob twice", |files| {
+        let blob = files.iter().find(|file| file.name().starts_with("blobs/")).unwrap().clone();
+        files.insert(1, blob);
+        seal(files);
+    }),
+    ("another's manifest", |files| {
+        let folder = "01900000-0000-7000-8000-000000000001";
+        files.iter_mut().for_each(|file| *file = file.clone().with(345, 155, folder));
+        seal(files);
+    }),
+    ("a manifest that is none", |files| {
+        let last = files.len() - 1;
+        files[last] = files[last].clone().of(b"{}".to_vec());
+    }),
+    ("a manifest of another format", |files| {
+        let last = files.len() - 1;
+        let text = String::from_utf8(files[last].body.clone()).unwrap().replace("meerkat bundle 1", "meerkat bundle 2");
+        files[last] = files[last].clone().of(text.into_bytes());
+    }),
+    ("events that are none", |files| {
+        files[0] = files[0].clone().of(Vec::new());
+        seal(files);
+    }),
+];
+
+/// Something is wrong with the lines, and the hashes are right.
+const LINES: &[Change<String>] = &[
+    ("a line that is no JSON", |lines| lines[1] = "{".to_owned()),
+    ("a line that is no event", |lines| lines[1] = "{}".to_owned()),
+    ("an empty line", |lines| lines.insert(1, String::new())),
+    ("a line twice", |lines| lines.insert(1, lines[1].clone())),
+    ("lines in another order", |lines| lines.swap(1, 2)),
+    ("a missing line", |lines| drop(lines.remove(2))),
+    ("no beginning", |lines| drop(lines.remove(0))),
+    ("no end", |lines| drop(lines.pop())),
+    ("another session's line", |lines| {
+        lines[1] = lines[1].replace(r#""session_id":"0"#, r#""session_id":"f"#);
+    }),
+    ("a turn that cannot be there", |lines| {
+        lines.iter_mut().for_each(|line| *line = line.replace(r#""turn":0"#, r#""turn":4294967295"#));
+    }),
+    ("a turn that ends without a beginning", |lines| {
+        lines[1] = lines[1].replace("turn_started", "some_other_kind");
+    }),
+    ("a carriage return", |lines| lines[1].insert(1, '\r')),
+    ("deep nesting", |lines| {
+        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        lines[1] = lines[1].replacen('{', &format!(r#"{{"deep":{deep},"#), 1);
+    }),
+];
+
+fn with_lines(files: &mut [Entry], change: fn(&mut Vec<String>)) {
+    let text = String::from_utf8(files[0].body.clone()).unwrap();
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    change(&mut lines);
+    files[0] = files[0].clone().of((lines.join("\n") + "\n").into_bytes());
+    seal(files);
+}
+
+#[test]
+fn a_bundle_that_no_export_made_is_refused_and_leaves_nothing_behind() {
+    let (place, elsewhere) = (place(), place());
+    let (bundle, mut many) = place.process(true, |process| async move {
+        let ids = sample(&process).await;
+        (process.exported(&ids[..1]).await, process.exported(&ids).await)
+    });
+    let mut bundles: Vec<(String, Vec<u8>)> = Vec::new();
+    for (name, change) in ARCHIVES {
+        let mut files = unpack(&bundle);
+        change(&mut files);
+        bundles.push(((*name).to_owned(), pack(&files)));
+    }
+    for (name, change) in LINES {
+        let mut files = unpack(&bundle);
+        with_lines(&mut files, *change);
+        bundles.push(((*name).to_owned(), pack(&files)));
+    }
+    let no_newline = {
+        let mut files = unpack(&bundle);
+        let body = files[0].body[..files[0].body.len() - 1].to_vec();
+        files[0] = files[0].clone().of(body);
+        seal(&mut files);
+        pack(&files)
+    };
+    bundles.push(("a last line without its end".to_owned(), no_newline));
+    bundles.push(("nothing".to_owned(), Vec::new()));
+    for bytes in [1, 511, 512, 513, bundle.len() / 2, bundle.len() - 512, bundle.len() - 1] {
+        bundles.push((format!("the first {bytes} bytes"), bundle[..bytes].to_vec()));
+    }
+    for (name, more) in [("a byte", vec![b'x'; 1]), ("zeros", vec![0; 1024]), ("a block", vec![b'x'; 512])] {
+        bundles.push((format!("{name} behind the end"), [&bundle[..], &more].concat()));
+    }
+    // What stands behind the end of a file counts, too.
+    let pad = unpack(&bundle)[0].body.len() + 512;
+    assert_ne!(pad % 512, 0, "the first file is padded");
+    let mut padded = bundle.clone();
+    padded[pad] = 1;
+    bundles.push(("something in the padding".to_owned(), padded));
+    // The second session is bad, so the first one is not made either.
+    let last = many.len() - 600;
+    many[last] ^= 1;
+    bundles.push(("a second session that is bad".to_owned(), many));
+
+    elsewhere.process(true, |process| async move {
+        process.create().await;
+    });
+    let kept = elsewhere.data_dir();
+    assert!(kept.exists());
+    elsewhere.process(true, |process| {
+        let elsewhere = &elsewhere;
+        async move {
+            process.service.ready().await.unwrap();
+            let before = stored(elsewhere);
+            for (name, bundle) in &bundles {
+                for new_ids in [false, true] {
+                    let refused = process.import(bundle, 100_000, new_ids).await.expect_err(name);
+                    assert_eq!(refused.code(), ErrorCode::BundleInvalid, "{name}: {refused}");
+                    assert_eq!(stored(elsewhere), before, "{name} left something behind");
+                }
+            }
+            // The same directory takes the good one.
+            process.import(&bundle, 100_000, false).await.unwrap();
+        }
+    });
+}
+
+/// A hundred thousand files are looked at, and no more.
+#[tokio::test]
+async fn endless_files_are_refused() {
+    let (process, held) = super::in_memory(Default::default());
+    let session = process.create().await;
+    let files = unpack(&process.export(session, false).await.unwrap());
+    let mut bundle = pack(&files[..1]);
+    for body in (0..100_000_u32).map(u32::to_le_bytes) {
+        let hash: String = Sha256::digest(body).iter().map(|byte| format!("{byte:02x}")).collect();
+        let blob = files[0].clone().of(body.to_vec()).named(&format!("blobs/{hash}"));
+        bundle.extend(pack(&[blob]));
+    }
+    let before = held.bytes();
+    let refused = process.import(&bundle, 16 * 1024 * 1024, true).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::BundleInvalid);
+    assert!(refused.to_string().contains("100000 files"), "{refused}");
+    assert_eq!(held.bytes(), before);
+}
+
+#[test]
+fn an_id_that_is_taken_or_spoils_the_order_is_refused_with_advice() {
+    let place = place();
+    place.process(true, |process| async move {
+        let id = process.create().await;
+        process.turn(id, "@say One.").await.unwrap();
+        let bundle = process.export(id, false).await.unwrap();
+        let refused = process.import(&bundle, usize::MAX, false).await.unwrap_err().body();
+        assert_eq!((refused.code, &refused.details["reason"]), (ErrorCode::BundleInvalid, &json!("exists")));
+        assert!(refused.message.contains("new ids"), "{}", refused.message);
+
+        let far = "ffffffff-0000-7000-8000-000000000001";
+        let mut files = unpack(&bundle);
+        for file in &mut files {
+            let body = String::from_utf8(file.body.clone()).unwrap().replace(&id.to_string(), far);
+            *file = file.clone().of(body.into_bytes()).with(345, 155, far);
+        }
+        seal(&mut files);
+        let refused = process.import(&pack(&files), usize::MAX, false).await.unwrap_err().body();
+        assert_eq!((refused.code, &refused.details["reason"]), (ErrorCode::BundleInvalid, &json!("future")));
+        let made = process.import(&pack(&files), usize::MAX, true).await.unwrap();
+        assert_eq!(made[0].imported_from.to_string(), far);
+        // What was compacted away is named.
+        let mut files = unpack(&bundle);
+        let text = String::from_utf8(files[0].body.clone()).unwrap();
+        let rest = text.split_once('\n').unwrap().1.to_owned();
+        files[0] = files[0].clone().of(rest.into_bytes()).named("events/2-4.jsonl");
+        seal(&mut files);
+        let refused = process.import(&pack(&files), usize::MAX, true).await.unwrap_err().body();
+        assert_eq!((refused.code, &refused.details["reason"]), (ErrorCode::BundleInvalid, &json!("pruned")));
+    });
+}

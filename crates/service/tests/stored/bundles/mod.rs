@@ -1,0 +1,233 @@
+//! Bundles: what is exported comes back the same, and what no export made does not come in at all.
+
+mod archive;
+mod hostile;
+mod mutated;
+mod pages;
+mod uploads;
+
+use std::{path::Path, sync::Arc};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use meerkat_service::{
+    AgentBuildConfig, ErrorCode, SessionError, SessionId,
+    options::EngineOptions,
+    service::{
+        DeleteSession, ExportSession, ForkSession, ImportBundle, ImportedSession, PinFact, ReadBlob, ReadHistory,
+        Remind, SessionQuery, StartTurn, UpdateSession,
+    },
+    session::reminder::SystemReminderType,
+    store::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore, MemoryUse, Stores},
+};
+use serde_json::{Value, json};
+
+use crate::{Place, Process, files};
+
+impl Process {
+    /// The whole bundle of a session.
+    async fn export(&self, session_id: SessionId, redact: bool) -> Result<Vec<u8>, SessionError> {
+        let (mut bundle, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = self.service.export_session(ExportSession { session_id, redact, cursor }).await?;
+            bundle.extend(BASE64_STANDARD.decode(page.data).unwrap());
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                return Ok(bundle);
+            }
+        }
+    }
+
+    async fn exported(&self, ids: &[SessionId]) -> Vec<u8> {
+        let mut bundle = Vec::new();
+        for id in ids {
+            bundle.extend(self.export(*id, false).await.unwrap());
+        }
+        bundle
+    }
+
+    /// Uploads a bundle in pieces of `bytes`.
+    async fn import(&self, bundle: &[u8], bytes: usize, new_ids: bool) -> Result<Vec<ImportedSession>, SessionError> {
+        let (mut upload, mut offset) = (None, 0);
+        loop {
+            let piece = &bundle[offset..bundle.len().min(offset + bytes)];
+            let is_last = offset + piece.len() == bundle.len();
+            let data = BASE64_STANDARD.encode(piece);
+            let request = ImportBundle { upload, offset: offset as u64, data, is_last, new_ids };
+            let imported = self.service.import_bundle(request).await?;
+            offset += piece.len();
+            assert_eq!(imported.next_offset, offset as u64);
+            assert_eq!(imported.upload.is_none(), is_last, "an upload is named until it is done");
+            if is_last {
+                return Ok(imported.sessions);
+            }
+            upload = imported.upload;
+        }
+    }
+
+    /// Everything that can be asked of a session.
+    async fn answers(&self, session_id: SessionId) -> Value {
+        let lines = self.lines(session_id).await;
+        let history = self.service.history(ReadHistory { session_id, cursor: None, limit: Some(1000) }).await.unwrap();
+        let view = self.service.read(&session_id).await.unwrap();
+        let mut bodies = Vec::new();
+        for (_, rest) in
+            lines.iter().flat_map(|line| line.match_indices(r#""blob":""#).map(|(at, _)| line.split_at(at + 8)))
+        {
+            let blob = ReadBlob { session_id, blob: rest[..64].to_owned(), offset: 0, limit: None };
+            bodies.push(self.service.blob(blob).await.unwrap().data);
+        }
+        json!({ "events": lines, "history": history.items, "view": view, "bodies": bodies })
+    }
+}
+
+/// A service over stores in memory, which forget everything with it, and what they hold.
+fn in_memory(options: EngineOptions) -> (Process, Arc<MemoryUse>) {
+    let held = Arc::<MemoryUse>::default();
+    let events = Arc::new(MemoryEventStore::new(u64::MAX, held.clone()));
+    let stores = Stores {
+        blobs: Arc::new(MemoryBlobStore::new(held.clone())),
+        snapshots: Arc::new(MemorySessionStore::new(events.clone())),
+        index: Arc::new(MemoryIndex::default()),
+        readers: Arc::new(MemoryReaders::default()),
+        events,
+    };
+    let service = AgentBuildConfig::new().options(options).stores(stores).build().unwrap().service().clone();
+    (Process { service }, held)
+}
+
+/// Where short outputs stand in blobs already.
+fn place() -> Place {
+    let mut place = Place::new();
+    place.options.tools.inline_bytes = 64;
+    place
+}
+
+/// A session with turns, a tool whose output stands in a blob, a reminder, a pin, a title; and its fork.
+async fn sample(process: &Process) -> [SessionId; 2] {
+    let session_id = process.create().await;
+    let call = format!(r#"@call test_echo {{"text":"{}"}} @echo last_result"#, "long ".repeat(40));
+    for prompt in ["@say One.", &call, "@fail rejected"] {
+        process.turn(session_id, prompt).await.unwrap();
+    }
+    let service = process.service.as_ref();
+    let text = "Be kind.".to_owned();
+    service.remind(Remind { session_id, kind: SystemReminderType::Custom("tone".to_owned()), text }).await.unwrap();
+    service.pin(PinFact { session_id, text: "The sky is \"blue\".\n".to_owned() }).await.unwrap();
+    let labels = Some([("kind".to_owned(), "sample".to_owned())].into());
+    service.update(UpdateSession { session_id, title: Some("A sample".to_owned()), labels }).await.unwrap();
+    let fork = service.fork(ForkSession { session_id, turn: Some(1) }).await.unwrap().session_id;
+    process.turn(fork, "@say Its own way.").await.unwrap();
+    service.archive(&fork).await.unwrap();
+    [session_id, fork]
+}
+
+#[test]
+fn what_is_exported_comes_back_to_the_byte() {
+    let (place, elsewhere) = (place(), place());
+    let (ids, bundle, before) = place.process(true, |process| async move {
+        let ids = sample(&process).await;
+        let before = [process.answers(ids[0]).await, process.answers(ids[1]).await];
+        assert_ne!(before[0]["bodies"], json!([]), "a body stands in a blob");
+        (ids, process.exported(&ids).await, before)
+    });
+    for (place, is_wiped) in [(&elsewhere, false), (&place, true)] {
+        let (ids, bundle, before) = (ids, bundle.clone(), before.clone());
+        let expected = before.clone();
+        place.process(false, |process| async move {
+            if is_wiped {
+                for session_id in ids {
+                    process.service.delete(DeleteSession { session_id, force: false }).await.unwrap();
+                }
+            }
+            let made = process.import(&bundle, 3000, false).await.unwrap();
+            let last_seqs = before.each_ref().map(|answers| answers["events"].as_array().unwrap().len() as u64);
+            let same =
+                |at: usize| ImportedSession { session_id: ids[at], imported_from: ids[at], last_seq: last_seqs[at] };
+            assert_eq!(made, [same(0), same(1)]);
+            assert_eq!([process.answers(ids[0]).await, process.answers(ids[1]).await], before);
+            assert_eq!(process.exported(&ids).await, bundle, "a bundle of it is the same bundle");
+        });
+        // Also for the next process, which goes on with it.
+        place.process(true, |process| async move {
+            assert_eq!([process.answers(ids[0]).await, process.answers(ids[1]).await], expected);
+            let listed = process.service.list(SessionQuery::default()).await.unwrap().items;
+            let mut listed: Vec<SessionId> = listed.iter().map(|summary| summary.session_id).collect();
+            listed.sort_unstable();
+            assert_eq!(listed, ids);
+            // Seven were said, and the prompt is the eighth.
+            let next = process.turn(ids[0], "@echo messages").await.unwrap();
+            assert_eq!((next.turn, next.text.as_str()), (3, "messages: 8"));
+        });
+    }
+}
+
+/// Under new ids all of it is there but for the names: it is a fork of a session that was never here.
+#[test]
+fn under_new_ids_everything_else_is_the_same() {
+    let place = place();
+    place.process(true, |process| async move {
+        let ids = sample(&process).await;
+        let bundle = process.exported(&ids).await;
+        for _ in 0..2 {
+            let made = process.import(&bundle, usize::MAX, true).await.unwrap();
+            for (made, id) in made.iter().zip(ids) {
+                let (copy, origin) = (process.answers(made.session_id).await, process.answers(id).await);
+                assert_eq!(
+                    (copy["history"].clone(), copy["bodies"].clone()),
+                    (origin["history"].clone(), origin["bodies"].clone())
+                );
+                let (lines, of) = (copy["events"].as_array().unwrap(), origin["events"].as_array().unwrap());
+                assert_eq!((&lines[..of.len()], lines.len()), (&of[..], of.len() + 1));
+                assert_eq!((made.imported_from, made.last_seq), (id, lines.len() as u64));
+                let view = |answers: &Value| {
+                    let mut view = answers["view"].clone();
+                    for other in ["session_id", "forked_from", "created_at", "updated_at", "last_seq", "archived"] {
+                        view.as_object_mut().unwrap().remove(other).unwrap();
+                    }
+                    view
+                };
+                assert_eq!(view(&copy), view(&origin));
+                assert_eq!(copy["view"]["forked_from"], json!(id));
+            }
+            assert_eq!(process.turn(made[0].session_id, "@echo messages").await.unwrap().text, "messages: 8");
+        }
+    });
+}
+
+/// What runs is exported as it stands. Under its own id its turn ends as one of a process that was killed; under a new
+/// one it never began.
+#[test]
+fn a_session_whose_turn_runs_is_exported_as_it_stands() {
+    let (place, elsewhere) = (place(), place());
+    let (id, bundle) = place.process(true, |process| async move {
+        let id = process.create().await;
+        let first = process.service.begin_turn(StartTurn::new(id, "@stall")).await.unwrap();
+        let unborn = process.export(id, false).await.unwrap();
+        let refused = process.import(&unborn, usize::MAX, true).await.unwrap_err().body();
+        assert_eq!((refused.code, &refused.details["reason"]), (ErrorCode::BundleInvalid, &json!("open_turn")));
+        let stop = meerkat_service::service::InterruptTurn { session_id: id, turn: None };
+        process.service.interrupt(stop).await.unwrap();
+        first.result.await.unwrap();
+        let running = process.service.begin_turn(StartTurn::new(id, "@say Part. @stall")).await.unwrap();
+        let bundle = process.export(id, false).await.unwrap();
+        drop(running);
+        (id, bundle)
+    });
+    elsewhere.process(true, |process| async move {
+        let own = process.import(&bundle, usize::MAX, false).await.unwrap();
+        let new = process.import(&bundle, usize::MAX, true).await.unwrap();
+        assert_eq!((own[0].session_id, own[0].last_seq, new[0].last_seq), (id, 4, 4));
+        assert_eq!(process.turn(id, "@echo messages").await.unwrap().turn, 2);
+        let types: Vec<_> = process.events(id).await.iter().map(|event| event["type"].clone()).collect();
+        assert_eq!(types[3..5], ["turn_started", "turn_interrupted"]);
+        assert_eq!(process.turn(new[0].session_id, "@echo messages").await.unwrap().turn, 1);
+    });
+}
+
+/// The files of a data directory with their lengths, but for the copies in redb, which are written when there is time.
+fn stored(place: &Place) -> Vec<(String, u64)> {
+    let root = place.data_dir();
+    let len = |path: &String| std::fs::metadata(Path::new(&root).join(path)).unwrap().len();
+    let names = files(&root).into_iter().filter(|path| path != "index.redb");
+    names.map(|path| (path.clone(), len(&path))).collect()
+}

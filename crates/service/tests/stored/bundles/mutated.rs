@@ -1,0 +1,172 @@
+//! Bundles with some bytes changed, from a small corpus that is kept: what comes in is one of the sessions that went
+//! out, or nothing does. Where hashes are made to fit, whatever comes in can still be read, and nothing panics.
+//!
+//! The corpus also holds that a bundle of an earlier version can be imported.
+
+use meerkat_service::{
+    ErrorCode, SessionId,
+    service::{ReadHistory, SessionQuery},
+};
+use proptest::{collection::vec, prelude::*, sample::Index};
+
+use super::{
+    archive::{pack, seal, unpack},
+    in_memory,
+};
+use crate::Process;
+
+/// A session with a body in a blob, and it with a fork of it.
+const CORPUS: [&[u8]; 2] = [include_bytes!("corpus/one.tar"), include_bytes!("corpus/many.tar")];
+
+/// The lines of each session of a bundle.
+fn sessions(bundle: &[u8]) -> Vec<(String, Vec<String>)> {
+    let files = unpack(bundle);
+    let events = files.iter().filter(|file| file.name().starts_with("events/"));
+    let lines = |body: &[u8]| std::str::from_utf8(body).unwrap().lines().map(str::to_owned).collect();
+    events.map(|file| (file.folder(), lines(&file.body))).collect()
+}
+
+#[derive(Clone, Debug)]
+enum Mutation {
+    Flip(Index, u8),
+    Put(Index, u8),
+    Insert(Index, Vec<u8>),
+    Remove(Index, usize),
+    Repeat(Index, usize),
+    Cut(Index),
+}
+
+fn mutation() -> impl Strategy<Value = Mutation> {
+    let at = any::<Index>;
+    prop_oneof![
+        4 => (at(), 0..8_u8).prop_map(|(at, bit)| Mutation::Flip(at, 1 << bit)),
+        4 => (at(), any::<u8>()).prop_map(|(at, byte)| Mutation::Put(at, byte)),
+        2 => (at(), prop_oneof![vec(any::<u8>(), 1..20), Just(vec![0; 512])]).prop_map(|(at, it)| Mutation::Insert(at, it)),
+        2 => (at(), prop_oneof![1..20_usize, Just(512)]).prop_map(|(at, len)| Mutation::Remove(at, len)),
+        1 => (at(), prop_oneof![1..20_usize, Just(512), Just(1024)]).prop_map(|(at, len)| Mutation::Repeat(at, len)),
+        1 => at().prop_map(Mutation::Cut),
+    ]
+}
+
+impl Mutation {
+    fn apply(&self, bytes: &mut Vec<u8>) {
+        if bytes.is_empty() {
+            return;
+        }
+        let end = |at: usize, len: usize, bytes: &[u8]| bytes.len().min(at + len);
+        match self {
+            Self::Flip(at, bit) => *at.get_mut(bytes) ^= bit,
+            Self::Put(at, byte) => *at.get_mut(bytes) = *byte,
+            Self::Insert(at, more) => {
+                let at = at.index(bytes.len());
+                bytes.splice(at..at, more.iter().copied());
+            }
+            Self::Remove(at, len) => {
+                let at = at.index(bytes.len());
+                bytes.drain(at..end(at, *len, bytes));
+            }
+            Self::Repeat(at, len) => {
+                let at = at.index(bytes.len());
+                let part = bytes[at..end(at, *len, bytes)].to_vec();
+                bytes.splice(at..at, part);
+            }
+            Self::Cut(at) => bytes.truncate(at.index(bytes.len())),
+        }
+    }
+}
+
+async fn stored(process: &Process) -> Vec<SessionId> {
+    let page = process.service.list(SessionQuery { limit: Some(1000), ..SessionQuery::default() }).await.unwrap();
+    page.items.iter().map(|summary| summary.session_id).collect()
+}
+
+/// Imports it; where it is refused, nothing is left.
+async fn import(bundle: &[u8], new_ids: bool) -> Option<(Process, Vec<SessionId>)> {
+    let (process, held) = in_memory(Default::default());
+    match process.import(bundle, usize::MAX, new_ids).await {
+        Ok(made) => Some((process, made.iter().map(|made| made.session_id).collect())),
+        Err(refused) => {
+            assert_eq!(refused.code(), ErrorCode::BundleInvalid, "{refused}");
+            assert_eq!(stored(&process).await, []);
+            assert_eq!(held.bytes(), 0);
+            None
+        }
+    }
+}
+
+fn run(work: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
+}
+
+#[test]
+fn the_corpus_is_good() {
+    run(async {
+        for bundle in CORPUS {
+            let due = sessions(bundle);
+            let (process, ids) = import(bundle, false).await.unwrap();
+            for (id, (folder, lines)) in ids.iter().zip(&due) {
+                assert_eq!((id.to_string(), &process.lines(*id).await), (folder.clone(), lines));
+                process.turn(*id, "@say It goes on.").await.ok();
+            }
+            assert_eq!(ids.len(), due.len());
+            assert_eq!(import(bundle, true).await.unwrap().1.len(), due.len());
+        }
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn a_bundle_with_changed_bytes_is_the_same_sessions_or_none(
+        which in 0..CORPUS.len(),
+        mutations in vec(mutation(), 1..4),
+        new_ids: bool,
+    ) {
+        let mut bundle = CORPUS[which].to_vec();
+        mutations.iter().for_each(|mutation| mutation.apply(&mut bundle));
+        run(async {
+            let Some((process, ids)) = import(&bundle, new_ids).await else { return };
+            // What ends between two sections is a bundle of those before; what begins there, of those behind.
+            let due = sessions(CORPUS[which]);
+            for id in &ids {
+                let lines = process.lines(*id).await;
+                let known = due.iter().any(|(folder, due)| match new_ids {
+                    true => lines[..lines.len() - 1] == *due,
+                    false => *folder == id.to_string() && lines == *due,
+                });
+                assert!(known, "{id} is no session of the corpus");
+            }
+            assert!(!ids.is_empty() && ids.len() <= due.len());
+        });
+    }
+
+    #[test]
+    fn lines_that_are_changed_and_sealed_do_no_harm(
+        which in 0..CORPUS.len(),
+        mutations in vec((mutation(), any::<Index>()), 1..4),
+        new_ids: bool,
+    ) {
+        let mut files = unpack(CORPUS[which]);
+        for (mutation, at) in &mutations {
+            let events: Vec<usize> = (0..files.len()).filter(|at| files[*at].name().starts_with("events/")).collect();
+            let at = *at.get(&events);
+            let mut body = files[at].body.clone();
+            mutation.apply(&mut body);
+            files[at] = files[at].clone().of(body);
+        }
+        seal(&mut files);
+        run(async {
+            let Some((process, ids)) = import(&pack(&files), new_ids).await else { return };
+            for session_id in ids {
+                assert!(!process.lines(session_id).await.is_empty());
+                process.service.read(&session_id).await.unwrap();
+                let request = ReadHistory { session_id, cursor: None, limit: None };
+                process.service.history(request).await.unwrap();
+                process.export(session_id, true).await.unwrap();
+                let ended = process.turn(session_id, "@say It goes on.").await;
+                assert!(!ended.is_err_and(|error| error.code() == ErrorCode::Internal));
+            }
+        });
+    }
+}

@@ -1,0 +1,147 @@
+//! An export goes page by page: it holds still while the session goes on, and keeps keys to itself where it is asked to.
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use meerkat_service::{
+    AgentBuildConfig, ErrorCode, SessionId,
+    service::{ExportSession, PinFact, UpdateSession},
+};
+use serde_json::{Value, json};
+
+use super::{archive::unpack, in_memory, place, sample};
+use crate::Process;
+
+/// A prompt that is longer than two pages, and stands in a blob.
+fn long_prompt() -> String {
+    format!("@say One. @note {}", "long ".repeat(500_000))
+}
+
+#[test]
+fn an_export_holds_still_while_its_session_goes_on() {
+    let (place, elsewhere) = (place(), place());
+    let (id, bundle, lines) = place.process(true, |process| async move {
+        let id = process.create().await;
+        process.turn(id, &long_prompt()).await.unwrap();
+        let lines = process.lines(id).await;
+        let (mut bundle, mut cursor, mut pages) = (Vec::new(), None, 0);
+        loop {
+            let request = ExportSession { session_id: id, redact: false, cursor };
+            let page = process.service.export_session(request.clone()).await.unwrap();
+            assert_eq!(process.service.export_session(request).await.unwrap(), page, "a page can be asked for again");
+            bundle.extend(BASE64_STANDARD.decode(page.data).unwrap());
+            assert!(bundle.len() <= (pages + 1) * 1024 * 1024, "a page has at most a mebibyte");
+            process.turn(id, "@say Meanwhile.").await.unwrap();
+            (cursor, pages) = (page.next_cursor, pages + 1);
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(pages, 3);
+        (id, bundle, lines)
+    });
+    elsewhere.process(true, |process| async move {
+        let made = process.import(&bundle, 1_000_000, false).await.unwrap();
+        assert_eq!(made[0].last_seq, lines.len() as u64);
+        assert_eq!(process.lines(id).await, lines);
+    });
+}
+
+#[tokio::test]
+async fn a_cursor_is_that_of_the_page_before() {
+    let (process, _) = in_memory(Default::default());
+    let id = process.create().await;
+    process.turn(id, &long_prompt()).await.unwrap();
+    let ask = async |session_id: SessionId, cursor: Option<String>, redact: bool| {
+        process.service.export_session(ExportSession { session_id, redact, cursor }).await
+    };
+    let cursor = ask(id, None, false).await.unwrap().next_cursor.unwrap();
+    let end = format!("9{cursor}");
+    for wrong in ["", "x", "1.2", "1.x.y", "4.0.0", &cursor.replace('.', ","), &end[..end.len() - 1]] {
+        let refused = ask(id, Some(wrong.to_owned()), false).await.unwrap_err().body();
+        assert_eq!((refused.code, &refused.details["field"]), (ErrorCode::InvalidRequest, &"cursor".into()), "{wrong}");
+    }
+    let unknown = SessionId::from_uuid(uuid::Uuid::from_u128(7));
+    assert_eq!(ask(unknown, None, false).await.unwrap_err().code(), ErrorCode::SessionNotFound);
+    // Pages of two exports do not go together.
+    process.service.pin(PinFact { session_id: id, text: "sk-planted-0123456789".to_owned() }).await.unwrap();
+    let clean = ask(id, None, true).await.unwrap().next_cursor.unwrap();
+    assert_eq!(ask(id, Some(clean.clone()), false).await.unwrap_err().code(), ErrorCode::InvalidRequest);
+    ask(id, Some(clean), true).await.unwrap();
+}
+
+/// What looks like a key, and what is configured as a secret, wherever a session holds it.
+#[test]
+fn a_redacted_export_has_no_planted_key() {
+    const KEYS: [&str; 4] =
+        ["sk-planted-0123456789", "ghp_0123456789abcdef", "AKIAIOSFODNN7PLANTED", "tok.planted~0123456789"];
+    const SECRET: &str = "correct horse \"battery\" staple";
+    let (place, elsewhere) = (place(), place());
+    let (ids, lines, bundle) = place.process(true, |process| async move {
+        let id = process.create().await;
+        let text = format!("{} Bearer {} \\n{} {SECRET}", KEYS[0], KEYS[3], KEYS[1]);
+        let arguments = json!({ "text": text, KEYS[2]: "a name", "escaped": "ghp_" });
+        // The letters of a key may be escaped, too.
+        let arguments = arguments.to_string().replace(r#""ghp_""#, r#""gh\u0070_0123456789abcdef""#);
+        process.turn(id, &format!("@say {text} @call test_echo {arguments} @echo last_result")).await.unwrap();
+        process.turn(id, &format!("@say Long. @note {text} {}{text}", "long ".repeat(60_000))).await.unwrap();
+        let labels = Some([("key".to_owned(), KEYS[0].to_owned())].into());
+        let update = UpdateSession { session_id: id, title: Some(KEYS[1].to_owned()), labels };
+        process.service.update(update).await.unwrap();
+        process.service.pin(PinFact { session_id: id, text: text.clone() }).await.unwrap();
+        let lines = process.lines(id).await;
+        let whole = process.export(id, false).await.unwrap();
+        for key in KEYS {
+            assert!(found(&whole, key), "{key} is planted");
+        }
+        let others = sample(&process).await;
+        (([id], others), lines, whole)
+    });
+    let ([id], _) = ids;
+    assert!(found(&bundle, "battery"));
+    // The secret is configured only now.
+    let clean = {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let agent = AgentBuildConfig::new().options(place.options.clone()).store(place.data_dir());
+            let service = agent.secret(secrecy::SecretString::from(SECRET)).build().unwrap().service().clone();
+            let clean = Process { service: service.clone() }.export(id, true).await.unwrap();
+            service.shut_down(1_000).await;
+            clean
+        })
+    };
+    for planted in KEYS.iter().copied().chain(["battery"]) {
+        assert!(!found(&clean, planted), "{planted} is told");
+    }
+    let files = unpack(&clean);
+    let manifest: Value = serde_json::from_slice(&files.last().unwrap().body).unwrap();
+    assert_eq!(manifest["redacted"], true);
+    elsewhere.process(true, |process| async move {
+        process.import(&clean, 100_000, false).await.unwrap();
+        let answers = process.answers(id).await;
+        let imported = answers["events"].as_array().unwrap();
+        assert_eq!(imported.len(), lines.len());
+        for (line, of) in imported.iter().zip(&lines) {
+            let (line, of): (Value, Value) =
+                (serde_json::from_str(line.as_str().unwrap()).unwrap(), serde_json::from_str(of).unwrap());
+            for same in ["session_id", "seq", "turn", "time", "type"] {
+                assert_eq!(line[same], of[same]);
+            }
+            // As text in a prompt an escape is no key; in the arguments of a call it is.
+            assert_eq!(
+                of["type"] == "assistant_message" && found(of.to_string().as_bytes(), "ghp_0123456789abcdef"),
+                of["seq"] == 3
+            );
+            assert!(!found(line.to_string().as_bytes(), "ghp_0123456789abcdef"));
+        }
+        let bodies = answers["bodies"].as_array().unwrap();
+        assert!(!bodies.is_empty(), "the bodies that keys were taken from can be read");
+        for body in bodies {
+            let body = BASE64_STANDARD.decode(body.as_str().unwrap()).unwrap();
+            assert!(found(&body, "[redacted]") || !found(&body, "Bearer"));
+        }
+        process.turn(id, "@echo messages").await.unwrap();
+    });
+}
+
+fn found(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|window| window == text.as_bytes())
+}

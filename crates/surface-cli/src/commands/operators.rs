@@ -1,0 +1,199 @@
+//! What operators ask that takes more than one request: bundles in files, and a rebuild that is looked at.
+//!
+//! A bundle is read and written a piece at a time, however large it is.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    pin::pin,
+    time::Duration,
+};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use meerkat_errors::ErrorCode;
+use meerkat_service::{
+    Operation, SessionError, SessionId,
+    service::{ExportSession, ImportBundle},
+    wire::encode,
+};
+use serde_json::json;
+
+use super::{
+    resolve,
+    sessions::{all, require},
+    show,
+};
+use crate::{App, args::ExportArgs, error::CliError, output::Progress, people::size, serve::random_digits};
+
+/// Bytes of a piece that is handed to the service.
+const PIECE_BYTES: u64 = 1024 * 1024;
+
+/// The reader whose lag says how far a rebuild is.
+const PROJECTION: &str = "projection";
+
+/// Between two looks at how far it is.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
+/// Writes bundles into a file, one after another, and answers with what stands in it. `session` is meant where none is
+/// named.
+pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Result<Vec<u8>, SessionError> {
+    let ids = named(app, args, session).await?;
+    require(app, Operation::ExportSession)?;
+    let path = app.dir.join(&args.output);
+    let refused = |error| SessionError::invalid("--output", format!("{} cannot be written: {error}", path.display()));
+    let mut file = Partial::create(path.clone()).map_err(refused)?;
+    let (mut progress, mut bytes, mut written) = (app.out.progress(), 0, Vec::new());
+    for id in &ids {
+        let mut next = Some(ExportSession { session_id: *id, redact: args.redact, cursor: None });
+        while let Some(request) = next {
+            let is_first = request.cursor.is_none();
+            let (piece, after) = match page(app, request).await {
+                // It was there when all were listed.
+                Err(error) if args.all && is_first && error.code() == ErrorCode::SessionNotFound => break,
+                page => page?,
+            };
+            file.file.write_all(&piece).map_err(refused)?;
+            bytes += piece.len() as u64;
+            let (done, of) = (written.len() as u64, ids.len() as u64);
+            progress.show(done, of, &format!("{done} of {of} sessions, {}", size(bytes)));
+            if after.is_none() {
+                written.push(*id);
+            }
+            next = after;
+        }
+    }
+    file.finish().map_err(refused)?;
+    encode(&json!({ "file": path.display().to_string(), "bytes": bytes, "sessions": written }))
+}
+
+/// The sessions that are meant.
+async fn named(app: &App, args: &ExportArgs, session: &str) -> Result<Vec<SessionId>, SessionError> {
+    if args.all {
+        return Ok(all(&app.service).await?.into_iter().map(|session| session.session_id).collect());
+    }
+    if args.session.is_empty() {
+        return Ok(vec![resolve(&app.service, session).await?]);
+    }
+    let mut ids = Vec::with_capacity(args.session.len());
+    for name in &args.session {
+        ids.push(resolve(&app.service, name).await?);
+    }
+    Ok(ids)
+}
+
+/// A page's bytes, and the request for the next one.
+async fn page(app: &App, mut request: ExportSession) -> Result<(Vec<u8>, Option<ExportSession>), SessionError> {
+    let page = app.service.export_session(request.clone()).await?;
+    let unreadable = |_| SessionError::Internal("a page of a bundle is not base64".to_owned());
+    let bytes = BASE64_STANDARD.decode(page.data).map_err(unreadable)?;
+    request.cursor = page.next_cursor;
+    Ok((bytes, request.cursor.is_some().then_some(request)))
+}
+
+/// A file that has its name only once it is whole.
+struct Partial {
+    file: File,
+    beside: PathBuf,
+    path: PathBuf,
+}
+
+impl Partial {
+    fn create(path: PathBuf) -> io::Result<Self> {
+        let mut name = OsString::from(".");
+        name.push(path.file_name().ok_or(io::ErrorKind::IsADirectory)?);
+        name.push(format!(".{}", random_digits(4).map_err(io::Error::other)?));
+        let beside = path.with_file_name(name);
+        // What was said is its owner's alone, here too.
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        Ok(Self { file, beside, path })
+    }
+
+    fn finish(self) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.beside, &self.path)
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Where it was finished there is nothing of that name any more.
+        fs::remove_file(&self.beside).ok();
+    }
+}
+
+/// Makes sessions from a file.
+pub(crate) async fn import(app: &App, file: &Path, new_ids: bool) -> Result<Vec<u8>, SessionError> {
+    require(app, Operation::ImportBundle)?;
+    let path = app.dir.join(file);
+    let refused = |error| SessionError::invalid("file", format!("{} cannot be read: {error}", path.display()));
+    let mut file = File::open(&path).map_err(refused)?;
+    let total = file.metadata().map_err(refused)?.len();
+    let (mut progress, mut upload, mut offset) = (app.out.progress(), None, 0);
+    loop {
+        let mut piece = Vec::new();
+        io::Read::by_ref(&mut file).take(PIECE_BYTES).read_to_end(&mut piece).map_err(refused)?;
+        let is_last = (piece.len() as u64) < PIECE_BYTES;
+        let request = ImportBundle { upload, offset, data: BASE64_STANDARD.encode(&piece), is_last, new_ids };
+        let imported = app.service.import_bundle(request).await?;
+        if is_last {
+            return encode(&imported);
+        }
+        offset += PIECE_BYTES;
+        upload = imported.upload;
+        progress.show(offset, total, &format!("{} of {}", size(offset), size(total)));
+    }
+}
+
+/// `project rebuild`: it can take long, so a terminal shows how far it is.
+pub(crate) async fn rebuild(app: &App) -> Result<u8, CliError> {
+    let mut progress = app.out.progress();
+    let rebuilt = {
+        let mut rebuilding = pin!(app.service.rebuild_projection());
+        let (mut looks, mut most) = (tokio::time::interval(LOOK_PAUSE), 0);
+        loop {
+            tokio::select! {
+                biased;
+                rebuilt = &mut rebuilding => break rebuilt?,
+                _ = looks.tick(), if progress.is_shown() => look(app, &mut progress, &mut most).await,
+            }
+        }
+    };
+    drop(progress);
+    show(app, Operation::RebuildProjection, &encode(&rebuilt)?)?;
+    Ok(0)
+}
+
+/// Shows how far the projection is behind. Where it cannot be asked, nothing is shown: the rebuild itself says what fails.
+async fn look(app: &App, progress: &mut Progress, most: &mut u64) {
+    let Ok(readers) = app.service.list_readers().await else { return };
+    let Some(reader) = readers.items.iter().find(|reader| reader.reader == PROJECTION) else { return };
+    let behind = reader.records_behind;
+    *most = behind.max(*most);
+    progress.show(*most - behind, *most, &format!("{behind} events to go"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_its_name_when_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = || fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+        let path = folder.path().join("b.tar");
+        let mut file = Partial::create(path.clone()).unwrap();
+        file.file.write_all(b"half").unwrap();
+        assert!(!path.exists() && names().len() == 1);
+        drop(file);
+        assert!(names().is_empty());
+        let mut file = Partial::create(path.clone()).unwrap();
+        file.file.write_all(b"whole").unwrap();
+        file.finish().unwrap();
+        assert_eq!((fs::read(&path).unwrap().as_slice(), names().len()), (&b"whole"[..], 1));
+        assert!(Partial::create(folder.path().join("none/b.tar")).is_err());
+        assert!(Partial::create("/".into()).is_err());
+    }
+}

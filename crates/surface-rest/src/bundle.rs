@@ -1,0 +1,84 @@
+//! Bundles: a session's is sent page by page as one body, and one that comes in is handed on piece by piece.
+//!
+//! No bundle is ever held whole. What stands in one is not looked at here.
+
+use std::sync::Arc;
+
+use axum::{body::Body, http::HeaderValue, response::Response};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::{Bytes, BytesMut};
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use meerkat_service::{
+    SessionError, SessionService,
+    service::{ExportSession, ImportBundle},
+    wire::{decode_params, encode},
+};
+use serde::Deserialize;
+
+use crate::{App, wire};
+
+/// Bytes of a piece.
+const PIECE_BYTES: usize = 1024 * 1024;
+
+/// A body, unless it says that it is too large.
+pub(crate) fn announced(body: Body, limit: u64) -> Result<Body, SessionError> {
+    wire::check_announced(&body, limit).map(|_| body)
+}
+
+/// Sends a session's bundle. What is refused is refused before anything is sent; a bundle that breaks off later has no
+/// end, so that nobody takes it for whole.
+pub(crate) async fn export(app: &Arc<App>, params: &str) -> Result<Response, SessionError> {
+    let request: ExportSession = decode_params(params)?;
+    let (service, session_id) = (app.service.clone(), request.session_id);
+    let (first, next) = page(service.as_ref(), request).await?;
+    let rest = stream::try_unfold((service, next), |(service, next)| async move {
+        let Some(request) = next else { return Ok(None) };
+        let (bytes, next) = page(service.as_ref(), request).await?;
+        Ok::<_, SessionError>(Some((bytes, (service, next))))
+    });
+    let rest = rest.inspect_err(move |error| tracing::error!(%session_id, %error, "a bundle broke off"));
+    let pages = stream::once(std::future::ready(Ok(first))).chain(rest);
+    Ok(wire::typed(HeaderValue::from_static("application/x-tar"), Body::from_stream(pages)))
+}
+
+/// A page's bytes, and the request for the next one.
+async fn page(
+    service: &dyn SessionService,
+    mut request: ExportSession,
+) -> Result<(Bytes, Option<ExportSession>), SessionError> {
+    let page = service.export_session(request.clone()).await?;
+    let unreadable = |_| SessionError::Internal("a page of a bundle is not base64".to_owned());
+    let bytes = BASE64_STANDARD.decode(page.data).map_err(unreadable)?;
+    request.cursor = page.next_cursor;
+    Ok((bytes.into(), request.cursor.is_some().then_some(request)))
+}
+
+/// What the query of an import says.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Query {
+    #[serde(default)]
+    new_ids: bool,
+}
+
+/// Takes a bundle in.
+pub(crate) async fn import(app: &Arc<App>, params: &str, mut body: Body) -> Result<Response, SessionError> {
+    let Query { new_ids } = decode_params(params)?;
+    let (mut upload, mut offset, mut piece) = (None, 0, BytesMut::new());
+    loop {
+        let data = wire::next_data(&mut body).await?;
+        let is_last = data.is_none();
+        piece.extend_from_slice(&data.unwrap_or_default());
+        let bytes = wire::within(offset + piece.len() as u64, app.options.bundle_bytes_max)?;
+        if !is_last && piece.len() < PIECE_BYTES {
+            continue;
+        }
+        let request = ImportBundle { upload, offset, data: BASE64_STANDARD.encode(&piece), is_last, new_ids };
+        let imported = app.service.import_bundle(request).await?;
+        if is_last {
+            return encode(&imported).map(wire::json);
+        }
+        (upload, offset) = (imported.upload, bytes);
+        piece.clear();
+    }
+}
