@@ -46,7 +46,7 @@ pub enum SessionError {
         "The service is at its limit of {limit} {what}; take some away, wait for idle ones to leave, or raise the limit."
     )]
     Limit {
-        /// What is limited: `sessions`, `bytes`, `keys` or `readers`.
+        /// What is limited, such as `sessions` or `bytes`.
         what: &'static str,
         /// The limit.
         limit: u64,

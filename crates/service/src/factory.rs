@@ -156,9 +156,9 @@ impl AgentBuildConfig {
         let held = Arc::new(MemoryUse::new(max_bytes));
         let world = self.world.unwrap_or_else(World::system);
         let (events, blobs, derived): (Arc<dyn EventStore>, Arc<dyn BlobStore>, _) = match stores {
-            Some(Stores { events, blobs, snapshots, index, readers }) => {
+            Some(Stores { events, blobs, snapshots, index, readers, pruner }) => {
                 let readers = Readers::new(readers, events.clone(), index.clone(), world.clock.clone());
-                let mut derived = Derived::new(snapshots, index, Arc::new(readers));
+                let mut derived = Derived::new(snapshots, index, Arc::new(readers), pruner);
                 let dir = self.options.projection.dir.clone().filter(|_| self.options.projection.enabled);
                 derived.projector = dir.map(|dir| ProjectorHandle::new(Projection::new(dir)));
                 (events, blobs, Some(derived))

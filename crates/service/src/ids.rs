@@ -13,7 +13,7 @@ use crate::SessionError;
 /// A turn's number within its session, from 0, given when the turn is accepted.
 pub type TurnNumber = u32;
 
-/// An event's place in its session's journal, from 1, without gaps, never reused.
+/// An event's place in its session's journal, from 1, without gaps, never shifted or reused.
 pub type Seq = u64;
 
 /// A session's name: a UUIDv7 that the server mints.

@@ -28,6 +28,8 @@ pub mod tool;
 mod projection;
 mod readers;
 
+mod journal_compaction;
+
 pub mod redact;
 pub mod wire;
 

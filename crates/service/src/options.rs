@@ -295,6 +295,43 @@ impl Default for StoreOptions {
     }
 }
 
+/// What journal compaction keeps, and when it happens by itself. It drops only what every reader is done with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct JournalOptions {
+    /// Milliseconds that every record is kept at least.
+    pub min_record_age_ms: u64,
+    /// The newest replies outside the live context that are kept where history is dropped.
+    pub keep_last_replies: usize,
+    /// Milliseconds that a request is kept which has its result.
+    pub keep_answered_request_ttl_ms: u64,
+    /// Milliseconds between two compactions of the journals of active sessions; 0 is never.
+    pub rolling_ms: u64,
+    /// Whether a journal is compacted when a turn has ended, as the following keys say.
+    pub end_of_run: bool,
+    /// As `min_record_age_ms`, when a turn has ended.
+    pub end_min_record_age_ms: u64,
+    /// As `keep_last_replies`, when a turn has ended.
+    pub end_keep_last_replies: usize,
+    /// As `keep_answered_request_ttl_ms`, when a turn has ended.
+    pub end_keep_answered_request_ttl_ms: u64,
+}
+
+impl Default for JournalOptions {
+    fn default() -> Self {
+        Self {
+            min_record_age_ms: 120_000,
+            keep_last_replies: 10,
+            keep_answered_request_ttl_ms: 0,
+            rolling_ms: 0,
+            end_of_run: false,
+            end_min_record_age_ms: 900_000,
+            end_keep_last_replies: 3,
+            end_keep_answered_request_ttl_ms: 3_600_000,
+        }
+    }
+}
+
 /// Sessions as files that people read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -339,6 +376,8 @@ pub struct EngineOptions {
     pub ephemeral: EphemeralOptions,
     /// The service over a store.
     pub store: StoreOptions,
+    /// Journal compaction.
+    pub journal: JournalOptions,
     /// The files that are made from the journals of a store.
     pub projection: ProjectionOptions,
     /// Which sessions go.

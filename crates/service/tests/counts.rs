@@ -69,6 +69,7 @@ fn stored() -> Option<Agent> {
         snapshots: Arc::new(MemorySessionStore::new(events.clone())),
         index: Arc::<MemoryIndex>::default(),
         readers: Arc::<MemoryReaders>::default(),
+        pruner: None,
         events,
     };
     Capabilities::compiled().require(Capability::SessionStore).ok()?;

@@ -20,8 +20,8 @@ use meerkat_service::{
     compaction::CompactionConfig,
     model::vendors::{CompatibleEndpoint, VendorOptions},
     options::{
-        ContextOptions, EngineOptions, EphemeralOptions, Limits, ProjectionOptions, RetentionOptions, StoreOptions,
-        ToolOptions, TurnOptions,
+        ContextOptions, EngineOptions, EphemeralOptions, JournalOptions, Limits, ProjectionOptions, RetentionOptions,
+        StoreOptions, ToolOptions, TurnOptions,
     },
     redact::redact_key_shapes,
 };
@@ -52,6 +52,7 @@ pub(crate) struct Values {
     pub(crate) limits: Limits,
     ephemeral: EphemeralOptions,
     pub(crate) store: StoreValues,
+    journal: JournalOptions,
     projection: ProjectionOptions,
     retention: RetentionOptions,
     pub(crate) compaction: CompactionConfig,
@@ -184,6 +185,7 @@ impl Config {
             limits: self.values.limits.clone(),
             ephemeral: self.values.ephemeral.clone(),
             store: StoreOptions { idle_ms: self.values.store.idle_ms, queue_goes_on: self.values.store.queue_goes_on },
+            journal: self.values.journal.clone(),
             retention: self.values.retention.clone(),
         }
     }

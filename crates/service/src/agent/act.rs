@@ -225,6 +225,9 @@ impl Actor {
         };
         self.turn_span.record("outcome", event.type_name());
         let seq = self.record_durably(Some(turn), vec![event]).await?;
+        if let Some(derived) = &self.engine.derived {
+            derived.schedule.turn_ended(self.session.id(), &self.engine.options.journal);
+        }
         self.take_snapshot().await;
         self.turn_span = tracing::Span::none();
         self.control.interrupt = None;

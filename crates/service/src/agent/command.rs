@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use crate::{
     SessionError,
     ids::{Seq, TurnNumber},
+    journal_compaction::History,
     service::{Changed, StartTurn, TurnAccepted, TurnResult},
     session::{
         event::{Decision, Event},
@@ -77,6 +78,8 @@ pub(crate) enum Change {
     Update { title: Option<String>, labels: Option<BTreeMap<String, String>> },
     /// Archive the session, or bring it back.
     Archive(bool),
+    /// Record what older events have given, before some of them go.
+    SnapshotHistory(History),
 }
 
 /// An accepted turn, and where its result will be.

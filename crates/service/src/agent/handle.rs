@@ -11,9 +11,14 @@ use super::{
 use crate::{
     SessionError,
     ids::TurnNumber,
+    journal_compaction::History,
     service::Changed,
-    session::event::{
-        ApprovalDecided, Decision, Event, ReminderCleared, SessionArchived, SessionUnarchived, TurnDequeued, Unpinned,
+    session::{
+        CONTEXT_RUNS_MAX,
+        event::{
+            ApprovalDecided, Decision, Event, ReminderCleared, SessionArchived, SessionUnarchived, TurnDequeued,
+            Unpinned,
+        },
     },
 };
 
@@ -77,7 +82,7 @@ impl Actor {
 
     async fn change(&mut self, change: Change) -> Result<Changed, SessionError> {
         self.shared.check_writable()?;
-        self.check_archived(matches!(change, Change::Archive(_)))?;
+        self.check_archived(matches!(change, Change::Archive(_) | Change::SnapshotHistory(_)))?;
         let limits = &self.engine.options.limits;
         let event = match change {
             Change::Remind(event, kind) => {
@@ -110,6 +115,10 @@ impl Actor {
                     return Ok(Changed { session_id: self.session.id(), seq: self.session.last_seq() });
                 }
                 Event::SessionUpdated(updated)
+            }
+            Change::SnapshotHistory(History { pruned_to, keys_up_to }) => {
+                let limit = SessionError::Limit { what: "runs of the context", limit: CONTEXT_RUNS_MAX as u64 };
+                Event::HistorySnapshot(self.session.history_snapshot(pruned_to, keys_up_to).ok_or(limit)?)
             }
             // What is so already was recorded already.
             Change::Archive(is_archived) if self.session.is_archived() == is_archived => {

@@ -34,6 +34,7 @@ use crate::{
     capability::Capabilities,
     clock::World,
     ids::SessionId,
+    journal_compaction::Schedule,
     model::ModelResolver,
     options::EngineOptions,
     readers::Readers,
@@ -41,7 +42,7 @@ use crate::{
     runtime::{projector::ProjectorHandle, restore::decode},
     service::{SessionSummary, TurnResult},
     session::{TurnEnd, event::Event, message::Body},
-    store::{BlobStore, EventStore, MemoryUse, ReadLimit, SessionIndex, SessionStore, StoreError},
+    store::{BlobStore, EventStore, JournalPruner, MemoryUse, ReadLimit, SessionIndex, SessionStore, StoreError},
     tool::ToolRegistry,
 };
 
@@ -70,6 +71,9 @@ pub(crate) struct Derived {
     pub(crate) snapshots: Arc<dyn SessionStore>,
     pub(crate) index: Arc<dyn SessionIndex>,
     pub(crate) readers: Arc<Readers>,
+    pub(crate) pruner: Option<Arc<dyn JournalPruner>>,
+    /// Sessions whose journals are to be compacted.
+    pub(crate) schedule: Schedule,
     /// What keeps the sessions' files, where there are any.
     pub(crate) projector: Option<ProjectorHandle>,
     /// Sessions that left memory, and whose rows are not durable yet.
@@ -77,8 +81,14 @@ pub(crate) struct Derived {
 }
 
 impl Derived {
-    pub(crate) fn new(snapshots: Arc<dyn SessionStore>, index: Arc<dyn SessionIndex>, readers: Arc<Readers>) -> Self {
-        Self { snapshots, index, readers, projector: None, settling: TaskTracker::new() }
+    pub(crate) fn new(
+        snapshots: Arc<dyn SessionStore>,
+        index: Arc<dyn SessionIndex>,
+        readers: Arc<Readers>,
+        pruner: Option<Arc<dyn JournalPruner>>,
+    ) -> Self {
+        let (schedule, settling) = (Schedule::default(), TaskTracker::new());
+        Self { snapshots, index, readers, pruner, schedule, projector: None, settling }
     }
 
     /// A session's durable records are as its summary says: lists show it, and readers are told.

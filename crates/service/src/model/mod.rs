@@ -141,6 +141,16 @@ impl Usage {
         self.cached_tokens = self.cached_tokens.saturating_add(other.cached_tokens);
     }
 
+    /// What is left of it without another usage.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self {
+            input_tokens: self.input_tokens.saturating_sub(other.input_tokens),
+            output_tokens: self.output_tokens.saturating_sub(other.output_tokens),
+            cached_tokens: self.cached_tokens.saturating_sub(other.cached_tokens),
+        }
+    }
+
     /// Input and output together, as budgets count.
     #[must_use]
     pub const fn total(self) -> u64 {

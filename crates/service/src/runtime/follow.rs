@@ -175,15 +175,19 @@ impl StoreFollower {
     async fn read_ahead(&mut self) -> Result<bool, SessionError> {
         let page = self.store.read(self.session_id, self.cursor, READ_AHEAD).await;
         let Some(page) = page.map_err(|_| SessionError::StoreFailed)? else { return Ok(false) };
-        let mut room = Room::default();
-        if let Some((from, to)) = page.pruned {
-            let line = pruned_line(self.session_id, self.clock.as_ref(), from, to)?;
-            room.takes(&line);
-            self.ready.push_back(FollowedLine { seq: None, line });
-            self.cursor = to;
+        let (mut room, mut last) = (Room::default(), self.cursor);
+        for Frame { seq, line } in page.frames {
+            if !room.takes(&line) {
+                break;
+            }
+            if let Some(line) = gone_line(self.session_id, self.clock.as_ref(), last, seq)? {
+                // It comes with the event behind it, or the next look would announce it again.
+                room.takes(&line);
+                self.ready.push_back(FollowedLine { seq: None, line });
+            }
+            self.ready.push_back(FollowedLine { seq: Some(seq), line });
+            last = seq;
         }
-        let frames = page.frames.into_iter().take_while(|frame| room.takes(&frame.line));
-        self.ready.extend(frames.map(|Frame { seq, line }| FollowedLine { seq: Some(seq), line }));
         Ok(true)
     }
 
@@ -230,8 +234,17 @@ pub(crate) async fn check_cursor(
     Err(SessionError::CursorOutOfRange { oldest_seq, last_seq })
 }
 
-/// The line that announces events that are gone; it follows the seq before them.
-pub(crate) fn pruned_line(session_id: SessionId, clock: &dyn Clock, from: Seq, to: Seq) -> Result<Bytes, SessionError> {
-    encode_live(session_id, from.saturating_sub(1), None, clock.now(), &LiveEvent::Pruned(Pruned { from, to }))
-        .map_err(|error| SessionError::Internal(error.to_string()))
+/// The line that announces what is gone between two events, where something is; it follows the first of them.
+pub(crate) fn gone_line(
+    session_id: SessionId,
+    clock: &dyn Clock,
+    after: Seq,
+    next: Seq,
+) -> Result<Option<Bytes>, SessionError> {
+    if next <= after + 1 {
+        return Ok(None);
+    }
+    let event = LiveEvent::Pruned(Pruned { from: after + 1, to: next - 1 });
+    let line = encode_live(session_id, after, None, clock.now(), &event);
+    line.map(Some).map_err(|error| SessionError::Internal(error.to_string()))
 }

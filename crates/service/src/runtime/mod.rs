@@ -13,6 +13,7 @@ pub mod follow;
 pub mod ended;
 
 mod creations;
+mod journals;
 pub(crate) mod live;
 pub(crate) mod projector;
 pub(crate) mod restore;

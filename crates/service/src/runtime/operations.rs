@@ -7,7 +7,7 @@ use futures::FutureExt as _;
 use tokio::sync::oneshot;
 
 use super::{
-    follow::{Follower, check_cursor, pruned_line},
+    follow::{Follower, check_cursor, gone_line},
     projector::ProjectorHandle,
     sessions::Sessions,
     validate,
@@ -18,15 +18,16 @@ use crate::{
     bundle,
     capability::{Capabilities, Capability},
     ids::SessionId,
+    journal_compaction::CompactionPolicy,
     projection,
     readers::Readers,
     service::{
         AcknowledgeReader, BegunTurn, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder,
-        CreateSession, DecideApproval, DeleteSession, EventPage, ExportSession, FetchReader, ForkSession, HistoryItem,
-        ImportBundle, Imported, InterruptTurn, NamedReader, Page, Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob,
-        ReadEvents, ReadHistory, ReaderView, RecordPage, Remind, Reminder, ResumeTurn, Retain, Retained,
-        SessionCreated, SessionQuery, SessionService, SessionSummary, SessionView, StartTurn, Unpin, UpdateSession,
-        WaitReader,
+        CompactJournal, CreateSession, DecideApproval, DeleteSession, EventPage, ExportSession, FetchReader,
+        ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn, JournalCompactionReport, NamedReader, Page,
+        Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage, Remind,
+        Reminder, ResumeTurn, Retain, Retained, SessionCreated, SessionQuery, SessionService, SessionSummary,
+        SessionView, StartTurn, Unpin, UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn,
@@ -149,11 +150,12 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         let page = events.read(session_id, request.since_seq, ReadLimit::frames(limit)).await?;
         let page = page.ok_or(SessionError::NotFound(session_id))?;
         let mut items = Vec::with_capacity(page.frames.len() + 1);
-        if let Some((from, to)) = page.pruned {
-            items.push(pruned_line(session_id, self.engine().world.clock.as_ref(), from, to)?);
+        let mut next_seq = request.since_seq;
+        for frame in page.frames {
+            items.extend(gone_line(session_id, self.engine().world.clock.as_ref(), next_seq, frame.seq)?);
+            next_seq = frame.seq;
+            items.push(frame.line);
         }
-        let next_seq = page.frames.last().map_or(request.since_seq, |frame| frame.seq);
-        items.extend(page.frames.into_iter().map(|frame| frame.line));
         Ok(EventPage { items, next_seq })
     }
 
@@ -268,6 +270,12 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     async fn fork(&self, request: ForkSession) -> Result<Changed, SessionError> {
         self.stored().await?;
         self.fork_session(request).await
+    }
+
+    async fn compact_journal(&self, request: CompactJournal) -> Result<JournalCompactionReport, SessionError> {
+        self.stored().await?;
+        self.check_exists(request.session_id).await?;
+        self.compact_one(request, CompactionPolicy::rolling(&self.engine().options.journal)).await
     }
 
     async fn create_reader(&self, request: NamedReader) -> Result<ReaderView, SessionError> {

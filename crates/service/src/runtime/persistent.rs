@@ -20,7 +20,10 @@ use crate::{
         BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, ReadBlob, Retain,
         Retained, SessionQuery,
     },
-    session::{ForkPoint, HistoryFold},
+    session::{
+        ForkPoint, ForkedHistory, HistoryFold,
+        event::{Event, HistorySnapshot, Record},
+    },
     store::ReadLimit,
 };
 
@@ -76,6 +79,7 @@ impl<Home: 'static> Sessions<Home> {
             // An index that fails stands in the way of lists alone.
             Err(error) => tracing::warn!(%error, "the newest session is not known; new ids go by the clock"),
         }
+        self.compact_on_schedule();
         Ok(())
     }
 
@@ -89,14 +93,28 @@ impl<Home: 'static> Sessions<Home> {
         let (mut items, mut fold, mut bytes) = (Vec::new(), HistoryFold::default(), 0);
         // The item at the cursor is read again: the results after an answer belong to its calls.
         let mut after = cursor.saturating_sub(1);
+        let mut pruned_to = None;
         loop {
             let page = events
                 .read(session_id, after, ReadLimit::frames(FRAMES_READ))
                 .await?
                 .ok_or(SessionError::NotFound(session_id))?;
-            let Some(last) = page.frames.last() else { return Ok(Page::whole(items)) };
-            after = last.seq;
+            if page.frames.is_empty() {
+                return Ok(Page::whole(items));
+            }
             for frame in &page.frames {
+                if frame.seq > after + 1 {
+                    let pruned_to = match pruned_to {
+                        Some(pruned_to) => pruned_to,
+                        None => *pruned_to.insert(self.look(session_id).await?.pruned_to),
+                    };
+                    // Elsewhere nothing that was said is gone.
+                    let gone = (after < pruned_to).then(|| HistoryItem::pruned(after + 1, frame.seq - 1));
+                    if let Some(next) = add(&mut items, gone.filter(|gone| gone.seq > cursor), limit) {
+                        return Ok(Page { items, next_cursor: Some(next) });
+                    }
+                }
+                after = frame.seq;
                 let mut item = fold.push(&decode(frame)?);
                 bytes += if frame.seq > cursor { frame.line.len() } else { 0 };
                 if let Some(queued) = fold.queued_at() {
@@ -109,13 +127,11 @@ impl<Home: 'static> Sessions<Home> {
                         None => None,
                     };
                 }
-                let Some(item) = item.filter(|item| item.seq > cursor) else { continue };
                 // An item is no larger than the events it is made of; the first one comes in any case.
-                if items.len() == limit || (bytes > PAGE_BYTES_MAX && !items.is_empty()) {
-                    let next = items.last().map(|item: &HistoryItem| item.seq.to_string());
-                    return Ok(Page { items, next_cursor: next });
+                let limit = if bytes > PAGE_BYTES_MAX { items.len().clamp(1, limit) } else { limit };
+                if let Some(next) = add(&mut items, item.filter(|item| item.seq > cursor), limit) {
+                    return Ok(Page { items, next_cursor: Some(next) });
                 }
-                items.push(item);
             }
         }
     }
@@ -154,14 +170,43 @@ impl<Home: 'static> Sessions<Home> {
         let at = match session.fork_at(turn)? {
             ForkPoint::After(seq) => seq,
             ForkPoint::EndOf { turn, from } => {
-                self.end_of(parent, turn, from).await?.ok_or(SessionError::ItemNotFound("turn"))?
+                let is_whole = session.pruned_to() == 0;
+                let missing = if is_whole { SessionError::ItemNotFound("turn") } else { SessionError::HistoryPruned };
+                self.end_of(parent, turn, from).await?.ok_or(missing)?
             }
         };
+        if at < session.pruned_to() {
+            return Err(SessionError::HistoryPruned);
+        }
         let now = engine.world.clock.now();
         let first = session.fork_record(at, engine.world.ids.next_session_id(now), now, None);
-        engine.events.fork(parent, at, &first).await?;
-        self.index_stored(first.session_id).await?;
-        Ok(Changed { session_id: first.session_id, seq: first.seq })
+        let (session_id, seq) = (first.session_id, first.seq);
+        let mut records = vec![first];
+        if session.pruned_to() > 0
+            && let Some(snapshot) = self.history_at(parent, at).await?
+        {
+            let event = Event::HistorySnapshot(snapshot);
+            records.push(Record { session_id, seq: seq + 1, turn: None, time: now, event });
+        }
+        engine.events.fork(parent, at, &records).await?;
+        self.index_stored(session_id).await?;
+        Ok(Changed { session_id, seq })
+    }
+
+    /// What a fork behind `at` has to be told of records that are gone; `None` where the journal up to there says it.
+    async fn history_at(&self, session_id: SessionId, at: Seq) -> Result<Option<HistorySnapshot>, SessionError> {
+        let (mut fold, mut after) = (ForkedHistory::new(at), 0);
+        while let Some(page) = self.engine().events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await? {
+            let Some(last) = page.frames.last() else { break };
+            after = last.seq;
+            for frame in &page.frames {
+                let found = fold.push(&decode(frame)?).map_err(|error| SessionError::Internal(error.to_string()))?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Takes a piece of a bundle in, in a task of its own: whoever asked may go, and nothing is left half-made.
@@ -222,4 +267,14 @@ impl<Home: 'static> Sessions<Home> {
         }
         Ok(None)
     }
+}
+
+/// Adds an item, if there is one; where the page is full, answers its cursor.
+fn add(items: &mut Vec<HistoryItem>, item: Option<HistoryItem>, limit: usize) -> Option<String> {
+    let item = item?;
+    if items.len() == limit {
+        return items.last().map(|last| last.seq.to_string());
+    }
+    items.push(item);
+    None
 }

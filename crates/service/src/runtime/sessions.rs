@@ -12,6 +12,7 @@ use std::{
 };
 
 use tokio::sync::{Mutex, OnceCell, mpsc, oneshot};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{creations::Creations, restore::restore, validate};
 use crate::{
@@ -57,6 +58,8 @@ pub(super) struct Inner {
     pub(super) uploads: Uploads,
     /// Whether what a former process left behind is settled.
     pub(super) is_ready: OnceCell<()>,
+    /// Compacts journals by themselves, and ends with the service.
+    pub(super) schedule: std::sync::OnceLock<AbortOnDropHandle<()>>,
     /// Held while the index is made anew.
     pub(super) completing: Mutex<()>,
     /// The index was told of every session, and is not durable yet.
@@ -73,10 +76,15 @@ impl<Home> Sessions<Home> {
             exports: Exports::default(),
             uploads: Uploads::default(),
             is_ready: OnceCell::new(),
+            schedule: std::sync::OnceLock::new(),
             completing: Mutex::default(),
             is_index_confirming: AtomicBool::new(false),
         };
-        Self { inner: Arc::new(inner), home: PhantomData }
+        Self::of(Arc::new(inner))
+    }
+
+    pub(super) const fn of(inner: Arc<Inner>) -> Self {
+        Self { inner, home: PhantomData }
     }
 
     /// Another handle of a service.

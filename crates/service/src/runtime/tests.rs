@@ -275,7 +275,7 @@ async fn a_past_that_is_gone_whole_is_announced_once() {
     let stage = Stage::keeping(line, 10).await;
     let child = crate::SessionId::from_uuid(uuid::Uuid::from_u128(7));
     let first = crate::session::event::Record { session_id: child, ..pinned(6, "x") };
-    stage.store.fork(session_id(), 5, &first).await.unwrap();
+    stage.store.fork(session_id(), 5, &[first]).await.unwrap();
     let clock = Arc::new(FrozenClock::at(now()));
     let mut follower = Follower::new(child, stage.store.clone(), clock, stage.hub.clone(), 0).await.unwrap();
     assert_eq!(short(&[follower.next().await.unwrap().unwrap()]), ["0: pruned 1 to 5"]);

@@ -253,10 +253,19 @@ pub struct HistoryItem {
     pub seq: Seq,
     /// The turn.
     pub turn: Option<TurnNumber>,
-    /// Who said it.
+    /// Who said it: `user`, `assistant` or `tool_results`; `pruned` where what was said is gone.
     pub role: String,
     /// What was said.
     pub message: Message,
+}
+
+impl HistoryItem {
+    /// Says that what was said in some events is gone.
+    #[must_use]
+    pub fn pruned(from: Seq, to: Seq) -> Self {
+        let message = Message::System { content: format!("What was said in events {from} to {to} is gone.").into() };
+        Self { seq: to, turn: None, role: "pruned".to_owned(), message }
+    }
 }
 
 /// A piece of a blob.
@@ -334,7 +343,7 @@ pub struct SearchHit {
     pub from_seq: Seq,
     /// The last event it comes from.
     pub to_seq: Seq,
-    /// Who said it.
+    /// Who said it: `user`, `assistant` or `tool_results`; `pruned` where what was said is gone.
     pub role: String,
     /// When.
     pub time: Timestamp,

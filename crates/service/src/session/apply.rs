@@ -82,18 +82,20 @@ impl Session {
             usage: Default::default(),
             message_count: 0,
             next_turn: 0,
+            pruned_to: 0,
             last_seq: 1,
         })
     }
 
-    /// Applies the next record.
+    /// Applies the next record. Where its seq skips, journal compaction dropped what stood between: the store's chain
+    /// proves that nothing else is missing.
     ///
     /// # Errors
     /// Where the record does not follow; the session is then unchanged.
     pub fn apply(&mut self, record: &Record) -> Result<(), ApplyError> {
         let refusal = |why| Err(ApplyError { seq: record.seq, why });
-        if record.seq != self.last_seq + 1 {
-            return refusal("its seq is not the next one");
+        if record.seq <= self.last_seq {
+            return refusal("its seq does not rise");
         }
         if let Some(why) = self.obstacle(record) {
             return refusal(why);
@@ -142,6 +144,7 @@ impl Session {
                 }
             }
             Event::PartialText(_) | Event::LogTailRepaired(_) | Event::Unknown(_) => {}
+            Event::HistorySnapshot(snapshot) => self.mend(snapshot),
             Event::TurnCompleted(_) | Event::TurnInterrupted(_) => self.turn_ended(record),
             Event::TurnFailed(failed) => {
                 if matches!(failed.error.code, ErrorCode::ContextOverflow | ErrorCode::ModelContextExceeded) {

@@ -79,6 +79,34 @@ impl Context {
         }
     }
 
+    /// The first entry of each run of messages, and how many were said before it, by the numbers that `nth` gives.
+    pub(super) fn runs(&self, nth: impl Fn(&ContextEntry) -> u64) -> Vec<(Seq, u64)> {
+        let mut next = None;
+        let mut runs = Vec::new();
+        for entry in &self.entries {
+            let nth = nth(entry);
+            if next != Some(nth) {
+                runs.push((entry.seq, nth));
+            }
+            next = Some(nth + 1);
+        }
+        runs
+    }
+
+    /// Numbers the entries as these runs say; those before the first one stay.
+    pub(super) fn renumber(&mut self, runs: &[(Seq, u64)]) {
+        let (mut runs, mut next) = (runs.iter().peekable(), None);
+        for entry in &mut self.entries {
+            while let Some((_, nth)) = runs.next_if(|(seq, _)| *seq <= entry.seq) {
+                next = Some(*nth);
+            }
+            if let Some(nth) = next {
+                entry.nth = nth;
+                next = Some(nth + 1);
+            }
+        }
+    }
+
     /// Takes the newest turn out, if it is this one.
     pub(super) fn drop_turn(&mut self, turn: TurnNumber) {
         if let Some(&(last, start)) = self.turns.last()

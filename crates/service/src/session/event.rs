@@ -222,6 +222,8 @@ event_kinds! {
         TurnInterrupted = "turn_interrupted";
         /// The end of the journal was cut off: it had not been written whole.
         LogTailRepaired = "log_tail_repaired";
+        /// What older events would have given, because they are about to go.
+        HistorySnapshot = "history_snapshot";
     }
     live {
         /// More of the model's text.
@@ -552,6 +554,24 @@ pub struct LogTailRepaired {
     pub bytes: u64,
     /// The file beneath the data directory that keeps them.
     pub quarantine: String,
+}
+
+/// Journal compaction is about to drop what was said in older events: what they would have given to whoever reads the
+/// journal from its beginning. To a session that has seen them all it says nothing new.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HistorySnapshot {
+    /// The last event that may be gone with what was said in it. Behind it nothing is missing that was said.
+    pub pruned_to: Seq,
+    /// Idempotency keys that were used up to this time are forgotten.
+    pub keys_up_to: Timestamp,
+    /// Messages that were ever said.
+    pub message_count: u64,
+    /// What the session has cost.
+    pub usage: Usage,
+    /// The number of the next turn.
+    pub next_turn: TurnNumber,
+    /// The runs of the live context: the event of the first message of each, and how many messages were said before it.
+    pub context: Vec<(Seq, u64)>,
 }
 
 /// More of the model's text.

@@ -16,7 +16,7 @@ impl Session {
             let is_new = record.session_id != self.id && record.session_id != forked.parent;
             return match open {
                 Some(_) => Some("a turn is open where the fork begins"),
-                None => (!is_new || forked.at != self.last_seq).then_some("the fork begins elsewhere"),
+                None => (!is_new || forked.at + 1 != record.seq).then_some("the fork begins elsewhere"),
             };
         }
         if record.session_id != self.id {
@@ -81,6 +81,7 @@ fn needs(event: &Event) -> Needs<'_> {
         | Event::SessionArchived(_)
         | Event::SessionUnarchived(_)
         | Event::LogTailRepaired(_)
+        | Event::HistorySnapshot(_)
         | Event::TurnQueued(_)
         | Event::TurnDequeued(_)
         | Event::TurnStarted(_)

@@ -77,6 +77,10 @@ impl Event {
             }
             Self::TurnFailed(failed) => format!("turn failed: {}: {}", failed.error.code, first(&failed.error.message)),
             Self::TurnInterrupted(interrupted) => format!("turn interrupted: {}", interrupted.reason),
+            Self::HistorySnapshot(snapshot) => {
+                let (to, messages) = (snapshot.pruned_to, count(snapshot.message_count, "message"));
+                format!("what was said up to event {to} may be gone; {messages} in all")
+            }
             Self::LogTailRepaired(repaired) => {
                 format!(
                     "journal repaired: {} cut off and kept in {}",

@@ -60,6 +60,8 @@ pub(crate) struct Snapshot {
     usage: Usage,
     message_count: u64,
     next_turn: TurnNumber,
+    #[serde(default)]
+    pruned_to: Seq,
     last_seq: Seq,
 }
 
@@ -162,6 +164,7 @@ impl Snapshot {
             usage: session.usage,
             message_count: session.message_count,
             next_turn: session.next_turn,
+            pruned_to: session.pruned_to,
             last_seq: session.last_seq,
         }
     }
@@ -266,6 +269,7 @@ impl Snapshot {
             usage: self.usage,
             message_count: self.message_count,
             next_turn: self.next_turn,
+            pruned_to: self.pruned_to,
             last_seq: self.last_seq,
         };
         for (_, record) in answered_at.into_iter().flat_map(|answer| records.range(answer..=self.last_seq.max(answer)))

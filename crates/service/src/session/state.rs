@@ -59,6 +59,8 @@ pub struct Session {
     pub(super) message_count: u64,
     /// The number of the next turn.
     pub(super) next_turn: TurnNumber,
+    /// Events up to here may be gone with what was said in them.
+    pub(super) pruned_to: Seq,
     pub(super) last_seq: Seq,
 }
 
@@ -264,6 +266,12 @@ impl Session {
     #[must_use]
     pub const fn next_turn(&self) -> TurnNumber {
         self.next_turn
+    }
+
+    /// The last event that may be gone with what was said in it; 0 where all that was said is there.
+    #[must_use]
+    pub const fn pruned_to(&self) -> Seq {
+        self.pruned_to
     }
 
     /// Its last event.

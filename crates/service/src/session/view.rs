@@ -6,7 +6,10 @@ use super::{
     CallProgress, QueuedTurn, Session,
     reminder::{Pin, Reminder},
 };
-use crate::service::{ContextView, PendingApproval, SessionSummary, SessionView};
+use crate::{
+    ids::Seq,
+    service::{ContextView, PendingApproval, SessionSummary, SessionView},
+};
 
 /// What everybody may see of a session at one of its records. It is cheap to make and to share.
 #[derive(Clone, Debug)]
@@ -25,6 +28,8 @@ pub struct View {
     pub context_messages: u64,
     /// Estimated tokens of its live context.
     pub context_tokens: u64,
+    /// The last event that may be gone with what was said in it.
+    pub pruned_to: Seq,
 }
 
 impl View {
@@ -40,6 +45,7 @@ impl View {
             context_messages: session.context.entries().len() as u64,
             // A running sum: no view walks over what was said.
             context_tokens: session.context.bytes_from(0) / 4,
+            pruned_to: session.pruned_to,
         }
     }
 

@@ -80,7 +80,7 @@ promises! {
     what_is_durable_outlives_the_process;
     what_was_read_outlives_the_process;
     a_watch_follows_and_ends;
-    a_fork_is_the_beginning_and_one_more;
+    a_fork_is_the_beginning_and_what_is_its_own;
     an_import_is_its_lines_to_the_letter;
     an_import_is_whole_or_not_there;
     what_is_deleted_stays_away;
@@ -291,11 +291,12 @@ async fn a_watch_follows_and_ends(_: &dyn Harness, pair: Pair) -> Result<(), Str
     expect("the watch of a deleted session has ended", watch.has_changed().is_err(), true)
 }
 
-async fn a_fork_is_the_beginning_and_one_more(harness: &dyn Harness, pair: Pair) -> Result<(), String> {
+async fn a_fork_is_the_beginning_and_what_is_its_own(harness: &dyn Harness, pair: Pair) -> Result<(), String> {
     let parent = fill(&pair, 1, 7).await?;
     let first = session(1, 4)?.fork_record(4, id(2), time(900), None);
-    said(pair.events.fork(id(1), 4, &first).await, "fork")?;
-    let due = encoded((1..=4).map(|seq| record(1, seq)).chain([first]))?;
+    let own = [first, record(2, 6)];
+    said(pair.events.fork(id(1), 4, &own).await, "fork")?;
+    let due = encoded((1..=4).map(|seq| record(1, seq)).chain(own))?;
     expect("the fork's frames", frames(&pair, id(2), 0, 9).await?, Some(due.clone()))?;
     holds(&pair, 1, 7).await?;
     let ticket = said(pair.events.stage(&parent, &[record(1, 8)]), "the parent's lease")?;
@@ -303,7 +304,7 @@ async fn a_fork_is_the_beginning_and_one_more(harness: &dyn Harness, pair: Pair)
     said(pair.events.delete(id(1)).await, "delete")?;
     let pair = harness.restart(pair).await;
     expect("the fork of a deleted parent", frames(&pair, id(2), 0, 9).await?, Some(due))?;
-    expect("the fork's tail", said(pair.events.lease(id(2)).await, "lease")?.tail, 5)
+    expect("the fork's tail", said(pair.events.lease(id(2)).await, "lease")?.tail, 6)
 }
 
 /// Records that come in the parts that they are given in.
@@ -329,7 +330,8 @@ fn foreign(n: u8, seqs: &[Seq]) -> Result<(Parts, Lines), String> {
 }
 
 async fn an_import_is_its_lines_to_the_letter(harness: &dyn Harness, pair: Pair) -> Result<(), String> {
-    let seqs: Vec<Seq> = (1..=7).collect();
+    // Where a seq skips, journal compaction dropped something where the records come from.
+    let seqs: Vec<Seq> = vec![1, 2, 4, 5, 7];
     let (mut parts, due) = foreign(1, &seqs)?;
     said(pair.events.import(id(1), &mut parts).await, "import")?;
     expect("the frames", frames(&pair, id(1), 0, 9).await?, Some(due.clone()))?;
@@ -353,7 +355,7 @@ async fn an_import_is_whole_or_not_there(harness: &dyn Harness, pair: Pair) -> R
     fill(&pair, 1, 2).await?;
     let refused = |done: Result<(), StoreError>, what: &str| expect(what, done.is_err(), true);
     refused(pair.events.import(id(1), &mut foreign(1, &[1, 2, 3])?.0).await, "an import of what is there")?;
-    for seqs in [&[1, 2, 4][..], &[2, 3], &[1, 1], &[]] {
+    for seqs in [&[1, 3, 2][..], &[2, 3], &[1, 1], &[]] {
         refused(pair.events.import(id(2), &mut foreign(2, seqs)?.0).await, &format!("an import of {seqs:?}"))?;
     }
     let pair = harness.restart(pair).await;

@@ -150,14 +150,10 @@ impl EventStore for MemoryEventStore {
     ) -> Result<Option<FramePage>, StoreError> {
         let journals = self.journals();
         let Some(journal) = journals.get(&session_id) else { return Ok(None) };
-        let first = journal.frames.front().map_or(*journal.tail.borrow() + 1, |frame| frame.seq);
-        let next = after.saturating_add(1);
-        let skip = usize::try_from(next.saturating_sub(first)).unwrap_or(usize::MAX);
+        let skip = journal.frames.partition_point(|frame| frame.seq <= after);
         let wanted = journal.frames.iter().skip(skip).enumerate();
         let frames = wanted.take_while(|(at, frame)| limit.takes(&frame.line, *at == 0));
-        let frames = frames.map(|(_, frame)| frame.clone()).collect();
-        let pruned = (next < first).then(|| (next, first - 1));
-        Ok(Some(FramePage { frames, pruned }))
+        Ok(Some(FramePage { frames: frames.map(|(_, frame)| frame.clone()).collect() }))
     }
 
     fn at_hand(&self, session_id: SessionId, seq: Seq) -> Option<Frame> {
@@ -175,18 +171,23 @@ impl EventStore for MemoryEventStore {
         Ok(self.journals().get(&session_id).map(|journal| journal.tail.subscribe()))
     }
 
-    async fn fork(&self, parent: SessionId, at: Seq, first: &Record) -> Result<(), StoreError> {
-        let line = encode_event(first).map_err(|error| StoreError::Failed(error.to_string()))?;
+    async fn fork(&self, parent: SessionId, at: Seq, first: &[Record]) -> Result<(), StoreError> {
+        let own = |record: &Record| encode_event(record).map(|line| Frame { seq: record.seq, line });
+        let own = first.iter().map(own).collect::<Result<Vec<_>, _>>();
+        let own = own.map_err(|error| StoreError::Failed(error.to_string()))?;
         let mut journals = self.journals();
         let source = journals.get(&parent).ok_or(StoreError::NotFound(parent))?;
-        if at > *source.tail.borrow() || first.seq != at + 1 || journals.contains_key(&first.session_id) {
+        let is_new = |child: &&Record| !journals.contains_key(&child.session_id);
+        let follows = at <= *source.tail.borrow() && own.iter().zip(at + 1..).all(|(frame, seq)| frame.seq == seq);
+        let (Some(child), Some(last), true) = (first.first().filter(is_new), own.last(), follows) else {
             return Err(StoreError::Failed("there is nothing to fork, or the fork exists already".to_owned()));
-        }
-        let mut frames: VecDeque<Frame> = source.frames.iter().take_while(|frame| frame.seq <= at).cloned().collect();
-        frames.push_back(Frame { seq: first.seq, line });
+        };
+        let (child, last) = (child.session_id, last.seq);
+        let frames: VecDeque<Frame> =
+            source.frames.iter().take_while(|frame| frame.seq <= at).cloned().chain(own).collect();
         let bytes = frames.iter().map(|frame| frame.line.len() as u64).sum();
         self.held.grow(bytes);
-        journals.insert(first.session_id, Journal { frames, bytes, epoch: 0, tail: watch::Sender::new(first.seq) });
+        journals.insert(child, Journal { frames, bytes, epoch: 0, tail: watch::Sender::new(last) });
         Ok(())
     }
 
@@ -198,7 +199,8 @@ impl EventStore for MemoryEventStore {
                 break;
             }
             for (record, line) in part {
-                if record.seq != frames.len() as Seq + 1 {
+                let last = frames.back().map_or(0, |frame: &Frame| frame.seq);
+                if record.seq <= last || (last == 0 && record.seq != 1) {
                     return Err(StoreError::Fenced);
                 }
                 frames.push_back(Frame { seq: record.seq, line });
@@ -209,7 +211,7 @@ impl EventStore for MemoryEventStore {
             return Err(StoreError::Failed("there is nothing to import, or the session exists already".to_owned()));
         }
         let bytes = frames.iter().map(|frame| frame.line.len() as u64).sum();
-        let tail = watch::Sender::new(frames.len() as Seq);
+        let tail = watch::Sender::new(frames.back().map_or(0, |frame| frame.seq));
         self.held.grow(bytes);
         journals.insert(session_id, Journal { frames, bytes, epoch: 0, tail });
         Ok(())

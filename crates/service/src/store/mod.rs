@@ -16,7 +16,10 @@ mod readers;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -125,10 +128,8 @@ pub struct Frame {
 /// Some frames of a session.
 #[derive(Clone, Debug, Default)]
 pub struct FramePage {
-    /// The frames, in order, all of them durable.
+    /// The frames, in order, all of them durable. Where a seq skips, those between are gone.
     pub frames: Vec<Frame>,
-    /// Seqs between the cursor and the first frame that are gone.
-    pub pruned: Option<(Seq, Seq)>,
 }
 
 /// Bytes of lines that are read at once where nobody says how many.
@@ -205,9 +206,9 @@ pub trait EventStore: Send + Sync {
     /// Follows the last durable seq, which can be read by then; it ends when the session is deleted. `None` where there is no such session.
     async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError>;
 
-    /// Makes a session from the records of `parent` up to `at`, verbatim, its blobs, and `first`, which goes on from
+    /// Makes a session from the records of `parent` up to `at`, verbatim, its blobs, and `first`, which go on from
     /// there under the new session's id. All of it is there when it returns, or nothing.
-    async fn fork(&self, parent: SessionId, at: Seq, first: &Record) -> Result<(), StoreError>;
+    async fn fork(&self, parent: SessionId, at: Seq, first: &[Record]) -> Result<(), StoreError>;
 
     /// Makes a session from records that were written elsewhere: their lines stand in it to the letter, and so do the
     /// blobs that were written for it before. All of it is there when it returns, or nothing.
@@ -241,6 +242,24 @@ pub trait EventStore: Send + Sync {
 
     /// Stored sessions after `after`, in the order of their ids, at most `limit`.
     async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError>;
+}
+
+/// What an event store that can drop records of a journal offers besides.
+#[async_trait]
+pub trait JournalPruner: Send + Sync {
+    /// The seqs of a journal in ranges, in order. After a crash each is as it was before a prune or as it is after it;
+    /// among them some may be the one and some the other.
+    async fn parts(&self, session_id: SessionId) -> Result<Vec<(Seq, Seq)>, StoreError>;
+
+    /// Drops the records up to `up_to` that are not in `keep` and were recorded before `older_than`; answers how many.
+    /// No seq is shifted. Whoever reads or appends meanwhile goes on.
+    async fn prune(
+        &self,
+        session_id: SessionId,
+        up_to: Seq,
+        keep: &BTreeSet<Seq>,
+        older_than: Timestamp,
+    ) -> Result<u64, StoreError>;
 }
 
 /// Bodies that are too large for an event.
@@ -283,6 +302,8 @@ pub struct Stores {
     pub snapshots: Arc<dyn SessionStore>,
     /// Its index.
     pub index: Arc<dyn SessionIndex>,
+    /// What drops records of its journals, where it can.
+    pub pruner: Option<Arc<dyn JournalPruner>>,
     /// Its readers.
     pub readers: Arc<dyn ReaderStore>,
 }

@@ -28,9 +28,9 @@ fn of(session_id: SessionId, seq: Seq) -> Record {
     Record { session_id, ..pinned(seq, "its own") }
 }
 
-async fn read(store: &MemoryEventStore, after: Seq, limit: usize) -> (Vec<Seq>, Option<(Seq, Seq)>) {
+async fn read(store: &MemoryEventStore, after: Seq, limit: usize) -> Vec<Seq> {
     let page = store.read(session_id(), after, ReadLimit::frames(limit)).await.unwrap().unwrap();
-    (page.frames.iter().map(|frame| frame.seq).collect(), page.pruned)
+    page.frames.iter().map(|frame| frame.seq).collect()
 }
 
 /// What the frames of a session weigh.
@@ -58,7 +58,7 @@ async fn a_batch_that_does_not_follow_is_refused_whole() {
         let batch: Vec<_> = seqs.iter().map(|&seq| pinned(seq, "x")).collect();
         assert_eq!(store.stage(&lease, &batch).unwrap_err(), StoreError::Fenced, "{seqs:?}");
     }
-    assert_eq!((read(&store, 0, 9).await, held.bytes()), ((vec![1, 2], None), before));
+    assert_eq!((read(&store, 0, 9).await, held.bytes()), (vec![1, 2], before));
     let batch = [pinned(3, "x"), pinned(4, "x"), pinned(5, "x")];
     assert_eq!(store.stage(&lease, &batch).unwrap().durable().await, Ok(5));
 }
@@ -74,9 +74,9 @@ async fn frames_are_the_encoded_events_in_order() {
     for (after, limit, seqs) in
         [(0, 9, vec![1, 2, 3]), (1, 9, vec![2, 3]), (3, 9, vec![]), (0, 0, vec![]), (9, 9, vec![])]
     {
-        assert_eq!(read(&store, after, limit).await, (seqs, None), "after {after}");
+        assert_eq!(read(&store, after, limit).await, seqs, "after {after}");
     }
-    assert_eq!(read(&store, Seq::MAX, 9).await, (vec![], None));
+    assert_eq!(read(&store, Seq::MAX, 9).await, [0; 0]);
     assert!(store.read(CHILD, 0, ReadLimit::frames(9)).await.unwrap().is_none());
 }
 
@@ -86,11 +86,11 @@ async fn the_oldest_events_are_pruned_and_the_newest_stay() {
     let (store, held) = store(3 * line);
     let lease = filled(&store, 5).await;
     assert_eq!(held.bytes(), 3 * line);
-    assert_eq!(read(&store, 0, 9).await, (vec![3, 4, 5], Some((1, 2))));
-    assert_eq!(read(&store, 1, 1).await, (vec![3], Some((2, 2))));
-    assert_eq!(read(&store, 2, 9).await, (vec![3, 4, 5], None));
+    assert_eq!(read(&store, 0, 9).await, [3, 4, 5]);
+    assert_eq!(read(&store, 1, 1).await, [3]);
+    assert_eq!(read(&store, 2, 9).await, [3, 4, 5]);
     drop(store.stage(&lease, &[pinned(6, &"long ".repeat(1000))]).unwrap());
-    assert_eq!(read(&store, 0, 9).await, (vec![6], Some((1, 5))));
+    assert_eq!(read(&store, 0, 9).await, [6]);
     assert_eq!(held.bytes(), weight(&store, session_id()).await);
 }
 
@@ -118,14 +118,14 @@ async fn a_watch_tells_the_last_seq_and_ends_with_the_session() {
 async fn a_fork_has_the_beginning_and_goes_its_own_way() {
     let (store, held) = store(u64::MAX);
     filled(&store, 4).await;
-    store.fork(session_id(), 2, &of(CHILD, 3)).await.unwrap();
+    store.fork(session_id(), 2, &[of(CHILD, 3)]).await.unwrap();
     let lease = store.lease(CHILD).await.unwrap();
     assert_eq!(lease.tail, 3);
     drop(store.stage(&lease, &[of(CHILD, 4)]).unwrap());
-    assert_eq!(read(&store, 0, 9).await.0, [1, 2, 3, 4]);
+    assert_eq!(read(&store, 0, 9).await, [1, 2, 3, 4]);
     assert_eq!(held.bytes(), weight(&store, session_id()).await + weight(&store, CHILD).await);
     for (parent, at, child) in [(session_id(), 5, SessionId::from_uuid(uuid::Uuid::nil())), (session_id(), 1, CHILD)] {
-        assert!(matches!(store.fork(parent, at, &of(child, at + 1)).await, Err(StoreError::Failed(_))));
+        assert!(matches!(store.fork(parent, at, &[of(child, at + 1)]).await, Err(StoreError::Failed(_))));
     }
     store.delete(session_id()).await.unwrap();
     assert_eq!(held.bytes(), weight(&store, CHILD).await);

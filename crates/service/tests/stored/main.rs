@@ -10,6 +10,7 @@ mod crashes;
 mod doctor;
 mod ended;
 mod index;
+mod journals;
 mod life;
 mod projection;
 mod readers;

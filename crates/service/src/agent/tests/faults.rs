@@ -252,7 +252,7 @@ impl EventStore for FaultyEvents {
         self.0.watch(session_id).await
     }
 
-    async fn fork(&self, parent: SessionId, at: Seq, first: &Record) -> Result<(), StoreError> {
+    async fn fork(&self, parent: SessionId, at: Seq, first: &[Record]) -> Result<(), StoreError> {
         self.0.fork(parent, at, first).await
     }
 

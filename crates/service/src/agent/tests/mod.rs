@@ -70,7 +70,7 @@ impl Rig {
         let blobs = Arc::new(MemoryBlobStore::new(Arc::default()));
         let clock = World::system().clock;
         let readers = Readers::new(Arc::new(MemoryReaders::default()), events.clone(), index.clone(), clock);
-        let derived = Derived::new(snapshots, index, Arc::new(readers));
+        let derived = Derived::new(snapshots, index, Arc::new(readers), None);
         PersistentSessionService::new(self.engine(events, blobs, Some(derived)))
     }
 

@@ -259,7 +259,7 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
     let record = |seq, turn, event| Record { session_id: id, ..record(seq, turn, event) };
     let other = SessionId::from_uuid(uuid::Uuid::nil());
     let mut illegal: Vec<Record> =
-        [last, last + 2, 0].map(|seq| Record { session_id: id, ..pinned(seq, "x") }).to_vec();
+        [last, last - 1, 0].map(|seq| Record { session_id: id, ..pinned(seq, "x") }).to_vec();
     illegal.push(Record { session_id: other, ..pinned(last + 1, "x") });
     let mut forks = vec![(id, id, last), (other, other, last), (other, id, last - 1), (other, id, last + 1)];
     forks.extend(walk.open.is_some().then_some((other, id, last)));

@@ -6,7 +6,7 @@ mod json;
 mod pages;
 mod samples;
 mod snapshot;
-mod walk;
+pub(crate) mod walk;
 
 use std::{fs, path::Path};
 

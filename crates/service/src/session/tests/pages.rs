@@ -27,7 +27,7 @@ Whatever happens in a session is an event. An event is one line of JSON, the sam
 
 `v` is the version of the encoding. `turn` counts from 0 and is `null` outside a turn. The fields of the kind follow the head, which never shares a name with them. A text that is too large for an event is an object in place of the string: `blob` by which it is read, `bytes` of the whole, and its `head` and `tail`. A reader passes over kinds and fields that it does not know.
 
-A **durable** event has a `seq`: they count from 1 without a gap, and each is a cursor to go on reading from. A **live** event is shown in passing to who follows at the moment and is kept nowhere; in place of `seq` it has `after`, the seq of the durable event that it follows.
+A **durable** event has a `seq`: they count from 1, and each is a cursor to go on reading from; none is used twice, and where some are gone, `pruned` says which. A **live** event is shown in passing to who follows at the moment and is kept nowhere; in place of `seq` it has `after`, the seq of the durable event that it follows.
 
 The schemas of all kinds are in [schemas/events.json](schemas/events.json).
 

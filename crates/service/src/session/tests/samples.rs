@@ -8,15 +8,16 @@ use super::{
     session_id,
 };
 use crate::{
+    clock::SeededIds,
     model::{StopReason, Usage},
     options::{Budget, Budgets, Policy},
     session::{
         event::{
-            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, Decision, Event, EventKind, Key,
-            LiveEvent, LogTailRepaired, PartialText, Pinned, Pruned, ReasoningDelta, ReminderCleared, ReminderSet,
-            Retrying, SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionUnarchived,
-            SessionUpdated, TextDelta, ToolFinished, ToolOutcome, ToolProgress, ToolStarted, TurnCompleted,
-            TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
+            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, Decision, Event, EventKind,
+            HistorySnapshot, Key, LiveEvent, LogTailRepaired, PartialText, Pinned, Pruned, ReasoningDelta,
+            ReminderCleared, ReminderSet, Retrying, SessionArchived, SessionCreated, SessionDeleted, SessionForked,
+            SessionUnarchived, SessionUpdated, TextDelta, ToolFinished, ToolOutcome, ToolProgress, ToolStarted,
+            TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -91,6 +92,14 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
         }),
         EventKind::SessionArchived => Event::SessionArchived(SessionArchived {}),
         EventKind::SessionUnarchived => Event::SessionUnarchived(SessionUnarchived {}),
+        EventKind::HistorySnapshot => Event::HistorySnapshot(HistorySnapshot {
+            pruned_to: number,
+            keys_up_to: SeededIds::wall_time(),
+            message_count: number,
+            usage,
+            next_turn: small,
+            context: is_full.then_some((number, number)).into_iter().collect(),
+        }),
         EventKind::LogTailRepaired => Event::LogTailRepaired(LogTailRepaired { bytes: number, quarantine: text }),
         EventKind::TurnQueued => Event::TurnQueued(TurnQueued {
             prompt: body,

@@ -56,8 +56,8 @@ impl OpenWalk {
 }
 
 /// A life so far, and where it stands.
-pub(super) struct Walk {
-    pub(super) records: Vec<Record>,
+pub(crate) struct Walk {
+    pub(crate) records: Vec<Record>,
     pub(super) id: SessionId,
     pub(super) open: Option<OpenWalk>,
     /// Turns that wait with the seqs that queued them, the next one first.
@@ -70,7 +70,7 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    pub(super) fn new(choices: &[u16]) -> Self {
+    pub(crate) fn new(choices: &[u16]) -> Self {
         let mut walk = Self {
             records: Vec::new(),
             id: session_id(),
@@ -83,10 +83,20 @@ impl Walk {
             key_used: HashMap::new(),
         };
         walk.record(None, created());
-        for &choice in choices {
-            walk.step(choice % 16, usize::from(choice / 16));
-        }
+        walk.go_on_with(choices);
         walk
+    }
+
+    /// More of the same life.
+    pub(crate) fn go_on_with(&mut self, choices: &[u16]) {
+        for &choice in choices {
+            self.step(choice % 16, usize::from(choice / 16));
+        }
+    }
+
+    /// Something that touches no turn happens.
+    pub(crate) fn add(&mut self, event: Event) -> Seq {
+        self.record(None, event)
     }
 
     fn record(&mut self, turn: Option<TurnNumber>, event: Event) -> Seq {

@@ -3,7 +3,7 @@
 //! Nothing here waits for redb: the journals are the truth, and what redb holds is made from them.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -16,13 +16,17 @@ use tokio::sync::watch;
 
 use crate::{
     SessionError,
+    clock::Timestamp,
     ids::{Seq, SessionId},
     session::event::{EventKind, Record},
     store::enabled::journal::{
-        Context, Disk, Entry, Executor, Health, Import, Limits, Log, OwnerLock, Pool, Resting, StoreJournal, Witness,
-        abandon, appear, bytes_of, discard, fork_files, is_gone, lock, on, page, prepare, seal, sessions_on, set_aside,
+        Context, Disk, Drops, Entry, Executor, Health, Import, Limits, Log, OwnerLock, Pool, Resting, StoreJournal,
+        Witness, abandon, appear, bytes_of, candidates, discard, fork_files, is_gone, lock, on, page, parts, prepare,
+        replace, rewrite, seal, sessions_on, set_aside,
     },
-    store::{EventStore, Frame, FramePage, Lease, ReadLimit, RecordSource, StoreError, TailRepair, Ticket},
+    store::{
+        EventStore, Frame, FramePage, JournalPruner, Lease, ReadLimit, RecordSource, StoreError, TailRepair, Ticket,
+    },
     wire::encode_event,
 };
 
@@ -42,6 +46,8 @@ pub struct RedbEventStore {
     epochs: AtomicU64,
     /// Deleted sessions that the index may still list after a power failure, in order.
     deleted: Arc<Mutex<VecDeque<SessionId>>>,
+    /// Held while a journal is compacted: one at a time, so that it takes little room and leaves the disk to turns.
+    pruning: tokio::sync::Mutex<()>,
     /// Held as long as anything may be written.
     _owner: Option<Arc<OwnerLock>>,
 }
@@ -100,6 +106,7 @@ impl RedbEventStore {
             opening: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             epochs: AtomicU64::new(0),
             deleted: Arc::default(),
+            pruning: tokio::sync::Mutex::default(),
             _owner: owner,
         })
     }
@@ -274,8 +281,10 @@ impl EventStore for RedbEventStore {
         Ok(self.log(session_id, false).await?.and_then(|log| log.watch()))
     }
 
-    async fn fork(&self, parent: SessionId, at: Seq, first: &Record) -> Result<(), StoreError> {
-        let (child, first) = (first.session_id, entry(first)?);
+    async fn fork(&self, parent: SessionId, at: Seq, first: &[Record]) -> Result<(), StoreError> {
+        let nothing = || StoreError::Failed("a fork has no record of its own".to_owned());
+        let child = first.first().ok_or_else(nothing)?.session_id;
+        let first = first.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
         let source = self.log(parent, false).await?.filter(|log| log.exists()).ok_or(StoreError::NotFound(parent))?;
         if self.log(child, false).await?.is_some() {
             return Err(StoreError::Failed("the fork exists already".to_owned()));
@@ -386,5 +395,35 @@ impl EventStore for RedbEventStore {
         }
         let context = self.context.clone();
         on(self.context.executor.as_ref(), move || context.health.room(context.disk.as_ref())).await
+    }
+}
+
+#[async_trait]
+impl JournalPruner for RedbEventStore {
+    async fn parts(&self, session_id: SessionId) -> Result<Vec<(Seq, Seq)>, StoreError> {
+        let log = self.log(session_id, false).await?.ok_or(StoreError::NotFound(session_id))?;
+        Ok(parts(&log))
+    }
+
+    async fn prune(
+        &self,
+        session_id: SessionId,
+        up_to: Seq,
+        keep: &BTreeSet<Seq>,
+        older_than: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let _pruning = self.pruning.lock().await;
+        let log = self.log(session_id, false).await?.ok_or(StoreError::NotFound(session_id))?;
+        let drops = Arc::new(Drops { up_to, keep: keep.clone(), older_than: older_than.as_millis() });
+        let (executor, mut dropped) = (self.context.executor.as_ref(), 0);
+        let found = log.clone();
+        for number in on(executor, move || candidates(&found, up_to)).await? {
+            let Some(rewritten) = rewrite(&log, number, &drops).await? else { continue };
+            dropped += rewritten.dropped;
+            let _opening = self.opening(session_id).lock().await;
+            let log = log.clone();
+            on(executor, move || replace(&log, rewritten)).await?;
+        }
+        Ok(dropped)
     }
 }

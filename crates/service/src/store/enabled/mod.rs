@@ -52,6 +52,7 @@ pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
         readers: Arc::new(readers),
         index: Arc::new(RedbIndex::new(file.clone())),
         snapshots: Arc::new(RedbSessionStore::new(file, events.clone())),
+        pruner: Some(events.clone()),
         events,
     })
 }

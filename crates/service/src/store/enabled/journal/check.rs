@@ -10,9 +10,9 @@ use super::{
     disk::{Disk, create_anew, read_range, write_all},
     executor::Executor as _,
     health::Health,
-    layout::{QUARANTINE, segment_name, segments_of, session_dir},
-    recovery::{Found, examine, failed},
-    segment::{Reader, Step},
+    layout::{NEW, QUARANTINE, generations_of, segment_name, session_dir},
+    recovery::{Found, Segment, examine, failed},
+    segment::{Compacted, Header, HeaderFound, Mark, Reader, Step},
     store_journal::{Resting, StoreJournal},
 };
 use crate::{
@@ -74,7 +74,7 @@ pub(crate) fn check(
 fn walk(disk: &dyn Disk, id: SessionId, found: &Found, see: &mut dyn FnMut(Seq, &Bytes)) -> io::Result<Option<Damage>> {
     for (at, segment) in found.segments.iter().enumerate() {
         let file = disk.open(&session_dir(id).join(segment.name()), false)?;
-        let mut reader = Reader::new(file.as_ref(), segment.start, segment.end);
+        let mut reader = segment.reader(file.as_ref(), segment.start);
         loop {
             match reader.next()? {
                 Step::Frame(frame, line) => see(frame.seq, &line),
@@ -86,7 +86,8 @@ fn walk(disk: &dyn Disk, id: SessionId, found: &Found, see: &mut dyn FnMut(Seq, 
                 }
             }
         }
-        if found.segments.get(at + 1).is_some_and(|next| next.start.place.seq != reader.at.place.seq) {
+        let passed = segment.passed(reader.at).place.seq;
+        if found.segments.get(at + 1).is_some_and(|next| next.start.place.seq != passed) {
             let why = format!("{} ends before it should, after seq {}", segment.name(), reader.at.place.seq);
             let place = Some((segment.number, reader.at.offset));
             return Ok(Some(Damage { why, last_good_seq: reader.at.place.seq, place }));
@@ -100,8 +101,10 @@ fn walk(disk: &dyn Disk, id: SessionId, found: &Found, see: &mut dyn FnMut(Seq, 
 pub(crate) fn cut(disk: &dyn Disk, id: SessionId, damage: &Damage) -> io::Result<Option<String>> {
     let Some((number, offset)) = damage.place else { return Ok(None) };
     let dir = session_dir(id);
-    let mut behind = segments_of(&disk.list(&dir)?);
-    behind.retain(|&(at, _)| at >= number);
+    let all = generations_of(&disk.list(&dir)?).into_iter().filter(|(at, _)| *at >= number);
+    let of = |(at, generations): (u64, Vec<u64>)| generations.into_iter().map(move |generation| (at, generation));
+    // The newest generation is the first one of its number.
+    let behind: Vec<(u64, u64)> = all.flat_map(of).collect();
     let mut kept = None;
     for &(at, generation) in &behind {
         let name = segment_name(at, generation);
@@ -111,18 +114,41 @@ pub(crate) fn cut(disk: &dyn Disk, id: SessionId, damage: &Damage) -> io::Result
     }
     disk.sync_dir(Path::new(QUARANTINE))?;
     // The last one first: a kill in between leaves a journal that is damaged at the same place.
-    for (at, generation) in behind.into_iter().rev() {
-        let path = dir.join(segment_name(at, generation));
-        if at > number {
-            disk.remove(&path)?;
+    for (at, &(number, generation)) in behind.iter().enumerate().rev() {
+        if at > 0 {
+            disk.remove(&dir.join(segment_name(number, generation)))?;
             disk.sync_dir(&dir)?;
         } else {
-            let file = disk.open(&path, true)?;
-            file.set_len(offset)?;
-            file.sync()?;
+            shorten(disk, &dir, &segment_name(number, generation), offset)?;
         }
     }
     Ok(kept)
+}
+
+/// Ends a segment behind its last good record. What a compacted one says of its end is put right with it.
+fn shorten(disk: &dyn Disk, dir: &Path, name: &str, offset: u64) -> io::Result<()> {
+    let file = disk.open(&dir.join(name), true)?;
+    let header = Header::read(file.as_ref())?;
+    let HeaderFound::Good(header @ Header { compacted: Some(_), .. }) = header else {
+        file.set_len(offset)?;
+        return file.sync();
+    };
+    let segment = Segment::begun(&header);
+    let mut reader = Reader::new(file.as_ref(), segment.start, offset).of(true);
+    let mut count = 0;
+    while let Step::Frame(..) = reader.next()? {
+        count += 1;
+    }
+    let Mark { offset: end, place: after } = reader.at;
+    let header = Header { compacted: Some(Compacted { after, count, end }), ..header };
+    let mut out = header.encode();
+    out.extend(read_range(file.as_ref(), out.len() as u64, end)?);
+    let made = Path::new(NEW).join(name);
+    let shorter = create_anew(disk, &made)?;
+    write_all(shorter.as_ref(), &out, 0)?;
+    shorter.sync()?;
+    disk.rename(&made, &dir.join(name))?;
+    disk.sync_dir(dir)
 }
 
 fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {

@@ -23,7 +23,7 @@ use super::{
     lock,
     log::{Log, Staged},
     recovery::{Cut, Head, Segment},
-    segment::{Header, Mark, remember, scan},
+    segment::{Header, Mark, remember},
 };
 use crate::{
     ids::Seq,
@@ -257,6 +257,7 @@ impl Commit {
             base_batch: batch + skip,
             chain,
             previous_end: self.plan.previous_end,
+            compacted: None,
         }
     }
 
@@ -275,7 +276,7 @@ impl Commit {
             Ok(written) if self.plan.exists || marked.is_ok() => is_long = self.stand(&written),
             Err(Trouble::Unsure(why)) => {
                 log.context.health.failed(&format!("{}: {why}", log.id));
-                self.go_on();
+                self.begin_anew();
             }
             Ok(_) | Err(Trouble::Full | Trouble::Refused(_)) => {}
         }
@@ -293,16 +294,10 @@ impl Commit {
             drop(done.send(error.clone().map_or(Ok(last), Err)));
         }
         if is_long {
-            self.roll();
+            roll(log);
         }
         self.is_finished.store(true, Ordering::Relaxed);
-        let mut state = lock(&log.state);
-        if state.pending.is_empty() {
-            state.come_to_rest();
-        } else {
-            drop(state);
-            submit(log);
-        }
+        go_on(log);
     }
 
     /// The batch is durable. Answers whether the segment is long enough.
@@ -336,35 +331,8 @@ impl Commit {
         written.end >= context.limits.segment_bytes
     }
 
-    /// Seals a long segment, once the next one is there. Nobody waits for this, and where it fails, the journal goes on
-    /// in whichever segment it has.
-    fn roll(&self) {
-        let (disk, dir) = (self.log.context.disk.as_ref(), session_dir(self.log.id));
-        let (head, place, file) = {
-            let state = lock(&self.log.state);
-            (state.head, state.place, state.file.clone())
-        };
-        let number = head.number + 1;
-        let made = create_anew(disk, &dir.join(segment_name(number, 1)));
-        let next = match made.and_then(|next| disk.sync_dir(&dir).map(|()| next)) {
-            Ok(next) => next,
-            Err(error) => {
-                tracing::warn!(session_id = %self.log.id, %error, "the next segment could not be made");
-                return;
-            }
-        };
-        let sealed =
-            file.map_or(Ok(()), |file| write_all(file.as_ref(), &footer(place), head.len).and_then(|()| file.sync()));
-        if let Err(error) = sealed {
-            // The next segment's header says where this one ends, footer or not.
-            tracing::warn!(session_id = %self.log.id, %error, "a segment could not be sealed");
-        }
-        let mut state = lock(&self.log.state);
-        (state.head, state.file) = (Head { number, len: 0, is_made: true }, Some(next));
-    }
-
     /// A write or a sync failed: the journal goes on in a new segment, which names the durable end of the one before.
-    fn go_on(&self) {
+    fn begin_anew(&self) {
         let (context, plan) = (&self.log.context, &self.plan);
         let mut state = lock(&self.log.state);
         // What stands on the disk is not what stands here; until a new segment says so, nobody may look there.
@@ -413,12 +381,65 @@ impl Commit {
 
     /// Whether the newest durable part of a segment can still be read.
     fn is_intact(&self, disk: &dyn Disk, segment: &Segment) -> io::Result<bool> {
-        let file = disk.open(&session_dir(self.log.id).join(segment.name()), false)?;
+        let (segment, file) = self.log.open_segment(disk, segment.clone())?;
         let from = segment.index.last().copied().unwrap_or(segment.start);
-        let found = scan(file.as_ref(), from, segment.end, self.log.context.knows)?;
+        let found = segment.scan(file.as_ref(), from, segment.end, self.log.context.knows)?;
         let Place { seq, chain, .. } = self.plan.place;
         Ok(found.end.offset == segment.end && (found.end.place.seq, found.end.place.chain) == (seq, chain))
     }
+}
+
+/// Nothing is being written any more: what was staged meanwhile comes next.
+fn go_on(log: &Arc<Log>) {
+    let mut state = lock(&log.state);
+    if state.pending.is_empty() {
+        state.come_to_rest();
+    } else {
+        drop(state);
+        submit(log);
+    }
+}
+
+/// Seals the segment that is written, where it is that one still. The log is held, and no longer is when this returns.
+pub(super) fn seal(log: &Arc<Log>, number: u64) {
+    /// Lets go of it whatever happens.
+    struct Held<'a>(&'a Arc<Log>);
+    impl Drop for Held<'_> {
+        fn drop(&mut self) {
+            go_on(self.0);
+        }
+    }
+    let _held = Held(log);
+    if lock(&log.state).head.number == number {
+        roll(log);
+    }
+}
+
+/// Seals a long segment, once the next one is there. Nobody waits for this, and where it fails, the journal goes on
+/// in whichever segment it has.
+fn roll(log: &Log) {
+    let (disk, dir) = (log.context.disk.as_ref(), session_dir(log.id));
+    let (head, place, file) = {
+        let state = lock(&log.state);
+        (state.head, state.place, state.file.clone())
+    };
+    let number = head.number + 1;
+    let made = create_anew(disk, &dir.join(segment_name(number, 1)));
+    let next = match made.and_then(|next| disk.sync_dir(&dir).map(|()| next)) {
+        Ok(next) => next,
+        Err(error) => {
+            tracing::warn!(session_id = %log.id, %error, "the next segment could not be made");
+            return;
+        }
+    };
+    let sealed =
+        file.map_or(Ok(()), |file| write_all(file.as_ref(), &footer(place), head.len).and_then(|()| file.sync()));
+    if let Err(error) = sealed {
+        // The next segment's header says where this one ends, footer or not.
+        tracing::warn!(session_id = %log.id, %error, "a segment could not be sealed");
+    }
+    let mut state = lock(&log.state);
+    (state.head, state.file) = (Head { number, len: 0, is_made: true }, Some(next));
 }
 
 type Waiter = (Seq, oneshot::Sender<Result<Seq, StoreError>>);

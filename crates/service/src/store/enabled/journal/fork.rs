@@ -5,12 +5,12 @@ use std::{io, path::Path, sync::Arc};
 use super::{
     Context,
     disk::{Disk, create_anew, ensure_dir, is_missing, read_range, write_all},
-    frame::{BATCH_END, Entry, encode},
-    layout::{BLOBS, TRASH, fan_out, new_dir, session_dir, trash_dir},
+    frame::{BATCH_END, Entry, Place, encode},
+    layout::{BLOBS, TRASH, fan_out, new_dir, segment_name, session_dir, trash_dir},
     lock,
     log::Log,
     recovery::{Segment, failed},
-    segment::{HEADER_BYTES, Header, Reader, Step},
+    segment::{Compacted, HEADER_BYTES, Header, Step},
 };
 use crate::{
     ids::{Seq, SessionId},
@@ -19,21 +19,29 @@ use crate::{
 
 /// Makes the directory of `child`: the parent's records up to `at` and `first` behind them, and the parent's blobs.
 /// It has another name until [`appear`].
-pub(crate) fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &Entry) -> Result<(), StoreError> {
+pub(crate) fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &[Entry]) -> Result<(), StoreError> {
     let context = &parent.context;
     let disk = context.disk.as_ref();
     context.health.room(disk)?;
-    let segments = {
+    let segments = || {
         let state = lock(&parent.state);
-        if at > state.readable() || at == 0 || first.seq != at + 1 {
+        let is_next = !first.is_empty() && first.iter().zip(at + 1..).all(|(entry, seq)| entry.seq == seq);
+        if at > state.readable() || at == 0 || !is_next {
             return Err(StoreError::Failed("there is no such beginning to fork".to_owned()));
         }
-        state.segments.clone()
+        Ok(state.segments.clone())
     };
-    make(disk, parent.id, &segments, at, child, first).map_err(|error| match error {
-        Trouble::Failed(error) => failed(error),
-        Trouble::Unsynced(error) => context.health.unsure(child, error),
-    })
+    loop {
+        let before = segments()?;
+        let Err(trouble) = make(disk, parent.id, &before, at, child, first) else { return Ok(()) };
+        let is_same = segments()?.iter().map(Segment::name).eq(before.iter().map(Segment::name));
+        match trouble {
+            // Journal compaction has put another segment in the place of one of them.
+            Trouble::Failed(error) if is_missing(&error) && !is_same => {}
+            Trouble::Failed(error) => return Err(failed(error)),
+            Trouble::Unsynced(error) => return Err(context.health.unsure(child, error)),
+        }
+    }
 }
 
 /// Why a fork was not made.
@@ -65,7 +73,7 @@ fn make(
     segments: &[Segment],
     at: Seq,
     child: SessionId,
-    first: &Entry,
+    first: &[Entry],
 ) -> Result<(), Trouble> {
     let (from, to) = (session_dir(parent), new_dir(child));
     if !ensure_dir(disk, &to)? {
@@ -80,14 +88,18 @@ fn make(
         link_or_copy(disk, &from.join(segment.name()), &to.join(segment.name()))?;
     }
     let file = disk.open(&from.join(segment.name()), false)?;
-    let mut reader = Reader::new(file.as_ref(), segment.start, segment.end);
-    let mut is_whole_batch = true;
+    let mut reader = segment.reader(file.as_ref(), segment.start);
+    let (mut is_whole_batch, mut count) = (true, 0);
     while reader.at.place.seq < at {
         match reader.next()? {
-            Step::Frame(frame, _) => is_whole_batch = frame.has(BATCH_END),
-            Step::End | Step::Sealed | Step::Bad => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+            Step::Frame(frame, _) if frame.seq <= at => (is_whole_batch, count) = (frame.has(BATCH_END), count + 1),
+            // A record that is gone is no place to go on from.
+            Step::Frame(..) | Step::End | Step::Sealed | Step::Bad => {
+                return Err(io::Error::from(io::ErrorKind::InvalidData).into());
+            }
         }
     }
+    let cut = reader.at;
     let header = Header {
         session_id: child,
         number: segment.number,
@@ -96,18 +108,37 @@ fn make(
         base_batch: segment.start.place.batch + 1,
         chain: segment.start.place.chain,
         previous_end: whole.last().map_or(0, |before| before.end),
+        // Nothing is appended to a compacted segment, so the fork goes on in one of its own.
+        compacted: segment.after.map(|_| Compacted { after: cut.place, count, end: cut.offset }),
     };
     let mut out = header.encode();
-    out.extend(read_range(file.as_ref(), HEADER_BYTES, reader.at.offset)?);
-    let mut place = reader.at.place;
-    // A batch that the cut parts in two ends with the fork's own first record.
-    let batch = place.batch + u64::from(is_whole_batch);
-    encode(&mut out, &mut place, batch, BATCH_END, first);
-    let copy = create_anew(disk, &to.join(segment.name()))?;
-    write_all(copy.as_ref(), &out, 0)?;
-    copy.sync().map_err(Trouble::Unsynced)?;
+    out.extend(read_range(file.as_ref(), HEADER_BYTES, cut.offset)?);
+    let mut name = segment.name();
+    if segment.after.is_some() {
+        write(disk, &to.join(name), &out)?;
+        let Place { seq, batch, chain } = cut.place;
+        let (number, generation, previous_end) = (segment.number + 1, 1, cut.offset);
+        let (base_seq, base_batch, compacted) = (seq + 1, batch + 1, None);
+        let next = Header { number, generation, base_seq, base_batch, chain, previous_end, compacted, ..header };
+        (out, name) = (next.encode(), segment_name(number, generation));
+    }
+    let mut place = cut.place;
+    // A batch that the cut parts in two ends with the fork's own first records.
+    let batch = place.batch + u64::from(is_whole_batch || segment.after.is_some());
+    let mut entries = first.iter().peekable();
+    while let Some(entry) = entries.next() {
+        let flags = if entries.peek().is_none() { BATCH_END } else { 0 };
+        encode(&mut out, &mut place, batch, flags, entry);
+    }
+    write(disk, &to.join(name), &out)?;
     link_blobs(disk, &from.join(BLOBS), &to.join(BLOBS))?;
     disk.sync_dir(&to).map_err(Trouble::Unsynced)
+}
+
+fn write(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<(), Trouble> {
+    let file = create_anew(disk, path)?;
+    write_all(file.as_ref(), bytes, 0)?;
+    file.sync().map_err(Trouble::Unsynced)
 }
 
 fn link_blobs(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {

@@ -70,6 +70,7 @@ pub(super) struct FrameView {
     pub(super) flags: u16,
     pub(super) seq: Seq,
     pub(super) batch: u64,
+    pub(super) ms: i64,
     pub(super) chain: u64,
     crc: u32,
     /// Bytes of the payload.
@@ -156,6 +157,7 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
         flags: small(14),
         seq: number(header, 16, 8),
         batch: number(header, 24, 8),
+        ms: number(header, 32, 8).cast_signed(),
         chain: number(header, 40, 8),
         crc,
         payload,

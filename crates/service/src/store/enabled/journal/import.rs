@@ -7,10 +7,10 @@ use std::{io, sync::Arc};
 use super::{
     Context,
     disk::{DiskFile, create_anew, ensure_dir, write_all},
-    frame::{BATCH_END, Entry, encode, footer},
+    frame::{BATCH_END, Entry, Place, encode, footer},
     layout::{BLOBS, new_dir, segment_name},
     recovery::{Found, failed},
-    segment::Header,
+    segment::{Compacted, Header},
     store_journal::Resting,
 };
 use crate::{ids::SessionId, store::StoreError};
@@ -19,13 +19,34 @@ use crate::{ids::SessionId, store::StoreError};
 pub(crate) struct Import {
     context: Arc<Context>,
     id: SessionId,
-    place: super::frame::Place,
+    place: Place,
     /// The segment that is written; the next one where the last is sealed.
     number: u64,
-    /// Its file and how long that is.
-    file: Option<(Arc<dyn DiskFile>, u64)>,
+    segment: Option<Begun>,
     /// Where the records of the segment before end.
     previous_end: u64,
+}
+
+/// The segment that is written.
+struct Begun {
+    file: Arc<dyn DiskFile>,
+    header: Header,
+    /// Where its records end, and how many there are.
+    end: u64,
+    count: u64,
+    /// Whether records are missing in it: journal compaction dropped them where they come from.
+    has_gap: bool,
+}
+
+impl Begun {
+    /// What is to be written before the segment is synced.
+    fn close(&self, after: Place, is_sealed: bool) -> io::Result<()> {
+        if self.has_gap {
+            let compacted = Some(Compacted { after, count: self.count, end: self.end });
+            return write_all(self.file.as_ref(), &Header { compacted, ..self.header }.encode(), 0);
+        }
+        if is_sealed { write_all(self.file.as_ref(), &footer(after), self.end) } else { Ok(()) }
+    }
 }
 
 impl Import {
@@ -44,13 +65,14 @@ impl Import {
         };
         cleared().map_err(failed)?;
         let place = Found::nothing(id).place;
-        Ok(Self { context, id, place, number: 1, file: None, previous_end: 0 })
+        Ok(Self { context, id, place, number: 1, segment: None, previous_end: 0 })
     }
 
-    /// Writes some records as one batch.
+    /// Writes some records as one batch. Their seqs rise from 1 on, and may skip.
     pub(crate) fn add(&mut self, entries: &[Entry]) -> Result<(), StoreError> {
-        let follows = entries.iter().zip(self.place.seq + 1..).all(|(entry, seq)| entry.seq == seq);
-        if !follows {
+        let mut before = self.place.seq;
+        let rises = entries.iter().all(|entry| entry.seq > std::mem::replace(&mut before, entry.seq));
+        if !rises || (self.place.seq == 0 && entries.first().is_some_and(|entry| entry.seq != 1)) {
             return Err(StoreError::Fenced);
         }
         self.write(entries).map_err(failed)
@@ -58,8 +80,8 @@ impl Import {
 
     fn write(&mut self, entries: &[Entry]) -> io::Result<()> {
         let mut out = Vec::new();
-        let (file, at) = match self.file.take() {
-            Some(open) => open,
+        let mut segment = match self.segment.take() {
+            Some(segment) => segment,
             None => {
                 let header = Header {
                     session_id: self.id,
@@ -69,24 +91,29 @@ impl Import {
                     base_batch: self.place.batch + 1,
                     chain: self.place.chain,
                     previous_end: self.previous_end,
+                    compacted: None,
                 };
                 out = header.encode();
-                (create_anew(self.context.disk.as_ref(), &new_dir(self.id).join(segment_name(self.number, 1)))?, 0)
+                let path = new_dir(self.id).join(segment_name(self.number, 1));
+                let file = create_anew(self.context.disk.as_ref(), &path)?;
+                Begun { file, header, end: 0, count: 0, has_gap: false }
             }
         };
         let batch = self.place.batch + 1;
         for (entry, left) in entries.iter().zip((0..entries.len()).rev()) {
+            segment.has_gap |= entry.seq != self.place.seq + 1;
             encode(&mut out, &mut self.place, batch, if left == 0 { BATCH_END } else { 0 }, entry);
         }
-        write_all(file.as_ref(), &out, at)?;
-        let end = at + out.len() as u64;
-        if end < self.context.limits.segment_bytes {
-            self.file = Some((file, end));
+        write_all(segment.file.as_ref(), &out, segment.end)?;
+        segment.end += out.len() as u64;
+        segment.count += entries.len() as u64;
+        if segment.end < self.context.limits.segment_bytes {
+            self.segment = Some(segment);
             return Ok(());
         }
-        write_all(file.as_ref(), &footer(self.place), end)?;
-        file.sync()?;
-        (self.number, self.previous_end) = (self.number + 1, end);
+        segment.close(self.place, true)?;
+        segment.file.sync()?;
+        (self.number, self.previous_end) = (self.number + 1, segment.end);
         Ok(())
     }
 
@@ -95,7 +122,8 @@ impl Import {
         if self.place.seq == 0 {
             return Err(StoreError::Failed("there is nothing to import".to_owned()));
         }
-        let synced = self.file.map_or(Ok(()), |(file, _)| file.sync());
+        let end = |segment: Begun| segment.close(self.place, false).and_then(|()| segment.file.sync());
+        let synced = self.segment.map_or(Ok(()), end);
         synced
             .and_then(|()| self.context.disk.sync_dir(&new_dir(self.id)))
             .map_err(|error| self.context.health.unsure(self.id, error))?;

@@ -55,8 +55,13 @@ pub(super) fn segment_name(number: u64, generation: u64) -> String {
     format!("{number}.{generation}.mlog")
 }
 
-/// The segments among some names, by number, each with its newest generation.
-pub(super) fn segments_of(names: &[String]) -> Vec<(u64, u64)> {
+/// The newest generation of a store journal among some names.
+pub(super) fn newest_generation(names: &[String]) -> Option<u64> {
+    generations_of(names).first().and_then(|(_, generations)| generations.first().copied())
+}
+
+/// The segments among some names, by number, each with its generations, the newest first.
+pub(super) fn generations_of(names: &[String]) -> Vec<(u64, Vec<u64>)> {
     let mut found: Vec<(u64, u64)> = names
         .iter()
         .filter_map(|name| {
@@ -66,8 +71,8 @@ pub(super) fn segments_of(names: &[String]) -> Vec<(u64, u64)> {
         })
         .collect();
     found.sort_unstable_by_key(|&(number, generation)| (number, std::cmp::Reverse(generation)));
-    found.dedup_by_key(|&mut (number, _)| number);
-    found
+    let same = found.chunk_by(|one, other| one.0 == other.0);
+    same.map(|segment| (segment[0].0, segment.iter().map(|&(_, generation)| generation).collect())).collect()
 }
 
 /// Every stored session, in the order of the ids.

@@ -4,6 +4,7 @@
 
 use std::{
     collections::VecDeque,
+    io,
     sync::{Arc, Mutex},
 };
 
@@ -11,8 +12,9 @@ use tokio::sync::{oneshot, watch};
 
 use super::{
     Context, End, commit,
-    disk::DiskFile,
+    disk::{Disk, DiskFile, is_missing},
     frame::{Entry, Place},
+    layout::session_dir,
     lock,
     recovery::{Cut, Found, Head, Segment, examine, settle},
     store_journal::Resting,
@@ -284,6 +286,34 @@ impl Log {
         };
         // An error says that the journal is gone, and nothing writes it any more.
         drop(quiet.await);
+    }
+
+    /// Keeps commits away: what is staged meanwhile waits until [`commit::go_on`].
+    pub(super) async fn hold(&self) {
+        loop {
+            self.rest().await;
+            if !std::mem::replace(&mut lock(&self.state).is_writing, true) {
+                return;
+            }
+        }
+    }
+
+    /// Opens the file of a segment. Where journal compaction has put another in its place meanwhile, it is that one.
+    pub(super) fn open_segment(
+        &self,
+        disk: &dyn Disk,
+        mut segment: Segment,
+    ) -> io::Result<(Segment, Arc<dyn DiskFile>)> {
+        loop {
+            match disk.open(&session_dir(self.id).join(segment.name()), false) {
+                Err(error) if is_missing(&error) => {
+                    let state = lock(&self.state);
+                    let newer = |now: &&Segment| now.number == segment.number && now.generation > segment.generation;
+                    segment = state.segments.iter().find(newer).cloned().ok_or(error)?;
+                }
+                opened => return Ok((segment, opened?)),
+            }
+        }
     }
 
     /// Gives back what it holds for speed alone.

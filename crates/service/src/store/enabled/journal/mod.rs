@@ -19,6 +19,7 @@ mod check;
 mod blobs;
 mod fork;
 mod import;
+mod prune;
 
 mod executor;
 mod health;
@@ -46,6 +47,7 @@ pub(crate) use import::Import;
 pub(crate) use layout::{bytes_of, prepare, seal, session_dir, sessions_on};
 pub(crate) use lock::{OwnerLock, check_directory};
 pub(crate) use log::Log;
+pub(crate) use prune::{Drops, candidates, parts, replace, rewrite};
 pub(crate) use read::page;
 pub(crate) use store_journal::{Resting, StoreJournal, look};
 

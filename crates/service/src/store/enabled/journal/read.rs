@@ -8,11 +8,10 @@ use super::{
     disk::DiskFile,
     executor::on,
     frame::MUST_UNDERSTAND,
-    layout::session_dir,
     lock,
     log::{Log, State},
     recovery::{Segment, failed},
-    segment::{Mark, Reader, Step, remember},
+    segment::{Mark, Step, remember},
 };
 use crate::{
     ids::Seq,
@@ -35,7 +34,7 @@ pub(crate) async fn page(log: &Arc<Log>, after: Seq, limit: ReadLimit) -> Result
             on(log.clone().context.executor.as_ref(), move || from_disk(&log, after, limit)).await?
         }
     };
-    Ok(Some(FramePage { frames, pruned: None }))
+    Ok(Some(FramePage { frames }))
 }
 
 impl Log {
@@ -97,15 +96,16 @@ fn from_disk(log: &Log, after: Seq, mut limit: ReadLimit) -> Result<Vec<Frame>, 
         if at >= readable || limit.frames == 0 || !log.exists() {
             return Ok(frames);
         }
-        let file = match file {
-            Some(file) => file,
-            None => disk.open(&session_dir(log.id).join(segment.name()), false).map_err(failed)?,
+        let (segment, file) = match file {
+            Some(file) => (segment, file),
+            None => log.open_segment(disk, segment).map_err(failed)?,
         };
         let mut wanted = Wanted { after: at, last: readable, is_first: frames.is_empty(), limit };
         let part = from_segment(file.as_ref(), &segment, &mut wanted, log.context.knows).map_err(failed)?;
         limit = wanted.limit;
-        let is_over = part.is_full || part.frames.is_empty();
-        at = part.frames.last().map_or(at, |frame| frame.seq);
+        // What a segment held behind its last frame may be gone, and even all of it.
+        let is_over = part.is_full || part.end.place.seq <= at;
+        at = part.end.place.seq.max(at);
         let is_damaged = learn(log, &segment, &part);
         frames.extend(part.frames);
         if is_damaged || is_over {
@@ -129,7 +129,7 @@ fn from_segment(
 ) -> io::Result<Part> {
     let near = segment.index.iter().rev().find(|mark| mark.place.seq <= wanted.after);
     let from = near.copied().unwrap_or(segment.start);
-    let mut reader = Reader::new(file, from, segment.end);
+    let mut reader = segment.reader(file, from);
     let (mut frames, mut marks) = (Vec::new(), vec![from]);
     let (mut is_full, mut is_bad, mut is_newer) = (false, false, false);
     while wanted.limit.frames > 0 && reader.at.place.seq < wanted.last {
@@ -152,19 +152,20 @@ fn from_segment(
             }
         }
     }
-    Ok(Part { frames, marks, end: reader.at, is_full, is_bad, is_newer })
+    Ok(Part { frames, marks, end: segment.passed(reader.at), is_full, is_bad, is_newer })
 }
 
 /// Keeps what reading a segment has shown. Answers whether the journal is damaged there.
 fn learn(log: &Log, segment: &Segment, part: &Part) -> bool {
     let mut state = lock(&log.state);
     let next = state.segments.iter().find(|next| next.number == segment.number + 1).map(|next| next.start.place);
+    let is_it = |known: &Segment| (known.number, known.generation) == (segment.number, segment.generation);
     // Where the segment has grown since it was looked at, its end then says nothing about the next one.
-    let is_whole = state.segments.iter().any(|known| known.number == segment.number && known.end == segment.end);
+    let is_whole = state.segments.iter().any(|known| is_it(known) && known.end == segment.end);
     let ends_here = is_whole && part.end.offset == segment.end;
     let is_apart =
         next.is_some_and(|next| ends_here && (next.seq, next.chain) != (part.end.place.seq, part.end.place.chain));
-    if let Some(known) = state.segments.iter_mut().find(|known| known.number == segment.number) {
+    if let Some(known) = state.segments.iter_mut().find(|known| is_it(known)) {
         for mark in &part.marks {
             remember(&mut known.index, *mark);
         }

@@ -8,8 +8,8 @@ use std::{io, path::Path, sync::Arc};
 use super::{
     disk::{Disk, DiskFile, create_anew, is_missing, read_range, write_all},
     frame::Place,
-    layout::{QUARANTINE, fan_out, segment_name, segments_of, session_dir},
-    segment::{HEADER_BYTES, Header, HeaderFound, Mark, Rest, Scan, frames_in, scan},
+    layout::{QUARANTINE, fan_out, generations_of, segment_name, session_dir},
+    segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Scan, frames_in, scan},
 };
 use crate::{
     ids::{Seq, SessionId},
@@ -27,6 +27,8 @@ pub(super) struct Segment {
     pub(super) end: u64,
     /// Places to read from, in order; never empty.
     pub(super) index: Vec<Mark>,
+    /// What the next segment goes on from, where journal compaction wrote this one anew.
+    pub(super) after: Option<Place>,
 }
 
 impl Segment {
@@ -34,7 +36,33 @@ impl Segment {
     pub(super) fn begun(header: &Header) -> Self {
         let start = Mark { offset: HEADER_BYTES, place: header.place() };
         let (number, generation) = (header.number, header.generation);
-        Self { number, generation, start, end: HEADER_BYTES, index: vec![start] }
+        let end = header.compacted.map_or(HEADER_BYTES, |compacted| compacted.end);
+        let after = header.compacted.map(|compacted| compacted.after);
+        Self { number, generation, start, end, index: vec![start], after }
+    }
+
+    /// Reads it from one of its places.
+    pub(super) fn reader<'a>(&self, file: &'a dyn DiskFile, from: Mark) -> Reader<'a> {
+        Reader::new(file, from, self.end).of(self.after.is_some())
+    }
+
+    /// The place that a reader of it came to: behind the last record the next segment goes on, also where the records
+    /// before it are gone.
+    pub(super) fn passed(&self, at: Mark) -> Mark {
+        let after = self.after.filter(|_| at.offset == self.end);
+        Mark { place: after.unwrap_or(at.place), ..at }
+    }
+
+    /// Reads it from one of its places to the end of a file that has `len` bytes.
+    pub(super) fn scan(&self, file: &dyn DiskFile, from: Mark, len: u64, knows: fn(u16) -> bool) -> io::Result<Scan> {
+        if self.after.is_none() {
+            return scan(Reader::new(file, from, len), knows);
+        }
+        let mut found = scan(self.reader(file, from), knows)?;
+        // It was whole when it got its name, and is never written again.
+        found.rest = if found.end.offset == self.end { Rest::Footer } else { Rest::Corrupt };
+        found.end = self.passed(found.end);
+        Ok(found)
     }
 
     /// Its name in the session's directory.
@@ -100,16 +128,22 @@ pub(super) fn examine(disk: &dyn Disk, id: SessionId, knows: fn(u16) -> bool) ->
         Err(error) if is_missing(&error) => return Ok(None),
         names => names.map_err(failed)?,
     };
-    look(disk, id, &dir, &segments_of(&names), knows).map(Some).map_err(failed)
+    look(disk, id, &dir, &generations_of(&names), knows).map(Some).map_err(failed)
 }
 
-fn look(disk: &dyn Disk, id: SessionId, dir: &Path, names: &[(u64, u64)], knows: fn(u16) -> bool) -> io::Result<Found> {
+fn look(
+    disk: &dyn Disk,
+    id: SessionId,
+    dir: &Path,
+    names: &[(u64, Vec<u64>)],
+    knows: fn(u16) -> bool,
+) -> io::Result<Found> {
     let Headers { mut segments, last, headless, trouble } = read_headers(disk, id, dir, names)?;
     let (Some(segment), Some((file, len))) = (segments.last_mut(), last) else {
         let why = trouble.unwrap_or_else(|| Trouble::Damage("it has no segment".to_owned()));
         return Ok(Found { damage: Some(why.error(id, 0)), ..Found::nothing(id) });
     };
-    let Scan { end, rest, is_newer, index } = scan(file.as_ref(), segment.start, len, knows)?;
+    let Scan { end, rest, is_newer, index } = segment.scan(file.as_ref(), segment.start, len, knows)?;
     (segment.end, segment.index) = (end.offset, index);
     let (number, name) = (segment.number, segment.name());
     let mut place = end.place;
@@ -177,21 +211,45 @@ struct Headers {
     trouble: Option<Trouble>,
 }
 
-fn read_headers(disk: &dyn Disk, id: SessionId, dir: &Path, names: &[(u64, u64)]) -> io::Result<Headers> {
-    let mut found = Headers { segments: Vec::new(), last: None, headless: None, trouble: None };
-    for (at, &(number, generation)) in names.iter().enumerate() {
+/// A segment's file, its name, and what its header is.
+type Opened = (Arc<dyn DiskFile>, String, HeaderFound);
+
+/// The newest generation of a segment whose header is good and fits; the newest of all where there is none.
+fn best(
+    disk: &dyn Disk,
+    dir: &Path,
+    number: u64,
+    generations: &[u64],
+    before: Option<&Segment>,
+) -> io::Result<Option<Opened>> {
+    let mut newest = None;
+    for &generation in generations {
         let name = segment_name(number, generation);
         let file = disk.open(&dir.join(&name), false)?;
+        let header = Header::read(file.as_ref())?;
+        if matches!(&header, HeaderFound::Good(header) if fits(header, number, generation, before)) {
+            return Ok(Some((file, name, header)));
+        }
+        newest.get_or_insert((file, name, header));
+    }
+    Ok(newest)
+}
+
+fn read_headers(disk: &dyn Disk, id: SessionId, dir: &Path, names: &[(u64, Vec<u64>)]) -> io::Result<Headers> {
+    let mut found = Headers { segments: Vec::new(), last: None, headless: None, trouble: None };
+    for (at, (number, generations)) in names.iter().enumerate() {
+        let before = found.segments.last();
+        let Some((file, name, header)) = best(disk, dir, *number, generations, before)? else { break };
         let len = file.len()?;
         let is_last = at + 1 == names.len();
-        let is_next = number == at as u64 + 1;
-        match Header::read(file.as_ref())? {
-            HeaderFound::Good(header) if is_next && fits(&header, number, generation, found.segments.last()) => {
+        let is_next = *number == at as u64 + 1;
+        match header {
+            HeaderFound::Good(header) if is_next && fits(&header, *number, header.generation, before) => {
                 // Only a fork has segments of another session, its parent's, and it goes on in one of its own.
                 if is_last && header.session_id != id {
                     found.trouble = Some(Trouble::Damage(format!("{name} is another session's")));
                 }
-                if let Some(before) = found.segments.last_mut() {
+                if let Some(before) = found.segments.last_mut().filter(|before| before.after.is_none()) {
                     before.end = header.previous_end;
                 }
                 found.segments.push(Segment::begun(&header));
@@ -210,9 +268,11 @@ fn read_headers(disk: &dyn Disk, id: SessionId, dir: &Path, names: &[(u64, u64)]
 }
 
 fn fits(header: &Header, number: u64, generation: u64, before: Option<&Segment>) -> bool {
-    let follows = before
-        .is_none_or(|before| header.base_seq > before.start.place.seq && header.previous_end >= before.start.offset);
-    (header.number, header.generation) == (number, generation) && follows
+    let follows = |before: &Segment| match before.after {
+        Some(Place { seq, chain, .. }) => (header.base_seq, header.chain) == (seq + 1, chain),
+        None => header.base_seq > before.start.place.seq && header.previous_end >= before.start.offset,
+    };
+    (header.number, header.generation) == (number, generation) && before.is_none_or(follows)
 }
 
 impl Cut {

@@ -16,6 +16,8 @@ use crate::ids::{Seq, SessionId};
 const MAGIC: [u8; 8] = *b"\xFFmklog\r\n";
 /// The version of the format.
 const VERSION: u64 = 1;
+/// Beside the version: journal compaction wrote the segment anew, so its seqs rise and may skip.
+const COMPACTED: u64 = 1 << 32;
 /// Bytes of a segment's header.
 pub(super) const HEADER_BYTES: u64 = 128;
 /// Bytes that are read at a time.
@@ -38,6 +40,19 @@ pub(super) struct Header {
     pub(super) chain: u64,
     /// Where the records of the segment before end; what follows there is ignored for ever.
     pub(super) previous_end: u64,
+    /// Of a segment that journal compaction wrote anew.
+    pub(super) compacted: Option<Compacted>,
+}
+
+/// What the header of a compacted segment says besides. It is whole when it gets its name, and nothing follows in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Compacted {
+    /// The place behind the last record that the segment held at first: the next segment goes on from there.
+    pub(super) after: Place,
+    /// Records that it holds.
+    pub(super) count: u64,
+    /// Where they end.
+    pub(super) end: u64,
 }
 
 /// What a header's bytes are.
@@ -53,10 +68,16 @@ impl Header {
     /// Its bytes.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        let flag = if self.compacted.is_some() { COMPACTED } else { 0 };
+        out.extend_from_slice(&(VERSION | flag).to_le_bytes());
         out.extend_from_slice(self.session_id.as_uuid().as_bytes());
         for field in [self.number, self.generation, self.base_seq, self.base_batch, self.chain, self.previous_end] {
             out.extend_from_slice(&field.to_le_bytes());
+        }
+        if let Some(Compacted { after, count, end }) = self.compacted {
+            for field in [after.seq, after.batch, after.chain, count, end] {
+                out.extend_from_slice(&field.to_le_bytes());
+            }
         }
         out.resize(HEADER_BYTES as usize - 8, 0);
         let crc = crc32c::crc32c(&out);
@@ -74,11 +95,16 @@ impl Header {
         {
             return Ok(HeaderFound::Bad);
         }
-        // Flags share the version's field: a compacted segment is a later version's, too.
-        if number(&bytes, 8, 8) != VERSION {
-            return Ok(HeaderFound::Newer);
-        }
         let field = |n: usize| number(&bytes, 32 + n * 8, 8);
+        // Flags share the version's field, so that whoever does not know one takes the segment for a later version's.
+        let compacted = match number(&bytes, 8, 8) {
+            VERSION => None,
+            version if version == VERSION | COMPACTED => {
+                let after = Place { seq: field(6), batch: field(7), chain: field(8) };
+                Some(Compacted { after, count: field(9), end: field(10) })
+            }
+            _ => return Ok(HeaderFound::Newer),
+        };
         let id: [u8; 16] = bytes[16..32].try_into().unwrap_or_default();
         Ok(HeaderFound::Good(Self {
             session_id: SessionId::from_uuid(uuid::Uuid::from_bytes(id)),
@@ -88,6 +114,7 @@ impl Header {
             base_batch: field(3),
             chain: field(4),
             previous_end: field(5),
+            compacted,
         }))
     }
 
@@ -121,6 +148,8 @@ pub(super) struct Reader<'a> {
     file: &'a dyn DiskFile,
     /// Where to stop.
     end: u64,
+    /// Whether seqs and batches may skip.
+    is_compacted: bool,
     window: Bytes,
     window_at: u64,
     /// The next frame's offset, and the place it has to follow.
@@ -129,7 +158,12 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     pub(super) const fn new(file: &'a dyn DiskFile, from: Mark, end: u64) -> Self {
-        Self { file, end, window: Bytes::new(), window_at: from.offset, at: from }
+        Self { file, end, is_compacted: false, window: Bytes::new(), window_at: from.offset, at: from }
+    }
+
+    /// The same for a segment that may be a compacted one.
+    pub(super) fn of(self, is_compacted: bool) -> Self {
+        Self { is_compacted, ..self }
     }
 
     /// The next frame.
@@ -155,10 +189,11 @@ impl<'a> Reader<'a> {
             let is_footer = self.window[skip..skip + frame.total] == footer(place)[..];
             return Ok(if is_footer { Step::Sealed } else { Step::Bad });
         }
-        let follows = frame.chain == place.chain
-            && frame.seq == place.seq + 1
-            && (frame.batch == place.batch || frame.batch == place.batch + 1);
-        if !follows {
+        let is_next = match self.is_compacted {
+            true => frame.seq > place.seq && frame.batch >= place.batch,
+            false => frame.seq == place.seq + 1 && (frame.batch == place.batch || frame.batch == place.batch + 1),
+        };
+        if !is_next || frame.chain != place.chain {
             return Ok(Step::Bad);
         }
         let start = skip + FRAME_HEADER_BYTES;
@@ -195,9 +230,9 @@ pub(super) struct Scan {
     pub(super) index: Vec<Mark>,
 }
 
-/// Reads a segment from `from` to its end and says where its last complete batch ends and what follows there.
-pub(super) fn scan(file: &dyn DiskFile, from: Mark, len: u64, knows: fn(u16) -> bool) -> io::Result<Scan> {
-    let mut reader = Reader::new(file, from, len);
+/// Reads a segment from where the reader is to its end and says where its last complete batch ends and what follows there.
+pub(super) fn scan(mut reader: Reader<'_>, knows: fn(u16) -> bool) -> io::Result<Scan> {
+    let from = reader.at;
     let mut found = Scan { end: from, rest: Rest::Nothing, is_newer: false, index: vec![from] };
     let step = loop {
         match reader.next()? {
@@ -214,7 +249,7 @@ pub(super) fn scan(file: &dyn DiskFile, from: Mark, len: u64, knows: fn(u16) -> 
     found.rest = match step {
         Step::Sealed if reader.at == found.end => Rest::Footer,
         Step::End if reader.at == found.end => Rest::Nothing,
-        _ => rest(file, found.end, reader.at.offset, len)?,
+        _ => rest(reader.file, found.end, reader.at.offset, reader.end)?,
     };
     Ok(found)
 }

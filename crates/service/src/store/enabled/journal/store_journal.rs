@@ -20,7 +20,7 @@ use super::{
     executor::Executor,
     frame::{BATCH_END, Entry, Place, encode},
     health::Health,
-    layout::{NEW, QUARANTINE, STORE, segment_name, segments_of, sessions_on},
+    layout::{NEW, QUARANTINE, STORE, newest_generation, segment_name, sessions_on},
     lock,
     marks::{Kept, kept_in, marks_of, weight_of},
     recovery::failed,
@@ -434,6 +434,7 @@ fn rewrite(disk: &dyn Disk, state: &State, writer: &mut Writer) -> io::Result<()
         base_batch: before.batch + 2,
         chain: before.chain,
         previous_end: 0,
+        compacted: None,
     };
     let mut out = header.encode();
     let mut place = header.place();
@@ -454,7 +455,7 @@ fn rewrite(disk: &dyn Disk, state: &State, writer: &mut Writer) -> io::Result<()
 
 /// Reads the newest generation into `state`.
 fn load(disk: &dyn Disk, state: &mut State, is_new: bool) -> io::Result<Writer> {
-    let generation = segments_of(&disk.list(Path::new(STORE))?).first().map_or(0, |&(_, generation)| generation);
+    let generation = newest_generation(&disk.list(Path::new(STORE))?).unwrap_or(0);
     let start = Mark { offset: HEADER_BYTES, place: Place { seq: 0, batch: 0, chain: 0 } };
     let mut writer = Writer { file: None, generation, at: start, is_synced: false };
     if generation == 0 && is_new {
@@ -495,7 +496,7 @@ fn read_into(disk: &dyn Disk, path: &Path, state: &mut State, writer: &mut Write
 /// What the newest generation says of readers, and whether it is whole. Nothing is changed.
 pub(crate) fn look(disk: &dyn Disk) -> io::Result<(ReaderMarks, bool)> {
     let mut state = State::default();
-    let newest = segments_of(&disk.list(Path::new(STORE))?).first().map(|&(_, generation)| generation);
+    let newest = newest_generation(&disk.list(Path::new(STORE))?);
     let Some(generation) = newest else { return Ok((state.readers, false)) };
     let (_, is_good) = read_file(disk.open(&path_of(generation), false)?.as_ref(), &mut state)?;
     Ok((state.readers, is_good))
@@ -509,7 +510,7 @@ fn read_file(file: &dyn DiskFile, state: &mut State) -> io::Result<(Option<Scan>
     let (found, is_good) = match Header::read(file)? {
         HeaderFound::Good(header) => {
             let from = Mark { offset: HEADER_BYTES, place: header.place() };
-            let found = scan(file, from, len, |_| true)?;
+            let found = scan(Reader::new(file, from, len), |_| true)?;
             let is_read = read_marks(file, from, found.end.offset, state)?;
             let is_good = is_read && !matches!(found.rest, Rest::Corrupt | Rest::Footer);
             (Some(found), is_good)

@@ -186,7 +186,7 @@ impl Walk {
             Expected { blobs: self.expected[&parent].blobs.clone(), is_unsettled: true, ..Expected::default() };
         let mut lines = self.expected[&parent].acked[..at as usize].to_vec();
         lines.push(encode_event(&first).unwrap());
-        let outcome = self.rig.steps.drive(self.rig.store.fork(parent, at, &first));
+        let outcome = self.rig.steps.drive(self.rig.store.fork(parent, at, std::slice::from_ref(&first)));
         match outcome {
             Ok(()) => expected.acked = lines,
             Err(error) => {

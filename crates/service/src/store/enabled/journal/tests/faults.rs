@@ -60,7 +60,7 @@ fn script(rig: &Rig) -> Told {
         match seq {
             3 => told.was_refused |= rig.blob(session(1), b"blob").is_err(),
             5 => {
-                let forked = rig.steps.drive(rig.store.fork(session(1), 2, &of(session(2), 3)));
+                let forked = rig.steps.drive(rig.store.fork(session(1), 2, &[of(session(2), 3)]));
                 told.forked = Some(forked.is_ok());
             }
             7 => told.deleted = Some(rig.steps.drive(rig.store.delete(session(2))).is_ok()),

@@ -7,6 +7,7 @@ mod crash;
 mod faults;
 mod frames;
 mod import;
+mod prune;
 mod readers;
 mod real;
 mod recovery;

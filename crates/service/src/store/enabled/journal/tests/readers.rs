@@ -116,7 +116,7 @@ fn append_newer(disk: &SimulatedDisk, path: &Path, kind: u16, line: &'static [u8
     let file = disk.open(path, false).unwrap();
     let HeaderFound::Good(header) = Header::read(file.as_ref()).unwrap() else { panic!("a bad header") };
     let from = Mark { offset: HEADER_BYTES, place: header.place() };
-    let mut place = scan(file.as_ref(), from, bytes.len() as u64, |_| true).unwrap().end.place;
+    let mut place = scan(Reader::new(file.as_ref(), from, bytes.len() as u64), |_| true).unwrap().end.place;
     let (seq, batch) = (place.seq + 1, place.batch + 1);
     encode(&mut bytes, &mut place, batch, BATCH_END, &Entry { seq, kind, ms: 0, line: Bytes::from_static(line) });
     disk.set_bytes(path, bytes);

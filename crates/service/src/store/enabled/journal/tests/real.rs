@@ -41,7 +41,7 @@ async fn a_session_outlives_its_store() {
     let mut watch = stores.events.watch(session(1)).await.unwrap().unwrap();
     assert_eq!(*watch.borrow_and_update(), 40);
     assert_eq!(stores.events.unsettled().await.unwrap(), [session(1)]);
-    stores.events.fork(session(1), 7, &of(session(2), 8)).await.unwrap();
+    stores.events.fork(session(1), 7, &[of(session(2), 8)]).await.unwrap();
     stores.events.release(lease).await.unwrap();
     drop(stores);
 

@@ -131,7 +131,7 @@ fn r3_a_damaged_session_is_read_up_to_the_damage_and_nothing_of_it_changes() {
         assert_eq!(rig.disk.bytes(&segment(session(1), number)), before);
         // The others are as they were, and what was good can be forked.
         rig.filled(session(2), 1);
-        rig.steps.drive(rig.store.fork(session(1), last, &of(session(3), last + 1))).unwrap();
+        rig.steps.drive(rig.store.fork(session(1), last, &[of(session(3), last + 1)])).unwrap();
         assert_eq!(rig.seqs(session(3)).len() as u64, last + 1);
     }
 }
@@ -346,7 +346,7 @@ fn r5_a_cut_that_fails_is_not_asked_for_again() {
 fn r5_a_fork_whose_sync_fails_counts_as_a_failure_of_the_disk() {
     let rig = Rig::new();
     rig.filled(session(1), 2);
-    let fork = |rig: &Rig, child| rig.steps.drive(rig.store.fork(session(1), 1, &of(session(child), 2)));
+    let fork = |rig: &Rig, child| rig.steps.drive(rig.store.fork(session(1), 1, &[of(session(child), 2)]));
     // Its folder, its segment and the bytes come before the syncs of the segment and of the folder.
     for at in 0..5 {
         let rig = Rig::on(rig.disk.copy(), Limits::default(), None);

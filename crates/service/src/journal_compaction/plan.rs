@@ -1,0 +1,265 @@
+//! Which records of a journal may go: a pure function, without a clock and without a disk.
+//!
+//! Each record that goes is justified by itself: by a newer one that stays and says all that it said, or by a result
+//! that stays. What was said goes only where it was asked for, turn by turn or answer by answer, each within one part
+//! of the journal, so that a crash between two parts leaves no half of it; a `history_snapshot` then holds the rest.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use super::CompactionPolicy;
+use crate::{
+    clock::Timestamp,
+    ids::{Seq, TurnNumber},
+    options::Budget,
+    session::{
+        KEY_KEPT_MS, Session,
+        event::{Event, Record},
+        reminder::SystemReminderType,
+    },
+};
+
+/// A record without its bodies.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Brief {
+    seq: Seq,
+    time: Timestamp,
+    turn: Option<TurnNumber>,
+    what: What,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum What {
+    /// The latest one of its key says all.
+    Latest(Key),
+    /// A snapshot of the history, and the time up to which it forgets keys.
+    Snapshot(Timestamp),
+    Request(Call),
+    Result(Call),
+    Reply,
+    /// A turn is accepted; whether it has an idempotency key.
+    Queued(bool),
+    Started {
+        has_key: bool,
+        continues: Option<TurnNumber>,
+    },
+    Ended,
+    /// It stays, whatever it says.
+    Other,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Reminder(SystemReminderType),
+    Warning(Budget),
+    Partial(TurnNumber, u32),
+}
+
+/// A call, and whether it is about its approval.
+type Call = (bool, String);
+
+impl Brief {
+    pub(crate) fn of(record: &Record) -> Self {
+        let what = match &record.event {
+            Event::ReminderSet(set) => What::Latest(Key::Reminder(set.kind.clone())),
+            Event::ReminderCleared(cleared) => What::Latest(Key::Reminder(cleared.kind.clone())),
+            Event::BudgetWarning(warning) => What::Latest(Key::Warning(warning.budget)),
+            Event::PartialText(partial) => {
+                record.turn.map_or(What::Other, |turn| What::Latest(Key::Partial(turn, partial.step)))
+            }
+            Event::HistorySnapshot(snapshot) => What::Snapshot(snapshot.keys_up_to),
+            Event::ToolStarted(started) => What::Request((false, started.call_id.clone())),
+            Event::ToolFinished(finished) => What::Result((false, finished.call_id.clone())),
+            Event::ApprovalRequested(request) => What::Request((true, request.call_id.clone())),
+            Event::ApprovalDecided(decided) => What::Result((true, decided.call_id.clone())),
+            Event::AssistantMessage(_) => What::Reply,
+            Event::TurnQueued(queued) => What::Queued(queued.key.is_some()),
+            Event::TurnStarted(started) => {
+                What::Started { has_key: started.key.is_some(), continues: started.continues }
+            }
+            Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => What::Ended,
+            Event::SessionCreated(_)
+            | Event::SessionForked(_)
+            | Event::SessionUpdated(_)
+            | Event::SessionArchived(_)
+            | Event::SessionUnarchived(_)
+            | Event::TurnDequeued(_)
+            | Event::Pinned(_)
+            | Event::Unpinned(_)
+            | Event::LogTailRepaired(_)
+            | Event::Unknown(_) => What::Other,
+        };
+        Self { seq: record.seq, time: record.time, turn: record.turn, what }
+    }
+}
+
+/// What a plan keeps to.
+pub(crate) struct Bounds<'a> {
+    pub(crate) policy: CompactionPolicy,
+    pub(crate) now: Timestamp,
+    /// The ranges of the journal that are rewritten each as a whole, in order.
+    pub(crate) parts: &'a [(Seq, Seq)],
+    /// Whether what was said may go.
+    pub(crate) drops_history: bool,
+}
+
+impl Bounds<'_> {
+    /// Records that were made before this may go: those that have been there as long as they must.
+    pub(crate) fn older_than(&self) -> Timestamp {
+        Timestamp::from_millis(self.ago(self.policy.min_record_age_ms).as_millis().saturating_add(1))
+    }
+
+    fn ago(&self, ms: u64) -> Timestamp {
+        Timestamp::from_millis(self.now.as_millis().saturating_sub_unsigned(ms))
+    }
+
+    /// The part that holds all of these records; `None` where they stand in several.
+    fn part_of(&self, mut seqs: impl Iterator<Item = Seq>) -> Option<usize> {
+        let part = |seq: Seq| self.parts.partition_point(|(_, to)| *to < seq);
+        let first = part(seqs.next()?);
+        seqs.all(|seq| part(seq) == first).then_some(first)
+    }
+}
+
+/// What stays and what goes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Plan {
+    /// The records that stay, of those that were looked at.
+    pub(crate) keep: BTreeSet<Seq>,
+    pub(crate) dropped: BTreeSet<Seq>,
+    /// What has to be recorded before anything goes, where something goes that was said.
+    pub(crate) history: Option<History>,
+}
+
+/// How far history goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct History {
+    pub(crate) pruned_to: Seq,
+    pub(crate) keys_up_to: Timestamp,
+}
+
+/// Plans for the records up to the watermark, in order, of a session as all its records make it.
+pub(crate) fn plan(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> Plan {
+    let mut dropped = redundant(records, session, bounds);
+    let said = if bounds.drops_history { history(records, session, bounds) } else { BTreeSet::new() };
+    let history =
+        said.last().map(|&pruned_to| History { pruned_to, keys_up_to: bounds.ago(KEY_KEPT_MS.unsigned_abs()) });
+    dropped.extend(said);
+    let keep = records.iter().map(|record| record.seq).filter(|seq| !dropped.contains(seq)).collect();
+    Plan { keep, dropped, history }
+}
+
+/// Records that say nothing which another, that stays, does not say.
+fn redundant(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> BTreeSet<Seq> {
+    let (mut latest, mut answered, mut snapshot, mut open_from) = (HashMap::new(), HashSet::new(), None, None);
+    let open = session.open_turn().map(|open| open.turn);
+    for record in records {
+        match &record.what {
+            What::Latest(key) => drop(latest.insert(key, record.seq)),
+            What::Snapshot(keys_up_to) => snapshot = Some((record.seq, *keys_up_to)),
+            What::Result(call) => drop(answered.insert(call)),
+            What::Started { .. } if open.is_some() && record.turn == open => open_from = Some(record.seq),
+            _ => {}
+        }
+    }
+    let grace = bounds.ago(bounds.policy.keep_answered_request_ttl_ms);
+    let is_redundant = |record: &&Brief| match &record.what {
+        What::Latest(key) => latest.get(key) != Some(&record.seq),
+        // Where the clock went back, a newer one forgets fewer keys.
+        What::Snapshot(keys_up_to) => snapshot.is_some_and(|(seq, newer)| seq != record.seq && newer >= *keys_up_to),
+        What::Request(call) => answered.contains(call) && record.time <= grace,
+        What::Result(_) | What::Reply | What::Queued(_) | What::Started { .. } | What::Ended | What::Other => false,
+    };
+    let may_go = |record: &&Brief| {
+        let is_of_the_open_turn = open_from.is_some_and(|from| record.seq >= from);
+        record.time < bounds.older_than() && record.seq < session.last_seq() && !is_of_the_open_turn
+    };
+    records.iter().filter(may_go).filter(is_redundant).map(|record| record.seq).collect()
+}
+
+/// A turn, and those that went on with it after an interrupt.
+#[derive(Default)]
+struct Chain<'a> {
+    records: Vec<&'a Brief>,
+    turns: Vec<TurnNumber>,
+    started: usize,
+    ended: usize,
+}
+
+impl<'a> Chain<'a> {
+    fn add(&mut self, record: &'a Brief) {
+        match record.what {
+            What::Started { .. } => {
+                self.turns.extend(record.turn);
+                self.started += 1;
+            }
+            What::Ended => self.ended += 1,
+            _ => {}
+        }
+        if !matches!(record.what, What::Other) {
+            self.records.push(record);
+        }
+    }
+
+    /// Its answers, each with its calls' requests and results.
+    fn steps(&self) -> Vec<Vec<&'a Brief>> {
+        let mut steps: Vec<Vec<&Brief>> = Vec::new();
+        for record in &self.records {
+            match (&record.what, steps.last_mut()) {
+                (What::Reply, _) => steps.push(vec![record]),
+                (What::Request(_) | What::Result(_), Some(step)) => step.push(record),
+                _ => {}
+            }
+        }
+        steps
+    }
+
+    /// Whether an idempotency key still stands for one of its turns.
+    fn has_key_since(&self, time: Timestamp) -> bool {
+        let has_key = |what: &What| matches!(what, What::Queued(true) | What::Started { has_key: true, .. });
+        self.records.iter().any(|record| has_key(&record.what) && record.time > time)
+    }
+}
+
+/// What was said in turns that have ended and left the live context, but for the newest replies among it.
+fn history(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> BTreeSet<Seq> {
+    let mut first_of: BTreeMap<TurnNumber, TurnNumber> = BTreeMap::new();
+    let mut chains: BTreeMap<TurnNumber, Chain<'_>> = BTreeMap::new();
+    for record in records {
+        let Some(turn) = record.turn else { continue };
+        if let What::Started { continues: Some(interrupted), .. } = record.what {
+            let first = first_of.get(&interrupted).copied().unwrap_or(interrupted);
+            first_of.insert(turn, first);
+        }
+        chains.entry(first_of.get(&turn).copied().unwrap_or(turn)).or_default().add(record);
+    }
+    let live: HashSet<TurnNumber> = session.context().entries().iter().map(|entry| entry.turn).collect();
+    chains.retain(|_, chain| !chain.turns.iter().any(|turn| live.contains(turn)));
+    let replies = chains.values().flat_map(|chain| &chain.records).filter(|record| record.what == What::Reply);
+    let mut newest: Vec<Seq> = replies.map(|record| record.seq).collect();
+    newest.sort_unstable();
+    let newest: HashSet<Seq> = newest.into_iter().rev().take(bounds.policy.keep_last_replies).collect();
+    // The latest end below the watermark stays too: a turn above it may go on with that one.
+    let ended = records.iter().rev().find(|record| record.what == What::Ended).and_then(|record| record.turn);
+    let last = [session.last_end().map(|end| end.turn), ended];
+    let keys_up_to = bounds.ago(KEY_KEPT_MS.unsigned_abs());
+    let is_over = |chain: &&Chain<'_>| {
+        let is_last = chain.turns.iter().any(|turn| last.contains(&Some(*turn)));
+        chain.started > 0 && chain.started == chain.ended && !is_last && !chain.has_key_since(keys_up_to)
+    };
+    let may_go = |records: &[&Brief]| {
+        let is_old = records.iter().all(|record| record.time < bounds.older_than());
+        is_old && bounds.part_of(records.iter().map(|record| record.seq)).is_some()
+    };
+    let mut said = BTreeSet::new();
+    for chain in chains.values().filter(is_over) {
+        let steps = chain.steps();
+        let is_kept = |step: &&Vec<&Brief>| step.iter().any(|record| newest.contains(&record.seq));
+        if !steps.iter().any(|step| is_kept(&step)) && may_go(&chain.records) {
+            said.extend(chain.records.iter().map(|record| record.seq));
+            continue;
+        }
+        let steps = steps.iter().filter(|step| !is_kept(step) && may_go(step));
+        said.extend(steps.flatten().map(|record| record.seq));
+    }
+    said
+}

@@ -1,0 +1,101 @@
+//! What becomes of a session whose history is gone in part: what `history_snapshot` holds, and what it mends.
+//!
+//! Applied where nothing is missing, a snapshot changes nothing but that it forgets keys that are over.
+
+use super::{
+    Session,
+    event::{Event, HistorySnapshot, Record},
+};
+use crate::{
+    clock::Timestamp,
+    ids::{Seq, TurnNumber},
+    session::ApplyError,
+};
+
+/// Runs of the live context that a snapshot may name, so that it stays an event among others.
+pub(crate) const CONTEXT_RUNS_MAX: usize = 4096;
+
+impl Session {
+    /// What the records up to `pruned_to` have given, before some of them go. `None` where the live context has too
+    /// many runs.
+    pub(crate) fn history_snapshot(&self, pruned_to: Seq, keys_up_to: Timestamp) -> Option<HistorySnapshot> {
+        let context = self.context.runs(|entry| entry.nth);
+        (context.len() <= CONTEXT_RUNS_MAX).then(|| HistorySnapshot {
+            pruned_to: self.pruned_to.max(pruned_to),
+            keys_up_to,
+            message_count: self.message_count,
+            usage: self.usage,
+            next_turn: self.next_turn,
+            context,
+        })
+    }
+
+    /// Takes over what records that are gone would have given.
+    pub(super) fn mend(&mut self, snapshot: &HistorySnapshot) {
+        self.pruned_to = snapshot.pruned_to;
+        (self.message_count, self.usage, self.next_turn) = (snapshot.message_count, snapshot.usage, snapshot.next_turn);
+        self.context.renumber(&snapshot.context);
+        // A turn whose key is over may be gone, and the key with it: so it is wherever the turn is still there.
+        self.keys.retain(|_, used| used.time > snapshot.keys_up_to);
+        let keys = &self.keys;
+        self.keys_by_age.retain(|(time, name)| keys.get(name).is_some_and(|used| used.time == *time));
+        self.keyed_bytes = self.keys.values().map(super::KeyUse::bytes).sum();
+    }
+}
+
+/// Finds what a fork has to be told where its parent's history is gone in part: what the parent was at that place,
+/// from the first snapshot that follows it. It takes the parent's records in order.
+pub(crate) struct ForkedHistory {
+    at: Seq,
+    /// As its records make it.
+    session: Option<Session>,
+    /// The same at the place.
+    cut: Option<Session>,
+    /// The first turn that was accepted behind the place.
+    accepted: Option<TurnNumber>,
+}
+
+impl ForkedHistory {
+    /// A fork behind the record `at`, up to which history may be gone and behind which it is not.
+    pub(crate) const fn new(at: Seq) -> Self {
+        Self { at, session: None, cut: None, accepted: None }
+    }
+
+    /// Takes the next record in; answers once it is found.
+    pub(crate) fn push(&mut self, record: &Record) -> Result<Option<HistorySnapshot>, ApplyError> {
+        let Some(session) = &mut self.session else {
+            self.session = Some(Session::begin(record)?);
+            return Ok(None);
+        };
+        if record.seq > self.at {
+            let cut = self.cut.get_or_insert_with(|| session.clone());
+            match &record.event {
+                Event::HistorySnapshot(snapshot) => return Ok(Some(earlier(cut, session, snapshot, self.accepted))),
+                Event::TurnStarted(started) if started.queued.is_some() => {}
+                Event::TurnStarted(_) | Event::TurnQueued(_) => self.accepted = self.accepted.or(record.turn),
+                _ => {}
+            }
+        }
+        session.apply(record).map(|()| None)
+    }
+}
+
+/// What the session was at `cut`, where `snapshot` says what it was at `now` and nothing is missing between.
+fn earlier(cut: &Session, now: &Session, snapshot: &HistorySnapshot, accepted: Option<TurnNumber>) -> HistorySnapshot {
+    let missing = snapshot.message_count - now.message_count.min(snapshot.message_count);
+    let mut numbered = now.context.clone();
+    numbered.renumber(&snapshot.context);
+    let nth = |seq: Seq| {
+        let at = numbered.entries().binary_search_by_key(&seq, |entry| entry.seq).ok()?;
+        Some(numbered.entries()[at].nth)
+    };
+    let mut usage = snapshot.usage.without(now.usage);
+    usage.add(cut.usage);
+    HistorySnapshot {
+        message_count: cut.message_count + missing,
+        usage,
+        next_turn: accepted.unwrap_or(snapshot.next_turn),
+        context: cut.context.runs(|entry| nth(entry.seq).unwrap_or(entry.nth + missing)),
+        ..snapshot.clone()
+    }
+}
