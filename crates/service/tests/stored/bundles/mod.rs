@@ -89,6 +89,7 @@ fn in_memory(options: EngineOptions) -> (Process, Arc<MemoryUse>) {
         snapshots: Arc::new(MemorySessionStore::new(events.clone())),
         index: Arc::new(MemoryIndex::default()),
         readers: Arc::new(MemoryReaders::default()),
+        pruner: None,
         events,
     };
     let service = AgentBuildConfig::new().options(options).stores(stores).build().unwrap().service().clone();
