@@ -11,6 +11,7 @@
 
 mod common;
 
+mod derived;
 mod long;
 mod reopen;
 mod resume;
@@ -27,12 +28,14 @@ fn main() {
         };
     }
     let named: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let parts: [(&str, fn()); 5] = [
+    let parts: [(&str, fn()); 7] = [
         ("turns", turns::alone),
         ("parallel", turns::parallel),
         ("long", long::late_against_early),
         ("resume", resume::long_session),
         ("reopen", reopen::after_a_kill),
+        ("projection", derived::projection),
+        ("beside", derived::beside),
     ];
     for (name, part) in parts {
         if named.is_empty() || named.iter().any(|asked| asked == name) {

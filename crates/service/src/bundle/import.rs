@@ -117,6 +117,14 @@ async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec
     for section in sections(upload).await? {
         planned.push(plan(engine, upload, section, has_new_ids).await?);
     }
+    if let Some(derived) = &engine.derived {
+        // What was known of deleted sessions of the same ids does not count against these.
+        for planned in &planned {
+            derived.index.remove(planned.session.session_id).await?;
+            derived.readers.gone(planned.session.session_id).await?;
+        }
+        derived.index.flush().await?;
+    }
     let mut made = Vec::new();
     for Planned { session, blobs, mut records } in planned {
         let id = session.session_id;

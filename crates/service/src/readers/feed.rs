@@ -97,6 +97,11 @@ impl Feed {
         self.gone.pop_front()
     }
 
+    /// Whether a session is gone that nobody was told of.
+    pub(super) fn has_gone(&self) -> bool {
+        !self.gone.is_empty()
+    }
+
     /// Sessions among the first `among`, at most `limit`, whose checkpoints nobody has looked at.
     pub(super) fn unknown(&self, among: usize, limit: usize) -> Vec<SessionId> {
         let is_unknown = |id: &&SessionId| self.behind.get(id).is_some_and(|behind| behind.checkpoint.is_none());

@@ -20,18 +20,11 @@ const SESSIONS_READ: usize = 1000;
 /// What a built-in reader does next.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// Takes in the records of a session, and then says [`Readers::done`] with the last one, or [`Readers::put_off`].
-    Records(Batch),
+    /// Takes in what follows its checkpoint in a session, at least one record, and then says [`Readers::done`] with the
+    /// last one, or [`Readers::put_off`].
+    Records(SessionId),
     /// Drops what it has of a session that is deleted.
     Gone(SessionId),
-}
-
-/// Records of one session that follow a reader's checkpoint.
-#[derive(Debug)]
-pub(crate) struct Batch {
-    pub(crate) session_id: SessionId,
-    /// At least one, in order. Where a seq is skipped, records were pruned.
-    pub(crate) frames: Vec<Frame>,
 }
 
 impl Readers {
@@ -55,7 +48,7 @@ impl Readers {
     }
 
     /// Waits for what a built-in reader does next.
-    pub(crate) async fn next(&self, reader: &str, limit: usize) -> Result<Next, SessionError> {
+    pub(crate) async fn next(&self, reader: &str) -> Result<Next, SessionError> {
         self.scan(reader).await?;
         let mut touched = self.touched.subscribe();
         loop {
@@ -67,9 +60,8 @@ impl Readers {
                 drop(touched.changed().await);
                 continue;
             };
-            let frames = self.read(reader, &due, due.checkpoint, limit).await?;
-            if !frames.is_empty() {
-                return Ok(Next::Records(Batch { session_id: due.session_id, frames }));
+            if !self.read(reader, &due, due.checkpoint, 1).await?.is_empty() {
+                return Ok(Next::Records(due.session_id));
             }
         }
     }

@@ -247,9 +247,11 @@ impl Readers {
         Ok(seq)
     }
 
-    /// Whether a reader is done with all that is there. Where that cannot be told, it counts as done.
+    /// Whether a reader is done with all that is there, and has been told of all that is gone. Where that cannot be
+    /// known, it counts as done.
     pub(crate) async fn is_done(&self, reader: &str) -> bool {
-        !self.view(reader).await.is_ok_and(|view| view.records_behind > 0)
+        let is_behind = self.view(reader).await.is_ok_and(|view| view.records_behind > 0);
+        !is_behind && !self.with(reader, |known| known.feed.has_gone()).unwrap_or(false)
     }
 
     /// A reader cannot take a session in now: others are next.

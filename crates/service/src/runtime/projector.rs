@@ -277,8 +277,8 @@ impl Run {
                 () = self.projector.ending.cancelled(), if self.end_at.is_none() => self.end_at = Some(now + END_MAX),
                 () = self.projector.told.notified() => {}
                 () = timer, if is_timed => {}
-                next = self.readers.next(READER, 1) => match next {
-                    Ok(Next::Records(batch)) => return Some(Work::Session(batch.session_id)),
+                next = self.readers.next(READER) => match next {
+                    Ok(Next::Records(session_id)) => return Some(Work::Session(session_id)),
                     Ok(Next::Gone(session_id)) => return Some(Work::Gone(session_id)),
                     Err(error) => {
                         tracing::debug!(%error, "a journal cannot be read for the projection");

@@ -104,7 +104,7 @@ impl Partial {
     fn create(path: PathBuf) -> io::Result<Self> {
         let mut name = OsString::from(".");
         name.push(path.file_name().ok_or(io::ErrorKind::IsADirectory)?);
-        name.push(format!(".{}", random_digits(4).map_err(io::Error::other)?));
+        name.push(format!(".{}", random_digits(4)?));
         let beside = path.with_file_name(name);
         // What was said is its owner's alone, here too.
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;

@@ -305,7 +305,10 @@ impl EventStore for RedbEventStore {
         }
         let _opening = self.opening(session_id).lock().await;
         let made = match self.import_files(session_id, records).await {
-            Ok(resting) => self.context.store_journal.mark_made(resting).await,
+            Ok(resting) => {
+                self.context.witness.saw(session_id, resting.end());
+                self.context.store_journal.mark_made(resting).await
+            }
             Err(error) => Err(error),
         };
         self.appear(session_id, made).await

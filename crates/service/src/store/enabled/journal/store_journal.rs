@@ -55,6 +55,13 @@ pub(crate) struct Resting {
     pub(super) chain: u64,
 }
 
+impl Resting {
+    /// Where the journal ends.
+    pub(crate) const fn end(&self) -> End {
+        End { seq: self.seq, chain: self.chain }
+    }
+}
+
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct Named {
     session_id: SessionId,
@@ -222,7 +229,7 @@ impl StoreJournal {
 
     /// Where a session's journal ended when it last came to rest.
     pub(super) fn resting(&self, id: SessionId) -> Option<End> {
-        lock(&self.state).resting.get(&id).map(|&Resting { seq, chain, .. }| End { seq, chain })
+        lock(&self.state).resting.get(&id).map(Resting::end)
     }
 
     /// Marks a session as one that may change; `written` is told once that is written, `done` once it is durable.
