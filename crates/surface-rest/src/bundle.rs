@@ -13,9 +13,11 @@ use meerkat_service::{
     service::{ExportSession, ImportBundle},
     wire::{decode_params, encode},
 };
-use serde::Deserialize;
 
-use crate::{App, wire};
+use crate::{
+    App,
+    wire::{self, Upload},
+};
 
 /// Bytes of a piece.
 const PIECE_BYTES: usize = 1024 * 1024;
@@ -53,17 +55,9 @@ async fn page(
     Ok((bytes.into(), request.cursor.is_some().then_some(request)))
 }
 
-/// What the query of an import says.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Query {
-    #[serde(default)]
-    new_ids: bool,
-}
-
 /// Takes a bundle in.
 pub(crate) async fn import(app: &Arc<App>, params: &str, mut body: Body) -> Result<Response, SessionError> {
-    let Query { new_ids } = decode_params(params)?;
+    let Upload { new_ids } = decode_params(params)?;
     let (mut upload, mut offset, mut piece) = (None, 0, BytesMut::new());
     loop {
         let data = wire::next_data(&mut body).await?;

@@ -253,6 +253,14 @@ fn has_type(headers: &HeaderMap, name: &str) -> bool {
     listed(headers, header::CONTENT_TYPE.as_str()).any(|(part, _)| part.eq_ignore_ascii_case(name))
 }
 
+/// What an import takes beside its bundle.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Upload {
+    #[serde(default)]
+    pub(crate) new_ids: bool,
+}
+
 /// An answer.
 pub(crate) fn json(bytes: impl Into<Body>) -> Response {
     typed(JSON, bytes)

@@ -114,6 +114,7 @@ impl View {
             | Event::TurnCompleted(_)
             | Event::TurnFailed(_)
             | Event::TurnInterrupted(_)
+            | Event::HistorySnapshot(_)
             | Event::Unknown(_) => Ok(()),
         }
     }
