@@ -104,6 +104,7 @@ impl View {
             | Event::SessionArchived(_)
             | Event::SessionUnarchived(_)
             | Event::LogTailRepaired(_)
+            | Event::HistorySnapshot(_)
             | Event::TurnDequeued(_)
             | Event::TurnStarted(_)
             | Event::ReminderSet(_)

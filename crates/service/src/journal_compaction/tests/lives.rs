@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use proptest::{collection::vec, prelude::*, strategy::ValueTree as _};
+use proptest::{collection::vec, prelude::*, strategy::ValueTree as _, test_runner::RngSeed};
 
 use super::{CompactionPolicy, HOUR_MS, fold};
 use crate::{
@@ -132,10 +132,10 @@ impl Journal {
         Bounds { policy, now, parts, drops_history: how.drops_history }
     }
 
-    fn plan(&self, up_to: Seq, bounds: &Bounds<'_>) -> Plan {
+    fn plan(&self, up_to: Seq, bounds: &Bounds<'_>, session: &Session) -> Plan {
         let kept = self.kept();
         let briefs: Vec<Brief> = kept.iter().filter(|it| it.seq <= up_to).map(|it| Brief::of(it)).collect();
-        plan(&briefs, &fold(kept), bounds)
+        plan(&briefs, session, bounds)
     }
 
     async fn compact(&mut self, how: &Compaction) {
@@ -147,16 +147,16 @@ impl Journal {
         let parts = parts(self.tail(), &how.parts);
         let bounds = self.bounds(how, &parts);
         let before = fold(self.kept());
-        let plan = self.plan(up_to, &bounds);
+        let plan = self.plan(up_to, &bounds, &before);
         assert!(plan.dropped.iter().all(|seq| self.acknowledged.values().all(|done| seq <= done)), "unacknowledged");
         self.readers.rely(session_id(), watermark).await.unwrap();
         if let Some(history) = plan.history {
             let snapshot = before.history_snapshot(history.pruned_to, history.keys_up_to).unwrap();
             self.walk.add(Event::HistorySnapshot(snapshot));
         }
-        self.check_mix(&plan, &parts, how.rewritten);
-        let above: Vec<Seq> = self.kept().iter().map(|record| record.seq).filter(|seq| *seq > up_to).collect();
         let saved = fold(self.kept());
+        self.check_mix(&plan, &parts, how.rewritten, &saved);
+        let above: Vec<Seq> = self.kept().iter().map(|record| record.seq).filter(|seq| *seq > up_to).collect();
         self.gone.extend(&plan.dropped);
         assert!(
             self.kept().iter().map(|record| record.seq).filter(|seq| *seq > up_to).eq(above),
@@ -165,17 +165,17 @@ impl Journal {
         let after = self.check();
         assert_eq!(restored(&saved, &self.kept()), saved, "a snapshot that was saved before");
         assert_eq!((after.message_count(), after.usage()), (before.message_count(), before.usage()));
-        let again = self.plan(up_to, &bounds);
+        let again = self.plan(up_to, &bounds, &after);
         assert_eq!((again.dropped, again.history), (BTreeSet::new(), None), "a second compaction drops something");
         self.check_forks(&after, Seq::from(how.rewritten % 4));
     }
 
     /// Killed in between, some parts are rewritten and others are not.
-    fn check_mix(&self, plan: &Plan, parts: &[(Seq, Seq)], rewritten: u8) {
+    fn check_mix(&self, plan: &Plan, parts: &[(Seq, Seq)], rewritten: u8, whole: &Session) {
         let is_rewritten = |seq: Seq| rewritten >> (parts.partition_point(|(_, to)| *to < seq) % 8) & 1 == 1;
         let is_gone = |record: &&&Record| plan.dropped.contains(&record.seq) && is_rewritten(record.seq);
         let kept = self.kept();
-        assert_eq!(fold(kept.iter().filter(|it| !is_gone(it)).copied()), fold(&self.walk.records), "a mix of parts");
+        assert_eq!(fold(kept.iter().filter(|it| !is_gone(it)).copied()), *whole, "a mix of parts");
     }
 
     /// Whoever starts cold reaches the same state, and the live context is whole.
@@ -245,7 +245,12 @@ fn lives() -> impl Strategy<Value = Vec<(Vec<u16>, Compaction)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 10_000,
+        rng_seed: RngSeed::Fixed(0x5EED),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn a_compacted_journal_folds_to_the_same(pieces in lives()) {

@@ -16,6 +16,7 @@ use crate::{
     clock::Timestamp,
     ids::Seq,
     store::enabled::journal::{
+        check::{check, cut},
         layout::session_dir,
         simulated::{Fault, Random, SimulatedDisk},
     },
@@ -358,4 +359,27 @@ fn a_compacted_segment_that_is_damaged_is_found_out() {
             assert!(matches!(refused, Err(StoreError::Corrupted { .. })), "at {at}: {refused:?}");
         }
     }
+}
+
+/// What `meerkat doctor --repair` does.
+#[test]
+fn a_damaged_compacted_segment_is_cut_behind_its_last_good_record() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    let lease = filled(&rig, 60);
+    prune(&rig, 60).unwrap();
+    rig.release(lease);
+    let path = session_dir(session(1)).join("2.2.mlog");
+    let mut bytes = rig.disk.bytes(&path);
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    rig.disk.set_bytes(&path, bytes);
+    let look = || {
+        let mut seqs = Vec::new();
+        let checked = check(&rig.disk, session(1), |_| true, &mut |seq, _| seqs.push(seq)).unwrap().unwrap();
+        (checked.damage, seqs)
+    };
+    let (damage, seqs) = look();
+    assert!(!seqs.is_empty() && left(60, 60).starts_with(&seqs), "{seqs:?}");
+    assert!(cut(&rig.disk, session(1), &damage.unwrap()).unwrap().is_some(), "what was cut is kept");
+    assert_eq!(look(), (None, seqs));
 }
