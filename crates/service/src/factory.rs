@@ -19,7 +19,7 @@ use crate::{
     projection::Projection,
     readers::Readers,
     redact::Secrets,
-    runtime::{ephemeral::EphemeralSessionService, persistent::PersistentSessionService, projector::Projector},
+    runtime::{ephemeral::EphemeralSessionService, persistent::PersistentSessionService, projector::ProjectorHandle},
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
     store::{BlobStore, EventStore, MemoryBlobStore, MemoryEventStore, MemoryUse, Stores, open_stores},
     tool::{Tool, ToolRegistry},
@@ -160,7 +160,7 @@ impl AgentBuildConfig {
                 let readers = Readers::new(readers, events.clone(), index.clone(), world.clock.clone());
                 let mut derived = Derived::new(snapshots, index, Arc::new(readers), pruner);
                 let dir = self.options.projection.dir.clone().filter(|_| self.options.projection.enabled);
-                derived.projector = dir.map(|dir| Arc::new(Projector::new(Projection::new(dir))));
+                derived.projector = dir.map(|dir| ProjectorHandle::new(Projection::new(dir)));
                 (events, blobs, Some(derived))
             }
             None => (

@@ -101,7 +101,7 @@ pub(crate) fn beside() {
             let idle = p99(&agent, &turns).await;
             let (is_over, mut rounds) = (Arc::new(AtomicBool::new(false)), 0);
             let work = {
-                let (service, is_over) = (service.clone(), is_over.clone());
+                let (service, is_over, session) = (service.clone(), is_over.clone(), session.clone());
                 tokio::spawn(async move {
                     while !is_over.load(Ordering::Relaxed) {
                         match is_rebuild {

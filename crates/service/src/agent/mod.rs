@@ -39,7 +39,7 @@ use crate::{
     options::EngineOptions,
     readers::Readers,
     redact::Secrets,
-    runtime::{projector::Projector, restore::decode},
+    runtime::{projector::ProjectorHandle, restore::decode},
     service::{SessionSummary, TurnResult},
     session::{TurnEnd, event::Event, message::Body},
     store::{BlobStore, EventStore, JournalPruner, MemoryUse, ReadLimit, SessionIndex, SessionStore, StoreError},
@@ -75,7 +75,7 @@ pub(crate) struct Derived {
     /// Sessions whose journals are to be compacted.
     pub(crate) schedule: Schedule,
     /// What keeps the sessions' files, where there are any.
-    pub(crate) projector: Option<Arc<Projector>>,
+    pub(crate) projector: Option<ProjectorHandle>,
     /// Sessions that left memory, and whose rows are not durable yet.
     pub(crate) settling: TaskTracker,
 }

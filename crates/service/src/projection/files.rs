@@ -5,7 +5,7 @@ use std::{
     fs::{self, DirBuilder, OpenOptions},
     io,
     os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// A folder.
@@ -42,13 +42,33 @@ impl RealFiles {
         Self { root }
     }
 
+    /// A path whose folders are no links to others: what is written stands beneath the root.
+    fn beneath(&self, path: &str) -> io::Result<PathBuf> {
+        let mut folder = self.root.clone();
+        let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+        for part in above.split('/').filter(|part| !part.is_empty()) {
+            check_folder(&folder)?;
+            folder.push(part);
+        }
+        check_folder(&folder)?;
+        Ok(if name.is_empty() { folder } else { folder.join(name) })
+    }
+
     /// Opens a file that is there and is no link to another.
     fn open(&self, path: &str) -> io::Result<fs::File> {
-        let path = self.root.join(path);
+        let path = self.beneath(path)?;
         if !fs::symlink_metadata(&path)?.is_file() {
             return Err(io::Error::other("it is not a regular file"));
         }
         OpenOptions::new().write(true).open(path)
+    }
+}
+
+/// Refuses a folder that is something else. One that is missing is none.
+fn check_folder(path: &Path) -> io::Result<()> {
+    match if_there(fs::symlink_metadata(path))? {
+        Some(found) if !found.is_dir() => Err(io::Error::other(format!("{} is no folder, or a link", path.display()))),
+        _ => Ok(()),
     }
 }
 
@@ -62,12 +82,14 @@ fn if_there<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
 
 impl Files for RealFiles {
     fn make_dir(&self, path: &str) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(self.root.join(path))
+        let path = self.beneath(path)?;
+        check_folder(&path)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(path)
     }
 
     fn create(&self, path: &str) -> io::Result<()> {
         self.remove(path)?;
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.root.join(path)).map(drop)
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.beneath(path)?).map(drop)
     }
 
     fn cut(&self, path: &str, bytes: u64) -> io::Result<()> {
@@ -82,27 +104,29 @@ impl Files for RealFiles {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.root.join(from), self.root.join(to))
+        fs::rename(self.beneath(from)?, self.beneath(to)?)
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
-        if_there(fs::remove_file(self.root.join(path))).map(drop)
+        if_there(fs::remove_file(self.beneath(path)?)).map(drop)
     }
 
     fn remove_dir(&self, path: &str) -> io::Result<()> {
-        if_there(fs::remove_dir_all(self.root.join(path))).map(drop)
+        if_there(fs::remove_dir_all(self.beneath(path)?)).map(drop)
     }
 
     fn len(&self, path: &str) -> io::Result<Option<u64>> {
-        Ok(if_there(fs::symlink_metadata(self.root.join(path)))?.map(|found| found.len()))
+        Ok(if_there(fs::symlink_metadata(self.beneath(path)?))?.map(|found| found.len()))
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
-        let Some(entries) = if_there(fs::read_dir(self.root.join(path)))? else { return Ok(Vec::new()) };
+        let path = self.beneath(path)?;
+        check_folder(&path)?;
+        let Some(entries) = if_there(fs::read_dir(path))? else { return Ok(Vec::new()) };
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
-        if_there(fs::read(self.root.join(path)))
+        if_there(fs::read(self.beneath(path)?))
     }
 }

@@ -111,6 +111,11 @@ impl Projection {
         Ok(self.files.len(INDEX)?.is_some())
     }
 
+    /// Bytes of the list of all sessions.
+    pub(crate) fn list_bytes(&self) -> io::Result<u64> {
+        Ok(self.files.len(INDEX)?.unwrap_or(0))
+    }
+
     /// Writes the list of all sessions.
     pub(crate) fn write_list(&self, sessions: &[SessionSummary]) -> io::Result<()> {
         self.files.make_dir("")?;

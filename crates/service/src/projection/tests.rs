@@ -291,4 +291,18 @@ async fn nothing_is_written_through_a_link() {
         drop(project(&Projection::new(dir.path().to_owned()), &sample.frames, sample.last()));
         assert_eq!(fs::read(&victim).unwrap(), b"mine");
     }
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::create_dir(elsewhere.path().join(sample.id().to_string())).unwrap();
+    for link in ["rkat", "rkat/sessions"] {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join(link);
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), link).unwrap();
+        let projection = Projection::new(dir.path().join("rkat"));
+        assert!(project(&projection, &sample.frames, sample.last()).is_err());
+        assert!(projection.remove(sample.id()).is_err());
+        assert!(projection.keep_only(&std::collections::BTreeSet::new()).is_err());
+        assert_eq!(files(elsewhere.path()), BTreeMap::new());
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 1, "nothing is removed there either");
+    }
 }

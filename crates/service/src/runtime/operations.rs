@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::{
     follow::{Follower, check_cursor, gone_line},
+    projector::ProjectorHandle,
     sessions::Sessions,
     validate,
 };
@@ -18,6 +19,7 @@ use crate::{
     capability::{Capabilities, Capability},
     ids::SessionId,
     journal_compaction::CompactionPolicy,
+    projection,
     readers::Readers,
     service::{
         AcknowledgeReader, BegunTurn, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder,
@@ -311,7 +313,15 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     }
 
     async fn list_readers(&self) -> Result<Page<ReaderView>, SessionError> {
-        self.readers().await?.list().await
+        let mut page = self.readers().await?.list().await?;
+        let projector = self.engine().derived.as_ref().and_then(|derived| derived.projector.as_ref());
+        // A rebuild goes over sessions that the reader was done with before.
+        if let Some(remaining) = projector.map(ProjectorHandle::remaining)
+            && let Some(view) = page.items.iter_mut().find(|view| view.reader == projection::READER)
+        {
+            view.sessions_behind = view.sessions_behind.max(remaining);
+        }
+        Ok(page)
     }
 
     async fn rebuild_projection(&self) -> Result<ProjectionRebuilt, SessionError> {
@@ -352,7 +362,7 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         futures::future::join_all(drains).await;
         if let Some(derived) = &self.engine().derived {
             if let Some(projector) = &derived.projector {
-                projector.end().await;
+                projector.end(self.engine().world.clock.as_ref()).await;
             }
             if let Err(error) = derived.index.flush().await {
                 tracing::warn!(%error, "the index could not be written; it is made good at the next start");

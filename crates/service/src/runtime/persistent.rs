@@ -14,6 +14,7 @@ use crate::{
     agent::{command::Command, supervise::delete},
     bundle::piece,
     ids::{Seq, SessionId},
+    projection::READER,
     retention::doomed,
     service::{
         BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, ReadBlob, Retain,
@@ -50,6 +51,10 @@ impl<Home: 'static> Sessions<Home> {
     async fn settle_once(&self) -> Result<(), SessionError> {
         let engine = self.engine();
         let Some(derived) = &engine.derived else { return Ok(()) };
+        if derived.projector.is_some() {
+            // Before anything is settled, so that it is told of what is gone.
+            derived.readers.add_built_in(READER);
+        }
         for session_id in engine.events.unsettled().await? {
             self.index_stored(session_id).await?;
             match self.reserve(session_id).await {

@@ -4,7 +4,10 @@
 use std::{
     collections::BTreeSet,
     io,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -31,7 +34,9 @@ const LIST_SHARE: u32 = 50;
 /// The first wait after something failed, and the longest.
 const RETRY_BASE: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
-/// How long it may go on when the service ends; the next start does the rest.
+/// Bytes up to which the list is also written when the service ends.
+const LIST_AT_END_BYTES: u64 = 1024 * 1024;
+/// How long it may go on when the service ends.
 const END_MAX: Duration = Duration::from_secs(2);
 
 /// The projection of a service, and what its projector is told.
@@ -42,37 +47,67 @@ pub(crate) struct Projector {
     /// Sessions whose files are to be made anew, because their journals hold less than before.
     anew: Mutex<BTreeSet<SessionId>>,
     told: Notify,
+    /// Sessions that a rebuild has yet to come to.
+    remaining: AtomicU64,
+    /// It ends when it has caught up.
     ending: CancellationToken,
+    /// It ends at once.
+    over: CancellationToken,
     task: TaskTracker,
 }
 
-impl Projector {
+/// The projector as its service holds it: who drops the service ends it.
+pub(crate) struct ProjectorHandle(Arc<Projector>);
+
+impl Drop for ProjectorHandle {
+    fn drop(&mut self) {
+        self.0.over.cancel();
+    }
+}
+
+impl ProjectorHandle {
+    /// The projector of a projection. It works once it is told of a service.
     pub(crate) fn new(projection: Projection) -> Self {
-        Self {
+        Self(Arc::new(Projector {
             projection,
             writing: tokio::sync::Mutex::default(),
             anew: Mutex::default(),
             told: Notify::new(),
+            remaining: AtomicU64::new(0),
             ending: CancellationToken::new(),
+            over: CancellationToken::new(),
             task: TaskTracker::new(),
-        }
+        }))
     }
 
     /// A session's journal was compacted: its files are made anew.
     pub(crate) fn remake(&self, session_id: SessionId) {
-        self.anew().insert(session_id);
-        self.told.notify_one();
+        self.0.anew().insert(session_id);
+        self.0.told.notify_one();
     }
 
+    /// Sessions that a rebuild has yet to come to.
+    pub(crate) fn remaining(&self) -> u64 {
+        self.0.remaining.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it has caught up, but not for long; the next start does the rest.
+    pub(crate) async fn end(&self, clock: &dyn Clock) {
+        let Projector { ending, over, task, .. } = self.0.as_ref();
+        ending.cancel();
+        task.close();
+        tokio::select! {
+            biased;
+            () = task.wait() => return,
+            () = clock.sleep(END_MAX) => over.cancel(),
+        }
+        task.wait().await;
+    }
+}
+
+impl Projector {
     fn anew(&self) -> std::sync::MutexGuard<'_, BTreeSet<SessionId>> {
         self.anew.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until it has caught up, but not for long.
-    pub(crate) async fn end(&self) {
-        self.ending.cancel();
-        self.task.close();
-        self.task.wait().await;
     }
 
     /// Works with the files, on a thread that may block.
@@ -115,17 +150,17 @@ impl From<Trouble> for SessionError {
 }
 
 /// What the projector does next.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Work {
     /// Goes on with a session's files.
     Session(SessionId),
-    /// Makes them anew.
-    Anew(SessionId),
     /// Drops them.
     Gone(SessionId),
+    /// Makes them anew.
+    Anew(SessionId),
     /// Writes the list of all sessions.
     List,
-    /// Makes everything anew, because there is nothing.
+    /// Goes on with the files of every session, because there is no list.
     All,
 }
 
@@ -133,17 +168,18 @@ impl<Home: 'static> Sessions<Home> {
     /// Begins to project, where there is a projection. It ends with the service.
     pub(super) fn begin_projecting(&self) {
         let Some(derived) = &self.engine().derived else { return };
-        let Some(projector) = &derived.projector else { return };
-        derived.readers.add_built_in(READER);
+        let Some(ProjectorHandle(projector)) = &derived.projector else { return };
+        let clock = self.engine().world.clock.clone();
         let run = Run {
-            // It does not keep the service: who drops that ends it.
+            // It does not keep the service.
             inner: Arc::downgrade(&self.inner),
             readers: derived.readers.clone(),
             projector: projector.clone(),
-            clock: self.engine().world.clock.clone(),
-            list_at: None,
+            // What a former process did not come to write.
+            list_at: Some(clock.elapsed() + LIST_AFTER),
             list_took: Duration::ZERO,
-            end_at: None,
+            clock,
+            failing: BTreeSet::new(),
         };
         projector.task.spawn(run.until_the_end(Self::over));
     }
@@ -152,18 +188,31 @@ impl<Home: 'static> Sessions<Home> {
     pub(super) async fn rebuild_files(&self) -> Result<ProjectionRebuilt, SessionError> {
         let projector = self.engine().derived.as_ref().and_then(|derived| derived.projector.as_ref());
         let off = "there is no projection: set projection.enabled, and a folder for it";
-        let projector = projector.ok_or_else(|| SessionError::invalid("projection", off))?;
-        Ok(self.project_all(projector).await?)
+        let ProjectorHandle(projector) = projector.ok_or_else(|| SessionError::invalid("projection", off))?;
+        Ok(self.project_all(projector, true).await?)
     }
 
-    async fn project_all(&self, projector: &Projector) -> Result<ProjectionRebuilt, Trouble> {
+    /// Brings the files of every session up to its journal's end. One that cannot be projected does not keep the others.
+    async fn project_all(&self, projector: &Projector, is_anew: bool) -> Result<ProjectionRebuilt, Trouble> {
         let sessions = self.all_sessions().await?;
-        let mut rebuilt = ProjectionRebuilt { sessions: 0, events: 0 };
-        for summary in &sessions {
-            if let Some(events) = self.project_session(projector, summary.session_id, true).await? {
-                rebuilt.sessions += 1;
-                rebuilt.events += events;
+        let (mut rebuilt, mut failed) = (ProjectionRebuilt { sessions: 0, events: 0 }, None);
+        for (at, summary) in sessions.iter().enumerate() {
+            projector.remaining.store((sessions.len() - at) as u64, Ordering::Relaxed);
+            match self.project_session(projector, summary.session_id, is_anew).await {
+                Ok(Some(events)) => {
+                    rebuilt.sessions += 1;
+                    rebuilt.events += events;
+                }
+                Ok(None) => {}
+                Err(trouble) => drop(failed.get_or_insert(trouble)),
             }
+            if projector.over.is_cancelled() {
+                break;
+            }
+        }
+        projector.remaining.store(0, Ordering::Relaxed);
+        if let Some(trouble) = failed {
+            return Err(trouble);
         }
         let _writing = projector.writing.lock().await;
         let sessions = self.all_sessions().await?;
@@ -185,27 +234,35 @@ impl<Home: 'static> Sessions<Home> {
     ) -> Result<Option<Seq>, Trouble> {
         let _writing = projector.writing.lock().await;
         let engine = self.engine();
+        let Some(derived) = &engine.derived else { return Ok(None) };
         let summary = match self.look(id).await {
             Ok(view) => view.summary,
-            Err(SessionError::NotFound(_)) => {
-                return projector.files(move |files| files.remove(id)).await.map(|()| None);
-            }
+            Err(SessionError::NotFound(_)) => return drop_files(projector, id).await,
             Err(error) => return Err(error.into()),
         };
         let mut session = projector.files(move |files| files.session(summary, is_anew)).await?;
         while let Some(after) = session.wants() {
-            let Some(page) = engine.events.read(id, after, ReadLimit::frames(FRAMES_READ)).await? else { break };
+            if projector.over.is_cancelled() {
+                return Err(SessionError::ShuttingDown.into());
+            }
+            let page = engine.events.read(id, after, ReadLimit::frames(FRAMES_READ)).await?;
+            let Some(page) = page else { return drop_files(projector, id).await };
             if page.frames.is_empty() {
                 return Err(StoreError::Failed(format!("its journal ends at seq {after}")).into());
             }
             session = projector.files(move |_| session.push(&page.frames).map(|()| session)).await?;
         }
         let seq = projector.files(move |_| session.finish()).await?;
-        match &engine.derived {
-            Some(derived) => Ok(Some(derived.readers.done(READER, id, seq).await?)),
-            None => Ok(Some(seq)),
+        match derived.readers.done(READER, id, seq).await {
+            Err(SessionError::NotFound(_)) => drop_files(projector, id).await,
+            done => Ok(Some(done?)),
         }
     }
+}
+
+/// A session is gone, and its files go with it.
+async fn drop_files(projector: &Projector, id: SessionId) -> Result<Option<Seq>, Trouble> {
+    projector.files(move |files| files.remove(id)).await.map(|()| None)
 }
 
 /// The projector at work.
@@ -217,37 +274,43 @@ struct Run {
     /// When the list of all sessions is written next, where it is to be, and how long that took last.
     list_at: Option<Duration>,
     list_took: Duration,
-    /// When it ends, where it was told to.
-    end_at: Option<Duration>,
+    /// What could not be done when it was tried last.
+    failing: BTreeSet<Work>,
 }
 
 impl Run {
     async fn until_the_end<Home: 'static>(mut self, over: fn(Arc<Inner>) -> Sessions<Home>) {
         let mut wait = RETRY_BASE;
-        let mut next = match self.projector.files(Projection::has_list).await {
-            Ok(true) => None,
-            _ => Some(Work::All),
-        };
+        let has_list = self.projector.files(Projection::has_list).await;
+        let mut all = (!matches!(has_list, Ok(true))).then_some(Work::All);
         loop {
-            let Some(work) = (match next.take() {
+            let Some(work) = (match all {
                 Some(work) => Some(work),
                 None => self.next().await,
             }) else {
                 return;
             };
             let Some(service) = self.inner.upgrade().map(over) else { return };
-            match self.perform(&service, work).await {
-                Ok(()) => wait = RETRY_BASE,
+            let done = self.perform(&service, work).await;
+            drop(service);
+            match done {
+                Ok(()) => {
+                    self.failing.remove(&work);
+                    all.take_if(|all| *all == work);
+                    if self.failing.is_empty() {
+                        wait = RETRY_BASE;
+                    }
+                }
                 Err(trouble) => {
-                    drop(service);
                     // Once is enough to know; what goes on failing is told of in a whisper.
-                    match wait == RETRY_BASE {
+                    match self.failing.insert(work) {
                         true => tracing::warn!(?work, %trouble, "the projection is behind, and tries again"),
                         false => tracing::debug!(?work, %trouble, "the projection is behind, and tries again"),
                     }
-                    self.put_off(work);
+                    self.put_off(work, wait);
                     tokio::select! {
                         () = self.projector.ending.cancelled() => return,
+                        () = self.projector.over.cancelled() => return,
                         () = self.clock.sleep(wait) => wait = (wait * 2).min(RETRY_MAX),
                     }
                 }
@@ -258,23 +321,28 @@ impl Run {
     /// Waits for what is to be done; `None` at the end.
     async fn next(&mut self) -> Option<Work> {
         loop {
+            if self.projector.over.is_cancelled() {
+                return None;
+            }
             if let Some(session_id) = self.projector.anew().pop_first() {
                 return Some(Work::Anew(session_id));
             }
-            let now = self.clock.elapsed();
-            let is_done = self.end_at.is_some() && self.readers.is_done(READER).await;
-            if self.list_at.is_some_and(|at| at <= now || is_done) {
+            let (now, is_ending) = (self.clock.elapsed(), self.projector.ending.is_cancelled());
+            let is_done = is_ending && self.readers.is_done(READER).await;
+            if self.list_at.is_some_and(|at| at <= now) {
                 return Some(Work::List);
             }
-            if is_done || self.end_at.is_some_and(|at| at <= now) {
-                return None;
+            if is_done {
+                // A long list is left to a process that lives long.
+                let bytes = self.projector.files(Projection::list_bytes).await.unwrap_or(u64::MAX);
+                return (self.list_at.is_some() && bytes <= LIST_AT_END_BYTES).then_some(Work::List);
             }
-            let until = self.list_at.into_iter().chain(self.end_at).min();
-            let is_timed = until.is_some();
-            let timer = self.clock.sleep(until.unwrap_or_default().saturating_sub(now));
+            let is_timed = self.list_at.is_some();
+            let timer = self.clock.sleep(self.list_at.unwrap_or_default().saturating_sub(now));
             tokio::select! {
                 biased;
-                () = self.projector.ending.cancelled(), if self.end_at.is_none() => self.end_at = Some(now + END_MAX),
+                () = self.projector.over.cancelled() => {}
+                () = self.projector.ending.cancelled(), if !is_ending => {}
                 () = self.projector.told.notified() => {}
                 () = timer, if is_timed => {}
                 next = self.readers.next(READER) => match next {
@@ -292,10 +360,9 @@ impl Run {
     async fn perform<Home: 'static>(&mut self, service: &Sessions<Home>, work: Work) -> Result<(), Trouble> {
         let projector = &self.projector;
         match work {
-            Work::Session(id) => drop(service.project_session(projector, id, false).await?),
+            Work::Session(id) | Work::Gone(id) => drop(service.project_session(projector, id, false).await?),
             Work::Anew(id) => drop(service.project_session(projector, id, true).await?),
-            Work::Gone(id) => projector.files(move |files| files.remove(id)).await?,
-            Work::All => drop(service.project_all(projector).await?),
+            Work::All => drop(service.project_all(projector, false).await?),
             Work::List => {
                 let begun = self.clock.elapsed();
                 let sessions = service.all_sessions().await?;
@@ -310,12 +377,13 @@ impl Run {
     }
 
     /// Others are next.
-    fn put_off(&self, work: Work) {
+    fn put_off(&mut self, work: Work, wait: Duration) {
         match work {
             Work::Session(id) => drop(self.readers.put_off(READER, id)),
-            Work::Anew(id) => drop(self.projector.anew().insert(id)),
-            // What could not be removed is found again by a rebuild.
-            Work::Gone(_) | Work::List | Work::All => {}
+            // Whoever is to be made anew and is gone has its files dropped.
+            Work::Anew(id) | Work::Gone(id) => drop(self.projector.anew().insert(id)),
+            Work::List => self.list_at = Some(self.clock.elapsed() + wait * 2),
+            Work::All => {}
         }
     }
 }

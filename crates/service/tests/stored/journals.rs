@@ -19,15 +19,20 @@ fn place() -> Place {
 }
 
 impl Process {
-    async fn compact(&self, session_id: SessionId, dry_run: bool, drop_history: bool) -> JournalCompactionReport {
+    pub(super) async fn compact(
+        &self,
+        session_id: SessionId,
+        dry_run: bool,
+        drop_history: bool,
+    ) -> JournalCompactionReport {
         self.service.compact_journal(CompactJournal { session_id, dry_run, drop_history }).await.unwrap()
     }
 
-    async fn register(&self, reader: &str) {
+    pub(super) async fn register(&self, reader: &str) {
         self.service.create_reader(NamedReader { reader: reader.to_owned() }).await.unwrap();
     }
 
-    async fn is_done(&self, reader: &str, session_id: SessionId, seq: u64) {
+    pub(super) async fn is_done(&self, reader: &str, session_id: SessionId, seq: u64) {
         let request = AcknowledgeReader { reader: reader.to_owned(), session_id, seq };
         assert_eq!(self.service.acknowledge_reader(request).await.unwrap().seq, seq);
     }
@@ -38,7 +43,7 @@ impl Process {
     }
 
     /// A session with turns, calls of tools, and reminders of which the last one counts.
-    async fn lived(&self) -> (SessionId, u64) {
+    pub(super) async fn lived(&self) -> (SessionId, u64) {
         let session_id = self.create().await;
         for n in 0..3 {
             self.remind(session_id, &format!("state {n}")).await;

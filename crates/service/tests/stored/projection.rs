@@ -1,6 +1,11 @@
 //! Sessions as files: they follow the journals beside the turns, and come back to the byte.
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use meerkat_service::{
     ErrorCode, SessionId,
@@ -35,9 +40,26 @@ impl Process {
     }
 }
 
+/// Waits until the list names these sessions and no other.
+async fn listed(rkat: &Path, ids: &[SessionId]) {
+    let is_so = || {
+        let index = fs::read(rkat.join("index.json")).ok()?;
+        let index: serde_json::Value = serde_json::from_slice(&index).ok()?;
+        let listed = index["sessions"].as_array()?.iter().map(|it| it["session_id"].as_str().map(str::to_owned));
+        Some(listed.collect::<Option<Vec<_>>>()? == ids.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    let waiting = async {
+        while is_so() != Some(true) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), waiting).await.unwrap();
+}
+
 #[test]
 fn the_files_follow_the_turns_and_come_back_to_the_byte() {
     let place = Place::projected();
+    let rkat = place.rkat();
     let (first, second) = place.process(true, |process| async move {
         let first = process.create().await;
         process.turn(first, r#"@call test_echo {"text":"hi"} @say Done."#).await.unwrap();
@@ -45,6 +67,8 @@ fn the_files_follow_the_turns_and_come_back_to_the_byte() {
         process.projected(first).await;
         process.turn(first, "@say Again.").await.unwrap();
         process.projected(first).await;
+        process.projected(second).await;
+        listed(&rkat, &[first, second]).await;
         (first, second)
     });
     let whole = place.projection();
@@ -56,14 +80,18 @@ fn the_files_follow_the_turns_and_come_back_to_the_byte() {
     }
     assert_eq!(names, wanted);
     let index: serde_json::Value = serde_json::from_slice(&whole["index.json"]).unwrap();
-    let listed: Vec<_> = index["sessions"].as_array().unwrap().iter().map(|it| it["session_id"].to_string()).collect();
-    assert_eq!(listed, [format!("\"{first}\""), format!("\"{second}\"")]);
+    let named: Vec<_> = index["sessions"].as_array().unwrap().iter().map(|it| it["session_id"].to_string()).collect();
+    assert_eq!(named, [format!("\"{first}\""), format!("\"{second}\"")]);
     let lines = place.process(true, |process| async move { process.lines(first).await });
     assert_eq!(whole[&of(first, "events.jsonl")], (lines.join("\n") + "\n").into_bytes());
     assert_eq!(place.projection(), whole, "a start without a turn changes nothing");
     // All of it is gone: the next start makes it anew.
     fs::remove_dir_all(place.rkat()).unwrap();
-    place.process(true, |process| async move { process.service.read(&first).await.unwrap() });
+    let rkat = place.rkat();
+    place.process(true, |process| async move {
+        process.service.read(&first).await.unwrap();
+        listed(&rkat, &[first, second]).await;
+    });
     assert_eq!(place.projection(), whole);
     // A part of it is gone, and something else is there: a rebuild makes it whole.
     fs::remove_file(place.rkat().join(of(first, "transcript.md"))).unwrap();
@@ -81,6 +109,7 @@ fn the_files_follow_the_turns_and_come_back_to_the_byte() {
 #[test]
 fn a_fork_has_its_files_and_a_deleted_session_has_none() {
     let place = Place::projected();
+    let rkat = place.rkat();
     let (parent, child) = place.process(true, |process| async move {
         let session_id = process.create().await;
         process.turn(session_id, "@say One.").await.unwrap();
@@ -89,6 +118,7 @@ fn a_fork_has_its_files_and_a_deleted_session_has_none() {
         process.projected(child).await;
         process.projected(session_id).await;
         process.service.delete(DeleteSession { session_id, force: false }).await.unwrap();
+        listed(&rkat, &[child]).await;
         (session_id, child)
     });
     let whole = place.projection();
@@ -151,4 +181,27 @@ fn without_a_folder_there_is_no_projection() {
         });
         assert!(!place.rkat().exists());
     }
+}
+
+/// A service that is dropped lets go of its directory, whatever its projector does; and a session that cannot be read
+/// keeps no other from being projected.
+#[test]
+fn a_service_that_is_dropped_ends_its_projector() {
+    let place = Place::projected();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let service = place.agent().build().unwrap().service().clone();
+        let id = Process { service: service.clone() }.create().await;
+        Process { service: service.clone() }.projected(id).await;
+        drop(service);
+        let open = async {
+            loop {
+                match place.agent().build() {
+                    Err(error) if error.code() == ErrorCode::StoreLocked => tokio::task::yield_now().await,
+                    built => return built.unwrap(),
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(120), open).await.unwrap();
+    });
 }

@@ -96,7 +96,8 @@ const LINES: &[Change<String>] = &[
     ("an empty line", |lines| lines.insert(1, String::new())),
     ("a line twice", |lines| lines.insert(1, lines[1].clone())),
     ("lines in another order", |lines| lines.swap(1, 2)),
-    ("a missing line", |lines| drop(lines.remove(2))),
+    // Lines may be missing, as journal compaction leaves them, but not so that the rest makes no sense.
+    ("turns without their starts", |lines| lines.retain(|line| !line.contains(r#""type":"turn_started""#))),
     ("no beginning", |lines| drop(lines.remove(0))),
     ("no end", |lines| drop(lines.pop())),
     ("another session's line", |lines| {

@@ -89,6 +89,7 @@ fn in_memory(options: EngineOptions) -> (Process, Arc<MemoryUse>) {
         snapshots: Arc::new(MemorySessionStore::new(events.clone())),
         index: Arc::new(MemoryIndex::default()),
         readers: Arc::new(MemoryReaders::default()),
+        pruner: None,
         events,
     };
     let service = AgentBuildConfig::new().options(options).stores(stores).build().unwrap().service().clone();
@@ -230,4 +231,33 @@ fn stored(place: &Place) -> Vec<(String, u64)> {
     let len = |path: &String| std::fs::metadata(Path::new(&root).join(path)).unwrap().len();
     let names = files(&root).into_iter().filter(|path| path != "index.redb");
     names.map(|path| (path.clone(), len(&path))).collect()
+}
+
+#[test]
+fn what_was_compacted_comes_back_as_it_is() {
+    let mut place = Place::new();
+    place.options.journal.min_record_age_ms = 0;
+    let kept = |lines: Vec<String>| -> Vec<String> {
+        lines.into_iter().filter(|line| !line.contains(r#""type":"pruned""#)).collect()
+    };
+    let (id, lines) = place.process(true, |process| async move {
+        let (id, last_seq) = process.lived().await;
+        process.register("one").await;
+        process.is_done("one", id, last_seq).await;
+        assert!(process.compact(id, false, false).await.dropped > 0);
+        let (bundle, lines) = (process.exported(&[id]).await, kept(process.lines(id).await));
+        let view = process.service.read(&id).await.unwrap();
+        process.service.delete(DeleteSession { session_id: id, force: false }).await.unwrap();
+        process.import(&bundle, 1024, false).await.unwrap();
+        assert_eq!(kept(process.lines(id).await), lines);
+        assert_eq!(process.service.read(&id).await.unwrap(), view);
+        let copy = process.import(&bundle, 1 << 20, true).await.unwrap()[0].session_id;
+        assert_eq!(process.service.read(&copy).await.unwrap().message_count, view.message_count);
+        process.turn(copy, "@say Here.").await.unwrap();
+        (id, lines)
+    });
+    place.process(true, |process| async move {
+        assert_eq!(kept(process.lines(id).await), lines);
+        process.turn(id, "@say Here.").await.unwrap();
+    });
 }
