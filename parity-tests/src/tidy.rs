@@ -42,7 +42,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
 ];
 
 /// Where bytes are made, so that types may be encoded and decoded there.
-const ENCODED: [&str; 22] = [
+const ENCODED: [&str; 24] = [
     "crates/errors/src/body.rs",
     "crates/service/src/service/",
     "crates/service/src/session/message.rs",
@@ -50,6 +50,8 @@ const ENCODED: [&str; 22] = [
     "crates/service/src/session/reminder.rs",
     "crates/service/src/session/snapshot.rs",
     "crates/service/src/bundle/mod.rs",
+    "crates/service/src/doctor.rs",
+    "crates/service/src/projection/mod.rs",
     "crates/service/src/store/mod.rs",
     "crates/service/src/store/enabled/",
     "crates/service/src/options.rs",

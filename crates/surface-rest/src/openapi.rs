@@ -30,8 +30,9 @@ const LABEL_VALUE: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
 /// Where a page of sessions goes on.
 const SESSION_CURSOR: &str = "^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$";
 
-/// The name of a reader.
+/// The name of a reader, and of one that is not meerkat's own.
 const READER: &str = "^[a-z0-9._-]{1,64}$";
+const OWN_READER: &str = "^(?!(?:memory|projection)$)[a-z0-9._-]{1,64}$";
 /// The type of a bundle.
 const BUNDLE: &str = "application/x-tar";
 
@@ -106,6 +107,11 @@ impl Document {
             _ => Map::new(),
         };
         route.made().iter().for_each(|name| drop(properties.remove(*name)));
+        if let Some(reader) =
+            properties.get_mut("reader").filter(|_| route.operation.effect() != OperationEffect::Reads)
+        {
+            reader["pattern"] = OWN_READER.into();
+        }
         let required: Vec<Value> = request["required"].as_array().cloned().unwrap_or_default();
         let mut parameters: Vec<Value> = Vec::new();
         for name in route.path_params() {

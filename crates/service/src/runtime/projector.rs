@@ -204,7 +204,9 @@ impl<Home: 'static> Sessions<Home> {
                     rebuilt.events += events;
                 }
                 Ok(None) => {}
-                Err(trouble) => drop(failed.get_or_insert(trouble)),
+                Err(trouble) => {
+                    failed.get_or_insert(trouble);
+                }
             }
             if projector.over.is_cancelled() {
                 break;
@@ -360,9 +362,15 @@ impl Run {
     async fn perform<Home: 'static>(&mut self, service: &Sessions<Home>, work: Work) -> Result<(), Trouble> {
         let projector = &self.projector;
         match work {
-            Work::Session(id) | Work::Gone(id) => drop(service.project_session(projector, id, false).await?),
-            Work::Anew(id) => drop(service.project_session(projector, id, true).await?),
-            Work::All => drop(service.project_all(projector, false).await?),
+            Work::Session(id) | Work::Gone(id) => {
+                service.project_session(projector, id, false).await?;
+            }
+            Work::Anew(id) => {
+                service.project_session(projector, id, true).await?;
+            }
+            Work::All => {
+                service.project_all(projector, false).await?;
+            }
             Work::List => {
                 let begun = self.clock.elapsed();
                 let sessions = service.all_sessions().await?;
@@ -381,7 +389,9 @@ impl Run {
         match work {
             Work::Session(id) => drop(self.readers.put_off(READER, id)),
             // Whoever is to be made anew and is gone has its files dropped.
-            Work::Anew(id) | Work::Gone(id) => drop(self.projector.anew().insert(id)),
+            Work::Anew(id) | Work::Gone(id) => {
+                self.projector.anew().insert(id);
+            }
             Work::List => self.list_at = Some(self.clock.elapsed() + wait * 2),
             Work::All => {}
         }

@@ -82,7 +82,7 @@ fn a_thousand_sessions_that_are_sound_have_nothing_wrong() {
             let process: Process = process.clone();
             async move {
                 let session_id = process.create().await;
-                if n % 10 == 0 {
+                if n.is_multiple_of(10) {
                     process.turn(session_id, r#"@call test_echo {"text":"hi"} @say Done."#).await.unwrap();
                 }
             }

@@ -114,7 +114,6 @@ impl View {
             | Event::TurnCompleted(_)
             | Event::TurnFailed(_)
             | Event::TurnInterrupted(_)
-            | Event::HistorySnapshot(_)
             | Event::Unknown(_) => Ok(()),
         }
     }
