@@ -1,41 +1,42 @@
 //! Looks at a data directory and says what is not as it should be. It changes nothing unless it is asked to mend; then
 //! it owns the directory, and whatever it takes out of a journal is kept.
 
+mod known;
+mod reading;
+
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{self, Read as _},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
 };
 
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    IndexFile, RedbIndex,
     events::knows,
-    journal::{Damage, OwnerLock, RealDisk, check, cut, look, mend_marks, session_dir, sessions_on},
+    journal::{Checked, Damage, End, OwnerLock, RealDisk, check, check_directory, cut, look, session_dir, sessions_on},
 };
 use crate::{
     SessionError,
-    agent::record::bodies,
+    clock::{Clock as _, SystemClock},
     doctor::{Check, Diagnosis, Examination, Finding, Progress, Severity},
     ids::{Seq, SessionId},
     projection::Projection,
-    service::SessionQuery,
-    session::{CallProgress, Session, event::Record, message::Body},
-    store::{SessionIndex as _, StoreError, hex},
-    wire::decode_event,
+    session::{CallProgress, Session},
+    store::{StoreError, hex},
 };
+use known::goes_on;
+use reading::Reading;
 
 /// Free bytes under which a disk counts as full.
 const FREE_BYTES_MIN: u64 = 16 * 1024 * 1024;
-/// Rows of the index that are read at a time.
-const ROWS_READ: usize = 1000;
+/// Records that were written longer ago than this should be acknowledged by every reader.
+const ACKNOWLEDGED_WITHIN_MS: i64 = 7 * 24 * 60 * 60 * 1000;
 /// Bytes of a blob that are read at a time.
 const CHUNK_BYTES: usize = 256 * 1024;
-const INDEX: &str = "index.redb";
 /// What mends most things.
 const REPAIR: &str = "Run `meerkat doctor --repair`.";
 
@@ -47,11 +48,13 @@ pub async fn examine(what: Examination, progress: Progress<'_>) -> Result<Diagno
     let mut doctor = Doctor::enter(what)?;
     doctor.permissions();
     doctor.room(rustix::fs::statvfs(&doctor.what.data_dir).map(|found| found.f_bavail * found.f_frsize).ok());
-    let journals = doctor.journals(progress)?;
-    doctor.index(&journals).await?;
-    doctor.let_go_on()?;
+    if let Some(journals) = doctor.journals(progress) {
+        if doctor.owner.is_some() {
+            doctor.compare(&journals).await?;
+        }
+        doctor.projection(&journals);
+    }
     doctor.marks();
-    doctor.projection(&journals);
     let mut diagnosis = doctor.diagnosis;
     diagnosis.findings.sort_by_key(|finding| (finding.mended, finding.severity, finding.check, finding.session_id));
     Ok(diagnosis)
@@ -64,13 +67,20 @@ struct Doctor {
     owner: Option<Arc<OwnerLock>>,
     diagnosis: Diagnosis,
     /// Sessions that go on from where their journals end now.
-    ended: Vec<SessionId>,
+    ended: BTreeMap<SessionId, Seq>,
+    /// Sessions that the next start is to look at.
+    unsettled: Vec<SessionId>,
+    /// What was written before this is old.
+    old_before_ms: i64,
 }
 
 /// What a journal came to.
 struct Journal {
-    last_seq: Seq,
+    /// Where it ends. Of one that is damaged, nothing is compared.
+    end: End,
     is_sound: bool,
+    /// Its last record that is old.
+    old_seq: Seq,
 }
 
 impl Doctor {
@@ -82,6 +92,7 @@ impl Doctor {
         if !what.data_dir.join("format").is_file() {
             return Err(refuse("there is no store in it"));
         }
+        check_directory(&what.data_dir)?;
         let mut diagnosis = Diagnosis::default();
         let owner = match OwnerLock::take(&what.data_dir) {
             Ok(owner) => Some(Arc::new(owner)),
@@ -92,7 +103,8 @@ impl Doctor {
             Err(error) => return Err(error),
         };
         let disk = RealDisk::new(what.data_dir.clone());
-        Ok(Self { what, disk, owner, diagnosis, ended: Vec::new() })
+        let old_before_ms = SystemClock::new().now().as_millis() - ACKNOWLEDGED_WITHIN_MS;
+        Ok(Self { what, disk, owner, diagnosis, ended: BTreeMap::new(), unsettled: Vec::new(), old_before_ms })
     }
 
     fn find(&mut self, check: Check, severity: Severity, session_id: Option<SessionId>, what: String, remedy: &str) {
@@ -128,8 +140,7 @@ impl Doctor {
     fn permissions(&mut self) {
         let mut folders = vec![self.what.data_dir.clone()];
         while let Some(folder) = folders.pop() {
-            let wanted = if folder == self.what.data_dir { 0o700 } else { 0 };
-            self.permission(&folder, wanted | 0o700);
+            self.permission(&folder, 0o700);
             let Ok(entries) = fs::read_dir(&folder) else { continue };
             for entry in entries.flatten() {
                 match entry.file_type() {
@@ -145,7 +156,7 @@ impl Doctor {
     fn permission(&mut self, path: &Path, wanted: u32) {
         let Ok(found) = fs::symlink_metadata(path) else { return };
         let mode = found.mode() & 0o777;
-        if mode & 0o077 == 0 && mode & 0o600 == 0o600 {
+        if mode & 0o077 == 0 && mode & wanted == wanted {
             return;
         }
         let what = format!("{} has mode {mode:04o} and should have {wanted:04o}", path.display());
@@ -166,31 +177,72 @@ impl Doctor {
         }
     }
 
-    /// Every session's journal, from end to end.
-    fn journals(&mut self, progress: Progress<'_>) -> Result<HashMap<SessionId, Journal>, SessionError> {
-        let ids = sessions_on(&self.disk).map_err(|error| StoreError::Failed(error.to_string()))?;
-        let mut journals = HashMap::with_capacity(ids.len());
+    /// Every session's journal, from end to end; `None` where nobody knows which there are.
+    fn journals(&mut self, progress: Progress<'_>) -> Option<BTreeMap<SessionId, Journal>> {
+        let ids = match sessions_on(&self.disk) {
+            Ok(ids) => ids,
+            Err(error) => {
+                let what = format!("the sessions cannot be listed: {error}");
+                self.find(
+                    Check::Journal,
+                    Severity::Error,
+                    None,
+                    what,
+                    "Look to the disk, and to the modes of its folders.",
+                );
+                return None;
+            }
+        };
+        let mut journals = BTreeMap::new();
         for (at, &id) in ids.iter().enumerate() {
             progress(at as u64, ids.len() as u64);
-            if let Some(journal) = self.journal(id)? {
+            let before = (self.diagnosis.findings.len(), self.diagnosis.sessions, self.diagnosis.records);
+            let journal = self.journal(id);
+            if self.owner.is_none() && !self.what.data_dir.join(session_dir(id)).exists() {
+                // Its owner deleted it meanwhile.
+                self.diagnosis.findings.truncate(before.0);
+                (self.diagnosis.sessions, self.diagnosis.records) = (before.1, before.2);
+            } else if let Some(journal) = journal {
                 journals.insert(id, journal);
             }
         }
         progress(ids.len() as u64, ids.len() as u64);
-        Ok(journals)
+        Some(journals)
     }
 
-    fn journal(&mut self, id: SessionId) -> Result<Option<Journal>, SessionError> {
-        let mut reading = Reading::default();
-        let Some(checked) = check(&self.disk, id, knows, &mut |seq, line| reading.see(seq, line))? else {
-            return Ok(None);
+    fn read(&self, id: SessionId) -> Result<Option<(Checked, Reading)>, StoreError> {
+        let mut reading = Reading::of(id, self.old_before_ms);
+        let checked = check(&self.disk, id, knows, &mut |seq, line| reading.see(seq, line))?;
+        Ok(checked.map(|checked| (checked, reading)))
+    }
+
+    fn journal(&mut self, id: SessionId) -> Option<Journal> {
+        // What an owner is writing at this moment looks torn, and its calls have no results yet.
+        let is_at_rest = self.owner.is_some();
+        let mut read = self.read(id);
+        let is_good = |(checked, reading): &(Checked, Reading)| checked.damage.is_none() && reading.trouble.is_none();
+        if !is_at_rest && !read.as_ref().is_ok_and(|read| read.as_ref().is_some_and(is_good)) {
+            // It may have put other files in place of those that were read.
+            read = self.read(id);
+        }
+        let (checked, mut reading) = match read {
+            Ok(read) => read?,
+            Err(error) => {
+                let what = format!("its journal cannot be read: {error}");
+                self.find(
+                    Check::Journal,
+                    Severity::Error,
+                    Some(id),
+                    what,
+                    "Look to the disk, and to the modes of its files.",
+                );
+                return Some(Journal { end: End { seq: 0, chain: 0 }, is_sound: false, old_seq: 0 });
+            }
         };
         self.diagnosis.sessions += 1;
         self.diagnosis.records += reading.records;
-        // What an owner is writing at this moment looks torn, and its calls have no results yet.
-        let is_at_rest = self.owner.is_some();
         if let Some(damage) = &checked.damage {
-            self.damage(id, damage);
+            self.damage(id, damage, reading.own_seq);
         } else if checked.torn_bytes() > 0 && is_at_rest {
             let what = format!(
                 "{} bytes at the end of its journal were never acknowledged: its process ended while it wrote them",
@@ -198,6 +250,9 @@ impl Doctor {
             );
             let remedy = "Nothing is lost. The session's next turn takes them away and keeps a copy in the quarantine.";
             self.find(Check::Journal, Severity::Warning, Some(id), what, remedy);
+        }
+        if reading.own_seq == 0 && checked.damage.is_none() && reading.trouble.is_none() {
+            reading.trouble = Some((reading.records, "nothing in it is this session's own".to_owned()));
         }
         if let Some((seq, why)) = reading.trouble.take() {
             let what = format!("record {seq} of its journal cannot be used: {why}");
@@ -208,17 +263,28 @@ impl Doctor {
             self.dangling(id, reading.session.as_ref());
         }
         self.blobs(id, &reading.blobs);
-        let is_sound = checked.damage.is_none() || self.ended.contains(&id);
-        Ok(Some(Journal { last_seq: checked.last_seq(), is_sound }))
+        let is_sound = checked.damage.is_none() && reading.own_seq > 0;
+        Some(Journal { end: checked.end(), is_sound, old_seq: reading.old_seq })
     }
 
-    fn damage(&mut self, id: SessionId, damage: &Damage) {
+    fn damage(&mut self, id: SessionId, damage: &Damage, own_seq: Seq) {
         let what = format!("its journal is damaged: {}; it can be read up to seq {}", damage.why, damage.last_good_seq);
+        if !damage.can_be_cut() {
+            let remedy = "It cannot be mended here. Where a newer version wrote it, use that one; else a backup or a bundle \
+                          may have the session.";
+            return self.find(Check::Journal, Severity::Error, Some(id), what, remedy);
+        }
+        // What is left of a fork must not be its parent's alone: two sessions would write under one id.
+        if own_seq == 0 || damage.last_good_seq < own_seq {
+            let remedy = "What is good of it is its parent's, so it is not cut. Fork the parent again; a backup or a \
+                          bundle may have the rest.";
+            return self.find(Check::Journal, Severity::Error, Some(id), what, remedy);
+        }
         let damage = damage.clone();
         self.mend(Check::Journal, Severity::Error, Some(id), what, move |doctor| {
             let kept = cut(&doctor.disk, id, &damage)?.ok_or_else(|| io::Error::other("there is no good part"))?;
-            doctor.ended.push(id);
-            Ok(format!("it ends at seq {} now, and what stood behind is kept in {kept}", damage.last_good_seq))
+            doctor.ended.insert(id, damage.last_good_seq);
+            Ok(format!("{}; what stood behind it is kept in {kept}", goes_on(damage.last_good_seq)))
         });
     }
 
@@ -238,108 +304,29 @@ impl Doctor {
     }
 
     fn blobs(&mut self, id: SessionId, named: &BTreeSet<String>) {
-        for name in named {
-            let path = self.what.data_dir.join(session_dir(id)).join("blobs").join(name);
-            let wrong = match hash(&path) {
-                Ok(hash) if hash == *name => continue,
-                Ok(_) => "is not what was written".to_owned(),
-                Err(error) => format!("cannot be read: {error}"),
-            };
+        let dir = self.what.data_dir.join(session_dir(id)).join("blobs");
+        let wrong = |name: &String| match hash(&dir.join(name)) {
+            Ok(hash) if hash == *name => None,
+            Ok(_) => Some((name.clone(), "is not what was written".to_owned())),
+            Err(error) => Some((name.clone(), format!("cannot be read: {error}"))),
+        };
+        let mut found: Vec<(String, String)> = named.iter().filter_map(wrong).collect();
+        if self.owner.is_none() && !found.is_empty() {
+            // Its owner may have compacted the journal meanwhile, and taken away what nothing names any more.
+            let again = self.read(id).ok().flatten().map(|(_, reading)| reading.blobs).unwrap_or_default();
+            found.retain(|(name, _)| again.contains(name));
+        }
+        for (name, wrong) in found {
             let remedy =
                 "The text that it held is lost but for its beginning and end; a backup or a bundle may have it.";
             self.find(Check::Blob, Severity::Error, Some(id), format!("blob {name} {wrong}"), remedy);
         }
     }
 
-    /// Compares what redb holds with the journals. A copy is looked at, because opening the file would change it.
-    async fn index(&mut self, journals: &HashMap<SessionId, Journal>) -> Result<(), SessionError> {
-        let path = self.what.data_dir.join(INDEX);
-        if self.owner.is_none() || !path.exists() {
-            return Ok(());
-        }
-        let folder = self.what.data_dir.join("new").join("doctor");
-        let copied = ensure(&folder).and_then(|()| fs::copy(&path, folder.join(INDEX)));
-        let rows = match &copied {
-            Ok(_) => rows(folder.join(INDEX)).await,
-            Err(_) => Ok(Vec::new()),
-        };
-        if let Err(error) = fs::remove_dir_all(&folder) {
-            tracing::debug!(%error, "the copy of the index stays until the next start");
-        }
-        match (copied, rows) {
-            (Err(error), _) => {
-                let what = format!("the index could not be looked at: {error}");
-                self.find(Check::Index, Severity::Warning, None, what, "Make room, and run `meerkat doctor` again.");
-            }
-            (_, Err(why)) => self.mend_index(format!("the index cannot be read: {why}")),
-            (_, Ok(rows)) => self.compare(&rows, journals),
-        }
-        Ok(())
-    }
-
-    fn compare(&mut self, rows: &[(SessionId, Seq)], journals: &HashMap<SessionId, Journal>) {
-        for (id, seq) in rows {
-            let is_cut = self.ended.contains(id);
-            if let Some(journal) =
-                journals.get(id).filter(|journal| journal.last_seq < *seq && journal.is_sound && !is_cut)
-            {
-                let what = format!(
-                    "the index knows of seq {seq}, and its journal ends at {}: records are lost",
-                    journal.last_seq
-                );
-                let last_seq = journal.last_seq;
-                self.mend(Check::Index, Severity::Error, Some(*id), what, |doctor| {
-                    doctor.ended.push(*id);
-                    Ok(format!("it goes on from seq {last_seq}; a backup or a bundle may have the rest"))
-                });
-            }
-        }
-        let known: HashMap<SessionId, Seq> = rows.iter().copied().collect();
-        let is_right = |(id, journal): &(&SessionId, &Journal)| {
-            !journal.is_sound || known.get(*id).is_some_and(|seq| *seq >= journal.last_seq)
-        };
-        let wrong = journals.iter().filter(|it| !is_right(it)).count();
-        let gone = known.keys().filter(|id| !journals.contains_key(id)).count();
-        if wrong + gone > 0 && self.ended.is_empty() {
-            self.mend_index(format!(
-                "the index is behind the journals of {wrong} sessions and lists {gone} that are gone; the next start \
-                 makes good what its process left"
-            ));
-        }
-    }
-
-    fn mend_index(&mut self, what: String) {
-        self.mend(Check::Index, Severity::Warning, None, what, |doctor| doctor.set_index_aside());
-    }
-
-    fn set_index_aside(&self) -> io::Result<String> {
-        let path = self.what.data_dir.join(INDEX);
-        let aside = (0..).map(|n| self.what.data_dir.join(format!("{INDEX}.set-aside-{n}")));
-        let free = aside.into_iter().find(|path| !path.exists()).unwrap_or_else(|| path.clone());
-        fs::rename(&path, &free)?;
-        Ok(format!("it is kept as {}, and the next start makes it anew", free.display()))
-    }
-
-    /// What else knew where a journal ended must not hold what is lost against it.
-    fn let_go_on(&mut self) -> Result<(), SessionError> {
-        if self.ended.is_empty() {
-            return Ok(());
-        }
-        self.mend_marks(false)?;
-        if self.what.data_dir.join(INDEX).exists() {
-            self.set_index_aside().map_err(|error| StoreError::Failed(error.to_string()))?;
-        }
-        Ok(())
-    }
-
-    fn mend_marks(&self, is_trusted: bool) -> Result<(), StoreError> {
-        mend_marks(Arc::new(RealDisk::new(self.what.data_dir.clone())), &self.ended, is_trusted, knows)
-    }
-
     /// The marks of the store, and whether all its readers are known.
     fn marks(&mut self) {
         let (readers, is_whole) = match look(&self.disk) {
-            Ok((readers, is_whole)) => (readers, is_whole),
+            Ok(marks) => (marks.readers, marks.is_whole),
             Err(error) => {
                 let what = format!("the store journal cannot be read: {error}");
                 return self.find(Check::StoreJournal, Severity::Error, None, what, "Look to the disk.");
@@ -361,71 +348,15 @@ impl Doctor {
         });
     }
 
-    fn projection(&mut self, journals: &HashMap<SessionId, Journal>) {
+    fn projection(&mut self, journals: &BTreeMap<SessionId, Journal>) {
         let Some(dir) = self.what.projection.clone().filter(|dir| dir.exists()) else { return };
         let projection = Projection::new(dir.clone());
-        let is_stale = |(id, journal): &(&SessionId, &Journal)| {
-            projection.reached(**id).map_or(true, |seq| seq < journal.last_seq)
-        };
+        let is_stale =
+            |(id, journal): &(&SessionId, &Journal)| projection.reached(**id).map_or(true, |seq| seq < journal.end.seq);
         let stale = journals.iter().filter(is_stale).count();
         if stale > 0 && self.owner.is_some() {
             let what = format!("{} is behind the journals of {stale} sessions", dir.display());
             self.find(Check::Projection, Severity::Warning, None, what, "Run `meerkat project rebuild`.");
-        }
-    }
-}
-
-/// What the records of one journal say.
-#[derive(Default)]
-struct Reading {
-    session: Option<Session>,
-    /// The first record that could not be used.
-    trouble: Option<(Seq, String)>,
-    blobs: BTreeSet<String>,
-    records: u64,
-}
-
-impl Reading {
-    fn see(&mut self, seq: Seq, line: &[u8]) {
-        self.records += 1;
-        if self.trouble.is_some() {
-            return;
-        }
-        let record = std::str::from_utf8(line).map_err(|error| error.to_string());
-        let done = record.and_then(|line| decode_event(line).map_err(|error| error.to_string()));
-        if let Err(why) = done.and_then(|record| self.fold(record)) {
-            self.trouble = Some((seq, why));
-        }
-    }
-
-    fn fold(&mut self, mut record: Record) -> Result<(), String> {
-        let done = match &mut self.session {
-            Some(session) => session.apply(&record),
-            None => Session::begin(&record).map(|session| self.session = Some(session)),
-        };
-        let names = bodies(&mut record.event).into_iter().filter_map(|body| match body {
-            Body::Blob(blob) => Some(std::mem::take(&mut blob.blob)),
-            Body::Inline(_) => None,
-        });
-        self.blobs.extend(names);
-        done.map_err(|error| error.to_string())
-    }
-}
-
-/// Each session in the index with its last seq.
-async fn rows(path: PathBuf) -> Result<Vec<(SessionId, Seq)>, String> {
-    let index = RedbIndex::new(Arc::new(IndexFile::new(path)));
-    let (mut rows, mut cursor) = (Vec::new(), None);
-    loop {
-        let query = SessionQuery { limit: Some(ROWS_READ), cursor, ..SessionQuery::default() };
-        let page = index.page(query).await.map_err(|error| error.to_string())?;
-        rows.extend(page.items.iter().map(|summary| (summary.session_id, summary.last_seq)));
-        cursor = page.next_cursor;
-        if index.needs_rebuild().await {
-            return Err("it is damaged, or not every session is in it".to_owned());
-        }
-        if cursor.is_none() {
-            return Ok(rows);
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! What is put stands in memory at once, over what the file holds, and is committed durably by the committer: a
 //! second after the first change, when there is much of it, or when somebody asks. Nothing here is the truth, so
-//! nobody who acknowledges anything ever waits for it. A file that is missing, damaged or of another layout is set
-//! aside, never deleted, and made anew. It is opened when it is first needed.
+//! no turn ever waits for it. A file that is missing, damaged or of another layout is set aside, never deleted, and made
+//! anew. It is opened when it is first needed.
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +33,7 @@ use crate::store::StoreError;
 /// The layout of the tables and their rows. A file of another one is set aside.
 const LAYOUT: &[u8] = b"1";
 /// The row that says that every stored session was put.
-const REBUILT: &[u8] = b"rebuilt";
+pub(super) const REBUILT: &[u8] = b"rebuilt";
 /// How long a change waits for others before it is committed.
 const COMMIT_AFTER: Duration = Duration::from_secs(1);
 /// Bytes of changes that are not kept waiting.

@@ -40,7 +40,7 @@ impl RedbIndex {
     }
 }
 
-fn decode<T: DeserializeOwned>(row: &[u8]) -> Result<T, Trouble> {
+pub(super) fn decode<T: DeserializeOwned>(row: &[u8]) -> Result<T, Trouble> {
     serde_json::from_slice(row).map_err(|error| Trouble::Damaged(error.to_string()))
 }
 

@@ -1,23 +1,24 @@
 //! A session's directory, read from end to end for whoever wants to know whether it is sound. It changes nothing, but
 //! for [`cut`], which is asked for by name.
 
-use std::{io, path::Path, sync::Arc};
+use std::{collections::BTreeMap, io, path::Path, sync::Arc};
 
 use bytes::Bytes;
 
 use super::{
-    Limits, Pool,
+    End, Limits, Pool,
     disk::{Disk, create_anew, read_range, write_all},
     executor::Executor as _,
+    frame::{BATCH_END, Place},
     health::Health,
     layout::{NEW, QUARANTINE, generations_of, segment_name, session_dir},
     recovery::{Found, Segment, examine, failed},
-    segment::{Compacted, Header, HeaderFound, Mark, Reader, Step},
+    segment::{Compacted, HEADER_BYTES, Header, HeaderFound, Mark, Reader, Step},
     store_journal::{Resting, StoreJournal},
 };
 use crate::{
     ids::{Seq, SessionId},
-    store::StoreError,
+    store::{StoreError, readers::ReaderMark},
 };
 
 /// Bytes that are copied at a time.
@@ -35,14 +36,25 @@ pub(crate) struct Checked {
 pub(crate) struct Damage {
     pub(crate) why: String,
     pub(crate) last_good_seq: Seq,
-    /// The segment, and where its last good record ends; `None` where nothing can be cut away.
+    /// The segment, and where its last good batch ends; `None` where nothing can be cut away.
     place: Option<(u64, u64)>,
 }
 
+impl Damage {
+    fn behind(why: String, segment: u64, good: Mark) -> Self {
+        Self { why, last_good_seq: good.place.seq, place: Some((segment, good.offset)) }
+    }
+
+    /// Whether something good is left when the rest is cut away.
+    pub(crate) const fn can_be_cut(&self) -> bool {
+        self.place.is_some() && self.last_good_seq > 0
+    }
+}
+
 impl Checked {
-    /// Its last good record.
-    pub(crate) fn last_seq(&self) -> Seq {
-        self.damage.as_ref().map_or(self.found.place.seq, |damage| damage.last_good_seq)
+    /// Where it ends; what was durable beyond is lost.
+    pub(crate) const fn end(&self) -> End {
+        self.found.place.end()
     }
 
     /// Bytes at its end that were never acknowledged.
@@ -75,31 +87,36 @@ fn walk(disk: &dyn Disk, id: SessionId, found: &Found, see: &mut dyn FnMut(Seq, 
     for (at, segment) in found.segments.iter().enumerate() {
         let file = disk.open(&session_dir(id).join(segment.name()), false)?;
         let mut reader = segment.reader(file.as_ref(), segment.start);
+        // Behind the last whole batch: a part of one would look like a write that was cut short.
+        let mut good = segment.start;
         loop {
             match reader.next()? {
-                Step::Frame(frame, line) => see(frame.seq, &line),
+                Step::Frame(frame, line) => {
+                    see(frame.seq, &line);
+                    if frame.has(BATCH_END) {
+                        good = reader.at;
+                    }
+                }
                 Step::End if reader.at.offset == segment.end => break,
                 Step::End | Step::Sealed | Step::Bad => {
                     let why = format!("{} holds a bad record after seq {}", segment.name(), reader.at.place.seq);
-                    let place = Some((segment.number, reader.at.offset));
-                    return Ok(Some(Damage { why, last_good_seq: reader.at.place.seq, place }));
+                    return Ok(Some(Damage::behind(why, segment.number, good)));
                 }
             }
         }
         let passed = segment.passed(reader.at).place.seq;
         if found.segments.get(at + 1).is_some_and(|next| next.start.place.seq != passed) {
             let why = format!("{} ends before it should, after seq {}", segment.name(), reader.at.place.seq);
-            let place = Some((segment.number, reader.at.offset));
-            return Ok(Some(Damage { why, last_good_seq: reader.at.place.seq, place }));
+            return Ok(Some(Damage::behind(why, segment.number, good)));
         }
     }
     Ok(None)
 }
 
-/// Ends a damaged journal behind its last good record. All that stood behind it is kept in the quarantine, as whole
+/// Ends a damaged journal behind its last good batch. All that stood behind it is kept in the quarantine, as whole
 /// segments. Answers where, or `None` where nothing can be cut.
 pub(crate) fn cut(disk: &dyn Disk, id: SessionId, damage: &Damage) -> io::Result<Option<String>> {
-    let Some((number, offset)) = damage.place else { return Ok(None) };
+    let Some((number, offset)) = damage.place.filter(|_| damage.can_be_cut()) else { return Ok(None) };
     let dir = session_dir(id);
     let all = generations_of(&disk.list(&dir)?).into_iter().filter(|(at, _)| *at >= number);
     let of = |(at, generations): (u64, Vec<u64>)| generations.into_iter().map(move |generation| (at, generation));
@@ -108,51 +125,60 @@ pub(crate) fn cut(disk: &dyn Disk, id: SessionId, damage: &Damage) -> io::Result
     let mut kept = None;
     for &(at, generation) in &behind {
         let name = segment_name(at, generation);
-        let path = format!("{QUARANTINE}/{id}.{name}.whole");
-        copy(disk, &dir.join(name), Path::new(&path))?;
+        let path = keep(disk, &dir.join(&name), &format!("{id}.{name}.whole"))?;
         kept.get_or_insert(path);
     }
     disk.sync_dir(Path::new(QUARANTINE))?;
     // The last one first: a kill in between leaves a journal that is damaged at the same place.
     for (at, &(number, generation)) in behind.iter().enumerate().rev() {
+        let name = segment_name(number, generation);
         if at > 0 {
-            disk.remove(&dir.join(segment_name(number, generation)))?;
+            disk.remove(&dir.join(name))?;
             disk.sync_dir(&dir)?;
         } else {
-            shorten(disk, &dir, &segment_name(number, generation), offset)?;
+            shorten(disk, id, &name, offset)?;
         }
     }
     Ok(kept)
 }
 
-/// Ends a segment behind its last good record. What a compacted one says of its end is put right with it.
-fn shorten(disk: &dyn Disk, dir: &Path, name: &str, offset: u64) -> io::Result<()> {
-    let file = disk.open(&dir.join(name), true)?;
-    let header = Header::read(file.as_ref())?;
-    let HeaderFound::Good(header @ Header { compacted: Some(_), .. }) = header else {
-        file.set_len(offset)?;
-        return file.sync();
+/// Puts the beginning of a segment in its place, as a file and with a header of this session's own: a fork or a parent
+/// may have the same file, and goes on with it as it was. What a compacted one says of its end is put right with it.
+fn shorten(disk: &dyn Disk, id: SessionId, name: &str, offset: u64) -> io::Result<()> {
+    let (dir, made) = (session_dir(id), Path::new(NEW).join(format!("{id}.cut")));
+    let file = disk.open(&dir.join(name), false)?;
+    let HeaderFound::Good(mut header) = Header::read(file.as_ref())? else {
+        return Err(io::ErrorKind::InvalidData.into());
     };
-    let segment = Segment::begun(&header);
-    let mut reader = Reader::new(file.as_ref(), segment.start, offset).of(true);
-    let mut count = 0;
-    while let Step::Frame(..) = reader.next()? {
-        count += 1;
+    header.session_id = id;
+    if header.compacted.is_some() {
+        let mut reader = Reader::new(file.as_ref(), Segment::begun(&header).start, offset).of(true);
+        let mut count = 0;
+        while let Step::Frame(..) = reader.next()? {
+            count += 1;
+        }
+        let Mark { offset: end, place: after } = reader.at;
+        header.compacted = Some(Compacted { after, count, end });
     }
-    let Mark { offset: end, place: after } = reader.at;
-    let header = Header { compacted: Some(Compacted { after, count, end }), ..header };
     let mut out = header.encode();
-    out.extend(read_range(file.as_ref(), out.len() as u64, end)?);
-    let made = Path::new(NEW).join(name);
-    let shorter = create_anew(disk, &made)?;
-    write_all(shorter.as_ref(), &out, 0)?;
-    shorter.sync()?;
+    out.extend(read_range(file.as_ref(), HEADER_BYTES, offset)?);
+    let copy = create_anew(disk, &made)?;
+    write_all(copy.as_ref(), &out, 0)?;
+    copy.sync()?;
     disk.rename(&made, &dir.join(name))?;
-    disk.sync_dir(dir)
+    disk.sync_dir(&dir)
+}
+
+/// Copies a file to the quarantine, under the first number that is free; answers where.
+fn keep(disk: &dyn Disk, from: &Path, name: &str) -> io::Result<String> {
+    let taken = disk.list(Path::new(QUARANTINE))?;
+    let mut names = (1_u32..).map(|n| format!("{name}-{n}")).filter(|name| !taken.contains(name));
+    let path = format!("{QUARANTINE}/{}", names.next().unwrap_or_default());
+    copy(disk, from, Path::new(&path)).map(|()| path)
 }
 
 fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
-    let (source, copy) = (disk.open(from, false)?, create_anew(disk, to)?);
+    let (source, copy) = (disk.open(from, false)?, disk.create(to)?);
     let (mut at, len) = (0, source.len()?);
     while at < len {
         let bytes = read_range(source.as_ref(), at, len.min(at + COPY_BYTES))?;
@@ -165,14 +191,19 @@ fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     copy.sync()
 }
 
-/// Marks sessions as at rest where their journals end now, whatever was known of them before, and with `is_trusted` the
-/// readers that are known as all there are. A store journal that is damaged is made anew from its good marks.
-pub(crate) fn mend_marks(
-    disk: Arc<dyn Disk>,
-    ids: &[SessionId],
-    is_trusted: bool,
-    knows: fn(u16) -> bool,
-) -> Result<(), StoreError> {
+/// What the store's marks are to say from now on.
+#[derive(Default)]
+pub(crate) struct Mended<'a> {
+    /// Sessions that go on from where their journals end, whatever was known of them before.
+    pub(crate) ended: &'a [SessionId],
+    /// Sessions that the next start is to look at.
+    pub(crate) active: &'a [SessionId],
+    /// Whether the readers that are known are all there are.
+    pub(crate) is_trusted: bool,
+}
+
+/// Writes marks, durably. A store journal that is damaged is made anew from its good marks.
+pub(crate) fn mend_marks(disk: Arc<dyn Disk>, mended: &Mended<'_>, knows: fn(u16) -> bool) -> Result<(), StoreError> {
     let (limits, executor) = (Limits::default(), Arc::new(Pool::new().map_err(failed)?));
     let health = Arc::new(Health::new(limits.reserve_bytes));
     let marks = Arc::new(StoreJournal::open(disk.clone(), executor.clone(), health, &limits, false)?);
@@ -181,13 +212,24 @@ pub(crate) fn mend_marks(
         let told = told.clone();
         Box::new(move |result| drop(told.send(result)))
     };
-    for &id in ids {
+    for &id in mended.ended {
         let Some(found) = examine(disk.as_ref(), id, knows)? else { continue };
-        let resting = Resting { session_id: id, seq: found.place.seq, chain: found.place.chain };
-        marks.mark_resting(resting, tell());
+        let Place { seq, chain, .. } = found.place;
+        // What is relied on never goes back by itself; an empty mark makes it begin anew.
+        let relied = marks.of_readers(|readers| readers.relied(id));
+        if !relied.is_empty() {
+            let clamped = relied.into_iter().map(|(reader, at)| (reader, at.min(seq))).collect();
+            marks.mark_of_reader(ReaderMark::Relied(id, BTreeMap::new()), tell());
+            marks.mark_of_reader(ReaderMark::Relied(id, clamped), tell());
+        }
+        marks.mark_resting(Resting { session_id: id, seq, chain }, tell());
     }
-    if is_trusted {
-        marks.mark_trusted(tell());
+    // These are synced, and with them what was written before.
+    for &id in mended.ended.iter().chain(mended.active) {
+        marks.mark_active(id, None, tell());
+    }
+    if mended.is_trusted {
+        marks.mark_of_reader(ReaderMark::Trusted(true), tell());
     }
     drop(told);
     executor.drain();

@@ -116,8 +116,7 @@ impl Log {
         let repair = found.as_ref().and_then(Found::tail_repair);
         let found = found.unwrap_or_else(|| Found::nothing(id));
         // What was durable once must stand there now.
-        let is_lost =
-            |known: &End| found.place.seq < known.seq || (found.place.seq == known.seq && *known != found.place.end());
+        let is_lost = |known: &End| known.is_lost_in(found.place.end());
         let lost = [marked, witnessed].into_iter().flatten().find(|known| exists && is_lost(known));
         let lost = lost.map(|known| StoreError::Corrupted {
             session_id: id,

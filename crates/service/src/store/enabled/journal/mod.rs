@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use blobs::FileBlobs;
-pub(crate) use check::{Damage, check, cut, mend_marks};
+pub(crate) use check::{Checked, Damage, Mended, check, cut, mend_marks};
 pub(crate) use disk::{Disk, RealDisk};
 pub(crate) use executor::{Executor, Pool, on};
 pub(crate) use fork::{abandon, appear, discard, fork_files, is_gone, set_aside};
@@ -49,7 +49,7 @@ pub(crate) use lock::{OwnerLock, check_directory};
 pub(crate) use log::Log;
 pub(crate) use prune::{Drops, candidates, parts, replace, rewrite};
 pub(crate) use read::page;
-pub(crate) use store_journal::{Resting, StoreJournal, look};
+pub(crate) use store_journal::{Marks, Resting, StoreJournal, look};
 
 use crate::ids::{Seq, SessionId};
 
@@ -87,6 +87,13 @@ pub(crate) struct End {
     pub(crate) seq: Seq,
     /// The chain's value behind it.
     pub(crate) chain: u64,
+}
+
+impl End {
+    /// Whether a journal that ends at `end` lacks something of what was durable up to here.
+    pub(crate) const fn is_lost_in(&self, end: Self) -> bool {
+        end.seq < self.seq || (end.seq == self.seq && end.chain != self.chain)
+    }
 }
 
 /// What knows, beside the journals, how far each of them reached: copies, which may be missing or behind. It is asked

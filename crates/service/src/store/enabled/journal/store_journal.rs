@@ -255,10 +255,9 @@ impl StoreJournal {
         look(&lock(&self.state).readers)
     }
 
-    /// Every reader that there is is known.
-    pub(super) fn mark_trusted(self: &Arc<Self>, done: Done) {
-        let marked = Marked::Kept(Kept::Of(ReaderMark::Trusted(true)));
-        self.push(Pending { marked, written: None, done });
+    /// Marks what becomes of readers; `done` is told once that is durable.
+    pub(super) fn mark_of_reader(self: &Arc<Self>, mark: ReaderMark, done: Done) {
+        self.push(Pending { marked: Marked::Kept(Kept::Of(mark)), written: None, done });
     }
 
     async fn write_durably(self: &Arc<Self>, marked: Marked) -> Result<(), StoreError> {
@@ -493,13 +492,24 @@ fn read_into(disk: &dyn Disk, path: &Path, state: &mut State, writer: &mut Write
     Ok(is_good)
 }
 
-/// What the newest generation says of readers, and whether it is whole. Nothing is changed.
-pub(crate) fn look(disk: &dyn Disk) -> io::Result<(ReaderMarks, bool)> {
+/// What the marks of a store say.
+#[derive(Default)]
+pub(crate) struct Marks {
+    /// The sessions that may have changed since they were last put to rest.
+    pub(crate) active: BTreeSet<SessionId>,
+    /// Where journals ended when they came to rest.
+    pub(crate) resting: HashMap<SessionId, Resting>,
+    pub(crate) readers: ReaderMarks,
+    /// Whether all of them could be read.
+    pub(crate) is_whole: bool,
+}
+
+/// What the newest generation says. Nothing is changed.
+pub(crate) fn look(disk: &dyn Disk) -> io::Result<Marks> {
     let mut state = State::default();
-    let newest = newest_generation(&disk.list(Path::new(STORE))?);
-    let Some(generation) = newest else { return Ok((state.readers, false)) };
-    let (_, is_good) = read_file(disk.open(&path_of(generation), false)?.as_ref(), &mut state)?;
-    Ok((state.readers, is_good))
+    let Some(generation) = newest_generation(&disk.list(Path::new(STORE))?) else { return Ok(Marks::default()) };
+    let (_, is_whole) = read_file(disk.open(&path_of(generation), false)?.as_ref(), &mut state)?;
+    Ok(Marks { active: state.active, resting: state.resting, readers: state.readers, is_whole })
 }
 
 /// Applies a file's marks; answers what it holds, where its header can be read, and whether all of it can be trusted.
