@@ -352,3 +352,62 @@ fn somebody_at_a_terminal_sees_how_far_it_is_and_is_asked() {
     let ran = stage.on_terminal(&retain, "");
     assert!(ran.out.ends_with("0 would go\n") && !ran.err.contains('?'), "{}", ran.err);
 }
+
+#[test]
+fn the_doctor_says_what_is_wrong_and_mends_it() {
+    let stage = Stage::new();
+    let none = stage.run(&["doctor"]);
+    assert_eq!(none.code, 0, "{}", none.err);
+    assert!(!stage.0.path().join("data").exists(), "looking makes nothing");
+    let id = stage.json(&["run", "@say One."])["session_id"].as_str().unwrap().to_owned();
+    for prompt in ["@say Two.", "@say Three."] {
+        stage.json(&["run", "--session", &id, prompt]);
+    }
+    let sound = stage.json(&["doctor"]);
+    assert_eq!((&sound["sessions"], &sound["findings"]), (&json!(1), &json!([])));
+    assert!(stage.run(&["doctor"]).out.ends_with(": nothing is wrong.\n"));
+
+    let folder = stage.0.path().join("data/journal").join(&id[id.len() - 2..]).join(&id);
+    let mut names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let path = names.find(|path| path.extension().is_some_and(|extension| extension == "mlog")).unwrap();
+    let mut segment = std::fs::read(&path).unwrap();
+    let at = segment.windows(7).position(|window| window == b"@say Tw").unwrap();
+    segment[at] ^= 1;
+    std::fs::write(&path, segment).unwrap();
+    let damaged = stage.run(&["doctor"]);
+    assert_eq!(damaged.code, 1, "{}{}", damaged.out, damaged.err);
+    assert!(damaged.out.starts_with(&format!("error: session {id}: ")), "{}", damaged.out);
+    assert!(damaged.out.contains("\n  Run `meerkat doctor --repair`.\n"), "{}", damaged.out);
+    let mended = stage.run(&["doctor", "--repair"]);
+    assert_eq!(mended.code, 0, "{}{}", mended.out, mended.err);
+    assert!(mended.out.starts_with(&format!("mended: session {id}: ")), "{}", mended.out);
+    assert_eq!(stage.json(&["run", "--session", &id, "@say Next."])["text"], "Next.");
+    assert_eq!(stage.json(&["doctor"])["findings"], json!([]));
+}
+
+#[test]
+fn the_doctor_looks_beside_an_owner_and_after_one_that_was_killed() {
+    let stage = Stage::new();
+    let server = stage.serve();
+    let id = stage.json(&["run", "--detach", "@stall"])["session_id"].as_str().unwrap().to_owned();
+    assert_eq!(stage.run(&["events", &id, "--since", "0", "--until", "turn_started"]).code, 0);
+    let beside = stage.json(&["doctor"]);
+    assert_eq!((&beside["owner_pid"], &beside["findings"]), (&json!(server.child.id()), &json!([])));
+    let locked = stage.run(&["doctor", "--repair"]);
+    assert_eq!(locked.code, exit(ErrorCode::StoreLocked), "{}", locked.err);
+    server.signal("-KILL");
+    server.code();
+    // It changes nothing, also where it is to mend: the next start does that.
+    for args in [&["doctor"][..], &["doctor", "--repair"]] {
+        let found = stage.json(args);
+        let findings = found["findings"].as_array().unwrap();
+        assert!(findings.iter().any(|finding| finding["check"] == "tool_call"), "{found}");
+        for finding in findings {
+            assert_eq!((&finding["severity"], &finding["mended"]), (&json!("warning"), &json!(false)), "{found}");
+            let remedy = finding["remedy"].as_str().unwrap().to_lowercase();
+            assert!(remedy.contains("next start") || remedy.contains("next turn"), "{found}");
+        }
+    }
+    assert_eq!(stage.json(&["run", "--session", &id, "@say Again."])["text"], "Again.");
+    assert_eq!(stage.json(&["doctor"])["findings"], json!([]));
+}
