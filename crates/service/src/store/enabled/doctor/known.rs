@@ -38,8 +38,7 @@ const NEXT_START: &str = "The next start makes it good.";
 struct Rows {
     sessions: HashMap<SessionId, Seq>,
     lengths: HashMap<SessionId, End>,
-    /// By session and reader.
-    checkpoints: HashMap<(SessionId, String), Seq>,
+    checkpoints: HashMap<Key, Seq>,
     /// Whether every stored session was put.
     is_complete: bool,
 }
@@ -59,8 +58,11 @@ impl Rows {
     }
 }
 
-/// A table's rows, each with its session and the name behind that.
-fn rows<T: DeserializeOwned>(view: &View, table: Table) -> Result<Vec<((SessionId, String), T)>, Trouble> {
+/// A row's session, and the reader's name behind it in a table of checkpoints.
+type Key = (SessionId, String);
+
+/// A table's rows.
+fn rows<T: DeserializeOwned>(view: &View, table: Table) -> Result<Vec<(Key, T)>, Trouble> {
     let rows = view.rows_back(table, Bound::Unbounded, Bound::Unbounded)?;
     let parsed = rows.map(|row| {
         let (key, value) = row?;
