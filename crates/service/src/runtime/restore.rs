@@ -36,6 +36,12 @@ pub(crate) async fn restore(engine: &Engine, session_id: SessionId) -> Result<Op
         };
     };
     replay(events, session_id, &mut session).await?;
+    if session.id() != session_id {
+        // What is left of a fork's journal ends before its own first record: it is its parent's beginning, and no session.
+        let last_good_seq = session.last_seq();
+        let why = "its own first record is missing".to_owned();
+        return Err(StoreError::Corrupted { session_id, last_good_seq, why });
+    }
     Ok(Some(session))
 }
 
