@@ -13,8 +13,8 @@ use meerkat_service::{
     AgentBuildConfig, ErrorCode, SessionError, SessionId,
     options::EngineOptions,
     service::{
-        DeleteSession, ExportSession, ForkSession, ImportBundle, ImportedSession, PinFact, ReadBlob, ReadHistory,
-        Remind, SessionQuery, StartTurn, UpdateSession,
+        CreateSession, DeleteSession, ExportSession, ForkSession, ImportBundle, ImportedSession, PinFact, ReadBlob,
+        ReadHistory, Remind, SessionQuery, StartTurn, UpdateSession,
     },
     session::reminder::SystemReminderType,
     store::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore, MemoryUse, Stores},
@@ -113,7 +113,7 @@ async fn sample(process: &Process) -> [SessionId; 2] {
     let service = process.service.as_ref();
     let text = "Be kind.".to_owned();
     service.remind(Remind { session_id, kind: SystemReminderType::Custom("tone".to_owned()), text }).await.unwrap();
-    service.pin(PinFact { session_id, text: "The sky is \"blue\".\n".to_owned() }).await.unwrap();
+    service.pin(PinFact { session_id, text: "The sky is \"blue\".\n\u{7f}\u{85}".to_owned() }).await.unwrap();
     let labels = Some([("kind".to_owned(), "sample".to_owned())].into());
     service.update(UpdateSession { session_id, title: Some("A sample".to_owned()), labels }).await.unwrap();
     let fork = service.fork(ForkSession { session_id, turn: Some(1) }).await.unwrap().session_id;
@@ -193,6 +193,25 @@ fn under_new_ids_everything_else_is_the_same() {
             assert_eq!(process.turn(made[0].session_id, "@echo messages").await.unwrap().text, "messages: 8");
         }
     });
+}
+
+/// A key stands for the session that was made under it last, also where an older one comes in later.
+#[test]
+fn an_import_takes_no_key_from_a_newer_session() {
+    let (place, elsewhere) = (place(), place());
+    let nightly = || CreateSession { idempotency_key: Some("nightly".to_owned()), ..CreateSession::default() };
+    let create = |process: Process| async move { process.service.create_session(nightly()).await.unwrap().session_id };
+    let (old, bundle) = place.process(true, |process| async move {
+        let old = create(process.clone()).await;
+        (old, process.export(old, false).await.unwrap())
+    });
+    let new = elsewhere.process(true, |process| async move {
+        let new = create(process.clone()).await;
+        process.import(&bundle, usize::MAX, false).await.unwrap();
+        new
+    });
+    assert!(old < new);
+    assert_eq!(elsewhere.process(true, create), new);
 }
 
 /// What runs is exported as it stands. Under its own id its turn ends as one of a process that was killed; under a new
