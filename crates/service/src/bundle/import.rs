@@ -176,9 +176,15 @@ fn plan(engine: &Engine, upload: &Upload, section: Section, now: Option<Timestam
     let (imported_from, mut session_id, mut last_seq) = (session.id(), session.id(), session.last_seq());
     let (mut until, mut own) = (last_seq, None);
     if let Some(now) = now {
-        let Ok(ForkPoint::After(at)) = session.fork_at(None) else {
-            let why = format!("session {imported_from} is in its first turn; import it under its own id");
-            return Err(SessionError::BundleInvalid { reason: "open_turn", why });
+        // What was compacted away is counted by the events behind it, so none of those may be left out.
+        let at = match session.fork_at(None) {
+            Ok(ForkPoint::After(at)) if at == last_seq || session.pruned_to() == 0 => at,
+            _ => {
+                let why = format!(
+                    "session {imported_from} is in a turn that it cannot be without; import it under its own id"
+                );
+                return Err(SessionError::BundleInvalid { reason: "open_turn", why });
+            }
         };
         session_id = engine.world.ids.next_session_id(now);
         let first = session.fork_record(at, session_id, now, None);

@@ -20,7 +20,11 @@ use crate::{
     SessionError,
     clock::Timestamp,
     ids::{Seq, SessionId},
-    session::{Session, event::Record, message::JSON_DEPTH_MAX},
+    session::{
+        Session,
+        event::{Event, HistorySnapshot, Record},
+        message::JSON_DEPTH_MAX,
+    },
     store::{BlobStore, RECORD_BYTES_MAX, RecordSource, StoreError, hex},
     wire::decode_event,
 };
@@ -209,21 +213,14 @@ fn check(manifest: &[u8], folder: SessionId, session: &Session, rows: &[FileRow]
     Err(damaged(format!("session {folder} has other events than its manifest says")))
 }
 
-/// Takes a file of lines into the session that they are of.
+/// Takes a file of lines into the session that they are of. Seqs that skip are those of records that were compacted.
 fn fold(
     session: &mut Option<Session>,
     lines: &[u8],
     (from, to): (Seq, Seq),
     latest: Timestamp,
 ) -> Result<(), SessionError> {
-    let last_seq = |session: &Option<Session>| session.as_ref().map_or(0, Session::last_seq);
-    let next = last_seq(session) + 1;
-    if from > next {
-        return Err(SessionError::BundleInvalid {
-            reason: "pruned",
-            why: format!("events {next} to {} are not there, because their journal was compacted", from - 1),
-        });
-    }
+    let mut first = None;
     for line in records(lines) {
         let (record, _) = line?;
         if record.time > latest {
@@ -238,8 +235,10 @@ fn fold(
             None => Session::begin(&record).map(|begun| *session = Some(begun)),
         };
         applied.map_err(|error| damaged(error.to_string()))?;
+        first.get_or_insert(record.seq);
     }
-    if (from, to) == (next, last_seq(session)) { Ok(()) } else { Err(damaged(format!("{from}-{to} are other events"))) }
+    let last = session.as_ref().map_or(0, Session::last_seq);
+    if (Some(from), to) == (first, last) { Ok(()) } else { Err(damaged(format!("{from}-{to} are other events"))) }
 }
 
 /// The records of a file of lines, each with its line.
@@ -256,12 +255,27 @@ fn records(lines: &[u8]) -> impl Iterator<Item = Result<(Record, &[u8]), Session
             return Err(damaged(format!("a line nests deeper than {DEPTH_MAX} levels")));
         }
         let record = decode_event(text).map_err(|error| damaged(format!("an event cannot be read: {error}")))?;
-        // Turns are counted from 0, and each begins with an event of its own.
-        if record.turn.is_some_and(|turn| Seq::from(turn) >= record.seq) {
-            return Err(damaged(format!("event {} is of a turn that cannot be there", record.seq)));
+        if !is_possible(&record) {
+            return Err(damaged(format!("event {} counts what cannot be there", record.seq)));
         }
         Ok((record, line))
     })
+}
+
+/// Whether the numbers of a record can be: a turn and a message take an event each.
+fn is_possible(record: &Record) -> bool {
+    let seq = record.seq;
+    let counts = match &record.event {
+        Event::HistorySnapshot(history) => {
+            let HistorySnapshot { pruned_to, message_count, next_turn, context, .. } = history;
+            *pruned_to < seq
+                && *message_count < seq
+                && Seq::from(*next_turn) < seq
+                && context.iter().all(|(of, nth)| *of < seq && *nth < seq)
+        }
+        _ => true,
+    };
+    counts && record.turn.is_none_or(|turn| Seq::from(turn) < seq)
 }
 
 /// How deep brackets nest in a JSON text.

@@ -248,13 +248,5 @@ fn an_id_that_is_taken_or_spoils_the_order_is_refused_with_advice() {
             assert_eq!((refused.code, &refused.details["reason"]), (ErrorCode::BundleInvalid, &json!("future")));
             assert!(refused.message.contains("event 4"), "{}", refused.message);
         }
-        // What was compacted away is named.
-        let mut files = unpack(&bundle);
-        let text = String::from_utf8(files[0].body.clone()).unwrap();
-        let rest = text.split_once('\n').unwrap().1.to_owned();
-        files[0] = files[0].clone().of(rest.into_bytes()).named("events/2-4.jsonl");
-        seal(&mut files);
-        let refused = process.import(&pack(&files), usize::MAX, true).await.unwrap_err().body();
-        assert_eq!((refused.code, &refused.details["reason"]), (ErrorCode::BundleInvalid, &json!("pruned")));
     });
 }

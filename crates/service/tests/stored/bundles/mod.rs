@@ -252,6 +252,24 @@ fn stored(place: &Place) -> Vec<(String, u64)> {
     names.map(|path| (path.clone(), len(&path))).collect()
 }
 
+/// The same session, whose first file of lines ends before its first gap.
+fn split_at_gap(bundle: &[u8]) -> Vec<u8> {
+    let mut files = archive::unpack(bundle);
+    let seq = |line: &&str| serde_json::from_str::<Value>(line).unwrap()["seq"].as_u64().unwrap();
+    let text = String::from_utf8(files[0].body.clone()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let seqs: Vec<u64> = lines.iter().map(seq).collect();
+    let gap = seqs.windows(2).position(|pair| pair[1] > pair[0] + 1).unwrap() + 1;
+    let part = |from: usize, to: usize| {
+        let name = format!("events/{}-{}.jsonl", seqs[from], seqs[to - 1]);
+        files[0].clone().of((lines[from..to].join("\n") + "\n").into_bytes()).named(&name)
+    };
+    let parts = [part(0, gap), part(gap, lines.len())];
+    files.splice(..1, parts);
+    archive::seal(&mut files);
+    archive::pack(&files)
+}
+
 #[test]
 fn what_was_compacted_comes_back_as_it_is() {
     let mut place = Place::new();
@@ -270,6 +288,9 @@ fn what_was_compacted_comes_back_as_it_is() {
         process.import(&bundle, 1024, false).await.unwrap();
         assert_eq!(kept(process.lines(id).await), lines);
         assert_eq!(process.service.read(&id).await.unwrap(), view);
+        assert_eq!(process.exported(&[id]).await, bundle);
+        // Also where one file ends and the next one begins, something may be missing.
+        assert_eq!(process.import(&split_at_gap(&bundle), usize::MAX, true).await.unwrap().len(), 1);
         let copy = process.import(&bundle, 1 << 20, true).await.unwrap()[0].session_id;
         assert_eq!(process.service.read(&copy).await.unwrap().message_count, view.message_count);
         process.turn(copy, "@say Here.").await.unwrap();
