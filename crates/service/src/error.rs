@@ -154,7 +154,7 @@ pub enum SessionError {
     /// A bundle is damaged, or cannot be imported here.
     #[error("The bundle is not valid: {why}.")]
     BundleInvalid {
-        /// What is wrong with it: `damaged`, `exists`, `pruned`, `open_turn` or `future`.
+        /// What is wrong with it: `damaged`, `exists`, `open_turn` or `future`.
         reason: &'static str,
         /// What was found, and what to do.
         why: String,

@@ -1,4 +1,4 @@
-//! A large session is exported and imported in bounded memory. One test in one process, so that nobody else counts.
+//! Large sessions are exported and imported in bounded memory, however many they are. One test in one process, so that nobody else counts.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
@@ -11,10 +11,13 @@ use std::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use meerkat_service::{
     AgentBuildConfig, SessionId, SessionService,
-    clock::{SeededIds, Timestamp},
+    clock::SeededIds,
     options::Budgets,
     service::{ExportSession, ImportBundle, ReadEvents},
-    session::event::{Event, Record, SessionCreated, SessionUpdated},
+    session::{
+        event::{Event, Record, SessionCreated, TurnInterrupted, TurnStarted},
+        message::Body,
+    },
     store::{EventStore, open_stores},
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
@@ -22,10 +25,14 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Bytes of a line, about, and how many there are.
-const LINE_BYTES: usize = 200_000;
-const LINES: u64 = 150;
-/// Bytes that may be held at a time: a page, a file of lines, its base64, and what the store reads ahead.
+/// Bytes of a prompt, how many turns a session has, and how many sessions there are.
+const PROMPT_BYTES: usize = 200_000;
+const TURNS: u32 = 10;
+const SESSIONS: u128 = 15;
+/// Events of a session: one that makes it, and two of each turn.
+const EVENTS: u64 = 1 + 2 * TURNS as u64;
+/// Bytes that may be held at a time: a page, a file of lines, its base64, what the store reads ahead, and one session
+/// with all that was said in it.
 const HELD_MAX: usize = 12 * 1024 * 1024;
 
 fn held() -> usize {
@@ -53,27 +60,33 @@ fn most_held(work: impl FnOnce()) -> usize {
     most.into_inner()
 }
 
-/// A session whose title is as long as a line may be, and changes with every event.
+/// A session whose prompts are long, and all of them are part of what its model would see.
 async fn fill(events: &dyn EventStore, session_id: SessionId) {
     let lease = events.lease(session_id).await.unwrap();
     let time = SeededIds::wall_time();
-    for seq in 1..=LINES {
-        let event = match seq {
-            1 => Event::SessionCreated(SessionCreated {
-                model: "scripted".to_owned(),
-                system_prompt: None,
-                labels: Default::default(),
-                tools: None,
-                budgets: Budgets::default(),
-                key: None,
-            }),
-            _ => {
-                let title = Some(format!("{seq} {}", "x".repeat(LINE_BYTES)));
-                Event::SessionUpdated(SessionUpdated { title, labels: Default::default() })
-            }
-        };
-        let time = Timestamp::from_millis(time.as_millis() + seq as i64);
-        let record = Record { session_id, seq, turn: None, time, event };
+    let model = "scripted".to_owned();
+    let created = Event::SessionCreated(SessionCreated {
+        model: model.clone(),
+        system_prompt: None,
+        labels: Default::default(),
+        tools: None,
+        budgets: Budgets::default(),
+        key: None,
+    });
+    let turns = (0..TURNS).flat_map(|turn| {
+        let started = Event::TurnStarted(TurnStarted {
+            prompt: Some(Body::Inline(format!("{turn} {}", "x".repeat(PROMPT_BYTES)))),
+            model: model.clone(),
+            budgets: Budgets::default(),
+            queued: None,
+            continues: None,
+            key: None,
+        });
+        let ended = TurnInterrupted { reason: "requested".to_owned(), totals: Default::default() };
+        [(Some(turn), started), (Some(turn), Event::TurnInterrupted(ended))]
+    });
+    for (seq, (turn, event)) in (1..).zip(std::iter::once((None, created)).chain(turns)) {
+        let record = Record { session_id, seq, turn, time, event };
         events.stage(&lease, &[record]).unwrap().durable().await.unwrap();
     }
     events.release(lease).await.unwrap();
@@ -91,7 +104,7 @@ async fn export(service: &dyn SessionService, session_id: SessionId, file: &mut 
     }
 }
 
-async fn import(service: &dyn SessionService, file: &mut std::fs::File) -> SessionId {
+async fn import(service: &dyn SessionService, file: &mut std::fs::File) -> Vec<SessionId> {
     file.rewind().unwrap();
     let (mut upload, mut offset, mut piece) = (None, 0, vec![0; 1_000_000]);
     let bytes = file.metadata().unwrap().len();
@@ -100,19 +113,20 @@ async fn import(service: &dyn SessionService, file: &mut std::fs::File) -> Sessi
         let (data, is_last) = (BASE64_STANDARD.encode(&piece[..read]), offset + read as u64 == bytes);
         let request = ImportBundle { upload, offset, data, is_last, new_ids: true };
         let imported = service.import_bundle(request).await.unwrap();
-        if let Some(made) = imported.sessions.first() {
-            assert_eq!(made.last_seq, LINES + 1);
-            return made.session_id;
+        if is_last {
+            assert!(imported.sessions.iter().all(|made| made.last_seq == EVENTS + 1));
+            return imported.sessions.iter().map(|made| made.session_id).collect();
         }
         (upload, offset) = (imported.upload, imported.next_offset);
     }
 }
 
 #[test]
-fn a_large_session_goes_out_and_in_in_bounded_memory() {
+fn large_sessions_go_out_and_in_in_bounded_memory() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let id: SessionId = "01900000-0000-7000-8000-000000000001".parse().unwrap();
+    let first = 0x0190_0000_0000_7000_8000_0000_0000_0001;
+    let ids: Vec<_> = (first..first + SESSIONS).map(|id| SessionId::from_uuid(uuid::Uuid::from_u128(id))).collect();
     let stores = open_stores(&dir.path().join("data")).unwrap();
     let agent = {
         let _entered = runtime.enter();
@@ -121,12 +135,14 @@ fn a_large_session_goes_out_and_in_in_bounded_memory() {
     let service = agent.service().as_ref();
     runtime.block_on(async {
         service.ready().await.unwrap();
-        fill(stores.events.as_ref(), id).await;
+        for id in &ids {
+            fill(stores.events.as_ref(), *id).await;
+        }
     });
     let mut file = tempfile::tempfile().unwrap();
-    let exporting = most_held(|| runtime.block_on(export(service, id, &mut file)));
+    let exporting = most_held(|| ids.iter().for_each(|id| runtime.block_on(export(service, *id, &mut file))));
     let bytes = file.metadata().unwrap().len();
-    assert!(bytes > LINES * LINE_BYTES as u64 * 9 / 10, "the bundle has {bytes} bytes");
+    assert!(bytes > 2 * HELD_MAX as u64, "the bundle has {bytes} bytes");
     assert!(exporting < HELD_MAX, "the export of {bytes} bytes held {exporting}");
     let mut made = None;
     let importing = most_held(|| made = Some(runtime.block_on(import(service, &mut file))));
@@ -136,8 +152,10 @@ fn a_large_session_goes_out_and_in_in_bounded_memory() {
             let request = ReadEvents { session_id, since_seq, limit: Some(1), wait_ms: 0 };
             service.events(request).await.unwrap().items
         };
-        for seq in 0..LINES {
-            assert_eq!(read(made.unwrap(), seq).await, read(id, seq).await);
+        for (made, id) in made.iter().flatten().zip(&ids) {
+            for seq in 0..EVENTS {
+                assert_eq!(read(*made, seq).await, read(*id, seq).await);
+            }
         }
         service.shut_down(0).await;
     });

@@ -321,6 +321,17 @@ fn sessions_go_into_a_file_and_come_back() {
 }
 
 #[test]
+fn a_bundle_that_no_import_would_take_in_is_told_of() {
+    let stage = Stage::new();
+    stage.json(&["run", "@say One."]);
+    for (limit, is_told) in [("1000", true), ("1000000", false)] {
+        let mut command = stage.command(&["sessions", "export", "last", "-o", "one.tar"]);
+        let ran = ran(command.env("MEERKAT_LIMITS__BUNDLE_BYTES", limit).stdin(Stdio::null()));
+        assert_eq!((ran.code, ran.err.contains("limits.bundle_bytes")), (0, is_told), "{}", ran.err);
+    }
+}
+
+#[test]
 fn sessions_that_are_too_many_go_where_somebody_says_so() {
     let stage = Stage::new();
     let _server = stage.serve();

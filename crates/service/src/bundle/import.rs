@@ -10,10 +10,11 @@ use std::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::verify::{Records, Section, Span, Upload, sections};
+use super::verify::{Records, Section, Sections, Span, Upload};
 use crate::{
     SessionError,
     agent::{Engine, supervise::delete},
+    clock::Timestamp,
     ids::SessionId,
     service::{ImportBundle, Imported, ImportedSession},
     session::ForkPoint,
@@ -27,8 +28,8 @@ const UPLOADS_MAX: usize = 4;
 const UPLOAD_IDLE: Duration = Duration::from_secs(600);
 /// Bytes of a blob that are copied at a time.
 const COPY_BYTES: usize = 256 * 1024;
-/// How far ahead of this clock an id may have been given: a new id sorts after those that are stored, so one from the
-/// far future would spoil the order of all that follow.
+/// How far ahead of this clock an id may have been given and an event recorded: a new id sorts after those that are
+/// stored, so one from the far future would spoil the order of all that follow.
 const AHEAD_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// The bundles that are on their way.
@@ -85,13 +86,19 @@ impl Uploads {
 
 /// Takes a piece in; with the last one the sessions are made.
 pub(crate) async fn piece(engine: &Engine, uploads: &Uploads, request: ImportBundle) -> Result<Imported, SessionError> {
-    engine.events.room().await?;
     let data = BASE64_STANDARD.decode(&request.data);
     let data = data.map_err(|_| SessionError::invalid("data", "it is not base64 with padding"))?;
     let (id, mut upload) = uploads.take(engine, &request)?;
     let (bytes, limit) = (upload.bytes + data.len() as u64, engine.options.limits.bundle_bytes);
     if bytes > limit {
         return Err(SessionError::PayloadTooLarge { what: "bundle", bytes, limit });
+    }
+    if let Err(error) = engine.events.room().await {
+        // It can go on once there is room.
+        if request.upload.is_some() {
+            uploads.waiting().insert(id, upload);
+        }
+        return Err(error.into());
     }
     upload.writer.write(&data).await?;
     if !request.is_last {
@@ -113,9 +120,14 @@ pub(crate) async fn piece(engine: &Engine, uploads: &Uploads, request: ImportBun
 
 /// Makes the sessions of a bundle, once all of it was checked.
 async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec<ImportedSession>, SessionError> {
-    let mut planned = Vec::new();
-    for section in sections(upload).await? {
-        planned.push(plan(engine, upload, section, has_new_ids).await?);
+    let now = engine.world.clock.now();
+    let latest = Timestamp::from_millis(now.as_millis() + AHEAD_MS);
+    let (mut planned, mut sections) = (Vec::new(), Sections::of(upload, latest));
+    while let Some(section) = sections.next().await? {
+        planned.push(plan(engine, upload, section, has_new_ids.then_some(now))?);
+    }
+    for planned in planned.iter().filter(|_| !has_new_ids) {
+        check_id(engine, planned.session.session_id, latest).await?;
     }
     if let Some(derived) = &engine.derived {
         // What was known of deleted sessions of the same ids does not count against these.
@@ -158,37 +170,47 @@ struct Planned {
     records: Records,
 }
 
-async fn plan(engine: &Engine, upload: &Upload, section: Section, has_new_ids: bool) -> Result<Planned, SessionError> {
+/// What is left of a section once it was checked; under a new id it is made `now`.
+fn plan(engine: &Engine, upload: &Upload, section: Section, now: Option<Timestamp>) -> Result<Planned, SessionError> {
     let Section { session, events, blobs } = section;
     let (imported_from, mut session_id, mut last_seq) = (session.id(), session.id(), session.last_seq());
     let (mut until, mut own) = (last_seq, None);
-    let now = engine.world.clock.now();
-    if has_new_ids {
-        let Ok(ForkPoint::After(at)) = session.fork_at(None) else {
-            let why = format!("session {imported_from} is in its first turn; import it under its own id");
-            return Err(SessionError::BundleInvalid { reason: "open_turn", why });
+    if let Some(now) = now {
+        // What was compacted away is counted by the events behind it, so none of those may be left out.
+        let at = match session.fork_at(None) {
+            Ok(ForkPoint::After(at)) if at == last_seq || session.pruned_to() == 0 => at,
+            _ => {
+                let why = format!(
+                    "session {imported_from} is in a turn that it cannot be without; import it under its own id"
+                );
+                return Err(SessionError::BundleInvalid { reason: "open_turn", why });
+            }
         };
         session_id = engine.world.ids.next_session_id(now);
         let first = session.fork_record(at, session_id, now, None);
         let line = encode_event(&first).map_err(|error| SessionError::Internal(error.to_string()))?;
         (until, last_seq) = (at, first.seq);
         own = Some((first, line));
-    } else {
-        let refuse = |reason, why: &str| {
-            let why = format!("session {imported_from} {why}; import it with new ids");
-            Err(SessionError::BundleInvalid { reason, why })
-        };
-        if engine.events.watch(session_id).await?.is_some() {
-            return refuse("exists", "is here already; delete it first, or");
-        }
-        let given = session_id.as_uuid().get_timestamp().map(|time| time.to_unix().0);
-        let latest = u64::try_from(now.as_millis() + AHEAD_MS).unwrap_or(0) / 1000;
-        if session_id.as_uuid().get_version_num() != 7 || given.is_none_or(|given| given > latest) {
-            return refuse("future", "has an id that is no UUIDv7 of the past");
-        }
     }
     let records = Records { upload: upload.clone(), events, until, own };
     Ok(Planned { session: ImportedSession { session_id, imported_from, last_seq }, blobs, records })
+}
+
+/// Whether a session can be made under the id that it had.
+async fn check_id(engine: &Engine, session_id: SessionId, latest: Timestamp) -> Result<(), SessionError> {
+    let refuse = |reason, why: &str| {
+        let why = format!("session {session_id} {why}; import it with new ids");
+        Err(SessionError::BundleInvalid { reason, why })
+    };
+    if engine.events.watch(session_id).await?.is_some() {
+        return refuse("exists", "is here already; delete it first, or");
+    }
+    let given = session_id.as_uuid().get_timestamp().map(|time| time.to_unix().0);
+    let latest = u64::try_from(latest.as_millis()).unwrap_or(0) / 1000;
+    if session_id.as_uuid().get_version_num() != 7 || given.is_none_or(|given| given > latest) {
+        return refuse("future", "has an id that is no UUIDv7 of the past");
+    }
+    Ok(())
 }
 
 /// Writes the blobs of a session that is about to be made.

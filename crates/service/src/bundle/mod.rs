@@ -27,7 +27,7 @@ use crate::{
 const FORMAT: &str = "meerkat bundle 1";
 /// Lines gather up to this many bytes in one file; a longer line stands alone.
 const EVENTS_BYTES: usize = 1024 * 1024;
-/// Files of one bundle.
+/// Files of one session.
 const ENTRIES_MAX: usize = 100_000;
 /// Bytes of a manifest: more than that many files need.
 const MANIFEST_BYTES_MAX: u64 = 32 * 1024 * 1024;

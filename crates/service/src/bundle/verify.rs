@@ -18,8 +18,13 @@ use super::{
 };
 use crate::{
     SessionError,
+    clock::Timestamp,
     ids::{Seq, SessionId},
-    session::{Session, event::Record, message::JSON_DEPTH_MAX},
+    session::{
+        Session,
+        event::{Event, HistorySnapshot, Record},
+        message::JSON_DEPTH_MAX,
+    },
     store::{BlobStore, RECORD_BYTES_MAX, RecordSource, StoreError, hex},
     wire::decode_event,
 };
@@ -70,25 +75,17 @@ impl Upload {
     }
 }
 
-/// Reads all sections.
-pub(super) async fn sections(upload: &Upload) -> Result<Vec<Section>, SessionError> {
-    let mut reader = Reader { upload, at: 0, entries: 0 };
-    let (mut sections, mut ids) = (Vec::new(), BTreeSet::new());
-    while reader.at < upload.bytes || sections.is_empty() {
-        let section = reader.section().await?;
-        if !ids.insert(section.session.id()) {
-            return Err(damaged(format!("it holds session {} twice", section.session.id())));
-        }
-        sections.push(section);
-    }
-    Ok(sections)
-}
-
-struct Reader<'a> {
+/// The sections of a bundle, read one after another: a session holds all that its model would see, so nobody should keep
+/// two of them.
+pub(super) struct Sections<'a> {
     upload: &'a Upload,
     at: u64,
-    /// Files so far.
+    /// Files of this section so far.
     entries: usize,
+    /// The sessions that were found.
+    ids: BTreeSet<SessionId>,
+    /// No event may be later.
+    latest: Timestamp,
 }
 
 /// A file, before its body is looked at.
@@ -98,12 +95,29 @@ struct Entry {
     span: Span,
 }
 
-impl Reader<'_> {
+impl<'a> Sections<'a> {
+    pub(super) const fn of(upload: &'a Upload, latest: Timestamp) -> Self {
+        Self { upload, at: 0, entries: 0, ids: BTreeSet::new(), latest }
+    }
+
+    /// The next one; `None` behind the last.
+    pub(super) async fn next(&mut self) -> Result<Option<Section>, SessionError> {
+        if self.at == self.upload.bytes && !self.ids.is_empty() {
+            return Ok(None);
+        }
+        self.entries = 0;
+        let section = self.section().await?;
+        if !self.ids.insert(section.session.id()) {
+            return Err(damaged(format!("it holds session {} twice", section.session.id())));
+        }
+        Ok(Some(section))
+    }
+
     /// The next file; its body and what pads it are there.
     async fn entry(&mut self) -> Result<Entry, SessionError> {
         self.entries += 1;
         if self.entries > ENTRIES_MAX {
-            return Err(damaged(format!("it has more than {ENTRIES_MAX} files")));
+            return Err(damaged(format!("one of its sessions has more than {ENTRIES_MAX} files")));
         }
         let rest = self.upload.bytes - self.at;
         let too_short = || damaged("it ends too early");
@@ -148,7 +162,7 @@ impl Reader<'_> {
             let sha256 = match &name {
                 Name::Events { from, to } => {
                     let lines = self.upload.whole(span).await?;
-                    fold(&mut session, &lines, *from, *to)?;
+                    fold(&mut session, &lines, (*from, *to), self.latest)?;
                     events.push_back(span);
                     super::sha256(&lines)
                 }
@@ -199,25 +213,32 @@ fn check(manifest: &[u8], folder: SessionId, session: &Session, rows: &[FileRow]
     Err(damaged(format!("session {folder} has other events than its manifest says")))
 }
 
-/// Takes a file of lines into the session that they are of.
-fn fold(session: &mut Option<Session>, lines: &[u8], from: Seq, to: Seq) -> Result<(), SessionError> {
-    let last_seq = |session: &Option<Session>| session.as_ref().map_or(0, Session::last_seq);
-    let next = last_seq(session) + 1;
-    if from > next {
-        return Err(SessionError::BundleInvalid {
-            reason: "pruned",
-            why: format!("events {next} to {} are not there, because their journal was compacted", from - 1),
-        });
-    }
+/// Takes a file of lines into the session that they are of. Seqs that skip are those of records that were compacted.
+fn fold(
+    session: &mut Option<Session>,
+    lines: &[u8],
+    (from, to): (Seq, Seq),
+    latest: Timestamp,
+) -> Result<(), SessionError> {
+    let mut first = None;
     for line in records(lines) {
         let (record, _) = line?;
+        if record.time > latest {
+            let why = format!(
+                "event {} of session {} lies more than a day ahead of this clock",
+                record.seq, record.session_id
+            );
+            return Err(SessionError::BundleInvalid { reason: "future", why });
+        }
         let applied = match session {
             Some(session) => session.apply(&record),
             None => Session::begin(&record).map(|begun| *session = Some(begun)),
         };
         applied.map_err(|error| damaged(error.to_string()))?;
+        first.get_or_insert(record.seq);
     }
-    if (from, to) == (next, last_seq(session)) { Ok(()) } else { Err(damaged(format!("{from}-{to} are other events"))) }
+    let last = session.as_ref().map_or(0, Session::last_seq);
+    if (Some(from), to) == (first, last) { Ok(()) } else { Err(damaged(format!("{from}-{to} are other events"))) }
 }
 
 /// The records of a file of lines, each with its line.
@@ -226,20 +247,35 @@ fn records(lines: &[u8]) -> impl Iterator<Item = Result<(Record, &[u8]), Session
         let is_long = |line: &&[u8]| line.len() <= RECORD_BYTES_MAX;
         let line = line.strip_suffix(b"\n").filter(is_long).ok_or_else(|| damaged("a line is cut, or too long"))?;
         let text = std::str::from_utf8(line).map_err(|_| damaged("a line is no text"))?;
-        // Whoever gets a line takes these for its end.
-        if text.chars().any(|character| character.is_control()) {
+        // Within a string JSON allows none of these; between its parts nobody writes them.
+        if line.iter().any(|byte| *byte < b' ') {
             return Err(damaged("a line has control characters"));
         }
         if depth(text) > DEPTH_MAX {
             return Err(damaged(format!("a line nests deeper than {DEPTH_MAX} levels")));
         }
         let record = decode_event(text).map_err(|error| damaged(format!("an event cannot be read: {error}")))?;
-        // Turns are counted from 0, and each begins with an event of its own.
-        if record.turn.is_some_and(|turn| Seq::from(turn) >= record.seq) {
-            return Err(damaged(format!("event {} is of a turn that cannot be there", record.seq)));
+        if !is_possible(&record) {
+            return Err(damaged(format!("event {} counts what cannot be there", record.seq)));
         }
         Ok((record, line))
     })
+}
+
+/// Whether the numbers of a record can be: a turn and a message take an event each.
+fn is_possible(record: &Record) -> bool {
+    let seq = record.seq;
+    let counts = match &record.event {
+        Event::HistorySnapshot(history) => {
+            let HistorySnapshot { pruned_to, message_count, next_turn, context, .. } = history;
+            *pruned_to < seq
+                && *message_count < seq
+                && Seq::from(*next_turn) < seq
+                && context.iter().all(|(of, nth)| *of < seq && *nth < seq)
+        }
+        _ => true,
+    };
+    counts && record.turn.is_none_or(|turn| Seq::from(turn) < seq)
 }
 
 /// How deep brackets nest in a JSON text.

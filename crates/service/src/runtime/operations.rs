@@ -49,6 +49,8 @@ impl<Home: 'static> Sessions<Home> {
     /// The readers, once all that they may read is settled.
     async fn readers(&self) -> Result<&Readers, SessionError> {
         self.stored().await?;
+        // What a reader is behind in is told by the rows, so none may be missing.
+        self.complete_index().await?;
         let lost = || SessionError::Internal("a store of sessions has no readers".to_owned());
         Ok(&self.engine().derived.as_ref().ok_or_else(lost)?.readers)
     }

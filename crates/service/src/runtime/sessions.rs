@@ -31,7 +31,7 @@ use crate::{
     ids::SessionId,
     service::{Changed, CreateSession, SessionCreated, StartTurn},
     session::{
-        Session, View,
+        KEY_KEPT_MS, Session, View,
         event::{Event, Key, Record, SessionCreated as Created},
         message::Body,
     },
@@ -316,7 +316,7 @@ impl<Home: 'static> Sessions<Home> {
         let Some(key) = key else { return Ok(None) };
         let Some(known) = self.store_key(&key.key).await? else { return Ok(None) };
         let age_ms = self.engine().world.clock.now().as_millis() - known.time.as_millis();
-        if age_ms >= crate::session::KEY_KEPT_MS || self.engine().events.watch(known.session_id).await?.is_none() {
+        if age_ms >= KEY_KEPT_MS || self.engine().events.watch(known.session_id).await?.is_none() {
             return Ok(None);
         }
         if known.key.request != key.request {
@@ -371,7 +371,10 @@ impl<Home: 'static> Sessions<Home> {
     /// Puts into the index what a session says of itself. It is a copy: where it fails, the next start makes it good.
     pub(super) async fn index(&self, session: &Session) {
         let Some(derived) = &self.engine().derived else { return };
-        let key = session.created_key().map(|key| IndexedKey {
+        let age_ms = self.engine().world.clock.now().as_millis() - session.created_at().as_millis();
+        // One that is imported may be old, and its key is not to stand for it again.
+        let key = session.created_key().filter(|_| (0..KEY_KEPT_MS).contains(&age_ms));
+        let key = key.map(|key| IndexedKey {
             scope: None,
             key: key.clone(),
             session_id: session.id(),

@@ -417,7 +417,7 @@ pub trait SessionIndex: Send + Sync {
     /// A page of sessions.
     async fn page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, StoreError>;
 
-    /// Keeps the turn, or the session itself, that a key stands for.
+    /// Keeps the turn, or the session itself, that a key stands for, unless the key has a newer one.
     async fn put_key(&self, key: &IndexedKey) -> Result<(), StoreError>;
 
     /// The key, if it is kept.
@@ -467,6 +467,13 @@ pub struct IndexedKey {
     pub turn: Option<TurnNumber>,
     /// When it was used.
     pub time: Timestamp,
+}
+
+impl IndexedKey {
+    /// Whether it takes the place of what is kept: whoever used the key last has it, in whatever order they are put.
+    pub(crate) fn replaces(&self, kept: Option<&Self>) -> bool {
+        kept.is_none_or(|kept| (kept.time, kept.session_id) <= (self.time, self.session_id))
+    }
 }
 
 /// Says where a session lives.

@@ -10,16 +10,16 @@ use meerkat_service::{
 use crate::{Place, Process, files};
 
 /// Their rows are more than redb keeps in memory of its file.
-const SESSIONS: usize = 120;
+pub(crate) const SESSIONS: usize = 120;
 
 /// A create whose row is long.
-fn create(n: usize) -> CreateSession {
+pub(crate) fn create(n: usize) -> CreateSession {
     let labels = (0..64).map(|label| (format!("label {label}"), "x".repeat(1000))).collect::<BTreeMap<_, _>>();
     CreateSession { labels, idempotency_key: Some(format!("key {n}")), ..CreateSession::default() }
 }
 
 /// Every byte of the index behind its header is another one.
-fn flip(place: &Place) {
+pub(crate) fn flip(place: &Place) {
     let path = place.data_dir().join("index.redb");
     let file = fs::File::options().read(true).write(true).open(path).unwrap();
     let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap() - 4096];

@@ -9,7 +9,10 @@ use meerkat_service::{
     },
 };
 
-use crate::{Place, Process};
+use crate::{
+    Place, Process, files,
+    index::{SESSIONS, create, flip},
+};
 
 /// Long enough that no loaded machine is slower.
 const WAIT_MS: u64 = 60_000;
@@ -47,6 +50,28 @@ impl Process {
             all.extend(page);
         }
     }
+}
+
+/// What is left of an index is not what a reader is behind in.
+#[test]
+fn a_reader_that_is_registered_after_the_index_was_lost_is_behind_in_every_session() {
+    let place = Place::new();
+    place.process(true, |process| async move {
+        for n in 0..SESSIONS {
+            process.service.create_session(create(n)).await.unwrap();
+        }
+    });
+    place.process(true, |process| {
+        let place = &place;
+        async move {
+            process.service.ready().await.unwrap();
+            flip(place);
+            // Who finds the damage may be told of it.
+            drop(process.service.create_reader(named("r")).await);
+            assert!(files(&place.data_dir()).iter().any(|path| path.contains("set-aside")), "nobody noticed");
+            assert_eq!(process.reader("r").await.sessions_behind, SESSIONS as u64);
+        }
+    });
 }
 
 /// The lines of each session, in the order in which they came.

@@ -66,6 +66,14 @@ pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Resul
         }
     }
     file.finish().map_err(refused)?;
+    drop(progress);
+    let limit = app.config.values.limits.bundle_bytes;
+    if bytes > limit {
+        let (bytes, limit) = (size(bytes), size(limit));
+        app.out.note(&format!(
+            "the bundle has {bytes}; an import takes in {limit} (limits.bundle_bytes): raise that, or export fewer sessions at a time"
+        ));
+    }
     encode(&json!({ "file": path.display().to_string(), "bytes": bytes, "sessions": written }))
 }
 

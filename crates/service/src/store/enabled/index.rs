@@ -16,13 +16,15 @@ use crate::{
 /// The index of one data directory.
 pub struct RedbIndex {
     file: Arc<IndexFile>,
+    /// Held while a key is put, so that it never takes the place of a newer one.
+    putting: tokio::sync::Mutex<()>,
 }
 
 impl RedbIndex {
     /// The index in this file.
     #[must_use]
-    pub const fn new(file: Arc<IndexFile>) -> Self {
-        Self { file }
+    pub fn new(file: Arc<IndexFile>) -> Self {
+        Self { file, putting: tokio::sync::Mutex::default() }
     }
 
     fn put_row(&self, table: Table, key: Vec<u8>, value: &impl Serialize) -> Result<(), StoreError> {
@@ -97,7 +99,11 @@ impl SessionIndex for RedbIndex {
     }
 
     async fn put_key(&self, key: &IndexedKey) -> Result<(), StoreError> {
-        self.put_row(Table::Keys, named(key.scope, &key.key.key), key)
+        let _putting = self.putting.lock().await;
+        match key.replaces(self.key(key.scope, &key.key.key).await?.as_ref()) {
+            true => self.put_row(Table::Keys, named(key.scope, &key.key.key), key),
+            false => Ok(()),
+        }
     }
 
     async fn key(&self, session_id: Option<SessionId>, key: &str) -> Result<Option<IndexedKey>, StoreError> {

@@ -178,6 +178,10 @@ async fn keys_and_checkpoints(index: &dyn SessionIndex) {
         index.put_key(&key).await.unwrap();
         assert_eq!(index.key(key.scope, &key.key.key).await.unwrap(), Some(key));
     }
+    // An older one that comes in late changes nothing; a newer one does.
+    index.put_key(&key(Some(2), "k", 2)).await.unwrap();
+    assert_eq!(index.key(Some(id(2)), "k").await.unwrap(), Some(key(Some(2), "k", 3)));
+    index.put_key(&key(Some(2), "k", 4)).await.unwrap();
     assert_eq!(index.key(None, "other").await.unwrap(), None);
     index.put_checkpoint("reader", id(1), 7).await.unwrap();
     index.put_checkpoint("reader", id(2), 8).await.unwrap();
@@ -193,7 +197,7 @@ async fn keys_and_checkpoints(index: &dyn SessionIndex) {
     assert_eq!(index.key(Some(id(1)), "k").await.unwrap(), None);
     assert_eq!(index.key(Some(id(1)), "").await.unwrap(), None);
     assert_eq!(index.key(None, "k").await.unwrap(), Some(key(None, "k", 0)));
-    assert_eq!(index.key(Some(id(2)), "k").await.unwrap(), Some(key(Some(2), "k", 3)));
+    assert_eq!(index.key(Some(id(2)), "k").await.unwrap(), Some(key(Some(2), "k", 4)));
 }
 
 #[tokio::test]

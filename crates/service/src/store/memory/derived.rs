@@ -110,7 +110,10 @@ impl SessionIndex for MemoryIndex {
     }
 
     async fn put_key(&self, key: &IndexedKey) -> Result<(), StoreError> {
-        self.index().keys.insert((key.scope, key.key.key.clone()), key.clone());
+        let (mut index, name) = (self.index(), (key.scope, key.key.key.clone()));
+        if key.replaces(index.keys.get(&name)) {
+            index.keys.insert(name, key.clone());
+        }
         Ok(())
     }
 

@@ -191,23 +191,27 @@ fn a_bundle_that_no_export_made_is_refused_and_leaves_nothing_behind() {
     });
 }
 
-/// A hundred thousand files are looked at, and no more.
+/// A hundred thousand files of a session are looked at, and no more; an export of many sessions may have more.
 #[tokio::test]
 async fn endless_files_are_refused() {
     let (process, held) = super::in_memory(Default::default());
     let session = process.create().await;
     let files = unpack(&process.export(session, false).await.unwrap());
-    let mut bundle = pack(&files[..1]);
+    let mut section = files[..1].to_vec();
     for body in (0..100_000_u32).map(u32::to_le_bytes) {
         let hash: String = Sha256::digest(body).iter().map(|byte| format!("{byte:02x}")).collect();
-        let blob = files[0].clone().of(body.to_vec()).named(&format!("blobs/{hash}"));
-        bundle.extend(pack(&[blob]));
+        section.push(files[0].clone().of(body.to_vec()).named(&format!("blobs/{hash}")));
     }
+    let mut half = section[..50_001].to_vec();
+    half.push(files[1].clone());
+    seal(&mut half);
     let before = held.bytes();
-    let refused = process.import(&bundle, 16 * 1024 * 1024, true).await.unwrap_err();
-    assert_eq!(refused.code(), ErrorCode::BundleInvalid);
-    assert!(refused.to_string().contains("100000 files"), "{refused}");
-    assert_eq!(held.bytes(), before);
+    for (bundle, why) in [(pack(&section), "100000 files"), (pack(&half).repeat(2), "twice")] {
+        let refused = process.import(&bundle, 16 * 1024 * 1024, true).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::BundleInvalid);
+        assert!(refused.to_string().contains(why), "{refused}");
+        assert_eq!(held.bytes(), before);
+    }
 }
 
 #[test]
@@ -232,13 +236,17 @@ fn an_id_that_is_taken_or_spoils_the_order_is_refused_with_advice() {
         assert_eq!((refused.code, &refused.details["reason"]), (ErrorCode::BundleInvalid, &json!("future")));
         let made = process.import(&pack(&files), usize::MAX, true).await.unwrap();
         assert_eq!(made[0].imported_from.to_string(), far);
-        // What was compacted away is named.
+        // So does an event that lies there, whatever the session is called.
         let mut files = unpack(&bundle);
-        let text = String::from_utf8(files[0].body.clone()).unwrap();
-        let rest = text.split_once('\n').unwrap().1.to_owned();
-        files[0] = files[0].clone().of(rest.into_bytes()).named("events/2-4.jsonl");
-        seal(&mut files);
-        let refused = process.import(&pack(&files), usize::MAX, true).await.unwrap_err().body();
-        assert_eq!((refused.code, &refused.details["reason"]), (ErrorCode::BundleInvalid, &json!("pruned")));
+        with_lines(&mut files, |lines| {
+            let last = lines.last_mut().unwrap();
+            let year = last.find(r#""time":""#).unwrap() + 8;
+            last.replace_range(year..year + 4, "9999");
+        });
+        for new_ids in [false, true] {
+            let refused = process.import(&pack(&files), usize::MAX, new_ids).await.unwrap_err().body();
+            assert_eq!((refused.code, &refused.details["reason"]), (ErrorCode::BundleInvalid, &json!("future")));
+            assert!(refused.message.contains("event 4"), "{}", refused.message);
+        }
     });
 }

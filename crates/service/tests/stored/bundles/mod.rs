@@ -13,8 +13,8 @@ use meerkat_service::{
     AgentBuildConfig, ErrorCode, SessionError, SessionId,
     options::EngineOptions,
     service::{
-        DeleteSession, ExportSession, ForkSession, ImportBundle, ImportedSession, PinFact, ReadBlob, ReadHistory,
-        Remind, SessionQuery, StartTurn, UpdateSession,
+        CreateSession, DeleteSession, ExportSession, ForkSession, ImportBundle, ImportedSession, PinFact, ReadBlob,
+        ReadHistory, Remind, SessionQuery, StartTurn, UpdateSession,
     },
     session::reminder::SystemReminderType,
     store::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore, MemoryUse, Stores},
@@ -113,7 +113,7 @@ async fn sample(process: &Process) -> [SessionId; 2] {
     let service = process.service.as_ref();
     let text = "Be kind.".to_owned();
     service.remind(Remind { session_id, kind: SystemReminderType::Custom("tone".to_owned()), text }).await.unwrap();
-    service.pin(PinFact { session_id, text: "The sky is \"blue\".\n".to_owned() }).await.unwrap();
+    service.pin(PinFact { session_id, text: "The sky is \"blue\".\n\u{7f}\u{85}".to_owned() }).await.unwrap();
     let labels = Some([("kind".to_owned(), "sample".to_owned())].into());
     service.update(UpdateSession { session_id, title: Some("A sample".to_owned()), labels }).await.unwrap();
     let fork = service.fork(ForkSession { session_id, turn: Some(1) }).await.unwrap().session_id;
@@ -195,6 +195,25 @@ fn under_new_ids_everything_else_is_the_same() {
     });
 }
 
+/// A key stands for the session that was made under it last, also where an older one comes in later.
+#[test]
+fn an_import_takes_no_key_from_a_newer_session() {
+    let (place, elsewhere) = (place(), place());
+    let nightly = || CreateSession { idempotency_key: Some("nightly".to_owned()), ..CreateSession::default() };
+    let create = |process: Process| async move { process.service.create_session(nightly()).await.unwrap().session_id };
+    let (old, bundle) = place.process(true, |process| async move {
+        let old = create(process.clone()).await;
+        (old, process.export(old, false).await.unwrap())
+    });
+    let new = elsewhere.process(true, |process| async move {
+        let new = create(process.clone()).await;
+        process.import(&bundle, usize::MAX, false).await.unwrap();
+        new
+    });
+    assert!(old < new);
+    assert_eq!(elsewhere.process(true, create), new);
+}
+
 /// What runs is exported as it stands. Under its own id its turn ends as one of a process that was killed; under a new
 /// one it never began.
 #[test]
@@ -233,6 +252,24 @@ fn stored(place: &Place) -> Vec<(String, u64)> {
     names.map(|path| (path.clone(), len(&path))).collect()
 }
 
+/// The same session, whose first file of lines ends before its first gap.
+fn split_at_gap(bundle: &[u8]) -> Vec<u8> {
+    let mut files = archive::unpack(bundle);
+    let seq = |line: &&str| serde_json::from_str::<Value>(line).unwrap()["seq"].as_u64().unwrap();
+    let text = String::from_utf8(files[0].body.clone()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let seqs: Vec<u64> = lines.iter().map(seq).collect();
+    let gap = seqs.windows(2).position(|pair| pair[1] > pair[0] + 1).unwrap() + 1;
+    let part = |from: usize, to: usize| {
+        let name = format!("events/{}-{}.jsonl", seqs[from], seqs[to - 1]);
+        files[0].clone().of((lines[from..to].join("\n") + "\n").into_bytes()).named(&name)
+    };
+    let parts = [part(0, gap), part(gap, lines.len())];
+    files.splice(..1, parts);
+    archive::seal(&mut files);
+    archive::pack(&files)
+}
+
 #[test]
 fn what_was_compacted_comes_back_as_it_is() {
     let mut place = Place::new();
@@ -251,6 +288,9 @@ fn what_was_compacted_comes_back_as_it_is() {
         process.import(&bundle, 1024, false).await.unwrap();
         assert_eq!(kept(process.lines(id).await), lines);
         assert_eq!(process.service.read(&id).await.unwrap(), view);
+        assert_eq!(process.exported(&[id]).await, bundle);
+        // Also where one file ends and the next one begins, something may be missing.
+        assert_eq!(process.import(&split_at_gap(&bundle), usize::MAX, true).await.unwrap().len(), 1);
         let copy = process.import(&bundle, 1 << 20, true).await.unwrap()[0].session_id;
         assert_eq!(process.service.read(&copy).await.unwrap().message_count, view.message_count);
         process.turn(copy, "@say Here.").await.unwrap();

@@ -3,7 +3,9 @@
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use meerkat_service::{
     AgentBuildConfig, ErrorCode, SessionId,
-    service::{ExportSession, PinFact, UpdateSession},
+    options::Overflow,
+    service::{ExportSession, PinFact, Remind, UpdateSession},
+    session::reminder::SystemReminderType,
 };
 use serde_json::{Value, json};
 
@@ -42,6 +44,37 @@ fn an_export_holds_still_while_its_session_goes_on() {
         let made = process.import(&bundle, 1_000_000, false).await.unwrap();
         assert_eq!(made[0].last_seq, lines.len() as u64);
         assert_eq!(process.lines(id).await, lines);
+    });
+}
+
+/// Pages of a journal before and after it was compacted make no bundle, so the export is told to begin again.
+#[test]
+fn an_export_notices_that_its_journal_was_compacted() {
+    let (mut place, elsewhere) = (place(), place());
+    place.options.journal.min_record_age_ms = 0;
+    place.options.context.overflow = Overflow::Slide;
+    let (id, bundle) = place.process(true, |process| async move {
+        let (id, service) = (process.create().await, process.service.as_ref());
+        for _ in 0..12 {
+            process.turn(id, &format!("@say One. @note {}", "long ".repeat(20_000))).await.unwrap();
+        }
+        for text in ["One.", "Two.", "Three."] {
+            let kind = SystemReminderType::Environment;
+            service.remind(Remind { session_id: id, kind, text: text.to_owned() }).await.unwrap();
+        }
+        let ask = async |cursor| service.export_session(ExportSession { session_id: id, redact: false, cursor }).await;
+        let cursor = ask(None).await.unwrap().next_cursor;
+        process.register("one").await;
+        process.is_done("one", id, service.read(&id).await.unwrap().last_seq).await;
+        assert_eq!(process.compact(id, false, false).await.dropped, 2);
+        for _ in 0..2 {
+            let refused = ask(cursor.clone()).await.unwrap_err().body();
+            assert_eq!((refused.code, &refused.details["field"]), (ErrorCode::InvalidRequest, &"cursor".into()));
+        }
+        (id, process.export(id, false).await.unwrap())
+    });
+    elsewhere.process(true, |process| async move {
+        assert_eq!(process.import(&bundle, 1_000_000, false).await.unwrap()[0].session_id, id);
     });
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::Mutex;
 
 use super::{
     Context,
-    disk::{DiskFile, create_anew, ensure_dir, is_full, is_missing, read_range, write_all},
+    disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, is_missing, read_range, write_all},
     executor::on,
     fork::abandon,
     layout::{BLOBS, NEW, new_dir, session_dir},
@@ -142,6 +142,7 @@ impl FileBlobWriter {
         let (chunk, at) = (std::mem::take(&mut self.chunk), self.written);
         self.written += chunk.len() as u64;
         let (context, path, file) = (self.context.clone(), self.path.clone(), self.file.clone());
+        let id = self.session_id;
         let file = on(self.context.executor.as_ref(), move || {
             let disk = context.disk.as_ref();
             let attempt = || {
@@ -151,8 +152,8 @@ impl FileBlobWriter {
             };
             let written: io::Result<_> = attempt();
             match written {
-                // A blob belongs to a turn that runs.
-                Err(error) if is_full(&error) && context.health.release_reserve(disk) => attempt(),
+                // A blob of a session that exists belongs to a turn that runs; others can wait for room.
+                Err(error) if is_full(&error) && exists(disk, id) && context.health.release_reserve(disk) => attempt(),
                 written => written,
             }
             .map_err(failed)
@@ -198,6 +199,10 @@ impl BlobWriter for FileBlobWriter {
         self.file = None;
         Ok((hash, self.written))
     }
+}
+
+fn exists(disk: &dyn Disk, id: SessionId) -> bool {
+    disk.list(&session_dir(id)).is_ok()
 }
 
 /// Gives a blob its name in its session's directory.

@@ -1,12 +1,14 @@
 //! Blobs of one session beside each other, and one that cannot be named.
 
-use super::common::{Rig, Steps, session};
+use std::path::Path;
+
+use super::common::{Rig, SMALL, Steps, session};
 use crate::{
-    store::BlobStore as _,
     store::enabled::journal::{
         Limits,
-        simulated::{Fault, Random},
+        simulated::{Fault, Random, SimulatedDisk},
     },
+    store::{BlobStore as _, EventStore as _, StoreError},
 };
 
 #[test]
@@ -48,4 +50,17 @@ fn a_folder_of_blobs_that_is_not_durable_is_made_anew_for_the_next_blob() {
         let crashed = Rig::on(rig.disk.crashed(&mut Random(seed)), Limits::default(), None);
         assert!(crashed.steps.drive(crashed.blobs().read(session(1), &name, 0, 9)).unwrap().is_some(), "seed {seed}");
     }
+}
+
+#[test]
+fn r6_only_what_a_session_says_that_is_there_may_use_the_reserve() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    rig.filled(session(1), 1);
+    rig.disk.limit(Some(rig.disk.used()));
+    let reserve = || rig.disk.bytes(Path::new("reserve")).len() as u64;
+    // Such as a bundle that is on its way.
+    assert_eq!(rig.blob(session(2), &[b'x'; 1000]), Err(StoreError::Full));
+    assert_eq!((reserve(), rig.steps.drive(rig.store.room())), (SMALL.reserve_bytes, Ok(())));
+    rig.blob(session(1), &[b'x'; 1000]).unwrap();
+    assert_eq!(rig.steps.drive(rig.store.room()), Err(StoreError::Full));
 }

@@ -16,15 +16,28 @@ use crate::{
     wire::encode_event,
 };
 
-/// Records one to so many, three in a part: enough of them for several segments.
-struct Lines(u64, u64);
+/// Records three in a part, enough of them for several segments; where it is said, with gaps between some of them.
+struct Lines {
+    next: u64,
+    has_gaps: bool,
+}
+
+impl Lines {
+    const fn new(has_gaps: bool) -> Self {
+        Self { next: 1, has_gaps }
+    }
+
+    fn seqs(has_gaps: bool) -> Vec<u64> {
+        (1..=COUNT).map(|n| if has_gaps { n + n / 3 } else { n }).collect()
+    }
+}
 
 #[async_trait]
 impl RecordSource for Lines {
     async fn next(&mut self) -> Result<Vec<(Record, Bytes)>, StoreError> {
-        let from = self.0 + 1;
-        self.0 = (self.0 + 3).min(self.1);
-        Ok((from..=self.0).map(line).collect())
+        let from = self.next as usize - 1;
+        self.next = (self.next + 3).min(COUNT + 1);
+        Ok(Self::seqs(self.has_gaps)[from..self.next as usize - 1].iter().map(|seq| line(*seq)).collect())
     }
 }
 
@@ -42,21 +55,23 @@ fn names(rig: &Rig) -> Vec<String> {
 }
 
 /// Writes a blob for a session that is not there, and then makes it.
-fn import(rig: &Rig) -> Result<String, StoreError> {
+fn import(rig: &Rig, has_gaps: bool) -> Result<String, StoreError> {
     let blob = rig.blob(session(1), b"its blob")?;
-    rig.steps.drive(rig.store.import(session(1), &mut Lines(0, COUNT)))?;
+    rig.steps.drive(rig.store.import(session(1), &mut Lines::new(has_gaps)))?;
     Ok(blob)
 }
 
 /// It holds all that was imported, with its blob, and can be gone on with.
-fn check_whole(rig: &Rig, blob: &str) {
+fn check_whole(rig: &Rig, blob: &str, has_gaps: bool) {
     let frames = rig.read(session(1), 4).unwrap();
-    assert_eq!(frames.len() as u64, COUNT);
+    assert_eq!(frames.iter().map(|frame| frame.seq).collect::<Vec<_>>(), Lines::seqs(has_gaps));
     assert!(frames.iter().all(|frame| frame.line == line(frame.seq).1));
     let read = rig.steps.drive(rig.blobs().read(session(1), blob, 0, 99)).unwrap();
     assert_eq!(read.as_deref(), Some(&b"its blob"[..]));
     let lease = rig.lease(session(1)).unwrap();
-    assert_eq!(rig.append(&lease, &[line(COUNT + 1).0]), Ok(COUNT + 1));
+    assert_eq!(rig.append(&lease, &[line(lease.tail + 1).0]), Ok(lease.tail + 1));
+    let seqs = Lines::seqs(has_gaps).into_iter().chain([lease.tail + 1]);
+    assert_eq!(rig.seqs(session(1)), seqs.collect::<Vec<_>>());
 }
 
 fn prepared() -> SimulatedDisk {
@@ -65,17 +80,17 @@ fn prepared() -> SimulatedDisk {
 
 /// Imports on a disk that fails at every operation in turn, and looks at what is left after a power failure and after a
 /// kill.
-fn walk(fault: Fault) {
+fn walk(fault: Fault, has_gaps: bool) {
     let prepared = prepared();
     let rig = Rig::on(prepared.copy(), SMALL, None);
     let before = rig.disk.operations();
-    let blob = import(&rig).unwrap();
+    let blob = import(&rig, has_gaps).unwrap();
     let operations = rig.disk.operations() - before;
     assert!(rig.store.context().limits.segment_bytes * 2 < COUNT * 1200, "it is written in several segments");
     for (after, seed) in (0..operations).flat_map(|after| (0..4).map(move |seed| (after, seed))) {
         let rig = Rig::on(prepared.copy(), SMALL, None);
         rig.disk.fail(after, fault);
-        let outcome = import(&rig);
+        let outcome = import(&rig, has_gaps);
         let disks = [rig.disk.crashed(&mut Random(after * 100 + seed)), rig.disk.revived()];
         for (disk, is_kill) in disks.into_iter().zip([false, true]) {
             if is_kill && rig.disk.has_lost() {
@@ -83,11 +98,15 @@ fn walk(fault: Fault) {
             }
             let rig = Rig::on(disk, SMALL, None);
             match rig.read(session(1), 4) {
-                Some(_) => check_whole(&rig, &blob),
+                Some(_) => check_whole(&rig, &blob, has_gaps),
                 None => {
                     assert!(outcome.is_err(), "{fault:?} after {after}: what was acknowledged is gone");
-                    assert_eq!(import(&rig), Ok(blob.clone()), "{fault:?} after {after}: it cannot be tried again");
-                    check_whole(&rig, &blob);
+                    assert_eq!(
+                        import(&rig, has_gaps),
+                        Ok(blob.clone()),
+                        "{fault:?} after {after}: it cannot be tried again"
+                    );
+                    check_whole(&rig, &blob, has_gaps);
                 }
             }
         }
@@ -96,26 +115,38 @@ fn walk(fault: Fault) {
 
 #[test]
 fn an_import_survives_whole_or_not_at_all_when_the_power_fails() {
-    walk(Fault::Crash);
+    walk(Fault::Crash, false);
+    walk(Fault::Crash, true);
 }
 
 #[test]
 fn an_import_survives_whole_or_not_at_all_when_a_write_fails() {
-    walk(Fault::Eio);
-    walk(Fault::Full);
+    for has_gaps in [false, true] {
+        walk(Fault::Eio, has_gaps);
+        walk(Fault::Full, has_gaps);
+    }
 }
 
 #[test]
 fn an_import_that_fails_leaves_nothing_behind_and_can_be_tried_again() {
     let rig = Rig::on(prepared(), SMALL, None);
-    let mut gap = Lines(1, COUNT);
     rig.blob(session(1), b"its blob").unwrap();
-    assert_eq!(rig.steps.drive(rig.store.import(session(1), &mut gap)), Err(StoreError::Fenced));
+    assert_eq!(rig.steps.drive(rig.store.import(session(1), &mut Again)), Err(StoreError::Fenced));
     assert_eq!(names(&rig), [""; 0]);
-    let blob = import(&rig).unwrap();
+    let blob = import(&rig, false).unwrap();
     assert_eq!(names(&rig), [""; 0]);
-    check_whole(&rig, &blob);
-    assert!(matches!(import(&rig), Err(StoreError::Failed(_))), "it is there already");
+    check_whole(&rig, &blob, false);
+    assert!(matches!(import(&rig, false), Err(StoreError::Failed(_))), "it is there already");
+}
+
+/// The same record again and again.
+struct Again;
+
+#[async_trait]
+impl RecordSource for Again {
+    async fn next(&mut self) -> Result<Vec<(Record, Bytes)>, StoreError> {
+        Ok(vec![line(1)])
+    }
 }
 
 /// The mark of the one that was deleted stands in the store journal, and its end is another one.
@@ -125,7 +156,7 @@ fn what_comes_back_is_not_measured_by_what_was_deleted() {
     let lease = rig.filled(session(1), COUNT + 3);
     rig.release(lease);
     rig.steps.drive(rig.store.delete(session(1))).unwrap();
-    let blob = import(&rig).unwrap();
+    let blob = import(&rig, false).unwrap();
     let rig = rig.killed();
-    check_whole(&rig, &blob);
+    check_whole(&rig, &blob, false);
 }
