@@ -42,7 +42,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
 ];
 
 /// Where bytes are made, so that types may be encoded and decoded there.
-const ENCODED: [&str; 24] = [
+const ENCODED: [&str; 25] = [
     "crates/errors/src/body.rs",
     "crates/service/src/service/",
     "crates/service/src/session/message.rs",
@@ -53,6 +53,7 @@ const ENCODED: [&str; 24] = [
     "crates/service/src/doctor.rs",
     "crates/service/src/projection/mod.rs",
     "crates/service/src/store/mod.rs",
+    "crates/service/src/store/readers.rs",
     "crates/service/src/store/enabled/",
     "crates/service/src/options.rs",
     "crates/service/src/capability.rs",
