@@ -15,7 +15,8 @@ use meerkat_service::{
     Agent, AgentBuildConfig, SessionService,
     model::{StaticModels, scripted::ScriptedModel},
     options::{EngineOptions, Overflow},
-    service::{AcknowledgeReader, CompactJournal, NamedReader, SessionCreated},
+    service::{AcknowledgeReader, CompactJournal, NamedReader, Remind, SessionCreated},
+    session::reminder::SystemReminderType,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -32,6 +33,7 @@ fn agent(dir: &TempDir) -> Agent {
     let mut options = EngineOptions::default();
     options.context.overflow = Overflow::Slide;
     options.projection.dir = Some(dir.path().join(".rkat"));
+    options.journal.min_record_age_ms = 0;
     options.tools.test_dir = Some(dir.path().to_owned());
     let models = StaticModels::new("scripted", Arc::new(ScriptedModel), WINDOW_TOKENS);
     let config = AgentBuildConfig::new().models(Arc::new(models)).options(options);
@@ -127,11 +129,16 @@ pub(crate) fn beside() {
 
 async fn compact(service: &dyn SessionService, session: &SessionCreated) {
     let session_id = session.session_id;
+    for n in 0..8 {
+        let kind = SystemReminderType::GitStatus;
+        let text = format!("{n}");
+        service.remind(Remind { session_id, kind, text }).await.unwrap();
+    }
     let seq = service.read(&session_id).await.unwrap().last_seq;
     let done = AcknowledgeReader { reader: READER.to_owned(), session_id, seq };
     service.acknowledge_reader(done).await.unwrap();
     let request = CompactJournal { session_id, dry_run: false, drop_history: false };
-    service.compact_journal(request).await.unwrap();
+    assert!(service.compact_journal(request).await.unwrap().dropped > 0);
 }
 
 async fn p99(agent: &Agent, session: &SessionCreated) -> Duration {

@@ -66,7 +66,7 @@ pub(crate) struct Actor {
     /// What the last snapshot covers.
     pub(super) snapshot_seq: Seq,
     /// Whoever brought the actor in waits until what a former process left open has ended.
-    settled: Option<oneshot::Sender<()>>,
+    pub(super) settled: Option<oneshot::Sender<()>>,
     /// When the running turn started, and when its calls began to wait, by the monotonic clock.
     pub(super) turn_started: Duration,
     pub(super) asked_at: Duration,

@@ -121,6 +121,7 @@ impl Actor {
             }
         };
         if let Err(error) = &done {
+            self.shared.is_deleted.store(false, Ordering::Release);
             tracing::error!(%session_id, %error, "a session could not leave as it should");
         }
         for reply in self.deletions.drain(..) {
@@ -145,7 +146,8 @@ impl Actor {
         for reply in self.deletions.drain(..) {
             drop(reply.send(Err(error.clone())));
         }
-        self.tell_settled();
+        // Whoever brings it in learns that nobody is there.
+        self.settled = None;
         self.shared.close();
         self.departure = None;
         self.release_drains();

@@ -101,10 +101,11 @@ impl Survey {
         }
         derived.readers.rely(session_id, self.watermark.clone()).await?;
         let safe_up_to = self.watermark.safe_up_to;
-        let dropped = self.pruner.prune(session_id, safe_up_to, &self.plan.keep, self.older_than).await?;
-        if let Some(projector) = derived.projector.as_ref().filter(|_| dropped > 0) {
+        let pruned = self.pruner.prune(session_id, safe_up_to, &self.plan.keep, self.older_than).await;
+        // Also where it stopped half-way.
+        if let Some(projector) = derived.projector.as_ref().filter(|_| pruned != Ok(0)) {
             projector.remake(session_id);
         }
-        Ok(self.report(dropped))
+        Ok(self.report(pruned?))
     }
 }

@@ -53,6 +53,8 @@ pub(crate) struct Readers {
     moving: tokio::sync::Mutex<()>,
     /// Held to the end by whoever acknowledges, and alone by whoever registers a reader or forgets one.
     registering: tokio::sync::RwLock<()>,
+    /// Held together while journals are compacted, and alone while a reader comes or goes.
+    gate: tokio::sync::RwLock<()>,
     /// Held while it is found out what a reader is behind in.
     scanning: tokio::sync::Mutex<()>,
 }
@@ -93,6 +95,7 @@ impl Readers {
             moved: watch::Sender::new(0),
             moving: tokio::sync::Mutex::default(),
             registering: tokio::sync::RwLock::default(),
+            gate: tokio::sync::RwLock::default(),
             scanning: tokio::sync::Mutex::default(),
         }
     }
@@ -153,6 +156,7 @@ impl Readers {
     /// Registers a reader; where it is registered already, nothing changes.
     pub(crate) async fn create(&self, reader: &str) -> Result<ReaderView, SessionError> {
         check_own(reader)?;
+        let gate = self.gate.write().await;
         let registering = self.registering.write().await;
         let (is_known, count) = {
             let known = self.known();
@@ -167,7 +171,7 @@ impl Readers {
             self.add(reader.to_owned(), created_at, false);
         }
         // What it is behind in may take a while to count, and nobody is to wait for that.
-        drop(registering);
+        drop((registering, gate));
         self.view(reader).await
     }
 
@@ -175,6 +179,7 @@ impl Readers {
     pub(crate) async fn delete(&self, reader: &str) -> Result<ReaderView, SessionError> {
         check_own(reader)?;
         let view = self.view(reader).await?;
+        let _gate = self.gate.write().await;
         let _registering = self.registering.write().await;
         self.with(reader, |_| ())?;
         // First and durably, so that a reader that is registered under the same name later begins where all do.
@@ -296,6 +301,11 @@ impl Readers {
             *seq = relied.get(reader).copied().unwrap_or_default().max(*seq);
         }
         Ok(seqs)
+    }
+
+    /// No reader comes or goes while this is held.
+    pub(crate) async fn hold_gate(&self) -> tokio::sync::RwLockReadGuard<'_, ()> {
+        self.gate.read().await
     }
 
     /// Whether every registration is certainly there; else nothing may be pruned.

@@ -19,8 +19,19 @@ impl<Home: 'static> Sessions<Home> {
         request: CompactJournal,
         policy: CompactionPolicy,
     ) -> Result<JournalCompactionReport, SessionError> {
+        let service = self.clone();
+        Self::to_the_end(async move { service.compact_now(request, policy).await }).await
+    }
+
+    async fn compact_now(
+        &self,
+        request: CompactJournal,
+        policy: CompactionPolicy,
+    ) -> Result<JournalCompactionReport, SessionError> {
         let engine = self.engine();
         let Some(derived) = &engine.derived else { return Err(SessionError::NotFound(request.session_id)) };
+        // What the readers are done with is asked once; until it is carried out no reader comes or goes.
+        let _gate = derived.readers.hold_gate().await;
         let survey = match survey(engine, derived, &request, policy).await? {
             Ok(survey) => survey,
             Err(report) => return Ok(report),
@@ -30,6 +41,7 @@ impl<Home: 'static> Sessions<Home> {
             return Ok(survey.report(dropped));
         }
         if let Some(history) = survey.plan.history {
+            engine.events.room().await?;
             self.record(request.session_id, Change::SnapshotHistory(history)).await?;
         }
         survey.carry_out(engine, derived).await

@@ -266,12 +266,14 @@ impl<Home: 'static> SessionService for Sessions<Home> {
 
     async fn delete(&self, request: DeleteSession) -> Result<Changed, SessionError> {
         self.stored().await?;
-        self.delete_session(request).await
+        let service = self.clone();
+        Self::to_the_end(async move { service.delete_session(request).await }).await
     }
 
     async fn fork(&self, request: ForkSession) -> Result<Changed, SessionError> {
         self.stored().await?;
-        self.fork_session(request).await
+        let service = self.clone();
+        Self::to_the_end(async move { service.fork_session(request).await }).await
     }
 
     async fn compact_journal(&self, request: CompactJournal) -> Result<JournalCompactionReport, SessionError> {

@@ -149,8 +149,10 @@ impl<Home: 'static> Sessions<Home> {
         let (settled, is_settled) = oneshot::channel();
         actor.on_settled(settled);
         self.spawn(actor);
-        // Where the actor is lost meanwhile, its supervisor has said so, and its mailbox still answers.
-        drop(is_settled.await);
+        if is_settled.await.is_err() {
+            // The store failed it, and its mailbox is closed; whoever asks next brings it in anew.
+            return Err(SessionError::StoreFailed);
+        }
         Ok(arrival.arrive(shared, mailbox))
     }
 
@@ -227,6 +229,14 @@ impl<Home: 'static> Sessions<Home> {
             Ok(()) => Err(SessionError::Internal("the session's actor was lost before it answered".to_owned())),
             Err(_) => Err(SessionError::NotFound(session_id)),
         }
+    }
+
+    /// Works to the end, also where whoever asked goes away meanwhile.
+    pub(super) async fn to_the_end<T: Send + 'static>(
+        work: impl Future<Output = Result<T, SessionError>> + Send + 'static,
+    ) -> Result<T, SessionError> {
+        let done = tokio::spawn(work).await;
+        done.unwrap_or_else(|_| Err(SessionError::Internal("an operation ended too early".to_owned())))
     }
 
     pub(super) async fn record(&self, session_id: SessionId, change: Change) -> Result<Changed, SessionError> {

@@ -322,14 +322,16 @@ impl EventStore for RedbEventStore {
 
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {
         let _opening = self.opening(session_id).lock().await;
-        if let Some(log) = self.opened(session_id) {
-            log.end().await;
-        }
+        // Before anybody who follows it is told of its end: a store that takes no writes keeps it.
+        self.context.health.check_writable()?;
         // Its row in the index may outlive it for a moment, so the next start is to look whether it is there. Room that
         // there is not is no reason to keep it.
         match self.context.store_journal.mark(session_id).await {
             Ok(()) | Err(StoreError::Full) => {}
             Err(error) => return Err(error),
+        }
+        if let Some(log) = self.opened(session_id) {
+            log.end().await;
         }
         let context = self.context.clone();
         let gone = on(self.context.executor.as_ref(), move || set_aside(&context, session_id)).await;

@@ -351,8 +351,11 @@ impl StoreJournal {
             written = attempt();
         }
         let mut state = lock(&self.state);
-        // Where it failed, nobody knows: counting a session as active is never wrong.
-        marks().filter(|marked| written.is_ok() || matches!(marked, Marked::Active(_))).for_each(|it| state.apply(it));
+        // Where it failed, nobody knows what stands, and counting a session as active is never wrong. Where there was no
+        // room, nothing does, and whoever appends next marks it again.
+        let is_unknown = written.as_ref().is_err_and(|error| !is_full(error));
+        let counts = |marked: &Marked| written.is_ok() || (is_unknown && matches!(marked, Marked::Active(_)));
+        marks().filter(counts).for_each(|it| state.apply(it));
         if let Err(error) = &written
             && !is_full(error)
         {
