@@ -1,6 +1,6 @@
 //! What can be asked of a session's actor.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::oneshot;
 
@@ -33,6 +33,8 @@ pub(crate) enum Command {
     CancelQueued { turn: TurnNumber, reply: Reply<Changed> },
     /// Delete the session; with `is_forced` also where it runs.
     Delete { is_forced: bool, reply: Reply<Changed> },
+    /// Take blobs away that no record up to `last_seq` names, unless something is recorded or made meanwhile.
+    DropBlobs { names: BTreeSet<String>, last_seq: Seq, reply: Reply<()> },
     /// Start no further turn; answered when none runs.
     Drain { drain_ms: u64, reply: Reply<()> },
 }
@@ -47,6 +49,7 @@ impl Command {
             | Self::Decide { reply, .. }
             | Self::CancelQueued { reply, .. }
             | Self::Delete { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Self::DropBlobs { reply, .. } => drop(reply.send(Err(error.clone()))),
             Self::Drain { reply, .. } => drop(reply.send(Ok(()))),
         }
     }

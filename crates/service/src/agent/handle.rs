@@ -1,7 +1,7 @@
 //! What an actor is asked for: each command is checked against the session as it is now, recorded, and answered when it
 //! is durable. Nothing is recorded for one that is refused.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     accept::Unacknowledged,
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     SessionError,
-    ids::TurnNumber,
+    ids::{Seq, TurnNumber},
     journal_compaction::History,
     service::Changed,
     session::{
@@ -51,6 +51,10 @@ impl Actor {
                 drop(reply.send(answer));
             }
             Command::Delete { is_forced, reply } => self.delete(is_forced, reply).await,
+            Command::DropBlobs { names, last_seq, reply } => {
+                let answer = self.drop_blobs(&names, last_seq).await;
+                drop(reply.send(answer));
+            }
             Command::Drain { drain_ms, reply } => {
                 self.control.is_draining = true;
                 self.drain_until = Some(self.engine.world.clock.elapsed() + Duration::from_millis(drain_ms));
@@ -63,6 +67,17 @@ impl Actor {
                     }
                 }
             }
+        }
+    }
+
+    /// A blob is named by a record after it was made, and made by this actor or by a call that runs.
+    async fn drop_blobs(&self, names: &BTreeSet<String>, last_seq: Seq) -> Result<(), SessionError> {
+        let runs_call = self.session.open_turn().is_some_and(|open| !open.calls.is_empty());
+        let pruner = self.engine.derived.as_ref().and_then(|derived| derived.pruner.as_ref());
+        match pruner.filter(|_| !runs_call && self.session.last_seq() == last_seq) {
+            Some(pruner) => Ok(pruner.drop_blobs(self.session.id(), names).await?),
+            // The next compaction finds them.
+            None => Ok(()),
         }
     }
 

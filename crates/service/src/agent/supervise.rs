@@ -17,7 +17,7 @@ use crate::{
     ids::{Seq, SessionId},
     runtime::{
         live::LiveHub,
-        restore::{replay, restore},
+        restore::{Trouble, replay, restore},
     },
     service::Changed,
     session::View,
@@ -163,11 +163,18 @@ impl Actor {
         self.control = Control { is_draining, is_queue_held, interrupt: left_open, ..Control::default() };
         let session_id = self.session.id();
         self.lease = self.engine.events.lease(session_id).await?;
-        if self.lease.tail < self.session.last_seq() {
-            // What was applied never became durable: the journal alone says what the session is.
-            self.session = restore(&self.engine, session_id).await?.ok_or(StoreError::NotFound(session_id))?;
-        } else {
-            replay(self.engine.events.as_ref(), session_id, &mut self.session).await?;
+        // Where what was applied never became durable, the journal alone says what the session is.
+        let is_ahead = self.lease.tail < self.session.last_seq();
+        let replayed = match is_ahead {
+            true => Err(Trouble::Torn),
+            false => replay(self.engine.events.as_ref(), session_id, &mut self.session).await,
+        };
+        match replayed {
+            Ok(()) => {}
+            Err(Trouble::Failed(error)) => return Err(error),
+            Err(Trouble::Torn) => {
+                self.session = restore(&self.engine, session_id).await?.ok_or(StoreError::NotFound(session_id))?;
+            }
         }
         self.shared.show_only(View::of(&self.session));
         self.publish().await;

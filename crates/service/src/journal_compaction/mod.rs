@@ -12,7 +12,7 @@ mod schedule;
 mod tests;
 
 pub(crate) use plan::History;
-pub(crate) use run::survey;
+pub(crate) use run::{reach, survey, unnamed_blobs};
 pub(crate) use schedule::{Due, Schedule};
 
 use crate::options::JournalOptions;
@@ -26,16 +26,24 @@ pub(crate) struct CompactionPolicy {
     pub(crate) keep_last_replies: usize,
     /// Milliseconds that a request is kept which has its result.
     pub(crate) keep_answered_request_ttl_ms: u64,
+    /// Whether parts of the journal stay as they are that are still written to, or of which little would go.
+    pub(crate) is_sparing: bool,
 }
 
 impl CompactionPolicy {
-    /// For a run while a session goes on, and for one that was asked for.
-    pub(crate) const fn rolling(options: &JournalOptions) -> Self {
+    /// For a run that was asked for.
+    pub(crate) const fn asked(options: &JournalOptions) -> Self {
         Self {
             min_record_age_ms: options.min_record_age_ms,
             keep_last_replies: options.keep_last_replies,
             keep_answered_request_ttl_ms: options.keep_answered_request_ttl_ms,
+            is_sparing: false,
         }
+    }
+
+    /// For a run while a session goes on.
+    pub(crate) const fn rolling(options: &JournalOptions) -> Self {
+        Self { is_sparing: true, ..Self::asked(options) }
     }
 
     /// For a run when a turn has ended.
@@ -44,6 +52,7 @@ impl CompactionPolicy {
             min_record_age_ms: options.end_min_record_age_ms,
             keep_last_replies: options.end_keep_last_replies,
             keep_answered_request_ttl_ms: options.end_keep_answered_request_ttl_ms,
+            is_sparing: true,
         }
     }
 }

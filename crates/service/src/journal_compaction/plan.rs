@@ -18,12 +18,19 @@ use crate::{
     },
 };
 
+/// A part that would lose so many bytes is written anew also where nobody asked for it.
+const WORTH_BYTES: usize = 64 * 1024;
+/// So is one of which this share would go: a quarter.
+const WORTH_SHARE: usize = 4;
+
 /// A record without its bodies.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Brief {
     seq: Seq,
     time: Timestamp,
     turn: Option<TurnNumber>,
+    /// Its line's.
+    bytes: usize,
     what: What,
 }
 
@@ -58,7 +65,7 @@ enum Key {
 type Call = (bool, String);
 
 impl Brief {
-    pub(crate) fn of(record: &Record) -> Self {
+    pub(crate) fn of(record: &Record, bytes: usize) -> Self {
         let what = match &record.event {
             Event::ReminderSet(set) => What::Latest(Key::Reminder(set.kind.clone())),
             Event::ReminderCleared(cleared) => What::Latest(Key::Reminder(cleared.kind.clone())),
@@ -88,7 +95,15 @@ impl Brief {
             | Event::LogTailRepaired(_)
             | Event::Unknown(_) => What::Other,
         };
-        Self { seq: record.seq, time: record.time, turn: record.turn, what }
+        Self { seq: record.seq, time: record.time, turn: record.turn, bytes, what }
+    }
+
+    /// Its key, where the latest one of it says all.
+    const fn key(&self) -> Option<&Key> {
+        match &self.what {
+            What::Latest(key) => Some(key),
+            _ => None,
+        }
     }
 }
 
@@ -112,11 +127,21 @@ impl Bounds<'_> {
         Timestamp::from_millis(self.now.as_millis().saturating_sub_unsigned(ms))
     }
 
-    /// The part that holds all of these records; `None` where they stand in several.
-    fn part_of(&self, mut seqs: impl Iterator<Item = Seq>) -> Option<usize> {
-        let part = |seq: Seq| self.parts.partition_point(|(_, to)| *to < seq);
-        let first = part(seqs.next()?);
-        seqs.all(|seq| part(seq) == first).then_some(first)
+    /// The part that holds a record.
+    fn part(&self, seq: Seq) -> usize {
+        self.parts.partition_point(|(_, to)| *to < seq)
+    }
+
+    /// Whether one part holds all of these records.
+    fn are_together(&self, records: &[&Brief]) -> bool {
+        records.windows(2).all(|pair| self.part(pair[0].seq) == self.part(pair[1].seq))
+    }
+
+    /// Whether a part is written anew because of the records that would go.
+    fn is_worth(&self, part: &[Brief], goes: &[&Brief]) -> bool {
+        let whole: usize = part.iter().map(|record| record.bytes).sum();
+        let gone: usize = goes.iter().map(|record| record.bytes).sum();
+        !self.policy.is_sparing || gone >= WORTH_BYTES || gone * WORTH_SHARE >= whole
     }
 }
 
@@ -128,6 +153,8 @@ pub(crate) struct Plan {
     pub(crate) dropped: BTreeSet<Seq>,
     /// What has to be recorded before anything goes, where something goes that was said.
     pub(crate) history: Option<History>,
+    /// Whether something stays only until it is older, or its turn has ended.
+    pub(crate) is_early: bool,
 }
 
 /// How far history goes.
@@ -139,17 +166,17 @@ pub(crate) struct History {
 
 /// Plans for the records up to the watermark, in order, of a session as all its records make it.
 pub(crate) fn plan(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> Plan {
-    let mut dropped = redundant(records, session, bounds);
+    let (mut dropped, is_early) = redundant(records, session, bounds);
     let said = if bounds.drops_history { history(records, session, bounds) } else { BTreeSet::new() };
     let history =
         said.last().map(|&pruned_to| History { pruned_to, keys_up_to: bounds.ago(KEY_KEPT_MS.unsigned_abs()) });
     dropped.extend(said);
     let keep = records.iter().map(|record| record.seq).filter(|seq| !dropped.contains(seq)).collect();
-    Plan { keep, dropped, history }
+    Plan { keep, dropped, history, is_early }
 }
 
-/// Records that say nothing which another, that stays, does not say.
-fn redundant(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> BTreeSet<Seq> {
+/// Records that say nothing which another, that stays, does not say; and whether there are more that cannot go yet.
+fn redundant(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTreeSet<Seq>, bool) {
     let (mut latest, mut answered, mut snapshot, mut open_from) = (HashMap::new(), HashSet::new(), None, None);
     let open = session.open_turn().map(|open| open.turn);
     for record in records {
@@ -161,19 +188,40 @@ fn redundant(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> BTree
             _ => {}
         }
     }
-    let grace = bounds.ago(bounds.policy.keep_answered_request_ttl_ms);
     let is_redundant = |record: &&Brief| match &record.what {
         What::Latest(key) => latest.get(key) != Some(&record.seq),
         // Where the clock went back, a newer one forgets fewer keys.
         What::Snapshot(keys_up_to) => snapshot.is_some_and(|(seq, newer)| seq != record.seq && newer >= *keys_up_to),
-        What::Request(call) => answered.contains(call) && record.time <= grace,
+        What::Request(call) => answered.contains(call),
         What::Result(_) | What::Reply | What::Queued(_) | What::Started { .. } | What::Ended | What::Other => false,
     };
-    let may_go = |record: &&Brief| {
+    let grace = bounds.ago(bounds.policy.keep_answered_request_ttl_ms);
+    let may_go = |record: &Brief| {
         let is_of_the_open_turn = open_from.is_some_and(|from| record.seq >= from);
-        record.time < bounds.older_than() && record.seq < session.last_seq() && !is_of_the_open_turn
+        let is_graceful = matches!(record.what, What::Request(_)) && record.time > grace;
+        let is_old = record.time < bounds.older_than() && !is_graceful;
+        is_old && record.seq < session.last_seq() && !is_of_the_open_turn
     };
-    records.iter().filter(may_go).filter(is_redundant).map(|record| record.seq).collect()
+    let (mut dropped, mut is_early) = (BTreeSet::new(), false);
+    // Of one key the older ones go first: a fork between two that are gone must not find one that did not count there.
+    let mut held: HashSet<&Key> = HashSet::new();
+    for part in records.chunk_by(|one, other| bounds.part(one.seq) == bounds.part(other.seq)) {
+        let mut goes = Vec::new();
+        for record in part.iter().filter(is_redundant) {
+            let is_held = record.key().is_some_and(|key| held.contains(key));
+            if !is_held && may_go(record) {
+                goes.push(record);
+                continue;
+            }
+            is_early |= !is_held;
+            held.extend(record.key());
+        }
+        match bounds.is_worth(part, &goes) {
+            true => dropped.extend(goes.iter().map(|record| record.seq)),
+            false => held.extend(goes.iter().filter_map(|record| record.key())),
+        }
+    }
+    (dropped, is_early)
 }
 
 /// A turn, and those that went on with it after an interrupt.
@@ -248,7 +296,7 @@ fn history(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> BTreeSe
     };
     let may_go = |records: &[&Brief]| {
         let is_old = records.iter().all(|record| record.time < bounds.older_than());
-        is_old && bounds.part_of(records.iter().map(|record| record.seq)).is_some()
+        is_old && bounds.are_together(records)
     };
     let mut said = BTreeSet::new();
     for chain in chains.values().filter(is_over) {

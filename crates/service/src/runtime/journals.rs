@@ -1,14 +1,21 @@
 //! Journals are compacted: when somebody asks for it, and by themselves where the configuration says so.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 use tokio_util::task::AbortOnDropHandle;
 
 use super::sessions::{Inner, Sessions};
 use crate::{
     SessionError,
-    agent::command::Change,
-    journal_compaction::{CompactionPolicy, Due, survey},
+    agent::{
+        Derived,
+        command::{Change, Command},
+    },
+    ids::{Seq, SessionId},
+    journal_compaction::{CompactionPolicy, Due, reach, survey, unnamed_blobs},
     service::{CompactJournal, JournalCompactionReport},
 };
 
@@ -20,31 +27,65 @@ impl<Home: 'static> Sessions<Home> {
         policy: CompactionPolicy,
     ) -> Result<JournalCompactionReport, SessionError> {
         let service = self.clone();
-        Self::to_the_end(async move { service.compact_now(request, policy).await }).await
+        Self::to_the_end(async move { service.compact_now(&request, policy).await.map(|(report, _)| report) }).await
     }
 
+    /// Compacts a journal by itself, unless nothing has changed since it was last looked at up to `settled`. Answers up
+    /// to where nothing more is to be done.
+    pub(super) async fn compact_by_itself(
+        &self,
+        session_id: SessionId,
+        policy: CompactionPolicy,
+        settled: Option<Seq>,
+    ) -> Result<Option<Seq>, SessionError> {
+        let Some(derived) = &self.engine().derived else { return Ok(None) };
+        let reach = reach(derived, session_id).await?;
+        if reach == 0 || settled == Some(reach) {
+            return Ok(settled);
+        }
+        let request = CompactJournal { session_id, dry_run: false, drop_history: false };
+        let (report, is_early) = self.compact_now(&request, policy).await?;
+        tracing::debug!(%session_id, ?report, "a journal was compacted");
+        Ok((!is_early).then_some(reach))
+    }
+
+    /// The report, and whether more can go later though nothing changes.
     async fn compact_now(
         &self,
-        request: CompactJournal,
+        request: &CompactJournal,
         policy: CompactionPolicy,
-    ) -> Result<JournalCompactionReport, SessionError> {
-        let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Err(SessionError::NotFound(request.session_id)) };
+    ) -> Result<(JournalCompactionReport, bool), SessionError> {
+        let (engine, session_id) = (self.engine(), request.session_id);
+        let Some(derived) = &engine.derived else { return Err(SessionError::NotFound(session_id)) };
         // What the readers are done with is asked once; until it is carried out no reader comes or goes.
         let _gate = derived.readers.hold_gate().await;
-        let survey = match survey(engine, derived, &request, policy).await? {
+        let survey = match survey(engine, derived, request, policy).await? {
             Ok(survey) => survey,
-            Err(report) => return Ok(report),
+            Err(report) => return Ok((report, false)),
         };
-        let dropped = survey.plan.dropped.len() as u64;
-        if request.dry_run || dropped == 0 {
-            return Ok(survey.report(dropped));
+        let (dropped, is_early) = (survey.plan.dropped.len() as u64, survey.plan.is_early);
+        if request.dry_run {
+            return Ok((survey.report(dropped), is_early));
         }
         if let Some(history) = survey.plan.history {
             engine.events.room().await?;
-            self.record(request.session_id, Change::SnapshotHistory(history)).await?;
+            self.record(session_id, Change::SnapshotHistory(history)).await?;
         }
-        survey.carry_out(engine, derived).await
+        let report = if dropped == 0 { survey.report(0) } else { survey.carry_out(engine, derived).await? };
+        if let Err(error) = self.drop_blobs(derived, session_id).await {
+            tracing::warn!(%session_id, %error, "blobs that nothing names stay until the next compaction");
+        }
+        Ok((report, is_early))
+    }
+
+    /// What records have named that are gone goes with them: now that they are durably gone, and by the session's actor.
+    async fn drop_blobs(&self, derived: &Derived, session_id: SessionId) -> Result<(), SessionError> {
+        let Some(pruner) = &derived.pruner else { return Ok(()) };
+        let (names, last_seq) = unnamed_blobs(self.engine(), pruner.as_ref(), session_id).await?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        self.ask(session_id, |reply| Command::DropBlobs { names: names.clone(), last_seq, reply }).await
     }
 
     /// Compacts journals by themselves from now on, as long as the service is there.
@@ -59,7 +100,8 @@ impl<Home: 'static> Sessions<Home> {
     }
 
     async fn keep_schedule(inner: std::sync::Weak<Inner>) {
-        let mut rolling = None;
+        // Up to where nothing is to be done in the journals of sessions that are in memory.
+        let (mut rolling, mut settled) = (None, HashMap::new());
         loop {
             let Some(engine) = inner.upgrade().map(|inner| inner.engine.clone()) else { return };
             let (Some(derived), options) = (&engine.derived, &engine.options.journal) else { return };
@@ -73,13 +115,13 @@ impl<Home: 'static> Sessions<Home> {
                 if engine.is_shutting_down.load(Ordering::Acquire) {
                     return;
                 }
-                let request = CompactJournal { session_id, dry_run: false, drop_history: false };
-                match service.compact_one(request, policy).await {
-                    Ok(report) => tracing::debug!(%session_id, ?report, "a journal was compacted"),
+                match service.compact_by_itself(session_id, policy, settled.remove(&session_id)).await {
+                    Ok(seq) => settled.extend(seq.map(|seq| (session_id, seq))),
                     // It may be gone; and what fails is tried again the next time.
                     Err(error) => tracing::warn!(%session_id, %error, "a journal could not be compacted"),
                 }
             }
+            settled.retain(|session_id, _| service.inner.registry.shared(*session_id).is_some());
         }
     }
 }

@@ -279,7 +279,7 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     async fn compact_journal(&self, request: CompactJournal) -> Result<JournalCompactionReport, SessionError> {
         self.stored().await?;
         self.check_exists(request.session_id).await?;
-        self.compact_one(request, CompactionPolicy::rolling(&self.engine().options.journal)).await
+        self.compact_one(request, CompactionPolicy::asked(&self.engine().options.journal)).await
     }
 
     async fn create_reader(&self, request: NamedReader) -> Result<ReaderView, SessionError> {

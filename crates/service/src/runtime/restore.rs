@@ -4,7 +4,7 @@ use crate::{
     agent::Engine,
     ids::SessionId,
     session::{Session, event::Record},
-    store::{EventStore, Frame, ReadLimit, StoreError},
+    store::{EventStore, Frame, FramePage, ReadLimit, StoreError},
     wire::decode_event,
 };
 
@@ -13,12 +13,37 @@ const FRAMES_READ: usize = 512;
 
 /// The session as its journal says; `None` where there is none. Nothing is leased and nothing written.
 pub(crate) async fn restore(engine: &Engine, session_id: SessionId) -> Result<Option<Session>, StoreError> {
+    // Each time that it begins again, journal compaction has put another segment in the place of one; it ends as they do.
+    loop {
+        match restore_once(engine, session_id).await {
+            Err(Trouble::Torn) => {}
+            Err(Trouble::Failed(error)) => return Err(error),
+            Ok(restored) => return Ok(restored),
+        }
+    }
+}
+
+/// Why a journal was not replayed.
+pub(crate) enum Trouble {
+    /// It was compacted meanwhile: what was read is neither what was there nor what is.
+    Torn,
+    Failed(StoreError),
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+async fn restore_once(engine: &Engine, session_id: SessionId) -> Result<Option<Session>, Trouble> {
     let events = engine.events.as_ref();
     if let Some(derived) = &engine.derived {
         match derived.snapshots.load(&session_id).await {
             Ok(Some(mut session)) => match replay(events, session_id, &mut session).await {
                 Ok(()) => return Ok(Some(session)),
-                Err(error) => {
+                Err(Trouble::Torn) => return Err(Trouble::Torn),
+                Err(Trouble::Failed(error)) => {
                     tracing::warn!(%session_id, %error, "a snapshot does not fit its journal and is passed over")
                 }
             },
@@ -30,7 +55,8 @@ pub(crate) async fn restore(engine: &Engine, session_id: SessionId) -> Result<Op
         // A journal that is there and has no beginning is not one that was never there.
         return match events.watch(session_id).await? {
             Some(_) => {
-                Err(StoreError::Corrupted { session_id, last_good_seq: 0, why: "it has no first record".to_owned() })
+                let why = "it has no first record".to_owned();
+                Err(StoreError::Corrupted { session_id, last_good_seq: 0, why }.into())
             }
             None => Ok(None),
         };
@@ -40,7 +66,7 @@ pub(crate) async fn restore(engine: &Engine, session_id: SessionId) -> Result<Op
         // What is left of a fork's journal ends before its own first record: it is its parent's beginning, and no session.
         let last_good_seq = session.last_seq();
         let why = "its own first record is missing".to_owned();
-        return Err(StoreError::Corrupted { session_id, last_good_seq, why });
+        return Err(StoreError::Corrupted { session_id, last_good_seq, why }.into());
     }
     Ok(Some(session))
 }
@@ -58,14 +84,19 @@ pub(crate) async fn replay(
     events: &dyn EventStore,
     session_id: SessionId,
     session: &mut Session,
-) -> Result<(), StoreError> {
+) -> Result<(), Trouble> {
+    let mut before = FramePage::default();
     while let Some(page) = events.read(session_id, session.last_seq(), ReadLimit::frames(FRAMES_READ)).await? {
         if page.frames.is_empty() {
             break;
         }
-        for frame in page.frames {
-            session.apply(&decode(&frame)?).map_err(|error| StoreError::Failed(error.to_string()))?;
+        if page.is_torn_from(&before) {
+            return Err(Trouble::Torn);
         }
+        for frame in &page.frames {
+            session.apply(&decode(frame)?).map_err(|error| StoreError::Failed(error.to_string()))?;
+        }
+        before = page;
     }
     Ok(())
 }

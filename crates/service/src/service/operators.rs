@@ -176,7 +176,7 @@ pub struct Checkpoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CompactionSkipped {
-    /// No reader is registered.
+    /// No reader is registered; or one may be lost, until `meerkat doctor --repair` has listed those that remain.
     NoReader,
     /// The store cannot prune.
     NoPruner,

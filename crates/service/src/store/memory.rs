@@ -153,7 +153,8 @@ impl EventStore for MemoryEventStore {
         let skip = journal.frames.partition_point(|frame| frame.seq <= after);
         let wanted = journal.frames.iter().skip(skip).enumerate();
         let frames = wanted.take_while(|(at, frame)| limit.takes(&frame.line, *at == 0));
-        Ok(Some(FramePage { frames: frames.map(|(_, frame)| frame.clone()).collect() }))
+        let frames = frames.map(|(_, frame)| frame.clone()).collect();
+        Ok(Some(FramePage { frames, ..FramePage::default() }))
     }
 
     fn at_hand(&self, session_id: SessionId, seq: Seq) -> Option<Frame> {

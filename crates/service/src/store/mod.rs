@@ -125,11 +125,32 @@ pub struct Frame {
     pub line: Bytes,
 }
 
+/// What a frame was read from: a part of a journal, as journal compaction has left it so many times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The part.
+    pub part: u64,
+    /// The generation of it.
+    pub generation: u64,
+}
+
 /// Some frames of a session.
 #[derive(Clone, Debug, Default)]
 pub struct FramePage {
     /// The frames, in order, all of them durable. Where a seq skips, those between are gone.
     pub frames: Vec<Frame>,
+    /// What the first one was read from, and the last one. A store that never compacts says nothing of it.
+    pub origins: (Origin, Origin),
+}
+
+impl FramePage {
+    /// Whether it begins in another generation of the part in which the page before ended: the two together are
+    /// neither what was there nor what is.
+    #[must_use]
+    pub const fn is_torn_from(&self, before: &Self) -> bool {
+        let (ended, begins) = (before.origins.1, self.origins.0);
+        ended.part == begins.part && ended.generation != begins.generation
+    }
 }
 
 /// Bytes of lines that are read at once where nobody says how many.
@@ -248,7 +269,7 @@ pub trait EventStore: Send + Sync {
 #[async_trait]
 pub trait JournalPruner: Send + Sync {
     /// The seqs of a journal in ranges, in order. After a crash each is as it was before a prune or as it is after it;
-    /// among them some may be the one and some the other.
+    /// among them some may be the one and some the other. The last one is still written to, and may be empty.
     async fn parts(&self, session_id: SessionId) -> Result<Vec<(Seq, Seq)>, StoreError>;
 
     /// Drops the records up to `up_to` that are not in `keep` and were recorded before `older_than`; answers how many.
@@ -260,6 +281,13 @@ pub trait JournalPruner: Send + Sync {
         keep: &BTreeSet<Seq>,
         older_than: Timestamp,
     ) -> Result<u64, StoreError>;
+
+    /// The names of a session's blobs.
+    async fn blobs(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError>;
+
+    /// Takes blobs of a session away that none of its records names, and none that is being made will. One that another
+    /// session has, too, stays there.
+    async fn drop_blobs(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError>;
 }
 
 /// Bodies that are too large for an event.

@@ -2,9 +2,10 @@
 
 use meerkat_service::{
     ErrorCode, SessionId,
+    doctor::{Examination, examine},
     service::{
         AcknowledgeReader, CompactJournal, CompactionSkipped, FetchReader, ForkSession, JournalCompactionReport,
-        NamedReader, ReadEvents, ReadHistory, Remind, WaitReader,
+        NamedReader, ReadHistory, Remind, WaitReader,
     },
 };
 use serde_json::Value;
@@ -37,7 +38,7 @@ impl Process {
         assert_eq!(self.service.acknowledge_reader(request).await.unwrap().seq, seq);
     }
 
-    async fn remind(&self, session_id: SessionId, text: &str) {
+    pub(super) async fn remind(&self, session_id: SessionId, text: &str) {
         let (kind, text) = ("git_status".parse().unwrap(), text.to_owned());
         self.service.remind(Remind { session_id, kind, text }).await.unwrap();
     }
@@ -59,7 +60,7 @@ impl Process {
     }
 }
 
-fn seqs(events: &[Value], type_name: &str) -> Vec<u64> {
+pub(super) fn seqs(events: &[Value], type_name: &str) -> Vec<u64> {
     events.iter().filter(|event| event["type"] == type_name).map(|event| event["seq"].as_u64().unwrap()).collect()
 }
 
@@ -237,36 +238,34 @@ fn a_journal_is_compacted_while_turns_and_streams_go_on() {
     });
 }
 
+/// A registration may be lost, and nobody knows what that reader has done.
 #[test]
-fn journals_are_compacted_by_themselves_where_the_configuration_says_so() {
-    let gone = |process: Process, session_id: SessionId| async move {
-        let since_seq = process.service.read(&session_id).await.unwrap().last_seq;
-        for _ in 0..6000 {
-            if seqs(&process.events(session_id).await, "reminder_set").len() == 1 {
-                return;
-            }
-            // Nothing comes; it is waited for so long.
-            process.service.events(ReadEvents { session_id, since_seq, limit: None, wait_ms: 20 }).await.unwrap();
-        }
-        panic!("nothing was compacted");
-    };
-    for is_rolling in [true, false] {
-        let mut place = place();
-        place.options.journal.end_min_record_age_ms = 0;
-        match is_rolling {
-            true => place.options.journal.rolling_ms = 20,
-            false => place.options.journal.end_of_run = true,
-        }
-        place.process(true, |process| async move {
-            let (session_id, last_seq) = process.lived().await;
-            process.register("one").await;
-            process.is_done("one", session_id, last_seq).await;
-            if !is_rolling {
-                process.turn(session_id, "@say The end.").await.unwrap();
-            }
-            gone(process, session_id).await;
-        });
-    }
+fn nothing_is_dropped_until_somebody_has_looked_at_the_readers_that_remain() {
+    let place = place();
+    let (session_id, last_seq) = place.process(true, |process| async move {
+        process.register("one").await;
+        process.lived().await
+    });
+    let path = files(&place.data_dir()).into_iter().find(|name| name.starts_with("store/")).unwrap();
+    let path = place.data_dir().join(path);
+    let mut bytes = std::fs::read(&path).unwrap();
+    // Behind the reader's mark.
+    let at = bytes.windows(10).position(|window| window == b"session_id").unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    place.process(true, |process| async move {
+        process.is_done("one", session_id, last_seq).await;
+        let report = process.compact(session_id, false, false).await;
+        assert_eq!((report.dropped, report.skipped), (0, Some(CompactionSkipped::NoReader)));
+    });
+    let what = Examination { data_dir: place.data_dir(), projection: None, is_repair: true };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let found = runtime.block_on(examine(what, &|_, _| {})).unwrap().findings;
+    assert!(found[0].mended && found[0].what.contains("no journal is compacted"), "{found:?}");
+    place.process(true, |process| async move {
+        let report = process.compact(session_id, false, false).await;
+        assert_eq!((report.dropped, report.skipped), (5, None));
+    });
 }
 
 #[test]

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails as a test does")]
 
 mod bundles;
+mod compacting;
 mod crashes;
 mod doctor;
 mod ended;

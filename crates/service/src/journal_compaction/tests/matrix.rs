@@ -6,7 +6,7 @@ use super::{CompactionPolicy, HOUR_MS, Life, STRICT, fold, planned};
 use crate::{
     clock::Timestamp,
     ids::Seq,
-    journal_compaction::plan::Plan,
+    journal_compaction::plan::{Bounds, Brief, Plan, plan},
     options::{Budget, JournalOptions},
     session::{
         event::{Event, PartialText, Record, UnknownEvent},
@@ -251,4 +251,58 @@ fn of_the_snapshots_of_history_the_latest_stays() {
     let plan = planned(&life.records, 99, HOUR_MS, STRICT, false);
     assert_eq!(dropped(&plan), [first]);
     assert!(plan.keep.contains(&second) && plan.keep.contains(&third));
+}
+
+/// What goes of a journal in two parts of ten records, each of so many bytes but for those of the first part that are
+/// replaced later; those have `replaced` together, and are so many.
+fn sparing(count: usize, replaced: usize, others: usize) -> Vec<Seq> {
+    let mut life = Life::new();
+    let first = 2..2 + count as Seq;
+    for seq in 2..=20 {
+        let is_replaced = first.contains(&seq) || (11..=19).contains(&seq);
+        let once = SystemReminderType::Custom(seq.to_string());
+        life.remind(if is_replaced { SystemReminderType::TokenStatus } else { once }, "text");
+    }
+    let bytes = |seq| if first.contains(&seq) { replaced / count } else { others };
+    let briefs: Vec<Brief> = life.records.iter().map(|it| Brief::of(it, bytes(it.seq))).collect();
+    let session = fold(&life.records);
+    let policy = CompactionPolicy { is_sparing: true, ..STRICT };
+    let now = Timestamp::from_millis(session.updated_at().as_millis() + 1);
+    let bounds = Bounds { policy, now, parts: &[(1, 10), (11, 20), (21, 20)], drops_history: false };
+    dropped(&plan(&briefs, &session, &bounds))
+}
+
+/// A part of which little would go is left as it is, and with it what came later under the same key.
+#[test]
+fn a_run_by_itself_leaves_a_part_of_which_little_would_go() {
+    let both = |count: Seq| (2..2 + count).chain(11..=18).collect::<Vec<_>>();
+    assert_eq!(sparing(0, 0, 100), both(0));
+    // A quarter of 1,200 bytes.
+    assert_eq!(sparing(1, 300, 100), both(1));
+    assert_eq!(sparing(1, 299, 100), NOTHING);
+    assert_eq!(sparing(2, 300, 100), both(2));
+    assert_eq!(sparing(2, 200, 100), NOTHING);
+    // 64 KiB of whatever.
+    assert_eq!(sparing(1, 65_536, 100_000), both(1));
+    assert_eq!(sparing(1, 65_535, 100_000), NOTHING);
+}
+
+/// What is only too young is looked at again, though nothing else has changed.
+#[test]
+fn it_is_known_whether_more_can_go_later() {
+    let mut life = Life::new();
+    life.start(None);
+    life.answer("", &["a"]);
+    life.tool_starts("a");
+    life.tool_ends("a");
+    life.answer("Done.", &[]);
+    life.ends();
+    for n in 0..3 {
+        life.remind(SystemReminderType::ClaudeMd, &n.to_string());
+    }
+    let young = CompactionPolicy { min_record_age_ms: 2 * HOUR_MS, ..STRICT };
+    let graceful = CompactionPolicy { keep_answered_request_ttl_ms: 2 * HOUR_MS, ..STRICT };
+    for (policy, is_early) in [(young, true), (graceful, true), (STRICT, false)] {
+        assert_eq!(planned(&life.records, 99, HOUR_MS, policy, false).is_early, is_early, "{policy:?}");
+    }
 }

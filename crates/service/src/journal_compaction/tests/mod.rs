@@ -30,7 +30,7 @@ pub(super) const HOUR_MS: u64 = 3_600_000;
 
 /// The policy that keeps the least.
 pub(super) const STRICT: CompactionPolicy =
-    CompactionPolicy { min_record_age_ms: 0, keep_last_replies: 0, keep_answered_request_ttl_ms: 0 };
+    CompactionPolicy { min_record_age_ms: 0, keep_last_replies: 0, keep_answered_request_ttl_ms: 0, is_sparing: false };
 
 /// What a journal folds to.
 pub(super) fn fold<'a>(records: impl IntoIterator<Item = &'a Record>) -> Session {
@@ -49,7 +49,7 @@ pub(super) fn planned(
     drops_history: bool,
 ) -> Plan {
     let session = fold(records);
-    let briefs: Vec<Brief> = records.iter().filter(|it| it.seq <= safe_up_to).map(Brief::of).collect();
+    let briefs: Vec<Brief> = records.iter().filter(|it| it.seq <= safe_up_to).map(|it| Brief::of(it, 100)).collect();
     let now = Timestamp::from_millis(session.updated_at().as_millis() + i64::try_from(age_ms).unwrap());
     plan(&briefs, &session, &Bounds { policy, now, parts: &[(1, Seq::MAX)], drops_history })
 }

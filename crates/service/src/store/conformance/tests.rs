@@ -146,7 +146,7 @@ impl EventStore for Naive {
             fits
         });
         let frames = frames.map(|(_, frame)| frame.clone()).collect();
-        Ok(Some(FramePage { frames }))
+        Ok(Some(FramePage { frames, ..FramePage::default() }))
     }
 
     async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError> {

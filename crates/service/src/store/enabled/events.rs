@@ -21,8 +21,8 @@ use crate::{
     session::event::{EventKind, Record},
     store::enabled::journal::{
         Context, Disk, Drops, Entry, Executor, Health, Import, Limits, Log, OwnerLock, Pool, Resting, StoreJournal,
-        Witness, abandon, appear, bytes_of, candidates, discard, fork_files, is_gone, lock, on, page, parts, prepare,
-        replace, rewrite, seal, sessions_on, set_aside,
+        Witness, abandon, appear, blobs_of, bytes_of, candidates, discard, drop_blobs, fork_files, is_gone, lock, on,
+        page, parts, prepare, replace, rewrite, seal, sessions_on, set_aside,
     },
     store::{
         EventStore, Frame, FramePage, JournalPruner, Lease, ReadLimit, RecordSource, StoreError, TailRepair, Ticket,
@@ -427,5 +427,15 @@ impl JournalPruner for RedbEventStore {
             on(executor, move || replace(&log, rewritten)).await?;
         }
         Ok(dropped)
+    }
+
+    async fn blobs(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
+        let disk = self.context.disk.clone();
+        on(self.context.executor.as_ref(), move || blobs_of(disk.as_ref(), session_id)).await
+    }
+
+    async fn drop_blobs(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
+        let (disk, names) = (self.context.disk.clone(), names.clone());
+        on(self.context.executor.as_ref(), move || drop_blobs(disk.as_ref(), session_id, &names)).await
     }
 }

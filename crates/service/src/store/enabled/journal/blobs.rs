@@ -3,6 +3,7 @@
 //! A blob is durable, under its name, before a record can name it.
 
 use std::{
+    collections::BTreeSet,
     io,
     path::{Path, PathBuf},
     sync::{
@@ -199,6 +200,23 @@ impl BlobWriter for FileBlobWriter {
         self.file = None;
         Ok((hash, self.written))
     }
+}
+
+/// The names of a session's blobs.
+pub(crate) fn blobs_of(disk: &dyn Disk, id: SessionId) -> Result<BTreeSet<String>, StoreError> {
+    match disk.list(&session_dir(id).join(BLOBS)) {
+        Err(error) if is_missing(&error) => Ok(BTreeSet::new()),
+        names => Ok(names.map_err(failed)?.into_iter().collect()),
+    }
+}
+
+/// Removes blobs. Nothing is synced: one that comes back after a power failure takes room, and is found again.
+pub(crate) fn drop_blobs(disk: &dyn Disk, id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
+    let dir = session_dir(id).join(BLOBS);
+    names.iter().try_for_each(|name| match disk.remove(&dir.join(name)) {
+        Err(error) if is_missing(&error) => Ok(()),
+        removed => removed.map_err(failed),
+    })
 }
 
 fn exists(disk: &dyn Disk, id: SessionId) -> bool {

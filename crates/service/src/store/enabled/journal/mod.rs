@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use blobs::FileBlobs;
+pub(crate) use blobs::{FileBlobs, blobs_of, drop_blobs};
 pub(crate) use check::{Checked, Damage, Mended, check, cut, mend_marks};
 pub(crate) use disk::{Disk, RealDisk};
 pub(crate) use executor::{Executor, Pool, on};

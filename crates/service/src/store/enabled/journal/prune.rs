@@ -41,11 +41,16 @@ pub(crate) struct Rewritten {
     pub(crate) dropped: u64,
 }
 
-/// The seqs that each segment was made for: what is rewritten is rewritten segment by segment.
+/// The seqs that each segment was made for: what is rewritten is rewritten segment by segment. The last one is the one
+/// that is written, and may be yet to begin.
 pub(crate) fn parts(log: &Log) -> Vec<(Seq, Seq)> {
     let state = lock(&log.state);
-    let ends = state.segments.iter().skip(1).map(|next| next.start.place.seq).chain([state.place.seq]);
-    state.segments.iter().zip(ends).map(|(segment, end)| (segment.start.place.seq + 1, end)).collect()
+    let is_begun = state.segments.last().is_some_and(|last| last.number == state.head.number);
+    let next = state.place.seq + 1;
+    let mut starts: Vec<Seq> = state.segments.iter().map(|segment| segment.start.place.seq + 1).collect();
+    starts.extend((!is_begun).then_some(next));
+    let ends = starts.iter().skip(1).chain([&next]).map(|next| next - 1);
+    starts.iter().copied().zip(ends).collect()
 }
 
 /// The numbers of the segments that may hold records that go. Generations that earlier attempts have left are removed.

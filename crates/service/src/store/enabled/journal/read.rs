@@ -15,26 +15,26 @@ use super::{
 };
 use crate::{
     ids::Seq,
-    store::{Frame, FramePage, ReadLimit, StoreError},
+    store::{Frame, FramePage, Origin, ReadLimit, StoreError},
 };
 
 /// Durable frames after `after`; `None` where the session is not there.
 pub(crate) async fn page(log: &Arc<Log>, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
-    let frames = {
+    let page = {
         let state = lock(&log.state);
         if !state.exists {
             return Ok(None);
         }
-        if limit.frames == 0 { Some(Vec::new()) } else { cached(&state, after, limit) }
+        if limit.frames == 0 { Some(FramePage::default()) } else { cached(&state, after, limit) }
     };
-    let frames = match frames {
-        Some(frames) => frames,
+    let page = match page {
+        Some(page) => page,
         None => {
             let log = log.clone();
             on(log.clone().context.executor.as_ref(), move || from_disk(&log, after, limit)).await?
         }
     };
-    Ok(Some(FramePage { frames }))
+    Ok(Some(page))
 }
 
 impl Log {
@@ -57,16 +57,22 @@ impl State {
 }
 
 /// The page, where memory has it.
-fn cached(state: &State, after: Seq, mut limit: ReadLimit) -> Option<Vec<Frame>> {
+fn cached(state: &State, after: Seq, mut limit: ReadLimit) -> Option<FramePage> {
     let readable = state.readable();
     if after >= readable {
-        return Some(Vec::new());
+        return Some(FramePage::default());
     }
     let first = state.cache.frames.front().map(|frame| frame.seq)?;
     let skip = usize::try_from((after + 1).checked_sub(first)?).ok()?;
     let wanted = state.cache.frames.iter().skip(skip).take_while(|frame| frame.seq <= readable).enumerate();
     let frames = wanted.take_while(|(at, frame)| limit.takes(&frame.line, *at == 0));
-    Some(frames.map(|(_, frame)| frame.clone()).collect())
+    let frames: Vec<Frame> = frames.map(|(_, frame)| frame.clone()).collect();
+    // What is in memory goes when another segment takes the place of one that holds it.
+    let origin = |frame: Option<&Frame>| {
+        let holds = |segment: &&Segment| frame.is_some_and(|frame| segment.start.place.seq < frame.seq);
+        state.segments.iter().rev().find(holds).map_or_else(Origin::default, Segment::origin)
+    };
+    Some(FramePage { origins: (origin(frames.first()), origin(frames.last())), frames })
 }
 
 /// What one segment gave.
@@ -82,34 +88,38 @@ struct Part {
     is_newer: bool,
 }
 
-fn from_disk(log: &Log, after: Seq, mut limit: ReadLimit) -> Result<Vec<Frame>, StoreError> {
+fn from_disk(log: &Log, after: Seq, mut limit: ReadLimit) -> Result<FramePage, StoreError> {
     let disk = log.context.disk.as_ref();
-    let (mut frames, mut at) = (Vec::<Frame>::new(), after);
+    let (mut page, mut at) = (FramePage::default(), after);
     loop {
         let (segment, file, readable) = {
             let state = lock(&log.state);
             let holder = state.segments.iter().rposition(|segment| segment.start.place.seq <= at);
-            let Some(segment) = holder.and_then(|holder| state.segments.get(holder)) else { return Ok(frames) };
+            let Some(segment) = holder.and_then(|holder| state.segments.get(holder)) else { return Ok(page) };
             let is_last = segment.number == state.head.number;
             (segment.clone(), state.file.clone().filter(|_| is_last), state.readable())
         };
         if at >= readable || limit.frames == 0 || !log.exists() {
-            return Ok(frames);
+            return Ok(page);
         }
         let (segment, file) = match file {
             Some(file) => (segment, file),
             None => log.open_segment(disk, segment).map_err(failed)?,
         };
-        let mut wanted = Wanted { after: at, last: readable, is_first: frames.is_empty(), limit };
+        let mut wanted = Wanted { after: at, last: readable, is_first: page.frames.is_empty(), limit };
         let part = from_segment(file.as_ref(), &segment, &mut wanted, log.context.knows).map_err(failed)?;
         limit = wanted.limit;
         // What a segment held behind its last frame may be gone, and even all of it.
         let is_over = part.is_full || part.end.place.seq <= at;
         at = part.end.place.seq.max(at);
         let is_damaged = learn(log, &segment, &part);
-        frames.extend(part.frames);
+        if !part.frames.is_empty() {
+            let first = if page.frames.is_empty() { segment.origin() } else { page.origins.0 };
+            page.origins = (first, segment.origin());
+            page.frames.extend(part.frames);
+        }
         if is_damaged || is_over {
-            return Ok(frames);
+            return Ok(page);
         }
     }
 }

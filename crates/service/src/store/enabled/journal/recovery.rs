@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     ids::{Seq, SessionId},
-    store::{StoreError, TailRepair},
+    store::{Origin, StoreError, TailRepair},
 };
 
 /// A segment whose header is good.
@@ -63,6 +63,11 @@ impl Segment {
         found.rest = if found.end.offset == self.end { Rest::Footer } else { Rest::Corrupt };
         found.end = self.passed(found.end);
         Ok(found)
+    }
+
+    /// What its frames are read from.
+    pub(super) const fn origin(&self) -> Origin {
+        Origin { part: self.number, generation: self.generation }
     }
 
     /// Its name in the session's directory.

@@ -116,8 +116,12 @@ fn a_segment_of_which_nothing_stays_is_passed_over() {
     let parts = rig.steps.drive(rig.store.parts(session(1))).unwrap();
     assert!(parts.windows(2).all(|pair| pair[0].1 + 1 == pair[1].0), "{parts:?}");
     assert_eq!((parts[0].0, parts.last().unwrap().1), (1, 100));
+    assert!(parts.len() == segments(&rig).len() && parts[parts.len() - 1].0 <= 100, "the last one is written");
     let keep: BTreeSet<Seq> = [1, 99].into();
     assert_eq!(rig.steps.drive(rig.store.prune(session(1), 99, &keep, Timestamp::from_millis(LATER))), Ok(97));
+    // What was written is sealed, and the next one is yet to begin.
+    let sealed = rig.steps.drive(rig.store.parts(session(1))).unwrap();
+    assert_eq!(sealed, [&parts[..], &[(101, 100)]].concat());
     for limit in [1, 2, 100] {
         assert_eq!(found(&rig, limit), lines([1, 99, 100]));
     }
@@ -145,6 +149,13 @@ fn is_a_mix(seqs: &[Seq], parts: &[(Seq, Seq)], up_to: Seq, last: Seq) -> bool {
     })
 }
 
+/// The parts of what [`at_every_change`] begins with.
+fn parts() -> Vec<(Seq, Seq)> {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    filled(&rig, 60);
+    rig.steps.drive(rig.store.parts(session(1))).unwrap()
+}
+
 /// The store at each change that a compaction asks of the disk, and what it does then.
 fn at_every_change(fault: Fault, check: impl Fn(&Rig, Result<u64, StoreError>, u64)) {
     let (prepared, changes) = {
@@ -169,11 +180,7 @@ fn at_every_change(fault: Fault, check: impl Fn(&Rig, Result<u64, StoreError>, u
 
 #[test]
 fn killed_at_every_write_a_segment_is_the_old_one_or_the_new_one() {
-    let parts = {
-        let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
-        filled(&rig, 60);
-        rig.steps.drive(rig.store.parts(session(1))).unwrap()
-    };
+    let parts = parts();
     at_every_change(Fault::Crash, |rig, done, at| {
         assert!(done.is_err() || rig.disk.is_down(), "at {at}");
         for seed in 0..12 {
@@ -223,12 +230,13 @@ fn a_generation_that_was_left_goes_only_when_its_heir_is_sure_to_stay() {
 
 #[test]
 fn where_the_disk_fails_or_is_full_nothing_is_lost_and_turns_go_on() {
+    let parts = parts();
     for fault in [Fault::Eio, Fault::Full] {
         at_every_change(fault, |rig, done, at| {
             let seqs = rig.seqs(session(1));
-            assert!(left(50, 60).iter().all(|seq| seqs.contains(seq)), "{fault:?} at {at}: {seqs:?}");
-            if done.is_ok() {
-                assert!(seqs == left(50, 60) || seqs.len() > left(50, 60).len(), "{fault:?} at {at}");
+            assert!(is_a_mix(&seqs, &parts, 50, 60), "{fault:?} at {at}: {seqs:?}");
+            if let Ok(dropped) = done {
+                assert_eq!(dropped, 60 - seqs.len() as u64, "{fault:?} at {at}: it says what it dropped");
             }
             let lease = rig.lease(session(1)).unwrap();
             assert_eq!(rig.append(&lease, &[long(session(1), 61, 300)]), Ok(61), "{fault:?} at {at}");
@@ -239,6 +247,29 @@ fn where_the_disk_fails_or_is_full_nothing_is_lost_and_turns_go_on() {
             assert_eq!(found(&next, 9), lines(left(50, 61)), "{fault:?} at {at}, after a restart");
         });
     }
+}
+
+/// Two pages of one segment that was replaced between them are no journal; whole segments in any mix are one.
+#[test]
+fn a_page_says_whether_it_goes_on_where_another_ended() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    filled(&rig, 60);
+    let page = |after, frames| {
+        let limit = ReadLimit::frames(frames);
+        rig.steps.drive(rig.store.read(session(1), after, limit)).unwrap().unwrap()
+    };
+    let parts = rig.steps.drive(rig.store.parts(session(1))).unwrap();
+    let ((_, end), (last, _)) = (parts[0], parts[parts.len() - 1]);
+    assert!(end > 2 && last < 59);
+    // Within the first segment and at its end; within the last one, which memory has, and at the end of everything.
+    let (places, before) = ([2, end, last, 60], |at| page(0, at as usize));
+    let old = places.map(before);
+    for (at, old) in places.into_iter().zip(&old) {
+        assert!(!page(at, 9).is_torn_from(old), "nothing has changed behind {at}");
+    }
+    prune(&rig, 60).unwrap();
+    let torn = [0, 1, 2, 3].map(|nth| page(places[nth], 9).is_torn_from(&old[nth]));
+    assert_eq!(torn, [true, false, true, false]);
 }
 
 /// Everything at once, in any order: a compaction, reads from every place, appends.

@@ -1,0 +1,532 @@
+//! What goes on while a journal is compacted: sessions come, go and are read, whoever asked leaves, and nothing of it
+//! fails. What is held by a compaction is held at a place that is waited for.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use meerkat_service::{
+    AgentBuildConfig, ErrorCode, Seq, SessionId,
+    clock::Timestamp,
+    service::{CompactJournal, DeleteSession, ForkSession, ReadBlob, Remind},
+    session::event::Record,
+    store::{
+        EventStore, Frame, FramePage, JournalPruner, Lease, ReadLimit, RecordSource, StoreError, Stores, TailRepair,
+        Ticket, open_stores,
+    },
+};
+use serde_json::Value;
+use tokio::sync::{Semaphore, watch};
+
+use crate::{Place, Process, files, journals::seqs};
+
+/// What happens once, behind a read that is like this.
+type Between = (fn(&Watched, Read) -> bool, BoxFuture<'static, ()>);
+
+/// A read: behind which record, how many frames at most, and whether there were none.
+type Read = (Seq, usize, bool);
+
+/// The stores of a data directory, which can be held within a compaction.
+struct Watched {
+    events: Arc<dyn EventStore>,
+    pruner: Arc<dyn JournalPruner>,
+    is_held: bool,
+    /// A compaction is half done.
+    entered: Semaphore,
+    go: Semaphore,
+    /// Prunes that have ended.
+    pruned: watch::Sender<u64>,
+    /// How often it was asked for a journal's parts.
+    asked: watch::Sender<u64>,
+    /// Journals that were looked at from their beginning.
+    looks: AtomicU64,
+    between: Mutex<Option<Between>>,
+}
+
+impl Watched {
+    fn over(place: &Place, is_held: bool) -> (Process, Arc<Self>) {
+        let stores = open_stores(&place.data_dir()).unwrap();
+        let watched = Arc::new(Self {
+            events: stores.events,
+            pruner: stores.pruner.unwrap(),
+            is_held,
+            entered: Semaphore::new(0),
+            go: Semaphore::new(0),
+            pruned: watch::Sender::new(0),
+            asked: watch::Sender::new(0),
+            looks: AtomicU64::new(0),
+            between: Mutex::default(),
+        });
+        let stores = Stores { events: watched.clone(), pruner: Some(watched.clone()), ..stores };
+        let config = AgentBuildConfig::new().options(place.options.clone()).stores(stores);
+        (Process { service: config.build().unwrap().service().clone() }, watched)
+    }
+
+    fn between(&self, when: fn(&Self, Read) -> bool, what: impl Future<Output = ()> + Send + 'static) {
+        *self.between.lock().unwrap() = Some((when, Box::pin(what)));
+    }
+
+    /// Waits until a compaction is half done.
+    async fn entered(&self) {
+        self.entered.acquire().await.unwrap().forget();
+    }
+
+    async fn pruned(&self, times: u64) {
+        self.pruned.subscribe().wait_for(|pruned| *pruned >= times).await.unwrap();
+    }
+}
+
+#[async_trait]
+impl JournalPruner for Watched {
+    async fn parts(&self, session_id: SessionId) -> Result<Vec<(Seq, Seq)>, StoreError> {
+        let parts = self.pruner.parts(session_id).await;
+        self.asked.send_modify(|asked| *asked += 1);
+        parts
+    }
+
+    async fn prune(
+        &self,
+        session_id: SessionId,
+        up_to: Seq,
+        keep: &BTreeSet<Seq>,
+        older_than: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let mut dropped = 0;
+        if self.is_held {
+            // The first part is another one from now on, and the others are as they were.
+            let parts = self.pruner.parts(session_id).await?;
+            dropped += self.pruner.prune(session_id, up_to.min(parts[0].1), keep, older_than).await?;
+            assert!(dropped > 0 && parts.len() > 2, "half of it is done");
+            self.entered.add_permits(1);
+            self.go.acquire().await.unwrap().forget();
+        }
+        let pruned = self.pruner.prune(session_id, up_to, keep, older_than).await;
+        self.pruned.send_modify(|pruned| *pruned += 1);
+        pruned.map(|pruned| pruned + dropped)
+    }
+
+    async fn blobs(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
+        self.pruner.blobs(session_id).await
+    }
+
+    async fn drop_blobs(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
+        self.pruner.drop_blobs(session_id, names).await
+    }
+}
+
+#[async_trait]
+impl EventStore for Watched {
+    async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
+        self.events.lease(session_id).await
+    }
+
+    async fn release(&self, lease: Lease) -> Result<(), StoreError> {
+        self.events.release(lease).await
+    }
+
+    async fn give_up(&self, lease: Lease) {
+        self.events.give_up(lease).await;
+    }
+
+    fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError> {
+        self.events.stage(lease, batch)
+    }
+
+    async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
+        let page = self.events.read(session_id, after, limit).await;
+        self.looks.fetch_add(u64::from(after == 0 && limit.frames > 1), Ordering::Relaxed);
+        let is_over = matches!(&page, Ok(Some(page)) if page.frames.is_empty());
+        let what = {
+            let mut between = self.between.lock().unwrap();
+            between.take_if(|(when, _)| when(self, (after, limit.frames, is_over)))
+        };
+        if let Some((_, what)) = what {
+            what.await;
+        }
+        page
+    }
+
+    fn at_hand(&self, session_id: SessionId, seq: Seq) -> Option<Frame> {
+        self.events.at_hand(session_id, seq)
+    }
+
+    async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError> {
+        self.events.watch(session_id).await
+    }
+
+    async fn fork(&self, parent: SessionId, at: Seq, first: &[Record]) -> Result<(), StoreError> {
+        self.events.fork(parent, at, first).await
+    }
+
+    async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError> {
+        self.events.import(session_id, records).await
+    }
+
+    async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
+        self.events.bytes(session_id).await
+    }
+
+    async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {
+        self.events.delete(session_id).await
+    }
+
+    async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {
+        self.events.unsettled().await
+    }
+
+    fn tail_repair(&self, session_id: SessionId) -> Option<TailRepair> {
+        self.events.tail_repair(session_id)
+    }
+
+    async fn room(&self) -> Result<(), StoreError> {
+        self.events.room().await
+    }
+
+    async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError> {
+        self.events.sessions(after, limit).await
+    }
+}
+
+/// A place where nothing is too young to go, and short outputs stand in blobs already.
+fn place() -> Place {
+    let mut place = Place::new();
+    place.options.journal.min_record_age_ms = 0;
+    place.options.journal.keep_last_replies = 0;
+    place.options.tools.inline_bytes = 64;
+    place
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+impl Process {
+    /// Lets a reader be done with all of a session.
+    async fn is_read(&self, session_id: SessionId) {
+        self.register("one").await;
+        let last_seq = self.service.read(&session_id).await.unwrap().last_seq;
+        self.is_done("one", session_id, last_seq).await;
+    }
+
+    /// A session with two sealed parts and one that is written; of both sealed ones something may go now.
+    async fn parted(&self) -> SessionId {
+        let session_id = self.create().await;
+        self.environment(session_id, "A desert.").await;
+        for (up_to, dropped) in [(4, 1), (11, 4)] {
+            for _ in 0..4 {
+                self.remind(session_id, &"x".repeat(1000)).await;
+            }
+            self.turn(session_id, "@say Well.").await.unwrap();
+            self.register("one").await;
+            self.is_done("one", session_id, up_to).await;
+            // What is dropped of the part that is written seals it.
+            assert_eq!(self.compact(session_id, false, false).await.dropped, dropped);
+        }
+        self.environment(session_id, "A sea.").await;
+        self.remind(session_id, "The last.").await;
+        self.is_read(session_id).await;
+        session_id
+    }
+
+    async fn environment(&self, session_id: SessionId, text: &str) {
+        let kind = "environment".parse().unwrap();
+        self.service.remind(Remind { session_id, kind, text: text.to_owned() }).await.unwrap();
+    }
+
+    fn begin_compaction(&self, session_id: SessionId) -> tokio::task::JoinHandle<Result<u64, ErrorCode>> {
+        let service = self.service.clone();
+        tokio::spawn(async move {
+            let request = CompactJournal { session_id, dry_run: false, drop_history: false };
+            service.compact_journal(request).await.map(|report| report.dropped).map_err(|error| error.code())
+        })
+    }
+
+    async fn reminders_set(&self, session_id: SessionId) -> Vec<u64> {
+        seqs(&self.events(session_id).await, "reminder_set")
+    }
+
+    async fn has_blob(&self, session_id: SessionId, blob: &str) -> bool {
+        let request = ReadBlob { session_id, blob: blob.to_owned(), offset: 0, limit: None };
+        match self.service.blob(request).await {
+            Ok(_) => true,
+            Err(error) => {
+                assert_eq!(error.code(), ErrorCode::ItemNotFound);
+                false
+            }
+        }
+    }
+}
+
+/// What a compaction of [`Process::parted`] leaves, and how many records it drops.
+const LEFT: ([u64; 2], u64) = ([17, 18], 4);
+
+#[test]
+fn sessions_come_and_turns_go_on_while_a_journal_is_half_compacted() {
+    let place = place();
+    runtime().block_on(async {
+        let (process, watched) = Watched::over(&place, false);
+        let session_id = process.parted().await;
+        process.service.shut_down(1_000).await;
+        drop((process, watched));
+        let (process, watched) = Watched::over(&place, true);
+        let compaction = process.begin_compaction(session_id);
+        watched.entered().await;
+        let other = process.create().await;
+        for session_id in [other, session_id] {
+            assert_eq!(process.turn(session_id, "@say Here.").await.unwrap().text, "Here.");
+        }
+        assert_eq!(process.reminders_set(session_id).await, [11, 12, 13, 17, 18], "half of it is gone");
+        watched.go.add_permits(1);
+        assert_eq!(compaction.await.unwrap(), Ok(LEFT.1));
+        assert_eq!(process.reminders_set(session_id).await, LEFT.0);
+        assert_eq!(process.turn(session_id, "@echo messages").await.unwrap().text, "messages: 7");
+        process.service.shut_down(1_000).await;
+    });
+}
+
+#[test]
+fn a_fork_that_is_asked_for_while_a_journal_is_half_compacted_is_whole() {
+    let place = place();
+    let fork = runtime().block_on(async {
+        let (process, watched) = Watched::over(&place, false);
+        let session_id = process.parted().await;
+        process.service.shut_down(1_000).await;
+        drop((process, watched));
+        let (process, watched) = Watched::over(&place, true);
+        let compaction = process.begin_compaction(session_id);
+        watched.entered().await;
+        let service = process.service.clone();
+        let forked = tokio::spawn(async move { service.fork(ForkSession { session_id, turn: Some(1) }).await });
+        // It begins by now, and ends before the compaction or behind it.
+        tokio::task::yield_now().await;
+        watched.go.add_permits(1);
+        assert_eq!(compaction.await.unwrap(), Ok(LEFT.1));
+        let fork = forked.await.unwrap().unwrap();
+        assert_eq!(process.turn(fork.session_id, "@echo messages").await.unwrap().text, "messages: 5");
+        let due = process.service.read(&session_id).await.unwrap();
+        assert_eq!((due.message_count, fork.seq), (4, 17));
+        process.service.shut_down(1_000).await;
+        fork.session_id
+    });
+    place.process(true, |process| async move {
+        let view = process.service.read(&fork).await.unwrap();
+        assert_eq!((view.message_count, view.turn_count), (6, 3));
+    });
+}
+
+#[test]
+fn a_session_that_is_deleted_while_it_is_compacted_is_gone() {
+    let place = place();
+    runtime().block_on(async {
+        let (process, watched) = Watched::over(&place, false);
+        let session_id = process.parted().await;
+        process.service.shut_down(1_000).await;
+        drop((process, watched));
+        let (process, watched) = Watched::over(&place, true);
+        let compaction = process.begin_compaction(session_id);
+        watched.entered().await;
+        process.service.delete(DeleteSession { session_id, force: false }).await.unwrap();
+        watched.go.add_permits(1);
+        assert_eq!(compaction.await.unwrap(), Err(ErrorCode::SessionNotFound));
+        let gone = process.service.read(&session_id).await.unwrap_err();
+        assert_eq!(gone.code(), ErrorCode::SessionNotFound);
+        process.service.shut_down(1_000).await;
+    });
+    let segments = |folder| files(&place.data_dir().join(folder)).into_iter().filter(|name| name.ends_with(".mlog"));
+    assert_eq!(segments("journal").count() + segments("new").count(), 0);
+}
+
+#[test]
+fn a_compaction_goes_on_where_whoever_asked_for_it_has_gone() {
+    let place = place();
+    runtime().block_on(async {
+        let (process, watched) = Watched::over(&place, false);
+        let session_id = process.parted().await;
+        process.service.shut_down(1_000).await;
+        drop((process, watched));
+        let (process, watched) = Watched::over(&place, true);
+        let compaction = process.begin_compaction(session_id);
+        watched.entered().await;
+        compaction.abort();
+        assert!(compaction.await.unwrap_err().is_cancelled());
+        watched.go.add_permits(1);
+        watched.pruned(1).await;
+        assert_eq!(process.reminders_set(session_id).await, LEFT.0);
+        // Nothing is held any more: readers come and go.
+        process.register("two").await;
+        process.service.shut_down(1_000).await;
+    });
+}
+
+/// A replay in pages met half of a turn: the other half was gone when it came there.
+#[test]
+fn a_replay_within_which_a_journal_is_compacted_begins_again() {
+    let place = place();
+    let (session_id, view) = place.process(true, |process| async move {
+        let session_id = process.create().await;
+        for n in 0..511 {
+            process.remind(session_id, &n.to_string()).await;
+        }
+        for _ in 0..2 {
+            let failed = process.turn(session_id, "@fail context").await.unwrap();
+            assert_eq!(failed.error.unwrap().code, ErrorCode::ModelContextExceeded);
+        }
+        process.turn(session_id, "@say Short.").await.unwrap();
+        process.is_read(session_id).await;
+        let starts = seqs(&process.events(session_id).await, "turn_started");
+        assert_eq!(starts, [513, 515, 517], "the first page of 512 behind the first record ends within a turn");
+        (session_id, process.service.read(&session_id).await.unwrap())
+    });
+    // Without a snapshot.
+    std::fs::remove_file(place.data_dir().join("index.redb")).unwrap();
+    runtime().block_on(async {
+        let (process, watched) = Watched::over(&place, false);
+        process.is_read(session_id).await;
+        let compacting = process.clone();
+        watched.between(|_, (after, frames, _)| after == 1 && frames > 1, async move {
+            let report = compacting.compact(session_id, false, true).await;
+            assert_eq!(report.dropped, 510 + 4);
+        });
+        let now = process.service.read(&session_id).await.unwrap();
+        assert_eq!(*watched.pruned.borrow(), 1, "it was compacted meanwhile");
+        assert_eq!((now.message_count, now.usage), (view.message_count, view.usage));
+        assert_eq!(process.turn(session_id, "@echo messages").await.unwrap().text, "messages: 3");
+        process.service.shut_down(1_000).await;
+    });
+}
+
+fn blobs(place: &Place, session_id: SessionId) -> BTreeSet<String> {
+    let of = format!("{session_id}/blobs/");
+    let names = files(&place.data_dir().join("journal"));
+    names.iter().filter_map(|name| name.split_once(&of)).map(|(_, blob)| blob.to_owned()).collect()
+}
+
+fn called(text: &str, then: &str) -> String {
+    format!(r#"@call test_echo {{"text":"{}"}} @step {then}"#, text.repeat(40))
+}
+
+/// The blobs that a session's tools have made, in order.
+async fn named(process: &Process, session_id: SessionId) -> Vec<String> {
+    let events = process.events(session_id).await;
+    let outputs = events.iter().filter(|event| event["type"] == "tool_finished").map(|event| &event["output"]["blob"]);
+    outputs.map(|blob: &Value| blob.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn blobs_go_with_the_last_record_that_names_them() {
+    let place = place();
+    place.process(true, |process| async move {
+        let session_id = process.create().await;
+        for text in ["gone ", "kept "] {
+            let failed = process.turn(session_id, &called(text, "@fail context")).await.unwrap();
+            assert_eq!(failed.error.unwrap().code, ErrorCode::ModelContextExceeded);
+        }
+        process.turn(session_id, &called("kept ", "@say Done.")).await.unwrap();
+        let names = named(&process, session_id).await;
+        let [gone, kept, _] = &names[..] else { panic!("{names:?}") };
+        let fork = process.service.fork(ForkSession { session_id, turn: Some(0) }).await.unwrap().session_id;
+        process.is_read(session_id).await;
+        process.compact(session_id, true, true).await;
+        assert!(process.has_blob(session_id, gone).await, "a dry run changes nothing");
+        assert!(process.compact(session_id, false, true).await.dropped > 0);
+        assert!(!process.has_blob(session_id, gone).await);
+        assert!(process.has_blob(session_id, kept).await, "a record that stays names it, too");
+        assert!(process.has_blob(fork, gone).await, "the fork has its own");
+        process.service.delete(DeleteSession { session_id, force: false }).await.unwrap();
+        assert!(process.has_blob(fork, gone).await);
+    });
+}
+
+/// What a compaction that was killed has left, or a turn that never recorded what it made.
+#[test]
+fn blobs_that_nothing_names_go_with_the_next_compaction() {
+    let place = place();
+    let (session_id, kept) = place.process(true, |process| async move {
+        let session_id = process.create().await;
+        process.turn(session_id, &called("kept ", "@say Done.")).await.unwrap();
+        process.is_read(session_id).await;
+        (session_id, named(&process, session_id).await.remove(0))
+    });
+    let path = files(&place.data_dir().join("journal")).into_iter().find(|name| name.ends_with(&kept)).unwrap();
+    let path = place.data_dir().join("journal").join(path);
+    std::fs::copy(&path, path.with_file_name("0".repeat(64))).unwrap();
+    assert_eq!(blobs(&place, session_id).len(), 2);
+    place.process(true, |process| async move {
+        process.compact(session_id, false, false).await;
+    });
+    assert_eq!(blobs(&place, session_id), [kept].into());
+}
+
+/// A call made the same text again, which is the same blob, between the look at the journal and the removal.
+#[test]
+fn a_blob_that_is_named_anew_meanwhile_stays() {
+    let place = place();
+    runtime().block_on(async {
+        let (process, watched) = Watched::over(&place, false);
+        let session_id = process.create().await;
+        process.turn(session_id, &called("again ", "@fail context")).await.unwrap();
+        process.turn(session_id, "@say Done.").await.unwrap();
+        process.is_read(session_id).await;
+        let name = named(&process, session_id).await.remove(0);
+        let service = process.clone();
+        // Once records are gone, the journal is read to its end by whoever wants to know what it names.
+        watched.between(
+            |watched, (_, frames, is_over)| *watched.pruned.borrow() > 0 && frames > 1 && is_over,
+            async move {
+                assert_eq!(named(&service, session_id).await, [""; 0]);
+                service.turn(session_id, &called("again ", "@say Done.")).await.unwrap();
+            },
+        );
+        assert!(process.compact(session_id, false, true).await.dropped > 0);
+        assert_eq!(named(&process, session_id).await, std::slice::from_ref(&name));
+        assert!(process.has_blob(session_id, &name).await);
+        process.service.shut_down(1_000).await;
+    });
+}
+
+/// Only what is sealed is looked at, and once; the rest waits for somebody who asks.
+#[test]
+fn journals_are_compacted_by_themselves_where_the_configuration_says_so() {
+    for is_rolling in [true, false] {
+        let mut place = place();
+        let session_id = place.process(true, |process| async move { process.parted().await });
+        place.options.journal.end_min_record_age_ms = 0;
+        match is_rolling {
+            true => place.options.journal.rolling_ms = 20,
+            false => place.options.journal.end_of_run = true,
+        }
+        runtime().block_on(async {
+            let (process, watched) = Watched::over(&place, false);
+            let written = process.create().await;
+            for n in 0..9 {
+                process.remind(written, &n.to_string()).await;
+            }
+            process.is_read(written).await;
+            process.turn(written, "@say Here.").await.unwrap();
+            process.turn(session_id, "@say Here.").await.unwrap();
+            watched.pruned(1).await;
+            // Of each kind the latest in what is sealed stays.
+            assert_eq!(process.reminders_set(session_id).await, [2, 13, 17, 18]);
+            let looks = watched.looks.load(Ordering::Relaxed);
+            for _ in 0..3 {
+                let asked = *watched.asked.borrow();
+                process.turn(written, "@say More.").await.unwrap();
+                process.turn(session_id, "@say More.").await.unwrap();
+                watched.asked.subscribe().wait_for(|now| *now > asked + 1).await.unwrap();
+            }
+            assert_eq!(
+                (watched.looks.load(Ordering::Relaxed), *watched.pruned.borrow()),
+                (looks, 1),
+                "nothing changed"
+            );
+            assert_eq!(process.reminders_set(written).await.len(), 9, "a segment that is written is not sealed for it");
+            process.service.shut_down(1_000).await;
+        });
+    }
+}
