@@ -269,11 +269,8 @@ const LEFT: ([u64; 2], u64) = ([17, 18], 4);
 #[test]
 fn sessions_come_and_turns_go_on_while_a_journal_is_half_compacted() {
     let place = place();
+    let session_id = place.process(true, |process| async move { process.parted().await });
     runtime().block_on(async {
-        let (process, watched) = Watched::over(&place, false);
-        let session_id = process.parted().await;
-        process.service.shut_down(1_000).await;
-        drop((process, watched));
         let (process, watched) = Watched::over(&place, true);
         let compaction = process.begin_compaction(session_id);
         watched.entered().await;
@@ -293,11 +290,8 @@ fn sessions_come_and_turns_go_on_while_a_journal_is_half_compacted() {
 #[test]
 fn a_fork_that_is_asked_for_while_a_journal_is_half_compacted_is_whole() {
     let place = place();
+    let session_id = place.process(true, |process| async move { process.parted().await });
     let fork = runtime().block_on(async {
-        let (process, watched) = Watched::over(&place, false);
-        let session_id = process.parted().await;
-        process.service.shut_down(1_000).await;
-        drop((process, watched));
         let (process, watched) = Watched::over(&place, true);
         let compaction = process.begin_compaction(session_id);
         watched.entered().await;
@@ -323,11 +317,8 @@ fn a_fork_that_is_asked_for_while_a_journal_is_half_compacted_is_whole() {
 #[test]
 fn a_session_that_is_deleted_while_it_is_compacted_is_gone() {
     let place = place();
+    let session_id = place.process(true, |process| async move { process.parted().await });
     runtime().block_on(async {
-        let (process, watched) = Watched::over(&place, false);
-        let session_id = process.parted().await;
-        process.service.shut_down(1_000).await;
-        drop((process, watched));
         let (process, watched) = Watched::over(&place, true);
         let compaction = process.begin_compaction(session_id);
         watched.entered().await;
@@ -345,11 +336,8 @@ fn a_session_that_is_deleted_while_it_is_compacted_is_gone() {
 #[test]
 fn a_compaction_goes_on_where_whoever_asked_for_it_has_gone() {
     let place = place();
+    let session_id = place.process(true, |process| async move { process.parted().await });
     runtime().block_on(async {
-        let (process, watched) = Watched::over(&place, false);
-        let session_id = process.parted().await;
-        process.service.shut_down(1_000).await;
-        drop((process, watched));
         let (process, watched) = Watched::over(&place, true);
         let compaction = process.begin_compaction(session_id);
         watched.entered().await;
