@@ -14,8 +14,8 @@ use futures::future::BoxFuture;
 use meerkat_service::{
     AgentBuildConfig, ErrorCode, Seq, SessionId,
     clock::Timestamp,
-    service::{CompactJournal, DeleteSession, ForkSession, ReadBlob, Remind},
-    session::event::Record,
+    service::{CompactJournal, DecideApproval, DeleteSession, ForkSession, ReadBlob, Remind, StartTurn},
+    session::event::{Decision, Record},
     store::{
         EventStore, Frame, FramePage, JournalPruner, Lease, ReadLimit, RecordSource, StoreError, Stores, TailRepair,
         Ticket, open_stores,
@@ -431,9 +431,10 @@ fn blobs_go_with_the_last_record_that_names_them() {
     });
 }
 
-/// What a compaction that was killed has left, or a turn that never recorded what it made.
+/// What a compaction that was killed has left, or a turn that never recorded what it made. While a call runs, it may be
+/// what that call is making.
 #[test]
-fn blobs_that_nothing_names_go_with_the_next_compaction() {
+fn blobs_that_nothing_names_go_with_the_next_compaction_when_no_call_runs() {
     let place = place();
     let (session_id, kept) = place.process(true, |process| async move {
         let session_id = process.create().await;
@@ -443,9 +444,20 @@ fn blobs_that_nothing_names_go_with_the_next_compaction() {
     });
     let path = files(&place.data_dir().join("journal")).into_iter().find(|name| name.ends_with(&kept)).unwrap();
     let path = place.data_dir().join("journal").join(path);
-    std::fs::copy(&path, path.with_file_name("0".repeat(64))).unwrap();
-    assert_eq!(blobs(&place, session_id).len(), 2);
+    let unnamed = "0".repeat(64);
+    std::fs::copy(&path, path.with_file_name(&unnamed)).unwrap();
+    let stays = unnamed.clone();
     place.process(true, |process| async move {
+        let turn = StartTurn::new(session_id, r#"@call test_ask {"name":"log","line":"x"} @say Done."#);
+        let turn = process.service.begin_turn(turn).await.unwrap();
+        process.until(session_id, "approval_requested").await;
+        process.compact(session_id, false, false).await;
+        assert!(process.has_blob(session_id, &stays).await);
+        let asked = process.events(session_id).await.pop().unwrap();
+        let call_id = asked["call_id"].as_str().unwrap().to_owned();
+        let decided = DecideApproval { session_id, call_id, decision: Decision::Deny, reason: None };
+        process.service.decide_approval(decided).await.unwrap();
+        turn.result.await.unwrap();
         process.compact(session_id, false, false).await;
     });
     assert_eq!(blobs(&place, session_id), [kept].into());
