@@ -18,10 +18,10 @@ use tokio::sync::Mutex;
 
 use super::{
     Context,
-    disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, is_missing, read_range, write_all},
+    disk::{DiskFile, create_anew, ensure_dir, is_full, is_missing, read_range, write_all},
     executor::on,
     fork::abandon,
-    layout::{BLOBS, NEW, new_dir, session_dir},
+    layout::{BLOBS, NEW, exists, new_dir, session_dir},
     lock::OwnerLock,
     recovery::failed,
 };
@@ -199,10 +199,6 @@ impl BlobWriter for FileBlobWriter {
         self.file = None;
         Ok((hash, self.written))
     }
-}
-
-fn exists(disk: &dyn Disk, id: SessionId) -> bool {
-    disk.list(&session_dir(id)).is_ok()
 }
 
 /// Gives a blob its name in its session's directory.
