@@ -149,10 +149,8 @@ impl<Home: 'static> Sessions<Home> {
         let (settled, is_settled) = oneshot::channel();
         actor.on_settled(settled);
         self.spawn(actor);
-        if is_settled.await.is_err() {
-            // The store failed it, and its mailbox is closed; whoever asks next brings it in anew.
-            return Err(SessionError::StoreFailed);
-        }
+        // Where the store fails it, its mailbox is closed; whoever asks next brings it in anew.
+        is_settled.await.unwrap_or(Err(SessionError::StoreFailed))?;
         Ok(arrival.arrive(shared, mailbox))
     }
 
@@ -227,7 +225,8 @@ impl<Home: 'static> Sessions<Home> {
         }
         match asked {
             Ok(()) => Err(SessionError::Internal("the session's actor was lost before it answered".to_owned())),
-            Err(_) => Err(SessionError::NotFound(session_id)),
+            // It is given up: the store failed it, and whoever asks next brings it in anew.
+            Err(_) => Err(SessionError::StoreFailed),
         }
     }
 
