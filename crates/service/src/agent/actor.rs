@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::{
     Engine,
@@ -35,8 +35,8 @@ use crate::{
 pub(super) enum Exit {
     /// Nobody needs it.
     Left,
-    /// The store failed; everything in memory is discarded.
-    Discarded,
+    /// The store failed so; everything in memory is discarded.
+    Discarded(StoreError),
 }
 
 /// The owner of one session.
@@ -66,7 +66,7 @@ pub(crate) struct Actor {
     /// What the last snapshot covers.
     pub(super) snapshot_seq: Seq,
     /// Whoever brought the actor in waits until what a former process left open has ended.
-    pub(super) settled: Option<oneshot::Sender<()>>,
+    pub(super) settled: Option<Reply<()>>,
     /// When the running turn started, and when its calls began to wait, by the monotonic clock.
     pub(super) turn_started: Duration,
     pub(super) asked_at: Duration,
@@ -75,9 +75,7 @@ pub(crate) struct Actor {
     /// When draining turns into interrupting.
     pub(super) drain_until: Option<Duration>,
     /// The store failed under a command; the loop ends.
-    pub(super) is_discarded: bool,
-    /// It did so for want of room or of its lease, which may be otherwise the next time.
-    pub(super) is_passing: bool,
+    pub(super) store_failure: Option<StoreError>,
     pub(super) idle: Duration,
     /// What the service's count of held bytes holds for this session.
     pub(super) resident_bytes: u64,
@@ -128,22 +126,21 @@ impl Actor {
             asked_at: Duration::ZERO,
             turn_span: tracing::Span::none(),
             drain_until: None,
-            is_discarded: false,
-            is_passing: false,
+            store_failure: None,
             idle,
             resident_bytes: 0,
         }
     }
 
     /// Tells when what a former process left open has ended.
-    pub(crate) fn on_settled(&mut self, settled: oneshot::Sender<()>) {
+    pub(crate) fn on_settled(&mut self, settled: Reply<()>) {
         self.settled = Some(settled);
     }
 
-    pub(super) fn tell_settled(&mut self) {
+    pub(super) fn tell_settled(&mut self, answer: Result<(), SessionError>) {
         if let Some(settled) = self.settled.take() {
             // Whoever brought it in may have gone.
-            let _ = settled.send(());
+            let _ = settled.send(answer);
         }
     }
 
@@ -156,15 +153,17 @@ impl Actor {
             self.take_interrupts();
             // Bounded, so that a flood of commands does not keep the turn waiting.
             for _ in 0..MAILBOX_MAX {
-                let Some(command) = (!self.is_discarded).then(|| self.mailbox.try_recv().ok()).flatten() else { break };
+                let Some(command) = self.store_failure.is_none().then(|| self.mailbox.try_recv().ok()).flatten() else {
+                    break;
+                };
                 self.handle(command).await;
             }
             self.take_interrupts();
-            if self.is_discarded {
-                return Exit::Discarded;
+            if let Some(error) = self.store_failure.take() {
+                return Exit::Discarded(error);
             }
             if self.control.interrupt.is_none_or(|(_, reason)| reason != PROCESS_ENDED) {
-                self.tell_settled();
+                self.tell_settled(Ok(()));
             }
             let action = self.decide();
             let done = match action {
@@ -292,7 +291,7 @@ impl Actor {
                 () = shared.interrupted.notified() => Happened::Interrupted,
                 () = &mut deadline, if !is_late => Happened::Deadline,
                 outcome = effect.outcomes.recv() => Happened::Outcome(outcome.map(Box::new)),
-                Some(command) = self.mailbox.recv(), if !self.is_discarded => Happened::Command(Box::new(command)),
+                Some(command) = self.mailbox.recv(), if self.store_failure.is_none() => Happened::Command(Box::new(command)),
             };
             match happened {
                 Happened::Interrupted => self.take_interrupts(),
@@ -313,7 +312,7 @@ impl Actor {
                 .session
                 .open_turn()
                 .is_some_and(|open| self.control.interrupt.is_some_and(|(turn, _)| turn == open.turn));
-            if is_hit || self.is_discarded {
+            if is_hit || self.store_failure.is_some() {
                 effect.cancel.cancel();
             }
         }
@@ -360,8 +359,7 @@ impl Actor {
 
     /// The store failed: what is in memory is no longer to be trusted.
     pub(super) fn discard(&mut self, error: &StoreError) -> SessionError {
-        self.is_discarded = true;
-        self.is_passing = matches!(error, StoreError::Fenced | StoreError::Full);
+        self.store_failure.get_or_insert_with(|| error.clone());
         match error {
             StoreError::Fenced => SessionError::TakenOver(self.session.id()),
             error => Self::store_failed(error),

@@ -21,35 +21,42 @@ use crate::{
     },
     service::Changed,
     session::View,
-    store::{Lease, StoreError},
+    store::{Frame, Lease, ReadLimit, StoreError},
 };
+
+/// The newest events of a session that is deleted, kept for those who have not read them yet.
+const LAST_KEPT: usize = 64;
 
 /// Runs an actor until nobody needs it.
 pub(crate) async fn supervise(mut actor: Actor) {
-    let mut failed_at: Option<Seq> = None;
+    let mut reloaded_at: Option<Seq> = None;
     loop {
         let exit = AssertUnwindSafe(actor.run()).catch_unwind().await;
         let (session_id, seq) = (actor.session.id(), actor.session.last_seq());
-        let is_of_the_store = matches!(exit, Ok(Exit::Discarded));
-        let lost = match exit {
+        let (lost, failed) = match exit {
             Ok(Exit::Left) => return actor.depart().await,
-            Ok(Exit::Discarded) => SessionError::StoreFailed,
-            Err(_) => SessionError::Internal("the session's actor panicked".to_owned()),
+            Ok(Exit::Discarded(error)) => (SessionError::StoreFailed, Some(error)),
+            Err(_) => (SessionError::Internal("the session's actor panicked".to_owned()), None),
         };
         tracing::error!(%session_id, seq, %lost, "a session's actor was lost");
-        // A second failure at the same place would go on for ever.
-        let is_stuck = !actor.is_passing && failed_at.replace(seq) == Some(seq);
         actor.release_waiters(&lost);
-        let is_loaded = !is_stuck && matches!(AssertUnwindSafe(actor.reload()).catch_unwind().await, Ok(Ok(())));
-        if !is_loaded && is_of_the_store && actor.engine.derived.is_some() {
+        let reloaded = AssertUnwindSafe(actor.reload()).catch_unwind().await;
+        if actor.session.open_turn().is_some() || !actor.session.queue().is_empty() {
+            // Whoever waits for a turn's events is told the same.
+            actor.shared.live.lose(actor.lease.tail, &lost);
+        }
+        // Where nothing became durable since it was loaded the last time, it would go on so for ever.
+        let is_stuck = reloaded_at.replace(actor.lease.tail) == Some(actor.lease.tail);
+        if matches!(reloaded, Ok(Ok(()))) && !is_stuck {
+            continue;
+        }
+        if let Some(error) = failed.filter(|_| actor.engine.derived.is_some()) {
             // The store may be well again the next time; until then each request meets it anew, and is told of it.
-            return actor.give_up(&lost);
+            return actor.give_up(&error.into()).await;
         }
-        if !is_loaded {
-            tracing::error!(%session_id, seq, "the session is read-only now");
-            actor.shared.is_read_only.store(true, Ordering::Release);
-            return serve_refusals(actor).await;
-        }
+        tracing::error!(%session_id, seq, "the session is read-only now");
+        actor.shared.is_read_only.store(true, Ordering::Release);
+        return serve_refusals(actor).await;
     }
 }
 
@@ -57,7 +64,7 @@ pub(crate) async fn supervise(mut actor: Actor) {
 async fn serve_refusals(mut actor: Actor) {
     let (clock, shared) = (actor.engine.world.clock.clone(), actor.shared.clone());
     actor.release_drains();
-    actor.tell_settled();
+    actor.tell_settled(Ok(()));
     loop {
         let command = tokio::select! {
             () = shared.interrupted.notified() => None,
@@ -137,7 +144,8 @@ impl Actor {
     }
 
     /// Leaves memory at once, as it stands: the journal has what is durable, and whoever asks next brings it in.
-    fn give_up(&mut self, error: &SessionError) {
+    async fn give_up(&mut self, error: &SessionError) {
+        self.engine.events.give_up(self.lease).await;
         self.departure = self.registry.upgrade().map(|registry| registry.depart(self.session.id()));
         self.mailbox.close();
         while let Ok(command) = self.mailbox.try_recv() {
@@ -146,8 +154,7 @@ impl Actor {
         for reply in self.deletions.drain(..) {
             drop(reply.send(Err(error.clone())));
         }
-        // Whoever brings it in learns that nobody is there.
-        self.settled = None;
+        self.tell_settled(Err(error.clone()));
         self.shared.close();
         self.departure = None;
         self.release_drains();
@@ -156,7 +163,7 @@ impl Actor {
     /// Starts over from what the journal holds. The open turn has failed: its calls get their results, and it
     /// its end, by the ordinary way.
     async fn reload(&mut self) -> Result<(), StoreError> {
-        (self.is_discarded, self.is_passing) = (false, false);
+        self.store_failure = None;
         self.put_off.clear();
         let (is_draining, is_queue_held) = (self.control.is_draining, self.control.is_queue_held);
         let left_open = self.control.interrupt.filter(|(_, reason)| *reason == PROCESS_ENDED);
@@ -200,7 +207,9 @@ async fn settle(engine: Arc<Engine>, lease: Lease) {
 
 /// Deletes a session and all that is derived of it; those who follow it by `live` are told when it is durable.
 pub(crate) async fn delete(engine: &Engine, session_id: SessionId, live: Option<&LiveHub>) -> Result<(), StoreError> {
-    live.inspect(|live| live.begin_deletion());
+    if let Some(live) = live {
+        live.begin_deletion(last_frames(engine, session_id, live).await);
+    }
     let deleted = engine.events.delete(session_id).await;
     live.inspect(|live| live.end_deletion(deleted.is_ok()));
     deleted?;
@@ -215,4 +224,19 @@ pub(crate) async fn delete(engine: &Engine, session_id: SessionId, live: Option<
         }
     }
     Ok(())
+}
+
+/// The newest durable events of a session that is to go, for those who follow it and have not read them yet.
+async fn last_frames(engine: &Engine, session_id: SessionId, live: &LiveHub) -> Vec<Frame> {
+    if !live.is_followed() {
+        return Vec::new();
+    }
+    let tail = engine.events.watch(session_id).await.ok().flatten().map_or(0, |tail| *tail.borrow());
+    let (mut frames, mut after) = (Vec::new(), tail.saturating_sub(LAST_KEPT as u64));
+    while let Ok(Some(page)) = engine.events.read(session_id, after, ReadLimit::frames(LAST_KEPT)).await {
+        let Some(last) = page.frames.last() else { break };
+        after = last.seq;
+        frames.extend(page.frames);
+    }
+    frames
 }

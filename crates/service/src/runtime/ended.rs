@@ -14,7 +14,8 @@ use crate::{
 /// Waits for the end of an accepted turn.
 ///
 /// # Errors
-/// `TURN_INTERRUPTED` where it left the queue unstarted, or its session was deleted.
+/// `TURN_INTERRUPTED` where it left the queue unstarted, or its session was deleted; `STORE_FAILED` where the store
+/// failed under it, as whoever waits for it in the process that runs it is told.
 pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Result<TurnResult, SessionError> {
     let TurnAccepted { session_id, turn, seq } = accepted;
     let mut follower = service.follow(&session_id, seq.saturating_sub(1)).await?;

@@ -59,7 +59,9 @@ struct StoreFollower {
     live: LiveCursor,
     live_changed: watch::Receiver<u64>,
     ready: VecDeque<FollowedLine>,
-    /// The last line was handed out.
+    /// The losses of the session's actor that it knows of.
+    losses: u64,
+    /// All that there will ever be is ready.
     is_ended: bool,
 }
 
@@ -82,7 +84,7 @@ impl Follower {
         let tail = tail.ok_or(SessionError::NotFound(session_id))?;
         let last_seq = *tail.borrow();
         check_cursor(store.as_ref(), session_id, cursor, last_seq).await?;
-        let live_changed = hub.watch();
+        let (live_changed, losses) = (hub.watch(), hub.losses());
         Ok(Self(Source::Store(Box::new(StoreFollower {
             session_id,
             store,
@@ -93,6 +95,7 @@ impl Follower {
             live: LiveCursor::default(),
             live_changed,
             ready: VecDeque::new(),
+            losses,
             is_ended: false,
         }))))
     }
@@ -118,7 +121,8 @@ impl Follower {
     /// The next line; `None` when the session is gone.
     ///
     /// # Errors
-    /// `STORE_FAILED` where the store cannot be read.
+    /// `STORE_FAILED` where the store cannot be read, or failed under a turn: whoever waits for the turn's end is told
+    /// the same, and whoever follows on sees what becomes of it.
     pub async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
         match &mut self.0 {
             Source::Store(follower) => match follower.next().await? {
@@ -141,8 +145,10 @@ impl Follower {
 impl StoreFollower {
     async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
         loop {
-            if let Some(line) = self.ready.pop_front() {
-                self.cursor = line.seq.unwrap_or(self.cursor);
+            if let Some(error) = self.hub.lost(&mut self.losses, self.cursor) {
+                return Err(error);
+            }
+            if let Some(line) = self.take_ready() {
                 return Ok(Some(line));
             }
             let behind = self.tail.borrow_and_update().saturating_sub(self.cursor);
@@ -175,32 +181,51 @@ impl StoreFollower {
     async fn read_ahead(&mut self) -> Result<bool, SessionError> {
         let page = self.store.read(self.session_id, self.cursor, READ_AHEAD).await;
         let Some(page) = page.map_err(|_| SessionError::StoreFailed)? else { return Ok(false) };
-        let (mut room, mut last) = (Room::default(), self.cursor);
-        for Frame { seq, line } in page.frames {
-            if !room.takes(&line) {
+        let mut room = Room::default();
+        self.make_ready(page.frames, |line| room.takes(line))?;
+        Ok(true)
+    }
+
+    /// Puts frames that follow the cursor behind what is ready, as many as are taken, with a line for each gap; answers
+    /// with the last one's seq.
+    fn make_ready(
+        &mut self,
+        frames: Vec<Frame>,
+        mut is_taken: impl FnMut(&Bytes) -> bool,
+    ) -> Result<Seq, SessionError> {
+        let mut last = self.cursor;
+        for Frame { seq, line } in frames {
+            if !is_taken(&line) {
                 break;
             }
             if let Some(line) = gone_line(self.session_id, self.clock.as_ref(), last, seq)? {
                 // It comes with the event behind it, or the next look would announce it again.
-                room.takes(&line);
+                is_taken(&line);
                 self.ready.push_back(FollowedLine { seq: None, line });
             }
             self.ready.push_back(FollowedLine { seq: Some(seq), line });
             last = seq;
         }
-        Ok(true)
+        Ok(last)
     }
 
-    /// The session is gone: where it was deleted, the last line says so.
+    fn take_ready(&mut self) -> Option<FollowedLine> {
+        let line = self.ready.pop_front()?;
+        self.cursor = line.seq.unwrap_or(self.cursor);
+        Some(line)
+    }
+
+    /// The session is gone: where it was deleted, the last line says so, behind the events that are left.
     fn end(&mut self) -> Result<Option<FollowedLine>, SessionError> {
-        if self.is_ended || !self.hub.is_deleted() {
-            return Ok(None);
+        if !self.is_ended && self.hub.is_deleted() {
+            self.is_ended = true;
+            let last = self.make_ready(self.hub.last_frames(self.cursor), |_| true)?;
+            let event = LiveEvent::SessionDeleted(SessionDeleted {});
+            let line = encode_live(self.session_id, last, None, self.clock.now(), &event);
+            let line = line.map_err(|error| SessionError::Internal(error.to_string()))?;
+            self.ready.push_back(FollowedLine { seq: None, line });
         }
-        self.is_ended = true;
-        let event = LiveEvent::SessionDeleted(SessionDeleted {});
-        let line = encode_live(self.session_id, self.cursor, None, self.clock.now(), &event);
-        let line = line.map_err(|error| SessionError::Internal(error.to_string()))?;
-        Ok(Some(FollowedLine { seq: None, line }))
+        Ok(self.take_ready())
     }
 }
 

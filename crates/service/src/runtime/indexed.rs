@@ -62,25 +62,24 @@ impl<Home: 'static> Sessions<Home> {
         index: &Arc<dyn SessionIndex>,
         ask: impl Fn(Arc<dyn SessionIndex>) -> F,
     ) -> Result<T, SessionError> {
-        let mut answer = ask(index.clone()).await;
-        if let Err(error) = &answer {
-            // Where it was damaged, it is set aside by now, and there is another one.
-            tracing::warn!(%error, "the index is asked once more");
-            answer = ask(index.clone()).await;
-        }
-        if answer.is_ok() && self.is_index_incomplete().await {
+        loop {
+            let mut answer = ask(index.clone()).await;
+            if let Err(error) = &answer {
+                // Where it was damaged, it is set aside by now, and there is another one.
+                tracing::warn!(%error, "the index is asked once more");
+                answer = ask(index.clone()).await;
+            }
+            if answer.is_err() || self.index_lost().await.is_none() {
+                return Ok(answer?);
+            }
             self.complete_index().await?;
-            answer = ask(index.clone()).await;
         }
-        Ok(answer?)
     }
 
-    async fn is_index_incomplete(&self) -> bool {
-        let is_confirming = self.inner.is_index_confirming.load(Ordering::Acquire);
-        match &self.engine().derived {
-            Some(derived) if !is_confirming => derived.index.needs_rebuild().await,
-            _ => false,
-        }
+    /// The loss of the index since which it was not told of every session.
+    async fn index_lost(&self) -> Option<u64> {
+        let loss = self.engine().derived.as_ref()?.index.needs_rebuild().await?;
+        (loss != self.inner.index_told.load(Ordering::Acquire)).then_some(loss)
     }
 
     /// Makes the index anew from the journals, where sessions may be missing in it.
@@ -88,9 +87,7 @@ impl<Home: 'static> Sessions<Home> {
         let engine = self.engine();
         let Some(derived) = &engine.derived else { return Ok(()) };
         let _alone = self.inner.completing.lock().await;
-        if !self.is_index_incomplete().await {
-            return Ok(());
-        }
+        let Some(loss) = self.index_lost().await else { return Ok(()) };
         let mut after = None;
         loop {
             let ids = engine.events.sessions(after, IDS_READ).await?;
@@ -103,14 +100,13 @@ impl<Home: 'static> Sessions<Home> {
             }
             after = Some(last);
         }
-        // Nobody waits for the disk here: where this is lost, whoever asks next makes the index anew once more.
-        let (index, inner) = (derived.index.clone(), self.inner.clone());
-        inner.is_index_confirming.store(true, Ordering::Release);
+        self.inner.index_told.store(loss, Ordering::Release);
+        // Nobody waits for the disk here.
+        let index = derived.index.clone();
         derived.settling.spawn(async move {
-            if let Err(error) = index.rebuilt().await {
-                tracing::warn!(%error, "the index could not be written; it is made anew once more");
+            if let Err(error) = index.rebuilt(loss).await {
+                tracing::warn!(%error, "the index could not be written; the next start makes it anew once more");
             }
-            inner.is_index_confirming.store(false, Ordering::Release);
         });
         Ok(())
     }
@@ -119,23 +115,26 @@ impl<Home: 'static> Sessions<Home> {
     pub(super) async fn index_stored(&self, session_id: SessionId) -> Result<(), SessionError> {
         let engine = self.engine();
         let Some(derived) = &engine.derived else { return Ok(()) };
-        match restore(engine, session_id).await {
-            Ok(Some(session)) => self.index(&session).await,
-            Ok(None) => return Ok(()),
-            Err(error) => {
-                tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read");
-                return Ok(());
+        let tail = async || Ok::<_, StoreError>(engine.events.watch(session_id).await?.map(|tail| *tail.borrow()));
+        loop {
+            let before = tail().await?;
+            match restore(engine, session_id).await {
+                Ok(Some(session)) => self.index(&session).await,
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read");
+                    return Ok(());
+                }
             }
-        }
-        // It may have been deleted or changed since it was read.
-        match (engine.events.watch(session_id).await?, self.inner.registry.shared(session_id)) {
-            (None, _) => derived.index.remove(session_id).await?,
-            (Some(tail), Some(shared)) => {
-                let durable = *tail.borrow();
-                shared.list_again(derived, durable).await?;
+            // It may have been deleted or changed since it was read.
+            match (tail().await?, self.inner.registry.shared(session_id)) {
+                (None, _) => derived.index.remove(session_id).await?,
+                (Some(durable), Some(shared)) => shared.list_again(derived, durable).await?,
+                // Its actor has left meanwhile, and the row that it put was newer.
+                (after, None) if after != before => continue,
+                (Some(_), None) => {}
             }
-            (Some(_), None) => {}
+            return Ok(());
         }
-        Ok(())
     }
 }

@@ -13,9 +13,11 @@ use tokio::sync::watch;
 
 use super::follow::{FollowedLine, Room};
 use crate::{
+    SessionError,
     clock::Timestamp,
     ids::{Seq, SessionId, TurnNumber},
     session::event::{LiveEvent, ReasoningDelta, TextDelta},
+    store::Frame,
     wire::encode_live,
 };
 
@@ -44,6 +46,12 @@ struct LiveState {
     /// How many lines came before those that are kept.
     dropped: u64,
     deletion: Deletion,
+    /// The newest durable events of a session that is deleted: the store has them no longer.
+    last_frames: Vec<Frame>,
+    /// How often the session's actor was lost while turns were under way.
+    losses: u64,
+    /// The last durable seq at the last loss, and what those who waited for a turn were told.
+    lost: Option<(Seq, SessionError)>,
 }
 
 /// How it stands with the session's deletion.
@@ -124,15 +132,50 @@ impl LiveHub {
         self.push(state, event);
     }
 
-    /// The session is being deleted: those who follow it wait for what comes of that.
-    pub(crate) fn begin_deletion(&self) {
-        self.state().deletion = Deletion::UnderWay;
+    /// Whether anybody follows the session.
+    pub(crate) fn is_followed(&self) -> bool {
+        self.changed.receiver_count() > 0
+    }
+
+    /// The session is being deleted: those who follow it wait for what comes of that. `last_frames` are its newest
+    /// events, which they are shown first.
+    pub(crate) fn begin_deletion(&self, last_frames: Vec<Frame>) {
+        let mut state = self.state();
+        (state.deletion, state.last_frames) = (Deletion::UnderWay, last_frames);
     }
 
     /// The deletion is durable, or failed; those who follow the session are told.
     pub(crate) fn end_deletion(&self, is_durable: bool) {
         self.state().deletion = if is_durable { Deletion::Durable } else { Deletion::None };
-        self.changed.send_modify(|version| *version = version.wrapping_add(1));
+        self.tell();
+    }
+
+    /// The newest events of a deleted session, as far as they follow `seq`.
+    pub(crate) fn last_frames(&self, seq: Seq) -> Vec<Frame> {
+        self.state().last_frames.iter().filter(|frame| frame.seq > seq).cloned().collect()
+    }
+
+    /// The session's actor was lost while turns were under way: whoever follows it is told so behind `seq`, the last
+    /// durable event.
+    pub(crate) fn lose(&self, seq: Seq, error: &SessionError) {
+        let mut state = self.state();
+        state.losses += 1;
+        state.lost = Some((seq, error.clone()));
+        drop(state);
+        self.tell();
+    }
+
+    /// How often the actor was lost so far.
+    pub(crate) fn losses(&self) -> u64 {
+        self.state().losses
+    }
+
+    /// The loss of which a follower at `seq` that has `seen` so many is to be told now.
+    pub(crate) fn lost(&self, seen: &mut u64, seq: Seq) -> Option<SessionError> {
+        let state = self.state();
+        let (_, error) = state.lost.as_ref().filter(|(at, _)| *seen != state.losses && seq >= *at)?;
+        *seen = state.losses;
+        Some(error.clone())
     }
 
     /// Whether what looks like the session's end may not be one.
@@ -161,6 +204,11 @@ impl LiveHub {
             state.dropped += 1;
         }
         drop(state);
+        self.tell();
+    }
+
+    /// Those who follow the session look again.
+    fn tell(&self) {
         self.changed.send_modify(|version| *version = version.wrapping_add(1));
     }
 

@@ -150,8 +150,11 @@ impl<Home: 'static> Sessions<Home> {
     pub(super) async fn delete_session(&self, request: DeleteSession) -> Result<Changed, SessionError> {
         let DeleteSession { session_id, force } = request;
         match self.ask(session_id, |reply| Command::Delete { is_forced: force, reply }).await {
-            // What can only be read can still be deleted.
-            Err(SessionError::Corrupted(_) | SessionError::FormatNewer(_)) => {
+            // What can only be read can still be deleted, and so can what has no room to end its turn.
+            Err(error @ (SessionError::Corrupted(_) | SessionError::FormatNewer(_) | SessionError::StoreFull)) => {
+                if self.inner.registry.shared(session_id).is_some() {
+                    return Err(error);
+                }
                 let events = self.engine().events.as_ref();
                 let tail = events.watch(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
                 let seq = *tail.borrow();

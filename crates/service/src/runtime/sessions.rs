@@ -7,7 +7,7 @@ use std::{
     marker::PhantomData,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 
@@ -62,8 +62,8 @@ pub(super) struct Inner {
     pub(super) schedule: std::sync::OnceLock<AbortOnDropHandle<()>>,
     /// Held while the index is made anew.
     pub(super) completing: Mutex<()>,
-    /// The index was told of every session, and is not durable yet.
-    pub(super) is_index_confirming: AtomicBool,
+    /// The loss of the index since which it was told of every session, durably or not.
+    pub(super) index_told: AtomicU64,
 }
 
 impl<Home> Sessions<Home> {
@@ -78,7 +78,7 @@ impl<Home> Sessions<Home> {
             is_ready: OnceCell::new(),
             schedule: std::sync::OnceLock::new(),
             completing: Mutex::default(),
-            is_index_confirming: AtomicBool::new(false),
+            index_told: AtomicU64::new(0),
         };
         Self::of(Arc::new(inner))
     }
@@ -149,10 +149,8 @@ impl<Home: 'static> Sessions<Home> {
         let (settled, is_settled) = oneshot::channel();
         actor.on_settled(settled);
         self.spawn(actor);
-        if is_settled.await.is_err() {
-            // The store failed it, and its mailbox is closed; whoever asks next brings it in anew.
-            return Err(SessionError::StoreFailed);
-        }
+        // Where the store fails it, its mailbox is closed; whoever asks next brings it in anew.
+        is_settled.await.unwrap_or(Err(SessionError::StoreFailed))?;
         Ok(arrival.arrive(shared, mailbox))
     }
 
@@ -227,7 +225,8 @@ impl<Home: 'static> Sessions<Home> {
         }
         match asked {
             Ok(()) => Err(SessionError::Internal("the session's actor was lost before it answered".to_owned())),
-            Err(_) => Err(SessionError::NotFound(session_id)),
+            // It is given up: the store failed it, and whoever asks next brings it in anew.
+            Err(_) => Err(SessionError::StoreFailed),
         }
     }
 

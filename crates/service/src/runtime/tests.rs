@@ -300,7 +300,7 @@ async fn a_deletion_is_shown_when_it_is_durable() {
         let stage = Stage::new(1).await;
         let (mut waits, mut late) = (stage.follow(1).await, stage.follow(0).await);
         assert!(waits.next().now_or_never().is_none());
-        stage.hub.begin_deletion();
+        stage.hub.begin_deletion(Vec::new());
         stage.store.delete(session_id()).await.unwrap();
         assert!(waits.next().now_or_never().is_none() && late.next().now_or_never().is_none());
         let waiting = tokio::spawn(async move { (waits.next().await.unwrap(), waits.next().await.unwrap()) });

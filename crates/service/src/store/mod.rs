@@ -469,11 +469,14 @@ pub trait SessionIndex: Send + Sync {
     /// Drops how far a reader has come in every session.
     async fn forget_reader(&self, reader: &str) -> Result<(), StoreError>;
 
-    /// Whether it was made anew, and every stored session must be put into it again.
-    async fn needs_rebuild(&self) -> bool;
+    /// The loss since which every stored session must be put into it again; each has another number.
+    async fn needs_rebuild(&self) -> Option<u64>;
 
-    /// It holds every stored session now.
-    async fn rebuilt(&self) -> Result<(), StoreError>;
+    /// Every stored session was put since this loss.
+    ///
+    /// # Errors
+    /// Where that could not be made durable, or it was lost once more.
+    async fn rebuilt(&self, loss: u64) -> Result<(), StoreError>;
 
     /// Waits until what it was told before is durable, without asking for that.
     async fn committed(&self) -> Result<(), StoreError>;

@@ -231,6 +231,37 @@ fn a_deleted_session_is_gone_with_all_its_files_and_its_streams_end() {
     assert!(!left.iter().any(|path| path.contains(&session_id.to_string())), "{left:?}");
 }
 
+/// Who follows slowly is shown what became durable before the deletion, as much of it as is kept, and then its end.
+#[test]
+fn a_deletion_hides_no_event_from_those_who_follow() {
+    let place = Place::new();
+    place.process(true, |process| async move {
+        for (changes, gone) in [(5, None), (100, Some(json!([1, 39])))] {
+            let session_id = process.create().await;
+            let mut follower = process.service.follow(&session_id, 0).await.unwrap();
+            for n in 0..changes {
+                let title = Some(format!("title {n}"));
+                process.service.update(UpdateSession { session_id, title, labels: None }).await.unwrap();
+            }
+            process.service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
+            process.service.delete(DeleteSession { session_id, force: true }).await.unwrap();
+            let (mut seqs, mut others) = (Vec::new(), Vec::new());
+            while let Some(followed) = follower.next().await.unwrap() {
+                let line: serde_json::Value = serde_json::from_slice(&followed.line).unwrap();
+                match followed.seq {
+                    Some(seq) => seqs.push(seq),
+                    None => others.push((line["type"].clone(), json!([line["from"], line["to"]]))),
+                }
+            }
+            let first = gone.as_ref().map_or(1, |gone| gone[1].as_u64().unwrap() + 1);
+            assert_eq!(seqs, (first..=changes + 3).collect::<Vec<_>>(), "the last one is the turn's end");
+            let mut expected: Vec<_> = gone.map(|gone| (json!("pruned"), gone)).into_iter().collect();
+            expected.push((json!("session_deleted"), json!([null, null])));
+            assert_eq!(others, expected);
+        }
+    });
+}
+
 #[test]
 fn a_running_session_is_deleted_only_by_force() {
     let place = Place::new();

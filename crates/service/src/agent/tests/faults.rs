@@ -18,9 +18,12 @@ use crate::{
         ModelClient, ModelError, ModelPart, ModelRequest, ModelResolver, ModelStream, ResolvedModel, StaticModels,
         ToolSpec, scripted::ScriptedModel,
     },
-    service::{PinFact, SessionService as _, TurnStatus},
+    service::{CreateSession, PinFact, SessionService as _, TurnStatus},
     session::{event::Record, message::RawJson},
-    store::{BlobStore, BlobWriter, EventStore, FramePage, Lease, ReadLimit, RecordSource, StoreError, Ticket},
+    store::{
+        BlobStore, BlobWriter, EventStore, FramePage, Lease, MemoryEventStore, MemoryIndex, ReadLimit, RecordSource,
+        StoreError, Ticket,
+    },
     tool::{Effect, Invocation, OutputSink, Tool, ToolError},
 };
 
@@ -42,7 +45,7 @@ impl Fuse {
         self.calls.load(Ordering::Relaxed)
     }
 
-    fn blows(&self) -> bool {
+    pub(super) fn blows(&self) -> bool {
         (self.at..self.at + self.times).contains(&self.calls.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -191,9 +194,11 @@ pub(super) enum Fault {
     LostSync,
     /// It is not written, and its sync fails.
     LostWrite,
+    /// There is no room for it. Every stored session may have been left by a process that ended.
+    Full,
     /// It is durable only after some time.
     Slow,
-    /// A lease is given only after some time; the fuse counts those that were given back.
+    /// A lease is given, and a fork known, only after some time; the fuse counts the leases that were given back.
     LateLease,
 }
 
@@ -219,9 +224,10 @@ impl EventStore for FaultyEvents {
                 drop(done.send(Err(StoreError::Failed("EIO".to_owned()))));
                 return Ok(ticket);
             }
-            Fault::LostWrite if self.2.blows() => {
+            Fault::LostWrite | Fault::Full if self.2.blows() => {
                 let (done, ticket) = Ticket::new();
-                drop(done.send(Err(StoreError::Failed("EIO".to_owned()))));
+                let lost = || StoreError::Failed("EIO".to_owned());
+                drop(done.send(Err(if self.1 == Fault::Full { StoreError::Full } else { lost() })));
                 return Ok(ticket);
             }
             Fault::Slow => {
@@ -232,7 +238,7 @@ impl EventStore for FaultyEvents {
                 });
                 return Ok(ticket);
             }
-            Fault::Failure | Fault::Fenced | Fault::LostSync | Fault::LostWrite | Fault::LateLease => {}
+            Fault::Failure | Fault::Fenced | Fault::LostSync | Fault::LostWrite | Fault::Full | Fault::LateLease => {}
         }
         self.0.stage(lease, batch)
     }
@@ -253,7 +259,11 @@ impl EventStore for FaultyEvents {
     }
 
     async fn fork(&self, parent: SessionId, at: Seq, first: &[Record]) -> Result<(), StoreError> {
-        self.0.fork(parent, at, first).await
+        let forked = self.0.fork(parent, at, first).await;
+        if self.1 == Fault::LateLease {
+            ticks(20).await;
+        }
+        forked
     }
 
     async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError> {
@@ -265,7 +275,7 @@ impl EventStore for FaultyEvents {
     }
 
     async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {
-        self.0.unsettled().await
+        if self.1 == Fault::Full { self.0.sessions(None, 100).await } else { self.0.unsettled().await }
     }
 
     async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError> {
@@ -381,9 +391,11 @@ async fn a_panic_in_the_blobs_fails_its_turn_alone() {
 #[tokio::test(start_paused = true)]
 async fn a_command_whose_lease_was_taken_is_asked_once_more() {
     for times in [1, 2] {
-        let fenced = |events| Arc::new(FaultyEvents(events, Fault::Fenced, Fuse::new(1, times))) as Arc<dyn EventStore>;
-        let subject = Subject::new(Rig::new(Vec::new()).service_over(fenced, |blobs| blobs)).await;
-        let pin = || subject.service.pin(PinFact { session_id: subject.session_id, text: "a fact".to_owned() });
+        let fenced = |events| Arc::new(FaultyEvents(events, Fault::Fenced, Fuse::new(1, times)));
+        let events = fenced(Arc::new(MemoryEventStore::new(u64::MAX, Arc::default())));
+        let service = Rig::new(Vec::new()).stored(events, Arc::new(MemoryIndex::default()));
+        let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
+        let pin = || service.pin(PinFact { session_id, text: "a fact".to_owned() });
         match pin().await {
             Ok(pinned) => assert_eq!((times, pinned.seq), (1, 2)),
             Err(refused) => assert_eq!((times, refused.code().as_str()), (2, "SESSION_BUSY")),

@@ -1,6 +1,12 @@
 //! Sessions that outlive their service, where the stores are slow or fail. What is derived stands in nobody's way.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 
@@ -13,8 +19,11 @@ use crate::{
     ErrorCode, Session, SessionError,
     agent::shared::Shared,
     ids::{Seq, SessionId},
-    runtime::live::LiveHub,
-    service::{CreateSession, Page, PinFact, SessionQuery, SessionService as _, SessionSummary, StartTurn},
+    runtime::{ended, live::LiveHub, persistent::PersistentSessionService},
+    service::{
+        CreateSession, DeleteSession, ForkSession, InterruptTurn, Page, PinFact, SessionQuery, SessionService as _,
+        SessionState, SessionSummary, StartTurn,
+    },
     session::tests::{created, record, session_id},
     store::{EventStore, IndexedKey, MemoryEventStore, MemoryIndex, SessionIndex, StoreError},
 };
@@ -68,62 +77,116 @@ async fn interrupts_close_with_their_actor() {
     assert!(!shared.has_interrupts() && shared.take_interrupts().is_empty());
 }
 
-/// An index that answers nothing and takes nothing.
-struct BrokenIndex;
+/// An index in memory that fails, is slow, or is lost.
+#[derive(Default)]
+struct FaultyIndex {
+    rows: Mutex<Arc<MemoryIndex>>,
+    is_broken: bool,
+    /// Which rows take an hour to be put.
+    slow_rows: Option<Fuse>,
+    /// How often it was lost; nobody ever comes to the end of saying that it is whole again.
+    losses: AtomicU64,
+}
 
-fn broken<T>() -> Result<T, StoreError> {
-    Err(StoreError::Failed("the index: EIO".to_owned()))
+impl FaultyIndex {
+    fn rows(&self) -> Result<Arc<MemoryIndex>, StoreError> {
+        let broken = || Err(StoreError::Failed("the index: EIO".to_owned()));
+        if self.is_broken { broken() } else { Ok(self.rows.lock().unwrap().clone()) }
+    }
+
+    fn lose(&self) {
+        *self.rows.lock().unwrap() = Arc::default();
+        self.losses.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 #[async_trait]
-impl SessionIndex for BrokenIndex {
-    async fn put(&self, _: SessionSummary) -> Result<(), StoreError> {
-        broken()
+impl SessionIndex for FaultyIndex {
+    async fn put(&self, summary: SessionSummary) -> Result<(), StoreError> {
+        if self.slow_rows.as_ref().is_some_and(Fuse::blows) {
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+        }
+        self.rows()?.put(summary).await
     }
 
-    async fn remove(&self, _: SessionId) -> Result<(), StoreError> {
-        broken()
+    async fn remove(&self, session_id: SessionId) -> Result<(), StoreError> {
+        self.rows()?.remove(session_id).await
     }
 
-    async fn page(&self, _: SessionQuery) -> Result<Page<SessionSummary>, StoreError> {
-        broken()
+    async fn page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, StoreError> {
+        self.rows()?.page(query).await
     }
 
-    async fn put_key(&self, _: &IndexedKey) -> Result<(), StoreError> {
-        broken()
+    async fn put_key(&self, key: &IndexedKey) -> Result<(), StoreError> {
+        self.rows()?.put_key(key).await
     }
 
-    async fn key(&self, _: Option<SessionId>, _: &str) -> Result<Option<IndexedKey>, StoreError> {
-        broken()
+    async fn key(&self, session_id: Option<SessionId>, key: &str) -> Result<Option<IndexedKey>, StoreError> {
+        self.rows()?.key(session_id, key).await
     }
 
-    async fn put_checkpoint(&self, _: &str, _: SessionId, _: Seq) -> Result<(), StoreError> {
-        broken()
+    async fn put_checkpoint(&self, reader: &str, session_id: SessionId, seq: Seq) -> Result<(), StoreError> {
+        self.rows()?.put_checkpoint(reader, session_id, seq).await
     }
 
-    async fn checkpoint(&self, _: &str, _: SessionId) -> Result<Seq, StoreError> {
-        broken()
+    async fn checkpoint(&self, reader: &str, session_id: SessionId) -> Result<Seq, StoreError> {
+        self.rows()?.checkpoint(reader, session_id).await
     }
 
-    async fn forget_reader(&self, _: &str) -> Result<(), StoreError> {
-        broken()
+    async fn forget_reader(&self, reader: &str) -> Result<(), StoreError> {
+        self.rows()?.forget_reader(reader).await
     }
 
-    async fn needs_rebuild(&self) -> bool {
-        true
+    async fn needs_rebuild(&self) -> Option<u64> {
+        Some(self.losses.load(Ordering::Relaxed)).filter(|losses| self.is_broken || *losses > 0)
     }
 
-    async fn rebuilt(&self) -> Result<(), StoreError> {
-        broken()
+    async fn rebuilt(&self, _: u64) -> Result<(), StoreError> {
+        std::future::pending().await
     }
 
     async fn committed(&self) -> Result<(), StoreError> {
-        broken()
+        self.rows().map(drop)
     }
 
     async fn flush(&self) -> Result<(), StoreError> {
-        broken()
+        self.rows().map(drop)
     }
+}
+
+/// It was lost once more before it was known to be whole, and the next list was answered without the sessions.
+#[tokio::test(start_paused = true)]
+async fn no_list_lacks_a_session_however_often_the_index_is_lost() {
+    let index = Arc::new(FaultyIndex::default());
+    let service = rig().stored(journals(), index.clone());
+    let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
+    for _ in 0..3 {
+        index.lose();
+        let listed = service.list(SessionQuery::default()).await.unwrap().items;
+        assert_eq!(listed.iter().map(|row| row.session_id).collect::<Vec<_>>(), [session_id]);
+    }
+}
+
+/// A fork is put into the index while somebody changes it and leaves again.
+#[tokio::test(start_paused = true)]
+async fn a_row_that_comes_late_takes_no_newer_ones_place() {
+    // The parent's row comes first.
+    let index = FaultyIndex { slow_rows: Some(Fuse::new(1, 1)), ..FaultyIndex::default() };
+    let (events, mut rig) = (journals(), rig());
+    rig.options.store.idle_ms = 1000;
+    let service = rig.stored(events.clone(), Arc::new(index));
+    let parent = service.create_session(CreateSession::default()).await.unwrap().session_id;
+    let forking = tokio::spawn({
+        let service = service.clone();
+        async move { service.fork(ForkSession { session_id: parent, turn: None }).await.unwrap() }
+    });
+    ticks(100).await;
+    let ids = events.sessions(None, 9).await.unwrap();
+    let session_id = ids.into_iter().find(|id| *id != parent).expect("a fork whose row is on its way");
+    let changed = service.pin(PinFact { session_id, text: "a fact".to_owned() }).await.unwrap();
+    assert_eq!(forking.await.unwrap().session_id, session_id);
+    let listed = service.list(SessionQuery::default()).await.unwrap().items;
+    assert_eq!((listed[0].session_id, listed[0].last_seq), (session_id, changed.seq));
 }
 
 /// An index that fails stands in the way of lists and of the keys of creations, and of nothing else.
@@ -133,7 +196,7 @@ async fn a_service_over_a_broken_index_runs_turns() {
     let former = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
     let stored = former.create_session(CreateSession::default()).await.unwrap().session_id;
     former.shut_down(0).await;
-    let service = rig().stored(events, Arc::new(BrokenIndex));
+    let service = rig().stored(events, Arc::new(FaultyIndex { is_broken: true, ..FaultyIndex::default() }));
     service.ready().await.unwrap();
     let made = service.create_session(CreateSession::default()).await.unwrap().session_id;
     for session_id in [stored, made] {
@@ -144,4 +207,109 @@ async fn a_service_over_a_broken_index_runs_turns() {
     let keyed = CreateSession { idempotency_key: Some("k".to_owned()), ..CreateSession::default() };
     assert_eq!(service.create_session(keyed).await.unwrap_err().code(), ErrorCode::StoreFailed);
     service.shut_down(0).await;
+}
+
+/// A service over journals whose writes fail, where `fuse` says so.
+fn faulty(events: &Arc<MemoryEventStore>, fault: Fault, fuse: &Fuse) -> PersistentSessionService {
+    let events: Arc<dyn EventStore> = Arc::new(FaultyEvents(events.clone(), fault, fuse.clone()));
+    rig().stored(events, Arc::new(MemoryIndex::default()))
+}
+
+fn journals() -> Arc<MemoryEventStore> {
+    Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()))
+}
+
+/// A turn whose end finds no room was tried for ever, without a pause; and a start that met it hung with all that was
+/// asked. Its actor leaves instead; who asks next meets the disk anew, and once there is room the turn ends.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_cannot_end_on_a_full_disk_ends_when_there_is_room() {
+    let (events, full) = (journals(), Fuse::new(2, 4));
+    let service = faulty(&events, Fault::Full, &full);
+    let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
+    let failed = service.start_turn(StartTurn::new(session_id, "@say One.")).await.unwrap_err();
+    assert_eq!(failed.code(), ErrorCode::StoreFailed);
+    ticks(100).await;
+    assert_eq!(full.calls(), 4, "the creation, the turn's start, and its end twice");
+    assert_eq!(service.read(&session_id).await.unwrap().state, SessionState::Running);
+    let pin = |service: &PersistentSessionService| {
+        let service = service.clone();
+        async move { service.pin(PinFact { session_id, text: "a fact".to_owned() }).await }
+    };
+    assert_eq!((pin(&service).await.unwrap_err().code(), full.calls()), (ErrorCode::StoreFull, 6));
+
+    let full = Fuse::new(0, 4);
+    let next = faulty(&events, Fault::Full, &full);
+    tokio::time::timeout(Duration::from_secs(600), next.ready()).await.unwrap().unwrap();
+    assert_eq!((next.read(&session_id).await.unwrap().state, full.calls()), (SessionState::Running, 2));
+    assert_eq!(pin(&next).await.unwrap_err().code(), ErrorCode::StoreFull);
+    assert_eq!(pin(&next).await.unwrap().seq, 4, "behind the turn's end");
+    assert_eq!(next.read(&session_id).await.unwrap().state, SessionState::Idle);
+}
+
+/// What is to make room needs none.
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_turn_cannot_end_on_a_full_disk_can_be_deleted() {
+    let (events, full) = (journals(), Fuse::new(2, usize::MAX / 2));
+    let service = faulty(&events, Fault::Full, &full);
+    let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
+    service.start_turn(StartTurn::new(session_id, "@say One.")).await.unwrap_err();
+    ticks(100).await;
+    assert_eq!(service.delete(DeleteSession { session_id, force: false }).await.unwrap().seq, 2);
+    assert_eq!(service.read(&session_id).await.unwrap_err().code(), ErrorCode::SessionNotFound);
+}
+
+/// Whoever reads from the events how a turn ends is told what whoever waits for it is told, however often the store
+/// fails: once, and the turn fails after all; twice, and its end is never written.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_the_store_failed_is_lost_to_all_who_wait_for_it() {
+    for times in [1, 2] {
+        let service = faulty(&journals(), Fault::Failure, &Fuse::new(2, times));
+        let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
+        let begun = service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
+        let both = async {
+            let interrupt = async {
+                ticks(50).await;
+                service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap_err();
+            };
+            tokio::join!(begun.result, ended::result(&service, begun.accepted), interrupt)
+        };
+        let told = tokio::time::timeout(Duration::from_secs(600), both).await;
+        let (awaited, followed, ()) = told.unwrap_or_else(|_| panic!("{times}: somebody waits for ever"));
+        let (awaited, followed) = (awaited.unwrap_err().body(), followed.unwrap_err().body());
+        assert_eq!((followed.code, awaited.code), (ErrorCode::StoreFailed, ErrorCode::StoreFailed), "{times}");
+    }
+}
+
+/// What a client asks for is done to its end though it goes away, or a session would stand half-made or half-gone.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_away_leaves_no_work_half_done() {
+    let events = journals();
+    let first = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
+    let parent = first.create_session(CreateSession::default()).await.unwrap().session_id;
+    first.shut_down(0).await;
+    let service = faulty(&events, Fault::LateLease, &Fuse::new(0, 0));
+    service.ready().await.unwrap();
+    let mut forking = service.fork(ForkSession { session_id: parent, turn: None });
+    assert!(futures::poll!(&mut forking).is_pending());
+    drop(forking);
+    ticks(100).await;
+    let listed = service.list(SessionQuery::default()).await.unwrap().items;
+    assert_eq!(listed.iter().map(|row| row.forked_from.is_some()).collect::<Vec<_>>(), [true]);
+    let mut deleting = service.delete(DeleteSession { session_id: parent, force: false });
+    assert!(futures::poll!(&mut deleting).is_pending());
+    drop(deleting);
+    ticks(100).await;
+    assert_eq!(service.read(&parent).await.unwrap_err().code(), ErrorCode::SessionNotFound);
+}
+
+/// What a damaged journal of a fork has left may be its parent's beginning alone, which is not the fork.
+#[tokio::test]
+async fn a_fork_without_a_record_of_its_own_is_no_session() {
+    let (events, fork) = (journals(), SessionId::from_uuid(uuid::Uuid::from_u128(7)));
+    let lease = events.lease(fork).await.unwrap();
+    events.stage(&lease, &[record(1, None, created())]).unwrap().durable().await.unwrap();
+    let service = rig().stored(events, Arc::new(MemoryIndex::default()));
+    assert_eq!(service.read(&fork).await.unwrap_err().code(), ErrorCode::SessionCorrupted);
+    let pin = service.pin(PinFact { session_id: fork, text: "a fact".to_owned() }).await;
+    assert_eq!(pin.unwrap_err().code(), ErrorCode::SessionCorrupted);
 }

@@ -42,7 +42,7 @@ pub struct RedbEventStore {
     context: Arc<Context>,
     open: Mutex<Open>,
     /// Held while a journal is opened, made or taken away, so that no two of one session are ever open.
-    opening: [tokio::sync::Mutex<()>; OPENING_LOCKS],
+    opening: Arc<[tokio::sync::Mutex<()>; OPENING_LOCKS]>,
     epochs: AtomicU64,
     /// Deleted sessions that the index may still list after a power failure, in order.
     deleted: Arc<Mutex<VecDeque<SessionId>>>,
@@ -103,7 +103,7 @@ impl RedbEventStore {
         Ok(Self {
             context: Arc::new(context),
             open: Mutex::default(),
-            opening: std::array::from_fn(|_| tokio::sync::Mutex::default()),
+            opening: Arc::new(std::array::from_fn(|_| tokio::sync::Mutex::default())),
             epochs: AtomicU64::new(0),
             deleted: Arc::default(),
             pruning: tokio::sync::Mutex::default(),
@@ -149,7 +149,7 @@ impl RedbEventStore {
     }
 
     fn opening(&self, id: SessionId) -> &tokio::sync::Mutex<()> {
-        &self.opening[id.as_uuid().as_bytes()[15] as usize % OPENING_LOCKS]
+        &self.opening[opening_of(id)]
     }
 
     /// Nobody uses the journal for now. Of those that waited longest, two are looked at, so that they get fewer again
@@ -200,9 +200,18 @@ impl RedbEventStore {
     }
 }
 
-/// Those sessions of which nothing is left.
-fn gone_of(context: &Context, ids: Vec<SessionId>) -> Vec<SessionId> {
-    ids.into_iter().filter(|id| is_gone(context, *id)).collect()
+/// Which of the locks is a session's.
+fn opening_of(id: SessionId) -> usize {
+    id.as_uuid().as_bytes()[15] as usize % OPENING_LOCKS
+}
+
+/// Marks a session of which nothing is left; answers whether it is one. Its lock is held, or it might be made meanwhile.
+fn mark_if_gone(context: &Context, id: SessionId) -> bool {
+    let is_gone = is_gone(context, id);
+    if is_gone {
+        context.store_journal.mark_gone(id);
+    }
+    is_gone
 }
 
 /// The number of an event's kind: a hash of its name, so that it follows from the name alone.
@@ -337,17 +346,17 @@ impl EventStore for RedbEventStore {
         let gone = on(self.context.executor.as_ref(), move || set_aside(&context, session_id)).await;
         lock(&self.open).logs.remove(&session_id);
         gone?;
-        let (context, deleted) = (self.context.clone(), self.deleted.clone());
+        let (context, deleted, opening) = (self.context.clone(), self.deleted.clone(), self.opening.clone());
         self.context.executor.run(Box::new(move || {
             discard(&context, session_id);
-            // Those before it may be off the index by now.
+            // Those before it may be off the index by now. One whose lock is held is looked at another time.
             let before: Vec<_> = lock(&deleted).iter().take(GONE_MAX).copied().collect();
-            let gone = gone_of(&context, before);
+            let is_marked =
+                |id: &SessionId| opening[opening_of(*id)].try_lock().is_ok_and(|_| mark_if_gone(&context, *id));
+            let gone: Vec<_> = before.into_iter().filter(is_marked).collect();
             let mut deleted = lock(&deleted);
             deleted.retain(|id| !gone.contains(id));
             deleted.push_back(session_id);
-            drop(deleted);
-            gone.into_iter().for_each(|id| context.store_journal.mark_gone(id));
         }));
         Ok(())
     }
@@ -355,13 +364,14 @@ impl EventStore for RedbEventStore {
     async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {
         let mut active = self.context.store_journal.active();
         let (of, context) = (active.clone(), self.context.clone());
-        for id in on(self.context.executor.as_ref(), move || Ok(gone_of(&context, of))).await? {
+        let gone = move || Ok(of.into_iter().filter(|id| is_gone(&context, *id)).collect::<Vec<_>>());
+        for id in on(self.context.executor.as_ref(), gone).await? {
             // One that is being made is not there yet, either.
             let _opening = self.opening(id).lock().await;
             let context = self.context.clone();
-            let is_gone = on(self.context.executor.as_ref(), move || Ok(is_gone(&context, id))).await?;
-            if is_gone && self.opened(id).is_none() {
-                self.context.store_journal.mark_gone(id);
+            if self.opened(id).is_none()
+                && on(self.context.executor.as_ref(), move || Ok(mark_if_gone(&context, id))).await?
+            {
                 active.retain(|other| *other != id);
             }
         }

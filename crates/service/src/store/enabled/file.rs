@@ -13,7 +13,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     thread,
     time::Duration,
@@ -84,8 +84,11 @@ pub struct IndexFile {
 struct Shared {
     path: PathBuf,
     database: Mutex<Option<Arc<Database>>>,
-    /// Whether sessions may be missing in the file that is open.
-    needs_rebuild: AtomicBool,
+    /// Counts from 1 on with each file that was set aside, so that whoever makes the index anew learns whether it was
+    /// lost once more.
+    losses: AtomicU64,
+    /// The count at which every stored session was put.
+    whole_since: AtomicU64,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -161,7 +164,8 @@ impl IndexFile {
         let shared = Shared {
             path,
             database: Mutex::default(),
-            needs_rebuild: AtomicBool::new(true),
+            losses: AtomicU64::new(1),
+            whole_since: AtomicU64::new(0),
             state: Mutex::default(),
             wake: Condvar::new(),
         };
@@ -230,23 +234,24 @@ impl IndexFile {
         self.shared.read(read)
     }
 
-    /// Whether stored sessions may be missing in it. It opens the file, if there is one.
-    pub(super) async fn needs_rebuild(&self) -> bool {
+    /// The loss since which stored sessions may be missing in it. It opens the file, if there is one.
+    pub(super) async fn needs_rebuild(&self) -> Option<u64> {
         if let Err(error) = self.read(|_| Ok(())).await {
             tracing::warn!(%error, "the index cannot be opened");
         }
-        self.shared.needs_rebuild.load(Ordering::Acquire)
+        let losses = self.shared.losses.load(Ordering::Acquire);
+        (self.shared.whole_since.load(Ordering::Acquire) != losses).then_some(losses)
     }
 
-    /// It holds every stored session.
-    pub(super) async fn rebuilt(&self) -> Result<(), StoreError> {
-        self.change([((Table::Meta, REBUILT.to_vec()), Some(Bytes::new()))]);
+    /// Every stored session was put since this loss.
+    pub(super) async fn rebuilt(&self, loss: u64) -> Result<(), StoreError> {
+        self.change([((Table::Meta, REBUILT.to_vec()), Some(Bytes::copy_from_slice(&loss.to_le_bytes())))]);
         self.committed(true).await?;
         // The file may have been set aside meanwhile.
         match self.read(|view| view.get(Table::Meta, REBUILT)).await? {
             None => Err(StoreError::Failed("the index was lost while it was rebuilt".to_owned())),
             Some(_) => {
-                self.shared.needs_rebuild.store(false, Ordering::Release);
+                self.shared.whole_since.store(loss, Ordering::Release);
                 Ok(())
             }
         }
@@ -283,19 +288,20 @@ impl Shared {
             let transaction = database.begin_read()?;
             let meta = match transaction.open_table(Table::Meta.definition()) {
                 Ok(meta) => meta,
-                Err(TableError::TableDoesNotExist(_)) => return Ok((database, true)),
+                Err(TableError::TableDoesNotExist(_)) => return Ok((database, false)),
                 Err(error) => return Err(error.into()),
             };
             let layout = meta.get(&b"layout"[..])?.map(|layout| unsealed(b"layout", layout.value())).transpose()?;
             if layout.as_deref() != Some(LAYOUT) {
                 return Err(Trouble::Damaged("it has another layout".to_owned()));
             }
-            let is_rebuilt = meta.get(REBUILT)?.is_some();
-            Ok((database, !is_rebuilt))
+            let is_whole = meta.get(REBUILT)?.is_some();
+            Ok((database, is_whole))
         });
         let opened = opened.unwrap_or_else(|_| Err(Trouble::Damaged("opening it panicked".to_owned())));
-        let (database, needs_rebuild) = opened?;
-        self.needs_rebuild.store(needs_rebuild, Ordering::Release);
+        let (database, is_whole) = opened?;
+        let whole_since = if is_whole { self.losses.load(Ordering::Acquire) } else { 0 };
+        self.whole_since.store(whole_since, Ordering::Release);
         Ok(Arc::new(database))
     }
 
@@ -318,7 +324,7 @@ impl Shared {
 
     /// Renames the file to the first name that is free.
     fn set_aside(&self, why: &str) -> Result<(), StoreError> {
-        self.needs_rebuild.store(true, Ordering::Release);
+        self.losses.fetch_add(1, Ordering::AcqRel);
         let names = (1_u32..).map(|n| {
             let mut aside = self.path.as_os_str().to_owned();
             aside.push(format!(".set-aside-{n}"));
@@ -326,10 +332,7 @@ impl Shared {
         });
         let aside = names.into_iter().find(|aside| !aside.exists()).unwrap_or_default();
         tracing::warn!(%why, aside = %aside.display(), "the index is damaged; it is set aside and made anew");
-        std::fs::rename(&self.path, &aside).map_err(|error| Trouble::Failed(error.to_string()).answer())?;
-        // What is put from now on goes into a new file, which does not hold every session.
-        Arc::make_mut(&mut self.state().dirty).remove(&(Table::Meta, REBUILT.to_vec()));
-        Ok(())
+        std::fs::rename(&self.path, &aside).map_err(|error| Trouble::Failed(error.to_string()).answer())
     }
 
     fn read<T>(&self, read: impl FnOnce(&View) -> Result<T, Trouble>) -> Result<T, StoreError> {
@@ -409,13 +412,16 @@ impl Shared {
     fn commit(&self, changes: &Changes, expiry: &mut Expiry) -> Result<(), StoreError> {
         let database = self.database(true)?;
         let Some(open) = &database else { return Ok(()) };
-        let done = catch_unwind(AssertUnwindSafe(|| write(open, changes, expiry)));
+        // Looked at behind the file: where that is a newer one, it does not hold every session.
+        let loss = self.losses.load(Ordering::Acquire);
+        let done = catch_unwind(AssertUnwindSafe(|| write(open, changes, loss, expiry)));
         let done = done.unwrap_or_else(|_| Err(Trouble::Damaged("writing it panicked".to_owned())));
         done.map_err(|trouble| self.give_up(database.as_ref(), trouble))
     }
 }
 
-fn write(database: &Database, changes: &Changes, expiry: &mut Expiry) -> Result<(), Trouble> {
+/// Commits changes. That every session was put is left out where it was so before the last `loss`.
+fn write(database: &Database, changes: &Changes, loss: u64, expiry: &mut Expiry) -> Result<(), Trouble> {
     let mut transaction = database.begin_write()?;
     // Without it the first opening after a kill would walk the whole file.
     transaction.set_quick_repair(true);
@@ -425,6 +431,7 @@ fn write(database: &Database, changes: &Changes, expiry: &mut Expiry) -> Result<
         let mut open = transaction.open_table(table.definition())?;
         while let Some(((_, key), value)) = changes.next_if(|((next, _), _)| next == table) {
             match value {
+                Some(value) if **key == *REBUILT && **value != loss.to_le_bytes() => {}
                 Some(value) => drop(open.insert(&**key, &*sealed(key, value))?),
                 None => drop(open.remove(&**key)?),
             }

@@ -144,12 +144,12 @@ impl SessionIndex for RedbIndex {
         Ok(())
     }
 
-    async fn needs_rebuild(&self) -> bool {
+    async fn needs_rebuild(&self) -> Option<u64> {
         self.file.needs_rebuild().await
     }
 
-    async fn rebuilt(&self) -> Result<(), StoreError> {
-        self.file.rebuilt().await
+    async fn rebuilt(&self, loss: u64) -> Result<(), StoreError> {
+        self.file.rebuilt(loss).await
     }
 
     async fn committed(&self) -> Result<(), StoreError> {

@@ -12,7 +12,7 @@ use std::{
 
 use proptest::{collection::vec, option, prelude::*};
 
-use super::{IndexFile, RedbIndex, RedbSessionStore};
+use super::{IndexFile, RedbIndex, RedbSessionStore, file::Trouble};
 use crate::{
     clock::{SeededIds, Timestamp},
     ids::SessionId,
@@ -249,12 +249,12 @@ async fn nothing_is_opened_or_made_before_it_is_needed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("index.redb");
     let index = index(&path);
-    assert!(index.needs_rebuild().await);
+    assert!(index.needs_rebuild().await.is_some());
     index.flush().await.unwrap();
     assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, []);
     assert!(!path.exists());
-    index.rebuilt().await.unwrap();
-    assert!(path.exists() && !index.needs_rebuild().await);
+    index.rebuilt(index.needs_rebuild().await.unwrap()).await.unwrap();
+    assert!(path.exists() && index.needs_rebuild().await.is_none());
 }
 
 #[tokio::test]
@@ -266,11 +266,11 @@ async fn what_was_rebuilt_need_not_be_again_and_what_was_begun_must() {
     begun.flush().await.unwrap();
     drop(begun);
     let whole = index(&path);
-    assert!(whole.needs_rebuild().await);
-    whole.rebuilt().await.unwrap();
+    let loss = whole.needs_rebuild().await.unwrap();
+    whole.rebuilt(loss).await.unwrap();
     drop(whole);
     let again = index(&path);
-    assert!(!again.needs_rebuild().await);
+    assert!(again.needs_rebuild().await.is_none());
     assert_eq!(again.page(SessionQuery::default()).await.unwrap().items, [summary(1, 1)]);
     assert!(aside(&path).is_empty());
 }
@@ -281,7 +281,7 @@ async fn rebuilt(path: &Path) {
     for n in 0..100 {
         index.put(summary(n, n)).await.unwrap();
     }
-    index.rebuilt().await.unwrap();
+    index.rebuilt(index.needs_rebuild().await.unwrap()).await.unwrap();
 }
 
 /// It is set aside as it was, and another takes its place.
@@ -290,14 +290,14 @@ async fn assert_made_anew(path: &Path) {
     let listed = index.page(SessionQuery { limit: Some(100), ..SessionQuery::default() }).await;
     // Damage may show when the file is opened, or when a row is read.
     assert!(listed.is_err() || listed.unwrap().items.is_empty());
-    assert!(index.needs_rebuild().await);
+    assert!(index.needs_rebuild().await.is_some());
     let kept = aside(path);
     assert_eq!(kept.len(), 1);
     assert!(!fs::read(&kept[0]).unwrap().is_empty());
     index.put(summary(7, 7)).await.unwrap();
-    index.rebuilt().await.unwrap();
+    index.rebuilt(index.needs_rebuild().await.unwrap()).await.unwrap();
     assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, [summary(7, 7)]);
-    assert!(!index.needs_rebuild().await);
+    assert!(index.needs_rebuild().await.is_none());
 }
 
 #[tokio::test]
@@ -342,15 +342,36 @@ async fn what_cannot_be_written_is_tried_again() {
     let folder = directory.path().join("not yet");
     let index = index(&folder.join("index.redb"));
     index.put(summary(1, 1)).await.unwrap();
-    assert!(index.rebuilt().await.is_err() && index.needs_rebuild().await);
+    let loss = index.needs_rebuild().await.unwrap();
+    assert!(index.rebuilt(loss).await.is_err() && index.needs_rebuild().await == Some(loss));
     index.put(summary(2, 2)).await.unwrap();
     assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, [summary(2, 2), summary(1, 1)]);
     fs::create_dir(&folder).unwrap();
     index.flush().await.unwrap();
-    assert!(index.needs_rebuild().await, "what failed to say that all is there says nothing later");
+    assert!(index.needs_rebuild().await.is_some(), "what failed to say that all is there says nothing later");
     drop(index);
     let index = super::tests::index(&folder.join("index.redb"));
     assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, [summary(2, 2), summary(1, 1)]);
+}
+
+/// It was lost once more while the sessions were put, so that what was put first is gone: nothing says that it is whole.
+#[tokio::test]
+async fn a_rebuild_that_the_file_did_not_outlive_makes_nothing_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let file = Arc::new(IndexFile::new(path.clone()));
+    let begun = RedbIndex::new(file.clone());
+    let loss = begun.needs_rebuild().await.unwrap();
+    begun.put(summary(1, 1)).await.unwrap();
+    begun.flush().await.unwrap();
+    file.read(|_| Err::<(), _>(Trouble::Damaged("it is lost".to_owned()))).await.unwrap_err();
+    begun.put(summary(2, 2)).await.unwrap();
+    begun.rebuilt(loss).await.unwrap_err();
+    assert!(begun.needs_rebuild().await.is_some_and(|next| next != loss));
+    drop((begun, file));
+    let next = index(&path);
+    assert!(next.needs_rebuild().await.is_some());
+    assert_eq!(next.page(SessionQuery::default()).await.unwrap().items, [summary(2, 2)]);
 }
 
 #[test]
@@ -367,6 +388,6 @@ fn the_file_is_opened_on_a_thread_that_may_block() {
         assert!(futures::poll!(&mut asked).is_pending(), "it waits for the only such thread");
         go.send(()).unwrap();
         busy.await.unwrap();
-        assert!(!asked.await);
+        assert_eq!(asked.await, None);
     });
 }

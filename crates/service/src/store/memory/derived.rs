@@ -135,11 +135,11 @@ impl SessionIndex for MemoryIndex {
         Ok(())
     }
 
-    async fn needs_rebuild(&self) -> bool {
-        false
+    async fn needs_rebuild(&self) -> Option<u64> {
+        None
     }
 
-    async fn rebuilt(&self) -> Result<(), StoreError> {
+    async fn rebuilt(&self, _: u64) -> Result<(), StoreError> {
         Ok(())
     }
 

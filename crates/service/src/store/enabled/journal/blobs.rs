@@ -22,7 +22,7 @@ use super::{
     disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, is_missing, read_range, write_all},
     executor::on,
     fork::abandon,
-    layout::{BLOBS, NEW, new_dir, session_dir},
+    layout::{BLOBS, NEW, exists, new_dir, session_dir},
     lock::OwnerLock,
     recovery::failed,
 };
@@ -217,10 +217,6 @@ pub(crate) fn drop_blobs(disk: &dyn Disk, id: SessionId, names: &BTreeSet<String
         Err(error) if is_missing(&error) => Ok(()),
         removed => removed.map_err(failed),
     })
-}
-
-fn exists(disk: &dyn Disk, id: SessionId) -> bool {
-    disk.list(&session_dir(id)).is_ok()
 }
 
 /// Gives a blob its name in its session's directory.

@@ -195,7 +195,7 @@ impl Commit {
             return Err(Trouble::Full);
         }
         match self.try_write(disk) {
-            Err(Trouble::Full) if health.release_reserve(disk) && self.plan.exists => self.try_write(disk),
+            Err(Trouble::Full) if self.plan.exists && health.release_reserve(disk) => self.try_write(disk),
             written => written,
         }
     }

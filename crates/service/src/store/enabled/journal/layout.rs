@@ -40,6 +40,11 @@ pub(crate) fn session_dir(id: SessionId) -> PathBuf {
     fan_out(id).join(id.to_string())
 }
 
+/// Whether a session is there.
+pub(super) fn exists(disk: &dyn Disk, id: SessionId) -> bool {
+    disk.list(&session_dir(id)).is_ok()
+}
+
 /// Where a session is made.
 pub(super) fn new_dir(id: SessionId) -> PathBuf {
     Path::new(NEW).join(id.to_string())

@@ -149,6 +149,19 @@ fn a_session_that_could_not_be_made_leaves_nothing() {
 }
 
 #[test]
+fn r6_a_session_that_is_only_being_made_leaves_the_reserve_to_turns_that_run() {
+    for room in (0..2000).step_by(64) {
+        let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+        let running = rig.filled(session(1), 1);
+        rig.disk.limit(Some(rig.disk.used() + room));
+        let lease = rig.lease(session(2)).unwrap();
+        assert_eq!(rig.append(&lease, &[long(session(2), 1, 9000)]), Err(StoreError::Full), "room {room}");
+        assert_eq!(rig.disk.bytes(Path::new("reserve")).len() as u64, SMALL.reserve_bytes, "room {room}");
+        assert_eq!(rig.append(&running, &[long(session(1), 2, 3000)]), Ok(2), "room {room}");
+    }
+}
+
+#[test]
 fn journals_leave_memory_when_nobody_uses_them_any_more() {
     let rig = Rig::new();
     let mut watches = Vec::new();
@@ -222,4 +235,31 @@ fn a_store_that_panics_at_any_change_leaves_nobody_waiting_and_takes_no_more() {
         at += 1;
     }
     assert!(at > 15, "{at}");
+}
+
+/// Nothing of the mark stands, so whoever appends next marks it once more.
+#[test]
+fn a_mark_that_found_no_room_does_not_count() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    rig.release(rig.filled(session(1), 1));
+    rig.disk.limit(Some(0));
+    let lease = rig.lease(session(1)).unwrap();
+    assert_eq!(rig.append(&lease, &[of(session(1), 2)]), Err(StoreError::Full));
+    assert!(!rig.store.context().store_journal.is_active(session(1)));
+    rig.disk.limit(None);
+    rig.filled(session(1), 1);
+    let rig = rig.killed();
+    assert_eq!(rig.steps.drive(rig.store.unsettled()), Ok(vec![session(1)]));
+}
+
+/// A store that takes no more writes keeps the session, so nobody who follows it is told of its end.
+#[test]
+fn a_delete_that_cannot_be_ends_nothing() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    rig.filled(session(1), 2);
+    let tail = rig.steps.drive(rig.store.watch(session(1))).unwrap().unwrap();
+    rig.store.context().health.end_writing("a test");
+    let refused = rig.steps.drive(rig.store.delete(session(1)));
+    assert!(matches!(refused, Err(StoreError::ReadOnly(_))), "{refused:?}");
+    assert_eq!((tail.has_changed().ok(), rig.seqs(session(1))), (Some(false), vec![1, 2]));
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::common::{Rig, SMALL, long, session};
+use super::common::{Rig, SMALL, Steps, long, session};
 use crate::{
     session::event::Record,
     store::enabled::journal::{
@@ -159,4 +159,27 @@ fn what_comes_back_is_not_measured_by_what_was_deleted() {
     let blob = import(&rig, false).unwrap();
     let rig = rig.killed();
     check_whole(&rig, &blob, false);
+}
+
+/// A session of the same id was deleted before, and another's deletion looks whether anything is left of that one.
+#[test]
+fn a_deletion_beside_an_import_takes_no_mark_from_it() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    for n in [1, 2] {
+        rig.release(rig.filled(session(n), 1));
+    }
+    rig.steps.drive(rig.store.delete(session(1))).unwrap();
+    while rig.steps.step() {}
+    let marks = &rig.store.context().store_journal;
+    let mut lines = Lines::new(false);
+    let mut importing = rig.store.import(session(1), &mut lines);
+    let is_marked = || marks.resting(session(1)).is_some() && marks.is_active(session(1));
+    while !is_marked() {
+        assert!(Steps::peek(importing.as_mut()).is_none() && rig.steps.step(), "it has no name yet");
+    }
+    rig.steps.drive(rig.store.delete(session(2))).unwrap();
+    while rig.steps.step() {}
+    rig.steps.drive(importing).unwrap();
+    assert!(marks.is_active(session(1)), "the next start looks at it");
+    assert!(rig.steps.drive(rig.store.unsettled()).unwrap().contains(&session(1)));
 }
