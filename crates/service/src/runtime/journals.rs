@@ -40,6 +40,7 @@ impl<Home: 'static> Sessions<Home> {
         if request.dry_run || dropped == 0 {
             return Ok(survey.report(dropped));
         }
+        let _alone = self.journal(request.session_id).write().await;
         if let Some(history) = survey.plan.history {
             engine.events.room().await?;
             self.record(request.session_id, Change::SnapshotHistory(history)).await?;
