@@ -48,11 +48,11 @@ pub async fn examine(what: Examination, progress: Progress<'_>) -> Result<Diagno
     let mut doctor = Doctor::enter(what)?;
     doctor.permissions();
     doctor.room(rustix::fs::statvfs(&doctor.what.data_dir).map(|found| found.f_bavail * found.f_frsize).ok());
-    if let Some(journals) = doctor.journals(progress) {
-        if doctor.owner.is_some() {
-            let rows = doctor.compare(&journals).await?;
-            doctor.projection(&journals, rows.as_ref());
-        }
+    if let Some(journals) = doctor.journals(progress)
+        && doctor.owner.is_some()
+    {
+        let rows = doctor.compare(&journals).await?;
+        doctor.projection(&journals, rows.as_ref());
     }
     doctor.marks();
     let mut diagnosis = doctor.diagnosis;
