@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use meerkat_errors::ErrorCode;
@@ -26,12 +26,12 @@ const POLL_MS: u64 = 30_000;
 pub const SEED: (&str, &str) = ("MEERKAT_TEST_SEED", "7");
 
 /// Where in a trial's folder the test tools may write.
-pub fn tools_folder(folder: &std::path::Path) -> PathBuf {
+pub fn tools_folder(folder: &Path) -> PathBuf {
     folder.join("tools")
 }
 
 /// The scenario's options with `$dir` replaced.
-pub fn config(scenario: &Scenario, folder: &std::path::Path) -> Map<String, Value> {
+pub fn config(scenario: &Scenario, folder: &Path) -> Map<String, Value> {
     let fill = |section: &Value| match section {
         Value::Object(keys) => keys
             .iter()
@@ -148,6 +148,10 @@ impl Run<'_> {
             let content = std::fs::read_to_string(tools_folder(&self.place.folder).join(name)).ok();
             if content != step.content {
                 return Err(format!("the file should hold {:?}, but holds {content:?}", step.content));
+            }
+        } else if step.reproject {
+            if self.has("session-store") {
+                self.reproject()?;
             }
         } else {
             match (step.restart, self.driver.take()) {
@@ -280,6 +284,31 @@ impl Run<'_> {
         step.event.as_ref().map_or(Ok(()), |expected| self.names.compare_line(expected, line))
     }
 
+    /// Takes each file of the projection away and has it made anew: all of them are as they were, to the byte.
+    fn reproject(&mut self) -> Result<(), String> {
+        let root = tools_folder(&self.place.folder);
+        let rebuild = |run: &mut Self| {
+            let answer = run.send("rebuild_projection", &Value::Null)?.wait()?;
+            answer.map_err(|body| format!("a rebuild is refused: {body}"))?;
+            files(&root).map_err(|error| format!("the files cannot be read: {error}"))
+        };
+        if self.driver()?.passes_over("rebuild_projection").is_some() {
+            self.passed_over += 1;
+            return Ok(());
+        }
+        let whole = rebuild(self)?;
+        if !whole.keys().any(|name| name.ends_with("transcript.md")) {
+            return Err(format!("there is no session among the files: {:?}", whole.keys()));
+        }
+        for name in whole.keys() {
+            std::fs::remove_file(root.join(name)).map_err(|error| format!("{name}: {error}"))?;
+            if rebuild(self)? != whole {
+                return Err(format!("without {name} the files are not made as they were"));
+            }
+        }
+        Ok(())
+    }
+
     /// Reads pages until a line of this type comes; answers with every line up to it.
     fn poll(&mut self, session: &str, mut cursor: u64, until: &str) -> Result<Vec<String>, String> {
         let mut lines = Vec::new();
@@ -302,6 +331,23 @@ impl Run<'_> {
             cursor = page.next_seq;
         }
     }
+}
+
+/// What stands in each file beneath a folder, but for those that are yet to get their names.
+fn files(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
+    let (mut found, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_none_or(|extension| extension != "new") {
+                let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+                found.insert(name, std::fs::read(&path)?);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// The lines that have a `seq`.

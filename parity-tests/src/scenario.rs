@@ -26,7 +26,7 @@ pub struct Scenario {
     pub steps: Vec<Step>,
 }
 
-/// A step: exactly one of `operation`, `await`, `until`, `file` and `restart`.
+/// A step: exactly one of `operation`, `await`, `until`, `file`, `reproject` and `restart`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Step {
@@ -51,6 +51,8 @@ pub struct Step {
     pub file: Option<String>,
     /// What the file holds.
     pub content: Option<String>,
+    /// Takes each file of the projection in `$dir` away, and has `rebuild_projection` bring it back to the byte.
+    pub reproject: bool,
     /// Ends the process and starts another one over the same data.
     pub restart: Option<Restart>,
     /// Sends the request so many times at once; the answers must be the same to the letter.
@@ -158,10 +160,11 @@ impl Step {
             self.awaited.is_some(),
             self.until.is_some(),
             self.file.is_some(),
+            self.reproject,
             self.restart.is_some(),
         ];
         if kinds.iter().filter(|kind| **kind).count() != 1 {
-            return Err("it is exactly one of operation, await, until, file and restart");
+            return Err("it is exactly one of operation, await, until, file, reproject and restart");
         }
         let answers = usize::from(self.ok.is_some()) + usize::from(self.error.is_some());
         let answers = answers + usize::from(self.events.is_some());

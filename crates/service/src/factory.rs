@@ -160,7 +160,7 @@ impl AgentBuildConfig {
                 let readers = Readers::new(readers, events.clone(), index.clone(), world.clock.clone());
                 let mut derived = Derived::new(snapshots, index, Arc::new(readers), pruner);
                 let dir = self.options.projection.dir.clone().filter(|_| self.options.projection.enabled);
-                derived.projector = dir.map(|dir| ProjectorHandle::new(Projection::new(dir)));
+                derived.projector = dir.map(|dir| ProjectorHandle::new(Projection::new(dir, events.id())));
                 (events, blobs, Some(derived))
             }
             None => (

@@ -9,6 +9,9 @@ mod export;
 mod import;
 mod verify;
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};

@@ -80,8 +80,9 @@ impl Upload {
 pub(super) struct Sections<'a> {
     upload: &'a Upload,
     at: u64,
-    /// Files of this section so far.
+    /// Files of this section so far, and how many there may be.
     entries: usize,
+    entries_max: usize,
     /// The sessions that were found.
     ids: BTreeSet<SessionId>,
     /// No event may be later.
@@ -97,7 +98,12 @@ struct Entry {
 
 impl<'a> Sections<'a> {
     pub(super) const fn of(upload: &'a Upload, latest: Timestamp) -> Self {
-        Self { upload, at: 0, entries: 0, ids: BTreeSet::new(), latest }
+        Self { upload, at: 0, entries: 0, entries_max: ENTRIES_MAX, ids: BTreeSet::new(), latest }
+    }
+
+    #[cfg(test)]
+    pub(super) fn at_most(self, entries_max: usize) -> Self {
+        Self { entries_max, ..self }
     }
 
     /// The next one; `None` behind the last.
@@ -116,8 +122,8 @@ impl<'a> Sections<'a> {
     /// The next file; its body and what pads it are there.
     async fn entry(&mut self) -> Result<Entry, SessionError> {
         self.entries += 1;
-        if self.entries > ENTRIES_MAX {
-            return Err(damaged(format!("one of its sessions has more than {ENTRIES_MAX} files")));
+        if self.entries > self.entries_max {
+            return Err(damaged(format!("one of its sessions has more than {} files", self.entries_max)));
         }
         let rest = self.upload.bytes - self.at;
         let too_short = || damaged("it ends too early");

@@ -11,6 +11,7 @@ use crate::{
     agent::{Derived, Engine, record::bodies},
     clock::Timestamp,
     ids::{Seq, SessionId},
+    projection::READER,
     readers::Watermark,
     runtime::restore::{decode, restore},
     service::{CompactJournal, CompactionSkipped, JournalCompactionReport},
@@ -151,11 +152,8 @@ impl Survey {
             tracing::warn!(%session_id, %error, "a snapshot could not be saved; the journal is read from its beginning");
         }
         derived.readers.rely(session_id, self.watermark.clone()).await?;
-        let pruned = self.pruner.prune(session_id, self.up_to, &self.plan.keep, self.older_than).await;
-        // Also where it stopped half-way.
-        if let Some(projector) = derived.projector.as_ref().filter(|_| pruned != Ok(0)) {
-            projector.remake(session_id);
-        }
-        Ok(self.report(pruned?))
+        derived.readers.begin_anew(READER, session_id).await?;
+        let pruned = self.pruner.prune(session_id, self.up_to, &self.plan.keep, self.older_than).await?;
+        Ok(self.report(pruned))
     }
 }

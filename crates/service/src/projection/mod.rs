@@ -33,6 +33,8 @@ const CHECKPOINT: &str = "checkpoint";
 const INDEX: &str = "index.json";
 /// Keeps what was said out of the project's repository, until its owner decides otherwise by changing this file.
 const IGNORE: &str = ".gitignore";
+/// Which store the files are made from.
+const STORE: &str = "store";
 /// What a file is called until it is whole.
 const UNFINISHED: &str = ".new";
 
@@ -54,23 +56,48 @@ struct Checkpoint {
 #[derive(Clone)]
 pub(crate) struct Projection {
     files: Arc<dyn Files>,
+    /// What tells the store of these sessions from every other.
+    store: Option<String>,
 }
 
 impl Projection {
-    /// The projection in `dir`, which is made when there is something to write.
-    pub(crate) fn new(dir: PathBuf) -> Self {
-        Self { files: Arc::new(RealFiles::new(dir)) }
+    /// The projection of a store in `dir`, which is made when there is something to write.
+    pub(crate) fn new(dir: PathBuf, store: Option<String>) -> Self {
+        Self { files: Arc::new(RealFiles::new(dir)), store }
+    }
+
+    /// Makes sure that the folder is this store's. What another one keeps there is not written over, and not removed.
+    fn claim(&self) -> io::Result<()> {
+        let found = self.files.read(STORE)?;
+        let line = self.store.as_ref().map(|store| format!("{store}\n"));
+        match (found, line) {
+            (None, Some(line)) => {
+                self.files.make_dir("")?;
+                self.replace(STORE, line.as_bytes())
+            }
+            (Some(found), line) if line.as_ref().is_none_or(|line| line.as_bytes() != found) => {
+                let why = "the folder holds the files of another data directory; set projection.dir to one of its own, \
+                           or remove the folder where nobody else uses it";
+                Err(io::Error::other(why))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Begins to write what a session's journal holds up to `summary.last_seq`. It goes on behind what is there, or
     /// anew where that is asked for or nothing there can be trusted.
     pub(crate) fn session(&self, summary: Arc<SessionSummary>, is_anew: bool) -> io::Result<SessionProjection> {
+        self.claim()?;
         let folder = folder(summary.session_id);
         let found = if is_anew { None } else { self.checkpoint(&folder)? };
         let from = found.filter(|from| from.seq <= summary.last_seq);
         let suffix = if from.is_some() { "" } else { UNFINISHED };
         let at = from.unwrap_or_default();
         self.files.make_dir(&folder)?;
+        if from.is_none() {
+            // Until the new files stand, those that are there are not gone on with.
+            self.files.remove(&format!("{folder}/{CHECKPOINT}"))?;
+        }
         for (name, bytes) in [(EVENTS, at.event_bytes), (TRANSCRIPT, at.transcript_bytes)] {
             let path = format!("{folder}/{name}{suffix}");
             if from.is_some() { self.files.cut(&path, bytes)? } else { self.files.create(&path)? }
@@ -101,6 +128,7 @@ impl Projection {
 
     /// Removes the files of all other sessions.
     pub(crate) fn keep_only(&self, sessions: &BTreeSet<SessionId>) -> io::Result<()> {
+        self.claim()?;
         let names = self.files.list("sessions")?;
         let others = names.iter().filter(|name| name.parse().is_ok_and(|id: SessionId| !sessions.contains(&id)));
         others.into_iter().try_for_each(|name| self.files.remove_dir(&format!("sessions/{name}")))
@@ -118,6 +146,7 @@ impl Projection {
 
     /// Writes the list of all sessions.
     pub(crate) fn write_list(&self, sessions: &[SessionSummary]) -> io::Result<()> {
+        self.claim()?;
         self.files.make_dir("")?;
         if self.files.len(IGNORE)?.is_none() {
             self.replace(IGNORE, b"*\n")?;
@@ -192,8 +221,6 @@ impl SessionProjection {
     pub(crate) fn finish(mut self) -> io::Result<Seq> {
         let path = |name: &str| format!("{}/{name}", self.folder);
         if !self.suffix.is_empty() {
-            // Until the new one stands, what is there is not to be trusted.
-            self.files.remove(&path(CHECKPOINT))?;
             for name in [EVENTS, TRANSCRIPT] {
                 self.files.rename(&format!("{}{}", path(name), self.suffix), &path(name))?;
             }

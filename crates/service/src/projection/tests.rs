@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs, io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicU64, atomic::Ordering},
 };
 
@@ -51,6 +51,10 @@ fn summaries(frames: &[Frame]) -> Vec<Arc<SessionSummary>> {
     summaries
 }
 
+fn projection(dir: PathBuf) -> Projection {
+    Projection::new(dir, Some("mine".to_owned()))
+}
+
 fn project(projection: &Projection, frames: &[Frame], summary: &Arc<SessionSummary>) -> io::Result<()> {
     let mut session = projection.session(summary.clone(), false)?;
     while let Some(after) = session.wants() {
@@ -91,7 +95,7 @@ impl Sample {
         let frames = frames().await;
         let summaries = summaries(&frames);
         let dir = tempfile::tempdir().unwrap();
-        project(&Projection::new(dir.path().to_owned()), &frames, summaries.last().unwrap()).unwrap();
+        project(&projection(dir.path().to_owned()), &frames, summaries.last().unwrap()).unwrap();
         let wanted = files(dir.path());
         Self { frames, summaries, wanted }
     }
@@ -105,7 +109,7 @@ impl Sample {
     }
 
     fn project(&self, dir: &TempDir) {
-        project(&Projection::new(dir.path().to_owned()), &self.frames, self.last()).unwrap();
+        project(&projection(dir.path().to_owned()), &self.frames, self.last()).unwrap();
         assert_eq!(files(dir.path()), self.wanted);
     }
 }
@@ -120,7 +124,7 @@ async fn the_files_are_the_same_however_often_the_session_was_looked_at() {
     assert_eq!(&session, sample.last().as_ref());
     for stride in [1, 2, 5] {
         let dir = tempfile::tempdir().unwrap();
-        let projection = Projection::new(dir.path().to_owned());
+        let projection = projection(dir.path().to_owned());
         for summary in sample.summaries.iter().step_by(stride) {
             project(&projection, &sample.frames, summary).unwrap();
             assert_eq!(projection.reached(sample.id()).unwrap(), summary.last_seq);
@@ -168,8 +172,8 @@ async fn any_part_that_is_deleted_or_cut_comes_back_to_the_byte() {
         let path = dir.path().join(name);
         fs::remove_file(&path).unwrap();
         sample.project(&dir);
-        // What its owner changed in the list of what the repository ignores stands.
-        if !name.ends_with(".json") && name != ".gitignore" {
+        // What its owner changed in the list of what the repository ignores stands, and whose the files are.
+        if !name.ends_with(".json") && name != ".gitignore" && name != "store" {
             let bytes = fs::read(&path).unwrap();
             fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
             sample.project(&dir);
@@ -177,7 +181,7 @@ async fn any_part_that_is_deleted_or_cut_comes_back_to_the_byte() {
     }
     let dir = tempfile::tempdir().unwrap();
     sample.project(&dir);
-    Projection::new(dir.path().to_owned()).remove(sample.id()).unwrap();
+    projection(dir.path().to_owned()).remove(sample.id()).unwrap();
     sample.project(&dir);
 }
 
@@ -256,10 +260,11 @@ async fn a_kill_at_any_step_is_made_good_by_the_next_run() {
         for before in [None, Some(halfway)] {
             let dir = tempfile::tempdir().unwrap();
             if let Some(before) = before {
-                project(&Projection::new(dir.path().to_owned()), &sample.frames, before).unwrap();
+                project(&projection(dir.path().to_owned()), &sample.frames, before).unwrap();
             }
             let files = RealFiles::new(dir.path().to_owned());
-            let dying = Projection { files: Arc::new(Dying { files, steps_left: AtomicU64::new(steps) }) };
+            let files = Arc::new(Dying { files, steps_left: AtomicU64::new(steps) });
+            let dying = Projection { files, ..projection(dir.path().to_owned()) };
             let done = project(&dying, &sample.frames, sample.last());
             // The one that begins anew takes more steps than the one that goes on.
             is_through = done.is_ok() && before.is_none() || is_through;
@@ -288,7 +293,7 @@ async fn nothing_is_written_through_a_link() {
         drop(fs::remove_file(&path));
         std::os::unix::fs::symlink(&victim, &path).unwrap();
         // It may fail, but it does not follow.
-        drop(project(&Projection::new(dir.path().to_owned()), &sample.frames, sample.last()));
+        drop(project(&projection(dir.path().to_owned()), &sample.frames, sample.last()));
         assert_eq!(fs::read(&victim).unwrap(), b"mine");
     }
     let elsewhere = tempfile::tempdir().unwrap();
@@ -298,7 +303,7 @@ async fn nothing_is_written_through_a_link() {
         let link = dir.path().join(link);
         fs::create_dir_all(link.parent().unwrap()).unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), link).unwrap();
-        let projection = Projection::new(dir.path().join("rkat"));
+        let projection = projection(dir.path().join("rkat"));
         assert!(project(&projection, &sample.frames, sample.last()).is_err());
         assert!(projection.remove(sample.id()).is_err());
         assert!(projection.keep_only(&std::collections::BTreeSet::new()).is_err());

@@ -52,6 +52,12 @@ impl Feed {
         self.behind.insert(session_id, Behind { place, last_seq, checkpoint: None });
     }
 
+    /// The reader is to begin anew with a session that has records up to `last_seq`.
+    pub(super) fn again(&mut self, session_id: SessionId, last_seq: Seq) {
+        self.remove(session_id);
+        self.touched(session_id, last_seq);
+    }
+
     /// The reader was found to be done with a session up to `checkpoint`.
     pub(super) fn learned(&mut self, session_id: SessionId, checkpoint: Seq) {
         let Some(behind) = self.behind.get_mut(&session_id) else { return };

@@ -252,6 +252,20 @@ impl Readers {
         Ok(seq)
     }
 
+    /// A reader of meerkat's own is to take a session in from its beginning again. Durable when this answers.
+    pub(crate) async fn begin_anew(&self, reader: &str, session_id: SessionId) -> Result<(), StoreError> {
+        let _moving = self.moving.lock().await;
+        self.index.put_checkpoint(reader, session_id, 0).await?;
+        self.index.flush().await?;
+        let tail = self.events.watch(session_id).await?.ok_or(StoreError::NotFound(session_id))?;
+        let last_seq = *tail.borrow();
+        if let Some(known) = self.known().get_mut(reader) {
+            known.feed.again(session_id, last_seq);
+        }
+        tell(&self.touched);
+        Ok(())
+    }
+
     /// Whether a reader is done with all that is there, and has been told of all that is gone. Where that cannot be
     /// known, it counts as done.
     pub(crate) async fn is_done(&self, reader: &str) -> bool {
@@ -293,9 +307,13 @@ impl Readers {
         Ok(self.checkpoints(reader, &[session_id]).await?.first().copied().unwrap_or_default())
     }
 
-    /// The same of many sessions. Where the index was lost, what pruning relied on is left.
+    /// The same of many sessions. Where the index was lost, what pruning relied on is left; a reader of meerkat's own
+    /// begins anew then.
     async fn checkpoints(&self, reader: &str, session_ids: &[SessionId]) -> Result<Vec<Seq>, StoreError> {
         let mut seqs = self.index.checkpoints(reader, session_ids).await?;
+        if RESERVED.contains(&reader) {
+            return Ok(seqs);
+        }
         for (session_id, seq) in session_ids.iter().zip(&mut seqs) {
             let relied = self.store.relied(*session_id).await?;
             *seq = relied.get(reader).copied().unwrap_or_default().max(*seq);

@@ -67,6 +67,7 @@ impl<Home: 'static> Sessions<Home> {
         if request.dry_run {
             return Ok((survey.report(dropped), is_early));
         }
+        let _alone = self.journal(request.session_id).write().await;
         if let Some(history) = survey.plan.history {
             engine.events.room().await?;
             self.record(session_id, Change::SnapshotHistory(history)).await?;

@@ -335,6 +335,7 @@ impl<Home: 'static> SessionService for Sessions<Home> {
 
     async fn export_session(&self, request: ExportSession) -> Result<BundlePage, SessionError> {
         self.stored().await?;
+        let _whole = self.journal(request.session_id).read().await;
         bundle::page(self.engine(), &self.inner.exports, request).await
     }
 

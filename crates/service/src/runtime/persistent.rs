@@ -169,6 +169,7 @@ impl<Home: 'static> Sessions<Home> {
         let ForkSession { session_id: parent, turn } = request;
         let engine = self.engine();
         engine.events.room().await?;
+        let _whole = self.journal(parent).read().await;
         let session = restore(engine, parent).await?.ok_or(SessionError::NotFound(parent))?;
         let at = match session.fork_at(turn)? {
             ForkPoint::After(seq) => seq,

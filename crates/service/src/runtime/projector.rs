@@ -4,14 +4,17 @@
 use std::{
     collections::BTreeSet,
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     },
     time::Duration,
 };
 
-use tokio::sync::Notify;
+use tokio::sync::oneshot;
+
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::sessions::{Inner, Sessions};
@@ -22,11 +25,11 @@ use crate::{
     projection::{Projection, READER},
     readers::{Readers, fetch::Next},
     service::ProjectionRebuilt,
-    store::{ReadLimit, StoreError},
+    store::{ReadLimit, StoreError, step_back},
 };
 
-/// Frames that are read at a time.
-const FRAMES_READ: usize = 1024;
+/// Frames that are read at a time. It does not take long: turns are waiting.
+const FRAMES_READ: usize = 256;
 /// How long the list of all sessions waits for more changes.
 const LIST_AFTER: Duration = Duration::from_millis(500);
 /// It waits this many times as long as it took to write, so that a long one is written less often.
@@ -39,14 +42,15 @@ const LIST_AT_END_BYTES: u64 = 1024 * 1024;
 /// How long it may go on when the service ends.
 const END_MAX: Duration = Duration::from_secs(2);
 
+type Job = Box<dyn FnOnce() + Send>;
+
 /// The projection of a service, and what its projector is told.
 pub(crate) struct Projector {
     projection: Projection,
+    /// Works with the files.
+    thread: OnceLock<mpsc::Sender<Job>>,
     /// Held while files are written.
     writing: tokio::sync::Mutex<()>,
-    /// Sessions whose files are to be made anew, because their journals hold less than before.
-    anew: Mutex<BTreeSet<SessionId>>,
-    told: Notify,
     /// Sessions that a rebuild has yet to come to.
     remaining: AtomicU64,
     /// It ends when it has caught up.
@@ -70,20 +74,13 @@ impl ProjectorHandle {
     pub(crate) fn new(projection: Projection) -> Self {
         Self(Arc::new(Projector {
             projection,
+            thread: OnceLock::new(),
             writing: tokio::sync::Mutex::default(),
-            anew: Mutex::default(),
-            told: Notify::new(),
             remaining: AtomicU64::new(0),
             ending: CancellationToken::new(),
             over: CancellationToken::new(),
             task: TaskTracker::new(),
         }))
-    }
-
-    /// A session's journal was compacted: its files are made anew.
-    pub(crate) fn remake(&self, session_id: SessionId) {
-        self.0.anew().insert(session_id);
-        self.0.told.notify_one();
     }
 
     /// Sessions that a rebuild has yet to come to.
@@ -106,18 +103,35 @@ impl ProjectorHandle {
 }
 
 impl Projector {
-    fn anew(&self) -> std::sync::MutexGuard<'_, BTreeSet<SessionId>> {
-        self.anew.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Works with the files, on a thread that may block.
+    /// Works with the files, on their thread.
     async fn files<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Projection) -> io::Result<T> + Send + 'static,
     ) -> Result<T, Trouble> {
         let projection = self.projection.clone();
-        let done = tokio::task::spawn_blocking(move || work(&projection)).await;
-        done.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(Trouble::Files)
+        let (done, answer) = oneshot::channel();
+        let job: Job = Box::new(move || drop(done.send(work(&projection))));
+        // A job that is not taken answers nothing.
+        drop(self.thread().map_err(Trouble::Files)?.send(job));
+        answer.await.unwrap_or_else(|_| Err(io::Error::other("the projector panicked"))).map_err(Trouble::Files)
+    }
+
+    /// A thread of its own, which steps back for whatever else wants to run: a long session is much to write, and no
+    /// turn is to feel it.
+    fn thread(&self) -> io::Result<&mpsc::Sender<Job>> {
+        if self.thread.get().is_none() {
+            let (sender, jobs) = mpsc::channel::<Job>();
+            std::thread::Builder::new().name("meerkat-files".to_owned()).spawn(move || {
+                step_back();
+                for job in jobs {
+                    // Whoever waits for a job that panics is told.
+                    drop(catch_unwind(AssertUnwindSafe(job)));
+                }
+            })?;
+            // Where two came at once, the one is not needed, and ends.
+            drop(self.thread.set(sender));
+        }
+        self.thread.get().ok_or_else(|| io::Error::other("it has no thread"))
     }
 }
 
@@ -156,8 +170,6 @@ enum Work {
     Session(SessionId),
     /// Drops them.
     Gone(SessionId),
-    /// Makes them anew.
-    Anew(SessionId),
     /// Writes the list of all sessions.
     List,
     /// Goes on with the files of every session, because there is no list.
@@ -180,6 +192,7 @@ impl<Home: 'static> Sessions<Home> {
             list_took: Duration::ZERO,
             clock,
             failing: BTreeSet::new(),
+            gone: BTreeSet::new(),
         };
         projector.task.spawn(run.until_the_end(Self::over));
     }
@@ -235,8 +248,11 @@ impl<Home: 'static> Sessions<Home> {
         is_anew: bool,
     ) -> Result<Option<Seq>, Trouble> {
         let _writing = projector.writing.lock().await;
+        let _whole = self.journal(id).read().await;
         let engine = self.engine();
         let Some(derived) = &engine.derived else { return Ok(None) };
+        // Where the reader was sent back to the beginning, the journal may hold less than what was written of it.
+        let is_anew = is_anew || derived.readers.checkpoint(READER, id).await? == 0;
         let summary = match self.look(id).await {
             Ok(view) => view.summary,
             Err(SessionError::NotFound(_)) => return drop_files(projector, id).await,
@@ -278,6 +294,8 @@ struct Run {
     list_took: Duration,
     /// What could not be done when it was tried last.
     failing: BTreeSet<Work>,
+    /// Deleted sessions whose files could not be dropped.
+    gone: BTreeSet<SessionId>,
 }
 
 impl Run {
@@ -326,8 +344,8 @@ impl Run {
             if self.projector.over.is_cancelled() {
                 return None;
             }
-            if let Some(session_id) = self.projector.anew().pop_first() {
-                return Some(Work::Anew(session_id));
+            if let Some(session_id) = self.gone.pop_first() {
+                return Some(Work::Gone(session_id));
             }
             let (now, is_ending) = (self.clock.elapsed(), self.projector.ending.is_cancelled());
             let is_done = is_ending && self.readers.is_done(READER).await;
@@ -345,7 +363,6 @@ impl Run {
                 biased;
                 () = self.projector.over.cancelled() => {}
                 () = self.projector.ending.cancelled(), if !is_ending => {}
-                () = self.projector.told.notified() => {}
                 () = timer, if is_timed => {}
                 next = self.readers.next(READER) => match next {
                     Ok(Next::Records(session_id)) => return Some(Work::Session(session_id)),
@@ -364,9 +381,6 @@ impl Run {
         match work {
             Work::Session(id) | Work::Gone(id) => {
                 service.project_session(projector, id, false).await?;
-            }
-            Work::Anew(id) => {
-                service.project_session(projector, id, true).await?;
             }
             Work::All => {
                 service.project_all(projector, false).await?;
@@ -388,10 +402,7 @@ impl Run {
     fn put_off(&mut self, work: Work, wait: Duration) {
         match work {
             Work::Session(id) => drop(self.readers.put_off(READER, id)),
-            // Whoever is to be made anew and is gone has its files dropped.
-            Work::Anew(id) | Work::Gone(id) => {
-                self.projector.anew().insert(id);
-            }
+            Work::Gone(id) => drop(self.gone.insert(id)),
             Work::List => self.list_at = Some(self.clock.elapsed() + wait * 2),
             Work::All => {}
         }

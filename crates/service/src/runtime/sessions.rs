@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use tokio::sync::{Mutex, OnceCell, mpsc, oneshot};
+use tokio::sync::{Mutex, OnceCell, RwLock, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{creations::Creations, restore::restore, validate};
@@ -38,6 +38,9 @@ use crate::{
     store::{IndexedKey, Lease, StoreError},
 };
 
+/// Locks that the journals share.
+const JOURNAL_LOCKS: usize = 64;
+
 /// Sessions over one engine. `Home` says what becomes of them when nobody needs them.
 pub struct Sessions<Home> {
     pub(super) inner: Arc<Inner>,
@@ -56,6 +59,7 @@ pub(super) struct Inner {
     pub(super) creations: Arc<Creations>,
     pub(super) exports: Exports,
     pub(super) uploads: Uploads,
+    journals: [RwLock<()>; JOURNAL_LOCKS],
     /// Whether what a former process left behind is settled.
     pub(super) is_ready: OnceCell<()>,
     /// Compacts journals by themselves, and ends with the service.
@@ -75,6 +79,7 @@ impl<Home> Sessions<Home> {
             creations: Arc::default(),
             exports: Exports::default(),
             uploads: Uploads::default(),
+            journals: std::array::from_fn(|_| RwLock::default()),
             is_ready: OnceCell::new(),
             schedule: std::sync::OnceLock::new(),
             completing: Mutex::default(),
@@ -94,6 +99,12 @@ impl<Home> Sessions<Home> {
 
     pub(super) fn engine(&self) -> &Engine {
         &self.inner.engine
+    }
+
+    /// Held alone while records of a session's journal are dropped, from what says so in it to the last one; together by
+    /// whoever makes something of several looks at it.
+    pub(super) fn journal(&self, id: SessionId) -> &RwLock<()> {
+        &self.inner.journals[id.as_uuid().as_bytes()[15] as usize % JOURNAL_LOCKS]
     }
 }
 

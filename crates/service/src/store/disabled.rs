@@ -17,6 +17,9 @@ pub fn open_stores(_data_dir: &Path) -> Result<Stores, SessionError> {
     Err(SessionError::PersistenceDisabled { configured: false })
 }
 
+/// Lowers the priority of this thread; here nothing is done beside turns.
+pub(crate) const fn step_back() {}
+
 /// Looks at a data directory, which this build cannot read.
 ///
 /// # Errors

@@ -27,7 +27,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
 #[cfg(not(feature = "session-store"))]
+pub(crate) use disabled::step_back;
+#[cfg(not(feature = "session-store"))]
 pub use disabled::{examine, open_stores};
+#[cfg(feature = "session-store")]
+pub(crate) use enabled::step_back;
 #[cfg(feature = "session-store")]
 pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore, examine, open_stores};
 pub(crate) use memory::hex;
@@ -250,6 +254,11 @@ pub trait EventStore: Send + Sync {
     /// What the next append takes from the end of a journal, because a process ended while it wrote it. It is there
     /// until that append is durable, which should report it; `None` where nothing is to be taken.
     fn tail_repair(&self, _session_id: SessionId) -> Option<TailRepair> {
+        None
+    }
+
+    /// What tells this store from every other, for files beside it that several stores might write; it may block.
+    fn id(&self) -> Option<String> {
         None
     }
 

@@ -1,16 +1,22 @@
 //! Sessions as files: they follow the journals beside the turns, and come back to the byte.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
+use async_trait::async_trait;
 use meerkat_service::{
-    ErrorCode, SessionId,
-    service::{DeleteSession, ForkSession, WaitReader},
+    AgentBuildConfig, ErrorCode, Seq, SessionId,
+    clock::Timestamp,
+    doctor::{Check, Diagnosis, Examination, examine},
+    service::{CompactJournal, DeleteSession, ForkSession, WaitReader},
+    store::{JournalPruner, StoreError, open_stores},
 };
+use tokio::sync::mpsc;
 
 use crate::{Place, Process, files};
 
@@ -23,6 +29,29 @@ impl Place {
 
     fn rkat(&self) -> PathBuf {
         self.dir.path().join("project/.rkat")
+    }
+
+    fn examined(&self, is_repair: bool) -> Diagnosis {
+        let what = Examination { data_dir: self.data_dir(), projection: Some(self.rkat()), is_repair };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(examine(what, &|_, _| {})).unwrap()
+    }
+
+    fn has_stale_files(&self) -> bool {
+        self.examined(false).findings.iter().any(|finding| finding.check == Check::Projection)
+    }
+
+    /// The next start makes the files of a session what its journal is now.
+    fn is_made_anew(&self, id: SessionId) {
+        self.process(true, |process| async move {
+            process.projected(id).await;
+            let lines = process.lines(id).await;
+            let kept = lines.iter().filter(|line| !line.contains(r#""type":"pruned""#));
+            let wanted: String = kept.map(|line| format!("{line}\n")).collect();
+            let path = self.rkat().join(format!("sessions/{id}/events.jsonl"));
+            assert_eq!(fs::read_to_string(path).unwrap(), wanted);
+        });
+        assert!(!self.has_stale_files());
     }
 
     /// Every file of the projection with its bytes.
@@ -78,6 +107,7 @@ fn the_files_follow_the_turns_and_come_back_to_the_byte() {
     for id in [first, second] {
         wanted.extend(["checkpoint", "events.jsonl", "session.json", "transcript.md"].map(|name| of(id, name)));
     }
+    wanted.push("store".to_owned());
     assert_eq!(names, wanted);
     let index: serde_json::Value = serde_json::from_slice(&whole["index.json"]).unwrap();
     let named: Vec<_> = index["sessions"].as_array().unwrap().iter().map(|it| it["session_id"].to_string()).collect();
@@ -166,6 +196,38 @@ fn a_folder_that_cannot_be_written_disturbs_no_turn_and_is_told_of() {
     });
 }
 
+/// Two data directories of one project: the files are the first one's, and the other says so.
+#[test]
+fn files_of_another_data_directory_are_left_alone() {
+    let (first, mut second) = (Place::projected(), Place::projected());
+    let id = first.process(true, |process| async move {
+        let id = process.create().await;
+        process.turn(id, "@say Mine.").await.unwrap();
+        process.projected(id).await;
+        id
+    });
+    let whole = first.projection();
+    second.options.projection.dir = Some(first.rkat());
+    let other = second.process(true, |process| async move {
+        let id = process.create().await;
+        assert_eq!(process.turn(id, "@say Mine.").await.unwrap().text, "Mine.");
+        let refused = process.service.rebuild_projection().await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::StoreNotWritable);
+        assert!(refused.body().details["why"].as_str().unwrap().contains("another data directory"), "{refused}");
+        process.service.delete(DeleteSession { session_id: id, force: false }).await.unwrap();
+        process.create().await
+    });
+    assert_eq!(first.projection(), whole);
+    // Whoever gives up the folder leaves it to the other.
+    fs::remove_file(first.rkat().join("store")).unwrap();
+    second.process(true, |process| async move {
+        assert_eq!(process.service.rebuild_projection().await.unwrap().sessions, 1);
+    });
+    let names: Vec<String> = first.projection().into_keys().collect();
+    let is_of = |id: SessionId| names.iter().any(|name| name.contains(&id.to_string()));
+    assert!(is_of(other) && !is_of(id), "{names:?}");
+}
+
 #[test]
 fn without_a_folder_there_is_no_projection() {
     for (dir, enabled) in [(false, true), (true, false)] {
@@ -204,4 +266,92 @@ fn a_service_that_is_dropped_ends_its_projector() {
         };
         tokio::time::timeout(Duration::from_secs(120), open).await.unwrap();
     });
+}
+
+/// Prunes, says so, and never comes back: the process ends there.
+struct Dying(Arc<dyn JournalPruner>, mpsc::UnboundedSender<u64>);
+
+#[async_trait]
+impl JournalPruner for Dying {
+    async fn parts(&self, session_id: SessionId) -> Result<Vec<(Seq, Seq)>, StoreError> {
+        self.0.parts(session_id).await
+    }
+
+    async fn prune(
+        &self,
+        session_id: SessionId,
+        up_to: Seq,
+        keep: &BTreeSet<Seq>,
+        older_than: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let dropped = self.0.prune(session_id, up_to, keep, older_than).await?;
+        self.1.send(dropped).unwrap();
+        std::future::pending().await
+    }
+}
+
+#[test]
+fn what_a_compaction_dropped_is_in_no_file_after_a_kill() {
+    let mut place = Place::projected();
+    place.options.journal.min_record_age_ms = 0;
+    let (id, last_seq) = place.process(true, |process| async move {
+        let (id, last_seq) = process.lived().await;
+        process.register("one").await;
+        process.is_done("one", id, last_seq).await;
+        process.projected(id).await;
+        (id, last_seq)
+    });
+    assert!(!place.has_stale_files());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let service = runtime.block_on(async {
+        let (pruned, mut prunes) = mpsc::unbounded_channel();
+        let mut stores = open_stores(&place.data_dir()).unwrap();
+        stores.pruner = Some(Arc::new(Dying(stores.pruner.unwrap(), pruned)));
+        let agent = AgentBuildConfig::new().options(place.options.clone()).stores(stores).build().unwrap();
+        let service = agent.service().clone();
+        let compacting = service.clone();
+        let request = CompactJournal { session_id: id, dry_run: false, drop_history: false };
+        tokio::spawn(async move { compacting.compact_journal(request).await });
+        assert!(prunes.recv().await.unwrap() > 0);
+        service
+    });
+    runtime.shutdown_timeout(Duration::from_secs(10));
+    drop(service);
+    assert!(place.has_stale_files());
+    place.is_made_anew(id);
+    place.process(true, |process| async move {
+        assert_eq!(process.service.read(&id).await.unwrap().last_seq, last_seq);
+    });
+}
+
+#[test]
+fn a_journal_that_a_repair_ended_has_its_files_made_anew() {
+    let mut place = Place::projected();
+    let (id, whole) = place.process(true, |process| async move {
+        let id = process.create().await;
+        for prompt in ["@say One.", "@say Two."] {
+            process.turn(id, prompt).await.unwrap();
+        }
+        process.projected(id).await;
+        (id, process.lines(id).await)
+    });
+    let journal = place.data_dir().join("journal");
+    let segment = journal.join(files(&journal).iter().find(|name| name.ends_with(".mlog")).unwrap());
+    let mut bytes = fs::read(&segment).unwrap();
+    let at = bytes.windows(8).position(|window| window == b"@say Two").unwrap();
+    bytes[at] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    let found = place.examined(true).findings;
+    assert!(found.iter().all(|finding| finding.mended || finding.check == Check::Projection), "{found:#?}");
+    assert!(found.iter().any(|finding| finding.check == Check::Projection), "{found:#?}");
+    // While nothing is projected, the journal grows over where it ended before.
+    place.options.projection.enabled = false;
+    place.process(true, |process| async move {
+        for _ in 0..3 {
+            process.turn(id, "@say Three.").await.unwrap();
+        }
+        assert!(process.lines(id).await.len() > whole.len());
+    });
+    place.options.projection.enabled = true;
+    place.is_made_anew(id);
 }

@@ -11,6 +11,7 @@ mod keys;
 mod oracle;
 mod places;
 mod process;
+mod projection;
 mod random;
 mod server;
 mod shim;

@@ -60,6 +60,11 @@ impl Stage {
         self.dir.path().join("data")
     }
 
+    /// The folder of the projection.
+    pub(crate) fn rkat(&self) -> PathBuf {
+        self.dir.path().join(".rkat")
+    }
+
     /// A file of the test tools.
     pub(crate) fn tool_lines(&self, name: &str) -> Vec<String> {
         let text = fs::read_to_string(self.dir.path().join("tools").join(name)).unwrap_or_default();
@@ -71,6 +76,7 @@ impl Stage {
         command.args(args).current_dir(self.dir.path()).env_clear().env("HOME", self.dir.path());
         command.env("MEERKAT_DATA_DIR", self.data()).env("MEERKAT_LOG__LEVEL", "error");
         command.env("MEERKAT_TOOLS__TEST_DIR", self.dir.path().join("tools"));
+        command.env("MEERKAT_PROJECTION__DIR", self.rkat());
         command
     }
 

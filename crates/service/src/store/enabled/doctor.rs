@@ -28,7 +28,7 @@ use crate::{
     session::{CallProgress, Session},
     store::{StoreError, hex},
 };
-use known::goes_on;
+use known::{Rows, goes_on};
 use reading::Reading;
 
 /// Free bytes under which a disk counts as full.
@@ -48,11 +48,11 @@ pub async fn examine(what: Examination, progress: Progress<'_>) -> Result<Diagno
     let mut doctor = Doctor::enter(what)?;
     doctor.permissions();
     doctor.room(rustix::fs::statvfs(&doctor.what.data_dir).map(|found| found.f_bavail * found.f_frsize).ok());
-    if let Some(journals) = doctor.journals(progress) {
-        if doctor.owner.is_some() {
-            doctor.compare(&journals).await?;
-        }
-        doctor.projection(&journals);
+    if let Some(journals) = doctor.journals(progress)
+        && doctor.owner.is_some()
+    {
+        let rows = doctor.compare(&journals).await?;
+        doctor.projection(&journals, rows.as_ref());
     }
     doctor.marks();
     let mut diagnosis = doctor.diagnosis;
@@ -348,13 +348,16 @@ impl Doctor {
         });
     }
 
-    fn projection(&mut self, journals: &BTreeMap<SessionId, Journal>) {
+    fn projection(&mut self, journals: &BTreeMap<SessionId, Journal>, rows: Option<&Rows>) {
         let Some(dir) = self.what.projection.clone().filter(|dir| dir.exists()) else { return };
-        let projection = Projection::new(dir.clone());
-        let is_stale =
-            |(id, journal): &(&SessionId, &Journal)| projection.reached(**id).map_or(true, |seq| seq < journal.end.seq);
+        let projection = Projection::new(dir.clone(), None);
+        let is_stale = |(id, journal): &(&SessionId, &Journal)| {
+            // What a compaction or a repair changed below is not seen in how far the files have come.
+            let is_sent_back = rows.is_some_and(|rows| rows.is_to_project_anew(**id)) || self.ended.contains_key(*id);
+            is_sent_back || projection.reached(**id).map_or(true, |seq| seq != journal.end.seq)
+        };
         let stale = journals.iter().filter(is_stale).count();
-        if stale > 0 && self.owner.is_some() {
+        if stale > 0 {
             let what = format!("{} is behind the journals of {stale} sessions", dir.display());
             self.find(Check::Projection, Severity::Warning, None, what, "Run `meerkat project rebuild`.");
         }

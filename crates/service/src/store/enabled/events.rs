@@ -22,7 +22,7 @@ use crate::{
     store::enabled::journal::{
         Context, Disk, Drops, Entry, Executor, Health, Import, Limits, Log, OwnerLock, Pool, Resting, StoreJournal,
         Witness, abandon, appear, blobs_of, bytes_of, candidates, discard, drop_blobs, fork_files, is_gone, lock, on,
-        page, parts, prepare, replace, rewrite, seal, sessions_on, set_aside,
+        page, parts, prepare, replace, rewrite, seal, sessions_on, set_aside, store_id,
     },
     store::{
         EventStore, Frame, FramePage, JournalPruner, Lease, ReadLimit, RecordSource, StoreError, TailRepair, Ticket,
@@ -241,6 +241,11 @@ fn verbatim(record: &Record, line: Bytes) -> Result<Entry, StoreError> {
 
 #[async_trait]
 impl EventStore for RedbEventStore {
+    fn id(&self) -> Option<String> {
+        let id = store_id(self.context.disk.as_ref());
+        id.inspect_err(|error| tracing::warn!(%error, "nothing tells this store from another")).ok()
+    }
+
     async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
         self.context.health.check_writable()?;
         let Some(log) = self.log(session_id, true).await? else { return Err(StoreError::NotFound(session_id)) };

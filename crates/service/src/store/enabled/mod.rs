@@ -56,3 +56,13 @@ pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
         events,
     })
 }
+
+/// Lowers the priority of this thread, for good: what is done beside turns is not to keep them waiting.
+pub(crate) fn step_back() {
+    // Elsewhere it would be that of the whole process.
+    if cfg!(target_os = "linux")
+        && let Err(error) = rustix::process::nice(19)
+    {
+        tracing::debug!(%error, "a thread works with the same priority as the turns");
+    }
+}

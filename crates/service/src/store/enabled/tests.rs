@@ -10,6 +10,8 @@ use std::{
     },
 };
 
+mod races;
+
 use proptest::{collection::vec, option, prelude::*};
 
 use super::{IndexFile, RedbIndex, RedbSessionStore, file::Trouble};

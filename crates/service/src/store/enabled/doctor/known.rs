@@ -15,6 +15,7 @@ use super::{Doctor, Journal, ensure};
 use crate::{
     doctor::{Check, Severity},
     ids::{Seq, SessionId},
+    projection::READER,
     service::SessionSummary,
     store::{
         SessionIndex as _, StoreError,
@@ -35,7 +36,7 @@ const INDEX: &str = "index.redb";
 const NEXT_START: &str = "The next start makes it good.";
 
 /// What the index holds.
-struct Rows {
+pub(super) struct Rows {
     sessions: HashMap<SessionId, Seq>,
     lengths: HashMap<SessionId, End>,
     checkpoints: HashMap<Key, Seq>,
@@ -44,6 +45,11 @@ struct Rows {
 }
 
 impl Rows {
+    /// Whether a session's files are to be made anew, because its journal holds less than it did.
+    pub(super) fn is_to_project_anew(&self, id: SessionId) -> bool {
+        self.checkpoints.get(&(id, READER.to_owned())) == Some(&0)
+    }
+
     /// Reads all of it. A file that is damaged is set aside.
     fn read(path: PathBuf) -> Result<Self, StoreError> {
         IndexFile::new(path).read_here(|view| {
@@ -82,7 +88,10 @@ fn set_asides(folder: &Path) -> BTreeSet<String> {
 
 impl Doctor {
     /// Compares the journals with what else knows of them. Only the owner can: what another one has in memory is ahead.
-    pub(super) async fn compare(&mut self, journals: &BTreeMap<SessionId, Journal>) -> Result<(), StoreError> {
+    pub(super) async fn compare(
+        &mut self,
+        journals: &BTreeMap<SessionId, Journal>,
+    ) -> Result<Option<Rows>, StoreError> {
         // That they cannot be read is found by itself.
         let marks = look(&self.disk).unwrap_or_default();
         let rows = self.rows();
@@ -91,7 +100,7 @@ impl Doctor {
             self.readers(journals, &marks.readers, rows);
             self.staleness(journals, &marks, rows);
         }
-        self.let_go_on(&marks.readers).await
+        self.let_go_on(&marks.readers).await.map(|()| rows)
     }
 
     /// What the index holds, where there is one. A copy is read, because opening the file would change it.
@@ -229,6 +238,7 @@ impl Doctor {
                 checkpoints.push((registration.reader, seq.min(end)));
             }
             index.remove(id).await?;
+            index.put_checkpoint(READER, id, 0).await?;
             file.change([((Table::Snapshots, id.as_uuid().as_bytes().to_vec()), None)]);
             for (reader, seq) in checkpoints.into_iter().filter(|(_, seq)| *seq > 0) {
                 index.put_checkpoint(&reader, id, seq).await?;

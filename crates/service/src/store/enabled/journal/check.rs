@@ -104,9 +104,9 @@ fn walk(disk: &dyn Disk, id: SessionId, found: &Found, see: &mut dyn FnMut(Seq, 
                 }
             }
         }
-        let passed = segment.passed(reader.at).place.seq;
-        if found.segments.get(at + 1).is_some_and(|next| next.start.place.seq != passed) {
-            let why = format!("{} ends before it should, after seq {}", segment.name(), reader.at.place.seq);
+        let passed = segment.passed(reader.at).place.end();
+        if let Some(next) = found.segments.get(at + 1).filter(|next| next.start.place.end() != passed) {
+            let why = format!("{} does not go on from the end of {}, seq {}", next.name(), segment.name(), passed.seq);
             return Ok(Some(Damage::behind(why, segment.number, good)));
         }
     }

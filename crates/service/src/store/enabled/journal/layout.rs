@@ -8,12 +8,18 @@ use std::{
 };
 
 use super::disk::{Disk, create_anew, ensure_dir, is_missing, write_all};
-use crate::{SessionError, ids::SessionId};
+use crate::{
+    SessionError,
+    clock::{Clock as _, IdSource as _, RandomIds, SystemClock},
+    ids::SessionId,
+};
 
 /// The file that says what the directory is, and in which format.
 const FORMAT: &str = "format";
 /// The format of this version.
 const FORMAT_LINE: &str = "meerkat store 1";
+/// The file that tells the store from every other, wherever it is moved.
+const ID: &str = "id";
 /// The room that is kept back for turns that run when the disk is full.
 pub(super) const RESERVE: &str = "reserve";
 /// The sessions, in 256 folders.
@@ -117,11 +123,7 @@ pub(crate) fn bytes_of(disk: &dyn Disk, id: SessionId) -> io::Result<u64> {
 /// # Errors
 /// `STORE_FORMAT_UNSUPPORTED` where it is of another format. Nothing is changed.
 pub(super) fn check_format(disk: &dyn Disk) -> Result<bool, SessionError> {
-    let read = |path: &Path| -> io::Result<Vec<u8>> {
-        let file = disk.open(path, false)?;
-        super::disk::read_range(file.as_ref(), 0, 256)
-    };
-    match read(Path::new(FORMAT)) {
+    match read(disk, FORMAT) {
         Ok(bytes) if bytes.strip_suffix(b"\n") == Some(FORMAT_LINE.as_bytes()) => Ok(true),
         Ok(bytes) => {
             let text = String::from_utf8_lossy(&bytes);
@@ -131,6 +133,27 @@ pub(super) fn check_format(disk: &dyn Disk) -> Result<bool, SessionError> {
         Err(error) if is_missing(&error) => Ok(false),
         Err(error) => Err(SessionError::StoreNotWritable { path: FORMAT.to_owned(), why: error.to_string() }),
     }
+}
+
+fn read(disk: &dyn Disk, name: &str) -> io::Result<Vec<u8>> {
+    let file = disk.open(Path::new(name), false)?;
+    super::disk::read_range(file.as_ref(), 0, 256)
+}
+
+/// What tells the store from every other. It is made when it is asked for first.
+///
+/// # Errors
+/// What the disk answers.
+pub(crate) fn store_id(disk: &dyn Disk) -> io::Result<String> {
+    let id = match read(disk, ID) {
+        Err(error) if is_missing(&error) => {
+            let id = RandomIds::default().next_session_id(SystemClock::new().now()).to_string();
+            name(disk, ID, &id)?;
+            return Ok(id);
+        }
+        bytes => bytes?,
+    };
+    Ok(String::from_utf8_lossy(&id).trim_end().to_owned())
 }
 
 /// Makes what is missing, and empties what a process that ended left half-done. Answers whether the store is new.
@@ -177,10 +200,15 @@ fn make(disk: &dyn Disk) -> io::Result<()> {
 /// # Errors
 /// What the disk answers.
 pub(crate) fn seal(disk: &dyn Disk) -> io::Result<()> {
-    let path = Path::new(NEW).join(FORMAT);
+    name(disk, FORMAT, FORMAT_LINE)
+}
+
+/// Makes a file of one line, durably.
+fn name(disk: &dyn Disk, name: &str, line: &str) -> io::Result<()> {
+    let path = Path::new(NEW).join(name);
     let file = create_anew(disk, &path)?;
-    write_all(file.as_ref(), format!("{FORMAT_LINE}\n").as_bytes(), 0)?;
+    write_all(file.as_ref(), format!("{line}\n").as_bytes(), 0)?;
     file.sync()?;
-    disk.rename(&path, Path::new(FORMAT))?;
+    disk.rename(&path, Path::new(name))?;
     disk.sync_dir(Path::new(""))
 }

@@ -10,7 +10,7 @@ use crate::{
     SessionError,
     ids::SessionId,
     store::enabled::journal::{
-        Limits, lock,
+        Limits, check, lock,
         simulated::{Fault, Random, SimulatedDisk},
     },
     store::{EventStore as _, ReadLimit, StoreError},
@@ -532,5 +532,32 @@ fn a_session_that_is_taken_up_again_while_it_comes_to_rest_is_marked_behind_that
             assert_eq!(crashed.steps.drive(crashed.store.unsettled()).unwrap(), [session(1)], "{seed}");
             assert_eq!(crashed.lease(session(1)).unwrap().tail, 2, "{seed}");
         }
+    }
+}
+
+/// A segment that is good by itself, of another life of the same session: it begins and ends with the same seqs.
+#[test]
+fn a_segment_that_was_put_in_anothers_place_is_found() {
+    let lived = |first: u64| {
+        let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+        let lease = rig.lease(session(1)).unwrap();
+        for seq in 1..=60 {
+            let bytes = if seq == first { 11 } else { 10 };
+            assert_eq!(rig.append(&lease, &[long(session(1), seq, bytes)]), Ok(seq));
+        }
+        rig.release(lease);
+        rig.disk
+    };
+    let (disk, other) = (lived(2), lived(3));
+    let damage = |disk: &SimulatedDisk| check(disk, session(1), |_| true, &mut |_, _| {}).unwrap().unwrap().damage;
+    assert_eq!((damage(&disk), damage(&other)), (None, None));
+    let base_seq = |number| u64::from_le_bytes(disk.bytes(&segment(session(1), number))[48..56].try_into().unwrap());
+    for number in [1, 2] {
+        let disk = disk.copy();
+        disk.set_bytes(&segment(session(1), number), other.bytes(&segment(session(1), number)));
+        let found = damage(&disk).unwrap();
+        // The last record before the place at which two do not belong together.
+        assert_eq!(found.last_good_seq, base_seq(2) - 1, "{}", found.why);
+        assert!(found.why.contains("does not go on from the end of"), "{}", found.why);
     }
 }
