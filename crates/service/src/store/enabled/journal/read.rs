@@ -64,9 +64,14 @@ fn cached(state: &State, after: Seq, mut limit: ReadLimit) -> Option<Vec<Frame>>
     }
     let first = state.cache.frames.front().map(|frame| frame.seq)?;
     let skip = usize::try_from((after + 1).checked_sub(first)?).ok()?;
-    let wanted = state.cache.frames.iter().skip(skip).take_while(|frame| frame.seq <= readable).enumerate();
-    let frames = wanted.take_while(|(at, frame)| limit.takes(&frame.line, *at == 0));
-    Some(frames.map(|(_, frame)| frame.clone()).collect())
+    let mut frames = Vec::with_capacity(limit.frames.min(state.cache.frames.len().saturating_sub(skip)));
+    for frame in state.cache.frames.iter().skip(skip).take_while(|frame| frame.seq <= readable) {
+        if !limit.takes(&frame.line, frames.is_empty()) {
+            break;
+        }
+        frames.push(frame.clone());
+    }
+    Some(frames)
 }
 
 /// What one segment gave.
