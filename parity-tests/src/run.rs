@@ -42,7 +42,13 @@ pub fn config(scenario: &Scenario, folder: &Path) -> Map<String, Value> {
             .collect(),
         other => other.clone(),
     };
-    scenario.config.iter().map(|(name, section)| (name.clone(), fill(section))).collect()
+    patient(scenario.config.iter().map(|(name, section)| (name.clone(), fill(section))).collect())
+}
+
+/// Options with which a poll waits as long as a loaded machine may need.
+pub fn patient(mut config: Map<String, Value>) -> Map<String, Value> {
+    config.entry("limits").or_insert_with(|| json!({}))["wait_ms"] = 60_000.into();
+    config
 }
 
 /// Makes a driver at a place.

@@ -56,9 +56,19 @@ impl Serialize for Timestamp {
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        if !is_rfc_3339(text.as_bytes()) {
+            return Err(D::Error::custom("a time is written as in 2026-01-01T00:00:00Z"));
+        }
         let time: jiff::Timestamp = text.parse().map_err(D::Error::custom)?;
         Ok(Self::from_millis(time.as_millisecond()))
     }
+}
+
+/// Whether what can be parsed has the one form that the schema names; the parser knows many more.
+fn is_rfc_3339(text: &[u8]) -> bool {
+    let has = |at: usize, wanted: &[u8]| text.get(at).is_some_and(|byte| wanted.contains(byte));
+    let is_time = has(4, b"-") && has(7, b"-") && has(10, b"Tt") && has(13, b":") && has(16, b":") && !has(19, b",");
+    is_time && (text.ends_with(b"Z") || text.ends_with(b"z") || has(text.len() - 6, b"+-") && has(text.len() - 3, b":"))
 }
 
 impl JsonSchema for Timestamp {
@@ -276,6 +286,34 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_is_read_in_the_form_of_its_schema_alone() {
+        let read = |text: &str| serde_json::from_value::<Timestamp>(text.into()).ok().map(Timestamp::as_millis);
+        for text in ["1970-01-01T00:00:01Z", "1970-01-01t00:00:01.000z", "1970-01-01T01:00:01+01:00"] {
+            assert_eq!(read(text), Some(1000), "{text}");
+        }
+        let others = [
+            "",
+            "1970-01-01",
+            "1970-01-01T00:00:01",
+            "1970-01-01 00:00:01Z",
+            "1970-01-01T00:00Z",
+            "1970-01-01T00Z",
+            "19700101T000001Z",
+            "1970-01-01T000001Z",
+            "1970-01-01T00:00:01,0Z",
+            "1970-01-01T01:00:01+01",
+            "1970-01-01T01:00:01+0100",
+            "1970-01-01T01:00:01+01:00:00",
+            "1970-01-01T00:00:01Z[UTC]",
+            "1970-01-01T01:00:01+01:00[+01:00]",
+            "+001970-01-01T00:00:01Z",
+        ];
+        for text in others {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
 
     /// A process that starts with its clock set back still makes ids that sort after those of the one before.
     #[test]

@@ -230,7 +230,8 @@ pub struct Limits {
     pub label_bytes: u64,
     /// Events or items of one page.
     pub page_items: usize,
-    /// Milliseconds that a long poll may wait.
+    /// Milliseconds that a long poll waits at most, whatever it asks for. Clients and proxies give up what is silent for
+    /// long; an answer that comes early with nothing in it says the same, and the client asks again.
     pub wait_ms: u64,
     /// Bytes of a bundle that is imported.
     pub bundle_bytes: u64,
@@ -248,7 +249,7 @@ impl Default for Limits {
             labels: 64,
             label_bytes: 1024,
             page_items: 1000,
-            wait_ms: 60_000,
+            wait_ms: 5_000,
             bundle_bytes: 1024 * 1024 * 1024,
         }
     }

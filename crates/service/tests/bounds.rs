@@ -34,6 +34,21 @@ async fn a_full_service_takes_no_session_until_one_leaves() {
     assert_eq!(agent.turn(&first, "@say Gone.").await.unwrap_err().code(), ErrorCode::SessionNotFound);
 }
 
+/// Whatever it asks for: whoever asks again with the same cursor misses nothing.
+#[tokio::test(start_paused = true)]
+async fn a_long_poll_is_answered_before_anybody_gives_it_up() {
+    let mut options = EngineOptions::default();
+    options.limits.wait_ms = 7_000;
+    let agent = agent_with(options);
+    let session_id = agent.create_session().await.unwrap().session_id;
+    for (wait_ms, waited) in [(u64::MAX, 7_000), (3_000, 3_000), (0, 0)] {
+        let began = tokio::time::Instant::now();
+        let request = ReadEvents { session_id, since_seq: 1, limit: None, wait_ms };
+        let page = agent.service().events(request).await.unwrap();
+        assert_eq!((page.items.len(), page.next_seq, began.elapsed()), (0, 1, Duration::from_millis(waited)));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_service_full_of_bytes_goes_on_reading() {
     let mut options = EngineOptions::default();

@@ -38,7 +38,7 @@ impl McpServer {
             Operation::Resume => service_wire::begin_resume(service, params).await?,
             _ => service_wire::begin_turn(service, params).await?,
         };
-        wire::result(stream::answer(service, begun, &request, context).await?)
+        wire::result(&stream::answer(service, begun, &request, context).await?)
     }
 
     async fn events(&self, params: &str) -> Result<CallToolResult, SessionError> {
@@ -77,10 +77,11 @@ impl ServerHandler for McpServer {
                     answer = self.events(&params) => answer,
                     () = context.ct.cancelled() => Err(SessionError::Internal("nobody waits any more".to_owned())),
                 },
-                _ => service_wire::call(self.service.as_ref(), operation, &params).await.and_then(wire::result),
+                _ => wire::result(&service_wire::call(self.service.as_ref(), operation, &params).await?),
             }
         };
-        let answer = service_wire::in_span("mcp", operation, &params, work).await;
+        // Boxed, because the library moves what answers a request from one place to the next.
+        let answer = service_wire::in_span("mcp", operation, &params, Box::pin(work)).await;
         Ok(answer.unwrap_or_else(|refusal| error::refused(&refusal)).into())
     }
 

@@ -53,7 +53,8 @@ pub const fn spelling(operation: Operation) -> Spelling {
         Operation::Events => tool(
             "session_events",
             "Reads a session's events after the cursor `since_seq`, each as a line of JSON in a string. Where there \
-             is none yet it waits for the first one, up to `wait_ms`. Go on with `next_seq`.",
+             is none yet it waits for the first one, up to `wait_ms` or as long as the server waits. Go on with \
+             `next_seq`.",
         ),
         Operation::Remind => tool("session_remind", "Sets a system reminder of a session; the newest of a kind wins."),
         Operation::Reminders => tool("session_reminders", "Lists the system reminders of a session."),

@@ -1,17 +1,18 @@
 //! What goes over the wire: arguments to parameters, answers to results, lines to strings, sessions to resources.
 //!
 //! Structured content is a value tree, which writes numbers its own way; the text beside it is the answer's own
-//! bytes. Lines of events go as strings, so that they arrive to the letter.
+//! bytes. In the tree lines of events are strings, so that they arrive to the letter.
 
 use meerkat_service::{
     SessionError, SessionId,
     service::{EventPage, Page, ReadEvents, SessionSummary},
+    wire::encode_events,
 };
 use rmcp::model::{
     CallToolResult, ContentBlock, JsonObject, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResult,
     Resource, ResourceContents, ResourceTemplate,
 };
-use serde_json::json;
+use serde_json::Value;
 
 /// What every session's URI begins with.
 const SESSIONS: &str = "meerkat://sessions/";
@@ -20,17 +21,20 @@ const LINES: &str = "application/jsonl";
 
 /// A tool's arguments as parameters of an operation.
 pub(crate) fn params(arguments: Option<JsonObject>) -> String {
-    arguments.map_or_else(String::new, |members| json!(members).to_string())
+    arguments.map_or_else(String::new, |members| Value::Object(members).to_string())
 }
 
 /// An answer's bytes as a tool's result.
-pub(crate) fn result(answer: Vec<u8>) -> Result<CallToolResult, SessionError> {
-    let unreadable = |error: &dyn std::fmt::Display| SessionError::Internal(format!("an answer is no JSON: {error}"));
-    let text = String::from_utf8(answer).map_err(|error| unreadable(&error))?;
-    let tree = serde_json::from_str(&text).map_err(|error| unreadable(&error))?;
-    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+pub(crate) fn result(answer: &[u8]) -> Result<CallToolResult, SessionError> {
+    let unreadable = |error| SessionError::Internal(format!("an answer is no JSON: {error}"));
+    let tree = serde_json::from_slice(answer).map_err(unreadable)?;
+    Ok(told(answer, tree))
+}
+
+fn told(answer: &[u8], tree: Value) -> CallToolResult {
+    let mut result = CallToolResult::success(vec![ContentBlock::text(line(answer))]);
     result.structured_content = Some(tree);
-    Ok(result)
+    result
 }
 
 /// A line of an event.
@@ -40,8 +44,10 @@ pub(crate) fn line(line: &[u8]) -> String {
 
 /// A page of events as a tool's result.
 pub(crate) fn events(page: &EventPage) -> CallToolResult {
-    let items: Vec<String> = page.items.iter().map(|item| line(item)).collect();
-    CallToolResult::structured(json!({ "items": items, "next_seq": page.next_seq }))
+    let items = page.items.iter().map(|item| Value::String(line(item))).collect();
+    let tree = [("items", Value::Array(items)), ("next_seq", page.next_seq.into())];
+    let tree = JsonObject::from_iter(tree.map(|(name, value)| (name.to_owned(), value)));
+    told(&encode_events(page), Value::Object(tree))
 }
 
 /// The sessions of a page as resources.

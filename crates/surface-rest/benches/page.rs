@@ -10,31 +10,34 @@
 #[path = "../../surface-cli/benches/side_by_side/mod.rs"]
 mod side_by_side;
 
-use axum::{Router, routing::get};
+use axum::{Router, ServiceExt, extract::Request, routing::get};
 use meerkat_service::AgentBuildConfig;
-use meerkat_surface_rest::{RestOptions, router};
+use meerkat_surface_rest::{RestOptions, RestService};
 use side_by_side::{Client, compare, floor, is_floor, meerkat, runtime, session};
 use tokio::net::TcpListener;
 
 /// Serves with axum as it comes.
-fn serve(router: impl AsyncFnOnce() -> Router) {
+fn serve(answer: impl AsyncFnOnce(TcpListener) -> std::io::Result<()>) {
     runtime().block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         println!("{}", listener.local_addr().unwrap().port());
-        axum::serve(listener, router().await).await.unwrap();
+        answer(listener).await.unwrap();
     });
 }
 
 fn main() {
     match is_floor() {
         Some((name, _)) if name == "surface" => {
-            let agent = async || AgentBuildConfig::new().build().unwrap();
-            return serve(async || router(agent().await.service().clone(), RestOptions::default()));
+            return serve(async |listener| {
+                let agent = AgentBuildConfig::new().build().unwrap();
+                let rest = RestService::new(agent.service().clone(), RestOptions::default());
+                axum::serve(listener, ServiceExt::<Request>::into_make_service(rest)).await
+            });
         }
         Some((_, page)) => {
             let page = bytes::Bytes::from(page);
             let answer = get(move || async move { ([("content-type", "application/json")], page) });
-            return serve(async || Router::new().route("/page", answer));
+            return serve(async |listener| axum::serve(listener, Router::new().route("/page", answer)).await);
         }
         None => {}
     }

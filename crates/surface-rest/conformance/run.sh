@@ -15,8 +15,6 @@ server=
 end() { [ -z "$server" ] || kill "$server" 2>/dev/null || true; }
 trap 'end; rm -rf "$work"' EXIT
 
-export PYTHONPATH=crates/surface-rest/conformance PYTHONDONTWRITEBYTECODE=1 SCHEMATHESIS_HOOKS=hooks
-
 for home in "" --ephemeral; do
   echo "== meerkat serve --rest $home"
   "${CARGO_TARGET_DIR:-target}/debug/meerkat" serve --rest ${home:+"$home"} --data-dir "$work/data" --listen 127.0.0.1:0 \

@@ -6,26 +6,57 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use axum::{
     body::Body,
-    extract::{RawPathParams, Request, State, rejection::RawPathParamsRejection},
-    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, request},
+    extract::Request,
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header, request},
     response::Response,
 };
 use futures::FutureExt as _;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{Operation, SessionError, wire as service_wire};
 
-use crate::{App, bundle, error, openapi, routes::Route, stream, wire};
-
-/// What stands in a path's braces, where it can be read.
-pub(crate) type PathParams = Result<RawPathParams, RawPathParamsRejection>;
+use crate::{
+    App, bundle, error, openapi,
+    routes::{Beside, Place, Route, find},
+    stream, wire,
+};
 
 /// Characters of an unknown path that its refusal repeats.
 const UNKNOWN_PATH_CHARACTERS: usize = 200;
 
-/// Performs the operation of a route.
-pub(crate) async fn answer(app: Arc<App>, route: &'static Route, path: PathParams, request: Request) -> Response {
+/// Answers a request.
+pub(crate) async fn answer(app: Arc<App>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let performed = AssertUnwindSafe(perform(&app, route, path, &parts, body)).catch_unwind().await;
+    let Some(found) = find(parts.uri.path()) else { return unknown(parts.uri.path()) };
+    let method = if parts.method == Method::HEAD { &Method::GET } else { &parts.method };
+    let response = match found.value {
+        Place::Beside(beside) if method == Method::GET => show(&app, *beside).await,
+        Place::Beside(_) => other_method(method, found.value),
+        Place::Operations(routes) => match routes.iter().find(|route| route.method == *method) {
+            Some(route) => operate(&app, route, found.params, &parts, body).await,
+            None => other_method(method, found.value),
+        },
+    };
+    if parts.method == Method::HEAD { headed(response) } else { response }
+}
+
+/// What a `HEAD` is answered with: everything but the body.
+fn headed(response: Response) -> Response {
+    let (mut parts, body) = response.into_parts();
+    if let Some(bytes) = http_body::Body::size_hint(&body).exact() {
+        parts.headers.insert(header::CONTENT_LENGTH, bytes.into());
+    }
+    Response::from_parts(parts, Body::empty())
+}
+
+/// Performs the operation of a route.
+async fn operate(
+    app: &Arc<App>,
+    route: &'static Route,
+    path: matchit::Params<'_, '_>,
+    parts: &request::Parts,
+    body: Body,
+) -> Response {
+    let performed = AssertUnwindSafe(perform(app, route, path, parts, body)).catch_unwind().await;
     let answer = performed.unwrap_or_else(|_| Err(SessionError::Internal("the request's handler panicked".to_owned())));
     app.metrics.count(route.operation, answer.as_ref().err().map(SessionError::code));
     answer.unwrap_or_else(|error| {
@@ -39,7 +70,7 @@ pub(crate) async fn answer(app: Arc<App>, route: &'static Route, path: PathParam
 async fn perform(
     app: &Arc<App>,
     route: &'static Route,
-    path: PathParams,
+    path: matchit::Params<'_, '_>,
     parts: &request::Parts,
     body: Body,
 ) -> Result<Response, SessionError> {
@@ -47,13 +78,13 @@ async fn perform(
         true => (Vec::new(), bundle::announced(body, app.options.bundle_bytes_max)?),
         false => (wire::read_body(body, app.options.body_bytes_max).await?, Body::empty()),
     };
-    let path = path.map_err(|_| SessionError::invalid("path", "it is not percent-encoded UTF-8"))?;
+    let path = wire::path(path.iter())?;
     let query = wire::query(parts.uri.query())?;
     let route = match route.switch {
         Some((name, _)) => route.switched(wire::switch(&query, name)?),
         None => route,
     };
-    let request = wire::Parts { path: path.iter().collect(), query, headers: &parts.headers, body: &body };
+    let request = wire::Parts { path, query, headers: &parts.headers, body: &body };
     let params = wire::params(route, &request)?;
     let work = dispatch(app, route.operation, &parts.headers, &params, upload);
     service_wire::in_span("rest", route.operation, &params, work).await
@@ -87,13 +118,22 @@ async fn dispatch(
     }
 }
 
-/// Whether the process answers, and nothing else: it is open to everyone.
-pub(crate) async fn healthz() -> Response {
-    wire::json(r#"{"state":"ok"}"#)
+/// Shows what stands beside the operations.
+async fn show(app: &App, beside: Beside) -> Response {
+    match beside {
+        // Whether the process answers, and nothing else: it is open to everyone.
+        Beside::Health => wire::json(r#"{"state":"ok"}"#),
+        Beside::Readiness => readiness(app).await,
+        Beside::Metrics => match app.metrics.text() {
+            Ok(text) => wire::typed(HeaderValue::from_static(crate::metrics::CONTENT_TYPE), text),
+            Err(cause) => error::response(&SessionError::Internal(cause.to_string())),
+        },
+        Beside::Description => wire::json(openapi::text()),
+    }
 }
 
 /// Whether new work is taken.
-pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
+async fn readiness(app: &App) -> Response {
     if app.options.draining.is_cancelled() {
         return error::response(&SessionError::ShuttingDown);
     }
@@ -108,33 +148,24 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-/// What has been counted.
-pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    match app.metrics.text() {
-        Ok(text) => wire::typed(HeaderValue::from_static(crate::metrics::CONTENT_TYPE), text),
-        Err(cause) => error::response(&SessionError::Internal(cause.to_string())),
+/// A place that is there, for another method. `Allow` says which; no other origin is allowed anything by it.
+fn other_method(method: &Method, place: &Place) -> Response {
+    let mut response = match *method {
+        Method::OPTIONS => {
+            let mut response = wire::sealed(Body::empty());
+            *response.status_mut() = error::NO_CONTENT;
+            response
+        }
+        _ => error::refusal(&ErrorBody::new(ErrorCode::MethodNotAllowed)),
+    };
+    if let Ok(methods) = place.methods().try_into() {
+        response.headers_mut().insert(header::ALLOW, methods);
     }
-}
-
-/// The description of all routes.
-pub(crate) async fn openapi() -> Response {
-    wire::json(openapi::text())
-}
-
-/// A route that is there, for another method.
-pub(crate) async fn other_method(method: Method) -> Response {
-    if method == Method::OPTIONS {
-        // `Allow` says what there is. No other origin is allowed anything by it.
-        let mut response = wire::sealed(Body::empty());
-        *response.status_mut() = error::NO_CONTENT;
-        return response;
-    }
-    error::refusal(&ErrorBody::new(ErrorCode::MethodNotAllowed))
+    response
 }
 
 /// No route.
-pub(crate) async fn unknown(uri: Uri) -> Response {
-    let path = uri.path();
+fn unknown(path: &str) -> Response {
     error::response(&if path.len() > 1 && path.split('/').skip(1).any(str::is_empty) {
         SessionError::invalid("path", "a part of it is empty")
     } else {

@@ -18,15 +18,18 @@ mod wire;
 mod metrics;
 mod openapi;
 
-use std::{sync::Arc, time::Duration};
-
-use axum::{
-    Router,
-    extract::{Request, State},
-    routing::{MethodFilter, get, on},
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
 };
+
+use axum::{extract::Request, response::Response};
+use futures::future::{BoxFuture, FutureExt as _};
 use meerkat_service::{SessionService, options::Limits};
 use tokio_util::sync::CancellationToken;
+use tower::Service;
 
 use metrics::Metrics;
 pub use routes::{Route, table};
@@ -68,21 +71,28 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
 }
 
-/// The routes of the service: `/v1/…`, `/openapi.json`, `/healthz`, `/readyz` and `/metrics`.
-#[expect(clippy::expect_used, reason = "every test makes a router, and the table has no method that axum lacks")]
-pub fn router(service: Arc<dyn SessionService>, options: RestOptions) -> Router {
-    let app = Arc::new(App { service, options, metrics: Metrics::new() });
-    let mut router = Router::new()
-        .route("/healthz", get(handlers::healthz))
-        .route("/readyz", get(handlers::readyz))
-        .route("/metrics", get(handlers::metrics))
-        .route("/openapi.json", get(handlers::openapi));
-    for route in table().iter().filter(|route| route.is_first()) {
-        let answer = move |State(app): State<Arc<App>>, path: handlers::PathParams, request: Request| {
-            handlers::answer(app, route, path, request)
-        };
-        let method = MethodFilter::try_from(route.method.clone()).expect("a method of HTTP");
-        router = router.route(&route.full_path(), on(method, answer));
+/// The service over HTTP: `/v1/…`, `/openapi.json`, `/healthz`, `/readyz` and `/metrics`. A clone is the same service.
+#[derive(Clone)]
+pub struct RestService(Arc<App>);
+
+impl RestService {
+    /// Serves sessions.
+    #[must_use]
+    pub fn new(service: Arc<dyn SessionService>, options: RestOptions) -> Self {
+        Self(Arc::new(App { service, options, metrics: Metrics::new() }))
     }
-    router.method_not_allowed_fallback(handlers::other_method).fallback(handlers::unknown).with_state(app)
+}
+
+impl Service<Request> for RestService {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        handlers::answer(self.0.clone(), request).map(Ok).boxed()
+    }
 }

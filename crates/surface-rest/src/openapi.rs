@@ -26,6 +26,8 @@ const NOT_BLANK: &str = r"[^\t-\r \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u2
 const KEY: &str = "^[ -~]*[!-~][ -~]*$";
 /// The name of a label, and its value: neither has control characters.
 const LABEL_NAME: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
+/// The name of a label that can stand in the brackets of a query.
+const QUERY_LABEL_NAME: &str = r"^(?!.*\]\[)[^\u0000-\u001f\u007f-\u009f]+$";
 const LABEL_VALUE: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
 /// Where a page of sessions goes on.
 const SESSION_CURSOR: &str = "^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$";
@@ -33,8 +35,6 @@ const SESSION_CURSOR: &str = "^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12
 /// The name of a reader, and of one that is not meerkat's own.
 const READER: &str = "^[a-z0-9._-]{1,64}$";
 const OWN_READER: &str = "^(?!(?:memory|projection)$)[a-z0-9._-]{1,64}$";
-/// The type of a bundle.
-const BUNDLE: &str = "application/x-tar";
 
 /// The document.
 pub(crate) fn text() -> &'static str {
@@ -168,7 +168,10 @@ impl Document {
                 json!({ "required": is_required, "content": { "application/json": { "schema": schema } } });
         }
         if route.takes_bundle() {
-            operation["requestBody"] = json!({ "required": true, "content": { BUNDLE: {} } });
+            // It is taken in under any type: what it is it says itself.
+            operation["requestBody"] = json!({
+                "required": true, "description": "A bundle.", "content": { "application/octet-stream": {} },
+            });
         }
         operation
     }
@@ -198,7 +201,7 @@ impl Document {
                 responses["200"]["content"] = json!({ "application/octet-stream": {} });
                 responses["200"]["headers"] = json!({ "Next-Offset": offset });
             }
-            Operation::ExportSession => responses["200"]["content"] = json!({ BUNDLE: {} }),
+            Operation::ExportSession => responses["200"]["content"] = json!({ "application/x-tar": {} }),
             _ => {}
         }
         self.add_errors(&mut responses, &codes(route));
@@ -348,6 +351,7 @@ fn parameter(place: &str, name: &str, schema: Option<Value>, is_required: bool) 
         parameter["description"] = description;
     }
     if is_object {
+        parameter["schema"]["propertyNames"]["pattern"] = QUERY_LABEL_NAME.into();
         parameter["style"] = "deepObject".into();
         parameter["explode"] = true.into();
     }
@@ -379,7 +383,6 @@ fn bounded(mut schema: Value) -> Value {
             "reader" => json!({ "pattern": READER }),
             "limit" if is_of_blob => json!({ "minimum": 1, "maximum": BLOB_PIECE_BYTES_MAX }),
             "limit" => json!({ "minimum": 1, "maximum": limits.page_items }),
-            "wait_ms" => json!({ "maximum": limits.wait_ms }),
             "prompt" | "text" => json!({ "pattern": NOT_BLANK }),
             "labels" => json!({
                 "propertyNames": { "pattern": LABEL_NAME },

@@ -2,6 +2,8 @@
 //!
 //! What a request takes besides stands in its body. Nothing here knows what an operation does.
 
+use std::{collections::BTreeMap, sync::LazyLock};
+
 use axum::http::Method;
 use meerkat_service::Operation;
 
@@ -100,6 +102,64 @@ impl Route {
     pub(crate) fn path_params(&self) -> impl Iterator<Item = &'static str> {
         self.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
     }
+}
+
+/// What can be asked for at a path.
+pub(crate) enum Place {
+    /// Something beside the operations; it is only read.
+    Beside(Beside),
+    /// The routes of operations, one for each method.
+    Operations(Vec<&'static Route>),
+}
+
+/// What stands beside the operations.
+#[derive(Clone, Copy)]
+pub(crate) enum Beside {
+    Health,
+    Readiness,
+    Metrics,
+    Description,
+}
+
+impl Place {
+    /// The methods that it knows.
+    pub(crate) fn methods(&self) -> String {
+        let names: Vec<&str> = match self {
+            Self::Beside(_) => vec!["GET"],
+            Self::Operations(routes) => routes.iter().map(|route| route.method.as_str()).collect(),
+        };
+        names.join(",").replace("GET", "GET,HEAD")
+    }
+}
+
+/// What stands at a path, and what its braces hold, as it was sent.
+pub(crate) fn find(path: &str) -> Option<matchit::Match<'static, '_, &'static Place>> {
+    static PLACES: LazyLock<matchit::Router<Place>> = LazyLock::new(places);
+    PLACES.at(path).ok()
+}
+
+#[expect(clippy::expect_used, reason = "the table is always the same, and every test looks something up in it")]
+fn places() -> matchit::Router<Place> {
+    let mut by_path = BTreeMap::from(
+        [
+            ("/healthz", Beside::Health),
+            ("/readyz", Beside::Readiness),
+            ("/metrics", Beside::Metrics),
+            ("/openapi.json", Beside::Description),
+        ]
+        .map(|(path, beside)| (path.to_owned(), Place::Beside(beside))),
+    );
+    for route in TABLE.iter().filter(|route| route.is_first()) {
+        match by_path.entry(route.full_path()).or_insert_with(|| Place::Operations(Vec::new())) {
+            Place::Operations(routes) => routes.push(route),
+            Place::Beside(_) => {}
+        }
+    }
+    let mut places = matchit::Router::new();
+    for (path, place) in by_path {
+        places.insert(path, place).expect("no two paths are alike");
+    }
+    places
 }
 
 const fn row(operation: Operation, method: Method, path: &'static str, query: &'static [&'static str]) -> Route {

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use axum::{
     body::Body,
-    http::{HeaderMap, HeaderValue, header},
+    http::{HeaderMap, HeaderName, HeaderValue, header},
     response::Response,
 };
 use bytes::Bytes;
@@ -24,8 +24,9 @@ use crate::{
 
 /// What all answers are.
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
-const LAST_EVENT_ID: &str = "last-event-id";
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const PREFER: HeaderName = HeaderName::from_static("prefer");
 
 /// Reads a body up to its limit.
 pub(crate) async fn read_body(mut body: Body, limit: u64) -> Result<Vec<u8>, SessionError> {
@@ -61,8 +62,8 @@ pub(crate) fn within(bytes: u64, limit: u64) -> Result<u64, SessionError> {
 
 /// A request, taken apart.
 pub(crate) struct Parts<'a> {
-    pub(crate) path: Vec<(&'a str, &'a str)>,
-    pub(crate) query: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    pub(crate) path: Vec<(&'a str, Cow<'a, str>)>,
+    pub(crate) query: Vec<Pair<'a>>,
     pub(crate) headers: &'a HeaderMap,
     pub(crate) body: &'a [u8],
 }
@@ -75,12 +76,21 @@ pub(crate) fn query(text: Option<&str>) -> Result<Vec<Pair<'_>>, SessionError> {
     let refusal = || SessionError::invalid("query", "it is not percent-encoded UTF-8");
     let pairs = text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
     let split = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    let decoded = |(name, value)| Some((form_decoded(name)?, form_decoded(value)?));
+    let decoded = |(name, value)| Some((decoded(name, b'+')?, decoded(value, b'+')?));
     split.map(|pair| decoded(pair).ok_or_else(refusal)).collect()
 }
 
-fn form_decoded(text: &str) -> Option<Cow<'_, str>> {
-    if !text.contains(['%', '+']) {
+/// What stands in a path's braces.
+pub(crate) fn path<'a>(
+    params: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<Vec<(&'a str, Cow<'a, str>)>, SessionError> {
+    let refusal = || SessionError::invalid("path", "it is not percent-encoded UTF-8");
+    params.map(|(name, value)| decoded(value, b' ').map(|value| (name, value)).ok_or_else(refusal)).collect()
+}
+
+/// What was percent-encoded, with something that stands for a space besides.
+fn decoded(text: &str, space: u8) -> Option<Cow<'_, str>> {
+    if !text.bytes().any(|byte| byte == b'%' || byte == space) {
         return Some(text.into());
     }
     let mut decoded = Vec::with_capacity(text.len());
@@ -91,7 +101,7 @@ fn form_decoded(text: &str) -> Option<Cow<'_, str>> {
                 let mut digit = || char::from(bytes.next()?).to_digit(16);
                 u8::try_from(digit()? * 16 + digit()?).ok()?
             }
-            b'+' => b' ',
+            byte if byte == space => b' ',
             other => other,
         });
     }
@@ -107,9 +117,15 @@ pub(crate) fn params(route: &Route, parts: &Parts<'_>) -> Result<String, Session
     }
     let cursor = if route.query.contains(&"since_seq") { last_event_id(parts.headers)? } else { None };
     let mut labels = String::new();
-    for (name, value) in &parts.query {
+    for (at, (name, value)) in parts.query.iter().enumerate() {
+        if parts.query[..at].iter().any(|(other, _)| other == name) {
+            return Err(SessionError::invalid(name.as_ref(), "it is there twice"));
+        }
         let label = name.strip_prefix("labels[").and_then(|rest| rest.strip_suffix(']'));
         if let Some(label) = label.filter(|_| route.query.contains(&"labels")) {
+            if label.contains("][") {
+                return Err(SessionError::invalid(name.as_ref(), "a label has a name and a text"));
+            }
             labels.push(if labels.is_empty() { '{' } else { ',' });
             labels.extend([&json_text(label)?, ":", &json_text(value)?]);
         } else if route.query.contains(&name.as_ref()) {
@@ -140,9 +156,6 @@ fn splice_body(mut params: String, route: &Route, parts: &Parts<'_>) -> Result<S
     let body = std::str::from_utf8(parts.body).map_err(|_| refusal("it is not UTF-8"))?;
     let body = body.trim_matches([' ', '\t', '\r', '\n']);
     let is_json = body.is_empty() || has_type(parts.headers, "application/json");
-    if route.takes_bundle() && !has_type(parts.headers, "application/x-tar") {
-        return Err(SessionError::invalid("content-type", "a bundle is sent as application/x-tar"));
-    }
     if !route.takes_body() && !body.is_empty() {
         return Err(refusal("this route takes none; its parameters stand in path and query"));
     }
@@ -150,7 +163,7 @@ fn splice_body(mut params: String, route: &Route, parts: &Parts<'_>) -> Result<S
         return Err(SessionError::invalid("content-type", "a body is sent as application/json"));
     }
     if route.takes_key()
-        && let Some(key) = one_header(parts.headers, IDEMPOTENCY_KEY)?
+        && let Some(key) = one_header(parts.headers, &IDEMPOTENCY_KEY)?
     {
         match key_in(body) {
             None => member(&mut params, "idempotency_key", key)?,
@@ -219,20 +232,21 @@ pub(crate) fn switch(query: &[(Cow<'_, str>, Cow<'_, str>)], name: &str) -> Resu
 }
 
 /// A header that may be there once.
-fn one_header<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str>, SessionError> {
+fn one_header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, SessionError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
-    let text = value.to_str().map_err(|_| SessionError::invalid(name, "it is not ASCII"))?;
-    if values.next().is_some() { Err(SessionError::invalid(name, "it is there twice")) } else { Ok(Some(text)) }
+    let refusal = |why| SessionError::invalid(name.as_str(), why);
+    let text = value.to_str().map_err(|_| refusal("it is not ASCII"))?;
+    if values.next().is_some() { Err(refusal("it is there twice")) } else { Ok(Some(text)) }
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, SessionError> {
-    let id = one_header(headers, LAST_EVENT_ID)?.filter(|id| !id.is_empty());
-    id.map(|id| whole(LAST_EVENT_ID, id)).transpose()
+    let id = one_header(headers, &LAST_EVENT_ID)?.filter(|id| !id.is_empty());
+    id.map(|id| whole(LAST_EVENT_ID.as_str(), id)).transpose()
 }
 
 /// The parts of a header that lists things, each without its parameters.
-fn listed<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+fn listed(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = (&str, &str)> {
     let texts = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     let parts = texts.flat_map(|text| text.split(','));
     parts.map(|part| part.split_once(';').unwrap_or((part, ""))).map(|(part, params)| (part.trim(), params.trim()))
@@ -240,17 +254,17 @@ fn listed<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = (&'
 
 /// Whether the caller asked for an event stream by name.
 pub(crate) fn wants_stream(headers: &HeaderMap) -> bool {
-    listed(headers, header::ACCEPT.as_str())
+    listed(headers, header::ACCEPT)
         .any(|(part, params)| part.eq_ignore_ascii_case("text/event-stream") && params != "q=0")
 }
 
 /// Whether the caller asked not to wait.
 pub(crate) fn wants_async(headers: &HeaderMap) -> bool {
-    listed(headers, "prefer").any(|(part, _)| part.eq_ignore_ascii_case("respond-async"))
+    listed(headers, PREFER).any(|(part, _)| part.eq_ignore_ascii_case("respond-async"))
 }
 
 fn has_type(headers: &HeaderMap, name: &str) -> bool {
-    listed(headers, header::CONTENT_TYPE.as_str()).any(|(part, _)| part.eq_ignore_ascii_case(name))
+    listed(headers, header::CONTENT_TYPE).any(|(part, _)| part.eq_ignore_ascii_case(name))
 }
 
 /// What an import takes beside its bundle.

@@ -6,11 +6,11 @@ mod common;
 
 use std::{fs, path::Path};
 
-use axum::{Router, body::Body};
+use axum::body::Body;
 use http::{HeaderName, HeaderValue, Request};
 use http_body_util::BodyExt as _;
 use meerkat_service::{AgentBuildConfig, ErrorBody, service::ReadEvents};
-use meerkat_surface_rest::{RestOptions, router};
+use meerkat_surface_rest::{RestOptions, RestService};
 use proptest::{collection::vec, prelude::*, sample::Index};
 use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt as _;
@@ -39,14 +39,14 @@ fn damaged(mut bytes: Vec<u8>, damage: &Damage) -> Vec<u8> {
     bytes
 }
 
-fn service() -> (Runtime, Router, std::sync::Arc<dyn meerkat_service::SessionService>, String) {
+fn service() -> (Runtime, RestService, std::sync::Arc<dyn meerkat_service::SessionService>, String) {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let (router, service, session) = runtime.block_on(async {
+    let (rest, service, session) = runtime.block_on(async {
         let agent = AgentBuildConfig::new().build().unwrap();
         let session = agent.create_session().await.unwrap().session_id.to_string();
-        (router(agent.service().clone(), RestOptions::default()), agent.service().clone(), session)
+        (RestService::new(agent.service().clone(), RestOptions::default()), agent.service().clone(), session)
     });
-    (runtime, router, service, session)
+    (runtime, rest, service, session)
 }
 
 /// A request as the corpus has it: method and path, headers, an empty line, the body. `None` where it is none of HTTP.
@@ -65,18 +65,18 @@ fn request(bytes: &[u8], session: &str) -> Option<Request<Body>> {
 
 #[test]
 fn the_corpus_is_made_of_good_requests() {
-    let (runtime, router, _, session) = service();
+    let (runtime, rest, _, session) = service();
     for file in corpus("requests") {
         let request = request(&file, &session).unwrap();
         let uri = request.uri().clone();
-        let status = runtime.block_on(router.clone().oneshot(request)).unwrap().status().as_u16();
+        let status = runtime.block_on(rest.clone().oneshot(request)).unwrap().status().as_u16();
         assert!([200, 202, 404, 409, 501].contains(&status), "{uri}: {status}");
     }
 }
 
 #[test]
 fn a_damaged_request_gets_an_answer_of_ours() {
-    let (runtime, router, _, session) = service();
+    let (runtime, rest, _, session) = service();
     let files = corpus("requests");
     let config = ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(file in any::<Index>(), damage in damage())| {
@@ -84,7 +84,7 @@ fn a_damaged_request_gets_an_answer_of_ours() {
         let Some(request) = request(&bytes, &session) else { return Ok(()) };
         let is_head = request.method() == http::Method::HEAD;
         runtime.block_on(async {
-            let response = router.clone().oneshot(request).await.unwrap();
+            let response = rest.clone().oneshot(request).await.unwrap();
             let status = response.status().as_u16();
             prop_assert_eq!(&response.headers()["cache-control"], "no-store");
             if status >= 400 && !is_head {
@@ -105,15 +105,15 @@ fn no_text_breaks_a_frame() {
     let files = corpus("texts");
     let config = ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(file in any::<Index>(), damage in damage(), cuts in vec(any::<Index>(), 0..8))| {
-        let (runtime, router, service, session) = service();
+        let (runtime, rest, service, session) = service();
         let text = String::from_utf8_lossy(&damaged(file.get(&files).clone(), &damage)).into_owned();
         runtime.block_on(async {
             let body = serde_json::json!({ "text": format!("- {text}") }).to_string();
             let pin = Request::post(format!("/v1/sessions/{session}/pins")).header("content-type", "application/json");
-            let pinned = router.clone().oneshot(pin.body(Body::from(body)).unwrap()).await.unwrap();
+            let pinned = rest.clone().oneshot(pin.body(Body::from(body)).unwrap()).await.unwrap();
             prop_assert_eq!(pinned.status().as_u16(), 200);
             let follow = Request::get(format!("/v1/sessions/{session}/events")).header("accept", "text/event-stream");
-            let mut stream = router.clone().oneshot(follow.body(Body::empty()).unwrap()).await.unwrap().into_body();
+            let mut stream = rest.clone().oneshot(follow.body(Body::empty()).unwrap()).await.unwrap().into_body();
             let mut bytes = Vec::new();
             while bytes.windows(2).filter(|window| window == b"\n\n").count() < 2 {
                 bytes.extend(stream.frame().await.unwrap().unwrap().into_data().unwrap());

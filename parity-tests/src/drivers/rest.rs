@@ -179,7 +179,7 @@ fn place_params(route: &Route, params: &Map<String, Value>) -> Request {
 fn upload(route: &Route, mut params: Map<String, Value>) -> Result<Request, String> {
     let bytes = bundle::take(&mut params)?;
     let mut request = place_params(route, &params);
-    request.headers.push(("Content-Type", "application/x-tar".to_owned()));
+    request.headers.push(("Content-Type", "application/octet-stream".to_owned()));
     request.body = Some(bytes);
     Ok(request)
 }

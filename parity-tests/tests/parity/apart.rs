@@ -6,7 +6,7 @@ use meerkat_parity_tests::{
     builds::Build,
     drivers::{Make, SURFACES, TRANSPORTS},
     expect::UNKNOWN_SESSION,
-    run::trial,
+    run::{patient, trial},
     scenario::Scenario,
 };
 use meerkat_service::{Operation, SessionId, wire::request_schema};
@@ -37,7 +37,7 @@ pub(crate) fn trials(build: &'static Build, scenarios: &'static [Scenario]) -> V
 
 fn in_place(build: &Build, make: Make, play: impl FnOnce(&mut dyn Driver) -> Result<(), String>) -> Result<(), String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let place = Place { binaries: build.binaries()?, folder: folder.path().to_owned(), config: Map::new() };
+    let place = Place { binaries: build.binaries()?, folder: folder.path().to_owned(), config: patient(Map::new()) };
     let mut driver = make(place)?;
     play(driver.as_mut())?;
     driver.end()

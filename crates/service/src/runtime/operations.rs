@@ -137,16 +137,16 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     async fn events(&self, request: ReadEvents) -> Result<EventPage, SessionError> {
         let limits = &self.engine().options.limits;
         let limit = validate::page_limit(request.limit, limits)?;
-        validate::wait(request.wait_ms, limits)?;
+        let wait_ms = request.wait_ms.min(limits.wait_ms);
         self.settle().await?;
         let (events, session_id) = (self.engine().events.as_ref(), request.session_id);
         let mut tail = events.watch(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
         let last_seq = *tail.borrow();
         check_cursor(events, session_id, request.since_seq, last_seq).await?;
-        if last_seq == request.since_seq && request.wait_ms > 0 {
+        if last_seq == request.since_seq && wait_ms > 0 {
             tokio::select! {
                 changed = tail.wait_for(|seq| *seq > request.since_seq) => drop(changed.is_ok()),
-                () = self.engine().world.clock.sleep(Duration::from_millis(request.wait_ms)) => {}
+                () = self.engine().world.clock.sleep(Duration::from_millis(wait_ms)) => {}
             }
         }
         let page = events.read(session_id, request.since_seq, ReadLimit::frames(limit)).await?;
@@ -231,7 +231,9 @@ impl<Home: 'static> SessionService for Sessions<Home> {
 
     async fn list(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
         self.engine().capabilities.require(Capability::SessionStore)?;
-        let limit = validate::page_limit(query.limit, &self.engine().options.limits)?;
+        let limits = &self.engine().options.limits;
+        let limit = validate::page_limit(query.limit, limits)?;
+        validate::labels(&query.labels, limits)?;
         query.cursor()?;
         self.settle().await?;
         self.list_page(SessionQuery { limit: Some(limit), ..query }).await
@@ -293,8 +295,8 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         let limits = &self.engine().options.limits;
         validate::reader(&request.reader)?;
         let limit = validate::page_limit(request.limit, limits)?;
-        validate::wait(request.wait_ms, limits)?;
-        self.readers().await?.fetch(&request.reader, limit, request.wait_ms).await
+        let wait_ms = request.wait_ms.min(limits.wait_ms);
+        self.readers().await?.fetch(&request.reader, limit, wait_ms).await
     }
 
     async fn acknowledge_reader(&self, request: AcknowledgeReader) -> Result<Checkpoint, SessionError> {
@@ -303,10 +305,10 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         self.readers().await?.acknowledge(request).await
     }
 
-    async fn wait_reader(&self, request: WaitReader) -> Result<Checkpoint, SessionError> {
+    async fn wait_reader(&self, mut request: WaitReader) -> Result<Checkpoint, SessionError> {
         self.engine().capabilities.require(Capability::SessionStore)?;
         validate::reader(&request.reader)?;
-        validate::wait(request.wait_ms, &self.engine().options.limits)?;
+        request.wait_ms = request.wait_ms.min(self.engine().options.limits.wait_ms);
         self.readers().await?.wait(request).await
     }
 

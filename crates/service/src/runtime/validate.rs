@@ -57,14 +57,6 @@ pub(crate) fn reader(name: &str) -> Result<(), SessionError> {
     Err(SessionError::invalid("reader", "a reader is named by 1 to 64 small letters, digits, `.`, `_` or `-`"))
 }
 
-/// How long an answer may be waited for.
-pub(crate) fn wait(wait_ms: u64, limits: &Limits) -> Result<(), SessionError> {
-    if wait_ms > limits.wait_ms {
-        return Err(SessionError::invalid("wait_ms", format!("a long poll waits at most {} ms", limits.wait_ms)));
-    }
-    Ok(())
-}
-
 /// A title is one line; an empty one takes the title away.
 pub(crate) fn title(title: &str, limits: &Limits) -> Result<(), SessionError> {
     if title.len() as u64 > limits.label_bytes || title.chars().any(char::is_control) {

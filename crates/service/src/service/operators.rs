@@ -26,7 +26,7 @@ pub struct FetchReader {
     /// How many records at most.
     #[serde(default)]
     pub limit: Option<usize>,
-    /// Milliseconds to wait for the first one.
+    /// Milliseconds to wait for the first one. The answer may come earlier, with nothing in it; ask again.
     #[serde(default)]
     pub wait_ms: u64,
 }
@@ -53,7 +53,7 @@ pub struct WaitReader {
     pub session_id: SessionId,
     /// The record that it is to be done with.
     pub seq: Seq,
-    /// Milliseconds to wait at most.
+    /// Milliseconds to wait at most. The answer may come earlier, with how far the reader has come by then; ask again.
     #[serde(default)]
     pub wait_ms: u64,
 }

@@ -169,7 +169,8 @@ pub struct ReadEvents {
     /// How many events at most.
     #[serde(default)]
     pub limit: Option<usize>,
-    /// How long to wait for the first one, in milliseconds.
+    /// How long to wait for the first one, in milliseconds. The answer may come earlier, with nothing in it; ask again
+    /// with the same cursor.
     #[serde(default)]
     pub wait_ms: u64,
 }

@@ -29,9 +29,13 @@ impl RawJson {
     /// # Errors
     /// `INVALID_REQUEST` where it is not.
     pub fn parse(text: &str) -> Result<Self, SessionError> {
-        let refusal = |why: String| SessionError::invalid("json", why);
-        let compact = compact_json(text).map_err(refusal)?;
-        RawValue::from_string(compact).map(Self).map_err(|error| refusal(format!("not valid JSON: {error}")))
+        let refusal = |error| SessionError::invalid("json", format!("not valid JSON: {error}"));
+        RawValue::from_string(Self::bounded(text)?).map(Self).map_err(refusal)
+    }
+
+    /// The same of what is decoded at once, which says itself whether it is valid.
+    pub(crate) fn bounded(text: &str) -> Result<String, SessionError> {
+        compact_json(text).map_err(|why| SessionError::invalid("json", why))
     }
 
     /// Takes a stored line as it stands; what wrote it has bounded it.
@@ -63,12 +67,18 @@ impl RawJson {
 /// Removes white space between tokens. Brackets that nest too deep and too many keys are refused, with the reason.
 fn compact_json(text: &str) -> Result<String, String> {
     let mut compact = String::with_capacity(text.len());
-    let (mut rest, mut depth, mut keys) = (text, 0_usize, 0_usize);
-    while let Some(character) = rest.chars().next() {
-        let (token, after) = rest.split_at(if character == '"' { string_bytes(rest) } else { character.len_utf8() });
-        rest = after;
-        match character {
-            ' ' | '\n' | '\r' | '\t' => {
+    // What stands between `from` and `at` is yet to be copied.
+    let (mut from, mut at, mut depth, mut keys) = (0, 0, 0_usize, 0_usize);
+    while let Some(&byte) = text.as_bytes().get(at) {
+        match byte {
+            b'"' => {
+                at += string_bytes(&text[at..]);
+                continue;
+            }
+            b' ' | b'\n' | b'\r' | b'\t' => {
+                compact.push_str(&text[from..at]);
+                at += 1;
+                from = at;
                 // White space may only vanish beside punctuation or more of it: `1 2` must not become `12`.
                 let last = compact.chars().next_back();
                 if last.is_some_and(|last| !"{}[],:\" ".contains(last)) {
@@ -76,9 +86,9 @@ fn compact_json(text: &str) -> Result<String, String> {
                 }
                 continue;
             }
-            '{' | '[' => depth += 1,
-            '}' | ']' => depth = depth.saturating_sub(1),
-            ':' => keys += 1,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b':' => keys += 1,
             _ => {}
         }
         if depth > JSON_DEPTH_MAX {
@@ -87,11 +97,12 @@ fn compact_json(text: &str) -> Result<String, String> {
         if keys > JSON_KEYS_MAX {
             return Err(format!("JSON has more than {JSON_KEYS_MAX} keys"));
         }
-        if "{}[],:".contains(character) && compact.ends_with(' ') {
+        if from == at && b"{}[],:".contains(&byte) && compact.ends_with(' ') {
             compact.pop();
         }
-        compact.push_str(token);
+        at += 1;
     }
+    compact.push_str(&text[from..]);
     if compact.ends_with(' ') {
         compact.pop();
     }

@@ -24,9 +24,13 @@ use crate::{
 /// `INVALID_REQUEST` that names the place.
 pub fn decode_params<T: DeserializeOwned>(params: &str) -> Result<T, SessionError> {
     let text = if params.trim().is_empty() { "{}" } else { params };
-    let compact = RawJson::parse(text)?;
-    let decoded = compact.decode().or_else(|error| serde_json::from_str(&digits(compact.as_str())).map_err(|_| error));
-    decoded.map_err(|error| SessionError::invalid("params", error.to_string()))
+    let compact = RawJson::bounded(text)?;
+    serde_json::from_str(&compact).or_else(|error| {
+        // What is no JSON at all is refused as that.
+        let whole = RawJson::parse(&compact)?;
+        let decoded = serde_json::from_str(&digits(whole.as_str()));
+        decoded.map_err(|_| SessionError::invalid("params", error.to_string()))
+    })
 }
 
 /// Writes whole numbers in digits: to JSON `2.0` and `2e0` are the 2 that they are to a caller, and no parameter has
@@ -207,7 +211,8 @@ pub fn encode<T: Serialize>(answer: &T) -> Result<Vec<u8>, SessionError> {
 }
 
 /// A page of events; the lines stand in it as they are.
-fn encode_events(page: &EventPage) -> Vec<u8> {
+#[must_use]
+pub fn encode_events(page: &EventPage) -> Vec<u8> {
     let mut out = Vec::with_capacity(64 + page.items.iter().map(|line| line.len() + 1).sum::<usize>());
     out.extend_from_slice(br#"{"items":["#);
     for (index, line) in page.items.iter().enumerate() {

@@ -10,7 +10,7 @@ mod span;
 #[cfg(test)]
 mod tests;
 
-pub use call::{BegunCall, begin_resume, begin_turn, call, decode_params, encode};
+pub use call::{BegunCall, begin_resume, begin_turn, call, decode_params, encode, encode_events};
 pub use event::{decode_event, decode_live, encode_event, encode_live, events_encoded};
 pub use schema::{answer_schema, event_schema, request_schema};
 pub use span::in_span;

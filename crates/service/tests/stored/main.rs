@@ -40,6 +40,8 @@ impl Place {
         let tools = dir.path().join("tools");
         std::fs::create_dir(&tools).unwrap();
         options.tools.test_dir = Some(tools);
+        // Long enough that no loaded machine is slower.
+        options.limits.wait_ms = 60_000;
         Self { dir, options }
     }
 

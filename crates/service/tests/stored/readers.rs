@@ -14,7 +14,7 @@ use crate::{
     index::{SESSIONS, create, flip},
 };
 
-/// Long enough that no loaded machine is slower.
+/// As long as any poll waits here.
 const WAIT_MS: u64 = 60_000;
 
 fn named(reader: &str) -> NamedReader {
@@ -274,7 +274,7 @@ fn what_a_reader_is_asked_is_checked() {
             assert_eq!(process.reader(name).await.reader, name);
         }
         let fetch = |limit, wait_ms| FetchReader { reader: "a".to_owned(), limit, wait_ms };
-        for refused in [fetch(Some(0), 0), fetch(Some(1001), 0), fetch(None, WAIT_MS + 1)] {
+        for refused in [fetch(Some(0), 0), fetch(Some(1001), 0)] {
             assert_eq!(service.fetch_reader(refused).await.unwrap_err().code(), ErrorCode::InvalidRequest);
         }
         let unknown = || "unknown".to_owned();
@@ -285,6 +285,18 @@ fn what_a_reader_is_asked_is_checked() {
         assert_eq!(service.fetch_reader(fetch).await.unwrap_err().code(), ErrorCode::ReaderNotFound);
         assert_eq!(process.acknowledge("unknown", session_id, 1).await, Err(ErrorCode::ReaderNotFound));
         assert_eq!(process.acknowledge("a", session_id, 2).await, Err(ErrorCode::CursorOutOfRange));
+    });
+}
+
+#[test]
+fn no_poll_waits_longer_than_the_service_does() {
+    let mut place = Place::new();
+    place.options.limits.wait_ms = 1;
+    place.process(true, |process| async move {
+        process.reader("r").await;
+        assert_eq!(process.fetch("r", 9, u64::MAX).await, []);
+        let wait = WaitReader { reader: "r".to_owned(), session_id: process.create().await, seq: 1, wait_ms: u64::MAX };
+        assert_eq!(process.service.wait_reader(wait).await.unwrap().seq, 0);
     });
 }
 

@@ -7,15 +7,19 @@ pub(crate) mod operators;
 mod run;
 pub(crate) mod sessions;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use meerkat_service::{Operation, SessionError, SessionId, SessionService, wire::call};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 pub(crate) use run::{Questions, resume, run};
 
 use self::run::NO_SESSION;
 use crate::{App, args::EventsArgs, error::CliError, people, stream, wire};
+
+/// Between two asks for what is waited for, where the service itself does not wait.
+const ASK_PAUSE: Duration = Duration::from_millis(100);
 
 /// Performs an operation and prints its answer.
 pub(crate) async fn print(app: &App, request: wire::Request) -> Result<u8, CliError> {
@@ -55,7 +59,7 @@ pub(crate) fn unreadable(error: &serde_json::Error) -> SessionError {
     SessionError::Internal(format!("an answer could not be read: {error}"))
 }
 
-/// Performs an operation whose session may be written short.
+/// Performs an operation whose session may be written short, and which is asked again until its wait is over.
 pub(crate) async fn perform(
     service: &Arc<dyn SessionService>,
     (operation, mut params): wire::Request,
@@ -63,7 +67,26 @@ pub(crate) async fn perform(
     if let Some(name) = params["session_id"].as_str() {
         params["session_id"] = json!(resolve(service, name).await?);
     }
-    call(service.as_ref(), operation, &params.to_string()).await
+    let wait = Duration::from_millis(params["wait_ms"].as_u64().unwrap_or(0));
+    let (began, mut asks) = (Instant::now(), tokio::time::interval(ASK_PAUSE));
+    loop {
+        asks.tick().await;
+        let answer = call(service.as_ref(), operation, &params.to_string()).await?;
+        let left = wait.saturating_sub(began.elapsed());
+        if left.is_zero() || has_come(operation, &params, &answer)? {
+            return Ok(answer);
+        }
+        params["wait_ms"] = json!(left.as_millis() as u64);
+    }
+}
+
+/// Whether an answer has what was waited for. The service may answer earlier than it was to.
+fn has_come(operation: Operation, params: &Value, answer: &[u8]) -> Result<bool, SessionError> {
+    let answer: Value = serde_json::from_slice(answer).map_err(|error| unreadable(&error))?;
+    Ok(match operation {
+        Operation::WaitReader => answer["seq"].as_u64() >= params["seq"].as_u64(),
+        _ => answer["items"] != json!([]),
+    })
 }
 
 /// The session that a name means: an id, `last`, or the end of an id. The latter two are looked up in the list.
@@ -125,7 +148,44 @@ pub(crate) async fn events(app: &App, args: &EventsArgs) -> Result<u8, CliError>
 
 #[cfg(test)]
 mod tests {
+    use meerkat_service::{AgentBuildConfig, options::EngineOptions, service::PinFact};
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_lasts_as_long_as_is_asked_however_early_the_service_answers() {
+        let mut options = EngineOptions::default();
+        for wait_ms in [0, 700, 60_000] {
+            options.limits.wait_ms = wait_ms;
+            let agent = AgentBuildConfig::new().options(options.clone()).build().unwrap();
+            let session_id = agent.create_session().await.unwrap().session_id;
+            let events = || {
+                let params = json!({ "session_id": session_id, "since_seq": 1, "wait_ms": 2_000 });
+                perform(agent.service(), (Operation::Events, params))
+            };
+            let began = Instant::now();
+            assert_eq!(events().await.unwrap(), br#"{"items":[],"next_seq":1}"#);
+            assert_eq!(began.elapsed(), Duration::from_secs(2), "limits.wait_ms = {wait_ms}");
+            let pin = async {
+                tokio::time::sleep(Duration::from_millis(1_500)).await;
+                agent.service().pin(PinFact { session_id, text: "x".to_owned() }).await.unwrap();
+            };
+            let (page, ()) = tokio::join!(events(), pin);
+            let page: Value = serde_json::from_slice(&page.unwrap()).unwrap();
+            assert_eq!(page["items"][0]["type"], "pinned");
+        }
+    }
+
+    #[test]
+    fn what_was_waited_for_has_come() {
+        let come = |operation, answer: &str| has_come(operation, &json!({ "seq": 3 }), answer.as_bytes()).unwrap();
+        for (operation, early, late) in [
+            (Operation::WaitReader, r#"{"seq":2}"#, r#"{"seq":3}"#),
+            (Operation::FetchReader, r#"{"items":[]}"#, r#"{"items":[{}]}"#),
+        ] {
+            assert_eq!((come(operation, early), come(operation, late)), (false, true));
+        }
+    }
 
     #[test]
     fn a_short_name_means_one_session_or_none() {

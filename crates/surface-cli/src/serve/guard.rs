@@ -51,10 +51,14 @@ impl Guard {
 
     fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ErrorBody> {
         // In HTTP/2 the authority stands in the request line; where both are there, both must be ours.
-        let named: Vec<Option<&str>> = headers.get_all(header::HOST).iter().map(|host| host.to_str().ok()).collect();
-        let authority = uri.authority().map(|authority| Some(authority.as_str()));
-        let is_named = named.len() == 1 || (named.is_empty() && authority.is_some());
-        if is_named && named.into_iter().chain(authority).all(|host| host.is_some_and(|host| self.is_ours(host))) {
+        let mut named = headers.get_all(header::HOST).iter();
+        let authority = uri.authority().map(|authority| self.is_ours(authority.as_str()));
+        let is_ours = match (named.next(), named.next()) {
+            (Some(host), None) => authority.unwrap_or(true) && host.to_str().is_ok_and(|host| self.is_ours(host)),
+            (None, _) => authority.unwrap_or(false),
+            (Some(_), Some(_)) => false,
+        };
+        if is_ours {
             return Ok(());
         }
         Err(refuse(ErrorCode::ForbiddenOrigin, "The Host header names no host that this server answers for.")

@@ -32,7 +32,7 @@ use hyper::body::Incoming;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::SessionService;
 use meerkat_surface_mcp::{HttpOptions, McpHttpService};
-use meerkat_surface_rest::RestOptions;
+use meerkat_surface_rest::{RestOptions, RestService};
 use meerkat_surface_rpc::{RpcOptions, RpcService};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
@@ -60,7 +60,7 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// The surfaces that are served.
 struct Surfaces {
-    rest: axum::Router,
+    rest: RestService,
     has_rest: bool,
     rpc: Option<RpcService>,
     mcp: Option<McpHttpService>,
@@ -224,7 +224,7 @@ fn surfaces(app: &App, args: &ServeArgs, ending: &Ending) -> Surfaces {
     let rpc = RpcOptions { message_bytes: bytes, stall_ms: values.stall_ms, ..RpcOptions::default() };
     let mcp = HttpOptions { max_message_bytes: bytes, shutdown: ending.answered.clone(), ..HttpOptions::default() };
     Surfaces {
-        rest: meerkat_surface_rest::router(service(), rest),
+        rest: RestService::new(service(), rest),
         has_rest: args.rest,
         rpc: args.rpc.then(|| meerkat_surface_rpc::service(service(), rpc)),
         mcp: args.mcp.then(|| McpHttpService::new(service(), mcp)),
@@ -314,9 +314,14 @@ async fn route(surfaces: &Surfaces, request: Request<TimeoutBody<Incoming>>) -> 
     match (path, &surfaces.rpc, &surfaces.mcp) {
         ("/rpc", Some(rpc), _) => hand_over(rpc.clone(), request).await,
         ("/mcp", _, Some(mcp)) => hand_over(mcp.clone(), request).await,
-        _ if surfaces.has_rest || is_system => hand_over(surfaces.rest.clone(), request.map(Body::new)).await,
+        _ if surfaces.has_rest || is_system => hand_over(surfaces.rest.clone(), request.map(whole)).await,
         _ => refusal(&ErrorBody::with_message(ErrorCode::UnknownOperation, format!("Nothing is served at {path}."))),
     }
+}
+
+/// A body as REST takes it. Most requests have none, and nothing is to be waited for then.
+fn whole(body: TimeoutBody<Incoming>) -> Body {
+    if http_body::Body::is_end_stream(&body) { Body::empty() } else { Body::new(body) }
 }
 
 async fn hand_over<S, B, R>(surface: S, request: Request<B>) -> Response<Body>

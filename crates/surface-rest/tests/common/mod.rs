@@ -3,8 +3,9 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
+use axum::{ServiceExt, extract::Request};
 use meerkat_service::{Agent, AgentBuildConfig, SessionService};
-use meerkat_surface_rest::{RestOptions, router};
+use meerkat_surface_rest::{RestOptions, RestService};
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -25,8 +26,8 @@ impl Server {
     pub(crate) async fn with(agent: Agent, options: RestOptions) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, service) = (listener.local_addr().unwrap(), agent.service().clone());
-        let router = router(service.clone(), options);
-        tokio::spawn(async move { axum::serve(listener, router).await });
+        let rest = ServiceExt::<Request>::into_make_service(RestService::new(service.clone(), options));
+        tokio::spawn(async move { axum::serve(listener, rest).await });
         Self { address, service }
     }
 

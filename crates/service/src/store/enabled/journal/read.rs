@@ -64,9 +64,13 @@ fn cached(state: &State, after: Seq, mut limit: ReadLimit) -> Option<FramePage> 
     }
     let first = state.cache.frames.front().map(|frame| frame.seq)?;
     let skip = usize::try_from((after + 1).checked_sub(first)?).ok()?;
-    let wanted = state.cache.frames.iter().skip(skip).take_while(|frame| frame.seq <= readable).enumerate();
-    let frames = wanted.take_while(|(at, frame)| limit.takes(&frame.line, *at == 0));
-    let frames: Vec<Frame> = frames.map(|(_, frame)| frame.clone()).collect();
+    let mut frames = Vec::with_capacity(limit.frames.min(state.cache.frames.len().saturating_sub(skip)));
+    for frame in state.cache.frames.iter().skip(skip).take_while(|frame| frame.seq <= readable) {
+        if !limit.takes(&frame.line, frames.is_empty()) {
+            break;
+        }
+        frames.push(frame.clone());
+    }
     // What is in memory goes when another segment takes the place of one that holds it.
     let origin = |frame: Option<&Frame>| {
         let holds = |segment: &&Segment| frame.is_some_and(|frame| segment.start.place.seq < frame.seq);
