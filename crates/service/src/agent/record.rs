@@ -167,6 +167,7 @@ pub(crate) fn bodies(event: &mut Event) -> Vec<&mut Body> {
             .collect(),
         Event::ToolFinished(finished) => vec![&mut finished.output],
         Event::PartialText(partial) => vec![&mut partial.text],
+        Event::ContextRebuilt(rebuilt) => rebuilt.summary.iter_mut().collect(),
         _ => Vec::new(),
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Session,
     apply::proposed,
-    context::Context,
+    context::{Context, Rebuild},
     event::{Decision, Event, Key, Record, TurnStarted, TurnTotals},
     history::HistoryFold,
     message::Body,
@@ -46,8 +46,16 @@ pub(crate) struct Snapshot {
     tools: Option<Vec<String>>,
     budgets: Budgets,
     created_key: Option<Key>,
+    /// The `context_rebuilt` that holds the summary which the live context begins with.
+    #[serde(default)]
+    summary: Option<Seq>,
     /// The live context, in order.
     context: Vec<Span>,
+    /// The messages in it whose results are masked.
+    #[serde(default)]
+    masked: Vec<Seq>,
+    #[serde(default)]
+    rebuilds: VecDeque<Rebuild>,
     reminders: Vec<Seq>,
     pins: Vec<Seq>,
     /// The `turn_queued` of each turn that waits.
@@ -152,7 +160,10 @@ impl Snapshot {
             tools: session.tools.clone(),
             budgets: session.budgets,
             created_key: session.created_key.clone(),
+            summary: session.context.summary().map(|summary| summary.seq),
             context: spans(&session.context),
+            masked: session.context.entries().iter().filter(|entry| entry.is_masked).map(|entry| entry.seq).collect(),
+            rebuilds: session.context.rebuilds().clone(),
             reminders: session.reminders.iter().map(|reminder| reminder.seq).collect(),
             pins: session.pins.iter().map(|pin| pin.seq).collect(),
             queue: session.queue.iter().map(|queued| queued.seq).collect(),
@@ -189,7 +200,7 @@ impl Snapshot {
         // The session's beginning holds its system prompt; its last event proves that the journal is as long.
         let mut wanted: Vec<(Seq, Seq)> = vec![(1, 1), (self.last_seq, self.last_seq)];
         wanted.extend(self.context.iter().map(|span| (span.from, span.to)));
-        wanted.extend(self.reminders.iter().chain(&self.pins).chain(&self.queue).map(single));
+        wanted.extend(self.reminders.iter().chain(&self.pins).chain(&self.queue).chain(&self.summary).map(single));
         wanted.extend(texts.chain(open).map(|seq| (seq, seq)));
         let answered = self.open_turn.as_ref().filter(|open| open.is_answered).and(self.context.last());
         wanted.extend(answered.map(|span| (span.to, self.last_seq)));
@@ -223,7 +234,12 @@ impl Snapshot {
             return Err(Unfounded(self.last_seq));
         }
         let Event::SessionCreated(created) = &find(1)?.event else { return Err(Unfounded(1)) };
-        let context = context(&self.context, records)?;
+        let mut context = context(&self.context, records)?.rebuilt_by(self.rebuilds);
+        context.mask(&self.masked);
+        if let Some(seq) = self.summary {
+            let Event::ContextRebuilt(rebuilt) = &find(seq)?.event else { return Err(Unfounded(seq)) };
+            context.summarise(seq, rebuilt.summary.as_ref().ok_or(Unfounded(seq))?);
+        }
         let end = |end: EndShape, text: Arc<[Body]>| {
             let EndShape { turn, seq, status, model, text_seq, stop_reason, totals, error } = end;
             TurnEnd { turn, seq, status, model, text, text_seq, stop_reason, totals, error }

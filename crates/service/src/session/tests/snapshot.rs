@@ -64,6 +64,7 @@ proptest! {
                 Event::ApprovalDecided(decided) => decided.reason = Some(secret.to_owned()),
                 Event::ReminderSet(set) => set.text = secret.to_owned(),
                 Event::Pinned(pinned) => pinned.text = secret.to_owned(),
+                Event::ContextRebuilt(rebuilt) if rebuilt.summary.is_some() => rebuilt.summary = Some(secret.into()),
                 _ => {}
             }
         }
