@@ -50,9 +50,9 @@ const MARK_BYTES: u64 = 160;
 /// Where a session's journal ended when it came to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Resting {
-    pub(super) session_id: SessionId,
-    pub(super) seq: Seq,
-    pub(super) chain: u64,
+    pub(crate) session_id: SessionId,
+    pub(crate) seq: Seq,
+    pub(crate) chain: u64,
 }
 
 impl Resting {
@@ -76,7 +76,7 @@ enum Marked {
 }
 
 /// Told whether a mark is written, or stands.
-pub(super) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+pub(crate) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// The marks of a store.
 pub(crate) struct StoreJournal {
@@ -223,7 +223,7 @@ impl StoreJournal {
     }
 
     /// Whether a session may have changed since it was last put to rest.
-    pub(super) fn is_active(&self, id: SessionId) -> bool {
+    pub(crate) fn is_active(&self, id: SessionId) -> bool {
         lock(&self.state).active.contains(&id)
     }
 
@@ -270,7 +270,7 @@ impl StoreJournal {
     /// the next start looks at the session once more.
     ///
     /// From now on the session is not active, so that whoever appends next marks it anew, behind this mark.
-    pub(super) fn mark_resting(self: &Arc<Self>, resting: Resting, done: Done) {
+    pub(crate) fn mark_resting(self: &Arc<Self>, resting: Resting, done: Done) {
         lock(&self.state).active.remove(&resting.session_id);
         self.push(Pending { marked: Marked::Resting(resting), written: None, done });
     }
