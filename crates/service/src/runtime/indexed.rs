@@ -172,14 +172,14 @@ impl<Home: 'static> Sessions<Home> {
                 }
             }
         }
-        // It may have been deleted or changed since it was read.
-        match (engine.events.watch(session_id).await?, self.inner.registry.shared(session_id)) {
-            (None, _) => derived.index.remove(session_id).await?,
-            (Some(tail), Some(shared)) => {
-                let durable = *tail.borrow();
-                shared.list_again(derived, durable).await?;
-            }
-            (Some(_), None) => {}
+        // It may have been deleted or changed since it was read. Nothing is opened to see that.
+        if engine.events.bytes(session_id).await? == 0 {
+            derived.index.remove(session_id).await?;
+        } else if let Some(shared) = self.inner.registry.shared(session_id)
+            && let Some(tail) = engine.events.watch(session_id).await?
+        {
+            let durable = *tail.borrow();
+            shared.list_again(derived, durable).await?;
         }
         Ok(())
     }

@@ -226,6 +226,29 @@ fn a_journal_is_passed_through_where_it_is_as_it_should_be_and_nobody_uses_it() 
 }
 
 #[test]
+fn a_session_in_which_nothing_is_open_rests_without_being_opened() {
+    let unsettled = |rig: &Rig| rig.steps.drive(rig.store.unsettled()).unwrap();
+    let rest = |rig: &Rig, seq| {
+        rig.steps.drive(rig.store.rests(session(1), seq));
+        while rig.steps.step() {}
+    };
+    let rig = filled(Limits::default(), 3).0.killed();
+    assert_eq!(rig.scan(session(1), 2).map(|lines| lines.len()), Some(1));
+    rest(&rig, 2);
+    let rig = rig.killed();
+    assert_eq!(unsettled(&rig), [session(1)], "it has gone on");
+    assert_eq!(rig.seqs(session(1)), [1, 2, 3]);
+    rest(&rig, 3);
+    let rig = rig.killed();
+    assert_eq!(unsettled(&rig), [session(1)], "somebody uses it");
+    rest(&rig, 3);
+    let rig = rig.killed();
+    assert_eq!(unsettled(&rig), []);
+    rig.filled(session(1), 1);
+    assert_eq!(unsettled(&rig.killed()), [session(1)], "it is used again");
+}
+
+#[test]
 fn what_is_lost_of_a_journal_is_not_passed_over() {
     let (rig, end) = resting_beyond_the_marks();
     let newest = Rig::on(rig.disk.copy(), Limits::default(), None);
