@@ -18,7 +18,7 @@ use crate::{
 /// An event's bodies may have this many bytes of JSON together; more goes to blobs.
 const EVENT_BODY_BYTES_MAX: usize = 128 * 1024;
 /// A snapshot is saved once the events since the last one are this many, and this many times the messages it holds.
-const SNAPSHOT_EVENTS_MIN: u64 = 512;
+pub(crate) const SNAPSHOT_EVENTS_MIN: u64 = 512;
 const SNAPSHOT_SHARE: u64 = 8;
 /// Bytes of a blob's beginning, and of its end, that stand in the event at most.
 const EXCERPT_BYTES_MAX: usize = 4 * 1024;
@@ -167,6 +167,7 @@ pub(crate) fn bodies(event: &mut Event) -> Vec<&mut Body> {
             .collect(),
         Event::ToolFinished(finished) => vec![&mut finished.output],
         Event::PartialText(partial) => vec![&mut partial.text],
+        Event::ContextRebuilt(rebuilt) => rebuilt.summary.iter_mut().collect(),
         _ => Vec::new(),
     }
 }

@@ -31,8 +31,9 @@ pub(crate) fn render(
     } else {
         tools.specs().iter().filter(|spec| session.may_use(&spec.name)).cloned().collect()
     };
-    let system = session.system_prompt().cloned();
+    let (system, context) = (session.system_prompt().cloned(), session.context());
     let fixed_bytes = system.as_ref().map_or(0, Body::len)
+        + context.summary_bytes()
         + tail.as_ref().map_or(0, |tail| tail.len() as u64)
         + tools
             .iter()
@@ -40,7 +41,6 @@ pub(crate) fn render(
             .sum::<u64>();
     let window = model.window_tokens.saturating_sub(u64::from(options.turn.max_output_tokens));
     let room_bytes = window.saturating_mul(4).saturating_sub(fixed_bytes);
-    let context = session.context();
     let start = match options.context.overflow {
         Overflow::Fail => 0,
         Overflow::Slide => context.start_within(room_bytes),
@@ -56,8 +56,9 @@ pub(crate) fn render(
             .detail("estimated_tokens", tokens)
             .detail("window_tokens", window));
     }
-    let messages =
-        context.entries().get(start..).unwrap_or_default().iter().map(|entry| entry.message.clone()).collect();
+    let summary = context.summary().map(|summary| summary.message.clone());
+    let said = context.entries().get(start..).unwrap_or_default().iter().map(|entry| entry.message.clone());
+    let messages = summary.into_iter().chain(said).collect();
     let request = ModelRequest {
         model: model.vendor_model.clone(),
         system: None,

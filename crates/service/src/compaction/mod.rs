@@ -13,6 +13,12 @@ pub use disabled::default_compactor;
 
 use crate::session::message::Message;
 
+/// What a summary stands behind in the user message that brings it into the context.
+pub const SUMMARY_PREFIX: &str = "\
+    [Context compacted] A previous context produced the following summary of work so far. \
+    The current tool and session state is preserved. \
+    Use this summary to continue without duplicating work:\n\n";
+
 /// What is known when a compactor decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompactionContext {

@@ -93,6 +93,8 @@ impl Brief {
             | Event::Pinned(_)
             | Event::Unpinned(_)
             | Event::LogTailRepaired(_)
+            | Event::ContextRebuilt(_)
+            | Event::CompactionCompleted(_)
             | Event::Unknown(_) => What::Other,
         };
         Self { seq: record.seq, time: record.time, turn: record.turn, bytes, what }
@@ -281,7 +283,10 @@ fn history(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> BTreeSe
         chains.entry(first_of.get(&turn).copied().unwrap_or(turn)).or_default().add(record);
     }
     let live: HashSet<TurnNumber> = session.context().entries().iter().map(|entry| entry.turn).collect();
-    chains.retain(|_, chain| !chain.turns.iter().any(|turn| live.contains(turn)));
+    chains.retain(|_, chain| {
+        let is_live = chain.turns.iter().any(|turn| live.contains(turn));
+        !is_live && !chain.records.iter().any(|record| session.context().may_return(record.seq))
+    });
     let replies = chains.values().flat_map(|chain| &chain.records).filter(|record| record.what == What::Reply);
     let mut newest: Vec<Seq> = replies.map(|record| record.seq).collect();
     newest.sort_unstable();

@@ -3,14 +3,22 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use super::{restore::restore, sessions::Sessions};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+
+use super::{
+    restore::{outline, restore},
+    sessions::Sessions,
+};
 use crate::{
-    SessionError,
+    Session, SessionError,
+    agent::record::SNAPSHOT_EVENTS_MIN,
     ids::SessionId,
-    service::{Page, SessionQuery, SessionSummary},
+    service::{Page, SessionQuery, SessionState, SessionSummary},
     store::{IndexedKey, SessionIndex, StoreError},
 };
 
+/// Journals that are passed through at once, each on a thread of the store.
+pub(super) const SCANS: usize = 4;
 /// Ids that are read at a time.
 const IDS_READ: usize = 1000;
 
@@ -95,9 +103,8 @@ impl<Home: 'static> Sessions<Home> {
             if after.is_none() {
                 tracing::warn!("the index is made anew from the journals");
             }
-            for session_id in ids {
-                self.index_stored(session_id).await?;
-            }
+            let index = |session_id| self.index_stored(session_id);
+            stream::iter(ids).map(index).buffer_unordered(SCANS).try_collect::<()>().await?;
             after = Some(last);
         }
         self.inner.index_told.store(loss, Ordering::Release);
@@ -111,28 +118,70 @@ impl<Home: 'static> Sessions<Home> {
         Ok(())
     }
 
+    /// Puts the row of a session into the index that a former process had in memory, and left with nothing open in it.
+    /// Answers whether that is all there is to be settled.
+    pub(super) async fn index_idle(&self, session_id: SessionId) -> bool {
+        let engine = &self.inner.engine;
+        let (Some(derived), Some(session)) = (&engine.derived, self.index_outline(session_id).await) else {
+            return false;
+        };
+        let is_idle = session.state() == SessionState::Idle;
+        if is_idle {
+            let engine = engine.clone();
+            derived.settling.spawn(async move {
+                // It rests once its row is durable.
+                if let Some(derived) = &engine.derived
+                    && derived.index.committed().await.is_ok()
+                {
+                    engine.events.rests(session_id, session.last_seq()).await;
+                }
+            });
+        }
+        is_idle
+    }
+
+    /// Puts a session's row into the index without reading what was said in it, where that can be done.
+    async fn index_outline(&self, session_id: SessionId) -> Option<Session> {
+        let derived = self.engine().derived.as_ref()?;
+        let (session, is_whole) = outline(self.engine(), session_id).await?;
+        self.index(&session).await;
+        if is_whole && session.last_seq() >= SNAPSHOT_EVENTS_MIN {
+            // What it cost to pass through all of it is not paid again by the next who asks.
+            if let Err(error) = derived.snapshots.save(&session).await {
+                tracing::debug!(%session_id, %error, "a snapshot could not be saved");
+            }
+        }
+        Some(session)
+    }
+
     /// Puts a stored session's row into the index, as far as its journal can be read.
     pub(super) async fn index_stored(&self, session_id: SessionId) -> Result<(), SessionError> {
         let engine = self.engine();
         let Some(derived) = &engine.derived else { return Ok(()) };
-        let tail = async || Ok::<_, StoreError>(engine.events.watch(session_id).await?.map(|tail| *tail.borrow()));
         loop {
-            let before = tail().await?;
-            match restore(engine, session_id).await {
-                Ok(Some(session)) => self.index(&session).await,
-                Ok(None) => return Ok(()),
-                Err(error) => {
-                    tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read");
-                    return Ok(());
+            let before = engine.events.bytes(session_id).await?;
+            if self.index_outline(session_id).await.is_none() {
+                match restore(engine, session_id).await {
+                    Ok(Some(session)) => self.index(&session).await,
+                    Ok(None) => return Ok(()),
+                    Err(error) => {
+                        tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read");
+                        return Ok(());
+                    }
                 }
             }
-            // It may have been deleted or changed since it was read.
-            match (tail().await?, self.inner.registry.shared(session_id)) {
-                (None, _) => derived.index.remove(session_id).await?,
-                (Some(durable), Some(shared)) => shared.list_again(derived, durable).await?,
+            // It may have been deleted or changed since it was read. Nothing is opened to see that.
+            let after = engine.events.bytes(session_id).await?;
+            if after == 0 {
+                derived.index.remove(session_id).await?;
+            } else if let Some(shared) = self.inner.registry.shared(session_id)
+                && let Some(tail) = engine.events.watch(session_id).await?
+            {
+                let durable = *tail.borrow();
+                shared.list_again(derived, durable).await?;
+            } else if after != before {
                 // Its actor has left meanwhile, and the row that it put was newer.
-                (after, None) if after != before => continue,
-                (Some(_), None) => {}
+                continue;
             }
             return Ok(());
         }

@@ -3,8 +3,10 @@
 //! The journal is the truth: whatever stands here reads it, or appends to it through an actor.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use futures::{StreamExt as _, stream};
 
 use super::{
+    indexed::SCANS,
     operations::PAGE_BYTES_MAX,
     restore::{decode, restore},
     sessions::Sessions,
@@ -55,7 +57,10 @@ impl<Home: 'static> Sessions<Home> {
             // Before anything is settled, so that it is told of what is gone.
             derived.readers.add_built_in(READER);
         }
-        for session_id in engine.events.unsettled().await? {
+        let unsettled = stream::iter(engine.events.unsettled().await?);
+        let open = unsettled.map(async |session_id| (!self.index_idle(session_id).await).then_some(session_id));
+        let open: Vec<_> = open.buffer_unordered(SCANS).collect().await;
+        for session_id in open.into_iter().flatten() {
             self.index_stored(session_id).await?;
             match self.reserve(session_id).await {
                 // Its actor settles it, and leaves when nobody needs it.

@@ -1,11 +1,15 @@
 //! From a journal back to a session: a snapshot where there is one, then every record after it.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
 use crate::{
     agent::Engine,
     ids::SessionId,
     session::{Session, event::Record},
     store::{EventStore, Frame, FramePage, ReadLimit, StoreError},
-    wire::decode_event,
+    wire::{decode_event, decode_outline},
 };
 
 /// Frames that are read at a time.
@@ -99,6 +103,66 @@ pub(crate) async fn replay(
         before = page;
     }
     Ok(())
+}
+
+/// The session as its journal says, but for what was said in it, and whether its context is there by reference; `None`
+/// where the store cannot show the journal as it stands, or something is open in the session's snapshot.
+pub(crate) async fn outline(engine: &Engine, session_id: SessionId) -> Option<(Session, bool)> {
+    let derived = engine.derived.as_ref()?;
+    let before = derived.snapshots.outline(&session_id).await.ok()?;
+    let is_whole = before.is_none();
+    if is_whole && derived.snapshots.exists(&session_id).await.ok()? {
+        return None;
+    }
+    // The record that a snapshot ends with shows that it is of this journal.
+    let after = before.as_ref().map_or(0, |before| before.last_seq() - 1);
+    let fold = Arc::new(Mutex::new(Outline { session: before, is_proven: is_whole, is_broken: false }));
+    let sink = fold.clone();
+    let see = move |line: &Bytes| sink.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+    match engine.events.scan(session_id, after, Box::new(see)).await {
+        Ok(true) => {}
+        Ok(false) => return None,
+        Err(error) => {
+            tracing::debug!(%session_id, %error, "a journal could not be passed through");
+            return None;
+        }
+    }
+    let session = fold.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+    (session.id() == session_id).then_some((session, is_whole))
+}
+
+/// Folds lines without what was said in them.
+struct Outline {
+    session: Option<Session>,
+    /// Whether what it began with is of this journal.
+    is_proven: bool,
+    is_broken: bool,
+}
+
+impl Outline {
+    fn push(&mut self, line: &Bytes) {
+        if !self.is_broken {
+            self.is_broken = self.fold(line).is_none();
+        }
+    }
+
+    fn fold(&mut self, line: &Bytes) -> Option<()> {
+        let record = decode_outline(std::str::from_utf8(line).ok()?).ok()?;
+        let Some(session) = &mut self.session else {
+            self.session = Some(Session::begin(&record).ok()?);
+            return Some(());
+        };
+        if self.is_proven {
+            return session.apply(&record).ok();
+        }
+        let known = (session.last_seq(), session.updated_at(), session.id());
+        self.is_proven = known == (record.seq, record.time, record.session_id);
+        self.is_proven.then_some(())
+    }
+
+    fn take(&mut self) -> Option<Session> {
+        self.session.take().filter(|_| self.is_proven && !self.is_broken)
+    }
 }
 
 /// The record in a frame.

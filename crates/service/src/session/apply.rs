@@ -145,6 +145,18 @@ impl Session {
             }
             Event::PartialText(_) | Event::LogTailRepaired(_) | Event::Unknown(_) => {}
             Event::HistorySnapshot(snapshot) => self.mend(snapshot),
+            Event::ContextRebuilt(rebuilt) => {
+                self.context.rebuild(record.seq, rebuilt);
+                self.usage.add(rebuilt.receipt.usage);
+                if let Some(open) = &mut self.open_turn {
+                    open.totals.usage.add(rebuilt.receipt.usage);
+                }
+            }
+            Event::CompactionCompleted(_) => {
+                if let Some(open) = &mut self.open_turn {
+                    open.totals.compactions += 1;
+                }
+            }
             Event::TurnCompleted(_) | Event::TurnInterrupted(_) => self.turn_ended(record),
             Event::TurnFailed(failed) => {
                 if matches!(failed.error.code, ErrorCode::ContextOverflow | ErrorCode::ModelContextExceeded) {

@@ -19,6 +19,7 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::{StopReason, Usage},
     options::{Budget, Budgets, Policy},
+    service::CompactionReceipt,
     tool::Effect,
 };
 
@@ -224,6 +225,10 @@ event_kinds! {
         LogTailRepaired = "log_tail_repaired";
         /// What older events would have given, because they are about to go.
         HistorySnapshot = "history_snapshot";
+        /// The live context was rebuilt.
+        ContextRebuilt = "context_rebuilt";
+        /// A compaction is whole.
+        CompactionCompleted = "compaction_completed";
     }
     live {
         /// More of the model's text.
@@ -572,6 +577,32 @@ pub struct HistorySnapshot {
     pub next_turn: TurnNumber,
     /// The runs of the live context: the event of the first message of each, and how many messages were said before it.
     pub context: Vec<(Seq, u64)>,
+}
+
+/// The live context was rebuilt: what stays of it, by reference. Nothing is lost, the events that hold the rest stay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ContextRebuilt {
+    /// The compaction: the seq of its `compaction_completed`, which follows in the same batch.
+    pub compaction: Seq,
+    /// What stands for all that left the context; `null` where nothing new does, and the summary before it stays.
+    pub summary: Option<Body>,
+    /// The messages that stay, as ranges of the events that brought them: first and last of each, in order.
+    pub retained: Vec<(Seq, Seq)>,
+    /// The messages of results that stay as references, by the events that brought them, in order.
+    pub masked: Vec<Seq>,
+    /// What was kept and dropped, and what it cost.
+    pub receipt: CompactionReceipt,
+}
+
+/// A compaction is whole. Its messages are those of the live context.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CompactionCompleted {
+    /// Tokens of the summary.
+    pub summary_tokens: u64,
+    /// Messages of the live context before it.
+    pub messages_before: u64,
+    /// Messages of the live context after it.
+    pub messages_after: u64,
 }
 
 /// More of the model's text.

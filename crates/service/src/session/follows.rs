@@ -2,10 +2,10 @@
 
 use super::{
     Session,
-    event::{Event, Record},
+    event::{ContextRebuilt, Event, Record},
     turn::CallProgress,
 };
-use crate::service::TurnStatus;
+use crate::{ids::Seq, service::TurnStatus};
 
 impl Session {
     /// Why a record whose seq follows does not follow all the same.
@@ -34,6 +34,9 @@ impl Session {
                 _ => None,
             };
         }
+        if let Event::ContextRebuilt(rebuilt) = &record.event {
+            return self.obstacle_to_rebuild(rebuilt);
+        }
         let needs = needs(&record.event);
         if matches!(needs, Needs::Nothing) {
             return None;
@@ -45,6 +48,23 @@ impl Session {
             Needs::Call(call_id) if !self.is_unanswered(call_id) => Some("its call is not open"),
             Needs::Results if open.is_some_and(|open| !open.calls.is_empty()) => Some("a call has no result yet"),
             _ => None,
+        }
+    }
+
+    /// What the running turn has said last is what it goes on from, and a call is not parted from its result.
+    fn obstacle_to_rebuild(&self, rebuilt: &ContextRebuilt) -> Option<&'static str> {
+        let is_ordered = rebuilt.retained.iter().all(|(from, to)| from <= to)
+            && rebuilt.retained.is_sorted_by(|(_, to), (from, _)| to < from)
+            && rebuilt.masked.is_sorted_by(|one, other| one < other);
+        if !is_ordered {
+            return Some("what it keeps is not in order");
+        }
+        let open = self.open_turn.as_ref()?;
+        let last = self.context.entries().last().map(|entry| entry.seq);
+        let is_kept = |seq: &Seq| rebuilt.retained.last().is_some_and(|(from, to)| (from..=to).contains(&seq));
+        match open.calls.is_empty() {
+            true => (!last.as_ref().is_none_or(is_kept)).then_some("it drops what the open turn goes on from"),
+            false => Some("a call has no result yet"),
         }
     }
 
@@ -82,6 +102,8 @@ fn needs(event: &Event) -> Needs<'_> {
         | Event::SessionUnarchived(_)
         | Event::LogTailRepaired(_)
         | Event::HistorySnapshot(_)
+        | Event::ContextRebuilt(_)
+        | Event::CompactionCompleted(_)
         | Event::TurnQueued(_)
         | Event::TurnDequeued(_)
         | Event::TurnStarted(_)

@@ -81,6 +81,15 @@ impl Event {
                 let (to, messages) = (snapshot.pruned_to, count(snapshot.message_count, "message"));
                 format!("what was said up to event {to} may be gone; {messages} in all")
             }
+            Self::ContextRebuilt(rebuilt) => {
+                let receipt = &rebuilt.receipt;
+                let (tokens, kept) = (receipt.tokens_after, count(receipt.retained, "message"));
+                format!("context rebuilt: {kept} kept, {} dropped, {tokens} tokens", receipt.discarded)
+            }
+            Self::CompactionCompleted(completed) => {
+                let (before, after) = (completed.messages_before, count(completed.messages_after, "message"));
+                format!("context compacted: {before} to {after}, a summary of {} tokens", completed.summary_tokens)
+            }
             Self::LogTailRepaired(repaired) => {
                 format!(
                     "journal repaired: {} cut off and kept in {}",

@@ -12,7 +12,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use crate::SessionError;
+use crate::{SessionError, ids::Seq};
 
 /// How deep JSON from outside may nest.
 pub const JSON_DEPTH_MAX: usize = 64;
@@ -381,6 +381,14 @@ pub struct ToolResult {
     pub is_error: bool,
     /// The output.
     pub content: Body,
+}
+
+impl ToolResult {
+    /// It with a reference for its output, which stands in full in the history at `seq`.
+    pub(super) fn masked(&self, seq: Seq) -> Self {
+        let content = format!("[masked: {} bytes, in event {seq} of the history]", self.content.len());
+        Self { content: Body::Inline(content), ..self.clone() }
+    }
 }
 
 /// A block as it is written: one flat shape with an explicit `type`, so that raw JSON survives.

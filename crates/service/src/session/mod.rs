@@ -20,7 +20,7 @@ mod view;
 pub(crate) mod tests;
 
 pub use apply::ApplyError;
-pub use context::{Context, ContextEntry};
+pub use context::{Context, ContextEntry, Summary};
 pub use fork::ForkPoint;
 pub use history::HistoryFold;
 pub(crate) use pruned::{CONTEXT_RUNS_MAX, ForkedHistory};

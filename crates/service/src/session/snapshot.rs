@@ -4,7 +4,7 @@
 //! them to [`Snapshot::restore`]; a snapshot that the journal does not bear out is no session.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
 };
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Session,
     apply::proposed,
-    context::Context,
+    context::{Context, Rebuild},
     event::{Decision, Event, Key, Record, TurnStarted, TurnTotals},
     history::HistoryFold,
     message::Body,
@@ -46,8 +46,16 @@ pub(crate) struct Snapshot {
     tools: Option<Vec<String>>,
     budgets: Budgets,
     created_key: Option<Key>,
+    /// The `context_rebuilt` that holds the summary which the live context begins with.
+    #[serde(default)]
+    summary: Option<Seq>,
     /// The live context, in order.
     context: Vec<Span>,
+    /// The messages in it whose results are masked.
+    #[serde(default)]
+    masked: Vec<Seq>,
+    #[serde(default)]
+    rebuilds: VecDeque<Rebuild>,
     reminders: Vec<Seq>,
     pins: Vec<Seq>,
     /// The `turn_queued` of each turn that waits.
@@ -152,7 +160,10 @@ impl Snapshot {
             tools: session.tools.clone(),
             budgets: session.budgets,
             created_key: session.created_key.clone(),
+            summary: session.context.summary().map(|summary| summary.seq),
             context: spans(&session.context),
+            masked: session.context.entries().iter().filter(|entry| entry.is_masked).map(|entry| entry.seq).collect(),
+            rebuilds: session.context.rebuilds().clone(),
             reminders: session.reminders.iter().map(|reminder| reminder.seq).collect(),
             pins: session.pins.iter().map(|pin| pin.seq).collect(),
             queue: session.queue.iter().map(|queued| queued.seq).collect(),
@@ -189,7 +200,7 @@ impl Snapshot {
         // The session's beginning holds its system prompt; its last event proves that the journal is as long.
         let mut wanted: Vec<(Seq, Seq)> = vec![(1, 1), (self.last_seq, self.last_seq)];
         wanted.extend(self.context.iter().map(|span| (span.from, span.to)));
-        wanted.extend(self.reminders.iter().chain(&self.pins).chain(&self.queue).map(single));
+        wanted.extend(self.reminders.iter().chain(&self.pins).chain(&self.queue).chain(&self.summary).map(single));
         wanted.extend(texts.chain(open).map(|seq| (seq, seq)));
         let answered = self.open_turn.as_ref().filter(|open| open.is_answered).and(self.context.last());
         wanted.extend(answered.map(|span| (span.to, self.last_seq)));
@@ -217,33 +228,55 @@ impl Snapshot {
     ///
     /// # Errors
     /// Where a record is not what the snapshot says of it.
-    pub(crate) fn restore(self, records: &BTreeMap<Seq, Record>) -> Result<Session, Unfounded> {
+    pub(crate) fn restore(mut self, records: &BTreeMap<Seq, Record>) -> Result<Session, Unfounded> {
         let find = |seq: Seq| records.get(&seq).ok_or(Unfounded(seq));
         if (find(self.last_seq)?.time, find(self.last_seq)?.session_id) != (self.updated_at, self.id) {
             return Err(Unfounded(self.last_seq));
         }
         let Event::SessionCreated(created) = &find(1)?.event else { return Err(Unfounded(1)) };
-        let context = context(&self.context, records)?;
-        let end = |end: EndShape, text: Arc<[Body]>| {
+        let mut context = context(&self.context, records)?.rebuilt_by(std::mem::take(&mut self.rebuilds));
+        context.mask(&self.masked);
+        if let Some(seq) = self.summary {
+            let Event::ContextRebuilt(rebuilt) = &find(seq)?.event else { return Err(Unfounded(seq)) };
+            context.summarise(seq, rebuilt.summary.as_ref().ok_or(Unfounded(seq))?);
+        }
+        let open_turn = self.open_turn.take().map(|open| open_turn(open, &context, records)).transpose()?;
+        let answered_at = open_turn.as_ref().and_then(|_| context.entries().last()).map(|entry| entry.seq);
+        let mut session = Session {
+            system_prompt: created.system_prompt.clone(),
+            context,
+            reminders: Arc::new(each(&self.reminders, records, reminder)?),
+            pins: Arc::new(each(&self.pins, records, pin)?),
+            queue: Arc::new(each(&self.queue, records, queued)?.into()),
+            open_turn,
+            ..self.small_fields()
+        };
+        if let Some(end) = &mut session.last_end {
+            end.text = text(end.text_seq, records)?;
+        }
+        let last = session.last_seq;
+        for (_, record) in answered_at.into_iter().flat_map(|answer| records.range(answer..=last.max(answer))) {
+            session.progress(record);
+        }
+        Ok(session)
+    }
+
+    /// The session without what was said in it; `None` where something is open, which only the journal says whole.
+    pub(crate) fn outline(self) -> Option<Session> {
+        (self.open_turn.is_none() && self.queue.is_empty()).then(|| self.small_fields())
+    }
+
+    fn small_fields(self) -> Session {
+        let end = |end: EndShape| {
             let EndShape { turn, seq, status, model, text_seq, stop_reason, totals, error } = end;
-            TurnEnd { turn, seq, status, model, text, text_seq, stop_reason, totals, error }
+            TurnEnd { turn, seq, status, model, text: Arc::default(), text_seq, stop_reason, totals, error }
         };
         let key = |(name, used): (String, KeyShape)| {
             let KeyShape { request, turn, seq, time, is_dequeued, .. } = used;
-            let end = used.end.map(|used| end(used, Arc::default()));
-            (name, KeyUse { request, turn, seq, time, end, is_dequeued })
+            (name, KeyUse { request, turn, seq, time, end: used.end.map(end), is_dequeued })
         };
-        let keys: std::collections::HashMap<_, _> = self.keys.into_iter().map(key).collect();
-        let last_end = match self.last_end {
-            Some(last) => {
-                let said = text(last.text_seq, records)?;
-                Some(end(last, said))
-            }
-            None => None,
-        };
-        let open_turn = self.open_turn.map(|open| open_turn(open, &context, records)).transpose()?;
-        let answered_at = open_turn.as_ref().and_then(|_| context.entries().last()).map(|entry| entry.seq);
-        let mut session = Session {
+        let keys: HashMap<_, _> = self.keys.into_iter().map(key).collect();
+        Session {
             id: self.id,
             created_at: self.created_at,
             updated_at: self.updated_at,
@@ -252,16 +285,16 @@ impl Snapshot {
             is_archived: self.is_archived,
             forked_from: self.forked_from,
             model: self.model,
-            system_prompt: created.system_prompt.clone(),
+            system_prompt: None,
             tools: self.tools,
             budgets: self.budgets,
             created_key: self.created_key,
-            context,
-            reminders: Arc::new(each(&self.reminders, records, reminder)?),
-            pins: Arc::new(each(&self.pins, records, pin)?),
-            queue: Arc::new(each(&self.queue, records, queued)?.into()),
-            open_turn,
-            last_end,
+            context: Context::default(),
+            reminders: Arc::default(),
+            pins: Arc::default(),
+            queue: Arc::default(),
+            open_turn: None,
+            last_end: self.last_end.map(end),
             keyed_bytes: keys.values().map(KeyUse::bytes).sum(),
             keys,
             keys_by_age: self.keys_by_age,
@@ -271,12 +304,7 @@ impl Snapshot {
             next_turn: self.next_turn,
             pruned_to: self.pruned_to,
             last_seq: self.last_seq,
-        };
-        for (_, record) in answered_at.into_iter().flat_map(|answer| records.range(answer..=self.last_seq.max(answer)))
-        {
-            session.progress(record);
         }
-        Ok(session)
     }
 }
 

@@ -167,13 +167,14 @@ impl Session {
         &self.context
     }
 
-    /// The live context whole: system prompt, reminders and pins, then what was said.
+    /// The live context whole: system prompt, summary, reminders and pins, then what was said.
     #[must_use]
     pub fn messages(&self) -> Vec<Message> {
         let system = self.system_prompt.iter().map(|content| Message::System { content: content.clone() });
         let tail = self.tail().map(|text| Message::User { content: Body::Inline(text) });
         let said = self.context.entries().iter().map(|entry| Message::clone(&entry.message));
-        system.chain(tail).chain(said).collect()
+        let summary = self.context.summary().map(|summary| Message::clone(&summary.message));
+        system.chain(summary).chain(tail).chain(said).collect()
     }
 
     /// Reminders and pins as one text, in the order in which they were set; `None` where there are none.
@@ -210,7 +211,7 @@ impl Session {
     /// Bytes that it keeps in memory, roughly: its context, and what its keys stand for.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
-        self.context.bytes_from(0) + self.keyed_bytes
+        self.context.summary_bytes() + self.context.bytes_from(0) + self.keyed_bytes
     }
 
     /// Whether it has a reminder of this kind.

@@ -8,7 +8,7 @@ pub mod readers;
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -266,6 +266,17 @@ async fn only_the_newest_lease_appends(_: &dyn Harness, pair: Pair) -> Result<()
 async fn what_is_durable_outlives_the_process(harness: &dyn Harness, pair: Pair) -> Result<(), String> {
     fill(&pair, 1, 5).await?;
     let pair = harness.restart(pair).await;
+    for after in [0, 3, 5] {
+        let lines: Arc<Mutex<Vec<Bytes>>> = Arc::default();
+        let sink = lines.clone();
+        let see = move |line: &Bytes| sink.lock().unwrap_or_else(PoisonError::into_inner).push(line.clone());
+        if said(pair.events.scan(id(1), after, Box::new(see)).await, "scan")? {
+            let due = encoded((after + 1..=5).map(|seq| record(1, seq)))?;
+            let shown: Vec<Vec<u8>> =
+                lines.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|line| line.to_vec()).collect();
+            expect("what a scan shows", shown, due.into_iter().map(|(_, line)| line).collect())?;
+        }
+    }
     holds(&pair, 1, 5).await
 }
 
@@ -400,6 +411,8 @@ async fn a_snapshot_is_loaded_as_it_was_saved(harness: &dyn Harness, pair: Pair)
         // The journal goes on: a snapshot stays at its own seq.
         fill(&pair, 1, last + 1).await?;
         let loaded = said(pair.snapshots.load(&id(1)).await, "load")?;
+        let outline = said(pair.snapshots.outline(&id(1)).await, "outline")?;
+        expect("its outline", outline.is_none_or(|outline| outline.summary() == due.summary()), true)?;
         expect(&format!("the snapshot at {last}"), loaded == Some(due), true)?;
         expect("it is there", said(pair.snapshots.exists(&id(1)).await, "exists")?, true)?;
     }

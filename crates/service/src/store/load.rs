@@ -69,6 +69,15 @@ pub(super) async fn load(
     })
 }
 
+/// The session of a snapshot without what was said; `None` where something in it is open.
+pub(super) fn outline(id: SessionId, stored: &[u8]) -> Result<Option<Session>, SessionStoreError> {
+    let snapshot = decode(stored)?;
+    if snapshot.meta().id != id {
+        return Err(SessionStoreError::Corrupted(id));
+    }
+    Ok(snapshot.outline())
+}
+
 /// Reads the events from `from` to `to`, as far as there are any. Answers whether there is such a session.
 async fn read(
     id: SessionId,

@@ -251,6 +251,15 @@ pub trait EventStore: Send + Sync {
     /// Sessions that may have changed since they were last released: those whose owner ended without a word.
     async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError>;
 
+    /// Shows the lines after `after` of a session that nobody uses at the moment, each once. Answers whether these are
+    /// all there are and are durable; where it does not, what was shown is to be forgotten and `read` has them.
+    async fn scan(&self, _session_id: SessionId, _after: Seq, _see: LineSink) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    /// A session that is unsettled has nothing to be settled up to `last_seq`, and rests unless it has been used since.
+    async fn rests(&self, _session_id: SessionId, _last_seq: Seq) {}
+
     /// What the next append takes from the end of a journal, because a process ended while it wrote it. It is there
     /// until that append is durable, which should report it; `None` where nothing is to be taken.
     fn tail_repair(&self, _session_id: SessionId) -> Option<TailRepair> {
@@ -273,6 +282,9 @@ pub trait EventStore: Send + Sync {
     /// Stored sessions after `after`, in the order of their ids, at most `limit`.
     async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError>;
 }
+
+/// Takes lines, in order.
+pub type LineSink = Box<dyn FnMut(&Bytes) + Send>;
 
 /// What an event store that can drop records of a journal offers besides.
 #[async_trait]
@@ -362,6 +374,12 @@ pub trait SessionStore: Send + Sync {
 
     /// Deletes a snapshot.
     async fn delete(&self, id: &SessionId) -> Result<(), SessionStoreError>;
+
+    /// Loads a snapshot without what was said, and without reading the journal: the session's small fields as they were.
+    /// `None` where more is needed to say what it is.
+    async fn outline(&self, _id: &SessionId) -> Result<Option<Session>, SessionStoreError> {
+        Ok(None)
+    }
 
     /// Whether there is a snapshot.
     async fn exists(&self, id: &SessionId) -> Result<bool, SessionStoreError> {

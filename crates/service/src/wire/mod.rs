@@ -11,6 +11,7 @@ mod span;
 mod tests;
 
 pub use call::{BegunCall, begin_resume, begin_turn, call, decode_params, encode, encode_events};
+pub(crate) use event::decode_outline;
 pub use event::{decode_event, decode_live, encode_event, encode_live, events_encoded};
 pub use schema::{answer_schema, event_schema, request_schema};
 pub use span::in_span;

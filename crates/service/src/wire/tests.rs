@@ -6,10 +6,12 @@ use serde_json::{Map, Value, json};
 use super::*;
 use crate::{
     Operation,
+    agent::record::bodies,
     clock::Timestamp,
     ids::{Seq, TurnNumber},
     session::{
-        event::{Event, EventKind, LiveRecord, Record},
+        event::{Event, EventKind, LiveRecord, Record, SessionUpdated},
+        message::RawJson,
         tests::{Filling, Sample, assert_committed, damaged, edits, filling, pinned, sample, session_id, tokens},
     },
 };
@@ -24,6 +26,32 @@ fn place() -> impl Strategy<Value = (Seq, Option<TurnNumber>, Timestamp)> {
 
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn an_outline_lacks_what_was_said_and_nothing_that_a_user_named() {
+    let long = "\\\" é".repeat(40);
+    let filling = Filling {
+        text: "text".to_owned(),
+        body: long.as_str().into(),
+        json: RawJson::empty_object(),
+        number: 7,
+        is_full: true,
+    };
+    let line = |event| encode_event(&Record { event, ..pinned(7, "") }).unwrap();
+    for kind in EventKind::ALL.iter().filter(|kind| kind.is_durable()) {
+        let Sample::Durable(mut event) = sample(*kind, &filling) else { panic!("{kind:?} is durable") };
+        let outline = decode_outline(text(&line(event.clone()))).unwrap().event;
+        bodies(&mut event).into_iter().for_each(|body| *body = "".into());
+        match event {
+            // Whose prompt it is says nothing of what happened.
+            Event::SessionCreated(_) => assert!(matches!(outline, Event::SessionCreated(_))),
+            event => assert_eq!(outline, event),
+        }
+    }
+    let updated =
+        Event::SessionUpdated(SessionUpdated { title: Some(long.clone()), labels: [("text".to_owned(), long)].into() });
+    assert_eq!(decode_outline(text(&line(updated.clone()))).unwrap().event, updated);
 }
 
 /// Writes a sample and reads it; answers with its line.

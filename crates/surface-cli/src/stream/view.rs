@@ -97,6 +97,7 @@ impl View {
             | Event::ApprovalRequested(_)
             | Event::ApprovalDecided(_)
             | Event::BudgetWarning(_)
+            | Event::CompactionCompleted(_)
             | Event::TurnQueued(_) => self.note(Some(event.human_line())),
             Event::SessionCreated(_)
             | Event::SessionForked(_)
@@ -105,6 +106,7 @@ impl View {
             | Event::SessionUnarchived(_)
             | Event::LogTailRepaired(_)
             | Event::HistorySnapshot(_)
+            | Event::ContextRebuilt(_)
             | Event::TurnDequeued(_)
             | Event::TurnStarted(_)
             | Event::ReminderSet(_)

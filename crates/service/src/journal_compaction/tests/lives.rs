@@ -162,6 +162,8 @@ impl Journal {
         let bounds = self.bounds(how, &parts);
         let before = fold(self.kept());
         let plan = self.plan(up_to, &bounds, &before);
+        let sources = self.sources();
+        assert!(plan.history.is_none() || plan.dropped.is_disjoint(&sources), "what an undo needs goes");
         assert!(plan.dropped.iter().all(|seq| self.acknowledged.values().all(|done| seq <= done)), "unacknowledged");
         self.readers.rely(session_id(), watermark).await.unwrap();
         if let Some(history) = plan.history {
@@ -182,6 +184,16 @@ impl Journal {
         let again = self.plan(up_to, &bounds, &after);
         assert_eq!((again.dropped, again.history), (BTreeSet::new(), None), "a second compaction drops something");
         self.check_forks(&after, Seq::from(how.rewritten % 4));
+    }
+
+    /// The events that brought what stood in the live context before each of the newest three compactions of it.
+    fn sources(&self) -> BTreeSet<Seq> {
+        let is_rebuilt = |record: &&&Record| matches!(record.event, Event::ContextRebuilt(_));
+        let newest = self.kept();
+        let newest: Vec<Seq> = newest.iter().rev().filter(is_rebuilt).take(3).map(|record| record.seq).collect();
+        let before = |seq: Seq| fold(&self.walk.records[..usize::try_from(seq).unwrap() - 1]);
+        let entries = |session: Session| session.context().entries().iter().map(|it| it.seq).collect::<Vec<_>>();
+        newest.into_iter().flat_map(|seq| entries(before(seq))).collect()
     }
 
     /// Killed in between, some parts are rewritten and others are not: in order, and even where they were not.

@@ -5,7 +5,7 @@ use proptest::{collection::vec, prelude::*};
 
 use super::{
     created, pinned, record,
-    walk::{DAY_MS, KEYS, OpenWalk, Walk},
+    walk::{DAY_MS, KEYS, OpenWalk, Walk, receipt},
 };
 use crate::{
     Session, SessionId,
@@ -17,9 +17,9 @@ use crate::{
     session::{
         TurnFold, View,
         event::{
-            AssistantMessage, BudgetWarning, Event, Key, PartialText, Record, SessionForked, SessionUpdated,
-            ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted, TurnQueued,
-            TurnStarted, TurnTotals,
+            AssistantMessage, BudgetWarning, ContextRebuilt, Event, Key, PartialText, Record, SessionForked,
+            SessionUpdated, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
+            TurnQueued, TurnStarted, TurnTotals,
         },
         message::{Block, Body, Message, ToolResult},
     },
@@ -35,6 +35,7 @@ fn fold(records: &[Record]) -> Session {
 /// What was said, read from the records without `Session`.
 #[derive(Default)]
 struct Naive {
+    summary: Option<Message>,
     entries: Vec<(Seq, TurnNumber, Message)>,
     /// Bytes of each entry.
     sizes: Vec<u64>,
@@ -64,6 +65,7 @@ impl Naive {
                 Event::TurnFailed(failed) if failed.error.code == ErrorCode::ContextOverflow => {
                     naive.entries.retain(|(_, turn, _)| Some(*turn) != record.turn);
                 }
+                Event::ContextRebuilt(rebuilt) => naive.rebuild(rebuilt),
                 _ => {}
             }
         }
@@ -75,6 +77,26 @@ impl Naive {
         let Some(message) = message else { return };
         self.entries.push((record.seq, record.turn.unwrap(), message));
         self.count += 1;
+    }
+
+    fn rebuild(&mut self, rebuilt: &ContextRebuilt) {
+        self.entries.retain(|(seq, ..)| rebuilt.retained.iter().any(|(from, to)| from <= seq && seq <= to));
+        for (seq, _, message) in &mut self.entries {
+            let Message::ToolResults { results } = message else { continue };
+            for result in results.iter_mut().filter(|_| rebuilt.masked.contains(seq)) {
+                if !result.content.excerpt().starts_with("[masked: ") {
+                    let bytes = result.content.len();
+                    result.content = format!("[masked: {bytes} bytes, in event {seq} of the history]").into();
+                }
+            }
+        }
+        if let Some(summary) = &rebuilt.summary {
+            // The specification's words.
+            let prefix = "[Context compacted] A previous context produced the following summary of work so far. The \
+                          current tool and session state is preserved. Use this summary to continue without \
+                          duplicating work:";
+            self.summary = Some(Message::User { content: format!("{prefix}\n\n{}", summary.excerpt()).into() });
+        }
     }
 
     fn bytes_from(&self, start: usize) -> u64 {
@@ -243,8 +265,11 @@ fn assert_view(session: &Session, walk: &Walk) {
     let approvals: Vec<_> = view.pending_approvals.iter().map(|asked| (asked.call_id.clone(), asked.seq)).collect();
     assert_eq!(approvals, waiting);
     assert!(view.pending_approvals.iter().all(|asked| Some(asked.turn) == turn));
-    assert_eq!((view.context.messages, view.context.window_tokens), (session.context().entries().len() as u64, 7));
-    assert_eq!(view.context.estimated_tokens, Naive::read(records).sizes.iter().sum::<u64>() / 4);
+    let naive = Naive::read(records);
+    let messages = naive.entries.len() + usize::from(naive.summary.is_some());
+    assert_eq!((view.context.messages, view.context.window_tokens), (messages as u64, 7));
+    let bytes = naive.sizes.iter().sum::<u64>() + naive.summary.as_ref().map_or(0, size);
+    assert_eq!(view.context.estimated_tokens, bytes / 4);
 
     let fields = |value: serde_json::Value| value.as_object().unwrap().clone();
     let view = fields(serde_json::to_value(view).unwrap());
@@ -294,6 +319,15 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
         let (turn, event) = started(turn, Some(seq), None);
         add(turn, event);
     }
+    let whole = (1, last);
+    let mut ranges = vec![vec![(2, 1)], vec![(1, 1), (1, last)], vec![whole, (1, 1)]];
+    // What the open turn goes on from must stay, and nothing may go while a call waits for its result.
+    ranges.extend(walk.open.as_ref().and(session.context().entries().last()).map(|_| Vec::new()));
+    ranges.extend(walk.open.iter().any(OpenWalk::has_open_calls).then(|| vec![whole]));
+    for retained in ranges {
+        add(open, context_rebuilt(retained, Vec::new()));
+    }
+    add(open, context_rebuilt(vec![whole], vec![2, 1]));
     if walk.open.iter().any(OpenWalk::has_open_calls) {
         let (totals, stop_reason) = (TurnTotals::default(), StopReason::EndTurn);
         let (model, blocks) = ("scripted".to_owned(), Vec::new());
@@ -322,6 +356,11 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
     }
 }
 
+fn context_rebuilt(retained: Vec<(Seq, Seq)>, masked: Vec<Seq>) -> Event {
+    let receipt = receipt(1);
+    Event::ContextRebuilt(ContextRebuilt { compaction: 1, summary: None, retained, masked, receipt })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
@@ -342,6 +381,9 @@ proptest! {
         let entries = session.context().entries().iter();
         let entries: Vec<_> = entries.map(|entry| (entry.seq, entry.turn, Message::clone(&entry.message))).collect();
         prop_assert_eq!(&entries, &naive.entries);
+        let summary = session.context().summary().map(|summary| Message::clone(&summary.message));
+        prop_assert_eq!(&summary, &naive.summary);
+        prop_assert!(summary.is_none() || session.messages().first() == summary.as_ref());
         for start in 0..=entries.len() {
             let bytes = naive.bytes_from(start);
             prop_assert_eq!(session.context().bytes_from(start), bytes);

@@ -6,6 +6,7 @@ use proptest::{collection::vec, prelude::*};
 use super::{
     json::{compact, tokens},
     session_id,
+    walk::receipt,
 };
 use crate::{
     clock::SeededIds,
@@ -13,11 +14,12 @@ use crate::{
     options::{Budget, Budgets, Policy},
     session::{
         event::{
-            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, Decision, Event, EventKind,
-            HistorySnapshot, Key, LiveEvent, LogTailRepaired, PartialText, Pinned, Pruned, ReasoningDelta,
-            ReminderCleared, ReminderSet, Retrying, SessionArchived, SessionCreated, SessionDeleted, SessionForked,
-            SessionUnarchived, SessionUpdated, TextDelta, ToolFinished, ToolOutcome, ToolProgress, ToolStarted,
-            TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
+            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, ContextRebuilt,
+            Decision, Event, EventKind, HistorySnapshot, Key, LiveEvent, LogTailRepaired, PartialText, Pinned, Pruned,
+            ReasoningDelta, ReminderCleared, ReminderSet, Retrying, SessionArchived, SessionCreated, SessionDeleted,
+            SessionForked, SessionUnarchived, SessionUpdated, TextDelta, ToolFinished, ToolOutcome, ToolProgress,
+            ToolStarted, TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals,
+            Unpinned,
         },
         message::{BlobRef, Block, Body, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -99,6 +101,18 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             usage,
             next_turn: small,
             context: is_full.then_some((number, number)).into_iter().collect(),
+        }),
+        EventKind::ContextRebuilt => Event::ContextRebuilt(ContextRebuilt {
+            compaction: number,
+            summary: is_full.then_some(body),
+            retained: vec![(number, number)],
+            masked: is_full.then_some(number).into_iter().collect(),
+            receipt: receipt(number),
+        }),
+        EventKind::CompactionCompleted => Event::CompactionCompleted(CompactionCompleted {
+            summary_tokens: number,
+            messages_before: number,
+            messages_after: number,
         }),
         EventKind::LogTailRepaired => Event::LogTailRepaired(LogTailRepaired { bytes: number, quarantine: text }),
         EventKind::TurnQueued => Event::TurnQueued(TurnQueued {

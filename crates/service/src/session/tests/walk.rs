@@ -11,12 +11,13 @@ use crate::{
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
     options::{Budget, Budgets, Policy},
+    service::{CompactionMode, CompactionReceipt},
     session::{
         event::{
-            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, Decision, Event, Key, LogTailRepaired,
-            PartialText, Pinned, Record, ReminderCleared, ReminderSet, SessionArchived, SessionForked,
-            SessionUnarchived, SessionUpdated, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnDequeued,
-            TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
+            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, ContextRebuilt,
+            Decision, Event, Key, LogTailRepaired, PartialText, Pinned, Record, ReminderCleared, ReminderSet,
+            SessionArchived, SessionForked, SessionUnarchived, SessionUpdated, ToolFinished, ToolOutcome, ToolStarted,
+            TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -64,6 +65,9 @@ pub(crate) struct Walk {
     pub(super) queue: Vec<(TurnNumber, Seq)>,
     pub(super) pins: Vec<Seq>,
     pub(super) reminders: Vec<SystemReminderType>,
+    /// The parts of the live context that stay or go as a whole, each with the turn it belongs to now: a prompt, or an
+    /// answer with its results.
+    said: Vec<(TurnNumber, Vec<Seq>)>,
     next_turn: TurnNumber,
     now: i64,
     key_used: HashMap<&'static str, i64>,
@@ -78,6 +82,7 @@ impl Walk {
             queue: Vec::new(),
             pins: Vec::new(),
             reminders: Vec::new(),
+            said: Vec::new(),
             next_turn: 0,
             now: SeededIds::wall_time().as_millis(),
             key_used: HashMap::new(),
@@ -159,6 +164,9 @@ impl Walk {
                 self.record(Some(turn), Event::TurnDequeued(TurnDequeued { reason: "cancelled".to_owned() }));
             }
             7 => self.of_the_session(detail),
+            8 if detail.is_multiple_of(3) && !self.open.iter().any(OpenWalk::has_open_calls) => {
+                self.rebuild(detail / 3)
+            }
             _ => self.go_on(detail),
         }
     }
@@ -173,6 +181,36 @@ impl Walk {
         self.queue.insert(at, (turn, seq));
     }
 
+    /// The live context is rebuilt. What an open turn goes on from stays.
+    fn rebuild(&mut self, detail: usize) {
+        let (turn, before) = (self.open.as_ref().map(|open| open.turn), self.said.len());
+        let stays = |at: usize| detail >> (at % 11) & 1 == 1 || (turn.is_some() && at + 1 == before);
+        let mut retained: Vec<(Seq, Seq)> = Vec::new();
+        let mut was_kept = false;
+        for (at, (_, seqs)) in self.said.iter().enumerate() {
+            let (from, to) = (seqs[0], seqs[seqs.len() - 1]);
+            match retained.last_mut().filter(|_| was_kept) {
+                Some(range) if stays(at) => range.1 = to,
+                _ if stays(at) => retained.push((from, to)),
+                _ => {}
+            }
+            was_kept = stays(at);
+        }
+        let mut at = 0;
+        self.said.retain(|_| {
+            at += 1;
+            stays(at - 1)
+        });
+        let results = self.said.iter().filter_map(|(_, seqs)| seqs.get(1).copied());
+        let masked: Vec<Seq> = results.filter(|seq| (seq + detail as Seq).is_multiple_of(2)).collect();
+        let compaction = self.records.len() as Seq + 2;
+        let receipt = receipt(compaction);
+        let summary = (!detail.is_multiple_of(4)).then(|| body(detail));
+        self.record(turn, Event::ContextRebuilt(ContextRebuilt { compaction, summary, retained, masked, receipt }));
+        let completed = CompactionCompleted { summary_tokens: 3, messages_before: 2, messages_after: 1 };
+        self.record(turn, Event::CompactionCompleted(completed));
+    }
+
     /// The turn that runs comes one event further; where none runs, one starts.
     fn go_on(&mut self, detail: usize) {
         let Some(open) = &mut self.open else { return self.start(detail) };
@@ -182,7 +220,11 @@ impl Walk {
             let (call_id, stage) = &mut open.calls[unfinished[detail % unfinished.len()]];
             let (next, event) = call_event(call_id, *stage, detail);
             *stage = next;
-            self.record(Some(turn), event);
+            let is_answered = !open.has_open_calls();
+            let seq = self.record(Some(turn), event);
+            if is_answered && let Some((_, seqs)) = self.said.last_mut() {
+                seqs.push(seq);
+            }
             return;
         }
         let totals = TurnTotals { steps: open.step, ..TurnTotals::default() };
@@ -208,7 +250,12 @@ impl Walk {
         if matches!(event, Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_)) {
             self.open = None;
         }
-        self.record(Some(turn), event);
+        if matches!(&event, Event::TurnFailed(failed) if failed.error.code == ErrorCode::ContextOverflow) {
+            self.said.retain(|(of, _)| *of != turn);
+        }
+        let is_answer = matches!(event, Event::AssistantMessage(_));
+        let seq = self.record(Some(turn), event);
+        self.said.extend(is_answer.then(|| (turn, vec![seq])));
     }
 
     fn start(&mut self, detail: usize) {
@@ -229,7 +276,10 @@ impl Walk {
             let (prompt, queued, continues, key) = (None, Some(seq), None, None);
             (turn, TurnStarted { prompt, model: "other".to_owned(), budgets, queued, continues, key })
         };
-        self.record(Some(turn), Event::TurnStarted(started));
+        let (has_prompt, continues) = (started.continues.is_none(), started.continues);
+        self.said.iter_mut().filter(|(of, _)| Some(*of) == continues).for_each(|(of, _)| *of = turn);
+        let seq = self.record(Some(turn), Event::TurnStarted(started));
+        self.said.extend(has_prompt.then(|| (turn, vec![seq])));
         self.open = Some(OpenWalk { turn, step: 0, calls: Vec::new(), is_answered: false });
     }
 
@@ -246,6 +296,22 @@ impl Walk {
             self.key_used.insert(key, self.now);
             Key { key: key.to_owned(), request: format!("request {detail}") }
         })
+    }
+}
+
+pub(super) fn receipt(compaction: Seq) -> CompactionReceipt {
+    CompactionReceipt {
+        compaction: Some(compaction),
+        mode: CompactionMode::Summary,
+        retained: 1,
+        masked: 0,
+        discarded: 1,
+        reminders: 0,
+        pins: 0,
+        anchor: None,
+        tokens_before: 9,
+        tokens_after: 4,
+        usage: Usage { input_tokens: 9, output_tokens: 3, cached_tokens: 8 },
     }
 }
 

@@ -20,12 +20,13 @@ use crate::{
     ids::{Seq, SessionId},
     session::event::{EventKind, Record},
     store::enabled::journal::{
-        Context, Disk, Drops, Entry, Executor, Health, Import, Limits, Log, OwnerLock, Pool, Resting, StoreJournal,
-        Witness, abandon, appear, blobs_of, bytes_of, candidates, discard, drop_blobs, fork_files, is_gone, lock, on,
-        page, parts, prepare, replace, rewrite, seal, sessions_on, set_aside, store_id,
+        Context, Disk, Drops, End, Entry, Executor, Health, Import, KnownEnd, Limits, Log, OwnerLock, Pool, Resting,
+        StoreJournal, Witness, abandon, appear, blobs_of, bytes_of, candidates, discard, drop_blobs, fork_files, is_gone,
+        lock, on, page, parts, pass, prepare, replace, rewrite, seal, sessions_on, set_aside, store_id,
     },
     store::{
-        EventStore, Frame, FramePage, JournalPruner, Lease, ReadLimit, RecordSource, StoreError, TailRepair, Ticket,
+        EventStore, Frame, FramePage, JournalPruner, Lease, LineSink, ReadLimit, RecordSource, StoreError, TailRepair,
+        Ticket,
     },
     wire::encode_event,
 };
@@ -320,7 +321,7 @@ impl EventStore for RedbEventStore {
         let _opening = self.opening(session_id).lock().await;
         let made = match self.import_files(session_id, records).await {
             Ok(resting) => {
-                self.context.witness.saw(session_id, resting.end());
+                self.context.witness.saw(session_id, resting.end(), None);
                 self.context.store_journal.mark_made(resting).await
             }
             Err(error) => Err(error),
@@ -381,6 +382,31 @@ impl EventStore for RedbEventStore {
             }
         }
         Ok(active)
+    }
+
+    async fn scan(&self, session_id: SessionId, after: Seq, mut see: LineSink) -> Result<bool, StoreError> {
+        // Nobody may open it meanwhile, and where somebody has, what is read here may be behind.
+        let _opening = self.opening(session_id).lock().await;
+        if self.opened(session_id).is_some() {
+            return Ok(false);
+        }
+        let context = self.context.clone();
+        on(self.context.executor.as_ref(), move || pass(&context, session_id, after, &mut *see)).await
+    }
+
+    async fn rests(&self, session_id: SessionId, last_seq: Seq) {
+        let _opening = self.opening(session_id).lock().await;
+        let (context, journal) = (self.context.clone(), &self.context.store_journal);
+        if self.opened(session_id).is_some() || !journal.is_active(session_id) {
+            return;
+        }
+        let known = on(self.context.executor.as_ref(), move || Ok(context.witness.end_of(session_id))).await;
+        if let Ok(Some(KnownEnd { end: End { seq, chain }, .. })) = known
+            && seq == last_seq
+        {
+            // Where the mark is lost, the next start looks once more.
+            journal.mark_resting(Resting { session_id, seq, chain }, Box::new(drop));
+        }
     }
 
     async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError> {

@@ -6,31 +6,41 @@
 use std::sync::Weak;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::{
     file::{IndexFile, Table, Trouble},
-    journal::{End, Witness},
+    journal::{End, KnownEnd, Near, Witness},
 };
-use crate::ids::SessionId;
+use crate::ids::{Seq, SessionId};
 
 /// The lengths in the index, as long as it is open.
 pub(super) struct Lengths(pub(super) Weak<IndexFile>);
 
+#[derive(Serialize, Deserialize)]
+struct Row {
+    seq: Seq,
+    chain: u64,
+    #[serde(default)]
+    near: Option<Near>,
+}
+
 impl Witness for Lengths {
-    fn saw(&self, id: SessionId, end: End) {
-        let (Some(file), Ok(row)) = (self.0.upgrade(), serde_json::to_vec(&end)) else { return };
+    fn saw(&self, id: SessionId, End { seq, chain }: End, near: Option<Near>) {
+        let (Some(file), Ok(row)) = (self.0.upgrade(), serde_json::to_vec(&Row { seq, chain, near })) else { return };
         file.change([((Table::Lengths, id.as_uuid().as_bytes().to_vec()), Some(Bytes::from(row)))]);
     }
 
-    fn end_of(&self, id: SessionId) -> Option<End> {
+    fn end_of(&self, id: SessionId) -> Option<KnownEnd> {
         let read = self.0.upgrade()?.read_here(|view| {
             let row = view.get(Table::Lengths, id.as_uuid().as_bytes())?;
             row.map(|row| serde_json::from_slice(&row).map_err(|error| Trouble::Damaged(error.to_string()))).transpose()
         });
-        read.unwrap_or_else(|error| {
+        let row: Option<Row> = read.unwrap_or_else(|error| {
             tracing::warn!(session_id = %id, %error, "how far a journal reached is not known");
             None
-        })
+        });
+        row.map(|Row { seq, chain, near }| KnownEnd { end: End { seq, chain }, near })
     }
 
     fn may_list(&self, id: SessionId) -> bool {

@@ -55,6 +55,11 @@ impl SessionStore for RedbSessionStore {
         load::load(*id, &stored, self.events.as_ref()).await
     }
 
+    async fn outline(&self, id: &SessionId) -> Result<Option<Session>, SessionStoreError> {
+        let Some(stored) = self.stored(id).await? else { return Ok(None) };
+        load::outline(*id, &stored)
+    }
+
     async fn list(&self, filter: SessionFilter) -> Result<Vec<SessionMeta>, SessionStoreError> {
         let rows = self.file.read(|view| {
             let rows = view.rows_back(Table::Snapshots, Bound::Unbounded, Bound::Unbounded)?;

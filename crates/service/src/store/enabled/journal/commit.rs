@@ -323,11 +323,12 @@ impl Commit {
         if let Some(durable) = &state.durable {
             durable.send_replace(written.place.seq);
         }
+        let near = state.near();
         drop(state);
         if is_opened {
             context.keep_hot(&self.log);
         }
-        context.witness.saw(self.log.id, written.place.end());
+        context.witness.saw(self.log.id, written.place.end(), near);
         written.end >= context.limits.segment_bytes
     }
 

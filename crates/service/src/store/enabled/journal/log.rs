@@ -11,12 +11,13 @@ use std::{
 use tokio::sync::{oneshot, watch};
 
 use super::{
-    Context, End, commit,
+    Context, End, Near, commit,
     disk::{Disk, DiskFile, is_missing},
     frame::{Entry, Place},
     layout::session_dir,
     lock,
     recovery::{Cut, Found, Head, Segment, examine, settle},
+    segment::near_end,
     store_journal::Resting,
 };
 use crate::{
@@ -99,18 +100,13 @@ impl Log {
             Some(found) if is_active || !ends_at(found, marked) => context.witness.end_of(id),
             _ => None,
         };
+        let witnessed = witnessed.map(|known| known.end);
         // What stands there and is not known to have come to rest may be in the system's memory alone: the mark that
         // the session is active is written beside its first append, and a kill may have left only one of the two.
         if let Some(found) = &found
             && (is_active || !(ends_at(found, marked) || ends_at(found, witnessed)))
         {
-            if lock(&context.unsure).contains(&id) {
-                return Err(StoreError::Failed("what the disk holds of it is unknown until the next start".to_owned()));
-            }
-            settle(context.disk.as_ref(), id, found).map_err(|error| {
-                lock(&context.unsure).insert(id);
-                context.health.unsure(id, error)
-            })?;
+            make_sure(&context, id, &found.segments)?;
         }
         let exists = found.is_some();
         let repair = found.as_ref().and_then(Found::tail_repair);
@@ -232,7 +228,7 @@ impl Log {
             // Under the lock, so that no append comes between what rests and its mark.
             (is_settled && store_journal.is_active(self.id)).then(|| {
                 let end @ End { seq, chain } = state.place.end();
-                self.context.witness.saw(self.id, end);
+                self.context.witness.saw(self.id, end, state.near());
                 let resting = Resting { session_id: self.id, seq, chain };
                 let (done, marked) = oneshot::channel();
                 store_journal.mark_resting(resting, Box::new(|result| drop(done.send(result))));
@@ -326,7 +322,23 @@ impl Log {
     }
 }
 
+/// Makes durable what may be in the system's memory alone. Where that failed once, it is not asked again.
+pub(super) fn make_sure(context: &Context, id: SessionId, segments: &[Segment]) -> Result<(), StoreError> {
+    if lock(&context.unsure).contains(&id) {
+        return Err(StoreError::Failed("what the disk holds of it is unknown until the next start".to_owned()));
+    }
+    settle(context.disk.as_ref(), id, segments).map_err(|error| {
+        lock(&context.unsure).insert(id);
+        context.health.unsure(id, error)
+    })
+}
+
 impl State {
+    /// Where to look for the end of what is durable.
+    pub(super) fn near(&self) -> Option<Near> {
+        near_end(&self.segments, self.place.seq)
+    }
+
     /// Nothing of what was staged and is not durable stands; who staged it has to lease again.
     pub(super) fn fence(&mut self) -> Vec<Staged> {
         (self.epoch, self.is_leased) = (0, false);

@@ -11,6 +11,7 @@ mod segment;
 
 mod commit;
 mod log;
+mod pass;
 mod read;
 mod recovery;
 
@@ -47,6 +48,7 @@ pub(crate) use import::Import;
 pub(crate) use layout::{bytes_of, prepare, seal, session_dir, sessions_on, store_id};
 pub(crate) use lock::{OwnerLock, check_directory};
 pub(crate) use log::Log;
+pub(crate) use pass::pass;
 pub(crate) use prune::{Drops, candidates, parts, replace, rewrite};
 pub(crate) use read::page;
 pub(crate) use store_journal::{Marks, Resting, StoreJournal, look};
@@ -96,13 +98,33 @@ impl End {
     }
 }
 
+/// A place in a journal's last segment, shortly before the journal's end: where to look for the end again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Near {
+    /// The segment.
+    pub(crate) number: u64,
+    pub(crate) generation: u64,
+    /// Where its next frame stands, and what that has to follow.
+    pub(crate) offset: u64,
+    pub(crate) seq: Seq,
+    pub(crate) batch: u64,
+    pub(crate) chain: u64,
+}
+
+/// What is known of where a journal ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KnownEnd {
+    pub(crate) end: End,
+    pub(crate) near: Option<Near>,
+}
+
 /// What knows, beside the journals, how far each of them reached: copies, which may be missing or behind. It is asked
 /// on threads that may block, when a journal is opened, and never when one is written.
 pub(crate) trait Witness: Send + Sync {
     /// Everything of a session up to here is durable.
-    fn saw(&self, id: SessionId, end: End);
+    fn saw(&self, id: SessionId, end: End, near: Option<Near>);
     /// What was durable, as far as is known.
-    fn end_of(&self, id: SessionId) -> Option<End>;
+    fn end_of(&self, id: SessionId) -> Option<KnownEnd>;
     /// Whether a list may show the session after a power failure.
     fn may_list(&self, id: SessionId) -> bool;
 }

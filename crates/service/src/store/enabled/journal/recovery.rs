@@ -136,6 +136,17 @@ pub(super) fn examine(disk: &dyn Disk, id: SessionId, knows: fn(u16) -> bool) ->
     look(disk, id, &dir, &generations_of(&names), knows).map(Some).map_err(failed)
 }
 
+/// The segments of a session whose headers are all as they should be.
+pub(super) fn headers(disk: &dyn Disk, id: SessionId) -> io::Result<Option<Vec<Segment>>> {
+    let dir = session_dir(id);
+    let names = match disk.list(&dir) {
+        Err(error) if is_missing(&error) => return Ok(None),
+        names => generations_of(&names?),
+    };
+    let Headers { segments, headless, trouble, .. } = read_headers(disk, id, &dir, &names)?;
+    Ok((headless.is_none() && trouble.is_none() && segments.len() == names.len()).then_some(segments))
+}
+
 fn look(
     disk: &dyn Disk,
     id: SessionId,
@@ -314,9 +325,9 @@ impl Cut {
 }
 
 /// Makes durable what a process that ended without a word may have left in the system's memory alone.
-pub(super) fn settle(disk: &dyn Disk, id: SessionId, found: &Found) -> io::Result<()> {
+pub(super) fn settle(disk: &dyn Disk, id: SessionId, segments: &[Segment]) -> io::Result<()> {
     let dir = session_dir(id);
-    if let Some(segment) = found.segments.last() {
+    if let Some(segment) = segments.last() {
         disk.open(&dir.join(segment.name()), false)?.sync()?;
     }
     disk.sync_dir(&dir)?;

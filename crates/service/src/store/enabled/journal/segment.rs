@@ -6,9 +6,11 @@ use std::io;
 use bytes::Bytes;
 
 use super::{
+    Near,
     disk::{DiskFile, read_range},
     frame::{BATCH_END, FrameView, HEADER_BYTES as FRAME_HEADER_BYTES, MARKER, MUST_UNDERSTAND, Parsed, Place, SEALED},
     frame::{footer, number, parse},
+    recovery::Segment,
 };
 use crate::ids::{Seq, SessionId};
 
@@ -252,6 +254,14 @@ pub(super) fn scan(mut reader: Reader<'_>, knows: fn(u16) -> bool) -> io::Result
         _ => rest(reader.file, found.end, reader.at.offset, reader.end)?,
     };
     Ok(found)
+}
+
+/// A place in the last segment that is before the record `last` and near it.
+pub(super) fn near_end(segments: &[Segment], last: Seq) -> Option<Near> {
+    let segment = segments.last().filter(|segment| segment.after.is_none())?;
+    let Mark { offset, place } = segment.index.iter().rev().find(|mark| mark.place.seq < last)?;
+    let (number, generation, Place { seq, batch, chain }) = (segment.number, segment.generation, *place);
+    Some(Near { number, generation, offset: *offset, seq, batch, chain })
 }
 
 /// Adds a place, unless the one before is near.

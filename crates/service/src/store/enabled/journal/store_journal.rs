@@ -45,9 +45,9 @@ const MARK_BYTES: u64 = 160;
 /// Where a session's journal ended when it came to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Resting {
-    pub(super) session_id: SessionId,
-    pub(super) seq: Seq,
-    pub(super) chain: u64,
+    pub(crate) session_id: SessionId,
+    pub(crate) seq: Seq,
+    pub(crate) chain: u64,
 }
 
 impl Resting {
@@ -66,7 +66,7 @@ enum Marked {
 }
 
 /// Told whether a mark is written, or stands.
-pub(super) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+pub(crate) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// The marks of a store.
 pub(crate) struct StoreJournal {
@@ -204,7 +204,7 @@ impl StoreJournal {
     }
 
     /// Whether a session may have changed since it was last put to rest.
-    pub(super) fn is_active(&self, id: SessionId) -> bool {
+    pub(crate) fn is_active(&self, id: SessionId) -> bool {
         lock(&self.state).active.contains(&id)
     }
 
@@ -249,7 +249,7 @@ impl StoreJournal {
 
     /// Marks a session as one that rests; `done` is told once that is written. It needs no sync: where it is lost,
     /// the next start looks at the session once more.
-    pub(super) fn mark_resting(self: &Arc<Self>, resting: Resting, done: Done) {
+    pub(crate) fn mark_resting(self: &Arc<Self>, resting: Resting, done: Done) {
         self.push(Pending { marked: Marked::Resting(resting), written: None, done });
     }
 

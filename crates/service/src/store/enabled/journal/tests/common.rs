@@ -7,11 +7,13 @@ use std::{
     task::{Context as TaskContext, Poll, Waker},
 };
 
+use bytes::Bytes;
+
 use crate::{
     ids::{Seq, SessionId},
     session::{event::Record, tests::pinned},
     store::enabled::journal::{
-        End, Executor, FileBlobs, Limits, Witness, lock,
+        End, Executor, FileBlobs, KnownEnd, Limits, Near, Witness, lock,
         simulated::{Random, SimulatedDisk},
     },
     store::{BlobStore as _, EventStore as _, Frame, Lease, ReadLimit, RedbEventStore, StoreError, Ticket},
@@ -80,7 +82,7 @@ impl Steps {
 /// What is known beside the journals.
 #[derive(Default)]
 pub(super) struct Known {
-    pub(super) ends: Mutex<BTreeMap<SessionId, End>>,
+    pub(super) ends: Mutex<BTreeMap<SessionId, KnownEnd>>,
     /// Sessions that a list may show.
     pub(super) listed: Mutex<BTreeSet<SessionId>>,
 }
@@ -94,11 +96,11 @@ impl Known {
 }
 
 impl Witness for Known {
-    fn saw(&self, id: SessionId, end: End) {
-        lock(&self.ends).insert(id, end);
+    fn saw(&self, id: SessionId, end: End, near: Option<Near>) {
+        lock(&self.ends).insert(id, KnownEnd { end, near });
     }
 
-    fn end_of(&self, id: SessionId) -> Option<End> {
+    fn end_of(&self, id: SessionId) -> Option<KnownEnd> {
         lock(&self.ends).get(&id).copied()
     }
 
@@ -195,6 +197,15 @@ impl Rig {
             after = last.seq;
             all.extend(page.frames);
         }
+    }
+
+    /// The lines after `after`, read without opening the journal; `None` where that cannot be done.
+    pub(super) fn scan(&self, id: SessionId, after: Seq) -> Option<Vec<Bytes>> {
+        let lines: Arc<Mutex<Vec<Bytes>>> = Arc::default();
+        let sink = lines.clone();
+        let see = move |line: &Bytes| lock(&sink).push(line.clone());
+        let is_whole = self.steps.drive(self.store.scan(id, after, Box::new(see))).unwrap();
+        is_whole.then(|| std::mem::take(&mut *lock(&lines)))
     }
 
     pub(super) fn seqs(&self, id: SessionId) -> Vec<Seq> {

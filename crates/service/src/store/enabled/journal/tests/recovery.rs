@@ -200,6 +200,68 @@ fn r4_what_was_known_beside_a_journal_proves_its_loss_where_no_mark_does() {
 }
 
 #[test]
+fn a_journal_is_passed_through_where_it_is_as_it_should_be_and_nobody_uses_it() {
+    let lines = |rig: &Rig, after: usize| {
+        let read = rig.read(session(1), usize::MAX).unwrap();
+        read[after..].iter().map(|frame| frame.line.clone()).collect::<Vec<_>>()
+    };
+    let (rig, _) = filled(SMALL, 200);
+    assert_eq!(rig.scan(session(1), 0), None, "it is in use");
+    let due = lines(&rig, 0);
+    let (disk, known, last) = (rig.disk.clone(), rig.known.clone(), segment(session(1), 2));
+    assert!(disk.bytes(&segment(session(1), 3)).len() > 128, "it has three segments");
+    // What is known beside the journal is ahead, or missing.
+    for known in [known, Arc::default()] {
+        let rig = || Rig::beside(known.copy(), disk.copy(), SMALL, None).unwrap();
+        for after in [0, 1, 150, 198, 199, 200] {
+            assert_eq!(rig().scan(session(1), after as u64).unwrap(), due[after..], "behind {after}");
+        }
+        assert_eq!(rig().scan(session(2), 0), None, "there is none");
+        let mut bytes = disk.bytes(&last);
+        bytes[1000] ^= 1;
+        let damaged = rig();
+        damaged.disk.set_bytes(&last, bytes);
+        assert_eq!(damaged.scan(session(1), 0), None, "a byte is flipped");
+    }
+}
+
+#[test]
+fn a_session_in_which_nothing_is_open_rests_without_being_opened() {
+    let unsettled = |rig: &Rig| rig.steps.drive(rig.store.unsettled()).unwrap();
+    let rest = |rig: &Rig, seq| {
+        rig.steps.drive(rig.store.rests(session(1), seq));
+        while rig.steps.step() {}
+    };
+    let rig = filled(Limits::default(), 3).0.killed();
+    assert_eq!(rig.scan(session(1), 2).map(|lines| lines.len()), Some(1));
+    rest(&rig, 2);
+    let rig = rig.killed();
+    assert_eq!(unsettled(&rig), [session(1)], "it has gone on");
+    assert_eq!(rig.seqs(session(1)), [1, 2, 3]);
+    rest(&rig, 3);
+    let rig = rig.killed();
+    assert_eq!(unsettled(&rig), [session(1)], "somebody uses it");
+    rest(&rig, 3);
+    let rig = rig.killed();
+    assert_eq!(unsettled(&rig), []);
+    rig.filled(session(1), 1);
+    assert_eq!(unsettled(&rig.killed()), [session(1)], "it is used again");
+}
+
+#[test]
+fn what_is_lost_of_a_journal_is_not_passed_over() {
+    let (rig, end) = resting_beyond_the_marks();
+    let newest = Rig::on(rig.disk.copy(), Limits::default(), None);
+    let marked = segment(session(1025), 1);
+    newest.disk.set_bytes(&marked, newest.disk.bytes(&marked)[..128].to_vec());
+    assert_eq!(newest.scan(session(1025), 0), None, "its mark says more");
+    let cut = after(rig, 1, |bytes| bytes.truncate(end));
+    for after in [0, 1, 2] {
+        assert_eq!(cut.scan(session(1), after), None, "more is known of it");
+    }
+}
+
+#[test]
 fn what_is_known_to_be_durable_is_not_synced_when_it_is_opened() {
     let (rig, _) = resting_beyond_the_marks();
     for (known, syncs) in [(rig.known.clone(), 0), (Arc::default(), 3)] {
