@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Runs an actor until nobody needs it.
-pub(crate) async fn supervise(mut actor: Actor) {
+pub(crate) async fn supervise(mut actor: Box<Actor>) {
     let mut failed_at: Option<Seq> = None;
     loop {
         let exit = AssertUnwindSafe(actor.run()).catch_unwind().await;
@@ -40,7 +40,8 @@ pub(crate) async fn supervise(mut actor: Actor) {
         // A second failure at the same place would go on for ever.
         let is_stuck = !actor.is_passing && failed_at.replace(seq) == Some(seq);
         actor.release_waiters(&lost);
-        let is_loaded = !is_stuck && matches!(AssertUnwindSafe(actor.reload()).catch_unwind().await, Ok(Ok(())));
+        let is_loaded =
+            !is_stuck && matches!(AssertUnwindSafe(Box::pin(actor.reload())).catch_unwind().await, Ok(Ok(())));
         if !is_loaded && is_of_the_store && actor.engine.derived.is_some() {
             // The store may be well again the next time; until then each request meets it anew, and is told of it.
             return actor.give_up(&lost);
@@ -48,13 +49,13 @@ pub(crate) async fn supervise(mut actor: Actor) {
         if !is_loaded {
             tracing::error!(%session_id, seq, "the session is read-only now");
             actor.shared.is_read_only.store(true, Ordering::Release);
-            return serve_refusals(actor).await;
+            return Box::pin(serve_refusals(&mut actor)).await;
         }
     }
 }
 
 /// Answers every command of a read-only session.
-async fn serve_refusals(mut actor: Actor) {
+async fn serve_refusals(actor: &mut Actor) {
     let (clock, shared) = (actor.engine.world.clock.clone(), actor.shared.clone());
     actor.release_drains();
     actor.tell_settled();
