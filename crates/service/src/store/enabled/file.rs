@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 
 use super::journal::OwnerLock;
 use super::{
+    backend::{Backend, Phase},
     expiry::Expiry,
     rows::{SEAL_BYTES, View, sealed, unsealed},
 };
@@ -84,6 +85,7 @@ pub struct IndexFile {
 struct Shared {
     path: PathBuf,
     database: Mutex<Option<Arc<Database>>>,
+    phase: Arc<Phase>,
     /// Whether sessions may be missing in the file that is open.
     needs_rebuild: AtomicBool,
     state: Mutex<State>,
@@ -151,6 +153,7 @@ impl Drop for IndexFile {
         self.shared.wake.notify_all();
         // The file's lock is free once the committer is gone. A panic of it was logged where it happened.
         let _ = committer.map(thread::JoinHandle::join);
+        self.shared.phase.is_closing.store(true, Ordering::Release);
     }
 }
 
@@ -161,6 +164,7 @@ impl IndexFile {
         let shared = Shared {
             path,
             database: Mutex::default(),
+            phase: Arc::default(),
             needs_rebuild: AtomicBool::new(true),
             state: Mutex::default(),
             wake: Condvar::new(),
@@ -279,7 +283,8 @@ impl Shared {
             let mut options = OpenOptions::new();
             let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&self.path);
             let file = file.map_err(redb::Error::Io)?;
-            let database = Database::builder().set_cache_size(CACHE_BYTES).create_file(file)?;
+            let backend = Backend::new(file, self.phase.clone())?;
+            let database = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?;
             let transaction = database.begin_read()?;
             let meta = match transaction.open_table(Table::Meta.definition()) {
                 Ok(meta) => meta,
@@ -409,6 +414,7 @@ impl Shared {
     fn commit(&self, changes: &Changes, expiry: &mut Expiry) -> Result<(), StoreError> {
         let database = self.database(true)?;
         let Some(open) = &database else { return Ok(()) };
+        self.phase.has_committed.store(true, Ordering::Release);
         let done = catch_unwind(AssertUnwindSafe(|| write(open, changes, expiry)));
         let done = done.unwrap_or_else(|_| Err(Trouble::Damaged("writing it panicked".to_owned())));
         done.map_err(|trouble| self.give_up(database.as_ref(), trouble))
