@@ -146,8 +146,26 @@ impl Actor {
 
     /// Decides and acts until nobody needs the session.
     pub(super) async fn run(&mut self) -> Exit {
-        if let Err(error) = self.report_repair().await {
+        if let Err(error) = Box::pin(self.report_repair()).await {
             self.discard(&error);
+        }
+        let mut asked = None;
+        loop {
+            // In a box of its own, so that a session at rest keeps no room for what a turn needs.
+            if let Some(exit) = Box::pin(self.work(asked.take())).await {
+                return exit;
+            }
+            match self.rest().await {
+                Ok(command) => asked = command,
+                Err(exit) => return exit,
+            }
+        }
+    }
+
+    /// Decides and acts until there is nothing to do, after what was asked. Answers why it is not to go on, if so.
+    async fn work(&mut self, asked: Option<Command>) -> Option<Exit> {
+        if let Some(command) = asked {
+            self.handle(command).await;
         }
         loop {
             self.take_interrupts();
@@ -160,17 +178,13 @@ impl Actor {
             }
             self.take_interrupts();
             if let Some(error) = self.store_failure.take() {
-                return Exit::Discarded(error);
+                return Some(Exit::Discarded(error));
             }
             if self.control.interrupt.is_none_or(|(_, reason)| reason != PROCESS_ENDED) {
                 self.tell_settled(Ok(()));
             }
-            let action = self.decide();
-            let done = match action {
-                Action::Rest => match self.rest().await {
-                    true => return Exit::Left,
-                    false => Ok(()),
-                },
+            let done = match self.decide() {
+                Action::Rest => return None,
                 Action::AwaitApproval => {
                     self.wait().await;
                     Ok(())
@@ -205,30 +219,22 @@ impl Actor {
         decide(&self.session, &self.control, &rules)
     }
 
-    /// Rests until something is asked. Answers whether the actor left.
-    async fn rest(&mut self) -> bool {
+    /// Rests until something is asked, or until it leaves.
+    async fn rest(&mut self) -> Result<Option<Command>, Exit> {
         let is_leaving = !self.deletions.is_empty() || (self.control.is_draining && self.engine.derived.is_some());
         if let (true, Some(registry)) = (is_leaving, self.registry.upgrade()) {
             self.departure = Some(registry.depart(self.session.id()));
-            return true;
+            return Err(Exit::Left);
         }
         self.release_drains();
         let (clock, shared) = (self.engine.world.clock.clone(), self.shared.clone());
-        let asked = tokio::select! {
+        tokio::select! {
             biased;
-            () = shared.interrupted.notified() => None,
-            command = self.mailbox.recv() => Some(command),
-            () = clock.sleep(self.idle) => {
-                return self.leaves();
-            }
-        };
-        match asked {
-            Some(Some(command)) => self.handle(command).await,
-            // Every sender is gone: the service was dropped.
-            Some(None) => return true,
-            None => {}
+            () = shared.interrupted.notified() => Ok(None),
+            // Without one every sender is gone: the service was dropped.
+            command = self.mailbox.recv() => command.map(Some).ok_or(Exit::Left),
+            () = clock.sleep(self.idle) => if self.leaves() { Err(Exit::Left) } else { Ok(None) },
         }
-        false
     }
 
     /// Takes the actor out of the registry, if nobody needs it.

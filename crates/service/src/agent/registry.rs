@@ -12,26 +12,20 @@ use std::{
 use tokio::sync::{mpsc, watch};
 
 use super::{command::Command, shared::Shared};
-use crate::{ids::SessionId, runtime::live::LiveHub};
+use crate::{
+    ids::SessionId,
+    runtime::live::{Hubs, LiveHub},
+};
 
 /// Commands that may wait in one mailbox; more wait at their senders.
 pub(crate) const MAILBOX_MAX: usize = 64;
-
-/// Hubs that nobody uses any more are looked for each time as many were made as are known.
-const HUBS_MIN: usize = 64;
 
 /// The sessions in memory.
 #[derive(Default)]
 pub(crate) struct Registry {
     entries: Mutex<HashMap<SessionId, Entry>>,
     /// What is shown in passing, for actors and followers alike; a follower may be there before the actor.
-    hubs: Mutex<Hubs>,
-}
-
-#[derive(Default)]
-struct Hubs {
-    by_session: HashMap<SessionId, Weak<LiveHub>>,
-    sweep_at: usize,
+    hubs: Arc<Hubs>,
 }
 
 enum Entry {
@@ -179,17 +173,18 @@ impl Registry {
     /// The hub of a session's live events: one for all who want it.
     pub(crate) fn hub(&self, session_id: SessionId) -> Arc<LiveHub> {
         let mut hubs = self.hubs.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that was deleted may have come back by an import, while a follower of the old one is still there.
-        let known = hubs.by_session.get(&session_id).and_then(Weak::upgrade);
-        if let Some(hub) = known.filter(|hub| !hub.is_deleted()) {
-            return hub;
-        }
-        if hubs.by_session.len() >= hubs.sweep_at.max(HUBS_MIN) {
-            hubs.by_session.retain(|_, hub| hub.strong_count() > 0);
-            hubs.sweep_at = hubs.by_session.len() * 2;
-        }
-        let hub = Arc::new(LiveHub::new(session_id));
-        hubs.by_session.insert(session_id, Arc::downgrade(&hub));
+        let known = hubs.get(&session_id).and_then(Weak::upgrade);
+        let hub = match &known {
+            // One that was deleted may have come back by an import, while a follower of the old one is still there.
+            Some(hub) if !hub.is_deleted() => hub.clone(),
+            _ => {
+                let hub = Arc::new(LiveHub::new(session_id, Arc::downgrade(&self.hubs)));
+                hubs.insert(session_id, Arc::downgrade(&hub));
+                hub
+            }
+        };
+        // A hub that is dropped looks here.
+        drop(hubs);
         hub
     }
 }

@@ -28,7 +28,7 @@ use crate::{
 const LAST_KEPT: usize = 64;
 
 /// Runs an actor until nobody needs it.
-pub(crate) async fn supervise(mut actor: Actor) {
+pub(crate) async fn supervise(mut actor: Box<Actor>) {
     let mut reloaded_at: Option<Seq> = None;
     loop {
         let exit = AssertUnwindSafe(actor.run()).catch_unwind().await;
@@ -40,7 +40,7 @@ pub(crate) async fn supervise(mut actor: Actor) {
         };
         tracing::error!(%session_id, seq, %lost, "a session's actor was lost");
         actor.release_waiters(&lost);
-        let reloaded = AssertUnwindSafe(actor.reload()).catch_unwind().await;
+        let reloaded = AssertUnwindSafe(Box::pin(actor.reload())).catch_unwind().await;
         if actor.session.open_turn().is_some() || !actor.session.queue().is_empty() {
             // Whoever waits for a turn's events is told the same.
             actor.shared.live.lose(actor.lease.tail, &lost);
@@ -56,12 +56,12 @@ pub(crate) async fn supervise(mut actor: Actor) {
         }
         tracing::error!(%session_id, seq, "the session is read-only now");
         actor.shared.is_read_only.store(true, Ordering::Release);
-        return serve_refusals(actor).await;
+        return Box::pin(serve_refusals(&mut actor)).await;
     }
 }
 
 /// Answers every command of a read-only session.
-async fn serve_refusals(mut actor: Actor) {
+async fn serve_refusals(actor: &mut Actor) {
     let (clock, shared) = (actor.engine.world.clock.clone(), actor.shared.clone());
     actor.release_drains();
     actor.tell_settled(Ok(()));

@@ -4,8 +4,8 @@
 //! one first gets what has accumulated as one delta from offset 0.
 
 use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
+    collections::{HashMap, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use bytes::Bytes;
@@ -26,9 +26,14 @@ const LINES_KEPT: usize = 256;
 /// Bytes of them that are kept.
 const LINE_BYTES_KEPT: usize = 1024 * 1024;
 
+/// The hubs that somebody uses.
+pub(crate) type Hubs = Mutex<HashMap<SessionId, Weak<LiveHub>>>;
+
 /// The live events of one session.
 pub(crate) struct LiveHub {
     session_id: SessionId,
+    /// Where it is known, until nobody uses it.
+    hubs: Weak<Hubs>,
     state: Mutex<LiveState>,
     changed: watch::Sender<u64>,
 }
@@ -75,9 +80,20 @@ pub(crate) struct LiveCursor {
     is_started: bool,
 }
 
+impl Drop for LiveHub {
+    fn drop(&mut self) {
+        let Some(hubs) = self.hubs.upgrade() else { return };
+        let mut hubs = hubs.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another may stand in its place.
+        if hubs.get(&self.session_id).is_some_and(|hub| hub.strong_count() == 0) {
+            hubs.remove(&self.session_id);
+        }
+    }
+}
+
 impl LiveHub {
-    pub(crate) fn new(session_id: SessionId) -> Self {
-        Self { session_id, state: Mutex::default(), changed: watch::Sender::new(0) }
+    pub(crate) fn new(session_id: SessionId, hubs: Weak<Hubs>) -> Self {
+        Self { session_id, hubs, state: Mutex::default(), changed: watch::Sender::new(0) }
     }
 
     fn state(&self) -> MutexGuard<'_, LiveState> {

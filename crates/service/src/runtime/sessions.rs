@@ -176,7 +176,7 @@ impl<Home: 'static> Sessions<Home> {
     }
 
     fn spawn(&self, actor: Actor) {
-        tokio::spawn(supervise(actor));
+        tokio::spawn(supervise(Box::new(actor)));
     }
 
     /// What everybody may see of a session: no less than its durable events show.

@@ -1,6 +1,6 @@
 //! Following: durable events without a gap or a duplicate, live ones in passing.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use futures::FutureExt as _;
 
@@ -35,7 +35,7 @@ impl Stage {
     async fn keeping(bytes: u64, events: u64) -> Self {
         let store = Arc::new(MemoryEventStore::new(bytes, Arc::default()));
         let lease = store.lease(session_id()).await.unwrap();
-        let stage = Self { store, hub: Arc::new(LiveHub::new(session_id())), lease };
+        let stage = Self { store, hub: Arc::new(LiveHub::new(session_id(), Weak::new())), lease };
         (1..=events).for_each(|seq| stage.append(seq));
         stage
     }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -65,7 +65,7 @@ async fn a_session_that_arrives_at_the_end_is_drained() {
 #[tokio::test]
 async fn interrupts_close_with_their_actor() {
     let session = Session::begin(&record(1, None, created())).unwrap();
-    let shared = Shared::new(&session, Arc::new(LiveHub::new(session_id())));
+    let shared = Shared::new(&session, Arc::new(LiveHub::new(session_id(), Weak::new())));
     let waiting = [shared.wish_interrupt(None).unwrap(), shared.wish_interrupt(Some(3)).unwrap()];
     assert!(shared.has_interrupts());
     shared.close();

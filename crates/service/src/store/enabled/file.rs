@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 
 use super::journal::OwnerLock;
 use super::{
+    backend::{Backend, Phase},
     expiry::Expiry,
     rows::{SEAL_BYTES, View, sealed, unsealed},
 };
@@ -84,6 +85,7 @@ pub struct IndexFile {
 struct Shared {
     path: PathBuf,
     database: Mutex<Option<Arc<Database>>>,
+    phase: Arc<Phase>,
     /// Counts from 1 on with each file that was set aside, so that whoever makes the index anew learns whether it was
     /// lost once more.
     losses: AtomicU64,
@@ -154,6 +156,7 @@ impl Drop for IndexFile {
         self.shared.wake.notify_all();
         // The file's lock is free once the committer is gone. A panic of it was logged where it happened.
         let _ = committer.map(thread::JoinHandle::join);
+        self.shared.phase.is_closing.store(true, Ordering::Release);
     }
 }
 
@@ -164,6 +167,7 @@ impl IndexFile {
         let shared = Shared {
             path,
             database: Mutex::default(),
+            phase: Arc::default(),
             losses: AtomicU64::new(1),
             whole_since: AtomicU64::new(0),
             state: Mutex::default(),
@@ -284,7 +288,8 @@ impl Shared {
             let mut options = OpenOptions::new();
             let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&self.path);
             let file = file.map_err(redb::Error::Io)?;
-            let database = Database::builder().set_cache_size(CACHE_BYTES).create_file(file)?;
+            let backend = Backend::new(file, self.phase.clone())?;
+            let database = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?;
             let transaction = database.begin_read()?;
             let meta = match transaction.open_table(Table::Meta.definition()) {
                 Ok(meta) => meta,
@@ -414,6 +419,7 @@ impl Shared {
         let Some(open) = &database else { return Ok(()) };
         // Looked at behind the file: where that is a newer one, it does not hold every session.
         let loss = self.losses.load(Ordering::Acquire);
+        self.phase.has_committed.store(true, Ordering::Release);
         let done = catch_unwind(AssertUnwindSafe(|| write(open, changes, loss, expiry)));
         let done = done.unwrap_or_else(|_| Err(Trouble::Damaged("writing it panicked".to_owned())));
         done.map_err(|trouble| self.give_up(database.as_ref(), trouble))

@@ -11,6 +11,7 @@ mod lengths;
 mod readers;
 mod snapshots;
 
+mod backend;
 mod expiry;
 mod file;
 mod rows;

@@ -306,10 +306,12 @@ async fn assert_made_anew(path: &Path) {
 async fn a_damaged_file_is_set_aside_and_made_anew() {
     let damages: [fn(&mut Vec<u8>); 5] = [
         |bytes| {
-            let at = bytes.windows(10).rposition(|window| window == b"version 50").unwrap();
-            bytes[at] ^= 1;
+            let found = |at: &usize| bytes[*at..].starts_with(b"version 50");
+            let places: Vec<usize> = (0..bytes.len()).filter(found).collect();
+            assert!(!places.is_empty());
+            places.into_iter().for_each(|at| bytes[at] ^= 1);
         },
-        |bytes| bytes.truncate(bytes.len() / 2),
+        |bytes| bytes.truncate(16 * 1024),
         |bytes| bytes.truncate(100),
         |bytes| *bytes = b"this was never an index".to_vec(),
         |bytes| bytes[64..].fill(0xff),
@@ -323,6 +325,22 @@ async fn a_damaged_file_is_set_aside_and_made_anew() {
         fs::write(&path, &bytes).unwrap();
         assert_made_anew(&path).await;
     }
+}
+
+#[tokio::test]
+async fn closing_leaves_the_file_as_the_last_commit_did() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let index = index(&path);
+    index.put(summary(1, 1)).await.unwrap();
+    index.flush().await.unwrap();
+    let committed = fs::read(&path).unwrap();
+    drop(index);
+    assert!(fs::read(&path).unwrap() == committed);
+    let index = super::tests::index(&path);
+    let query = SessionQuery { limit: Some(10), ..SessionQuery::default() };
+    assert_eq!(pages(&index, &query).await, [summary(1, 1)]);
+    assert!(aside(&path).is_empty());
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use super::{
     disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, write_all},
     fork::{abandon, appear},
-    frame::{BATCH_END, Entry, Place, encode, footer},
+    frame::{BATCH_END, Entry, Place, encode, footer, padded},
     layout::{new_dir, segment_name, session_dir},
     lock,
     log::{Log, Staged},
@@ -33,7 +33,15 @@ use crate::{
 /// Runs a commit of what waits. The log is marked as being written.
 pub(super) fn submit(log: &Arc<Log>) {
     let job = log.clone();
-    log.context.executor.run(Box::new(move || begin(&job)));
+    log.context.executor.run(Box::new(move || write_waiting(&job)));
+}
+
+/// Commits what waits, and then what gathered meanwhile: nobody has to be woken for that. Should more have gathered by
+/// then, other sessions come first.
+fn write_waiting(log: &Arc<Log>) {
+    if begin(log) && begin(log) {
+        submit(log);
+    }
 }
 
 /// Why a batch does not stand.
@@ -116,7 +124,8 @@ struct Halves {
     marked: Option<Result<(), StoreError>>,
 }
 
-fn begin(log: &Arc<Log>) {
+/// Begins a commit. Answers whether it is over by now, and more waits.
+fn begin(log: &Arc<Log>) -> bool {
     let commit = {
         let mut state = lock(&log.state);
         let (entries, waiters) = split(std::mem::take(&mut state.pending));
@@ -146,26 +155,31 @@ fn begin(log: &Arc<Log>) {
     // Only the syncs of both go on at once.
     let (writing, marked) = (commit.clone(), commit);
     let written = move |result: Result<(), StoreError>| match result {
-        Ok(()) => writing.log.context.executor.clone().run(Box::new(move || writing.write())),
-        Err(error) => writing.arrive(|halves| halves.written = Some(Err(Trouble::of(error)))),
+        Ok(()) => writing.log.context.executor.clone().run(Box::new(move || {
+            if writing.write() {
+                write_waiting(&writing.log);
+            }
+        })),
+        Err(error) => writing.arrive_elsewhere(|halves| halves.written = Some(Err(Trouble::of(error)))),
     };
-    let done = move |result| marked.arrive(|halves| halves.marked = Some(result));
+    let done = move |result| marked.arrive_elsewhere(|halves| halves.marked = Some(result));
     store_journal.mark_active(log.id, Some(Box::new(written)), Box::new(done));
+    false
 }
 
 impl Commit {
-    /// Notes that a half is over; the last one ends the commit.
-    fn arrive(self: &Arc<Self>, note: impl FnOnce(&mut Halves)) {
+    /// Notes that a half is over; the last one ends the commit. Answers whether it did, and more waits.
+    fn arrive(self: &Arc<Self>, note: impl FnOnce(&mut Halves)) -> bool {
         let (written, marked) = {
             let mut halves = lock(&self.halves);
             note(&mut halves);
             if halves.written.is_none() || halves.marked.is_none() {
-                return;
+                return false;
             }
             let Halves { written, marked } = std::mem::take(&mut *halves);
             match (written, marked) {
                 (Some(written), Some(marked)) => (written, marked),
-                _ => return,
+                _ => return false,
             }
         };
         if !self.plan.exists && written.is_ok() && marked.is_ok() {
@@ -173,17 +187,27 @@ impl Commit {
             self.log.context.executor.run(Box::new(move || {
                 let appeared = appear(&commit.log.context, commit.log.id).map_err(Trouble::unsure);
                 let written = appeared.and(written);
-                commit.finish(written, Ok(()));
+                if commit.finish(written, Ok(())) {
+                    write_waiting(&commit.log);
+                }
             }));
+            false
         } else {
-            self.finish(written, marked);
+            self.finish(written, marked)
         }
     }
 
-    /// One half of it: writes and syncs the batch.
-    fn write(self: &Arc<Self>) {
+    /// As [`Self::arrive`], on a thread that has other things to do than to write what waits.
+    fn arrive_elsewhere(self: &Arc<Self>, note: impl FnOnce(&mut Halves)) {
+        if self.arrive(note) {
+            submit(&self.log);
+        }
+    }
+
+    /// One half of it: writes and syncs the batch. Answers as [`Self::arrive`] does.
+    fn write(self: &Arc<Self>) -> bool {
         let written = self.written();
-        self.arrive(|halves| halves.written = Some(written));
+        self.arrive(|halves| halves.written = Some(written))
     }
 
     /// Writes and syncs the batch. On a full disk a session that exists may use the reserve.
@@ -212,6 +236,7 @@ impl Commit {
         let file = self.open(disk, &dir)?;
         let header = (head.len == 0).then(|| self.header(head.number, 1));
         let mut out = header.map_or_else(Vec::new, |header| header.encode());
+        out.reserve_exact(self.entries.iter().map(|entry| padded(entry.line.len())).sum());
         let mut place = self.plan.place;
         let batch = place.batch + 1;
         let mut entries = self.entries.iter().peekable();
@@ -261,8 +286,8 @@ impl Commit {
         }
     }
 
-    /// Takes the outcome over, tells those who wait, and sees to what comes next.
-    fn finish(&self, written: Result<Written, Trouble>, marked: Result<(), StoreError>) {
+    /// Takes the outcome over, and tells those who wait. Answers whether more waits.
+    fn finish(&self, written: Result<Written, Trouble>, marked: Result<(), StoreError>) -> bool {
         let log = &self.log;
         let error = match (&written, &marked) {
             (Err(trouble), _) => Some(trouble.error()),
@@ -297,7 +322,7 @@ impl Commit {
             roll(log);
         }
         self.is_finished.store(true, Ordering::Relaxed);
-        go_on(log);
+        has_more(log)
     }
 
     /// The batch is durable. Answers whether the segment is long enough.
@@ -305,6 +330,8 @@ impl Commit {
         let context = &self.log.context;
         let mut state = lock(&self.log.state);
         if let Some(header) = &written.header {
+            // Most sessions never have a second one.
+            state.segments.reserve_exact(1);
             state.segments.push(Segment::begun(header));
         }
         state.head = Head { number: self.plan.head.number, len: written.end, is_made: true };
@@ -392,13 +419,19 @@ impl Commit {
 
 /// Nothing is being written any more: what was staged meanwhile comes next.
 fn go_on(log: &Arc<Log>) {
+    if has_more(log) {
+        submit(log);
+    }
+}
+
+/// Whether something was staged meanwhile; where nothing was, the log comes to rest.
+fn has_more(log: &Log) -> bool {
     let mut state = lock(&log.state);
     if state.pending.is_empty() {
         state.come_to_rest();
-    } else {
-        drop(state);
-        submit(log);
+        return false;
     }
+    true
 }
 
 /// Seals the segment that is written, where it is that one still. The log is held, and no longer is when this returns.

@@ -106,7 +106,7 @@ const fn link(chain: u64, crc: u32) -> u64 {
 }
 
 /// Bytes of a frame whose payload has `payload` bytes.
-const fn padded(payload: usize) -> usize {
+pub(super) const fn padded(payload: usize) -> usize {
     (HEADER_BYTES + payload).next_multiple_of(8)
 }
 
