@@ -118,26 +118,22 @@ impl<Home: 'static> Sessions<Home> {
         Ok(())
     }
 
-    /// Puts the row of a session into the index that a former process had in memory, and left with nothing open in it.
-    /// Answers whether that is all there is to be settled.
-    pub(super) async fn index_idle(&self, session_id: SessionId) -> bool {
-        let engine = &self.inner.engine;
-        let (Some(derived), Some(session)) = (&engine.derived, self.index_outline(session_id).await) else {
-            return false;
-        };
-        let is_idle = session.state() == SessionState::Idle;
-        if is_idle {
-            let engine = engine.clone();
-            derived.settling.spawn(async move {
-                // It rests once its row is durable.
+    /// Puts the row of a session into the index that a former process had in memory. Answers what the session was doing,
+    /// where that is known; one that was doing nothing rests once its row is durable.
+    pub(super) async fn index_left(&self, session_id: SessionId) -> Option<SessionState> {
+        let engine = self.inner.engine.clone();
+        let session = self.index_outline(session_id).await?;
+        let (state, last_seq) = (session.state(), session.last_seq());
+        if state == SessionState::Idle {
+            engine.derived.as_ref()?.settling.clone().spawn(async move {
                 if let Some(derived) = &engine.derived
                     && derived.index.committed().await.is_ok()
                 {
-                    engine.events.rests(session_id, session.last_seq()).await;
+                    engine.events.rests(session_id, last_seq).await;
                 }
             });
         }
-        is_idle
+        Some(state)
     }
 
     /// Puts a session's row into the index without reading what was said in it, where that can be done.

@@ -20,7 +20,7 @@ use crate::{
     retention::doomed,
     service::{
         BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, ReadBlob, Retain,
-        Retained, SessionQuery,
+        Retained, SessionQuery, SessionState,
     },
     session::{
         ForkPoint, ForkedHistory, HistoryFold,
@@ -58,10 +58,14 @@ impl<Home: 'static> Sessions<Home> {
             derived.readers.add_built_in(READER);
         }
         let unsettled = stream::iter(engine.events.unsettled().await?);
-        let open = unsettled.map(async |session_id| (!self.index_idle(session_id).await).then_some(session_id));
-        let open: Vec<_> = open.buffer_unordered(SCANS).collect().await;
-        for session_id in open.into_iter().flatten() {
-            self.index_stored(session_id).await?;
+        let left = unsettled.map(async |session_id| (session_id, self.index_left(session_id).await));
+        let left: Vec<_> = left.buffer_unordered(SCANS).collect().await;
+        for (session_id, state) in left {
+            match state {
+                Some(SessionState::Idle) => continue,
+                Some(_) => {}
+                None => self.index_stored(session_id).await?,
+            }
             match self.reserve(session_id).await {
                 // Its actor settles it, and leaves when nobody needs it.
                 Ok(_) => {}
