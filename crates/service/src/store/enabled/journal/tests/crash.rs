@@ -231,7 +231,7 @@ impl Walk {
             let frames =
                 |lines: Vec<Bytes>| lines.into_iter().zip(1..).map(|(line, seq)| Frame { seq, line }).collect();
             let page = match passed {
-                Some(lines) => Ok(Some(FramePage { frames: frames(lines) })),
+                Some(lines) => Ok(Some(FramePage { frames: frames(lines), ..FramePage::default() })),
                 None => self.rig.steps.drive(self.rig.store.read(*id, 0, ReadLimit::frames(usize::MAX))),
             };
             let page = match page {
