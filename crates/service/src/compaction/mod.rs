@@ -17,7 +17,7 @@ use crate::session::message::Message;
 pub const SUMMARY_PREFIX: &str = "\
     [Context compacted] A previous context produced the following summary of work so far. \
     The current tool and session state is preserved. \
-    Use this summary to continue without duplicating work:\n\n";
+    Use this summary to continue without duplicating work:";
 
 /// What is known when a compactor decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

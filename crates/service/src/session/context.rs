@@ -156,7 +156,7 @@ impl Context {
 
     /// Puts a summary before everything that was said.
     pub(super) fn summarise(&mut self, seq: Seq, summary: &Body) {
-        let content = Body::Inline(format!("{SUMMARY_PREFIX}{}", summary.excerpt()));
+        let content = Body::Inline(format!("{SUMMARY_PREFIX}\n\n{}", summary.excerpt()));
         let message = Message::User { content };
         self.summary = Some(Summary { seq, bytes: json_bytes(&message), message: Arc::new(message) });
     }
