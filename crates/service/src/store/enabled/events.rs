@@ -21,8 +21,8 @@ use crate::{
     session::event::{EventKind, Record},
     store::enabled::journal::{
         Context, Disk, Drops, End, Entry, Executor, Health, Import, KnownEnd, Limits, Log, OwnerLock, Pool, Resting,
-        StoreJournal, Witness, abandon, appear, blobs_of, bytes_of, candidates, discard, drop_blobs, fork_files, is_gone,
-        lock, on, page, parts, pass, prepare, replace, rewrite, seal, sessions_on, set_aside, store_id,
+        StoreJournal, Witness, abandon, appear, blobs_of, bytes_of, candidates, discard, drop_blobs, fork_files,
+        is_gone, lock, on, page, parts, pass, prepare, replace, rewrite, seal, sessions_on, set_aside, store_id,
     },
     store::{
         EventStore, Frame, FramePage, JournalPruner, Lease, LineSink, ReadLimit, RecordSource, StoreError, TailRepair,
