@@ -150,6 +150,15 @@ impl<Home: 'static> Sessions<Home> {
         Some(session)
     }
 
+    /// Puts the row of a session into the index that was made just now. It is opened, because it will be used.
+    pub(super) async fn index_made(&self, session_id: SessionId) {
+        match restore(self.engine(), session_id).await {
+            Ok(Some(session)) => self.index(&session).await,
+            Ok(None) => {}
+            Err(error) => tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read"),
+        }
+    }
+
     /// Puts a stored session's row into the index, as far as its journal can be read.
     pub(super) async fn index_stored(&self, session_id: SessionId) -> Result<(), SessionError> {
         let engine = self.engine();

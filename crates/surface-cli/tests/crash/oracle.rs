@@ -333,6 +333,7 @@ fn check_effects(stage: &Stage, survey: &Survey) {
         assert!(seen.insert(line.clone()), "{line} happened twice");
         // It begins with its session, which may be deleted and has then taken its intents along.
         let is_there = survey.sessions.contains_key(line.split(' ').next().unwrap_or_default());
-        assert!(intended.contains(&line) || !is_there, "{line} happened without a durable intent");
+        let lines = || survey.sessions.get(line.split(' ').next().unwrap_or_default()).map(|stored| &stored.lines);
+        assert!(intended.contains(&line) || !is_there, "{line} happened without a durable intent: {:#?}", lines());
     }
 }
