@@ -43,7 +43,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// What mends most things.
 const REPAIR: &str = "Run `meerkat doctor --repair`.";
 /// What brings the files of a projection up to date.
-const BEHIND: &str = "The next start goes on with them; `meerkat project rebuild` makes them anew.";
+const BEHIND: &str = "The next start brings them up to date; `meerkat project rebuild` makes them anew.";
 
 /// Looks at a data directory.
 ///
