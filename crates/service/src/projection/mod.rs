@@ -35,6 +35,10 @@ const INDEX: &str = "index.json";
 const IGNORE: &str = ".gitignore";
 /// Which store the files are made from.
 const STORE: &str = "store";
+/// Why files are not written, and what helps.
+pub(crate) const ANOTHERS: &str = "the folder holds the files of another data directory";
+pub(crate) const ANOTHERS_REMEDY: &str =
+    "Set `projection.dir` to a folder of its own, or remove this one where nobody else uses it.";
 /// What a file is called until it is whole.
 const UNFINISHED: &str = ".new";
 
@@ -66,22 +70,27 @@ impl Projection {
         Self { files: Arc::new(RealFiles::new(dir)), store }
     }
 
+    /// Whether the folder holds the files of another store.
+    pub(crate) fn is_anothers(&self) -> io::Result<bool> {
+        Ok(self.files.read(STORE)?.is_some_and(|found| self.line().is_none_or(|line| line.as_bytes() != found)))
+    }
+
+    fn line(&self) -> Option<String> {
+        self.store.as_ref().map(|store| format!("{store}\n"))
+    }
+
     /// Makes sure that the folder is this store's. What another one keeps there is not written over, and not removed.
     fn claim(&self) -> io::Result<()> {
-        let found = self.files.read(STORE)?;
-        let line = self.store.as_ref().map(|store| format!("{store}\n"));
-        match (found, line) {
-            (None, Some(line)) => {
-                self.files.make_dir("")?;
-                self.replace(STORE, line.as_bytes())
-            }
-            (Some(found), line) if line.as_ref().is_none_or(|line| line.as_bytes() != found) => {
-                let why = "the folder holds the files of another data directory; set projection.dir to one of its own, \
-                           or remove the folder where nobody else uses it";
-                Err(io::Error::other(why))
-            }
-            _ => Ok(()),
+        if self.is_anothers()? {
+            return Err(io::Error::other(format!("{ANOTHERS}; {ANOTHERS_REMEDY}")));
         }
+        if let Some(line) = self.line()
+            && self.files.len(STORE)?.is_none()
+        {
+            self.files.make_dir("")?;
+            self.replace(STORE, line.as_bytes())?;
+        }
+        Ok(())
     }
 
     /// Begins to write what a session's journal holds up to `summary.last_seq`. It goes on behind what is there, or
@@ -121,9 +130,9 @@ impl Projection {
         Ok(self.checkpoint(&folder(session_id))?.map_or(0, |at| at.seq))
     }
 
-    /// Removes a session's files.
+    /// Removes a session's files. In the folder of another store there are none of it.
     pub(crate) fn remove(&self, session_id: SessionId) -> io::Result<()> {
-        self.files.remove_dir(&folder(session_id))
+        if self.is_anothers()? { Ok(()) } else { self.files.remove_dir(&folder(session_id)) }
     }
 
     /// Removes the files of all other sessions.

@@ -282,6 +282,17 @@ async fn a_kill_at_any_step_is_made_good_by_the_next_run() {
 }
 
 #[tokio::test]
+async fn files_of_another_store_are_not_removed() {
+    let (sample, dir) = (Sample::new().await, tempfile::tempdir().unwrap());
+    sample.project(&dir);
+    let other = Projection::new(dir.path().to_owned(), Some("other".to_owned()));
+    other.remove(sample.id()).unwrap();
+    assert_eq!(files(dir.path()), sample.wanted);
+    projection(dir.path().to_owned()).remove(sample.id()).unwrap();
+    assert_ne!(files(dir.path()), sample.wanted);
+}
+
+#[tokio::test]
 async fn nothing_is_written_through_a_link() {
     let sample = Sample::new().await;
     let dir = tempfile::tempdir().unwrap();

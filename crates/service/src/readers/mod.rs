@@ -256,14 +256,14 @@ impl Readers {
     pub(crate) async fn begin_anew(&self, reader: &str, session_id: SessionId) -> Result<(), StoreError> {
         let _moving = self.moving.lock().await;
         self.index.put_checkpoint(reader, session_id, 0).await?;
-        self.index.flush().await?;
         let tail = self.events.watch(session_id).await?.ok_or(StoreError::NotFound(session_id))?;
         let last_seq = *tail.borrow();
+        // Also where it does not become durable: it stands in memory from now on.
         if let Some(known) = self.known().get_mut(reader) {
             known.feed.again(session_id, last_seq);
         }
         tell(&self.touched);
-        Ok(())
+        self.index.flush().await
     }
 
     /// Whether a reader is done with all that is there, and has been told of all that is gone. Where that cannot be

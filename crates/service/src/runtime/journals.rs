@@ -67,7 +67,8 @@ impl<Home: 'static> Sessions<Home> {
         if request.dry_run {
             return Ok((survey.report(dropped), is_early));
         }
-        let _alone = self.journal(request.session_id).write().await;
+        let mut alone = self.journal(request.session_id).write().await;
+        *alone += 1;
         if let Some(history) = survey.plan.history {
             engine.events.room().await?;
             self.record(session_id, Change::SnapshotHistory(history)).await?;

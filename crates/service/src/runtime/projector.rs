@@ -248,32 +248,41 @@ impl<Home: 'static> Sessions<Home> {
         is_anew: bool,
     ) -> Result<Option<Seq>, Trouble> {
         let _writing = projector.writing.lock().await;
-        let _whole = self.journal(id).read().await;
         let engine = self.engine();
         let Some(derived) = &engine.derived else { return Ok(None) };
-        // Where the reader was sent back to the beginning, the journal may hold less than what was written of it.
-        let is_anew = is_anew || derived.readers.checkpoint(READER, id).await? == 0;
-        let summary = match self.look(id).await {
-            Ok(view) => view.summary,
-            Err(SessionError::NotFound(_)) => return drop_files(projector, id).await,
-            Err(error) => return Err(error.into()),
-        };
-        let mut session = projector.files(move |files| files.session(summary, is_anew)).await?;
-        while let Some(after) = session.wants() {
-            if projector.over.is_cancelled() {
-                return Err(SessionError::ShuttingDown.into());
+        'anew: loop {
+            let mut whole = self.journal(id).read().await;
+            let compactions = *whole;
+            // Where the reader was sent back to the beginning, the journal may hold less than what was written of it.
+            let is_anew = is_anew || derived.readers.checkpoint(READER, id).await? == 0;
+            let summary = match self.look(id).await {
+                Ok(view) => view.summary,
+                Err(SessionError::NotFound(_)) => return drop_files(projector, id).await,
+                Err(error) => return Err(error.into()),
+            };
+            let mut session = projector.files(move |files| files.session(summary, is_anew)).await?;
+            while let Some(after) = session.wants() {
+                if projector.over.is_cancelled() {
+                    return Err(SessionError::ShuttingDown.into());
+                }
+                let page = engine.events.read(id, after, ReadLimit::frames(FRAMES_READ)).await?;
+                // Nobody waits behind a compaction that waits for a long session to be written.
+                drop(whole);
+                let Some(page) = page else { return drop_files(projector, id).await };
+                if page.frames.is_empty() {
+                    return Err(StoreError::Failed(format!("its journal ends at seq {after}")).into());
+                }
+                session = projector.files(move |_| session.push(&page.frames).map(|()| session)).await?;
+                whole = self.journal(id).read().await;
+                if *whole != compactions {
+                    continue 'anew;
+                }
             }
-            let page = engine.events.read(id, after, ReadLimit::frames(FRAMES_READ)).await?;
-            let Some(page) = page else { return drop_files(projector, id).await };
-            if page.frames.is_empty() {
-                return Err(StoreError::Failed(format!("its journal ends at seq {after}")).into());
-            }
-            session = projector.files(move |_| session.push(&page.frames).map(|()| session)).await?;
-        }
-        let seq = projector.files(move |_| session.finish()).await?;
-        match derived.readers.done(READER, id, seq).await {
-            Err(SessionError::NotFound(_)) => drop_files(projector, id).await,
-            done => Ok(Some(done?)),
+            let seq = projector.files(move |_| session.finish()).await?;
+            return match derived.readers.done(READER, id, seq).await {
+                Err(SessionError::NotFound(_)) => drop_files(projector, id).await,
+                done => Ok(Some(done?)),
+            };
         }
     }
 }

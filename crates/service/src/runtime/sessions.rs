@@ -59,7 +59,7 @@ pub(super) struct Inner {
     pub(super) creations: Arc<Creations>,
     pub(super) exports: Exports,
     pub(super) uploads: Uploads,
-    journals: [RwLock<()>; JOURNAL_LOCKS],
+    journals: [RwLock<u64>; JOURNAL_LOCKS],
     /// Whether what a former process left behind is settled.
     pub(super) is_ready: OnceCell<()>,
     /// Compacts journals by themselves, and ends with the service.
@@ -102,8 +102,8 @@ impl<Home> Sessions<Home> {
     }
 
     /// Held alone while records of a session's journal are dropped, from what says so in it to the last one; together by
-    /// whoever makes something of several looks at it.
-    pub(super) fn journal(&self, id: SessionId) -> &RwLock<()> {
+    /// whoever makes something of several looks at it. It counts who held it alone.
+    pub(super) fn journal(&self, id: SessionId) -> &RwLock<u64> {
         &self.inner.journals[id.as_uuid().as_bytes()[15] as usize % JOURNAL_LOCKS]
     }
 }

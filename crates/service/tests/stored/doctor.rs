@@ -313,4 +313,11 @@ fn a_projection_that_is_behind_is_found() {
     let found = examine_with(&place);
     assert_eq!((found.len(), found[0].check), (1, Check::Projection));
     assert!(found[0].remedy.contains("meerkat project rebuild"), "{found:?}");
+    fs::write(rkat.join("store"), "another\n").unwrap();
+    let found = examine_with(&place);
+    assert_eq!((found.len(), found[0].check), (1, Check::Projection));
+    assert!(
+        found[0].what.contains("another data directory") && found[0].remedy.contains("projection.dir"),
+        "{found:?}"
+    );
 }

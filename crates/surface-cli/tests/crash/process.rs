@@ -76,7 +76,7 @@ impl Stage {
         command.args(args).current_dir(self.dir.path()).env_clear().env("HOME", self.dir.path());
         command.env("MEERKAT_DATA_DIR", self.data()).env("MEERKAT_LOG__LEVEL", "error");
         command.env("MEERKAT_TOOLS__TEST_DIR", self.dir.path().join("tools"));
-        command.env("MEERKAT_PROJECTION__DIR", self.rkat());
+        command.env("MEERKAT_PROJECTION__DIR", self.rkat()).env("MEERKAT_LIMITS__WAIT_MS", "60000");
         command
     }
 

@@ -17,14 +17,17 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     events::knows,
-    journal::{Checked, Damage, End, OwnerLock, RealDisk, check, check_directory, cut, look, session_dir, sessions_on},
+    journal::{
+        Checked, Damage, End, OwnerLock, RealDisk, check, check_directory, cut, known_store_id, look, session_dir,
+        sessions_on,
+    },
 };
 use crate::{
     SessionError,
     clock::{Clock as _, SystemClock},
     doctor::{Check, Diagnosis, Examination, Finding, Progress, Severity},
     ids::{Seq, SessionId},
-    projection::Projection,
+    projection::{ANOTHERS, ANOTHERS_REMEDY, Projection},
     session::{CallProgress, Session},
     store::{StoreError, hex},
 };
@@ -39,6 +42,8 @@ const ACKNOWLEDGED_WITHIN_MS: i64 = 7 * 24 * 60 * 60 * 1000;
 const CHUNK_BYTES: usize = 256 * 1024;
 /// What mends most things.
 const REPAIR: &str = "Run `meerkat doctor --repair`.";
+/// What brings the files of a projection up to date.
+const BEHIND: &str = "The next start brings them up to date; `meerkat project rebuild` makes them anew.";
 
 /// Looks at a data directory.
 ///
@@ -350,7 +355,11 @@ impl Doctor {
 
     fn projection(&mut self, journals: &BTreeMap<SessionId, Journal>, rows: Option<&Rows>) {
         let Some(dir) = self.what.projection.clone().filter(|dir| dir.exists()) else { return };
-        let projection = Projection::new(dir.clone(), None);
+        let projection = Projection::new(dir.clone(), known_store_id(&self.disk).ok().flatten());
+        if projection.is_anothers().unwrap_or(false) {
+            let what = format!("{} is not written: {ANOTHERS}", dir.display());
+            return self.find(Check::Projection, Severity::Warning, None, what, ANOTHERS_REMEDY);
+        }
         let is_stale = |(id, journal): &(&SessionId, &Journal)| {
             // What a compaction or a repair changed below is not seen in how far the files have come.
             let is_sent_back = rows.is_some_and(|rows| rows.is_to_project_anew(**id)) || self.ended.contains_key(*id);
@@ -359,7 +368,7 @@ impl Doctor {
         let stale = journals.iter().filter(is_stale).count();
         if stale > 0 {
             let what = format!("{} is behind the journals of {stale} sessions", dir.display());
-            self.find(Check::Projection, Severity::Warning, None, what, "Run `meerkat project rebuild`.");
+            self.find(Check::Projection, Severity::Warning, None, what, BEHIND);
         }
     }
 }

@@ -9,9 +9,10 @@ use super::{
     End, Limits, Pool,
     disk::{Disk, create_anew, read_range, write_all},
     executor::Executor as _,
+    fork::{copy, link_blobs},
     frame::{BATCH_END, Place},
     health::Health,
-    layout::{NEW, QUARANTINE, generations_of, segment_name, session_dir},
+    layout::{BLOBS, NEW, QUARANTINE, generations_of, segment_name, session_dir},
     recovery::{Found, Segment, examine, failed},
     segment::{Compacted, HEADER_BYTES, Header, HeaderFound, Mark, Reader, Step},
     store_journal::{Resting, StoreJournal},
@@ -20,9 +21,6 @@ use crate::{
     ids::{Seq, SessionId},
     store::{StoreError, readers::ReaderMark},
 };
-
-/// Bytes that are copied at a time.
-const COPY_BYTES: u64 = 1024 * 1024;
 
 /// A journal as it was found.
 pub(crate) struct Checked {
@@ -114,7 +112,7 @@ fn walk(disk: &dyn Disk, id: SessionId, found: &Found, see: &mut dyn FnMut(Seq, 
 }
 
 /// Ends a damaged journal behind its last good batch. All that stood behind it is kept in the quarantine, as whole
-/// segments. Answers where, or `None` where nothing can be cut.
+/// segments, with the session's blobs. Answers where, or `None` where nothing can be cut.
 pub(crate) fn cut(disk: &dyn Disk, id: SessionId, damage: &Damage) -> io::Result<Option<String>> {
     let Some((number, offset)) = damage.place.filter(|_| damage.can_be_cut()) else { return Ok(None) };
     let dir = session_dir(id);
@@ -125,9 +123,12 @@ pub(crate) fn cut(disk: &dyn Disk, id: SessionId, damage: &Damage) -> io::Result
     let mut kept = None;
     for &(at, generation) in &behind {
         let name = segment_name(at, generation);
-        let path = keep(disk, &dir.join(&name), &format!("{id}.{name}.whole"))?;
+        let path = free(disk, &format!("{id}.{name}.whole"))?;
+        copy(disk, &dir.join(&name), Path::new(&path))?;
         kept.get_or_insert(path);
     }
+    // What no record that is left names goes with the next compaction.
+    link_blobs(disk, &dir.join(BLOBS), Path::new(&free(disk, &format!("{id}.blobs"))?))?;
     disk.sync_dir(Path::new(QUARANTINE))?;
     // The last one first: a kill in between leaves a journal that is damaged at the same place.
     for (at, &(number, generation)) in behind.iter().enumerate().rev() {
@@ -169,26 +170,11 @@ fn shorten(disk: &dyn Disk, id: SessionId, name: &str, offset: u64) -> io::Resul
     disk.sync_dir(&dir)
 }
 
-/// Copies a file to the quarantine, under the first number that is free; answers where.
-fn keep(disk: &dyn Disk, from: &Path, name: &str) -> io::Result<String> {
+/// A path in the quarantine, under the first number that is free.
+fn free(disk: &dyn Disk, name: &str) -> io::Result<String> {
     let taken = disk.list(Path::new(QUARANTINE))?;
     let mut names = (1_u32..).map(|n| format!("{name}-{n}")).filter(|name| !taken.contains(name));
-    let path = format!("{QUARANTINE}/{}", names.next().unwrap_or_default());
-    copy(disk, from, Path::new(&path)).map(|()| path)
-}
-
-fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
-    let (source, copy) = (disk.open(from, false)?, disk.create(to)?);
-    let (mut at, len) = (0, source.len()?);
-    while at < len {
-        let bytes = read_range(source.as_ref(), at, len.min(at + COPY_BYTES))?;
-        if bytes.is_empty() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        write_all(copy.as_ref(), &bytes, at)?;
-        at += bytes.len() as u64;
-    }
-    copy.sync()
+    Ok(format!("{QUARANTINE}/{}", names.next().unwrap_or_default()))
 }
 
 /// What the store's marks are to say from now on.

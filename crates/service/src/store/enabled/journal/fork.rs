@@ -17,6 +17,9 @@ use crate::{
     store::StoreError,
 };
 
+/// Bytes that are copied at a time.
+const COPY_BYTES: u64 = 1024 * 1024;
+
 /// Makes the directory of `child`: the parent's records up to `at` and `first` behind them, and the parent's blobs.
 /// It has another name until [`appear`].
 pub(crate) fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &[Entry]) -> Result<(), StoreError> {
@@ -45,7 +48,7 @@ pub(crate) fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &[Entry
 }
 
 /// Why a fork was not made.
-enum Trouble {
+pub(super) enum Trouble {
     /// Before anything had to be durable.
     Failed(io::Error),
     /// A sync failed. What it was to make durable is removed and never asked for again.
@@ -55,6 +58,14 @@ enum Trouble {
 impl From<io::Error> for Trouble {
     fn from(error: io::Error) -> Self {
         Self::Failed(error)
+    }
+}
+
+impl From<Trouble> for io::Error {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Failed(error) | Trouble::Unsynced(error) => error,
+        }
     }
 }
 
@@ -141,7 +152,8 @@ fn write(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<(), Trouble> {
     file.sync().map_err(Trouble::Unsynced)
 }
 
-fn link_blobs(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
+/// Gives the blobs in a folder, where there is one, a second name in a folder that is made.
+pub(super) fn link_blobs(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
     let names = match disk.list(from) {
         Err(error) if is_missing(&error) => return Ok(()),
         names => names?,
@@ -163,10 +175,15 @@ fn link_or_copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> 
             ) => {}
         linked => return Ok(linked?),
     }
+    copy(disk, from, to)
+}
+
+/// Makes a copy of a file, durably.
+pub(super) fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
     let (source, copy) = (disk.open(from, false)?, disk.create(to)?);
     let (mut at, len) = (0, source.len()?);
     while at < len {
-        let bytes = read_range(source.as_ref(), at, len.min(at + 1024 * 1024))?;
+        let bytes = read_range(source.as_ref(), at, len.min(at + COPY_BYTES))?;
         if bytes.is_empty() {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }

@@ -140,20 +140,28 @@ fn read(disk: &dyn Disk, name: &str) -> io::Result<Vec<u8>> {
     super::disk::read_range(file.as_ref(), 0, 256)
 }
 
-/// What tells the store from every other. It is made when it is asked for first.
+/// What tells the store from every other; `None` where nobody has asked for it yet.
+///
+/// # Errors
+/// What the disk answers.
+pub(crate) fn known_store_id(disk: &dyn Disk) -> io::Result<Option<String>> {
+    match read(disk, ID) {
+        Err(error) if is_missing(&error) => Ok(None),
+        id => Ok(Some(String::from_utf8_lossy(&id?).trim_end().to_owned())),
+    }
+}
+
+/// As [`known_store_id`], which is made when it is asked for first.
 ///
 /// # Errors
 /// What the disk answers.
 pub(crate) fn store_id(disk: &dyn Disk) -> io::Result<String> {
-    let id = match read(disk, ID) {
-        Err(error) if is_missing(&error) => {
-            let id = RandomIds::default().next_session_id(SystemClock::new().now()).to_string();
-            name(disk, ID, &id)?;
-            return Ok(id);
-        }
-        bytes => bytes?,
-    };
-    Ok(String::from_utf8_lossy(&id).trim_end().to_owned())
+    if let Some(id) = known_store_id(disk)? {
+        return Ok(id);
+    }
+    let id = RandomIds::default().next_session_id(SystemClock::new().now()).to_string();
+    name(disk, ID, &id)?;
+    Ok(id)
 }
 
 /// Makes what is missing, and empties what a process that ended left half-done. Answers whether the store is new.

@@ -16,6 +16,7 @@ use crate::{
     clock::Timestamp,
     ids::Seq,
     store::enabled::journal::{
+        blobs::drop_blobs,
         check::{check, cut},
         layout::session_dir,
         simulated::{Fault, Random, SimulatedDisk},
@@ -397,6 +398,7 @@ fn a_compacted_segment_that_is_damaged_is_found_out() {
 fn a_damaged_compacted_segment_is_cut_behind_its_last_good_record() {
     let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
     let lease = filled(&rig, 60);
+    let blob = rig.blob(session(1), b"What was said.").unwrap();
     prune(&rig, 60).unwrap();
     rig.release(lease);
     let path = session_dir(session(1)).join("2.2.mlog");
@@ -413,4 +415,8 @@ fn a_damaged_compacted_segment_is_cut_behind_its_last_good_record() {
     assert!(!seqs.is_empty() && left(60, 60).starts_with(&seqs), "{seqs:?}");
     assert!(cut(&rig.disk, session(1), &damage.unwrap()).unwrap().is_some(), "what was cut is kept");
     assert_eq!(look(), (None, seqs));
+    // A compaction takes what only the records name that were cut off.
+    drop_blobs(&rig.disk, session(1), &BTreeSet::from([blob.clone()])).unwrap();
+    let kept = format!("quarantine/{}.blobs-1/{blob}", session(1));
+    assert_eq!(rig.disk.bytes(Path::new(&kept)), b"What was said.");
 }
