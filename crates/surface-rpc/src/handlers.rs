@@ -91,9 +91,13 @@ impl Rpc {
             }
             Some(Method::Subscribe) => {
                 let peer = peer.ok_or_else(no_peer)?;
-                let request: wire::Subscribe = decode_params(wire::by_name(params)?)?;
-                let follower = self.service.follow(&request.session_id, request.since_seq).await?;
-                let (subscription, start) = peer.subscribe(request.session_id, follower)?;
+                let wire::Subscribe { session_id, since_seq, is_waiting } = decode_params(wire::by_name(params)?)?;
+                let follower = if is_waiting {
+                    self.service.follow_turn(&session_id, since_seq).await?
+                } else {
+                    self.service.follow(&session_id, since_seq).await?
+                };
+                let (subscription, start) = peer.subscribe(session_id, follower)?;
                 starts.push(start);
                 Ok(encode(&subscription)?)
             }

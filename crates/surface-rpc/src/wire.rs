@@ -143,6 +143,10 @@ pub(crate) struct Subscribe {
     /// The cursor: events after this seq are sent.
     #[serde(default)]
     pub(crate) since_seq: u64,
+    /// An attached command waits for a turn, and is told when the store fails under it.
+    #[serde(default)]
+    #[schemars(skip)]
+    pub(crate) is_waiting: bool,
 }
 
 /// The parameters of `session/unsubscribe`.

@@ -26,6 +26,8 @@ use crate::{
 
 /// The newest events of a session that is deleted, kept for those who have not read them yet.
 const LAST_KEPT: usize = 64;
+/// Bytes of them that are kept.
+const LAST_BYTES_KEPT: usize = 1024 * 1024;
 
 /// Runs an actor until nobody needs it.
 pub(crate) async fn supervise(mut actor: Box<Actor>) {
@@ -42,8 +44,10 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
         actor.release_waiters(&lost);
         let reloaded = AssertUnwindSafe(Box::pin(actor.reload())).catch_unwind().await;
         if actor.session.open_turn().is_some() || !actor.session.queue().is_empty() {
-            // Whoever waits for a turn's events is told the same.
-            actor.shared.live.lose(actor.lease.tail, &lost);
+            // Whoever waits for a turn by its events is told the same, behind all that is durable: a lease that could
+            // not be taken anew does not know what became so.
+            let tail = durable(&actor.engine, session_id).await.unwrap_or(actor.lease.tail);
+            actor.shared.live.lose(tail, &lost);
         }
         // Where nothing became durable since it was loaded the last time, it would go on so for ever.
         let is_stuck = reloaded_at.replace(actor.lease.tail) == Some(actor.lease.tail);
@@ -145,8 +149,9 @@ impl Actor {
 
     /// Leaves memory at once, as it stands: the journal has what is durable, and whoever asks next brings it in.
     async fn give_up(&mut self, error: &SessionError) {
-        self.engine.events.give_up(self.lease).await;
+        // Told of it or not, whoever comes to wait for a turn from here on brings it in.
         self.departure = self.registry.upgrade().map(|registry| registry.depart(self.session.id()));
+        self.engine.events.give_up(self.lease).await;
         self.mailbox.close();
         while let Ok(command) = self.mailbox.try_recv() {
             command.refuse(error);
@@ -231,12 +236,23 @@ async fn last_frames(engine: &Engine, session_id: SessionId, live: &LiveHub) -> 
     if !live.is_followed() {
         return Vec::new();
     }
-    let tail = engine.events.watch(session_id).await.ok().flatten().map_or(0, |tail| *tail.borrow());
-    let (mut frames, mut after) = (Vec::new(), tail.saturating_sub(LAST_KEPT as u64));
+    let tail = durable(engine, session_id).await.unwrap_or(0);
+    let (mut frames, mut after) = (Vec::<Frame>::new(), tail.saturating_sub(LAST_KEPT as u64));
     while let Ok(Some(page)) = engine.events.read(session_id, after, ReadLimit::frames(LAST_KEPT)).await {
         let Some(last) = page.frames.last() else { break };
         after = last.seq;
         frames.extend(page.frames);
+        let mut bytes = 0;
+        let newest = frames.iter().rev().take_while(|frame| {
+            bytes += frame.line.len();
+            bytes <= LAST_BYTES_KEPT
+        });
+        drop(frames.drain(..frames.len() - newest.count()));
     }
     frames
+}
+
+/// The session's last durable seq, where the store can say it.
+pub(crate) async fn durable(engine: &Engine, session_id: SessionId) -> Option<Seq> {
+    engine.events.watch(session_id).await.ok().flatten().map(|tail| *tail.borrow())
 }

@@ -18,7 +18,7 @@ use crate::{
 /// failed under it, as whoever waits for it in the process that runs it is told.
 pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Result<TurnResult, SessionError> {
     let TurnAccepted { session_id, turn, seq } = accepted;
-    let mut follower = service.follow(&session_id, seq.saturating_sub(1)).await?;
+    let mut follower = service.follow_turn(&session_id, seq.saturating_sub(1)).await?;
     let mut fold = TurnFold::new(turn);
     while let Some(followed) = follower.next().await? {
         if followed.seq.is_none() {

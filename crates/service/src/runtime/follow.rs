@@ -61,6 +61,8 @@ struct StoreFollower {
     ready: VecDeque<FollowedLine>,
     /// The losses of the session's actor that it knows of.
     losses: u64,
+    /// Whether it is told of the next one.
+    is_waiting: bool,
     /// All that there will ever be is ready.
     is_ended: bool,
 }
@@ -80,11 +82,12 @@ impl Follower {
         hub: Arc<LiveHub>,
         cursor: Seq,
     ) -> Result<Self, SessionError> {
+        // Before anything else, so that it counts as one that follows: whoever deletes the session keeps its end for it.
+        let (live_changed, losses) = (hub.watch(), hub.losses());
         let tail = store.watch(session_id).await.map_err(|_| SessionError::StoreFailed)?;
         let tail = tail.ok_or(SessionError::NotFound(session_id))?;
         let last_seq = *tail.borrow();
         check_cursor(store.as_ref(), session_id, cursor, last_seq).await?;
-        let (live_changed, losses) = (hub.watch(), hub.losses());
         Ok(Self(Source::Store(Box::new(StoreFollower {
             session_id,
             store,
@@ -96,8 +99,17 @@ impl Follower {
             live_changed,
             ready: VecDeque::new(),
             losses,
+            is_waiting: false,
             is_ended: false,
         }))))
+    }
+
+    /// The same for whoever waits for a turn, and is told when the store fails under it. Who only watches goes on.
+    pub(crate) fn waiting(mut self) -> Self {
+        if let Source::Store(follower) = &mut self.0 {
+            follower.is_waiting = true;
+        }
+        self
     }
 
     /// The cursor after the last line that was handed out.
@@ -121,8 +133,7 @@ impl Follower {
     /// The next line; `None` when the session is gone.
     ///
     /// # Errors
-    /// `STORE_FAILED` where the store cannot be read, or failed under a turn: whoever waits for the turn's end is told
-    /// the same, and whoever follows on sees what becomes of it.
+    /// `STORE_FAILED` where the store cannot be read; for whoever waits for a turn also where it failed under it.
     pub async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
         match &mut self.0 {
             Source::Store(follower) => match follower.next().await? {
@@ -145,7 +156,9 @@ impl Follower {
 impl StoreFollower {
     async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
         loop {
-            if let Some(error) = self.hub.lost(&mut self.losses, self.cursor) {
+            if self.is_waiting
+                && let Some(error) = self.hub.lost(&mut self.losses, self.cursor)
+            {
                 return Err(error);
             }
             if let Some(line) = self.take_ready() {

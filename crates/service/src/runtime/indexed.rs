@@ -164,7 +164,7 @@ impl<Home: 'static> Sessions<Home> {
         let engine = self.engine();
         let Some(derived) = &engine.derived else { return Ok(()) };
         loop {
-            let before = engine.events.bytes(session_id).await?;
+            let before = engine.events.journal_bytes(session_id).await?;
             if self.index_outline(session_id).await.is_none() {
                 match restore(engine, session_id).await {
                     Ok(Some(session)) => self.index(&session).await,
@@ -176,7 +176,7 @@ impl<Home: 'static> Sessions<Home> {
                 }
             }
             // It may have been deleted or changed since it was read. Nothing is opened to see that.
-            let after = engine.events.bytes(session_id).await?;
+            let after = engine.events.journal_bytes(session_id).await?;
             if after == 0 {
                 derived.index.remove(session_id).await?;
             } else if let Some(shared) = self.inner.registry.shared(session_id)

@@ -162,7 +162,13 @@ impl LiveHub {
 
     /// The deletion is durable, or failed; those who follow the session are told.
     pub(crate) fn end_deletion(&self, is_durable: bool) {
-        self.state().deletion = if is_durable { Deletion::Durable } else { Deletion::None };
+        let mut state = self.state();
+        if is_durable {
+            state.deletion = Deletion::Durable;
+        } else {
+            (state.deletion, state.last_frames) = (Deletion::None, Vec::new());
+        }
+        drop(state);
         self.tell();
     }
 
@@ -171,8 +177,8 @@ impl LiveHub {
         self.state().last_frames.iter().filter(|frame| frame.seq > seq).cloned().collect()
     }
 
-    /// The session's actor was lost while turns were under way: whoever follows it is told so behind `seq`, the last
-    /// durable event.
+    /// The session's actor was lost while turns were under way: whoever waits for a turn by its events is told so
+    /// behind `seq`, the last durable one.
     pub(crate) fn lose(&self, seq: Seq, error: &SessionError) {
         let mut state = self.state();
         state.losses += 1;

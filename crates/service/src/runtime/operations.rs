@@ -14,7 +14,10 @@ use super::{
 };
 use crate::{
     SessionError,
-    agent::command::{Acceptance, Change, Command},
+    agent::{
+        command::{Acceptance, Change, Command},
+        supervise::durable,
+    },
     bundle,
     capability::{Capabilities, Capability},
     ids::SessionId,
@@ -26,8 +29,8 @@ use crate::{
         CompactJournal, CreateSession, DecideApproval, DeleteSession, EventPage, ExportSession, FetchReader,
         ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn, JournalCompactionReport, NamedReader, Page,
         Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage, Remind,
-        Reminder, ResumeTurn, Retain, Retained, SessionCreated, SessionQuery, SessionService, SessionSummary,
-        SessionView, StartTurn, Unpin, UpdateSession, WaitReader,
+        Reminder, ResumeTurn, Retain, Retained, SessionCreated, SessionQuery, SessionService, SessionState,
+        SessionSummary, SessionView, StartTurn, Unpin, UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn,
@@ -166,6 +169,25 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         self.check_exists(*session_id).await?;
         let (engine, hub) = (self.engine(), self.inner.registry.hub(*session_id));
         Follower::new(*session_id, engine.events.clone(), engine.world.clock.clone(), hub, since_seq).await
+    }
+
+    async fn follow_turn(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
+        let follower = self.follow(session_id, since_seq).await?.waiting();
+        if self.engine().derived.is_some()
+            && self.inner.registry.shared(*session_id).is_none()
+            && self.look(*session_id).await.is_ok_and(|view| view.summary.state != SessionState::Idle)
+        {
+            // The store failed it before anybody followed. It is brought in, as by whoever asks next; where that fails, the
+            // turn has no end yet.
+            match self.reserve(*session_id).await {
+                Ok(_) | Err(SessionError::ShuttingDown) => {}
+                Err(error) => {
+                    let tail = durable(self.engine(), *session_id).await.unwrap_or(since_seq);
+                    self.inner.registry.hub(*session_id).lose(tail, &error);
+                }
+            }
+        }
+        Ok(follower)
     }
 
     async fn remind(&self, request: Remind) -> Result<Changed, SessionError> {

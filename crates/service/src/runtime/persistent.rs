@@ -129,12 +129,12 @@ impl<Home: 'static> Sessions<Home> {
                 if let Some(queued) = fold.queued_at() {
                     // The prompt of a turn that waited stands where it was queued.
                     let page = events.read(session_id, queued - 1, ReadLimit::frames(1)).await?;
-                    let frame = page.and_then(|page| page.frames.into_iter().next());
-                    bytes += frame.as_ref().map_or(0, |frame| frame.line.len());
-                    item = match frame {
-                        Some(frame) => fold.queued_prompt(&decode(&frame)?),
-                        None => None,
-                    };
+                    let waited = page.and_then(|page| page.frames.into_iter().next());
+                    let waited = waited.filter(|waited| waited.seq == queued);
+                    bytes += waited.as_ref().map_or(0, |waited| waited.line.len());
+                    // It may have been dropped since the turn's start was read.
+                    let gone = || HistoryItem { seq: frame.seq, ..HistoryItem::pruned(queued, queued) };
+                    item = fold.queued_prompt(&decode(waited.as_ref().unwrap_or(frame))?).or_else(|| Some(gone()));
                 }
                 // An item is no larger than the events it is made of; the first one comes in any case.
                 let limit = if bytes > PAGE_BYTES_MAX { items.len().clamp(1, limit) } else { limit };

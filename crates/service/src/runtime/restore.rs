@@ -91,11 +91,11 @@ pub(crate) async fn replay(
 ) -> Result<(), Trouble> {
     let mut before = FramePage::default();
     while let Some(page) = events.read(session_id, session.last_seq(), ReadLimit::frames(FRAMES_READ)).await? {
-        if page.frames.is_empty() {
-            break;
-        }
         if page.is_torn_from(&before) {
             return Err(Trouble::Torn);
+        }
+        if page.frames.is_empty() {
+            break;
         }
         for frame in &page.frames {
             session.apply(&decode(frame)?).map_err(|error| StoreError::Failed(error.to_string()))?;

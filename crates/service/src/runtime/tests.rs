@@ -312,6 +312,13 @@ async fn a_deletion_is_shown_when_it_is_durable() {
             assert_eq!(end, None);
         }
     }
+    let stage = Stage::new(1).await;
+    let frames = stage.store.read(session_id(), 0, ReadLimit::frames(9)).await.unwrap().unwrap().frames;
+    for (is_durable, kept) in [(false, 0), (true, 1)] {
+        stage.hub.begin_deletion(frames.clone());
+        stage.hub.end_deletion(is_durable);
+        assert_eq!(stage.hub.last_frames(0).len(), kept, "what is still there is read from the store");
+    }
 }
 
 /// Encoded once: every follower gets the very bytes that the store and the hub hold.

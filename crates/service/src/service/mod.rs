@@ -74,6 +74,9 @@ pub trait SessionService: Send + Sync {
     /// Replays from a cursor and then follows, without a gap or a duplicate.
     async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError>;
 
+    /// The same for whoever waits for a turn, and is told when the store fails under it. Who only watches goes on.
+    async fn follow_turn(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError>;
+
     /// Sets a system reminder; the newest of a kind wins.
     async fn remind(&self, request: Remind) -> Result<Changed, SessionError>;
 

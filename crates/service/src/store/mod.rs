@@ -143,7 +143,8 @@ pub struct Origin {
 pub struct FramePage {
     /// The frames, in order, all of them durable. Where a seq skips, those between are gone.
     pub frames: Vec<Frame>,
-    /// What the first one was read from, and the last one. A store that never compacts says nothing of it.
+    /// What was looked at for the first one, though it may have given none, and what the last one was read from. A store
+    /// that never compacts says nothing of it.
     pub origins: (Origin, Origin),
 }
 
@@ -244,6 +245,11 @@ pub trait EventStore: Send + Sync {
 
     /// Bytes that a session takes in this store, about; 0 where there is no such session.
     async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError>;
+
+    /// The same without its blobs, at less cost: it shows whether records have come or gone.
+    async fn journal_bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
+        self.bytes(session_id).await
+    }
 
     /// Deletes a session with its blobs; a lease on it is fenced, and it never comes back.
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError>;

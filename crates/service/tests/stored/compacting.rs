@@ -14,7 +14,11 @@ use futures::future::BoxFuture;
 use meerkat_service::{
     AgentBuildConfig, ErrorCode, Seq, SessionId,
     clock::Timestamp,
-    service::{CompactJournal, DecideApproval, DeleteSession, ForkSession, ReadBlob, Remind, StartTurn},
+    options::Policy,
+    service::{
+        CompactJournal, DecideApproval, DeleteSession, ForkSession, HistoryItem, InterruptTurn, ReadBlob, ReadHistory,
+        Remind, StartTurn,
+    },
     session::event::{Decision, Record},
     store::{
         EventStore, Frame, FramePage, JournalPruner, Lease, ReadLimit, RecordSource, StoreError, Stores, TailRepair,
@@ -486,6 +490,41 @@ fn a_blob_that_is_named_anew_meanwhile_stays() {
         assert!(process.compact(session_id, false, true).await.dropped > 0);
         assert_eq!(named(&process, session_id).await, std::slice::from_ref(&name));
         assert!(process.has_blob(session_id, &name).await);
+        process.service.shut_down(1_000).await;
+    });
+}
+
+/// The prompt of a turn that waited stands in another event than the turn's start, which a page may still have.
+#[test]
+fn a_prompt_that_is_dropped_while_a_history_is_read_is_said_to_be_gone() {
+    let place = place();
+    runtime().block_on(async {
+        let (process, watched) = Watched::over(&place, false);
+        let session_id = process.create().await;
+        let service = &process.service;
+        let running = service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
+        let prompt = called("gone ", "@fail context");
+        let waiting = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, &prompt) };
+        let queued = service.begin_turn(waiting).await.unwrap();
+        let turn = Some(running.accepted.turn);
+        service.interrupt(InterruptTurn { session_id, turn }).await.unwrap();
+        assert_eq!(queued.result.await.unwrap().error.unwrap().code, ErrorCode::ModelContextExceeded);
+        process.turn(session_id, "@say Done.").await.unwrap();
+        process.is_read(session_id).await;
+        let history = || service.history(ReadHistory { session_id, cursor: None, limit: None });
+        let whole = history().await.unwrap().items;
+        let at = queued.accepted.seq;
+        let compacting = process.clone();
+        watched.between(|_, (after, frames, _)| after == 0 && frames > 1, async move {
+            assert!(compacting.compact(session_id, false, true).await.dropped > 0);
+            let events = compacting.events(session_id).await;
+            assert!(events.iter().all(|event| event["seq"] != at), "{events:?}");
+        });
+        let items = history().await.unwrap().items;
+        let roles = |items: &[HistoryItem]| items.iter().map(|item| (item.seq, item.role.clone())).collect::<Vec<_>>();
+        let mut expected = roles(&whole);
+        expected.iter_mut().find(|(seq, _)| *seq > at).unwrap().1 = "pruned".to_owned();
+        assert_eq!(roles(&items), expected);
         process.service.shut_down(1_000).await;
     });
 }

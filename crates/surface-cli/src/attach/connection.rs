@@ -170,8 +170,13 @@ impl Connection {
     }
 
     /// Follows a session from after `since_seq`.
-    pub(crate) async fn subscribe(&self, session_id: SessionId, since_seq: u64) -> Result<Subscription, Failed> {
-        let params = json!({ "session_id": session_id, "since_seq": since_seq }).to_string();
+    pub(crate) async fn subscribe(
+        &self,
+        session_id: SessionId,
+        since_seq: u64,
+        is_waiting: bool,
+    ) -> Result<Subscription, Failed> {
+        let params = json!({ "session_id": session_id, "since_seq": since_seq, "is_waiting": is_waiting }).to_string();
         self.send(SUBSCRIBE, &params, To::Subscription).await
     }
 

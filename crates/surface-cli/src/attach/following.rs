@@ -17,17 +17,18 @@ use super::{
     within,
 };
 
-/// Follows a session from after `since_seq`.
+/// Follows a session from after `since_seq`, perhaps to wait for a turn.
 pub(super) async fn follow(
     service: RemoteService,
     session_id: SessionId,
     since_seq: Seq,
+    is_waiting: bool,
 ) -> Result<Follower, SessionError> {
-    let source = match source(&service, session_id, since_seq).await? {
+    let source = match source(&service, session_id, since_seq, is_waiting).await? {
         Source::Here(follower) => return Ok(follower),
         source => source,
     };
-    let following = Following { service, session_id, cursor: since_seq, source };
+    let following = Following { service, session_id, cursor: since_seq, is_waiting, source };
     let lines = stream::unfold(Some(following), |following| async move {
         let mut following = following?;
         match following.next().await {
@@ -49,6 +50,7 @@ struct Following {
     service: RemoteService,
     session_id: SessionId,
     cursor: Seq,
+    is_waiting: bool,
     source: Source,
 }
 
@@ -71,7 +73,7 @@ impl Following {
                 },
                 None => {}
             }
-            self.source = match source(&self.service, self.session_id, self.cursor).await {
+            self.source = match source(&self.service, self.session_id, self.cursor, self.is_waiting).await {
                 Err(error) if error.code() == ErrorCode::SessionNotFound => return Ok(None),
                 other => other?,
             };
@@ -88,11 +90,17 @@ impl Following {
     }
 }
 
-async fn source(service: &RemoteService, session_id: SessionId, since_seq: Seq) -> Result<Source, SessionError> {
+async fn source(
+    service: &RemoteService,
+    session_id: SessionId,
+    since_seq: Seq,
+    is_waiting: bool,
+) -> Result<Source, SessionError> {
     for _ in 0..OWNERS_MAX {
         match service.current().await? {
+            Current::Here(own) if is_waiting => return own.follow_turn(&session_id, since_seq).await.map(Source::Here),
             Current::Here(own) => return own.follow(&session_id, since_seq).await.map(Source::Here),
-            Current::There(connection) => match connection.subscribe(session_id, since_seq).await {
+            Current::There(connection) => match connection.subscribe(session_id, since_seq, is_waiting).await {
                 Ok(subscription) => return Ok(Source::There(subscription, connection)),
                 Err(Failed::Refused(body)) => return Err(SessionError::Remote(body)),
                 Err(Failed::Unasked | Failed::Lost) => {}

@@ -251,7 +251,11 @@ impl SessionService for RemoteService {
     }
 
     async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
-        follow(self.clone(), *session_id, since_seq).await
+        follow(self.clone(), *session_id, since_seq, false).await
+    }
+
+    async fn follow_turn(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
+        follow(self.clone(), *session_id, since_seq, true).await
     }
 
     /// The owner ends when it does; only what this process has become the owner of ends with it.

@@ -22,7 +22,7 @@ use crate::{
     runtime::{ended, live::LiveHub, persistent::PersistentSessionService},
     service::{
         CreateSession, DeleteSession, ForkSession, InterruptTurn, Page, PinFact, SessionQuery, SessionService as _,
-        SessionState, SessionSummary, StartTurn,
+        SessionState, SessionSummary, StartTurn, TurnStatus,
     },
     session::tests::{created, record, session_id},
     store::{EventStore, IndexedKey, MemoryEventStore, MemoryIndex, SessionIndex, StoreError},
@@ -259,13 +259,16 @@ async fn a_session_whose_turn_cannot_end_on_a_full_disk_can_be_deleted() {
 }
 
 /// Whoever reads from the events how a turn ends is told what whoever waits for it is told, however often the store
-/// fails: once, and the turn fails after all; twice, and its end is never written.
+/// fails: once, and the turn fails after all; twice, and its end is not written before somebody asks. Whoever waits asks,
+/// and whoever only watches goes on.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_the_store_failed_is_lost_to_all_who_wait_for_it() {
-    for times in [1, 2] {
+    for times in [1, 2, 4] {
         let service = faulty(&journals(), Fault::Failure, &Fuse::new(2, times));
         let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
+        let mut watching = service.follow(&session_id, 0).await.unwrap();
         let begun = service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
+        let accepted = begun.accepted.clone();
         let both = async {
             let interrupt = async {
                 ticks(50).await;
@@ -277,6 +280,22 @@ async fn a_turn_that_the_store_failed_is_lost_to_all_who_wait_for_it() {
         let (awaited, followed, ()) = told.unwrap_or_else(|_| panic!("{times}: somebody waits for ever"));
         let (awaited, followed) = (awaited.unwrap_err().body(), followed.unwrap_err().body());
         assert_eq!((followed.code, awaited.code), (ErrorCode::StoreFailed, ErrorCode::StoreFailed), "{times}");
+        ticks(100).await;
+        let late = async || {
+            let told = ended::result(&service, accepted.clone());
+            tokio::time::timeout(Duration::from_secs(600), told).await.expect("an answer")
+        };
+        if times > 2 {
+            assert_eq!(late().await.unwrap_err().code(), ErrorCode::StoreFailed, "it still cannot be written");
+        }
+        // The first who can write its end after it was given up finds a turn that was left open.
+        let status = if times == 1 { TurnStatus::Failed } else { TurnStatus::Interrupted };
+        assert_eq!(late().await.unwrap().status, status, "{times}");
+        let last_seq = service.read(&session_id).await.unwrap().last_seq;
+        while watching.cursor() < last_seq {
+            watching.next().await.unwrap().unwrap();
+        }
+        assert_eq!(last_seq, 3, "the creation, the turn's start and its end");
     }
 }
 

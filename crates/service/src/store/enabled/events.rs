@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
+    io,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -22,7 +23,8 @@ use crate::{
     store::enabled::journal::{
         Context, Disk, Drops, End, Entry, Executor, Health, Import, KnownEnd, Limits, Log, OwnerLock, Pool, Resting,
         StoreJournal, Witness, abandon, appear, blobs_of, bytes_of, candidates, discard, drop_blobs, fork_files,
-        is_gone, lock, on, page, parts, pass, prepare, replace, rewrite, seal, sessions_on, set_aside, store_id,
+        is_gone, journal_bytes_of, lock, on, page, parts, pass, prepare, replace, rewrite, seal, sessions_on,
+        set_aside, store_id,
     },
     store::{
         EventStore, Frame, FramePage, JournalPruner, Lease, LineSink, ReadLimit, RecordSource, StoreError, TailRepair,
@@ -121,6 +123,13 @@ impl RedbEventStore {
     #[cfg(test)]
     pub(super) fn open_count(&self) -> usize {
         lock(&self.open).logs.len()
+    }
+
+    /// Bytes of a session, summed up on a thread of the store.
+    async fn sum(&self, id: SessionId, sum: fn(&dyn Disk, SessionId) -> io::Result<u64>) -> Result<u64, StoreError> {
+        let disk = self.context.disk.clone();
+        let sum = move || sum(disk.as_ref(), id).map_err(|error| StoreError::Failed(error.to_string()));
+        on(self.context.executor.as_ref(), sum).await
     }
 
     /// The journal, if it is open.
@@ -330,9 +339,11 @@ impl EventStore for RedbEventStore {
     }
 
     async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
-        let disk = self.context.disk.clone();
-        let sum = move || bytes_of(disk.as_ref(), session_id).map_err(|error| StoreError::Failed(error.to_string()));
-        on(self.context.executor.as_ref(), sum).await
+        self.sum(session_id, bytes_of).await
+    }
+
+    async fn journal_bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
+        self.sum(session_id, journal_bytes_of).await
     }
 
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {

@@ -382,8 +382,6 @@ impl Shared {
                     tracing::warn!(%error, "the index was not written; it is tried again");
                     let newer = std::mem::replace(&mut state.dirty, changes);
                     let dirty = Arc::make_mut(&mut state.dirty);
-                    // The next file may be a new one, which does not hold every session.
-                    dirty.remove(&(Table::Meta, REBUILT.to_vec()));
                     dirty.extend(newer.iter().map(|(key, value)| (key.clone(), value.clone())));
                 }
             }

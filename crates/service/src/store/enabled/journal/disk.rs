@@ -27,6 +27,8 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// The names in a folder.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
+    /// How long a file is, without opening it.
+    fn len(&self, path: &Path) -> io::Result<u64>;
     /// Makes the names in a folder durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
     /// Bytes that there is room for, about.
@@ -161,6 +163,10 @@ impl Disk for RealDisk {
             return Err(io::ErrorKind::NotADirectory.into());
         }
         fs::read_dir(path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn len(&self, path: &Path) -> io::Result<u64> {
+        Ok(fs::symlink_metadata(self.root.join(path))?.len())
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {

@@ -104,18 +104,25 @@ pub(crate) fn sessions_on(disk: &dyn Disk) -> io::Result<Vec<SessionId>> {
 
 /// Bytes of a session's files; what a fork shares with its parent counts for both.
 pub(crate) fn bytes_of(disk: &dyn Disk, id: SessionId) -> io::Result<u64> {
-    let sum = |dir: PathBuf| -> io::Result<u64> {
-        let names = match disk.list(&dir) {
-            Err(error) if is_missing(&error) => return Ok(0),
-            names => names?,
-        };
-        names.iter().filter(|name| *name != BLOBS).try_fold(0, |sum, name| match disk.open(&dir.join(name), false) {
-            // A file may go while they are counted.
-            Err(error) if is_missing(&error) => Ok(sum),
-            file => Ok(sum + file?.len()?),
-        })
+    Ok(journal_bytes_of(disk, id)? + sum(disk, &session_dir(id).join(BLOBS))?)
+}
+
+/// Bytes of a session's segments.
+pub(crate) fn journal_bytes_of(disk: &dyn Disk, id: SessionId) -> io::Result<u64> {
+    sum(disk, &session_dir(id))
+}
+
+/// Bytes of a folder's files. None of them is opened.
+fn sum(disk: &dyn Disk, dir: &Path) -> io::Result<u64> {
+    let names = match disk.list(dir) {
+        Err(error) if is_missing(&error) => return Ok(0),
+        names => names?,
     };
-    Ok(sum(session_dir(id))? + sum(session_dir(id).join(BLOBS))?)
+    names.iter().filter(|name| *name != BLOBS).try_fold(0, |sum, name| match disk.len(&dir.join(name)) {
+        // A file may go while they are counted.
+        Err(error) if is_missing(&error) => Ok(sum),
+        len => Ok(sum + len?),
+    })
 }
 
 /// Whether the directory is a store of this format; `false` where it is none yet.

@@ -45,7 +45,9 @@ pub(crate) use fork::{abandon, appear, discard, fork_files, is_gone, set_aside};
 pub(crate) use frame::Entry;
 pub(crate) use health::Health;
 pub(crate) use import::Import;
-pub(crate) use layout::{bytes_of, known_store_id, prepare, seal, session_dir, sessions_on, store_id};
+pub(crate) use layout::{
+    bytes_of, journal_bytes_of, known_store_id, prepare, seal, session_dir, sessions_on, store_id,
+};
 pub(crate) use lock::{OwnerLock, check_directory};
 pub(crate) use log::Log;
 pub(crate) use pass::pass;

@@ -94,7 +94,7 @@ struct Part {
 
 fn from_disk(log: &Log, after: Seq, mut limit: ReadLimit) -> Result<FramePage, StoreError> {
     let disk = log.context.disk.as_ref();
-    let (mut page, mut at) = (FramePage::default(), after);
+    let (mut page, mut at, mut first) = (FramePage::default(), after, None);
     loop {
         let (segment, file, readable) = {
             let state = lock(&log.state);
@@ -117,9 +117,10 @@ fn from_disk(log: &Log, after: Seq, mut limit: ReadLimit) -> Result<FramePage, S
         let is_over = part.is_full || part.end.place.seq <= at;
         at = part.end.place.seq.max(at);
         let is_damaged = learn(log, &segment, &part);
+        // Also where it gave nothing: what would have followed another page may be gone since.
+        page.origins.0 = *first.get_or_insert(segment.origin());
         if !part.frames.is_empty() {
-            let first = if page.frames.is_empty() { segment.origin() } else { page.origins.0 };
-            page.origins = (first, segment.origin());
+            page.origins.1 = segment.origin();
             page.frames.extend(part.frames);
         }
         if is_damaged || is_over {

@@ -444,6 +444,13 @@ impl Disk for SimulatedDisk {
         }
     }
 
+    fn len(&self, path: &Path) -> io::Result<u64> {
+        let mut sim = lock(&self.0);
+        sim.check()?;
+        let node = sim.find(path)?;
+        Ok(sim.file(node).now.len() as u64)
+    }
+
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let mut sim = lock(&self.0);
         let fault = sim.begin()?;

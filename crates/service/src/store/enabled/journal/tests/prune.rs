@@ -255,10 +255,11 @@ fn where_the_disk_fails_or_is_full_nothing_is_lost_and_turns_go_on() {
 fn a_page_says_whether_it_goes_on_where_another_ended() {
     let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
     filled(&rig, 60);
-    let page = |after, frames| {
+    let page_of = |rig: &Rig, after, frames| {
         let limit = ReadLimit::frames(frames);
         rig.steps.drive(rig.store.read(session(1), after, limit)).unwrap().unwrap()
     };
+    let page = |after, frames| page_of(&rig, after, frames);
     let parts = rig.steps.drive(rig.store.parts(session(1))).unwrap();
     let ((_, end), (last, _)) = (parts[0], parts[parts.len() - 1]);
     assert!(end > 2 && last < 59);
@@ -271,6 +272,16 @@ fn a_page_says_whether_it_goes_on_where_another_ended() {
     prune(&rig, 60).unwrap();
     let torn = [0, 1, 2, 3].map(|nth| page(places[nth], 9).is_torn_from(&old[nth]));
     assert_eq!(torn, [true, false, true, false]);
+
+    // Where all is gone that followed a page in its segment, the next page begins in the next one.
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    filled(&rig, 60);
+    let old = page_of(&rig, 0, end as usize - 1);
+    let keep = (1..=60).filter(|seq| *seq != end).collect();
+    let pruned = rig.steps.drive(rig.store.prune(session(1), 60, &keep, Timestamp::from_millis(LATER)));
+    assert_eq!(pruned, Ok(1));
+    let next = page_of(&rig, end - 1, 9);
+    assert_eq!((next.frames[0].seq, next.is_torn_from(&old)), (end + 1, true));
 }
 
 /// Everything at once, in any order: a compaction, reads from every place, appends.
