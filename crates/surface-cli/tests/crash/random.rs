@@ -69,7 +69,9 @@ fn act(process: &Process, random: &mut Random) -> Answer<()> {
         10 => process.ask("turn/interrupt", &target).map(drop),
         11 => process.ask("session/archive", &target).and(process.ask("session/unarchive", &target)).map(drop),
         12 => process.ask("session/unarchive", &target).map(drop),
-        13 => process.ask("session/resume", &target).map(drop),
+        // A fork would go on with its parent's turn, and append a line that names the parent.
+        13 if !process.known.is_fork(id) => process.ask("session/resume", &target).map(drop),
+        13 => Ok(()),
         14 if sessions.len() < 6 => process.fork(id).map(drop),
         14 => process.delete(id),
         _ => process.change("session/pin", "pinned", &json!({ "session_id": id, "text": format!("Fact {n}") })),
