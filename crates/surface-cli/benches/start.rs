@@ -24,14 +24,15 @@ const WARM_UP: usize = 10;
 /// Syncs one after another, as `strace -e fsync,fdatasync` shows them: of a `run` over a store that is there, of one that
 /// makes its store, and of a server that opens one.
 const RUN_SYNCS: usize = 8;
-const NEW_SYNCS: usize = 16;
+const NEW_SYNCS: usize = 18;
 const SERVE_SYNCS: usize = 0;
 
 /// One start, from the spawn to the end of the process.
 fn start(program: &Path, args: &[&str], data_dir: &Path) -> Duration {
     let mut command = Command::new(program);
-    // An empty environment: no key, no configuration, and a folder that is no project.
+    // An empty environment: no key, no configuration, and files for people only within the store's folder.
     command.args(args).env_clear().env("MEERKAT_DATA_DIR", data_dir).current_dir("/");
+    command.env("MEERKAT_PROJECTION__DIR", data_dir.join("rkat"));
     let started = Instant::now();
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
     let took = started.elapsed();

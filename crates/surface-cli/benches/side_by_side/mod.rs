@@ -85,6 +85,7 @@ pub(crate) fn meerkat_over(data_dir: &Path, variables: &[(&str, &str)]) -> Serve
     let mut command = Command::new(binary());
     command.args(["--json", "serve", "--rest", "--rpc", "--mcp", "--listen", "127.0.0.1:0"]);
     command.env_clear().env("MEERKAT_DATA_DIR", data_dir).env("MEERKAT_TOKEN", TOKEN).envs(variables.iter().copied());
+    command.env("MEERKAT_PROJECTION__DIR", data_dir.join("rkat"));
     let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let ready: Value = serde_json::from_str(&first_line(&mut process)).unwrap();
     let port = ready["listening"].as_str().unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
