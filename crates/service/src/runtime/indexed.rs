@@ -151,21 +151,21 @@ impl<Home: 'static> Sessions<Home> {
     }
 
     /// Puts the row of a session into the index that was made just now. It is opened, because it will be used.
-    pub(super) async fn index_made(&self, session_id: SessionId) {
-        match restore(self.engine(), session_id).await {
-            Ok(Some(session)) => self.index(&session).await,
-            Ok(None) => {}
-            Err(error) => tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read"),
-        }
+    pub(super) async fn index_made(&self, session_id: SessionId) -> Result<(), SessionError> {
+        self.index_as_it_is(session_id, true).await
     }
 
     /// Puts a stored session's row into the index, as far as its journal can be read.
     pub(super) async fn index_stored(&self, session_id: SessionId) -> Result<(), SessionError> {
+        self.index_as_it_is(session_id, false).await
+    }
+
+    async fn index_as_it_is(&self, session_id: SessionId, opens: bool) -> Result<(), SessionError> {
         let engine = self.engine();
         let Some(derived) = &engine.derived else { return Ok(()) };
         loop {
             let before = engine.events.journal_bytes(session_id).await?;
-            if self.index_outline(session_id).await.is_none() {
+            if opens || self.index_outline(session_id).await.is_none() {
                 match restore(engine, session_id).await {
                     Ok(Some(session)) => self.index(&session).await,
                     Ok(None) => return Ok(()),

@@ -202,7 +202,7 @@ impl<Home: 'static> Sessions<Home> {
             records.push(Record { session_id, seq: seq + 1, turn: None, time: now, event });
         }
         engine.events.fork(parent, at, &records).await?;
-        self.index_made(session_id).await;
+        self.index_made(session_id).await?;
         Ok(Changed { session_id, seq })
     }
 
