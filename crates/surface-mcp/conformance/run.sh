@@ -55,6 +55,8 @@ for revision in 2025-03-26 2025-06-18 2025-11-25 2026-07-28; do
 done
 
 # The suite knows no token, so there is none; the rest of the guard is on.
+# A folder of files belongs to one data directory; that of the checkout may be another's.
+export MEERKAT_PROJECTION__DIR="$work/files"
 exec {product}< <(exec "$target/debug/meerkat" --json --quiet --data-dir "$work/data" \
   serve --mcp --no-auth --listen 127.0.0.1:0 2>"$work/product.log")
 product_pid=$!

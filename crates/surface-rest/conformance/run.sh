@@ -14,6 +14,8 @@ work=$(mktemp -d)
 server=
 end() { [ -z "$server" ] || kill "$server" 2>/dev/null || true; }
 trap 'end; rm -rf "$work"' EXIT
+# A folder of files belongs to one data directory; that of the checkout may be another's.
+export MEERKAT_PROJECTION__DIR="$work/files"
 
 for home in "" --ephemeral; do
   echo "== meerkat serve --rest $home"
