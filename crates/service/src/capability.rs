@@ -44,7 +44,11 @@ impl Capabilities {
         Self {
             session_store: if cfg!(feature = "session-store") { Presence::Present } else { Presence::NotBuilt },
             memory_store: Presence::NotBuilt,
-            session_compaction: Presence::NotBuilt,
+            session_compaction: if cfg!(feature = "session-compaction") {
+                Presence::Present
+            } else {
+                Presence::NotBuilt
+            },
         }
     }
 

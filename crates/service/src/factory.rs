@@ -149,7 +149,7 @@ impl AgentBuildConfig {
         if let Some(config) = self.compaction
             && capabilities.require(Capability::SessionCompaction).is_ok()
         {
-            default_compactor(config)?;
+            default_compactor(config, 0)?;
         }
         // What is stored is bounded by the disk; what is in memory of it leaves by itself.
         let max_bytes = if stores.is_some() { u64::MAX } else { self.options.ephemeral.max_bytes };

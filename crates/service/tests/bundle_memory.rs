@@ -71,6 +71,7 @@ async fn fill(events: &dyn EventStore, session_id: SessionId) {
         labels: Default::default(),
         tools: None,
         budgets: Budgets::default(),
+        compaction: None,
         key: None,
     });
     let turns = (0..TURNS).flat_map(|turn| {
@@ -80,6 +81,7 @@ async fn fill(events: &dyn EventStore, session_id: SessionId) {
             budgets: Budgets::default(),
             queued: None,
             continues: None,
+            compaction: None,
             key: None,
         });
         let ended = TurnInterrupted { reason: "requested".to_owned(), totals: Default::default() };

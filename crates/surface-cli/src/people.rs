@@ -222,7 +222,11 @@ fn message(item: &HistoryItem) -> String {
     };
     let excerpt = |body: &Body| body.excerpt().into_owned();
     match &item.message {
-        Message::System { content } | Message::User { content } | Message::Assistant { content } => {
+        Message::System { content }
+        | Message::User { content }
+        | Message::Assistant { content }
+        | Message::SystemReminder { content, .. }
+        | Message::Pin { content, .. } => {
             part(String::new(), &excerpt(content));
         }
         Message::BlockAssistant { blocks, .. } => {

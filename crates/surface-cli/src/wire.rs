@@ -71,6 +71,7 @@ fn compaction(flags: &CompactFlags, configured: CompactionConfig) -> Option<Comp
         recent_turn_budget: keep_turns.unwrap_or(configured.recent_turn_budget),
         max_summary_tokens: compact_summary_tokens.unwrap_or(configured.max_summary_tokens),
         min_turns_between_compactions: compact_guard_turns.unwrap_or(configured.min_turns_between_compactions),
+        ..configured
     };
     let is_asked = keep_turns.is_some()
         || compact_threshold.is_some()

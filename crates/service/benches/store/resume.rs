@@ -88,6 +88,7 @@ async fn write(place: &Path, turns: usize) {
             labels: Default::default(),
             tools: None,
             budgets: Budgets::default(),
+            compaction: None,
             key: None,
         }),
     )];
@@ -115,6 +116,7 @@ fn said() -> [Event; TURN_EVENTS] {
             budgets: Budgets::default(),
             queued: None,
             continues: None,
+            compaction: None,
             key: None,
         }),
         Event::AssistantMessage(AssistantMessage { step: 0, model, blocks, stop_reason, usage }),

@@ -122,6 +122,7 @@ impl Actor {
             budgets: self.budgets(request.budgets),
             queued: None,
             continues,
+            compaction: request.compaction,
             key,
         };
         let recorded = self.record(Some(turn), vec![Event::TurnStarted(started)]).await;
@@ -140,6 +141,7 @@ impl Actor {
             prompt: Body::Inline(self.engine.secrets.replace(&request.prompt).into_owned()),
             model: request.model,
             budgets: request.budgets,
+            compaction: request.compaction,
             policy: request.policy,
             key,
         };
@@ -157,7 +159,8 @@ impl Actor {
 
     /// Starts the first turn of the queue.
     pub(super) async fn start_queued(&mut self) -> Result<(), StoreError> {
-        let Some(QueuedTurn { turn, seq, model, budgets, .. }) = self.session.queue().front().cloned() else {
+        let Some(QueuedTurn { turn, seq, model, budgets, compaction, .. }) = self.session.queue().front().cloned()
+        else {
             return Ok(());
         };
         // The name was checked when the turn was accepted; where it is gone since, the model call says so.
@@ -169,6 +172,7 @@ impl Actor {
             budgets: self.budgets(budgets),
             queued: Some(seq),
             continues: None,
+            compaction,
             key: None,
         };
         self.record_durably(Some(turn), vec![Event::TurnStarted(started)]).await?;

@@ -6,11 +6,11 @@ use crate::{
     capability::{Capabilities, Capability},
 };
 
-/// The default compactor.
+/// The default compactor for a model with this window.
 ///
 /// # Errors
 /// `SESSION_COMPACTION_DISABLED`.
-pub fn default_compactor(_: CompactionConfig) -> Result<SharedCompactor, SessionError> {
+pub fn default_compactor(_: CompactionConfig, _window_tokens: u64) -> Result<SharedCompactor, SessionError> {
     Capabilities::compiled().require(Capability::SessionCompaction)?;
     Err(SessionError::CompactionDisabled)
 }

@@ -1,17 +1,29 @@
 //! The contract of context compaction: when to compact, and how the context is rebuilt.
 //!
-//! The contract is always compiled; what keeps it stands behind the capability `session-compaction`.
+//! The contract is always compiled, and so is what the engine does with any compactor: what it checks, what it masks,
+//! and what stands in where no model can summarise. Only [`DefaultCompactor`] needs the capability
+//! `session-compaction`.
 
+#[cfg(not(feature = "session-compaction"))]
 mod disabled;
+#[cfg(feature = "session-compaction")]
+mod enabled;
+pub(crate) mod rebuilt;
 
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+#[cfg(not(feature = "session-compaction"))]
 pub use disabled::default_compactor;
+#[cfg(feature = "session-compaction")]
+pub use enabled::{DefaultCompactor, default_compactor};
 
 use crate::session::message::Message;
+
+/// What a model is asked for when it is to summarise.
+pub const COMPACTION_PROMPT: &str = include_str!("prompts/compaction.txt");
 
 /// What a summary stands behind in the user message that brings it into the context.
 pub const SUMMARY_PREFIX: &str = "\
@@ -28,9 +40,9 @@ pub struct CompactionContext {
     pub message_count: usize,
     /// Estimated tokens of the live context.
     pub estimated_history_tokens: u64,
-    /// The turn of the last compaction.
+    /// The turn of the last compaction that was tried, counted as `current_turn` is.
     pub last_compaction_turn: Option<u32>,
-    /// The current turn, from 0.
+    /// The current turn, from 0, counted in turns that have started.
     pub current_turn: u32,
     /// Estimated tokens of the next request, tool schemas included.
     pub request_tokens: u64,
@@ -38,9 +50,9 @@ pub struct CompactionContext {
     pub request_bytes: u64,
     /// The model's window.
     pub window_tokens: u64,
-    /// Steps of this turn since the last compaction.
+    /// Steps of this turn since the last compaction that was tried.
     pub steps_since_compaction: u32,
-    /// Whether a turn is open.
+    /// Whether a turn is open that has had a step.
     pub in_turn: bool,
 }
 
@@ -57,14 +69,20 @@ pub struct CompactionResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactionConfig {
-    /// Tokens at which it compacts.
+    /// Tokens at which it compacts; 80 % of the model's window where that is less.
     pub auto_compact_threshold: u64,
     /// Recent turns that stay whole.
     pub recent_turn_budget: usize,
     /// Tokens that a summary may have.
     pub max_summary_tokens: u32,
-    /// Turns between two compactions at least.
+    /// Turns between two compactions at least; within a turn, steps.
     pub min_turns_between_compactions: u32,
+    /// Bytes of a request at which it compacts as well; 0 is without limit.
+    pub max_request_bytes: u64,
+    /// Whether stale tool results are masked first, before anything is summarised.
+    pub mask_tool_results: bool,
+    /// Whether the cut moves back to the nearest turn that finished a piece of work or resolved an error.
+    pub prefer_anchors: bool,
 }
 
 impl Default for CompactionConfig {
@@ -74,6 +92,9 @@ impl Default for CompactionConfig {
             recent_turn_budget: 4,
             max_summary_tokens: 4096,
             min_turns_between_compactions: 3,
+            max_request_bytes: 0,
+            mask_tool_results: false,
+            prefer_anchors: false,
         }
     }
 }
@@ -89,8 +110,20 @@ pub trait Compactor: Send + Sync {
     /// Tokens that the summary may have.
     fn max_summary_tokens(&self) -> u32;
 
-    /// Rebuilds the context. The system message, if there is one, stands first in `messages` and stays as it is.
+    /// Rebuilds the context. The system message, if there is one, stands first in `messages` and stays as it is; so do
+    /// reminders and pins. What stays of the rest must be taken over unchanged and in its order.
     fn rebuild_history(&self, messages: &[Message], summary: &str) -> CompactionResult;
+
+    /// The message that begins the turn which the cut moved back to, where it did, by its place in `messages`.
+    fn anchor(&self, messages: &[Message]) -> Option<usize> {
+        let _ = messages;
+        None
+    }
+
+    /// Whether stale tool results are masked first.
+    fn masks_tool_results(&self) -> bool {
+        false
+    }
 }
 
 /// A compactor that can be shared.
@@ -101,7 +134,6 @@ pub type SharedCompactor = Arc<dyn Compactor>;
 pub fn estimate_tokens(messages: &[Message]) -> u64 {
     messages.iter().map(json_bytes).sum::<u64>() / 4
 }
-
 /// The length of a message as JSON, counted without writing it anywhere.
 pub(crate) fn json_bytes(message: &Message) -> u64 {
     struct Count(u64);

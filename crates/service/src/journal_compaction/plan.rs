@@ -94,7 +94,10 @@ impl Brief {
             | Event::Unpinned(_)
             | Event::LogTailRepaired(_)
             | Event::ContextRebuilt(_)
+            | Event::CompactionStarted(_)
             | Event::CompactionCompleted(_)
+            | Event::CompactionFailed(_)
+            | Event::CompactionUndone(_)
             | Event::Unknown(_) => What::Other,
         };
         Self { seq: record.seq, time: record.time, turn: record.turn, bytes, what }

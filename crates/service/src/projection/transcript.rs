@@ -111,6 +111,8 @@ fn say(message: &Message, out: &mut String) {
         Message::System { content } => part("System", content, out),
         Message::User { content } => part("User", content, out),
         Message::Assistant { content } => part("Assistant", content, out),
+        Message::SystemReminder { kind, content } => part(&format!("Reminder {kind}"), content, out),
+        Message::Pin { n, content } => part(&format!("Pin {n}"), content, out),
         Message::BlockAssistant { blocks, .. } => blocks.iter().for_each(|block| match block {
             Block::Text { text } => part("Assistant", text, out),
             Block::Reasoning { text, .. } if text.is_empty() => {}

@@ -362,6 +362,7 @@ impl<Home: 'static> Sessions<Home> {
             labels: request.labels.iter().map(|(name, value)| (clean(name), clean(value))).collect(),
             tools: request.tools,
             budgets: request.budgets,
+            compaction: request.compaction,
             key,
         };
         let failed = |error: StoreError| {

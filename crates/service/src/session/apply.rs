@@ -55,7 +55,7 @@ impl Session {
         if record.seq != 1 {
             return Err(refusal("a session begins at seq 1"));
         }
-        let SessionCreated { model, system_prompt, labels, tools, budgets, key } = created.clone();
+        let SessionCreated { model, system_prompt, labels, tools, budgets, compaction, key } = created.clone();
         Ok(Self {
             id: record.session_id,
             created_at: record.time,
@@ -68,6 +68,7 @@ impl Session {
             system_prompt,
             tools,
             budgets,
+            compaction,
             created_key: key,
             context: Context::default(),
             reminders: Arc::default(),
@@ -143,6 +144,7 @@ impl Session {
                     open.warned.push(warning.budget);
                 }
             }
+            Event::CompactionStarted(_) | Event::CompactionFailed(_) | Event::CompactionUndone(_) => {}
             Event::PartialText(_) | Event::LogTailRepaired(_) | Event::Unknown(_) => {}
             Event::HistorySnapshot(snapshot) => self.mend(snapshot),
             Event::ContextRebuilt(rebuilt) => {
@@ -211,6 +213,7 @@ impl Session {
             turn,
             model: started.model.clone(),
             budgets: started.budgets,
+            compaction: started.compaction,
             key,
             totals: TurnTotals::default(),
             calls: Vec::new(),

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use meerkat_errors::ErrorBody;
+use meerkat_errors::{ErrorBody, ErrorCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
+    compaction::CompactionConfig,
     ids::{Seq, SessionId, TurnNumber},
     model::{StopReason, Usage},
     options::{Budget, Budgets, Policy},
@@ -225,10 +226,16 @@ event_kinds! {
         LogTailRepaired = "log_tail_repaired";
         /// What older events would have given, because they are about to go.
         HistorySnapshot = "history_snapshot";
+        /// A compaction began.
+        CompactionStarted = "compaction_started";
         /// The live context was rebuilt.
         ContextRebuilt = "context_rebuilt";
         /// A compaction is whole.
         CompactionCompleted = "compaction_completed";
+        /// A compaction did not come about; nothing has changed.
+        CompactionFailed = "compaction_failed";
+        /// A compaction was taken back.
+        CompactionUndone = "compaction_undone";
     }
     live {
         /// More of the model's text.
@@ -268,6 +275,9 @@ pub struct SessionCreated {
     pub tools: Option<Vec<String>>,
     /// The budgets of each turn that sets none.
     pub budgets: Budgets,
+    /// How the session compacts, where it says so itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compaction: Option<CompactionConfig>,
     /// The idempotency key, with the hash of the request.
     pub key: Option<Key>,
 }
@@ -318,6 +328,9 @@ pub struct TurnQueued {
     pub model: Option<String>,
     /// The budgets.
     pub budgets: Budgets,
+    /// How the turn compacts, where it says so itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compaction: Option<CompactionConfig>,
     /// How it was accepted: `interrupt` goes to the head.
     pub policy: Policy,
     /// The idempotency key.
@@ -344,6 +357,9 @@ pub struct TurnStarted {
     pub queued: Option<Seq>,
     /// The interrupted turn that this one takes over.
     pub continues: Option<TurnNumber>,
+    /// How the turn compacts, where it says so itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compaction: Option<CompactionConfig>,
     /// The idempotency key.
     pub key: Option<Key>,
 }
@@ -579,6 +595,17 @@ pub struct HistorySnapshot {
     pub context: Vec<(Seq, u64)>,
 }
 
+/// A compaction began. Its sizes are those of the live context.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CompactionStarted {
+    /// Input tokens of the last model call.
+    pub input_tokens: u64,
+    /// Estimated tokens of the live context.
+    pub estimated_history_tokens: u64,
+    /// Messages of the live context.
+    pub message_count: u64,
+}
+
 /// The live context was rebuilt: what stays of it, by reference. Nothing is lost, the events that hold the rest stay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextRebuilt {
@@ -603,6 +630,22 @@ pub struct CompactionCompleted {
     pub messages_before: u64,
     /// Messages of the live context after it.
     pub messages_after: u64,
+}
+
+/// A compaction did not come about. The live context is what it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CompactionFailed {
+    /// Why.
+    pub code: ErrorCode,
+    /// What happened.
+    pub message: String,
+}
+
+/// A compaction was taken back: what it had discarded stands in the live context again, before all that came since.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CompactionUndone {
+    /// The compaction: the seq of its `compaction_completed`.
+    pub compaction: Seq,
 }
 
 /// More of the model's text.

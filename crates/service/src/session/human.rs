@@ -97,6 +97,13 @@ impl Event {
                     repaired.quarantine
                 )
             }
+            Self::CompactionStarted(started) => format!(
+                "compacting {}, some {} tokens",
+                count(started.message_count, "message"),
+                started.estimated_history_tokens
+            ),
+            Self::CompactionFailed(failed) => format!("not compacted: {}, {}", failed.code, first(&failed.message)),
+            Self::CompactionUndone(undone) => format!("compaction {} undone", undone.compaction),
             Self::Unknown(unknown) => format!("event of an unknown kind: {}", unknown.type_name),
         })
     }

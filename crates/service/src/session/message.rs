@@ -12,6 +12,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
+use super::reminder::SystemReminderType;
 use crate::{SessionError, ids::Seq};
 
 /// How deep JSON from outside may nest.
@@ -303,6 +304,20 @@ pub enum Message {
         /// Its blocks, in order.
         blocks: Vec<Block>,
     },
+    /// A system reminder. Its type is a field, which no text can forge; it is never a turn.
+    SystemReminder {
+        /// What it is about.
+        kind: SystemReminderType,
+        /// Its text.
+        content: Body,
+    },
+    /// A fact that is kept to the letter.
+    Pin {
+        /// The event that pinned it.
+        n: Seq,
+        /// The fact.
+        content: Body,
+    },
     /// The results of the tool calls of the message before, in call order.
     ToolResults {
         /// One for each call.
@@ -314,6 +329,8 @@ pub enum Message {
 #[derive(Deserialize)]
 struct MessageShape {
     role: String,
+    kind: Option<SystemReminderType>,
+    n: Option<Seq>,
     content: Option<Body>,
     model: Option<String>,
     blocks: Option<Vec<Block>>,
@@ -322,8 +339,13 @@ struct MessageShape {
 
 impl<'de> Deserialize<'de> for Message {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let MessageShape { role, content, model, blocks, results } = MessageShape::deserialize(deserializer)?;
+        let MessageShape { role, kind, n, content, model, blocks, results } = MessageShape::deserialize(deserializer)?;
         match (role.as_str(), content, model, blocks, results) {
+            ("system_reminder", Some(content), ..) if kind.is_some() => {
+                let kind = kind.ok_or_else(|| D::Error::missing_field("kind"))?;
+                Ok(Self::SystemReminder { kind, content })
+            }
+            ("pin", Some(content), ..) if n.is_some() => Ok(Self::Pin { n: n.unwrap_or_default(), content }),
             ("system", Some(content), ..) => Ok(Self::System { content }),
             ("user", Some(content), ..) => Ok(Self::User { content }),
             ("assistant", Some(content), ..) => Ok(Self::Assistant { content }),
@@ -490,7 +512,11 @@ impl Message {
     /// The texts that a model is sent whole, also where they stand in blobs. Results of tools go as excerpts.
     pub fn texts(&self) -> impl Iterator<Item = &Body> {
         let (content, blocks) = match self {
-            Self::System { content } | Self::User { content } | Self::Assistant { content } => (Some(content), &[][..]),
+            Self::System { content }
+            | Self::User { content }
+            | Self::Assistant { content }
+            | Self::SystemReminder { content, .. }
+            | Self::Pin { content, .. } => (Some(content), &[][..]),
             Self::BlockAssistant { blocks, .. } => (None, blocks.as_slice()),
             Self::ToolResults { .. } => (None, &[][..]),
         };
@@ -503,9 +529,11 @@ impl Message {
     /// The same texts, to put others in their place.
     pub(crate) fn texts_mut(&mut self) -> impl Iterator<Item = &mut Body> {
         let (content, blocks) = match self {
-            Self::System { content } | Self::User { content } | Self::Assistant { content } => {
-                (Some(content), &mut [][..])
-            }
+            Self::System { content }
+            | Self::User { content }
+            | Self::Assistant { content }
+            | Self::SystemReminder { content, .. }
+            | Self::Pin { content, .. } => (Some(content), &mut [][..]),
             Self::BlockAssistant { blocks, .. } => (None, blocks.as_mut_slice()),
             Self::ToolResults { .. } => (None, &mut [][..]),
         };
@@ -519,9 +547,11 @@ impl Message {
     #[must_use]
     pub fn text(&self) -> String {
         match self {
-            Self::System { content } | Self::User { content } | Self::Assistant { content } => {
-                content.excerpt().into_owned()
-            }
+            Self::System { content }
+            | Self::User { content }
+            | Self::Assistant { content }
+            | Self::SystemReminder { content, .. }
+            | Self::Pin { content, .. } => content.excerpt().into_owned(),
             Self::BlockAssistant { blocks, .. } => blocks
                 .iter()
                 .filter_map(|block| match block {

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
+    compaction::CompactionConfig,
     ids::{Seq, SessionId, TurnNumber},
     model::{StopReason, Usage},
     options::{Budget, Budgets},
@@ -45,6 +46,7 @@ pub(crate) struct Snapshot {
     model: String,
     tools: Option<Vec<String>>,
     budgets: Budgets,
+    compaction: Option<CompactionConfig>,
     created_key: Option<Key>,
     /// The `context_rebuilt` that holds the summary which the live context begins with.
     #[serde(default)]
@@ -92,6 +94,7 @@ struct OpenShape {
     turn: TurnNumber,
     model: String,
     budgets: Budgets,
+    compaction: Option<CompactionConfig>,
     key: Option<Key>,
     totals: TurnTotals,
     is_answered: bool,
@@ -159,6 +162,7 @@ impl Snapshot {
             model: session.model.clone(),
             tools: session.tools.clone(),
             budgets: session.budgets,
+            compaction: session.compaction,
             created_key: session.created_key.clone(),
             summary: session.context.summary().map(|summary| summary.seq),
             context: spans(&session.context),
@@ -288,6 +292,7 @@ impl Snapshot {
             system_prompt: None,
             tools: self.tools,
             budgets: self.budgets,
+            compaction: self.compaction,
             created_key: self.created_key,
             context: Context::default(),
             reminders: Arc::default(),
@@ -362,6 +367,7 @@ fn open_shape(open: &OpenTurn) -> OpenShape {
         turn: open.turn,
         model: open.model.clone(),
         budgets: open.budgets,
+        compaction: open.compaction,
         key: open.key.clone(),
         totals: open.totals.clone(),
         is_answered: open.is_answered,
@@ -381,6 +387,7 @@ fn open_turn(open: OpenShape, context: &Context, records: &BTreeMap<Seq, Record>
         turn: open.turn,
         model: open.model,
         budgets: open.budgets,
+        compaction: open.compaction,
         key: open.key,
         totals: open.totals,
         calls: answer.map(|entry| proposed(&entry.message)).unwrap_or_default(),

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
+    compaction::CompactionConfig,
     ids::{Seq, SessionId, TurnNumber},
     model::Usage,
     options::Budgets,
@@ -39,6 +40,8 @@ pub struct Session {
     pub(super) system_prompt: Option<Body>,
     pub(super) tools: Option<Vec<String>>,
     pub(super) budgets: Budgets,
+    /// How it compacts, where it says so itself.
+    pub(super) compaction: Option<CompactionConfig>,
     pub(super) created_key: Option<Key>,
     pub(super) context: Context,
     pub(super) reminders: Arc<Vec<Reminder>>,

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     SessionError,
     clock::Timestamp,
+    compaction::CompactionConfig,
     ids::{Seq, SessionId, TurnNumber},
     model::StopReason,
     options::{Budget, Budgets, Policy},
@@ -32,6 +33,8 @@ pub struct QueuedTurn {
     pub model: Option<String>,
     /// Its budgets.
     pub budgets: Budgets,
+    /// How it compacts, where it says so itself.
+    pub compaction: Option<CompactionConfig>,
     /// How it was accepted.
     pub policy: Policy,
     /// Its idempotency key.
@@ -41,9 +44,9 @@ pub struct QueuedTurn {
 impl QueuedTurn {
     /// The turn that a `turn_queued` makes wait.
     pub(super) fn of(record: &Record, queued: &TurnQueued) -> Self {
-        let TurnQueued { prompt, model, budgets, policy, key } = queued.clone();
+        let TurnQueued { prompt, model, budgets, compaction, policy, key } = queued.clone();
         let turn = record.turn.unwrap_or(0);
-        Self { turn, seq: record.seq, time: record.time, prompt, model, budgets, policy, key }
+        Self { turn, seq: record.seq, time: record.time, prompt, model, budgets, compaction, policy, key }
     }
 
     /// How it is listed.
@@ -62,6 +65,8 @@ pub struct OpenTurn {
     pub model: String,
     /// Its budgets.
     pub budgets: Budgets,
+    /// How it compacts, where it says so itself.
+    pub compaction: Option<CompactionConfig>,
     /// Its idempotency key.
     pub key: Option<Key>,
     /// What it did and cost so far.

@@ -119,12 +119,15 @@ fn record(n: u8, seq: Seq) -> Record {
     let (turn, event) = match (seq, seq % 3) {
         (1, _) => {
             let (system_prompt, tools, key) = (Some("You are terse.".into()), None, None);
-            let labels = Default::default();
-            (None, Event::SessionCreated(SessionCreated { model, system_prompt, labels, tools, budgets, key }))
+            let (labels, compaction) = (Default::default(), None);
+            let created = SessionCreated { model, system_prompt, labels, tools, budgets, compaction, key };
+            (None, Event::SessionCreated(created))
         }
         (_, 2) => {
-            let (prompt, queued, continues, key) = (Some(format!("say {seq}").into()), None, None, None);
-            (Some(seq), Event::TurnStarted(TurnStarted { prompt, model, budgets, queued, continues, key }))
+            let (prompt, queued, continues) = (Some(format!("say {seq}").into()), None, None);
+            let (compaction, key) = (None, None);
+            let started = TurnStarted { prompt, model, budgets, queued, continues, compaction, key };
+            (Some(seq), Event::TurnStarted(started))
         }
         (_, 0) => {
             let blocks = vec![Block::Text { text: format!("{seq} \"é\n").into() }];

@@ -171,7 +171,11 @@ async fn pages<T>(
 
 fn bodies(message: &mut Message) -> Vec<&mut Body> {
     match message {
-        Message::System { content } | Message::User { content } | Message::Assistant { content } => vec![content],
+        Message::System { content }
+        | Message::User { content }
+        | Message::Assistant { content }
+        | Message::SystemReminder { content, .. }
+        | Message::Pin { content, .. } => vec![content],
         Message::BlockAssistant { blocks, .. } => blocks
             .iter_mut()
             .filter_map(|block| match block {

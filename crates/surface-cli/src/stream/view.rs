@@ -97,7 +97,10 @@ impl View {
             | Event::ApprovalRequested(_)
             | Event::ApprovalDecided(_)
             | Event::BudgetWarning(_)
+            | Event::CompactionStarted(_)
             | Event::CompactionCompleted(_)
+            | Event::CompactionFailed(_)
+            | Event::CompactionUndone(_)
             | Event::TurnQueued(_) => self.note(Some(event.human_line())),
             Event::SessionCreated(_)
             | Event::SessionForked(_)

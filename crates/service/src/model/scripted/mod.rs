@@ -70,7 +70,7 @@ fn running_turn(messages: &[Arc<Message>]) -> Result<RunningTurn<'_>, ModelError
                 let noted = message.tool_calls().find_map(|call| call.opaque.as_ref()?.decode::<Place>().ok());
                 place = place.or(noted.map(|noted| noted.step.saturating_add(answers)));
             }
-            Message::ToolResults { .. } => {}
+            Message::ToolResults { .. } | Message::SystemReminder { .. } | Message::Pin { .. } => {}
         }
     }
     Err(rejected("the request has no user message"))

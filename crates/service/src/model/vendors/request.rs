@@ -33,7 +33,9 @@ pub(super) fn chat(request: &ModelRequest, api: Api, vendor: &str) -> Result<Cha
     for message in &request.messages {
         match &**message {
             Message::System { content } => messages.push(ChatMessage::system(content.excerpt().as_ref())),
-            Message::User { content } => messages.push(ChatMessage::user(content.excerpt().as_ref())),
+            Message::User { content } | Message::SystemReminder { content, .. } | Message::Pin { content, .. } => {
+                messages.push(ChatMessage::user(content.excerpt().as_ref()))
+            }
             Message::Assistant { content } => {
                 push_assistant(&mut messages, text_part(&content.excerpt()).into_iter().collect())
             }

@@ -224,7 +224,8 @@ fn of_an_open_turn() -> Vec<Event> {
 
 fn started(turn: TurnNumber, queued: Option<Seq>, key: Option<Key>) -> (Option<TurnNumber>, Event) {
     let (prompt, model, budgets) = (queued.is_none().then(|| "go".into()), "scripted".to_owned(), Budgets::default());
-    (Some(turn), Event::TurnStarted(TurnStarted { prompt, model, budgets, queued, continues: None, key }))
+    let (continues, compaction) = (None, None);
+    (Some(turn), Event::TurnStarted(TurnStarted { prompt, model, budgets, queued, continues, compaction, key }))
 }
 
 /// What `read` and `list` answer, read from the records.
@@ -428,8 +429,9 @@ fn at(hours: i64, record: Record) -> Record {
 
 fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Record {
     let key = Some(Key { key: key.to_owned(), request: "r".to_owned() });
-    let (prompt, model, budgets, policy) = ("go".into(), None, Budgets::default(), Policy::Queue);
-    at(hours, record(seq, Some(turn), Event::TurnQueued(TurnQueued { prompt, model, budgets, policy, key })))
+    let (prompt, model, budgets, compaction) = ("go".into(), None, Budgets::default(), None);
+    let queued = TurnQueued { prompt, model, budgets, compaction, policy: Policy::Queue, key };
+    at(hours, record(seq, Some(turn), Event::TurnQueued(queued)))
 }
 
 /// A turn waits for longer than its key is kept, and the key is used anew meanwhile.
@@ -437,7 +439,7 @@ fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Record {
 fn a_key_used_anew_stands_for_its_new_turn() {
     let mut session = fold(&[at(0, record(1, None, created())), queued(0, 2, 0, "k"), queued(25, 3, 1, "k")]);
     let (prompt, queued, model, budgets) = (None, Some(2), "scripted".to_owned(), Budgets::default());
-    let started = TurnStarted { prompt, model, budgets, queued, continues: None, key: None };
+    let started = TurnStarted { prompt, model, budgets, queued, continues: None, compaction: None, key: None };
     session.apply(&at(26, record(4, Some(0), Event::TurnStarted(started)))).unwrap();
     session.apply(&at(27, record(5, Some(0), of_an_open_turn().remove(0)))).unwrap();
     let known = session.key("k", at(48, pinned(0, "")).time).expect("the key is 23 hours old");

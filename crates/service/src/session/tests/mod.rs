@@ -40,6 +40,7 @@ pub(crate) fn created() -> Event {
         labels: Default::default(),
         tools: None,
         budgets: Budgets::default(),
+        compaction: None,
         key: None,
     })
 }

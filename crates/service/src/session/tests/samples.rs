@@ -10,16 +10,17 @@ use super::{
 };
 use crate::{
     clock::SeededIds,
+    compaction::CompactionConfig,
     model::{StopReason, Usage},
     options::{Budget, Budgets, Policy},
     session::{
         event::{
-            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, ContextRebuilt,
-            Decision, Event, EventKind, HistorySnapshot, Key, LiveEvent, LogTailRepaired, PartialText, Pinned, Pruned,
-            ReasoningDelta, ReminderCleared, ReminderSet, Retrying, SessionArchived, SessionCreated, SessionDeleted,
-            SessionForked, SessionUnarchived, SessionUpdated, TextDelta, ToolFinished, ToolOutcome, ToolProgress,
-            ToolStarted, TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals,
-            Unpinned,
+            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed,
+            CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, EventKind, HistorySnapshot, Key,
+            LiveEvent, LogTailRepaired, PartialText, Pinned, Pruned, ReasoningDelta, ReminderCleared, ReminderSet,
+            Retrying, SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionUnarchived,
+            SessionUpdated, TextDelta, ToolFinished, ToolOutcome, ToolProgress, ToolStarted, TurnCompleted,
+            TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -85,6 +86,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             labels: [(text.clone(), text.clone())].into(),
             tools: is_full.then(|| vec![text]),
             budgets,
+            compaction: is_full.then(CompactionConfig::default),
             key,
         }),
         EventKind::SessionForked => Event::SessionForked(SessionForked { parent: session_id(), at: number, key }),
@@ -109,6 +111,15 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             masked: is_full.then_some(number).into_iter().collect(),
             receipt: receipt(number),
         }),
+        EventKind::CompactionStarted => Event::CompactionStarted(CompactionStarted {
+            input_tokens: number,
+            estimated_history_tokens: number,
+            message_count: number,
+        }),
+        EventKind::CompactionFailed => {
+            Event::CompactionFailed(CompactionFailed { code: ErrorCode::ModelOverloaded, message: text })
+        }
+        EventKind::CompactionUndone => Event::CompactionUndone(CompactionUndone { compaction: number }),
         EventKind::CompactionCompleted => Event::CompactionCompleted(CompactionCompleted {
             summary_tokens: number,
             messages_before: number,
@@ -119,6 +130,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             prompt: body,
             model: when_full(&text),
             budgets,
+            compaction: is_full.then(CompactionConfig::default),
             policy: Policy::Interrupt,
             key,
         }),
@@ -129,6 +141,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             budgets,
             queued: is_full.then_some(number),
             continues: is_full.then_some(small),
+            compaction: is_full.then(CompactionConfig::default),
             key,
         }),
         EventKind::AssistantMessage => Event::AssistantMessage(AssistantMessage {

@@ -175,7 +175,8 @@ impl Walk {
         let turn = self.take_number();
         let policy = [Policy::Queue, Policy::Interrupt, Policy::Reject][detail % 3];
         let key = self.key(detail);
-        let queued = TurnQueued { prompt: body(detail), model: None, budgets: Budgets::default(), policy, key };
+        let (prompt, model, budgets, compaction) = (body(detail), None, Budgets::default(), None);
+        let queued = TurnQueued { prompt, model, budgets, compaction, policy, key };
         let seq = self.record(Some(turn), Event::TurnQueued(queued));
         let at = if policy == Policy::Interrupt { 0 } else { self.queue.len() };
         self.queue.insert(at, (turn, seq));
@@ -270,11 +271,13 @@ impl Walk {
             let continues = last_end.flatten().filter(|_| detail.is_multiple_of(2));
             let prompt = continues.is_none().then(|| body(detail));
             let key = self.key(detail);
-            (turn, TurnStarted { prompt, model: "scripted".to_owned(), budgets, queued: None, continues, key })
+            let (model, queued, compaction) = ("scripted".to_owned(), None, None);
+            (turn, TurnStarted { prompt, model, budgets, queued, continues, compaction, key })
         } else {
             let (turn, seq) = self.queue.remove(0);
             let (prompt, queued, continues, key) = (None, Some(seq), None, None);
-            (turn, TurnStarted { prompt, model: "other".to_owned(), budgets, queued, continues, key })
+            let (model, compaction) = ("other".to_owned(), None);
+            (turn, TurnStarted { prompt, model, budgets, queued, continues, compaction, key })
         };
         let (has_prompt, continues) = (started.continues.is_none(), started.continues);
         self.said.iter_mut().filter(|(of, _)| Some(*of) == continues).for_each(|(of, _)| *of = turn);
