@@ -37,11 +37,15 @@ pub(crate) fn number(variable: &str, default: usize) -> usize {
 
 /// An agent over a data directory, whose requests have room for this much.
 pub(crate) fn agent(data_dir: &Path, window_tokens: u64) -> Agent {
+    config(data_dir, window_tokens).build().unwrap()
+}
+
+/// The same, before it is built.
+pub(crate) fn config(data_dir: &Path, window_tokens: u64) -> AgentBuildConfig {
     let mut options = EngineOptions::default();
     options.context.overflow = Overflow::Slide;
     let models = StaticModels::new("scripted", Arc::new(ScriptedModel), window_tokens);
-    let config = AgentBuildConfig::new().models(Arc::new(models)).options(options);
-    config.store(data_dir.to_owned()).build().unwrap()
+    AgentBuildConfig::new().models(Arc::new(models)).options(options).store(data_dir.to_owned())
 }
 
 /// A prompt of `prompt` bytes that is answered with `answer` bytes in one piece.

@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use meerkat_service::{Agent, service::SessionCreated};
+use meerkat_service::{Agent, compaction::CompactionConfig, service::SessionCreated};
 use serde_json::json;
 
-use crate::common::{agent, bytes, in_memory, lines, median, number, prompt, ratio, runtime};
+use crate::common::{bytes, config, in_memory, lines, median, number, prompt, ratio, runtime};
 
 /// Turns are timed by the group, so that what a turn leaves to do behind its answer is its own cost.
 const GROUP: usize = 20;
@@ -25,9 +25,13 @@ struct Side {
 }
 
 impl Side {
-    async fn new(turns: usize) -> Self {
+    async fn new(turns: usize, compaction: Option<CompactionConfig>) -> Self {
         let dir = in_memory();
-        let agent = agent(&dir.path().join("data"), WINDOW_TOKENS);
+        let mut config = config(&dir.path().join("data"), WINDOW_TOKENS);
+        if let Some(compaction) = compaction {
+            config = config.compaction(compaction);
+        }
+        let agent = config.build().unwrap();
         let (session, prompt) = (agent.create_session().await.unwrap(), prompt(512, 2048));
         for _ in 0..turns {
             agent.turn(&session, &prompt).await.unwrap();
@@ -38,11 +42,20 @@ impl Side {
 
 /// Turns 10, 1,000, 10,000 and, where `MEERKAT_BENCH_TURNS` says so, a later one.
 pub(crate) fn late_against_early() {
+    // The summary is made of the prompt, so it is as long in every compaction. Two turns stay of it.
+    let config = CompactionConfig { max_summary_tokens: 500, recent_turn_budget: 2, ..CompactionConfig::default() };
+    for (name, compaction) in [("with `slide`", None), ("with compaction", Some(config))] {
+        println!("{name}:");
+        late_against_early_with(compaction);
+    }
+}
+
+fn late_against_early_with(compaction: Option<CompactionConfig>) {
     runtime().block_on(async {
         let prompt = prompt(512, 2048);
         let mut sides = Vec::new();
         for turns in [STEADY_TURNS, 1_000, number("MEERKAT_BENCH_TURNS", 10_000)] {
-            sides.push(Side::new(turns).await);
+            sides.push(Side::new(turns, compaction).await);
         }
         for round in 0..WARM_UP + ROUNDS {
             for side in &mut sides {

@@ -48,6 +48,23 @@ fn script(process: &Process) -> Answer<()> {
     process.delete(&third)
 }
 
+/// Every way that a context is rebuilt: one that is asked for, one that comes by itself between the steps of a turn, one
+/// whose summary fails, and one that is taken back.
+fn script_of_compacting(process: &Process) -> Answer<()> {
+    let id = process.create()?;
+    let talk = "We went through all of it once more. ".repeat(20);
+    for n in 0..3 {
+        process.turn(&id, &format!("@note {talk} @say Turn {n}. @compaction @say The sum of {n}."))?;
+    }
+    process.change("session/pin", "pinned", &json!({ "session_id": id, "text": "A fact" }))?;
+    process.compact(&id)?;
+    let calls: String = (0..3).map(|n| format!(r#"@call test_echo {{"text":"{n} {talk}"}} @step "#)).collect();
+    process.compacting_turn(&id, &format!("{calls} @say Compacted. @compaction @say In between."))?;
+    process.change("session/compact_undo", "compaction_undone", &json!({ "session_id": id }))?;
+    process.compacting_turn(&id, "@say Uncompacted. @compaction @fail rejected")?;
+    process.turn(&id, "@say At last.").map(drop)
+}
+
 /// Sessions that rest are changed and deleted: the next start has to look at them again.
 fn script_of_resting(process: &Process) -> Answer<()> {
     let sessions = process.known.sessions();
@@ -138,6 +155,12 @@ fn killed_before_each_operation_nothing_acknowledged_is_lost() {
 #[test]
 fn killed_within_each_write_and_after_each_other_operation_nothing_acknowledged_is_lost() {
     assert!(each(Act::KillTorn, NOT_INDEX, |_| Stage::made(), script) > 80);
+}
+
+#[test]
+fn killed_at_each_write_of_a_compaction_the_session_is_compacted_or_it_is_not() {
+    assert!(each(Act::KillTorn, NOT_INDEX, |_| Stage::made(), script_of_compacting) > 30);
+    assert!(each(Act::KillBefore, NOT_INDEX, |_| Stage::made(), script_of_compacting) > 30);
 }
 
 #[test]

@@ -253,6 +253,7 @@ fn check_acknowledged(id: &str, stored: &Stored, events: &[Value], known: &Ackno
 fn check_events(id: &str, stored: &Stored, prompts: &BTreeSet<String>) -> Vec<Value> {
     let events = stored.events();
     let (mut open, mut begun, mut calls) = (None, BTreeMap::new(), BTreeSet::new());
+    let mut context = Context::default();
     let mut waiting: BTreeMap<u64, String> = BTreeMap::new();
     for (at, event) in events.iter().enumerate() {
         assert_eq!(event["seq"].as_u64(), Some(at as u64 + 1), "{id}: seqs have a gap");
@@ -261,6 +262,7 @@ fn check_events(id: &str, stored: &Stored, prompts: &BTreeSet<String>) -> Vec<Va
         if let Some(prompt) = event["prompt"].as_str() {
             assert!(prompts.contains(prompt), "nobody said {prompt:?}: {}", told());
         }
+        context.push(event, events.get(at + 1));
         match (kind, turn) {
             ("turn_queued", Some(turn)) => {
                 waiting.insert(turn, event["prompt"].as_str().unwrap().to_owned());
@@ -300,10 +302,64 @@ fn check_events(id: &str, stored: &Stored, prompts: &BTreeSet<String>) -> Vec<Va
     }
     assert_eq!(open, None, "{id}: a turn has no end: {:#?}", stored.lines);
     let view = parsed(&stored.read);
+    assert_eq!(view["context"]["messages"].as_u64(), Some(context.messages), "{id}: {:#?}", stored.lines);
+    assert_eq!(context.begun, None, "{id}: a compaction has no end: {:#?}", stored.lines);
     let queue: Vec<u64> = view["queue"].as_array().unwrap().iter().map(|item| item["turn"].as_u64().unwrap()).collect();
     assert_eq!(queue, waiting.into_keys().collect::<Vec<_>>(), "{id}: {:#?}", stored.lines);
     assert_eq!((&view["session_id"], view["last_seq"].as_u64()), (&json!(id), Some(events.len() as u64)));
     events
+}
+
+/// The live context as the events say: how many messages it has, compacted or not and never between.
+#[derive(Default)]
+struct Context {
+    messages: u64,
+    /// Calls that have no result yet.
+    calls: usize,
+    /// A compaction that has not ended.
+    begun: Option<u64>,
+    /// Each compaction that stands, with the messages before and after it.
+    done: Vec<(u64, u64, u64)>,
+}
+
+impl Context {
+    fn push(&mut self, event: &Value, next: Option<&Value>) {
+        let seq = event["seq"].as_u64().unwrap();
+        match event["type"].as_str().unwrap() {
+            "turn_started" => self.messages += u64::from(event["continues"].is_null()),
+            "assistant_message" => {
+                let blocks = event["blocks"].as_array().unwrap();
+                self.calls = blocks.iter().filter(|block| block["type"] == "tool_call").count();
+                self.messages += 1;
+            }
+            "tool_finished" => {
+                self.calls -= 1;
+                self.messages += u64::from(self.calls == 0);
+            }
+            "compaction_started" => {
+                assert_eq!(self.begun.replace(seq), None, "two at once: {event}");
+                assert_eq!(event["message_count"], self.messages, "{event}");
+            }
+            "context_rebuilt" => {
+                let completed = next.filter(|next| next["type"] == "compaction_completed");
+                assert_eq!(completed.map(|next| &next["seq"]), Some(&event["compaction"]), "it stands alone: {event}");
+            }
+            "compaction_completed" => {
+                assert!(self.begun.take().is_some(), "it never began: {event}");
+                assert_eq!(event["messages_before"], self.messages, "{event}");
+                let after = event["messages_after"].as_u64().unwrap();
+                self.done.push((seq, self.messages, after));
+                self.messages = after;
+            }
+            "compaction_failed" => assert!(self.begun.take().is_some(), "it never began: {event}"),
+            "compaction_undone" => {
+                let (undone, before, after) = self.done.pop().unwrap();
+                assert_eq!(event["compaction"], undone, "{event}");
+                self.messages = before + (self.messages - after);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// A row of the list says what the events say.

@@ -259,6 +259,26 @@ impl Process {
         Ok(result)
     }
 
+    /// A whole turn that compacts wherever it may, and keeps one turn.
+    pub(crate) fn compacting_turn(&self, session_id: &str, prompt: &str) -> Answer<Value> {
+        self.known.prompt_asked(prompt);
+        let compaction = json!({
+            "auto_compact_threshold": 1, "recent_turn_budget": 1, "min_turns_between_compactions": 1
+        });
+        let params = json!({ "session_id": session_id, "prompt": prompt, "policy": "queue", "compaction": compaction });
+        let result = self.value("turn/start", &params)?;
+        self.known.turn_ended(session_id, &result);
+        Ok(result)
+    }
+
+    /// Compacts a session down to its newest turn.
+    pub(crate) fn compact(&self, session_id: &str) -> Answer<()> {
+        let params = json!({ "session_id": session_id, "compaction": { "recent_turn_budget": 1 } });
+        let receipt = self.value("session/compact", &params)?;
+        self.known.changed(session_id, receipt["compaction"].as_u64().unwrap(), "compaction_completed");
+        Ok(())
+    }
+
     /// A turn that is accepted and not waited for.
     pub(crate) fn accept(&self, session_id: &str, prompt: &str) -> Answer<Value> {
         self.known.prompt_asked(prompt);

@@ -22,7 +22,8 @@ use crate::{
 const LIVES: u64 = 25;
 const CLIENTS: u64 = 3;
 /// What clients may be told when they do not know of each other.
-const REFUSALS: [&str; 7] = [
+const REFUSALS: [&str; 8] = [
+    "COMPACTION_NO_PROGRESS",
     "SESSION_ARCHIVED",
     "SESSION_NOT_FOUND",
     "SESSION_NOT_RUNNING",
@@ -53,7 +54,7 @@ fn act(process: &Process, random: &mut Random) -> Answer<()> {
     let id = &sessions[random.below(sessions.len() as u64) as usize];
     let target = json!({ "session_id": id });
     let n = random.below(1 << 40);
-    match random.below(16) {
+    match random.below(18) {
         0..4 => process.turn(id, &format!("@say Text {n}.")).map(drop),
         4..7 => {
             let call = format!(r#"@call test_append {{"name":"effects","line":"{id} {n}"}}"#);
@@ -74,6 +75,8 @@ fn act(process: &Process, random: &mut Random) -> Answer<()> {
         13 => Ok(()),
         14 if sessions.len() < 6 => process.fork(id).map(drop),
         14 => process.delete(id),
+        15 => process.compact(id),
+        16 => process.change("session/compact_undo", "compaction_undone", &target),
         _ => process.change("session/pin", "pinned", &json!({ "session_id": id, "text": format!("Fact {n}") })),
     }
 }
