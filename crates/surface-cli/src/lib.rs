@@ -298,7 +298,6 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
 
 /// Performs a command that needs the service.
 async fn perform(app: &App, around: &Surroundings, command: Command, streams: Streams) -> Result<u8, CliError> {
-    let configured = app.config.values.compaction;
     match command {
         Command::Run(args) => commands::run(app, streams, args).await,
         Command::Resume(args) => commands::resume(app, streams, args).await,
@@ -307,10 +306,7 @@ async fn perform(app: &App, around: &Surroundings, command: Command, streams: St
         Command::Rpc => serve::rpc(app).await,
         Command::Mcp => serve::mcp(app).await,
         Command::Events(args) => commands::events(app, &args).await,
-        Command::Compact(args) => {
-            let session = args.target.session.as_deref().unwrap_or_default();
-            commands::print(app, wire::compact(&args, session, configured)).await
-        }
+        Command::Compact(args) => commands::compact::compact(app, streams, &args).await,
         Command::Sessions { command } => commands::sessions::run(app, streams, &command).await,
         Command::CompleteSessions { word } => commands::sessions::complete(app, &word).await,
         Command::Memory { command } => commands::print(app, wire::memory(&command)).await,
