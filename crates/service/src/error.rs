@@ -35,6 +35,18 @@ pub enum SessionError {
         /// The turn that runs.
         turn: TurnNumber,
     },
+    /// The session compacts its context, which excludes the request.
+    #[error("The session is compacting its context; wait for it, interrupt it, or use the policy queue or interrupt.")]
+    Compacting,
+    /// A newer compaction stands in the way of an undo.
+    #[error("A newer compaction stands; undo {first} first.")]
+    NotNewest {
+        /// The newest compaction, by the seq of its completion.
+        first: Seq,
+    },
+    /// What was asked for did not come about; the body says why.
+    #[error("{}", .0.message)]
+    Failed(Box<ErrorBody>),
     /// An interrupt found nothing to interrupt.
     #[error("The session is not running {}.", .turn.map_or_else(|| "a turn".to_owned(), |turn| format!("turn {turn}")))]
     NotRunning {
@@ -223,7 +235,9 @@ impl SessionError {
             Self::CompactionDisabled => ErrorCode::SessionCompactionDisabled,
             Self::MemoryDisabled => ErrorCode::MemoryStoreDisabled,
             Self::NotFound(_) => ErrorCode::SessionNotFound,
-            Self::Busy { .. } | Self::TakenOver(_) => ErrorCode::SessionBusy,
+            Self::Busy { .. } | Self::Compacting | Self::NotNewest { .. } | Self::TakenOver(_) => {
+                ErrorCode::SessionBusy
+            }
             Self::NotRunning { .. } => ErrorCode::SessionNotRunning,
             Self::Limit { .. } => ErrorCode::SessionLimit,
             Self::Corrupted(_) => ErrorCode::SessionCorrupted,
@@ -250,7 +264,7 @@ impl SessionError {
             Self::ModelNotConfigured { .. } => ErrorCode::ModelNotConfigured,
             Self::Model(error) => error.code,
             Self::ToolNotFound(_) => ErrorCode::ToolNotFound,
-            Self::Remote(body) => body.code,
+            Self::Remote(body) | Self::Failed(body) => body.code,
             Self::Internal(_) => ErrorCode::Internal,
         }
     }
@@ -292,11 +306,13 @@ impl SessionError {
                 body.detail("model", model.clone()).detail("variable", *variable)
             }
             Self::Model(error) => error.body(),
-            Self::Remote(body) => (**body).clone(),
+            Self::NotNewest { first } => body.detail("first", *first),
+            Self::Remote(body) | Self::Failed(body) => (**body).clone(),
             Self::ToolNotFound(name) => body.detail("tool", name.clone()),
             Self::PersistenceDisabled { configured: false }
             | Self::CompactionDisabled
             | Self::MemoryDisabled
+            | Self::Compacting
             | Self::NotRunning { turn: None }
             | Self::HistoryPruned
             | Self::StoreFailed

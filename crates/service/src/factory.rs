@@ -7,10 +7,10 @@ use std::{
 
 use crate::{
     SessionError,
-    agent::{Derived, Engine},
+    agent::{Derived, Engine, render::window_tokens},
     capability::{Capabilities, Capability},
     clock::World,
-    compaction::{CompactionConfig, SharedCompactor, default_compactor},
+    compaction::{CompactionConfig, SharedCompactor},
     model::{
         ModelClient, ModelResolver, StaticModels,
         scripted::{ScriptedModel, tools::test_tools},
@@ -144,12 +144,16 @@ impl AgentBuildConfig {
         if stores.is_none() {
             capabilities = capabilities.without_store();
         }
+        let scripted = || -> Arc<dyn ModelResolver> {
+            Arc::new(StaticModels::new("scripted", Arc::new(ScriptedModel), SCRIPTED_WINDOW_TOKENS))
+        };
+        let models = self.models.unwrap_or_else(scripted);
         // A config that asks for compaction where there is none is answered by each operation, not here.
-        let is_compaction_configured = self.compaction.is_some() || self.compactor.is_some();
         if let Some(config) = self.compaction
             && capabilities.require(Capability::SessionCompaction).is_ok()
         {
-            default_compactor(config, 0)?;
+            let window = models.resolve(models.default_model()).map_or(0, |model| window_tokens(&model, &self.options));
+            config.check(window)?;
         }
         // What is stored is bounded by the disk; what is in memory of it leaves by itself.
         let max_bytes = if stores.is_some() { u64::MAX } else { self.options.ephemeral.max_bytes };
@@ -170,9 +174,6 @@ impl AgentBuildConfig {
             ),
         };
         let is_stored = derived.is_some();
-        let scripted = || -> Arc<dyn ModelResolver> {
-            Arc::new(StaticModels::new("scripted", Arc::new(ScriptedModel), SCRIPTED_WINDOW_TOKENS))
-        };
         let mut tools = self.tools;
         if let Some(dir) = &self.options.tools.test_dir {
             tools.extend(test_tools(dir.clone(), world.clock.clone()));
@@ -181,7 +182,7 @@ impl AgentBuildConfig {
             world,
             tools: ToolRegistry::new(tools, self.options.tools.approval.clone())?,
             options: self.options,
-            models: self.models.unwrap_or_else(scripted),
+            models,
             secrets: Secrets::new(self.secrets),
             events,
             blobs,
@@ -189,7 +190,8 @@ impl AgentBuildConfig {
             capabilities,
             held,
             is_shutting_down: AtomicBool::new(false),
-            is_compaction_configured,
+            compaction: self.compaction,
+            compactor: self.compactor,
         };
         let service: Arc<dyn SessionService> = match is_stored {
             true => Arc::new(PersistentSessionService::new(engine)),

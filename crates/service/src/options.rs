@@ -206,6 +206,8 @@ impl Default for ToolOptions {
 pub struct ContextOptions {
     /// What happens where the next request would not fit.
     pub overflow: Overflow,
+    /// The model that summarises where a context is compacted; empty is the one that answers.
+    pub summary_model: String,
 }
 
 /// Sizes that requests may have.

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     SessionError,
+    compaction::CompactionConfig,
     ids::{Seq, TurnNumber},
     model::ResolvedModel,
     options::Policy,
@@ -45,21 +46,23 @@ impl Actor {
         self.engine.held.check_room()?;
         self.engine.events.room().await?;
         let model = self.engine.models.resolve(request.model.as_deref().unwrap_or(self.session.model()))?;
+        self.check_compaction(request.compaction, &model)?;
         self.control.is_queue_held = false;
         let running = self.session.open_turn().map(|open| open.turn);
         if is_continuation {
             let last = self.session.last_end().filter(|end| end.status == TurnStatus::Interrupted).map(|end| end.turn);
             return match (running, last) {
                 (Some(turn), _) => Err(SessionError::Busy { turn }),
+                _ if self.asked.is_some() => Err(SessionError::Compacting),
                 (None, None) => Err(SessionError::ItemNotFound("turn")),
                 (None, continues) => self.start_now(request, continues, model, key).await,
             };
         }
         let acceptance = match (running, request.policy) {
-            (None, _) if self.session.queue().is_empty() => return self.start_now(request, None, model, key).await,
+            (None, _) if self.session.queue().is_empty() && self.asked.is_none() => return self.start_now(request, None, model, key).await,
             (running, Policy::Reject) => {
                 let next = self.session.queue().front().map(|queued| queued.turn);
-                return Err(SessionError::Busy { turn: running.or(next).unwrap_or_default() });
+                return Err(running.or(next).map_or(SessionError::Compacting, |turn| SessionError::Busy { turn }));
             }
             (_, Policy::Queue) => self.enqueue(request, key).await?,
             (running, Policy::Interrupt) => {
@@ -67,10 +70,18 @@ impl Actor {
                 if let Some(turn) = running {
                     self.control.interrupt.get_or_insert((turn, "replaced"));
                 }
+                if let Some(asked) = &mut self.asked {
+                    asked.is_cancelled = true;
+                }
                 acceptance
             }
         };
         Ok((acceptance, None))
+    }
+
+    /// A turn that says itself how it compacts says what its model can be compacted for with.
+    fn check_compaction(&self, config: Option<CompactionConfig>, model: &ResolvedModel) -> Result<(), SessionError> {
+        config.map_or(Ok(()), |config| config.check(self.window(model)))
     }
 
     /// The running turn's start becomes durable: whoever asked for it is answered, and everybody may see it.

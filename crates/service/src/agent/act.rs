@@ -1,9 +1,10 @@
 //! What the actor does with a decision, and what it records of an outcome.
 
-use meerkat_errors::ErrorBody;
+use meerkat_errors::{ErrorBody, ErrorCode};
 
 use super::{
     actor::Actor,
+    compact::Summary,
     decide::{Action, CallAnswer, Ending},
     perform::{Effect, ModelEffect, Outcome, ToolEffect, call_model, run_tools},
     render::render,
@@ -41,6 +42,7 @@ impl Actor {
                 }
                 self.record(turn, vec![Event::BudgetWarning(warning)]).await.map(drop)
             }
+            Action::Compact => self.compact().await,
             Action::CallModel => self.call_model().await,
             Action::Answer(answers) => {
                 let events = answers.into_iter().map(|answer| Event::ToolFinished(answered(answer))).collect();
@@ -81,8 +83,8 @@ impl Actor {
             Ok((model, rendered)) => {
                 self.shared.live.begin_step(self.session.last_seq(), turn, step, self.engine.world.clock.now());
                 let span = tracing::info_span!(parent: &self.turn_span, "model_call", step, model = open.model);
-                let effect =
-                    ModelEffect { engine: self.engine.clone(), session_id: self.session.id(), model, rendered };
+                let (engine, session_id) = (self.engine.clone(), self.session.id());
+                let effect = ModelEffect { engine, session_id, model, rendered, is_shown: true };
                 // The model is connected to while the turn's start becomes durable; nothing of it is taken before.
                 let effect = Effect::spawn(span, |outcomes, cancel| call_model(effect, outcomes, cancel));
                 self.acknowledge().await?;
@@ -134,6 +136,10 @@ impl Actor {
 
     /// Records what an effect reports, or shows it in passing.
     pub(super) async fn take_outcome(&mut self, outcome: Outcome) -> Result<(), StoreError> {
+        if matches!(self.summary, Summary::Awaited) {
+            self.take_summary(outcome);
+            return Ok(());
+        }
         let Some(open) = self.session.open_turn() else { return Ok(()) };
         let (turn, step) = (open.turn, open.totals.steps);
         let show = |event: LiveEvent| {
@@ -200,8 +206,13 @@ impl Actor {
         self.shared.live.end_step();
         let Some(open) = self.session.open_turn() else { return Ok(()) };
         let (turn, step) = (open.turn, open.totals.steps);
-        if let Some(error) = error {
-            self.control.failure = Some(error.body());
+        match error {
+            // The window was wrong; what a compaction leaves may fit.
+            Some(error) if error.code == ErrorCode::ModelContextExceeded && partial.is_empty() && self.may_compact() => {
+                self.control.is_window_exceeded = true;
+            }
+            Some(error) => self.control.failure = Some(error.body()),
+            None => {}
         }
         if !partial.is_empty() {
             let event = Event::PartialText(PartialText { step, text: Body::Inline(partial) });
@@ -247,7 +258,7 @@ impl Actor {
     }
 
     /// A body without configured secrets.
-    fn clean(&self, mut body: ErrorBody) -> ErrorBody {
+    pub(super) fn clean(&self, mut body: ErrorBody) -> ErrorBody {
         body.message = self.engine.secrets.replace(&body.message).into_owned();
         body
     }

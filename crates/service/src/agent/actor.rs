@@ -14,6 +14,8 @@ use tokio::sync::mpsc;
 use super::{
     Engine,
     accept::Unacknowledged,
+    compact::Summary,
+    compactions::AskedCompaction,
     command::{Command, Reply, TurnWaiter},
     decide::{Action, Control, PROCESS_ENDED, Rules, decide},
     perform::{Effect, Outcome},
@@ -59,6 +61,10 @@ pub(crate) struct Actor {
     pub(super) deletions: Vec<Reply<Changed>>,
     /// A turn that runs and whose start is not durable yet.
     pub(super) unacknowledged: Option<Unacknowledged>,
+    /// A compaction that somebody asked for, and that runs.
+    pub(super) asked: Option<AskedCompaction>,
+    /// The summary that a model is writing.
+    pub(super) summary: Summary,
     /// The way out of the registry, once it is taken.
     pub(super) departure: Option<Departure>,
     /// Records that are applied, and staged with the next ones.
@@ -118,6 +124,8 @@ impl Actor {
             drains: Vec::new(),
             deletions: Vec::new(),
             unacknowledged: None,
+            asked: None,
+            summary: Summary::None,
             departure: None,
             put_off: Vec::new(),
             snapshot_seq,
@@ -146,7 +154,7 @@ impl Actor {
 
     /// Decides and acts until nobody needs the session.
     pub(super) async fn run(&mut self) -> Exit {
-        if let Err(error) = Box::pin(self.report_repair()).await {
+        if let Err(error) = Box::pin(self.begin()).await {
             self.discard(&error);
         }
         let mut asked = None;
@@ -197,6 +205,12 @@ impl Actor {
         }
     }
 
+    /// Records what happened to the session while it had no actor, before anything else.
+    async fn begin(&mut self) -> Result<(), StoreError> {
+        self.report_repair().await?;
+        self.end_lost_compaction().await
+    }
+
     /// Says so where the journal's end had to be cut off: it was never acknowledged, and is kept aside.
     async fn report_repair(&mut self) -> Result<(), StoreError> {
         let Some(TailRepair { bytes, quarantine }) = self.engine.events.tail_repair(self.session.id()) else {
@@ -215,7 +229,9 @@ impl Actor {
             self.control.interrupt.get_or_insert((open.turn, "shutting_down"));
         }
         let options = &self.engine.options;
-        let rules = Rules { turn: &options.turn, max_parallel: options.tools.max_parallel, tools: &self.engine.tools };
+        let (tools, max_parallel) = (&self.engine.tools, options.tools.max_parallel);
+        let wants_compaction = &|| self.wants_compaction();
+        let rules = Rules { turn: &options.turn, max_parallel, tools, wants_compaction };
         decide(&self.session, &self.control, &rules)
     }
 
@@ -318,14 +334,19 @@ impl Actor {
                 .session
                 .open_turn()
                 .is_some_and(|open| self.control.interrupt.is_some_and(|(turn, _)| turn == open.turn));
-            if is_hit || self.store_failure.is_some() {
+            let is_cancelled = self.asked.as_ref().is_some_and(|asked| asked.is_cancelled);
+            if is_hit || is_cancelled || self.store_failure.is_some() {
                 effect.cancel.cancel();
             }
         }
         if let Err(error) = (&mut effect.task).await
             && error.is_panic()
         {
-            self.control.failure = Some(super::decide::internal("a part of the engine panicked while the turn ran"));
+            let body = super::decide::internal("a part of the engine panicked while it worked for the session");
+            match &mut self.summary {
+                Summary::None => self.control.failure = Some(body),
+                summary @ (Summary::Awaited | Summary::Ended(_)) => *summary = Summary::Ended(Err(body)),
+            }
         }
         Ok(())
     }
@@ -339,7 +360,13 @@ impl Actor {
                     self.control.interrupt.get_or_insert((turn, "requested"));
                     self.interrupters.push(wish.reply);
                 }
-                None => drop(wish.reply.send(Err(SessionError::NotRunning { turn: wish.turn }))),
+                None => match self.asked.as_mut().filter(|_| wish.turn.is_none()) {
+                    Some(asked) => {
+                        asked.is_cancelled = true;
+                        self.interrupters.push(wish.reply);
+                    }
+                    None => drop(wish.reply.send(Err(SessionError::NotRunning { turn: wish.turn }))),
+                },
             }
         }
     }
@@ -350,6 +377,7 @@ impl Actor {
         let (session_id, turn) = (self.session.id(), self.session.open_turn().map(|open| open.turn));
         let outcome = tracing::field::Empty;
         self.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
+        self.control.is_window_exceeded = false;
         self.control.interrupt = None;
         self.control.failure = None;
     }

@@ -6,9 +6,10 @@ use tokio::sync::oneshot;
 
 use crate::{
     SessionError,
+    compaction::CompactionConfig,
     ids::{Seq, TurnNumber},
     journal_compaction::History,
-    service::{Changed, StartTurn, TurnAccepted, TurnResult},
+    service::{Changed, CompactionReceipt, StartTurn, TurnAccepted, TurnResult},
     session::{
         event::{Decision, Event},
         reminder::SystemReminderType,
@@ -33,6 +34,12 @@ pub(crate) enum Command {
     CancelQueued { turn: TurnNumber, reply: Reply<Changed> },
     /// Delete the session; with `is_forced` also where it runs.
     Delete { is_forced: bool, reply: Reply<Changed> },
+    /// Compact the live context.
+    Compact { config: Option<CompactionConfig>, reply: Reply<CompactionReceipt> },
+    /// Say what a compaction would do; records nothing.
+    PreviewCompaction { config: Option<CompactionConfig>, reply: Reply<CompactionReceipt> },
+    /// Take the newest compaction back, where it is this one.
+    UndoCompaction { compaction: Option<Seq>, reply: Reply<Changed> },
     /// Take blobs away that no record up to `last_seq` names, unless something is recorded or made meanwhile.
     DropBlobs { names: BTreeSet<String>, last_seq: Seq, reply: Reply<()> },
     /// Start no further turn; answered when none runs.
@@ -48,7 +55,11 @@ impl Command {
             Self::Record { reply, .. }
             | Self::Decide { reply, .. }
             | Self::CancelQueued { reply, .. }
+            | Self::UndoCompaction { reply, .. }
             | Self::Delete { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Self::Compact { reply, .. } | Self::PreviewCompaction { reply, .. } => {
+                drop(reply.send(Err(error.clone())));
+            }
             Self::DropBlobs { reply, .. } => drop(reply.send(Err(error.clone()))),
             Self::Drain { reply, .. } => drop(reply.send(Ok(()))),
         }

@@ -22,6 +22,8 @@ pub(crate) const PROCESS_ENDED: &str = "process_ended";
 pub(crate) struct Control {
     /// The turn to interrupt, and why. It names its turn, so it can never hit another one.
     pub(crate) interrupt: Option<(TurnNumber, &'static str)>,
+    /// Whether the model found the last request too long, although it should have fitted.
+    pub(crate) is_window_exceeded: bool,
     /// Why the running turn cannot go on.
     pub(crate) failure: Option<ErrorBody>,
     /// Whether no further turn may start.
@@ -43,6 +45,8 @@ pub(crate) enum Action {
     StartQueued,
     /// Record that a budget is nearly used up.
     Warn(BudgetWarning),
+    /// Compact the live context, or go on with the compaction that was asked for.
+    Compact,
     /// Call the model.
     CallModel,
     /// Give these calls their results without running them.
@@ -95,12 +99,17 @@ pub(crate) struct Rules<'a> {
     pub(crate) max_parallel: usize,
     /// The tools.
     pub(crate) tools: &'a ToolRegistry,
+    /// Whether the session's compactor would compact now. It is asked before each model call, and only then.
+    pub(crate) wants_compaction: &'a dyn Fn() -> bool,
 }
 
 /// Decides what a session does next.
 #[must_use]
 pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) -> Action {
     let Some(open) = session.open_turn() else {
+        if session.open_compaction().is_some() {
+            return Action::Compact;
+        }
         let is_held = control.is_draining || control.is_queue_held;
         return if session.queue().is_empty() || is_held { Action::Rest } else { Action::StartQueued };
     };
@@ -147,7 +156,7 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
             return Action::Warn(BudgetWarning { budget, used, limit });
         }
     }
-    Action::CallModel
+    if control.is_window_exceeded || (rules.wants_compaction)() { Action::Compact } else { Action::CallModel }
 }
 
 /// The ending that nothing of the turn can put off.

@@ -51,6 +51,19 @@ impl Actor {
                 drop(reply.send(answer));
             }
             Command::Delete { is_forced, reply } => self.delete(is_forced, reply).await,
+            Command::Compact { config, reply } => {
+                if let Err(error) = self.compact_now(config, reply).await {
+                    self.discard(&error);
+                }
+            }
+            Command::PreviewCompaction { config, reply } => {
+                let answer = self.preview_compaction(config);
+                drop(reply.send(answer));
+            }
+            Command::UndoCompaction { compaction, reply } => {
+                let answer = self.undo_compaction(compaction).await;
+                drop(reply.send(answer));
+            }
             Command::DropBlobs { names, last_seq, reply } => {
                 let answer = self.drop_blobs(&names, last_seq).await;
                 drop(reply.send(answer));
@@ -87,6 +100,11 @@ impl Actor {
         let waiting = self.session.queue().front().map(|queued| queued.turn);
         if let (false, Some(turn)) = (is_forced, running.or(waiting)) {
             return drop(reply.send(Err(SessionError::Busy { turn })));
+        }
+        match &mut self.asked {
+            Some(_) if !is_forced => return drop(reply.send(Err(SessionError::Compacting))),
+            Some(asked) => asked.is_cancelled = true,
+            None => {}
         }
         if let Some(turn) = running {
             self.control.interrupt.get_or_insert((turn, "deleted"));
@@ -144,6 +162,9 @@ impl Actor {
                 if let Some(turn) = running.or(self.session.queue().front().map(|queued| queued.turn)) {
                     return Err(SessionError::Busy { turn });
                 }
+                if self.session.open_compaction().is_some() {
+                    return Err(SessionError::Compacting);
+                }
                 match is_archived {
                     true => Event::SessionArchived(SessionArchived {}),
                     false => Event::SessionUnarchived(SessionUnarchived {}),
@@ -192,7 +213,7 @@ impl Actor {
         Ok(changed)
     }
 
-    async fn changed(&mut self, turn: Option<TurnNumber>, event: Event) -> Result<Changed, SessionError> {
+    pub(super) async fn changed(&mut self, turn: Option<TurnNumber>, event: Event) -> Result<Changed, SessionError> {
         let seq = self.record_durably(turn, vec![event]).await.map_err(|error| self.discard(&error))?;
         Ok(Changed { session_id: self.session.id(), seq })
     }

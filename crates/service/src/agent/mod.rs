@@ -15,6 +15,8 @@ pub(crate) mod shared;
 
 mod accept;
 mod act;
+mod compact;
+mod compactions;
 mod handle;
 pub(crate) mod record;
 pub(crate) mod supervise;
@@ -31,8 +33,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     SessionError,
-    capability::Capabilities,
+    capability::{Capabilities, Capability},
     clock::World,
+    compaction::{CompactionConfig, SharedCompactor, default_compactor},
     ids::SessionId,
     journal_compaction::Schedule,
     model::ModelResolver,
@@ -41,7 +44,7 @@ use crate::{
     redact::Secrets,
     runtime::{projector::ProjectorHandle, restore::decode},
     service::{SessionSummary, TurnResult},
-    session::{TurnEnd, event::Event, message::Body},
+    session::{Session, TurnEnd, event::Event, message::Body},
     store::{BlobStore, EventStore, JournalPruner, MemoryUse, ReadLimit, SessionIndex, SessionStore, StoreError},
     tool::ToolRegistry,
 };
@@ -62,8 +65,10 @@ pub(crate) struct Engine {
     pub(crate) held: Arc<MemoryUse>,
     /// Whether the service takes no new work.
     pub(crate) is_shutting_down: AtomicBool,
-    /// Whether the configuration asks for compaction.
-    pub(crate) is_compaction_configured: bool,
+    /// How sessions compact that do not say so themselves.
+    pub(crate) compaction: Option<CompactionConfig>,
+    /// What compacts them all, whatever their configs say.
+    pub(crate) compactor: Option<SharedCompactor>,
 }
 
 /// Copies of what the journals say, for speed alone.
@@ -101,6 +106,35 @@ impl Derived {
 }
 
 impl Engine {
+    /// Whether the configuration asks for compaction.
+    pub(crate) const fn is_compaction_configured(&self) -> bool {
+        self.compaction.is_some() || self.compactor.is_some()
+    }
+
+    /// What compacts a session whose model's requests may have `window_tokens`; `None` where nothing does.
+    pub(crate) fn compactor_for(&self, session: &Session, window_tokens: u64) -> Option<SharedCompactor> {
+        self.capabilities.require(Capability::SessionCompaction).ok()?;
+        if let Some(compactor) = &self.compactor {
+            return Some(compactor.clone());
+        }
+        default_compactor(session.compaction().or(self.compaction)?, window_tokens).ok()
+    }
+
+    /// What compacts a session where somebody asks for it, perhaps in a way of their own.
+    pub(crate) fn compactor_asked(
+        &self,
+        asked: Option<CompactionConfig>,
+        session: &Session,
+        window_tokens: u64,
+    ) -> Result<SharedCompactor, SessionError> {
+        self.capabilities.require(Capability::SessionCompaction)?;
+        if let Some(compactor) = &self.compactor {
+            return Ok(compactor.clone());
+        }
+        let config = asked.or(session.compaction()).or(self.compaction);
+        default_compactor(config.unwrap_or_default(), window_tokens)
+    }
+
     /// How long an actor stays that nobody asks.
     pub(crate) fn idle(&self) -> Duration {
         let options = &self.options;

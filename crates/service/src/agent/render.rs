@@ -7,7 +7,10 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use crate::{
     model::{ModelRequest, ResolvedModel, ToolSpec},
     options::{EngineOptions, Overflow},
-    session::{Session, message::Body},
+    session::{
+        Session,
+        message::{Body, Message},
+    },
     tool::ToolRegistry,
 };
 
@@ -26,47 +29,108 @@ pub(crate) fn render(
     options: &EngineOptions,
 ) -> Result<Rendered, ErrorBody> {
     let tail: Option<Arc<str>> = session.tail().map(Arc::from);
-    let tools: Arc<[ToolSpec]> = if tools.specs().iter().all(|spec| session.may_use(&spec.name)) {
+    let tools = allowed(session, tools);
+    let fixed_bytes = fixed_bytes(session, &tools) + tail.as_ref().map_or(0, |tail| tail.len() as u64);
+    let window = window_tokens(model, options);
+    let room_bytes = bytes_within(window).saturating_sub(fixed_bytes);
+    let start = match options.context.overflow {
+        Overflow::Fail => 0,
+        Overflow::Slide => session.context().start_within(room_bytes),
+    };
+    let bytes = session.context().bytes_from(start);
+    if bytes > room_bytes {
+        return Err(overflow((bytes + fixed_bytes) / 4, window, &model.name));
+    }
+    let max_output_tokens = (options.turn.max_output_tokens > 0).then_some(options.turn.max_output_tokens);
+    Ok(rendered(session, model, tools, start, tail, max_output_tokens))
+}
+
+/// Renders the request for a summary: the next request with another message at its end, and without its tail, so that
+/// what a vendor has cached of it stays good. The oldest whole turns are left out where it would not fit.
+pub(crate) fn render_summary(
+    session: &Session,
+    model: &ResolvedModel,
+    tools: &ToolRegistry,
+    prompt: &str,
+    max_summary_tokens: u32,
+) -> Result<Rendered, ErrorBody> {
+    let tools = allowed(session, tools);
+    let fixed_bytes = fixed_bytes(session, &tools) + prompt.len() as u64;
+    let window = model.window_tokens.saturating_sub(u64::from(max_summary_tokens));
+    let room_bytes = bytes_within(window).saturating_sub(fixed_bytes);
+    let start = session.context().start_within(room_bytes);
+    let bytes = session.context().bytes_from(start);
+    if bytes > room_bytes {
+        return Err(overflow((bytes + fixed_bytes) / 4, window, &model.name));
+    }
+    let mut rendered = rendered(session, model, tools, start, None, Some(max_summary_tokens));
+    rendered.request.messages.push(Arc::new(Message::User { content: prompt.into() }));
+    rendered.request.forbids_tools = true;
+    Ok(rendered)
+}
+
+/// Bytes of the next request, whole. It walks over no message.
+pub(crate) fn request_bytes(session: &Session, tools: &ToolRegistry) -> u64 {
+    let tail_bytes = session.tail().map_or(0, |tail| tail.len() as u64);
+    fixed_bytes(session, &allowed(session, tools)) + tail_bytes + session.context().bytes_from(0)
+}
+
+/// Tokens that a request may have, so that there is room for its answer.
+pub(crate) fn window_tokens(model: &ResolvedModel, options: &EngineOptions) -> u64 {
+    model.window_tokens.saturating_sub(u64::from(options.turn.max_output_tokens))
+}
+
+/// Bytes that make no more than these tokens.
+const fn bytes_within(tokens: u64) -> u64 {
+    tokens.saturating_mul(4).saturating_add(3)
+}
+
+/// The tools that the session may use.
+fn allowed(session: &Session, tools: &ToolRegistry) -> Arc<[ToolSpec]> {
+    if tools.specs().iter().all(|spec| session.may_use(&spec.name)) {
         tools.specs().clone()
     } else {
         tools.specs().iter().filter(|spec| session.may_use(&spec.name)).cloned().collect()
-    };
-    let (system, context) = (session.system_prompt().cloned(), session.context());
-    let fixed_bytes = system.as_ref().map_or(0, Body::len)
-        + context.summary_bytes()
-        + tail.as_ref().map_or(0, |tail| tail.len() as u64)
-        + tools
-            .iter()
-            .map(|tool| (tool.name.len() + tool.description.len() + tool.schema.as_str().len()) as u64)
-            .sum::<u64>();
-    let window = model.window_tokens.saturating_sub(u64::from(options.turn.max_output_tokens));
-    let room_bytes = window.saturating_mul(4).saturating_sub(fixed_bytes);
-    let start = match options.context.overflow {
-        Overflow::Fail => 0,
-        Overflow::Slide => context.start_within(room_bytes),
-    };
-    if context.bytes_from(start) > room_bytes {
-        let tokens = (context.bytes_from(start) + fixed_bytes) / 4;
-        let message = format!(
-            "The next request has an estimated {tokens} tokens and {} has a window of {window}; \
-             shorten the prompt, use a model with a larger window, or set context.overflow = \"slide\".",
-            model.name
-        );
-        return Err(ErrorBody::with_message(ErrorCode::ContextOverflow, message)
-            .detail("estimated_tokens", tokens)
-            .detail("window_tokens", window));
     }
-    let summary = context.summary().map(|summary| summary.message.clone());
-    let said = context.entries().get(start..).unwrap_or_default().iter().map(|entry| entry.message.clone());
-    let messages = summary.into_iter().chain(said).collect();
+}
+
+/// Bytes that every request of the session carries besides what was said and its tail.
+fn fixed_bytes(session: &Session, tools: &[ToolSpec]) -> u64 {
+    let of_tool = |tool: &ToolSpec| (tool.name.len() + tool.description.len() + tool.schema.as_str().len()) as u64;
+    session.system_prompt().map_or(0, Body::len)
+        + session.context().summary_bytes()
+        + tools.iter().map(of_tool).sum::<u64>()
+}
+
+fn overflow(tokens: u64, window: u64, model: &str) -> ErrorBody {
+    let message = format!(
+        "The next request has an estimated {tokens} tokens and {model} has a window of {window}; \
+         shorten the prompt, use a model with a larger window, or set context.overflow = \"slide\"."
+    );
+    ErrorBody::with_message(ErrorCode::ContextOverflow, message)
+        .detail("estimated_tokens", tokens)
+        .detail("window_tokens", window)
+}
+
+fn rendered(
+    session: &Session,
+    model: &ResolvedModel,
+    tools: Arc<[ToolSpec]>,
+    start: usize,
+    tail: Option<Arc<str>>,
+    max_output_tokens: Option<u32>,
+) -> Rendered {
+    let summary = session.context().summary().map(|summary| summary.message.clone());
+    let said = session.context().entries().get(start..).unwrap_or_default().iter().map(|entry| entry.message.clone());
     let request = ModelRequest {
         model: model.vendor_model.clone(),
         system: None,
-        messages,
+        messages: summary.into_iter().chain(said).collect(),
         tail,
         tools,
-        max_output_tokens: (options.turn.max_output_tokens > 0).then_some(options.turn.max_output_tokens),
+        forbids_tools: false,
+        max_output_tokens,
         attempt: 0,
     };
-    Ok(Rendered { request, system })
+    Rendered { request, system: session.system_prompt().cloned() }
 }

@@ -9,6 +9,7 @@ use futures::FutureExt as _;
 
 use super::{
     actor::{Actor, Exit},
+    compact::Summary,
     decide::{Control, PROCESS_ENDED, internal},
 };
 use crate::{
@@ -112,6 +113,9 @@ impl Actor {
         for reply in self.interrupters.drain(..) {
             drop(reply.send(Err(error.clone())));
         }
+        if let Some(asked) = self.asked.take() {
+            drop(asked.reply.send(Err(error.clone())));
+        }
     }
 
     /// Leaves memory. What outlives the process is settled; what does not, and what was deleted, is dropped.
@@ -170,6 +174,7 @@ impl Actor {
     async fn reload(&mut self) -> Result<(), StoreError> {
         self.store_failure = None;
         self.put_off.clear();
+        self.summary = Summary::None;
         let (is_draining, is_queue_held) = (self.control.is_draining, self.control.is_queue_held);
         let left_open = self.control.interrupt.filter(|(_, reason)| *reason == PROCESS_ENDED);
         self.control = Control { is_draining, is_queue_held, interrupt: left_open, ..Control::default() };

@@ -53,6 +53,8 @@ pub struct ModelRequest {
     pub tail: Option<Arc<str>>,
     /// The tools that the model may call.
     pub tools: Arc<[ToolSpec]>,
+    /// Whether the model is to call none of them, although they stay what they are for the prompt cache's sake.
+    pub forbids_tools: bool,
     /// The most tokens that the answer may have; the vendor's own limit where `None`.
     pub max_output_tokens: Option<u32>,
     /// How often this very step was tried before.

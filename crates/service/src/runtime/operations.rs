@@ -26,11 +26,11 @@ use crate::{
     readers::Readers,
     service::{
         AcknowledgeReader, BegunTurn, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder,
-        CompactJournal, CreateSession, DecideApproval, DeleteSession, EventPage, ExportSession, FetchReader,
+        CompactJournal, CompactSession, CompactionReceipt, CreateSession, DecideApproval, DeleteSession, EventPage, ExportSession, FetchReader,
         ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn, JournalCompactionReport, NamedReader, Page,
         Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage, Remind,
         Reminder, ResumeTurn, Retain, Retained, SessionCreated, SessionQuery, SessionService, SessionState,
-        SessionSummary, SessionView, StartTurn, Unpin, UpdateSession, WaitReader,
+        SessionSummary, SessionView, StartTurn, UndoCompaction, Unpin, UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn,
@@ -56,6 +56,13 @@ impl<Home: 'static> Sessions<Home> {
         self.complete_index().await?;
         let lost = || SessionError::Internal("a store of sessions has no readers".to_owned());
         Ok(&self.engine().derived.as_ref().ok_or_else(lost)?.readers)
+    }
+
+    /// What both asking for a compaction and asking what it would do need.
+    async fn check_compact(&self, request: &CompactSession) -> Result<(), SessionError> {
+        self.engine().capabilities.require(Capability::SessionCompaction)?;
+        validate::compaction(request.compaction)?;
+        self.settle().await
     }
 
     fn begun(acceptance: Acceptance) -> BegunTurn {
@@ -298,6 +305,25 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         self.stored().await?;
         let service = self.clone();
         Self::to_the_end(async move { service.fork_session(request).await }).await
+    }
+
+    async fn compact(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError> {
+        self.check_compact(&request).await?;
+        let CompactSession { session_id, compaction: config } = request;
+        self.ask(session_id, |reply| Command::Compact { config, reply }).await
+    }
+
+    async fn preview_compaction(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError> {
+        self.check_compact(&request).await?;
+        let CompactSession { session_id, compaction: config } = request;
+        self.ask(session_id, |reply| Command::PreviewCompaction { config, reply }).await
+    }
+
+    async fn undo_compaction(&self, request: UndoCompaction) -> Result<Changed, SessionError> {
+        self.engine().capabilities.require(Capability::SessionCompaction)?;
+        self.settle().await?;
+        let UndoCompaction { session_id, compaction } = request;
+        self.ask(session_id, |reply| Command::UndoCompaction { compaction, reply }).await
     }
 
     async fn compact_journal(&self, request: CompactJournal) -> Result<JournalCompactionReport, SessionError> {

@@ -55,6 +55,22 @@ async fn restore_once(engine: &Engine, session_id: SessionId) -> Result<Option<S
             Err(error) => tracing::warn!(%session_id, %error, "a snapshot cannot be read and is passed over"),
         }
     }
+    begin_anew(engine, session_id).await
+}
+
+/// The session as its whole journal says, whatever a snapshot says of it; `None` where there is none.
+pub(crate) async fn replay_whole(engine: &Engine, session_id: SessionId) -> Result<Option<Session>, StoreError> {
+    loop {
+        match begin_anew(engine, session_id).await {
+            Err(Trouble::Torn) => {}
+            Err(Trouble::Failed(error)) => return Err(error),
+            Ok(whole) => return Ok(whole),
+        }
+    }
+}
+
+async fn begin_anew(engine: &Engine, session_id: SessionId) -> Result<Option<Session>, Trouble> {
+    let events = engine.events.as_ref();
     let Some(mut session) = first(events, session_id).await? else {
         // A journal that is there and has no beginning is not one that was never there.
         return match events.watch(session_id).await? {

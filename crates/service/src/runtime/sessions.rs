@@ -23,6 +23,7 @@ use crate::{
         command::{Acceptance, AskedTurn, Change, Command, Reply},
         record::externalise,
         registry::{Arrival, Found, MAILBOX_MAX, Registry, Reservation},
+        render::window_tokens,
         shared::Shared,
         supervise::supervise,
     },
@@ -111,7 +112,7 @@ impl<Home> Sessions<Home> {
 impl<Home: 'static> Sessions<Home> {
     /// Refuses what asks for compaction where there is none.
     fn check_compaction(&self, is_asked: bool) -> Result<(), SessionError> {
-        if is_asked || self.engine().is_compaction_configured {
+        if is_asked || self.engine().is_compaction_configured() {
             self.engine().capabilities.require(Capability::SessionCompaction)?;
         }
         Ok(())
@@ -261,6 +262,7 @@ impl<Home: 'static> Sessions<Home> {
             validate::prompt(&request.prompt, limits)?;
         }
         validate::idempotency_key(request.idempotency_key.as_deref(), limits)?;
+        validate::compaction(request.compaction)?;
         if let Some(model) = &request.model {
             self.engine().models.resolve(model)?;
         }
@@ -297,7 +299,11 @@ impl<Home: 'static> Sessions<Home> {
             validate::size("system prompt", system_prompt, limits.system_prompt_bytes)?;
         }
         let models = &self.engine().models;
+        validate::compaction(request.compaction)?;
         let model = models.resolve(request.model.as_deref().unwrap_or(models.default_model()))?;
+        if let Some(config) = &request.compaction {
+            config.check(window_tokens(&model, &self.engine().options))?;
+        }
         let names: BTreeSet<&String> = request.tools.iter().flatten().collect();
         if names.len() < request.tools.as_ref().map_or(0, Vec::len) {
             return Err(SessionError::invalid("tools", "a tool is named twice"));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-use crate::{SessionError, ids::Seq, options::Limits, service::StartTurn, store::hex};
+use crate::{SessionError, compaction::CompactionConfig, ids::Seq, options::Limits, service::StartTurn, store::hex};
 
 /// Bytes of a blob that one answer may carry.
 pub const BLOB_PIECE_BYTES_MAX: usize = 1024 * 1024;
@@ -108,6 +108,11 @@ pub(crate) fn labels(labels: &BTreeMap<String, String>, limits: &Limits) -> Resu
         }
     }
     Ok(())
+}
+
+/// How to compact, as far as no model's window matters.
+pub(crate) fn compaction(config: Option<CompactionConfig>) -> Result<(), SessionError> {
+    config.map_or(Ok(()), |config| config.check(0))
 }
 
 pub(crate) fn page_limit(limit: Option<usize>, limits: &Limits) -> Result<usize, SessionError> {

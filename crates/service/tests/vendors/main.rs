@@ -165,6 +165,7 @@ impl Call {
             messages: messages.into_iter().map(Arc::new).collect(),
             tail: None,
             tools: Arc::new([]),
+            forbids_tools: false,
             max_output_tokens: None,
             attempt: 0,
         }

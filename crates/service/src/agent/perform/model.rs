@@ -35,6 +35,8 @@ pub(crate) struct ModelEffect {
     pub(crate) session_id: SessionId,
     pub(crate) model: ResolvedModel,
     pub(crate) rendered: Rendered,
+    /// Whether what comes of the answer is shown as it comes; a call whose answer is not may always be tried again.
+    pub(crate) is_shown: bool,
 }
 
 /// How one attempt ended.
@@ -185,7 +187,7 @@ impl<'a> Reader<'a> {
     }
 
     async fn show(&mut self, text: String) {
-        if text.is_empty() {
+        if text.is_empty() || !self.effect.is_shown {
             return;
         }
         self.is_visible = true;

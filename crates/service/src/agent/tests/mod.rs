@@ -88,7 +88,8 @@ impl Rig {
             derived,
             held: Arc::default(),
             is_shutting_down: AtomicBool::new(false),
-            is_compaction_configured: false,
+            compaction: None,
+            compactor: None,
         }
     }
 }

@@ -21,6 +21,7 @@ fn request(messages: Vec<Message>) -> ModelRequest {
         messages: messages.into_iter().map(Arc::new).collect(),
         tail: None,
         tools: Arc::new([]),
+        forbids_tools: false,
         max_output_tokens: None,
         attempt: 0,
     }

@@ -8,7 +8,7 @@ use genai::{
     adapter::AdapterKind,
     chat::{
         CacheControl, ChatMessage, ChatOptions, ChatRequest, ChatRole, ContentPart, MessageContent, MessageOptions,
-        ReasoningEffort, Tool, ToolCall, ToolName, ToolResponse,
+        ReasoningEffort, Tool, ToolCall, ToolChoice, ToolName, ToolResponse,
     },
 };
 use meerkat_errors::ErrorCode;
@@ -82,6 +82,11 @@ pub(super) fn options(request: &ModelRequest, adapter: AdapterKind) -> ChatOptio
         // Without a cache wish it switches the newer models' automatic cache off; this wish is never sent here.
         options =
             options.with_reasoning_effort(ReasoningEffort::Budget(0)).with_cache_control(CacheControl::Ephemeral5m);
+    }
+    // At Anthropic another choice makes the cache of all messages worthless; there the answer alone shows it.
+    let is_free = matches!(adapter, AdapterKind::OpenAI | AdapterKind::OpenAIResp | AdapterKind::Gemini);
+    if request.forbids_tools && !request.tools.is_empty() && is_free {
+        options = options.with_tool_choice(ToolChoice::None);
     }
     if adapter == AdapterKind::OpenAIResp {
         // genai asks for summaries of the reasoning as well, which OpenAI refuses to unverified organisations.

@@ -1,0 +1,337 @@
+//! `run_compaction`: the fourteen steps of the specification, numbered as they are there.
+//!
+//! Until the tenth step nothing of the session has changed but that a compaction was tried; a compaction that fails
+//! leaves the context as it is, to the byte. A compactor may be anybody's: what it does never takes the actor down.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use meerkat_errors::{ErrorBody, ErrorCode};
+
+use super::{
+    actor::Actor,
+    decide::internal,
+    perform::{Effect, ModelEffect, Outcome, call_model},
+    render::{render_summary, request_bytes, window_tokens},
+};
+use crate::{
+    SessionError,
+    compaction::{
+        CompactionContext, Compactor, SharedCompactor,
+        rebuilt::{Rebuilt, mask, mechanical_summary, preview, rebuild},
+    },
+    model::{AnswerBlock, ModelAnswer, ModelError, ResolvedModel, StopReason, Usage},
+    service::{CompactionMode, CompactionReceipt},
+    session::{
+        Session,
+        event::{CompactionFailed, CompactionStarted, Event, LiveEvent, Retrying},
+    },
+    store::StoreError,
+};
+
+/// Where a summary stands that a model writes.
+#[derive(Default)]
+pub(super) enum Summary {
+    /// None is written.
+    #[default]
+    None,
+    /// The model is asked.
+    Awaited,
+    /// This came of it.
+    Ended(Result<ModelAnswer, ErrorBody>),
+}
+
+/// What a compactor is asked for before a summary is made.
+struct Wish {
+    prompt: String,
+    max_summary_tokens: u32,
+}
+
+impl Actor {
+    /// Whether the session's compactor would compact before the next model call. It is not asked again where a
+    /// compaction was tried since the last one.
+    pub(super) fn wants_compaction(&self) -> bool {
+        let Some((compactor, context)) = self.compactor() else { return false };
+        // One that panics shows so when it compacts.
+        !is_tried(&context) && guarded(|| compactor.should_compact(&context)).unwrap_or(true)
+    }
+
+    /// Whether a request that the model found too long can be made shorter by a compaction.
+    pub(super) fn may_compact(&self) -> bool {
+        self.compactor().is_some_and(|(_, context)| !is_tried(&context))
+    }
+
+    fn compactor(&self) -> Option<(SharedCompactor, CompactionContext)> {
+        let model = self.answering().ok()?;
+        let compactor = self.engine.compactor_for(&self.session, self.window(&model))?;
+        Some((compactor, self.compaction_context(&model)))
+    }
+
+    /// The model that answers next.
+    pub(super) fn answering(&self) -> Result<ResolvedModel, SessionError> {
+        let name = self.session.open_turn().map_or(self.session.model(), |open| &open.model);
+        self.engine.models.resolve(name)
+    }
+
+    /// Tokens that a request to the model may have.
+    pub(super) fn window(&self, model: &ResolvedModel) -> u64 {
+        window_tokens(model, &self.engine.options)
+    }
+
+    pub(super) fn compaction_context(&self, model: &ResolvedModel) -> CompactionContext {
+        self.session.compaction_context(request_bytes(&self.session, &self.engine.tools), self.window(model))
+    }
+
+    /// Step 1: it is recorded that a compaction begins. Nobody waits for that: what comes of it is durable with it.
+    pub(super) async fn begin_compaction(&mut self, context: &CompactionContext) -> Result<(), StoreError> {
+        let started = CompactionStarted {
+            input_tokens: context.last_input_tokens,
+            estimated_history_tokens: context.estimated_history_tokens,
+            message_count: context.message_count as u64,
+        };
+        let turn = self.session.open_turn().map(|open| open.turn);
+        self.record(turn, vec![Event::CompactionStarted(started)]).await.map(drop)
+    }
+
+    /// Compacts before the next model call, or as somebody asked.
+    pub(super) async fn compact(&mut self) -> Result<(), StoreError> {
+        let is_exceeded = std::mem::take(&mut self.control.is_window_exceeded);
+        if self.session.open_compaction().is_some() {
+            return self.compact_as_asked().await;
+        }
+        let Some((compactor, context)) = self.compactor() else { return Ok(()) };
+        self.begin_compaction(&context).await?;
+        if let Err(body) = guarded(|| compactor.should_compact(&context)) {
+            return self.compaction_failed(body).await.map(drop);
+        }
+        self.run_compaction(&*compactor, &context, is_exceeded).await.map(drop)
+    }
+
+    /// Steps 2 to 14, and what `compaction_failed` says where it did not come about.
+    pub(super) async fn run_compaction(
+        &mut self,
+        compactor: &dyn Compactor,
+        context: &CompactionContext,
+        is_exceeded: bool,
+    ) -> Result<Result<CompactionReceipt, ErrorBody>, StoreError> {
+        let rebuilt = match self.masked_enough(compactor, context, is_exceeded) {
+            Ok(Some(masked)) => Ok((masked, Usage::default())),
+            Ok(None) => self.summarised(compactor, is_exceeded).await,
+            Err(body) => Err(body),
+        };
+        if self.store_failure.is_some() {
+            return Ok(Err(SessionError::StoreFailed.body()));
+        }
+        match rebuilt {
+            Ok((rebuilt, usage)) => self.replace_context(rebuilt, usage).await.map(Ok),
+            Err(body) => self.compaction_failed(body).await.map(Err),
+        }
+    }
+
+    /// The context with stale tool results masked, where that is enough.
+    fn masked_enough(
+        &self,
+        compactor: &dyn Compactor,
+        context: &CompactionContext,
+        is_exceeded: bool,
+    ) -> Result<Option<Rebuilt>, ErrorBody> {
+        if is_exceeded {
+            return Ok(None);
+        }
+        guarded(|| masked_enough(&self.session, compactor, context))
+    }
+
+    /// The context with a summary in it: the model's, or a mechanical one where that fails and the next request would
+    /// not fit.
+    async fn summarised(
+        &mut self,
+        compactor: &dyn Compactor,
+        is_exceeded: bool,
+    ) -> Result<(Rebuilt, Usage), ErrorBody> {
+        // Nobody pays for a summary that could stand for nothing.
+        guarded(|| plan(&self.session, compactor)).and_then(|planned| planned)?;
+        let failure = match self.summarise(compactor).await {
+            Ok((summary, usage)) => match guarded(|| rebuild(&self.session, compactor, &summary, CompactionMode::Summary)) {
+                Ok(Ok(mut rebuilt)) => {
+                    rebuilt.completed.summary_tokens = usage.output_tokens;
+                    return Ok((rebuilt, usage));
+                }
+                Ok(Err(body)) | Err(body) => body,
+            },
+            Err(body) => body,
+        };
+        if failure.code == ErrorCode::TurnInterrupted || (!is_exceeded && self.fits()) {
+            return Err(failure);
+        }
+        tracing::warn!(session_id = %self.session.id(), code = ?failure.code, "a context is compacted without a model");
+        let rebuilt = guarded(|| {
+            let summary = mechanical_summary(&self.session, compactor);
+            rebuild(&self.session, compactor, &summary, CompactionMode::Mechanical)
+        });
+        rebuilt.and_then(|rebuilt| rebuilt).map(|rebuilt| (rebuilt, Usage::default()))
+    }
+
+    /// Whether the next request would fit, whole.
+    fn fits(&self) -> bool {
+        let tokens = request_bytes(&self.session, &self.engine.tools) / 4;
+        self.answering().is_ok_and(|model| tokens <= self.window(&model))
+    }
+
+    /// Steps 2 to 6: the request is the next one with the prompt at its end, and the answer's text the summary.
+    async fn summarise(&mut self, compactor: &dyn Compactor) -> Result<(String, Usage), ErrorBody> {
+        let wish = guarded(|| Wish {
+            prompt: compactor.compaction_prompt().to_owned(),
+            max_summary_tokens: compactor.max_summary_tokens(),
+        })?;
+        let model = match self.engine.options.context.summary_model.as_str() {
+            "" => self.answering(),
+            name => self.engine.models.resolve(name),
+        };
+        let model = model.map_err(|error| error.body())?;
+        let Wish { prompt, max_summary_tokens } = wish;
+        let rendered = render_summary(&self.session, &model, &self.engine.tools, &prompt, max_summary_tokens)?;
+        if self.asked.as_ref().is_some_and(|asked| asked.is_cancelled) {
+            return Err(interrupted());
+        }
+        let span = tracing::info_span!(parent: &self.turn_span, "summary_call", model = model.name);
+        let (engine, session_id) = (self.engine.clone(), self.session.id());
+        let effect = ModelEffect { engine, session_id, model, rendered, is_shown: false };
+        self.summary = Summary::Awaited;
+        if let Err(error) =
+            self.drive(Effect::spawn(span, |outcomes, cancel| call_model(effect, outcomes, cancel))).await
+        {
+            self.discard(&error);
+        }
+        match std::mem::take(&mut self.summary) {
+            Summary::Ended(answer) => summary_of(answer?),
+            Summary::Awaited | Summary::None => Err(internal("a summary ended without an end")),
+        }
+    }
+
+    /// What the summary's call reports. Nothing of it is shown but that it is tried again.
+    pub(super) fn take_summary(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Answered(answer) => self.summary = Summary::Ended(Ok(answer)),
+            Outcome::ModelFailed { error, .. } => {
+                self.summary = Summary::Ended(Err(error.map_or_else(interrupted, |error| error.body())));
+            }
+            Outcome::Broken(body) => self.summary = Summary::Ended(Err(body)),
+            Outcome::Retrying { attempt, wait_ms, error } => {
+                let Some(open) = self.session.open_turn() else { return };
+                let retrying = Retrying { step: open.totals.steps, attempt, wait_ms, error: error.body() };
+                let now = self.engine.world.clock.now();
+                self.shared.live.show(self.session.last_seq(), open.turn, now, &LiveEvent::Retrying(retrying));
+            }
+            Outcome::Delta { .. } | Outcome::Progress { .. } | Outcome::ToolDone { .. } => {}
+        }
+    }
+
+    /// Steps 9 to 14, as one batch: what stays by reference, and that it is whole. What left the context stays in the
+    /// journal; the fold counts what it cost.
+    async fn replace_context(&mut self, rebuilt: Rebuilt, usage: Usage) -> Result<CompactionReceipt, StoreError> {
+        let Rebuilt { mut event, completed, .. } = rebuilt;
+        event.compaction = self.session.last_seq() + 2;
+        event.receipt.compaction = Some(event.compaction);
+        event.receipt.usage = usage;
+        let receipt = event.receipt.clone();
+        let turn = self.session.open_turn().map(|open| open.turn);
+        let events = vec![Event::ContextRebuilt(event), Event::CompactionCompleted(completed)];
+        self.record_durably(turn, events).await?;
+        Ok(receipt)
+    }
+
+    /// The compaction did not come about; answers with what is recorded of it.
+    pub(super) async fn compaction_failed(&mut self, body: ErrorBody) -> Result<ErrorBody, StoreError> {
+        let body = self.clean(body);
+        let failed = CompactionFailed { code: body.code, message: body.message.clone() };
+        let turn = self.session.open_turn().map(|open| open.turn);
+        self.record_durably(turn, vec![Event::CompactionFailed(failed)]).await?;
+        Ok(body)
+    }
+
+    /// A compaction that a former life of the actor left open comes to its end before anything else.
+    pub(super) async fn end_lost_compaction(&mut self) -> Result<(), StoreError> {
+        match self.session.open_compaction() {
+            Some(_) => self.compaction_failed(interrupted()).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// What a compaction would do now; nothing is recorded and no model called.
+    pub(super) fn previewed(
+        &self,
+        compactor: &dyn Compactor,
+        context: &CompactionContext,
+    ) -> Result<CompactionReceipt, ErrorBody> {
+        match self.masked_enough(compactor, context, false)? {
+            Some(masked) => Ok(masked.event.receipt),
+            None => guarded(|| preview(&self.session, compactor)).and_then(|planned| planned),
+        }
+    }
+
+    /// The same, where it would do something.
+    pub(super) fn planned(&self, compactor: &dyn Compactor, context: &CompactionContext) -> Result<(), ErrorBody> {
+        match self.masked_enough(compactor, context, false)? {
+            Some(_) => Ok(()),
+            None => guarded(|| plan(&self.session, compactor)).and_then(|planned| planned),
+        }
+    }
+}
+
+/// Whether a compaction was tried since the turn's last step.
+fn is_tried(context: &CompactionContext) -> bool {
+    context.last_compaction_turn == Some(context.current_turn) && context.steps_since_compaction == 0
+}
+
+/// The session with stale tool results masked, where the compactor asks for that and would not compact what is left.
+fn masked_enough(session: &Session, compactor: &dyn Compactor, context: &CompactionContext) -> Option<Rebuilt> {
+    let masked = if compactor.masks_tool_results() { mask(session)? } else { return None };
+    let receipt = &masked.event.receipt;
+    let saved = receipt.tokens_before.saturating_sub(receipt.tokens_after);
+    let left = CompactionContext {
+        last_input_tokens: context.last_input_tokens.saturating_sub(saved),
+        estimated_history_tokens: context.estimated_history_tokens.saturating_sub(saved),
+        request_tokens: context.request_tokens.saturating_sub(saved),
+        request_bytes: context.request_bytes.saturating_sub(saved * 4),
+        last_compaction_turn: None,
+        ..context.clone()
+    };
+    (!compactor.should_compact(&left)).then_some(masked)
+}
+
+/// Whether a summary could stand for anything.
+fn plan(session: &Session, compactor: &dyn Compactor) -> Result<(), ErrorBody> {
+    match preview(session, compactor)?.discarded {
+        0 => Err(ErrorBody::new(ErrorCode::CompactionNoProgress)),
+        _ => Ok(()),
+    }
+}
+
+/// The summary in an answer.
+fn summary_of(answer: ModelAnswer) -> Result<(String, Usage), ErrorBody> {
+    let refused = |why: &str| Err(ModelError::new(ErrorCode::ModelRejected, why).body());
+    if answer.blocks.iter().any(|block| matches!(block, AnswerBlock::ToolCall(_))) {
+        return refused("The model called a tool where it was asked for a summary.");
+    }
+    if answer.stop_reason == StopReason::Refusal {
+        return refused("The model declined to write a summary.");
+    }
+    let texts = answer.blocks.iter().map(|block| match block {
+        AnswerBlock::Text(text) => text.as_str(),
+        AnswerBlock::Reasoning { .. } | AnswerBlock::ToolCall(_) => "",
+    });
+    let is_fit = |character: &char| !character.is_control() || matches!(character, '\n' | '\t');
+    let summary: String = texts.flat_map(str::chars).filter(is_fit).collect();
+    match summary.trim() {
+        "" => refused("The model's summary is empty."),
+        summary => Ok((summary.to_owned(), answer.usage)),
+    }
+}
+
+pub(super) fn interrupted() -> ErrorBody {
+    ErrorBody::with_message(ErrorCode::TurnInterrupted, "The compaction was interrupted.")
+}
+
+/// A part of a compactor, which may be anybody's: its panic is a failure and no more.
+fn guarded<T>(part: impl FnOnce() -> T) -> Result<T, ErrorBody> {
+    catch_unwind(AssertUnwindSafe(part)).map_err(|_| internal("the compactor panicked"))
+}

@@ -1,0 +1,201 @@
+//! What is asked about a session's compactions: to compact now, to say what that would do, and to take one back.
+
+use std::sync::atomic::Ordering;
+
+use meerkat_errors::{ErrorBody, ErrorCode};
+
+use super::{
+    actor::Actor,
+    command::Reply,
+    compact::interrupted,
+    render::{request_bytes, window_tokens},
+};
+use crate::{
+    SessionError,
+    compaction::{CompactionConfig, CompactionContext, SharedCompactor},
+    ids::Seq,
+    runtime::restore::{decode, replay_whole},
+    service::{Changed, CompactionReceipt},
+    session::event::{CompactionUndone, Event},
+    store::{ReadLimit, StoreError},
+};
+
+/// A compaction that somebody asked for. Its start is recorded, and it runs.
+pub(super) struct AskedCompaction {
+    pub(super) compactor: SharedCompactor,
+    pub(super) reply: Reply<CompactionReceipt>,
+    /// Whether it is to end without a summary.
+    pub(super) is_cancelled: bool,
+}
+
+impl Actor {
+    /// Begins a compaction, or says why not; whoever asked is answered when it has ended.
+    pub(super) async fn compact_now(
+        &mut self,
+        config: Option<CompactionConfig>,
+        reply: Reply<CompactionReceipt>,
+    ) -> Result<(), StoreError> {
+        match self.check_compact(config).await {
+            Err(error) => drop(reply.send(Err(error))),
+            Ok((compactor, context)) => {
+                self.asked = Some(AskedCompaction { compactor, reply, is_cancelled: false });
+                self.begin_compaction(&context).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn check_compact(
+        &self,
+        config: Option<CompactionConfig>,
+    ) -> Result<(SharedCompactor, CompactionContext), SessionError> {
+        self.check_free()?;
+        self.engine.held.check_room()?;
+        self.engine.events.room().await?;
+        let (compactor, context) = self.compactor_asked(config)?;
+        self.planned(&*compactor, &context).map_err(failed)?;
+        Ok((compactor, context))
+    }
+
+    /// What a compaction would do now.
+    pub(super) fn preview_compaction(
+        &self,
+        config: Option<CompactionConfig>,
+    ) -> Result<CompactionReceipt, SessionError> {
+        let (compactor, context) = self.compactor_asked(config)?;
+        self.previewed(&*compactor, &context).map_err(failed)
+    }
+
+    fn compactor_asked(
+        &self,
+        config: Option<CompactionConfig>,
+    ) -> Result<(SharedCompactor, CompactionContext), SessionError> {
+        let model = self.answering()?;
+        if let Some(config) = &config {
+            config.check(self.window(&model))?;
+        }
+        let compactor = self.engine.compactor_asked(config, &self.session, self.window(&model))?;
+        Ok((compactor, self.compaction_context(&model)))
+    }
+
+    /// Nothing runs or waits, and the session can be changed.
+    fn check_free(&self) -> Result<(), SessionError> {
+        self.shared.check_writable()?;
+        self.check_archived(false)?;
+        if !self.deletions.is_empty() {
+            return Err(SessionError::NotFound(self.session.id()));
+        }
+        if self.control.is_draining || self.engine.is_shutting_down.load(Ordering::Acquire) {
+            return Err(SessionError::ShuttingDown);
+        }
+        let running = self.session.open_turn().map(|open| open.turn);
+        match running.or(self.session.queue().front().map(|queued| queued.turn)) {
+            Some(turn) => Err(SessionError::Busy { turn }),
+            None if self.session.open_compaction().is_some() => Err(SessionError::Compacting),
+            None => Ok(()),
+        }
+    }
+
+    /// Goes on with the compaction that was asked for, and answers whoever asked.
+    pub(super) async fn compact_as_asked(&mut self) -> Result<(), StoreError> {
+        let compactor = self.asked.as_ref().map(|asked| asked.compactor.clone());
+        let done = match (compactor, self.answering()) {
+            (Some(compactor), Ok(model)) => {
+                let context = self.compaction_context(&model);
+                self.run_compaction(&*compactor, &context, false).await?
+            }
+            (_, Err(error)) => Err(self.compaction_failed(error.body()).await?),
+            (None, Ok(_)) => Err(self.compaction_failed(interrupted()).await?),
+        };
+        let seq = self.session.last_seq();
+        for reply in self.interrupters.drain(..) {
+            drop(reply.send(Ok(Changed { session_id: self.session.id(), seq })));
+        }
+        if let Some(asked) = self.asked.take() {
+            drop(asked.reply.send(done.map_err(failed)));
+        }
+        Ok(())
+    }
+
+    /// Takes the newest compaction back.
+    pub(super) async fn undo_compaction(&mut self, asked: Option<Seq>) -> Result<Changed, SessionError> {
+        self.check_free()?;
+        let compaction = self.undoable(asked).await?;
+        self.check_fits_undone()?;
+        if !self.session.context_before_is_known() {
+            self.learn_context_before().await?;
+        }
+        let changed = self.changed(None, Event::CompactionUndone(CompactionUndone { compaction })).await?;
+        // What stood in the context before is in no snapshot but this one.
+        self.save_snapshot().await;
+        Ok(changed)
+    }
+
+    /// The compaction that may be undone next, where it is the one that was asked for.
+    async fn undoable(&self, asked: Option<Seq>) -> Result<Seq, SessionError> {
+        let undoable: Vec<Seq> = self.session.undoable().collect();
+        let newest = undoable.last().copied();
+        match (asked, newest) {
+            (None, Some(newest)) => Ok(newest),
+            (Some(asked), Some(newest)) if asked == newest => Ok(newest),
+            (Some(asked), Some(first)) if undoable.contains(&asked) => Err(SessionError::NotNewest { first }),
+            // Only what was compacted and can no longer be undone has left a summary behind.
+            (None, None) if self.session.context().summary().is_some() => Err(SessionError::HistoryPruned),
+            (None, None) => Err(SessionError::ItemNotFound("compaction")),
+            (Some(asked), _) => Err(self.why_not_undoable(asked, undoable.first().copied()).await?),
+        }
+    }
+
+    /// One that is older than those that can be undone is out of reach; anything else is none.
+    async fn why_not_undoable(&self, asked: Seq, oldest: Option<Seq>) -> Result<SessionError, SessionError> {
+        let is_older = oldest.is_none_or(|oldest| asked < oldest) && self.session.context().summary().is_some();
+        let Some(after) = asked.checked_sub(1).filter(|_| is_older) else {
+            return Ok(SessionError::ItemNotFound("compaction"));
+        };
+        let page = self.engine.events.read(self.session.id(), after, ReadLimit::frames(1)).await?;
+        let frame = page.and_then(|page| page.frames.into_iter().find(|frame| frame.seq == asked));
+        let is_compaction = match frame {
+            Some(frame) => matches!(decode(&frame)?.event, Event::CompactionCompleted(_)),
+            None => false,
+        };
+        Ok(if is_compaction { SessionError::HistoryPruned } else { SessionError::ItemNotFound("compaction") })
+    }
+
+    /// What an undo gives must fit the window of the session's model.
+    fn check_fits_undone(&self) -> Result<(), SessionError> {
+        let Ok(model) = self.answering() else { return Ok(()) };
+        let window = window_tokens(&model, &self.engine.options);
+        let said = self.session.context().bytes_from(0) + self.session.context().summary_bytes();
+        let beside = request_bytes(&self.session, &self.engine.tools).saturating_sub(said) / 4;
+        let tokens = self.session.tokens_if_undone().saturating_add(beside);
+        if tokens <= window {
+            return Ok(());
+        }
+        let message = format!(
+            "Without the compaction the next request would have an estimated {tokens} tokens, and {} has a window of \
+             {window}.",
+            model.name
+        );
+        let body = ErrorBody::with_message(ErrorCode::ContextOverflow, message);
+        Err(failed(body.detail("estimated_tokens", tokens).detail("window_tokens", window)))
+    }
+
+    /// The whole journal says what a snapshot does not: what stood in the context before its newest compactions.
+    async fn learn_context_before(&mut self) -> Result<(), SessionError> {
+        let whole = replay_whole(&self.engine, self.session.id()).await.map_err(|error| {
+            tracing::warn!(session_id = %self.session.id(), %error, "a journal does not say what was compacted");
+            SessionError::HistoryPruned
+        })?;
+        let same = |whole: &crate::session::Session| {
+            whole.last_seq() == self.session.last_seq()
+                && whole.context_before_is_known()
+                && whole.messages() == self.session.messages()
+        };
+        self.session = whole.filter(same).ok_or(SessionError::HistoryPruned)?;
+        Ok(())
+    }
+}
+
+fn failed(body: ErrorBody) -> SessionError {
+    SessionError::Failed(Box::new(body))
+}
