@@ -169,8 +169,8 @@ impl App {
             if !values.values.store.enabled {
                 build = build.ephemeral();
             }
-            if values.asks_for_compaction() {
-                build = build.compaction(values.values.compaction);
+            if let Some(compaction) = values.compaction() {
+                build = build.compaction(compaction);
             }
             if let Some(seed) = seed {
                 build = build.world(World::seeded(seed, 0));
@@ -178,7 +178,10 @@ impl App {
             build
         };
         let (service, holding) = match config.keeps_sessions() {
-            false => (build().build()?.service().clone(), Holding::Memory),
+            false => {
+                let agent = build().build().map_err(|error| config.with_origin(&error))?;
+                (agent.service().clone(), Holding::Memory)
+            }
             true => enter(&config, around, build).await?,
         };
         // Which model answers is the owner's business, and each answer names it.
@@ -223,10 +226,13 @@ async fn enter(
     around: &Surroundings,
     build: impl Fn() -> AgentBuildConfig + Send + Sync + 'static,
 ) -> Result<(Arc<dyn SessionService>, Holding), CliError> {
-    let (data_dir, owned) = (config.data_dir(around)?, config.clone());
+    let (data_dir, owned, opened) = (config.data_dir(around)?, config.clone(), config.clone());
     let door = Door {
         place: Place::new(data_dir.clone(), around),
-        open: Arc::new(move || Ok(build().store(data_dir.clone()).build()?.service().clone())),
+        open: Arc::new(move || {
+            let agent = build().store(data_dir.clone()).build();
+            Ok(agent.map_err(|error| opened.with_origin(&error))?.service().clone())
+        }),
         settings: config.settings().into(),
         agrees: Arc::new(move |settings| owned.agrees(settings)),
     };
