@@ -70,6 +70,8 @@ impl Session {
             budgets,
             compaction,
             created_key: key,
+            counters: Default::default(),
+            open_compaction: None,
             context: Context::default(),
             reminders: Arc::default(),
             pins: Arc::default(),
@@ -144,7 +146,12 @@ impl Session {
                     open.warned.push(warning.budget);
                 }
             }
-            Event::CompactionStarted(_) | Event::CompactionFailed(_) | Event::CompactionUndone(_) => {}
+            Event::CompactionStarted(_) => self.compaction_started(record),
+            Event::CompactionFailed(_) => self.open_compaction = None,
+            Event::CompactionUndone(_) => {
+                self.context.undo();
+                self.compaction_tried();
+            }
             Event::PartialText(_) | Event::LogTailRepaired(_) | Event::Unknown(_) => {}
             Event::HistorySnapshot(snapshot) => self.mend(snapshot),
             Event::ContextRebuilt(rebuilt) => {
@@ -153,8 +160,13 @@ impl Session {
                 if let Some(open) = &mut self.open_turn {
                     open.totals.usage.add(rebuilt.receipt.usage);
                 }
+                if let Some(open) = &mut self.open_compaction {
+                    open.completes_at = Some(rebuilt.compaction);
+                }
             }
             Event::CompactionCompleted(_) => {
+                self.open_compaction = None;
+                self.counters.last_input_tokens = 0;
                 if let Some(open) = &mut self.open_turn {
                     open.totals.compactions += 1;
                 }
@@ -208,6 +220,7 @@ impl Session {
             self.context.continue_turn(interrupted, turn);
         }
         self.next_turn = self.next_turn.max(turn + 1);
+        self.counters.started_turns += 1;
         self.decisions.clear();
         self.open_turn = Some(OpenTurn {
             turn,
@@ -231,6 +244,7 @@ impl Session {
 
     fn assistant_message(&mut self, record: &Record, turn: TurnNumber, answer: &AssistantMessage) {
         self.usage.add(answer.usage);
+        self.counters.last_input_tokens = answer.usage.input_tokens;
         let message = answer.message();
         if let Some(open) = &mut self.open_turn {
             open.totals.steps += 1;

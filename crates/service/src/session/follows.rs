@@ -29,17 +29,17 @@ impl Session {
             };
             return match (started.queued, started.continues) {
                 _ if open.is_some() => Some("another turn is open"),
+                _ if self.open_compaction.is_some() => Some("a compaction is open"),
                 (Some(seq), _) if !waits(seq) => Some("no such turn waits"),
                 (_, Some(turn)) if !is_interrupted(turn) => Some("no such turn was interrupted last"),
                 _ => None,
             };
         }
-        if let Event::ContextRebuilt(rebuilt) = &record.event {
-            return self.obstacle_to_rebuild(rebuilt);
-        }
         let needs = needs(&record.event);
-        if matches!(needs, Needs::Nothing) {
-            return None;
+        match needs {
+            Needs::Nothing => return None,
+            Needs::Compaction => return self.obstacle_to_compaction(record),
+            Needs::Turn | Needs::Results | Needs::Call(_) => {}
         }
         if open.is_none() || open.map(|open| open.turn) != record.turn {
             return Some("its turn is not open");
@@ -47,8 +47,45 @@ impl Session {
         match needs {
             Needs::Call(call_id) if !self.is_unanswered(call_id) => Some("its call is not open"),
             Needs::Results if open.is_some_and(|open| !open.calls.is_empty()) => Some("a call has no result yet"),
+            Needs::Results if self.open_compaction.is_some() => Some("a compaction is open"),
             _ => None,
         }
+    }
+
+    /// A compaction happens in the turn that is open, or between turns. Of a turn that is gone from the journal its
+    /// compactions are still there.
+    fn obstacle_to_compaction(&self, record: &Record) -> Option<&'static str> {
+        if self.open_turn.as_ref().is_some_and(|open| record.turn != Some(open.turn)) {
+            return Some("another turn is open");
+        }
+        let open = self.open_compaction.filter(|open| open.turn == record.turn);
+        let completes_at = open.and_then(|open| open.completes_at);
+        match &record.event {
+            Event::CompactionStarted(_) if self.open_compaction.is_some() => Some("another compaction is open"),
+            Event::CompactionStarted(_) if self.has_calls() => Some("a call has no result yet"),
+            Event::CompactionStarted(_) => None,
+            Event::CompactionUndone(_) if self.open_turn.is_some() => Some("a turn is open"),
+            Event::CompactionUndone(_) if self.open_compaction.is_some() => Some("a compaction is open"),
+            Event::CompactionUndone(undone) if self.undoable().next_back() != Some(undone.compaction) => {
+                Some("it is not the latest compaction that can be undone")
+            }
+            Event::CompactionUndone(_) if !self.context_before_is_known() => {
+                Some("what stood before that compaction is not in the snapshot")
+            }
+            Event::CompactionUndone(_) => None,
+            _ if open.is_none() => Some("its compaction is not open"),
+            Event::CompactionCompleted(_) if completes_at != Some(record.seq) => {
+                Some("the context was not rebuilt for it")
+            }
+            Event::CompactionCompleted(_) => None,
+            _ if completes_at.is_some() => Some("the context was rebuilt already"),
+            Event::ContextRebuilt(rebuilt) => self.obstacle_to_rebuild(rebuilt),
+            _ => None,
+        }
+    }
+
+    fn has_calls(&self) -> bool {
+        self.open_turn.as_ref().is_some_and(|open| !open.calls.is_empty())
     }
 
     /// What the running turn has said last is what it goes on from, and a call is not parted from its result.
@@ -59,13 +96,11 @@ impl Session {
         if !is_ordered {
             return Some("what it keeps is not in order");
         }
-        let open = self.open_turn.as_ref()?;
+        self.open_turn.as_ref()?;
+        // What it goes on from may itself be gone from the journal; then something older stands last here.
         let last = self.context.entries().last().map(|entry| entry.seq);
-        let is_kept = |seq: &Seq| rebuilt.retained.last().is_some_and(|(from, to)| (from..=to).contains(&seq));
-        match open.calls.is_empty() {
-            true => (!last.as_ref().is_none_or(is_kept)).then_some("it drops what the open turn goes on from"),
-            false => Some("a call has no result yet"),
-        }
+        let is_kept = |seq: Seq| rebuilt.retained.last().is_some_and(|(_, to)| seq <= *to);
+        (!last.is_none_or(is_kept)).then_some("it drops what the open turn goes on from")
     }
 
     fn is_unanswered(&self, call_id: &str) -> bool {
@@ -77,9 +112,11 @@ impl Session {
 /// What must be open for an event to follow.
 enum Needs<'a> {
     Nothing,
+    /// Its own place in a compaction.
+    Compaction,
     /// Its turn.
     Turn,
-    /// Its turn, whose calls all have their results.
+    /// Its turn, whose calls all have their results, and no open compaction.
     Results,
     /// Its turn, and this call, which has no result yet.
     Call(&'a str),
@@ -95,6 +132,11 @@ fn needs(event: &Event) -> Needs<'_> {
         Event::AssistantMessage(_) | Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => {
             Needs::Results
         }
+        Event::CompactionStarted(_)
+        | Event::ContextRebuilt(_)
+        | Event::CompactionCompleted(_)
+        | Event::CompactionFailed(_)
+        | Event::CompactionUndone(_) => Needs::Compaction,
         Event::SessionCreated(_)
         | Event::SessionForked(_)
         | Event::SessionUpdated(_)
@@ -102,11 +144,6 @@ fn needs(event: &Event) -> Needs<'_> {
         | Event::SessionUnarchived(_)
         | Event::LogTailRepaired(_)
         | Event::HistorySnapshot(_)
-        | Event::ContextRebuilt(_)
-        | Event::CompactionStarted(_)
-        | Event::CompactionCompleted(_)
-        | Event::CompactionFailed(_)
-        | Event::CompactionUndone(_)
         | Event::TurnQueued(_)
         | Event::TurnDequeued(_)
         | Event::TurnStarted(_)

@@ -82,12 +82,14 @@ impl Session {
     }
 
     /// From here on it is the fork. What was said, and what it cost, counts on; what the parent promised to those
-    /// who asked it (turns that wait, keys, decisions) stays with the parent.
+    /// who asked it (turns that wait, keys, decisions, a compaction that is
+    /// open) stays with the parent.
     pub(super) fn forked(&mut self, record: &Record, forked: &SessionForked) {
         self.id = record.session_id;
         self.forked_from = Some(forked.parent);
         self.created_at = record.time;
         self.created_key.clone_from(&forked.key);
+        self.open_compaction = None;
         self.is_archived = false;
         self.queue = Default::default();
         self.keys.clear();

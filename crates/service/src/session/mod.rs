@@ -5,7 +5,9 @@ pub mod message;
 pub mod reminder;
 
 mod apply;
+mod compactions;
 mod context;
+mod entries;
 mod follows;
 mod fork;
 mod history;
@@ -20,6 +22,7 @@ mod view;
 pub(crate) mod tests;
 
 pub use apply::ApplyError;
+pub use compactions::{CompactionAttempt, CompactionCounters};
 pub use context::{Context, ContextEntry, Summary};
 pub use fork::ForkPoint;
 pub use history::HistoryFold;

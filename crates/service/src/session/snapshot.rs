@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     Session,
     apply::proposed,
-    context::{Context, Rebuild},
+    compactions::{CompactionCounters, OpenCompaction},
+    context::{Context, Rebuilds},
     event::{Decision, Event, Key, Record, TurnStarted, TurnTotals},
     history::HistoryFold,
     message::Body,
@@ -48,6 +49,10 @@ pub(crate) struct Snapshot {
     budgets: Budgets,
     compaction: Option<CompactionConfig>,
     created_key: Option<Key>,
+    #[serde(default)]
+    counters: CompactionCounters,
+    #[serde(default)]
+    open_compaction: Option<OpenCompaction>,
     /// The `context_rebuilt` that holds the summary which the live context begins with.
     #[serde(default)]
     summary: Option<Seq>,
@@ -57,7 +62,7 @@ pub(crate) struct Snapshot {
     #[serde(default)]
     masked: Vec<Seq>,
     #[serde(default)]
-    rebuilds: VecDeque<Rebuild>,
+    rebuilds: Rebuilds,
     reminders: Vec<Seq>,
     pins: Vec<Seq>,
     /// The `turn_queued` of each turn that waits.
@@ -164,10 +169,12 @@ impl Snapshot {
             budgets: session.budgets,
             compaction: session.compaction,
             created_key: session.created_key.clone(),
+            counters: session.counters,
+            open_compaction: session.open_compaction,
             summary: session.context.summary().map(|summary| summary.seq),
             context: spans(&session.context),
             masked: session.context.entries().iter().filter(|entry| entry.is_masked).map(|entry| entry.seq).collect(),
-            rebuilds: session.context.rebuilds().clone(),
+            rebuilds: session.context.rebuilds(),
             reminders: session.reminders.iter().map(|reminder| reminder.seq).collect(),
             pins: session.pins.iter().map(|pin| pin.seq).collect(),
             queue: session.queue.iter().map(|queued| queued.seq).collect(),
@@ -294,6 +301,8 @@ impl Snapshot {
             budgets: self.budgets,
             compaction: self.compaction,
             created_key: self.created_key,
+            counters: self.counters,
+            open_compaction: self.open_compaction,
             context: Context::default(),
             reminders: Arc::default(),
             pins: Arc::default(),

@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::{
+    compactions::{CompactionCounters, OpenCompaction},
     context::Context,
     event::{Decision, Key},
     message::{Body, Message},
@@ -43,6 +44,9 @@ pub struct Session {
     /// How it compacts, where it says so itself.
     pub(super) compaction: Option<CompactionConfig>,
     pub(super) created_key: Option<Key>,
+    /// What is counted for the next compaction.
+    pub(super) counters: CompactionCounters,
+    pub(super) open_compaction: Option<OpenCompaction>,
     pub(super) context: Context,
     pub(super) reminders: Arc<Vec<Reminder>>,
     pub(super) pins: Arc<Vec<Pin>>,
@@ -173,11 +177,9 @@ impl Session {
     /// The live context whole: system prompt, summary, reminders and pins, then what was said.
     #[must_use]
     pub fn messages(&self) -> Vec<Message> {
-        let system = self.system_prompt.iter().map(|content| Message::System { content: content.clone() });
-        let tail = self.tail().map(|text| Message::User { content: Body::Inline(text) });
         let said = self.context.entries().iter().map(|entry| Message::clone(&entry.message));
         let summary = self.context.summary().map(|summary| Message::clone(&summary.message));
-        system.chain(summary).chain(tail).chain(said).collect()
+        self.system().into_iter().chain(summary).chain(self.beside()).chain(said).collect()
     }
 
     /// Reminders and pins as one text, in the order in which they were set; `None` where there are none.
@@ -211,10 +213,11 @@ impl Session {
         &self.reminders
     }
 
-    /// Bytes that it keeps in memory, roughly: its context, and what its keys stand for.
+    /// Bytes that it keeps in memory, roughly: its context, what left that and can be brought back, and what its keys
+    /// stand for. A message that stands in several of these counts once.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
-        self.context.summary_bytes() + self.context.bytes_from(0) + self.keyed_bytes
+        self.context.bytes() + self.context.left_bytes() + self.keyed_bytes
     }
 
     /// Whether it has a reminder of this kind.
@@ -293,6 +296,7 @@ impl Session {
                 SessionState::Waiting
             }
             Some(_) => SessionState::Running,
+            None if self.open_compaction.is_some() => SessionState::Running,
             None if self.queue.is_empty() => SessionState::Idle,
             None => SessionState::Queued,
         }

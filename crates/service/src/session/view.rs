@@ -42,9 +42,9 @@ impl View {
             pins: session.pins.clone(),
             queue: session.queue.clone(),
             pending_approvals: session.pending_approvals(),
-            context_messages: session.context.entries().len() as u64 + u64::from(session.context.summary().is_some()),
+            context_messages: session.context.message_count() as u64,
             // A running sum: no view walks over what was said.
-            context_tokens: (session.context.summary_bytes() + session.context.bytes_from(0)) / 4,
+            context_tokens: session.context.bytes() / 4,
             pruned_to: session.pruned_to,
         }
     }

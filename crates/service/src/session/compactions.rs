@@ -1,0 +1,143 @@
+//! What a session knows of its compactions: what a compactor is told, which one is open, and which can be undone.
+//!
+//! Every answer comes from running sums; none walks over what was said.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Session,
+    entries::message_bytes,
+    event::Record,
+    message::{Body, Message},
+};
+use crate::{
+    compaction::{CompactionConfig, CompactionContext},
+    ids::{Seq, TurnNumber},
+};
+
+/// What is counted for the next compaction. It is the session's, and durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CompactionCounters {
+    /// Turns that have started.
+    pub started_turns: u32,
+    /// Input tokens of the last model call; 0 since a compaction.
+    pub last_input_tokens: u64,
+    /// The last compaction that was tried, or undone.
+    pub last_attempt: Option<CompactionAttempt>,
+}
+
+/// When a compaction was tried or undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CompactionAttempt {
+    /// The newest turn that had started, counted in turns that have started, from 0.
+    pub turn: u32,
+    /// Steps that it had taken, where it was open.
+    pub step: u32,
+}
+
+impl CompactionCounters {
+    const fn current_turn(&self) -> u32 {
+        self.started_turns.saturating_sub(1)
+    }
+}
+
+/// A compaction that has neither come about nor failed yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct OpenCompaction {
+    /// Its `compaction_started`.
+    pub(super) seq: Seq,
+    /// The turn it happens in; `None` between turns.
+    pub(super) turn: Option<TurnNumber>,
+    /// The `compaction_completed` that its `context_rebuilt` names.
+    pub(super) completes_at: Option<Seq>,
+}
+
+impl Session {
+    /// How it compacts: as the open turn says, else as the session itself does.
+    #[must_use]
+    pub fn compaction(&self) -> Option<CompactionConfig> {
+        self.open_turn.as_ref().and_then(|open| open.compaction).or(self.compaction)
+    }
+
+    /// The `compaction_started` of the compaction that is neither completed nor failed yet.
+    #[must_use]
+    pub fn open_compaction(&self) -> Option<Seq> {
+        self.open_compaction.map(|open| open.seq)
+    }
+
+    /// What a compactor decides by, before a request of `request_bytes` to a model with a window of `window_tokens`.
+    #[must_use]
+    pub fn compaction_context(&self, request_bytes: u64, window_tokens: u64) -> CompactionContext {
+        let (counters, beside) = (self.counters, self.beside().count());
+        let (current_turn, last) = (counters.current_turn(), counters.last_attempt);
+        let steps = self.open_turn.as_ref().map_or(0, |open| open.totals.steps);
+        let tried = last.filter(|attempt| attempt.turn == current_turn).map_or(0, |attempt| attempt.step);
+        CompactionContext {
+            last_input_tokens: counters.last_input_tokens,
+            message_count: self.context.message_count() + beside + usize::from(self.system_prompt.is_some()),
+            estimated_history_tokens: (self.context.bytes() + self.fixed_bytes()) / 4,
+            last_compaction_turn: last.map(|attempt| attempt.turn),
+            current_turn,
+            request_tokens: request_bytes / 4,
+            request_bytes,
+            window_tokens,
+            steps_since_compaction: steps.saturating_sub(tried),
+            in_turn: steps > 0,
+        }
+    }
+
+    /// The compactions that can be undone, oldest first, by the seqs of their `compaction_completed`. Only the last one
+    /// may be undone next.
+    pub fn undoable(&self) -> impl DoubleEndedIterator<Item = Seq> {
+        self.context.undoable()
+    }
+
+    /// Whether the latest of them can be undone without records from the journal. A session that a snapshot has
+    /// restored does not know what stood in its context before.
+    #[must_use]
+    pub fn context_before_is_known(&self) -> bool {
+        self.context.bytes_if_undone().is_some()
+    }
+
+    /// Estimated tokens of its live context if the latest of them were undone; as it is where that is not known.
+    #[must_use]
+    pub fn tokens_if_undone(&self) -> u64 {
+        (self.context.bytes_if_undone().unwrap_or_else(|| self.context.bytes()) + self.fixed_bytes()) / 4
+    }
+
+    /// Reminders and pins as messages, in the order in which they were set.
+    pub(super) fn beside(&self) -> impl Iterator<Item = Message> {
+        let mut reminders = self.reminders.iter().peekable();
+        let mut pins = self.pins.iter().peekable();
+        std::iter::from_fn(move || {
+            let next_pin = pins.peek().map_or(Seq::MAX, |pin| pin.seq);
+            if let Some(reminder) = reminders.next_if(|reminder| reminder.seq < next_pin) {
+                let content = Body::Inline(reminder.text.clone());
+                return Some(Message::SystemReminder { kind: reminder.kind.clone(), content });
+            }
+            pins.next().map(|pin| Message::Pin { n: pin.seq, content: Body::Inline(pin.text.clone()) })
+        })
+    }
+
+    /// The system prompt as a message.
+    pub(super) fn system(&self) -> Option<Message> {
+        self.system_prompt.as_ref().map(|content| Message::System { content: content.clone() })
+    }
+
+    /// Bytes of what stands in the context and was not said: system prompt, reminders and pins.
+    fn fixed_bytes(&self) -> u64 {
+        self.system().into_iter().chain(self.beside()).map(|message| message_bytes(&message)).sum()
+    }
+
+    pub(super) fn compaction_started(&mut self, record: &Record) {
+        self.open_compaction = Some(OpenCompaction { seq: record.seq, turn: record.turn, completes_at: None });
+        self.compaction_tried();
+    }
+
+    /// Attempts count, whatever becomes of them.
+    pub(super) fn compaction_tried(&mut self) {
+        let step = self.open_turn.as_ref().map_or(0, |open| open.totals.steps);
+        self.counters.last_attempt = Some(CompactionAttempt { turn: self.counters.current_turn(), step });
+    }
+}

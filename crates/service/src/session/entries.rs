@@ -1,0 +1,220 @@
+//! Messages in order, and the summary before them, with their sizes as running sums.
+
+use std::sync::Arc;
+
+use super::message::{Body, Message};
+use crate::{
+    compaction::{SUMMARY_PREFIX, json_bytes},
+    ids::{Seq, TurnNumber},
+};
+
+/// What was said and has not left the context, behind the summary of what has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Entries {
+    /// What stands for all that left the context, before everything that was said.
+    summary: Option<Summary>,
+    list: Vec<ContextEntry>,
+    /// Where each turn that has entries begins, in order.
+    turns: Vec<(TurnNumber, usize)>,
+}
+
+/// The summary of a compaction, as a message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// The `context_rebuilt` that holds it.
+    pub seq: Seq,
+    /// The message.
+    pub message: Arc<Message>,
+    bytes: u64,
+}
+
+/// A message of the live context.
+#[derive(Clone, Debug)]
+pub struct ContextEntry {
+    /// The event that brought it.
+    pub seq: Seq,
+    /// The turn it belongs to; where that was interrupted and gone on with, the one that did so.
+    pub turn: TurnNumber,
+    /// Messages that were ever said before it: where the next entry does not count on, something left the context.
+    pub nth: u64,
+    /// The message.
+    pub message: Arc<Message>,
+    /// Whether references stand in it for its results.
+    pub is_masked: bool,
+    /// Bytes of all entries up to this one, as JSON.
+    bytes_up_to: u64,
+}
+
+/// Messages that are gone from the journal are not counted in what an undo brings back, so `nth` does not count here.
+impl PartialEq for ContextEntry {
+    fn eq(&self, other: &Self) -> bool {
+        let key = |entry: &Self| (entry.seq, entry.turn, entry.is_masked, entry.bytes_up_to);
+        key(self) == key(other) && self.message == other.message
+    }
+}
+
+impl Entries {
+    pub(super) const fn summary(&self) -> Option<&Summary> {
+        self.summary.as_ref()
+    }
+
+    pub(super) fn summary_bytes(&self) -> u64 {
+        self.summary.as_ref().map_or(0, |summary| summary.bytes)
+    }
+
+    pub(super) fn list(&self) -> &[ContextEntry] {
+        &self.list
+    }
+
+    /// Bytes of the entries from `start` on, as JSON.
+    pub(super) fn bytes_from(&self, start: usize) -> u64 {
+        let before = start.checked_sub(1).and_then(|last| self.list.get(last)).map_or(0, |entry| entry.bytes_up_to);
+        self.list.last().map_or(0, |entry| entry.bytes_up_to).saturating_sub(before)
+    }
+
+    /// Bytes of summary and entries, as JSON.
+    pub(super) fn bytes(&self) -> u64 {
+        self.summary_bytes() + self.bytes_from(0)
+    }
+
+    /// The place of the first entry that an event behind `seq` brought.
+    pub(super) fn place_behind(&self, seq: Seq) -> usize {
+        self.list.partition_point(|entry| entry.seq <= seq)
+    }
+
+    /// Where the newest whole turns begin whose entries have at most `bytes` bytes together.
+    pub(super) fn start_within(&self, bytes: u64) -> usize {
+        let first = self.turns.partition_point(|&(_, start)| self.bytes_from(start) > bytes);
+        self.turns.get(first).or(self.turns.last()).map_or(0, |&(_, start)| start)
+    }
+
+    /// The last event of a turn that brought an entry.
+    pub(super) fn last_seq_of(&self, turn: TurnNumber) -> Option<Seq> {
+        let at = self.turns.iter().rposition(|&(known, _)| known == turn)?;
+        let end = self.turns.get(at + 1).map_or(self.list.len(), |&(_, start)| start);
+        self.list[..end].last().map(|entry| entry.seq)
+    }
+
+    pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, nth: u64, message: Message) {
+        let bytes = message_bytes(&message);
+        let (message, is_masked) = (Arc::new(message), false);
+        self.append(ContextEntry { seq, turn, nth, message, is_masked, bytes_up_to: 0 }, bytes);
+    }
+
+    fn append(&mut self, entry: ContextEntry, bytes: u64) {
+        if self.turns.last().is_none_or(|&(last, _)| last != entry.turn) {
+            self.turns.push((entry.turn, self.list.len()));
+        }
+        let bytes_up_to = self.bytes_from(0) + bytes;
+        self.list.push(ContextEntry { bytes_up_to, ..entry });
+    }
+
+    /// Each entry with its own bytes.
+    fn sized(&self) -> impl Iterator<Item = (&ContextEntry, u64)> {
+        let before = std::iter::once(0).chain(self.list.iter().map(|entry| entry.bytes_up_to));
+        self.list.iter().zip(before).map(|(entry, before)| (entry, entry.bytes_up_to - before))
+    }
+
+    /// Those that these ranges of events brought, behind the same summary.
+    pub(super) fn within(&self, ranges: &[(Seq, Seq)]) -> Self {
+        let mut ranges = ranges.iter().peekable();
+        let mut kept = Self { summary: self.summary.clone(), ..Self::default() };
+        for (entry, bytes) in self.sized() {
+            while ranges.next_if(|(_, to)| *to < entry.seq).is_some() {}
+            if ranges.peek().is_some_and(|(from, _)| *from <= entry.seq) {
+                kept.append(entry.clone(), bytes);
+            }
+        }
+        kept
+    }
+
+    /// Takes over what events behind `seq` brought.
+    pub(super) fn extend_from(&mut self, other: &Self, seq: Seq) {
+        for (entry, bytes) in other.sized().skip(other.place_behind(seq)) {
+            self.append(entry.clone(), bytes);
+        }
+    }
+
+    /// Bytes of what the other one does not share.
+    pub(super) fn bytes_beside(&self, other: &Self) -> u64 {
+        let mut others = other.list.iter().peekable();
+        let is_shared = |(entry, _): &(&ContextEntry, u64)| {
+            while others.next_if(|other| other.seq < entry.seq).is_some() {}
+            others.peek().is_some_and(|other| Arc::ptr_eq(&other.message, &entry.message))
+        };
+        let shared = self.sized().filter(is_shared).map(|(_, bytes)| bytes).sum::<u64>();
+        let has_summary = |it: &Self| it.summary.as_ref().map(|summary| summary.seq);
+        let summary = if has_summary(self) == has_summary(other) { self.summary_bytes() } else { 0 };
+        self.bytes() - shared - summary
+    }
+
+    /// Puts a summary before everything that was said.
+    pub(super) fn summarise(&mut self, seq: Seq, summary: &Body) {
+        let content = Body::Inline(format!("{SUMMARY_PREFIX}\n\n{}", summary.excerpt()));
+        let message = Message::User { content };
+        self.summary = Some(Summary { seq, bytes: json_bytes(&message), message: Arc::new(message) });
+    }
+
+    /// Puts references in place of the results in these messages.
+    pub(super) fn mask(&mut self, masked: &[Seq]) {
+        let (mut before, mut after) = (0, 0);
+        for entry in &mut self.list {
+            let mut bytes = entry.bytes_up_to - std::mem::replace(&mut before, entry.bytes_up_to);
+            if let Message::ToolResults { results } = &*entry.message
+                && !entry.is_masked
+                && masked.binary_search(&entry.seq).is_ok()
+            {
+                let message = Message::ToolResults { results: results.iter().map(|it| it.masked(entry.seq)).collect() };
+                (bytes, entry.message, entry.is_masked) = (json_bytes(&message), Arc::new(message), true);
+            }
+            after += bytes;
+            entry.bytes_up_to = after;
+        }
+    }
+
+    /// The newest turn, where it has an entry.
+    pub(super) fn newest_turn(&self) -> Option<TurnNumber> {
+        self.turns.last().map(|(turn, _)| *turn)
+    }
+
+    /// The newest turn goes on as another: both are one span from now on.
+    pub(super) fn continue_turn(&mut self, interrupted: TurnNumber, turn: TurnNumber) {
+        if let Some((_, start)) = self.turns.pop_if(|last| last.0 == interrupted) {
+            // What was kept of it before a part that left the context may have the new number already.
+            if self.turns.last().is_none_or(|&(last, _)| last != turn) {
+                self.turns.push((turn, start));
+            }
+            self.list[start..].iter_mut().for_each(|entry| entry.turn = turn);
+        }
+    }
+
+    /// Takes the newest turn out, if it is this one.
+    pub(super) fn drop_turn(&mut self, turn: TurnNumber) {
+        if let Some((_, start)) = self.turns.pop_if(|last| last.0 == turn) {
+            self.list.truncate(start);
+        }
+    }
+
+    /// Numbers the entries as these runs say; those before the first one stay.
+    pub(super) fn renumber(&mut self, runs: &[(Seq, u64)]) {
+        let (mut runs, mut next) = (runs.iter().peekable(), None);
+        for entry in &mut self.list {
+            while let Some((_, nth)) = runs.next_if(|(seq, _)| *seq <= entry.seq) {
+                next = Some(*nth);
+            }
+            if let Some(nth) = next {
+                entry.nth = nth;
+                next = Some(nth + 1);
+            }
+        }
+    }
+}
+
+/// Bytes of a message in a request. The text that stands in a blob goes whole.
+pub(super) fn message_bytes(message: &Message) -> u64 {
+    let in_blob = |body: &Body| match body {
+        Body::Inline(_) => 0,
+        Body::Blob(blob) => blob.bytes,
+    };
+    json_bytes(message) + message.texts().map(in_blob).sum::<u64>()
+}
