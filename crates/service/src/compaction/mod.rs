@@ -20,7 +20,10 @@ pub use disabled::default_compactor;
 #[cfg(feature = "session-compaction")]
 pub use enabled::{DefaultCompactor, default_compactor};
 
-use crate::session::message::Message;
+use crate::{
+    SessionError,
+    session::message::{Body, Message},
+};
 
 /// What a model is asked for when it is to summarise.
 pub const COMPACTION_PROMPT: &str = include_str!("prompts/compaction.txt");
@@ -99,6 +102,29 @@ impl Default for CompactionConfig {
     }
 }
 
+impl CompactionConfig {
+    /// Whether a model with this window can be compacted for with it; 0 is unknown.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` with the field that cannot be.
+    pub fn check(&self, window_tokens: u64) -> Result<(), SessionError> {
+        let refuse = |field: &str, why: String| Err(SessionError::invalid(format!("compaction.{field}"), why));
+        let zeros = [
+            ("auto_compact_threshold", self.auto_compact_threshold == 0),
+            ("recent_turn_budget", self.recent_turn_budget == 0),
+            ("max_summary_tokens", self.max_summary_tokens == 0),
+            ("min_turns_between_compactions", self.min_turns_between_compactions == 0),
+        ];
+        if let Some((field, _)) = zeros.into_iter().find(|(_, is_zero)| *is_zero) {
+            return refuse(field, "it must be at least 1".to_owned());
+        }
+        if window_tokens > 0 && u64::from(self.max_summary_tokens) >= window_tokens {
+            return refuse("max_summary_tokens", format!("it must be less than the model's window of {window_tokens}"));
+        }
+        Ok(())
+    }
+}
+
 /// Decides when to compact, and rebuilds the context from a summary.
 pub trait Compactor: Send + Sync {
     /// Whether to compact now.
@@ -134,6 +160,36 @@ pub type SharedCompactor = Arc<dyn Compactor>;
 pub fn estimate_tokens(messages: &[Message]) -> u64 {
     messages.iter().map(json_bytes).sum::<u64>() / 4
 }
+
+/// The message that brings a summary into the context. Control characters have no place in it.
+pub(crate) fn summary_message(summary: &str) -> Message {
+    let is_fit = |character: &char| !character.is_control() || matches!(character, '\n' | '\t');
+    let summary: String = summary.chars().filter(is_fit).collect();
+    Message::User { content: Body::Inline(format!("{SUMMARY_PREFIX}\n\n{summary}")) }
+}
+
+/// The summary that a message brings.
+pub(crate) fn summary_of(message: &Message) -> Option<&str> {
+    match message {
+        Message::User { content: Body::Inline(text) } => text.strip_prefix(SUMMARY_PREFIX)?.strip_prefix("\n\n"),
+        _ => None,
+    }
+}
+
+/// Whether a message is state beside what was said: a reminder or a pin.
+pub(crate) const fn is_state(message: &Message) -> bool {
+    matches!(message, Message::SystemReminder { .. } | Message::Pin { .. })
+}
+
+/// The bytes of a message in a request: as JSON, and the texts whole that stand in blobs.
+pub(crate) fn message_bytes(message: &Message) -> u64 {
+    let of = |body: &Body| match body {
+        Body::Inline(_) => 0,
+        Body::Blob(blob) => blob.bytes,
+    };
+    json_bytes(message) + message.texts().map(of).sum::<u64>()
+}
+
 /// The length of a message as JSON, counted without writing it anywhere.
 pub(crate) fn json_bytes(message: &Message) -> u64 {
     struct Count(u64);

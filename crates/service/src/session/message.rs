@@ -407,7 +407,7 @@ pub struct ToolResult {
 
 impl ToolResult {
     /// It with a reference for its output, which stands in full in the history at `seq`.
-    pub(super) fn masked(&self, seq: Seq) -> Self {
+    pub(crate) fn masked(&self, seq: Seq) -> Self {
         let content = format!("[masked: {} bytes, in event {seq} of the history]", self.content.len());
         Self { content: Body::Inline(content), ..self.clone() }
     }

@@ -1,0 +1,193 @@
+//! Where a context is cut: which of its messages stay.
+//!
+//! A turn begins at a user message. The last one is active where the model is to answer next: its prompt always stays,
+//! and it is counted in steps, an answer with its results each. Turns before it are counted whole. So a pair of calls
+//! and results is never parted, and one long loop of tool calls shrinks as well.
+
+use std::collections::HashSet;
+
+use crate::{
+    compaction::{is_state, message_bytes, summary_of},
+    session::message::Message,
+};
+
+/// What stays of a context.
+pub(super) struct Cut<'a> {
+    messages: &'a [Message],
+    /// What was said, by its places among the messages. The fields below are places in it.
+    said: Vec<usize>,
+    /// Where each turn begins; the first may lack its prompt.
+    turns: Vec<usize>,
+    /// The prompt of the active turn.
+    prompt: Option<usize>,
+    /// Everything from here on stays.
+    from: usize,
+    /// The turn that the cut moved back to.
+    anchor: Option<usize>,
+}
+
+impl<'a> Cut<'a> {
+    /// Keeps `units` units where they fit in `limit` bytes with everything else that stays.
+    pub(super) fn new(
+        messages: &'a [Message],
+        summary_bytes: u64,
+        units: usize,
+        limit: u64,
+        prefers_anchors: bool,
+    ) -> Self {
+        let former = former_summary(messages);
+        let is_said = |at: &usize| {
+            !is_state(&messages[*at]) && !matches!(messages[*at], Message::System { .. }) && Some(*at) != former
+        };
+        let said: Vec<usize> = (0..messages.len()).filter(is_said).collect();
+        let is_begin = |at: &usize| *at == 0 || matches!(messages[said[*at]], Message::User { .. });
+        let turns: Vec<usize> = (0..said.len()).filter(is_begin).collect();
+        let from = said.len();
+        let mut cut = Self { messages, said, turns, prompt: None, from, anchor: None };
+        let beginnings = cut.beginnings();
+        let is_fixed = |message: &&Message| is_state(message) || matches!(message, Message::System { .. });
+        let fixed: u64 = messages.iter().filter(is_fixed).map(message_bytes).sum();
+        let room = limit.saturating_sub(fixed + summary_bytes);
+        cut.keep(&beginnings, units, room);
+        if prefers_anchors {
+            let former = former.map_or(0, |at| message_bytes(&messages[at]));
+            cut.move_back(units, room, summary_bytes.saturating_sub(former));
+        }
+        cut
+    }
+
+    /// Whether the message at this place stays.
+    pub(super) fn keeps(&self, at: usize) -> bool {
+        self.said.binary_search(&at).is_ok_and(|at| at >= self.from || Some(at) == self.prompt)
+    }
+
+    /// The message that begins the turn which the cut moved back to.
+    pub(super) fn anchor(&self) -> Option<usize> {
+        self.anchor.map(|at| self.said[at])
+    }
+
+    fn message(&self, at: usize) -> &'a Message {
+        &self.messages[self.said[at]]
+    }
+
+    /// Where the units begin, the newest first: steps of the active turn, then whole turns. It also finds whether the
+    /// last turn is active.
+    fn beginnings(&mut self) -> Vec<usize> {
+        let Some((&begin, older)) = self.turns.split_last() else { return Vec::new() };
+        if !awaits_answer(self.messages) {
+            return self.turns.iter().rev().copied().collect();
+        }
+        let has_prompt = matches!(self.message(begin), Message::User { .. });
+        self.prompt = has_prompt.then_some(begin);
+        let first = begin + usize::from(has_prompt);
+        let is_step = |at: &usize| *at == first || !matches!(self.message(*at), Message::ToolResults { .. });
+        let steps: Vec<usize> = (first..self.said.len()).filter(is_step).collect();
+        steps.into_iter().rev().chain(older.iter().rev().copied()).collect()
+    }
+
+    /// Keeps as many units as there may be and fit. The newest stays in any case, or the prompt where it has no step.
+    fn keep(&mut self, beginnings: &[usize], units: usize, room: u64) {
+        let is_bare = self.prompt.is_some_and(|prompt| prompt + 1 == self.said.len());
+        let mut bytes = self.prompt.map_or(0, |at| message_bytes(self.message(at)));
+        if let (Some(prompt), true) = (self.prompt, is_bare) {
+            self.from = prompt;
+        }
+        for (nth, &begin) in beginnings.iter().take(units.max(1)).enumerate() {
+            bytes += self.bytes(begin, self.from);
+            if bytes > room && (nth > 0 || is_bare) {
+                break;
+            }
+            self.from = begin;
+        }
+    }
+
+    /// Bytes from one place up to another, the active prompt left out.
+    fn bytes(&self, from: usize, to: usize) -> u64 {
+        (from..to).filter(|at| Some(*at) != self.prompt).map(|at| message_bytes(self.message(at))).sum()
+    }
+
+    /// Moves the cut back to the nearest anchor, if the context stays smaller than it was by that.
+    fn move_back(&mut self, turns_max: usize, room: u64, summary_growth: u64) {
+        // Within the active turn there is nothing to move back to.
+        let active = self.prompt.filter(|prompt| self.from == prompt + 1).unwrap_or(self.from);
+        let Ok(first) = self.turns.binary_search(&active) else { return };
+        if self.prompt != Some(active) && self.is_anchor(first) {
+            return;
+        }
+        let Some(anchor) = (first.saturating_sub(turns_max)..first).rev().find(|turn| self.is_anchor(*turn)) else {
+            return;
+        };
+        let (begin, prompt) = (self.turns[anchor], self.prompt.map_or(0, |at| message_bytes(self.message(at))));
+        let is_smaller = self.bytes(0, begin) > summary_growth;
+        if is_smaller && self.bytes(begin, self.said.len()) + prompt <= room {
+            (self.from, self.anchor) = (begin, Some(begin));
+        }
+    }
+
+    /// Whether a turn finished a piece of work or resolved an error.
+    fn is_anchor(&self, turn: usize) -> bool {
+        let of = |turn: usize| {
+            let end = self.turns.get(turn + 1).copied().unwrap_or(self.said.len());
+            (self.turns[turn]..end).map(|at| self.message(at))
+        };
+        if !of(turn).next().is_some_and(|message| matches!(message, Message::User { .. })) {
+            return false;
+        }
+        let mut failing = HashSet::new();
+        if let Some(before) = turn.checked_sub(1) {
+            of(before).for_each(|message| _ = resolves(message, &mut failing));
+        }
+        let is_resolved = of(turn).fold(false, |is_resolved, message| resolves(message, &mut failing) || is_resolved);
+        is_resolved || is_finished(of(turn))
+    }
+}
+
+/// Whether a tool succeeds in these results that had failed in earlier ones. Then it fails no more.
+fn resolves<'a>(message: &'a Message, failing: &mut HashSet<&'a str>) -> bool {
+    let Message::ToolResults { results } = message else { return false };
+    let mut is_resolved = false;
+    for result in results.iter().filter(|result| !result.is_error) {
+        is_resolved |= failing.remove(result.name.as_str());
+    }
+    failing.extend(results.iter().filter(|result| result.is_error).map(|result| result.name.as_str()));
+    is_resolved
+}
+
+/// Whether tools were called, all of them succeeded, and an answer came behind them.
+fn is_finished<'a>(turn: impl Iterator<Item = &'a Message>) -> bool {
+    let (mut has_results, mut last) = (false, None);
+    for message in turn {
+        if let Message::ToolResults { results } = message {
+            if results.iter().any(|result| result.is_error) {
+                return false;
+            }
+            has_results = true;
+        }
+        last = Some(message);
+    }
+    has_results && last.is_some_and(is_answer)
+}
+
+/// The summary of the compaction before, by its place: the user message right behind the system prompt that says so. A
+/// prompt that only begins like one, and is to be answered, is none.
+fn former_summary(messages: &[Message]) -> Option<usize> {
+    let first = messages.iter().position(|message| !matches!(message, Message::System { .. }))?;
+    summary_of(&messages[first])?;
+    let is_prompt = |message: &Message| matches!(message, Message::User { .. });
+    let is_last_prompt = !messages[first + 1..].iter().any(is_prompt);
+    (!is_last_prompt || !awaits_answer(messages)).then_some(first)
+}
+
+/// Whether the model is to answer next.
+fn awaits_answer(messages: &[Message]) -> bool {
+    messages.last().is_some_and(|message| !is_answer(message))
+}
+
+/// Whether it ends a turn: an answer without calls.
+fn is_answer(message: &Message) -> bool {
+    match message {
+        Message::Assistant { .. } => true,
+        Message::BlockAssistant { .. } => message.tool_calls().next().is_none(),
+        _ => false,
+    }
+}

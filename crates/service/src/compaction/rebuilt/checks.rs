@@ -1,0 +1,145 @@
+//! What must hold of the messages that a compactor made, whoever wrote it.
+
+use meerkat_errors::{ErrorBody, ErrorCode};
+
+use crate::{
+    compaction::{CompactionResult, is_state, message_bytes, summary_of},
+    session::{ContextEntry, Session, message::Message},
+};
+
+/// What stays of a session's context, and what stands for the rest.
+pub(super) struct Partition {
+    pub(super) summary: String,
+    /// What stays of what was said, by its places among the context's entries.
+    pub(super) kept: Vec<usize>,
+    /// How much leaves of what was said.
+    pub(super) discarded: usize,
+    pub(super) bytes_before: u64,
+    pub(super) bytes_after: u64,
+}
+
+impl Partition {
+    /// Finds what stays in what the compactor made of the session's messages.
+    ///
+    /// # Errors
+    /// What it made is no context of this session.
+    pub(super) fn of(session: &Session, source: &[Message], result: &CompactionResult) -> Result<Self, ErrorBody> {
+        let entries = session.context().entries();
+        let begin = source.len() - entries.len();
+        let system = usize::from(session.system_prompt().is_some());
+        let former = usize::from(session.context().summary().is_some());
+        let state: Vec<&Message> = source[system + former..begin].iter().collect();
+        if result.messages.iter().filter(|message| is_state(message)).ne(state.iter().copied()) {
+            let message =
+                "the reminders and pins in the compacted context are not those of the session, in their order";
+            return Err(ErrorBody::with_message(ErrorCode::CompactionPinLost, message));
+        }
+        let is_system = |message: &&Message| matches!(message, Message::System { .. });
+        let is_verbatim = result.messages.starts_with(&source[..system]);
+        if !is_verbatim || result.messages.iter().filter(is_system).count() != system {
+            return Err(refusal("the system prompt does not stand first, as it was"));
+        }
+        let Some(summary) = result.messages.get(system).and_then(summary_of) else {
+            return Err(refusal("behind the system prompt there is no user message that brings the summary"));
+        };
+        let stays: Vec<&Message> = result.messages[system + 1..].iter().filter(|message| !is_state(message)).collect();
+        let said: Vec<&Message> = entries.iter().map(|entry| &*entry.message).collect();
+        let kept = places(&said, &stays)
+            .ok_or_else(|| refusal("what stays was not said like this, or stands in another order"))?;
+        check_discarded(&source[system..system + former], &said, &kept, &result.discarded)?;
+        check_pairs(&said, &kept)?;
+        check_open_turn(session, &kept)?;
+        Ok(Self {
+            summary: summary.to_owned(),
+            discarded: entries.len() - kept.len(),
+            kept,
+            bytes_before: source.iter().map(message_bytes).sum(),
+            bytes_after: result.messages.iter().map(message_bytes).sum(),
+        })
+    }
+
+    /// Everything stays.
+    pub(super) fn unchanged(session: &Session, source: &[Message]) -> Self {
+        let bytes: u64 = source.iter().map(message_bytes).sum();
+        let kept = (0..session.context().entries().len()).collect();
+        Self { summary: String::new(), kept, discarded: 0, bytes_before: bytes, bytes_after: bytes }
+    }
+
+    /// Why a compaction that kept this would be of no use.
+    pub(super) fn lack_of_progress(&self) -> Option<String> {
+        let (before, after) = (self.bytes_before, self.bytes_after);
+        if self.discarded == 0 {
+            return Some("nothing that was said would leave the context".to_owned());
+        }
+        (after >= before).then(|| format!("the compacted context would have {after} bytes, and it has {before}"))
+    }
+}
+
+fn refusal(why: &str) -> ErrorBody {
+    ErrorBody::with_message(ErrorCode::CompactionNoProgress, why)
+}
+
+/// Where these messages stand among those that were said, each as far back as the newest it can be.
+fn places(said: &[&Message], stays: &[&Message]) -> Option<Vec<usize>> {
+    let mut end = said.len();
+    let mut places = Vec::with_capacity(stays.len());
+    for message in stays.iter().rev() {
+        end = said[..end].iter().rposition(|known| known == message)?;
+        places.push(end);
+    }
+    places.reverse();
+    Some(places)
+}
+
+/// What leaves is what does not stay: all of it, once, in its order.
+fn check_discarded(
+    former: &[Message],
+    said: &[&Message],
+    kept: &[usize],
+    discarded: &[Message],
+) -> Result<(), ErrorBody> {
+    let leaves = said.iter().enumerate().filter(|(at, _)| kept.binary_search(at).is_err()).map(|(_, message)| *message);
+    let leaves: Vec<&Message> = former.iter().chain(leaves).collect();
+    if discarded.iter().eq(leaves.iter().copied()) {
+        return Ok(());
+    }
+    // Of messages that are the same, another one may have been meant to stay.
+    let all: Vec<&Message> = former.iter().chain(said.iter().copied()).collect();
+    let discarded: Vec<&Message> = discarded.iter().collect();
+    if places(&all, &discarded).is_some() && sorted(&leaves) == sorted(&discarded) {
+        return Ok(());
+    }
+    Err(refusal("what stays and what leaves are together not what was there"))
+}
+
+fn sorted(messages: &[&Message]) -> Vec<String> {
+    let mut written: Vec<String> =
+        messages.iter().map(|message| serde_json::to_string(message).unwrap_or_default()).collect();
+    written.sort_unstable();
+    written
+}
+
+/// Calls stay with their results, and results with their calls.
+fn check_pairs(said: &[&Message], kept: &[usize]) -> Result<(), ErrorBody> {
+    let stays = |at: usize| kept.binary_search(&at).is_ok();
+    let is_pair =
+        |at: &usize| matches!(said[*at], Message::ToolResults { .. }) && said[*at - 1].tool_calls().next().is_some();
+    match (1..said.len()).filter(is_pair).find(|&at| stays(at) != stays(at - 1)) {
+        Some(_) => Err(refusal("tool calls are parted from their results")),
+        None => Ok(()),
+    }
+}
+
+/// The model can go on from what stays.
+fn check_open_turn(session: &Session, kept: &[usize]) -> Result<(), ErrorBody> {
+    let (entries, Some(open)) = (session.context().entries(), session.open_turn()) else { return Ok(()) };
+    let is_of_turn = |entry: &ContextEntry| entry.turn == open.turn;
+    let begin = entries.iter().rposition(|entry| !is_of_turn(entry)).map_or(0, |before| before + 1);
+    let is_prompt = |entry: &ContextEntry| matches!(*entry.message, Message::User { .. });
+    let prompt = entries[begin..].iter().position(is_prompt).map(|at| begin + at);
+    let newest = (begin < entries.len()).then(|| entries.len() - 1);
+    match [prompt, newest].into_iter().flatten().find(|at| kept.binary_search(at).is_err()) {
+        Some(_) => Err(refusal("the prompt or the newest message of the turn that runs is gone")),
+        None => Ok(()),
+    }
+}

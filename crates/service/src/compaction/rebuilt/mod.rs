@@ -1,0 +1,179 @@
+//! From a compactor's messages to the event that says by reference what stays, and the checks that stand before it.
+//!
+//! It takes nothing from a compactor on trust, and changes nothing itself.
+
+mod checks;
+mod mechanical;
+
+use checks::Partition;
+use meerkat_errors::{ErrorBody, ErrorCode};
+
+use super::{Compactor, json_bytes, message_bytes, summary_message};
+use crate::{
+    ids::{Seq, TurnNumber},
+    model::Usage,
+    service::{CompactionMode, CompactionReceipt},
+    session::{
+        ContextEntry, Session,
+        event::{CompactionCompleted, ContextRebuilt},
+        message::{Body, Message},
+    },
+};
+
+/// Messages of tool results that are never stale: the newest ones.
+const FRESH_RESULTS: usize = 3;
+
+/// A context that may be put in the place of the live one.
+#[derive(Clone, Debug)]
+pub(crate) struct Rebuilt {
+    /// By reference; its `compaction`, and the usage of its receipt, are the engine's to fill in.
+    pub(crate) event: ContextRebuilt,
+    /// What follows it in the same batch.
+    pub(crate) completed: CompactionCompleted,
+    /// Bytes of the live context after it, as JSON.
+    pub(crate) context_bytes: u64,
+}
+
+/// The context that the compactor makes of the session's and a summary.
+///
+/// # Errors
+/// `COMPACTION_PIN_LOST` where a reminder or a pin is missing, `COMPACTION_NO_PROGRESS` where it is not smaller, or no
+/// partition of what was there.
+pub(crate) fn rebuild(
+    session: &Session,
+    compactor: &dyn Compactor,
+    summary: &str,
+    mode: CompactionMode,
+) -> Result<Rebuilt, ErrorBody> {
+    let source = session.messages();
+    let result = compactor.rebuild_history(&source, summary);
+    let partition = Partition::of(session, &source, &result)?;
+    if let Some(why) = partition.lack_of_progress() {
+        return Err(ErrorBody::with_message(ErrorCode::CompactionNoProgress, why));
+    }
+    let anchor = anchor(session, compactor, &source, &partition.kept);
+    let receipt = partition.receipt(session, mode, anchor);
+    let context = session.context();
+    let completed = CompactionCompleted {
+        summary_tokens: (partition.summary.len() as u64).div_ceil(4),
+        messages_before: context.entries().len() as u64 + u64::from(context.summary().is_some()),
+        messages_after: partition.kept.len() as u64 + 1,
+    };
+    let retained = ranges(context.entries(), &partition.kept);
+    let summary = Some(Body::Inline(partition.summary));
+    let event = ContextRebuilt { compaction: 0, summary, retained, masked: Vec::new(), receipt };
+    Ok(Rebuilt { event, completed, context_bytes: partition.bytes_after })
+}
+
+/// The context with its stale tool results masked; `None` where that would make nothing smaller.
+pub(crate) fn mask(session: &Session) -> Option<Rebuilt> {
+    let (context, entries) = (session.context(), session.context().entries());
+    let (mut masked, mut saved, mut fresh) = (Vec::new(), 0, FRESH_RESULTS);
+    for entry in entries.iter().rev() {
+        let Message::ToolResults { results } = &*entry.message else { continue };
+        if fresh > 0 {
+            fresh -= 1;
+        } else if !entry.is_masked {
+            let references = results.iter().map(|result| result.masked(entry.seq)).collect();
+            let (before, after) =
+                (json_bytes(&entry.message), json_bytes(&Message::ToolResults { results: references }));
+            if after < before {
+                masked.push(entry.seq);
+                saved += before - after;
+            }
+        }
+    }
+    if masked.is_empty() {
+        return None;
+    }
+    masked.reverse();
+    let unmasked = Partition::unchanged(session, &session.messages());
+    let (retained, context_bytes) = (ranges(entries, &unmasked.kept), unmasked.bytes_before - saved);
+    let partition = Partition { bytes_after: context_bytes, ..unmasked };
+    let receipt = partition.receipt(session, CompactionMode::Mask, None);
+    let receipt = CompactionReceipt { masked: masked.len() as u64, ..receipt };
+    let messages = entries.len() as u64 + u64::from(context.summary().is_some());
+    let completed = CompactionCompleted { summary_tokens: 0, messages_before: messages, messages_after: messages };
+    Some(Rebuilt {
+        event: ContextRebuilt { compaction: 0, summary: None, retained, masked, receipt },
+        completed,
+        context_bytes,
+    })
+}
+
+/// What a compaction would do, with a summary as long as it may be, but no longer than what would leave. Where it would
+/// make no progress, everything stays.
+///
+/// # Errors
+/// What the compactor makes of the context is no context: see [`rebuild`].
+pub(crate) fn preview(session: &Session, compactor: &dyn Compactor) -> Result<CompactionReceipt, ErrorBody> {
+    if let Some(masked) = compactor.masks_tool_results().then(|| mask(session)).flatten() {
+        return Ok(masked.event.receipt);
+    }
+    let source = session.messages();
+    let result = compactor.rebuild_history(&source, "");
+    Partition::of(session, &source, &result)?;
+    let summary = "x".repeat(summary_room(&result.discarded, compactor));
+    let partition = Partition::of(session, &source, &compactor.rebuild_history(&source, &summary))?;
+    if partition.lack_of_progress().is_some() {
+        return Ok(Partition::unchanged(session, &source).receipt(session, CompactionMode::Summary, None));
+    }
+    let anchor = anchor(session, compactor, &source, &partition.kept);
+    Ok(partition.receipt(session, CompactionMode::Summary, anchor))
+}
+
+/// A summary without a model: the beginnings of what leaves the context, within the tokens that a summary may have, and
+/// smaller than what leaves.
+pub(crate) fn mechanical_summary(session: &Session, compactor: &dyn Compactor) -> String {
+    let discarded = compactor.rebuild_history(&session.messages(), "").discarded;
+    mechanical::summary(&discarded, summary_room(&discarded, compactor))
+}
+
+/// Bytes that a summary may have, as JSON, to be within its tokens and smaller than what it stands for.
+fn summary_room(discarded: &[Message], compactor: &dyn Compactor) -> usize {
+    let leaving: u64 = discarded.iter().map(message_bytes).sum();
+    let room = leaving.saturating_sub(message_bytes(&summary_message("")) + 1);
+    usize::try_from(room).unwrap_or(usize::MAX).min(compactor.max_summary_tokens() as usize * 4)
+}
+
+/// The turn that the cut moved back to: the compactor's word for it counts where what stays does begin there.
+fn anchor(session: &Session, compactor: &dyn Compactor, source: &[Message], kept: &[usize]) -> Option<TurnNumber> {
+    let entries = session.context().entries();
+    let at = compactor.anchor(source)?.checked_sub(source.len() - entries.len())?;
+    let begins = kept.binary_search(&at).is_ok() && at.checked_sub(1).is_none_or(|at| kept.binary_search(&at).is_err());
+    entries.get(at).filter(|_| begins).map(|entry| entry.turn)
+}
+
+/// These entries as ranges of the events that brought them; neighbours are one range.
+fn ranges(entries: &[ContextEntry], kept: &[usize]) -> Vec<(Seq, Seq)> {
+    let mut ranges: Vec<(Seq, Seq)> = Vec::new();
+    let mut last = None;
+    for &at in kept {
+        let seq = entries[at].seq;
+        match ranges.last_mut() {
+            Some(range) if last == at.checked_sub(1) => range.1 = seq,
+            _ => ranges.push((seq, seq)),
+        }
+        last = Some(at);
+    }
+    ranges
+}
+
+impl Partition {
+    /// What the receipt says of it.
+    fn receipt(&self, session: &Session, mode: CompactionMode, anchor: Option<TurnNumber>) -> CompactionReceipt {
+        CompactionReceipt {
+            compaction: None,
+            mode,
+            retained: self.kept.len() as u64,
+            masked: 0,
+            discarded: self.discarded as u64,
+            reminders: session.reminders().len() as u64,
+            pins: session.pins().len() as u64,
+            anchor,
+            tokens_before: self.bytes_before / 4,
+            tokens_after: self.bytes_after / 4,
+            usage: Usage::default(),
+        }
+    }
+}
