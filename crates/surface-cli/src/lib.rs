@@ -157,6 +157,8 @@ impl App {
             let origin = format!("variable {TEST_SEED}");
             seed.ok_or_else(|| refused("seed", "it must be a whole number, 0 or more", &origin))
         });
+        let window_tokens = models.resolve(models.default_model()).map_or(0, |model| model.window_tokens);
+        let compaction = config.compaction(window_tokens)?;
         let (models, seed, values) = (Arc::new(models), seed.transpose()?, config.clone());
         let projection_dir = config.projection_dir(around);
         let build = move || {
@@ -169,7 +171,7 @@ impl App {
             if !values.values.store.enabled {
                 build = build.ephemeral();
             }
-            if let Some(compaction) = values.compaction() {
+            if let Some(compaction) = compaction {
                 build = build.compaction(compaction);
             }
             if let Some(seed) = seed {
@@ -178,10 +180,7 @@ impl App {
             build
         };
         let (service, holding) = match config.keeps_sessions() {
-            false => {
-                let agent = build().build().map_err(|error| config.with_origin(&error))?;
-                (agent.service().clone(), Holding::Memory)
-            }
+            false => (build().build()?.service().clone(), Holding::Memory),
             true => enter(&config, around, build).await?,
         };
         // Which model answers is the owner's business, and each answer names it.
@@ -226,13 +225,10 @@ async fn enter(
     around: &Surroundings,
     build: impl Fn() -> AgentBuildConfig + Send + Sync + 'static,
 ) -> Result<(Arc<dyn SessionService>, Holding), CliError> {
-    let (data_dir, owned, opened) = (config.data_dir(around)?, config.clone(), config.clone());
+    let (data_dir, owned) = (config.data_dir(around)?, config.clone());
     let door = Door {
         place: Place::new(data_dir.clone(), around),
-        open: Arc::new(move || {
-            let agent = build().store(data_dir.clone()).build();
-            Ok(agent.map_err(|error| opened.with_origin(&error))?.service().clone())
-        }),
+        open: Arc::new(move || Ok(build().store(data_dir.clone()).build()?.service().clone())),
         settings: config.settings().into(),
         agrees: Arc::new(move |settings| owned.agrees(settings)),
     };

@@ -8,7 +8,7 @@ use super::{
     actor::Actor,
     command::Reply,
     compact::interrupted,
-    render::{request_bytes, window_tokens},
+    render::tool_bytes,
 };
 use crate::{
     SessionError,
@@ -121,10 +121,10 @@ impl Actor {
     pub(super) async fn undo_compaction(&mut self, asked: Option<Seq>) -> Result<Changed, SessionError> {
         self.check_free()?;
         let compaction = self.undoable(asked).await?;
-        self.check_fits_undone()?;
         if !self.session.context_before_is_known() {
             self.learn_context_before().await?;
         }
+        self.check_fits_undone()?;
         let changed = self.changed(None, Event::CompactionUndone(CompactionUndone { compaction })).await?;
         // What stood in the context before is in no snapshot but this one.
         self.save_snapshot().await;
@@ -133,22 +133,23 @@ impl Actor {
 
     /// The compaction that may be undone next, where it is the one that was asked for.
     async fn undoable(&self, asked: Option<Seq>) -> Result<Seq, SessionError> {
-        let undoable: Vec<Seq> = self.session.undoable().collect();
-        let newest = undoable.last().copied();
+        let newest = self.session.undoable().next_back();
         match (asked, newest) {
             (None, Some(newest)) => Ok(newest),
             (Some(asked), Some(newest)) if asked == newest => Ok(newest),
-            (Some(asked), Some(first)) if undoable.contains(&asked) => Err(SessionError::NotNewest { first }),
+            (Some(asked), Some(first)) if self.session.undoable().any(|known| known == asked) => {
+                 Err(SessionError::NotNewest { first })
+            }
             // Only what was compacted and can no longer be undone has left a summary behind.
             (None, None) if self.session.context().summary().is_some() => Err(SessionError::HistoryPruned),
             (None, None) => Err(SessionError::ItemNotFound("compaction")),
-            (Some(asked), _) => Err(self.why_not_undoable(asked, undoable.first().copied()).await?),
+            (Some(asked), _) => Err(self.why_not_undoable(asked).await?),
         }
     }
 
     /// One that is older than those that can be undone is out of reach; anything else is none.
-    async fn why_not_undoable(&self, asked: Seq, oldest: Option<Seq>) -> Result<SessionError, SessionError> {
-        let is_older = oldest.is_none_or(|oldest| asked < oldest) && self.session.context().summary().is_some();
+    async fn why_not_undoable(&self, asked: Seq) -> Result<SessionError, SessionError> {
+        let is_older = self.session.undoable().next().is_none_or(|oldest| asked < oldest) && self.session.context().summary().is_some();
         let Some(after) = asked.checked_sub(1).filter(|_| is_older) else {
             return Ok(SessionError::ItemNotFound("compaction"));
         };
@@ -164,10 +165,8 @@ impl Actor {
     /// What an undo gives must fit the window of the session's model.
     fn check_fits_undone(&self) -> Result<(), SessionError> {
         let Ok(model) = self.answering() else { return Ok(()) };
-        let window = window_tokens(&model, &self.engine.options);
-        let said = self.session.context().bytes_from(0) + self.session.context().summary_bytes();
-        let beside = request_bytes(&self.session, &self.engine.tools).saturating_sub(said) / 4;
-        let tokens = self.session.tokens_if_undone().saturating_add(beside);
+        let window = self.window(&model);
+        let tokens = self.session.tokens_if_undone() + tool_bytes(&self.session, &self.engine.tools) / 4;
         if tokens <= window {
             return Ok(());
         }

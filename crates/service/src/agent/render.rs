@@ -75,6 +75,11 @@ pub(crate) fn request_bytes(session: &Session, tools: &ToolRegistry) -> u64 {
     fixed_bytes(session, &allowed(session, tools)) + tail_bytes + session.context().bytes_from(0)
 }
 
+/// Bytes of what a request says of the tools that the session may use.
+pub(crate) fn tool_bytes(session: &Session, tools: &ToolRegistry) -> u64 {
+    spec_bytes(&allowed(session, tools))
+}
+
 /// Tokens that a request may have, so that there is room for its answer.
 pub(crate) fn window_tokens(model: &ResolvedModel, options: &EngineOptions) -> u64 {
     model.window_tokens.saturating_sub(u64::from(options.turn.max_output_tokens))
@@ -96,10 +101,11 @@ fn allowed(session: &Session, tools: &ToolRegistry) -> Arc<[ToolSpec]> {
 
 /// Bytes that every request of the session carries besides what was said and its tail.
 fn fixed_bytes(session: &Session, tools: &[ToolSpec]) -> u64 {
-    let of_tool = |tool: &ToolSpec| (tool.name.len() + tool.description.len() + tool.schema.as_str().len()) as u64;
-    session.system_prompt().map_or(0, Body::len)
-        + session.context().summary_bytes()
-        + tools.iter().map(of_tool).sum::<u64>()
+    session.system_prompt().map_or(0, Body::len) + session.context().summary_bytes() + spec_bytes(tools)
+}
+
+fn spec_bytes(tools: &[ToolSpec]) -> u64 {
+    tools.iter().map(|tool| (tool.name.len() + tool.description.len() + tool.schema.as_str().len()) as u64).sum()
 }
 
 fn overflow(tokens: u64, window: u64, model: &str) -> ErrorBody {

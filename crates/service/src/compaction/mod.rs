@@ -209,8 +209,3 @@ pub(crate) fn json_bytes(message: &Message) -> u64 {
     // The specification's estimate of what cannot be written is 0.
     serde_json::to_writer(&mut count, message).map_or(0, |()| count.0)
 }
-impl CompactionConfig {
-    pub(crate) fn check(&self, _: u64) -> Result<(), crate::SessionError> {
-        Ok(())
-    }
-}

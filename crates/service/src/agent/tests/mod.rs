@@ -3,6 +3,7 @@
 //! The runtime has one thread and runs its tasks in turn, so "after k turns of the scheduler" is a place that
 //! can be visited again: each test walks k from 0 until the turn under test is over before anything happens.
 
+mod compaction;
 mod faults;
 mod interleavings;
 mod promises;
@@ -20,6 +21,7 @@ use crate::{
     SessionError,
     capability::Capabilities,
     clock::World,
+    compaction::{CompactionConfig, SharedCompactor},
     model::{ModelResolver, StaticModels, scripted::ScriptedModel},
     options::EngineOptions,
     readers::Readers,
@@ -40,6 +42,8 @@ struct Rig {
     options: EngineOptions,
     models: Arc<dyn ModelResolver>,
     tools: Vec<Arc<dyn Tool>>,
+    compaction: Option<CompactionConfig>,
+    compactor: Option<SharedCompactor>,
 }
 
 impl Rig {
@@ -47,7 +51,7 @@ impl Rig {
         let mut options = EngineOptions::default();
         options.turn.retry_base_ms = 0;
         let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 100_000);
-        Self { options, models: Arc::new(models), tools }
+        Self { options, models: Arc::new(models), tools, compaction: None, compactor: None }
     }
 
     fn service(self) -> EphemeralSessionService {
@@ -88,8 +92,8 @@ impl Rig {
             derived,
             held: Arc::default(),
             is_shutting_down: AtomicBool::new(false),
-            compaction: None,
-            compactor: None,
+            compaction: self.compaction,
+            compactor: self.compactor,
         }
     }
 }

@@ -1,0 +1,309 @@
+//! Before a model call: when it compacts, what it does where that fails, and what the model is sent.
+
+use std::sync::{Arc, atomic::{AtomicU32, Ordering}};
+
+use serde_json::json;
+use tokio::sync::Notify;
+
+use super::{Bench, SUMMARY, Write, config, rig, texts};
+use crate::{
+    ErrorCode,
+    agent::tests::{Subject, ticks},
+    compaction::{COMPACTION_PROMPT, CompactionConfig, CompactionContext, CompactionResult, Compactor, SUMMARY_PREFIX},
+    model::StaticModels,
+    options::Budgets,
+    service::{InterruptTurn, PinFact, SessionService as _, StartTurn, TurnStatus},
+    session::message::Message,
+};
+
+/// Some 500 tokens.
+const LONG: &str = "@long 2000";
+
+#[tokio::test]
+async fn below_the_threshold_nothing_is_compacted() {
+    let Some(bench) = Bench::new(CompactionConfig::default()).await else { return };
+    for _ in 0..6 {
+        bench.turn(LONG).await;
+    }
+    assert_eq!(bench.outcomes().await, []);
+    assert_eq!((bench.requests(true).len(), bench.requests(false).len()), (0, 6));
+}
+
+/// The threshold is reached before every call; the guard counts what was tried, also what failed.
+#[tokio::test]
+async fn an_attempt_comes_at_most_once_in_three_turns() {
+    let Some(bench) = Bench::new(CompactionConfig { auto_compact_threshold: 1, ..config() }).await else { return };
+    bench.writes([Write::Text(SUMMARY), Write::Failure(ErrorCode::ModelRejected)]);
+    for _ in 0..10 {
+        bench.turn(LONG).await;
+    }
+    let expected = [(0, "COMPACTION_NO_PROGRESS"), (3, "summary"), (6, "MODEL_REJECTED"), (9, "summary")];
+    assert_eq!(bench.outcomes().await, expected.map(|(turn, what)| (json!(turn), what.to_owned())));
+    // Nobody pays for a summary that could stand for nothing.
+    assert_eq!(bench.requests(true).len(), 3);
+}
+
+#[tokio::test]
+async fn the_next_request_has_the_summary_in_place_of_what_was_said() {
+    let Some(bench) = Bench::new(config()).await else { return };
+    for _ in 0..2 {
+        bench.turn(LONG).await;
+    }
+    let result = bench.turn("@say Third.").await;
+    assert_eq!((result.compactions, bench.outcomes().await), (1, vec![(json!(2), "summary".to_owned())]));
+    let last = bench.requests(false).pop().unwrap();
+    assert_eq!(texts(&last), [format!("{SUMMARY_PREFIX}\n\n{SUMMARY}"), "@say Third.".to_owned()]);
+    assert_eq!(last.max_output_tokens, None);
+}
+
+/// The request for a summary is the next request with another message at its end: what a vendor cached stays good.
+#[tokio::test]
+async fn requests_between_compactions_are_prefixes_of_one_another() {
+    let Some(bench) = Bench::new(config()).await else { return };
+    bench.writes([Write::Failure(ErrorCode::ModelRejected)]);
+    let service = &bench.subject.service;
+    service.pin(PinFact { session_id: bench.id(), text: "a fact".to_owned() }).await.unwrap();
+    for _ in 0..4 {
+        bench.turn(r#"@call fill {"bytes":800} @long 800"#).await;
+    }
+    let (summaries, requests) = (bench.requests(true), bench.requests(false));
+    let [asked] = summaries.as_slice() else { panic!("{summaries:#?}") };
+    for pair in requests.windows(2) {
+        assert_eq!(pair[0].messages[..], pair[1].messages[..pair[0].messages.len()]);
+        assert!(pair[0].tail.as_ref().unwrap().contains("a fact"));
+    }
+    let before = asked.messages.len() - 1;
+    let next = requests.iter().find(|request| request.messages.len() == before).unwrap();
+    assert_eq!(asked.messages[..before], next.messages[..]);
+    assert_eq!(*asked.messages[before], Message::User { content: COMPACTION_PROMPT.into() });
+    assert_eq!((&asked.system, &asked.tail, asked.max_output_tokens), (&next.system, &None, Some(100)));
+    assert_eq!(format!("{:?}", asked.tools), format!("{:?}", next.tools));
+}
+
+/// The turn goes on with the very context it had.
+#[tokio::test]
+async fn a_summary_that_fails_leaves_the_context_as_it_is() {
+    let failures = [
+        (Write::Failure(ErrorCode::ModelRejected), "MODEL_REJECTED"),
+        (Write::Call, "MODEL_REJECTED"),
+        (Write::Text(" \n\u{7} "), "MODEL_REJECTED"),
+        (Write::Text("x".repeat(2_600).leak()), "COMPACTION_NO_PROGRESS"),
+    ];
+    for (write, code) in failures {
+        let Some(bench) = Bench::new(CompactionConfig { auto_compact_threshold: 600, ..config() }).await else { return };
+        bench.turn(LONG).await;
+        bench.writes([write]);
+        bench.turn("@note a @long 500").await;
+        let result = bench.turn("@say Done.").await;
+        assert_eq!((result.text.as_str(), result.compactions), ("Done.", 0));
+        assert_eq!(bench.outcomes().await, [(json!(1), code.to_owned())]);
+        let requests = bench.requests(false);
+        assert_eq!(requests[1].messages[..2], requests[2].messages[..2]);
+        assert_eq!(requests[2].messages.len(), 5);
+    }
+}
+
+/// Where the next request would not fit, a summary without a model is better than a turn that fails.
+#[tokio::test]
+async fn a_mechanical_summary_stands_in_only_where_the_request_would_not_fit() {
+    for (filler, mode) in [(3_000, "MODEL_REJECTED"), (6_000, "mechanical")] {
+        let Some(bench) = Bench::with(2_500, CompactionConfig::default()).await else { return };
+        bench.writes([Write::Failure(ErrorCode::ModelRejected)]);
+        bench.turn("@long 5000").await;
+        let result = bench.turn(&format!("@note {} @say Done.", "n".repeat(filler))).await;
+        assert_eq!(result.text, "Done.");
+        assert_eq!(bench.outcomes().await, [(json!(1), mode.to_owned())], "{filler}");
+    }
+}
+
+/// Without progress the ordinary rule holds: the turn that does not fit fails, and the session stays usable.
+#[tokio::test]
+async fn what_cannot_be_made_smaller_overflows() {
+    let Some(bench) = Bench::with(2_500, CompactionConfig::default()).await else { return };
+    let result = bench.subject.turn(&format!("@note {}", "n".repeat(12_000))).await.unwrap();
+    assert_eq!(result.error.unwrap().code, ErrorCode::ContextOverflow);
+    assert_eq!(bench.outcomes().await, [(json!(0), "COMPACTION_NO_PROGRESS".to_owned())]);
+    bench.turn("@say Small.").await;
+}
+
+/// Inside a turn the unit is the step: a long tool loop goes on where its whole would not fit.
+#[tokio::test]
+async fn a_long_tool_loop_shrinks() {
+    let config = CompactionConfig { max_summary_tokens: 100, ..CompactionConfig::default() };
+    let Some(bench) = Bench::with(4_000, config).await else { return };
+    let calls: String = (0..24).map(|n| format!("@call fill {{\"bytes\":1500,\"n\":{n}}} @step ")).collect();
+    let result = bench.turn(&format!("{calls}@say All done.")).await;
+    assert_eq!((result.text.as_str(), result.steps), ("All done.", 25));
+    let outcomes = bench.outcomes().await;
+    assert!(outcomes.len() >= 2 && outcomes.iter().all(|(_, mode)| mode == "summary"), "{outcomes:?}");
+    for request in bench.requests(false) {
+        let bytes: usize = request.messages.iter().map(|message| serde_json::to_vec(message).unwrap().len()).sum();
+        assert!(bytes <= 16_000, "a request of {bytes} bytes");
+    }
+}
+
+#[tokio::test]
+async fn stale_results_are_masked_before_anything_is_summarised() {
+    let config = CompactionConfig { mask_tool_results: true, auto_compact_threshold: 2_000, ..config() };
+    let Some(bench) = Bench::new(config).await else { return };
+    for n in 0..9 {
+        bench.turn(&format!(r#"@call fill {{"bytes":900,"n":{n}}} @say Filled."#)).await;
+    }
+    let outcomes = bench.outcomes().await;
+    assert!(outcomes.iter().any(|(_, mode)| mode == "mask"), "{outcomes:?}");
+    assert_eq!(bench.requests(true).len(), outcomes.iter().filter(|(_, mode)| mode != "mask").count());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupt_ends_the_summary_and_then_the_turn() {
+    let Some(bench) = Bench::new(config()).await else { return };
+    bench.turn("@long 5000").await;
+    bench.writes([Write::Late(Arc::default())]);
+    bench.subject.service.accept_turn(StartTurn::new(bench.id(), "@say Never.")).await.unwrap();
+    ticks(50).await;
+    let request = InterruptTurn { session_id: bench.id(), turn: Some(1) };
+    bench.subject.service.interrupt(request).await.unwrap();
+    assert_eq!(bench.outcomes().await, [(json!(1), "TURN_INTERRUPTED".to_owned())]);
+    let types: Vec<_> = bench.subject.events().await.iter().map(|event| event["type"].clone()).collect();
+    assert_eq!(types[types.len() - 3..], ["compaction_started", "compaction_failed", "turn_interrupted"]);
+    bench.subject.check().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_ends_the_summary_and_then_the_turn() {
+    let Some(bench) = Bench::new(config()).await else { return };
+    bench.turn("@long 5000").await;
+    bench.writes([Write::Late(Arc::default())]);
+    let budgets = Budgets { wall_ms: Some(1_000), ..Budgets::default() };
+    let request = StartTurn { budgets, ..StartTurn::new(bench.id(), "@say Never.") };
+    let result = bench.subject.service.start_turn(request).await.unwrap();
+    assert_eq!(result.error.unwrap().code, ErrorCode::BudgetExhausted);
+    assert_eq!(bench.outcomes().await, [(json!(1), "TURN_INTERRUPTED".to_owned())]);
+}
+
+/// What is set while the summary is written is in the next request, and in the context.
+#[tokio::test(start_paused = true)]
+async fn what_is_pinned_meanwhile_is_not_lost() {
+    let Some(bench) = Bench::new(config()).await else { return };
+    bench.turn("@long 5000").await;
+    let said = Arc::<Notify>::default();
+    bench.writes([Write::Late(said.clone())]);
+    bench.subject.service.accept_turn(StartTurn::new(bench.id(), "@echo tail")).await.unwrap();
+    ticks(50).await;
+    bench.subject.service.pin(PinFact { session_id: bench.id(), text: "set late".to_owned() }).await.unwrap();
+    said.notify_one();
+    ticks(50).await;
+    assert_eq!(bench.outcomes().await, [(json!(1), "summary".to_owned())]);
+    let last = bench.requests(false).pop().unwrap();
+    assert!(last.tail.unwrap().contains("set late") && texts(&bench.requests(true)[0]).len() == 3);
+}
+
+#[tokio::test]
+async fn a_summary_is_charged_to_the_turn_and_its_budget() {
+    let Some(bench) = Bench::new(config()).await else { return };
+    bench.turn("@long 5000").await;
+    let result = bench.turn("@say Done. @usage in=10 out=1").await;
+    assert_eq!((result.usage.input_tokens, result.usage.output_tokens), (60, 8));
+    let Some(bench) = Bench::new(config()).await else { return };
+    bench.turn("@long 5000").await;
+    let budgets = Budgets { tokens: Some(57), ..Budgets::default() };
+    let request = StartTurn { budgets, ..StartTurn::new(bench.id(), "@say Never.") };
+    let result = bench.subject.service.start_turn(request).await.unwrap();
+    assert_eq!((result.status, result.steps), (TurnStatus::Failed, 0));
+    assert_eq!(result.error.unwrap().code, ErrorCode::BudgetExhausted);
+}
+
+/// The window that counts is that of the model which answers.
+#[tokio::test]
+async fn another_model_compacts_by_its_own_window() {
+    let Some((mut rig, model)) = rig(WINDOW_LARGE, CompactionConfig { max_summary_tokens: 100, ..Default::default() })
+    else {
+        return;
+    };
+    let models = StaticModels::new("large", model.clone(), WINDOW_LARGE).with("small", model.clone(), 2_000);
+    rig.models = Arc::new(models);
+    let bench = Bench { model, subject: Subject::new(rig.service()).await };
+    bench.turn("@long 7000").await;
+    bench.turn("@say Large.").await;
+    let request = StartTurn { model: Some("small".to_owned()), ..StartTurn::new(bench.id(), "@say Small.") };
+    assert_eq!(bench.subject.service.start_turn(request).await.unwrap().status, TurnStatus::Completed);
+    assert_eq!(bench.outcomes().await, [(json!(2), "summary".to_owned())]);
+    assert_eq!(bench.requests(true)[0].model, "small");
+}
+
+const WINDOW_LARGE: u64 = 1_000_000;
+
+/// A summary may come from another model than the turn's.
+#[tokio::test]
+async fn a_summary_model_writes_summaries_alone() {
+    let Some((mut rig, model)) = rig(WINDOW_LARGE, config()) else { return };
+    let models = StaticModels::new("large", model.clone(), WINDOW_LARGE).with("cheap", model.clone(), WINDOW_LARGE);
+    rig.models = Arc::new(models);
+    rig.options.context.summary_model = "cheap".to_owned();
+    let bench = Bench { model, subject: Subject::new(rig.service()).await };
+    bench.turn("@long 7000").await;
+    bench.turn("@say Done.").await;
+    assert_eq!(bench.outcomes().await, [(json!(1), "summary".to_owned())]);
+    assert_eq!((bench.requests(true)[0].model.as_str(), bench.requests(false)[1].model.as_str()), ("cheap", "large"));
+}
+
+/// A vendor whose window is smaller than it was said to be: it is tried once more, after a compaction.
+#[tokio::test]
+async fn a_request_that_the_model_finds_too_long_is_compacted_once() {
+    for (exceeded, status) in [(1, TurnStatus::Completed), (2, TurnStatus::Failed)] {
+        let Some(bench) = Bench::new(CompactionConfig::default()).await else { return };
+        bench.turn("@long 20000").await;
+        *bench.model.exceeded.lock().unwrap() = exceeded;
+        let result = bench.subject.turn("@say Fits.").await.unwrap();
+        assert_eq!((result.status, result.compactions), (status, 1), "{result:?}");
+        assert_eq!(bench.outcomes().await, [(json!(1), "summary".to_owned())]);
+    }
+}
+
+/// Somebody's compactor: always willing, and broken in one place.
+struct Broken(&'static str, AtomicU32);
+
+impl Compactor for Broken {
+    fn should_compact(&self, _: &CompactionContext) -> bool {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        assert_ne!(self.0, "should_compact");
+        true
+    }
+
+    fn compaction_prompt(&self) -> &str {
+        assert_ne!(self.0, "compaction_prompt");
+        "Summarise."
+    }
+
+    fn max_summary_tokens(&self) -> u32 {
+        100
+    }
+
+    fn rebuild_history(&self, messages: &[Message], summary: &str) -> CompactionResult {
+        assert_ne!(self.0, "rebuild_history");
+        let (last, discarded) = messages.split_last().unwrap();
+        let summary = Message::User { content: format!("{SUMMARY_PREFIX}\n\n{summary}").into() };
+        CompactionResult { messages: vec![summary, last.clone()], discarded: discarded.to_vec() }
+    }
+}
+
+/// A compactor may be anybody's: its panic fails the compaction and nothing else, and it cannot hold a turn for ever.
+#[tokio::test]
+async fn a_compactor_that_panics_or_never_rests_stops_no_turn() {
+    for part in ["should_compact", "compaction_prompt", "rebuild_history", "nothing"] {
+        let Some((mut rig, model)) = rig(WINDOW_LARGE, config()) else { return };
+        rig.compaction = None;
+        rig.compactor = Some(Arc::new(Broken(part, AtomicU32::new(0))));
+        let bench = Bench { model, subject: Subject::new(rig.service()).await };
+        bench.turn(LONG).await;
+        bench.turn(r#"@call fill {"bytes":10} @say Done."#).await;
+        let outcomes = bench.outcomes().await;
+        let tried: Vec<_> = outcomes.iter().map(|(turn, _)| turn.clone()).collect();
+        assert_eq!(tried, [json!(0), json!(1), json!(1)], "once for each step: {outcomes:?}");
+        if part != "nothing" {
+            assert!(outcomes[1].1 == "INTERNAL" && outcomes[2].1 == "INTERNAL", "{part}: {outcomes:?}");
+        } else {
+            assert_eq!(outcomes[1].1, "summary");
+        }
+    }
+}

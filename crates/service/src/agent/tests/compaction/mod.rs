@@ -1,0 +1,243 @@
+//! Sessions that compact: by themselves before a model call, when somebody asks, and back again.
+//!
+//! The model here answers as the scripted one does, writes its summaries as a test says, keeps every request, and
+//! refuses what a strict vendor would refuse.
+
+mod asked;
+mod automatic;
+mod costs;
+mod lives;
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+};
+
+use async_trait::async_trait;
+use futures::{StreamExt as _, stream};
+use serde_json::Value;
+use tokio::sync::Notify;
+
+use super::{Rig, Subject, check_journal, ticks};
+use crate::{
+    ErrorCode,
+    capability::{Capabilities, Capability},
+    compaction::CompactionConfig,
+    ids::SessionId,
+    model::{
+        AnswerBlock, ModelAnswer, ModelClient, ModelError, ModelPart, ModelRequest, ModelStream, StaticModels,
+        StopReason, ToolSpec, Usage, scripted::ScriptedModel,
+    },
+    service::{CompactSession, CompactionReceipt, SessionService as _, TurnResult, TurnStatus, UndoCompaction},
+    session::message::{Message, RawJson, ToolCall},
+    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+};
+
+/// The summary of a model that is told nothing else.
+const SUMMARY: &str = "This was done so far.";
+/// What every summary costs.
+const COST: Usage = Usage { input_tokens: 50, output_tokens: 7, cached_tokens: 0 };
+/// The window of the model that answers where nothing else is said.
+const WINDOW: u64 = 100_000;
+
+/// What the model does where it is asked for a summary.
+#[derive(Clone)]
+enum Write {
+    Text(&'static str),
+    Call,
+    Failure(ErrorCode),
+    /// It comes when somebody says so, if ever.
+    Late(Arc<Notify>),
+}
+
+/// Answers as the prompt says, and keeps what it was asked.
+#[derive(Default)]
+struct Strict {
+    requests: Mutex<Vec<ModelRequest>>,
+    /// What it does where it is asked for summaries, one after another.
+    writes: Mutex<VecDeque<Write>>,
+    /// How often it finds a request too long that is no summary's.
+    exceeded: Mutex<u32>,
+}
+
+#[async_trait]
+impl ModelClient for Strict {
+    fn vendor(&self) -> &str {
+        "strict"
+    }
+
+    async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
+        check_pairs(&request.messages);
+        self.requests.lock().unwrap().push(request.clone());
+        if !request.forbids_tools {
+            let mut exceeded = self.exceeded.lock().unwrap();
+            if *exceeded > 0 {
+                *exceeded -= 1;
+                return Err(ModelError::new(ErrorCode::ModelContextExceeded, "too long"));
+            }
+            drop(exceeded);
+            return ScriptedModel.stream_response(request).await;
+        }
+        let write = self.writes.lock().unwrap().pop_front().unwrap_or(Write::Text(SUMMARY));
+        let block = match write {
+            Write::Text(text) => AnswerBlock::Text(text.to_owned()),
+            Write::Failure(code) => return Err(ModelError::new(code, "no")),
+            Write::Late(said) => {
+                said.notified().await;
+                AnswerBlock::Text(SUMMARY.to_owned())
+            }
+            Write::Call => AnswerBlock::ToolCall(ToolCall {
+                call_id: String::new(),
+                name: "fill".to_owned(),
+                arguments: RawJson::empty_object(),
+                opaque: None,
+            }),
+        };
+        let answer = ModelAnswer { blocks: vec![block], stop_reason: StopReason::EndTurn, usage: COST };
+        let parts = [Ok(ModelPart::Text("never shown".to_owned())), Ok(ModelPart::End(answer))];
+        Ok(stream::iter(parts).boxed())
+    }
+}
+
+/// Each call has its result right behind it, and each result its call right before.
+fn check_pairs(messages: &[Arc<Message>]) {
+    let mut open: Vec<&str> = Vec::new();
+    for message in messages {
+        let results: Vec<&str> = match &**message {
+            Message::ToolResults { results } => results.iter().map(|result| result.call_id.as_str()).collect(),
+            _ => Vec::new(),
+        };
+        assert_eq!(results, open, "calls and results are whole pairs: {messages:#?}");
+        open = message.tool_calls().map(|call| call.call_id.as_str()).collect();
+    }
+    assert_eq!(open, Vec::<&str>::new());
+}
+
+/// Answers with as many bytes as it is asked for.
+struct Fill(ToolSpec);
+
+#[async_trait]
+impl Tool for Fill {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::ReadOnly
+    }
+
+    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+        let arguments: Value = invocation.arguments.decode().map_err(|error| ToolError::Arguments(error.to_string()))?;
+        output.write(&"x".repeat(arguments["bytes"].as_u64().unwrap_or(0) as usize)).await
+    }
+}
+
+/// Compacts from 1,000 tokens on, keeps one turn, and not twice within three turns.
+fn config() -> CompactionConfig {
+    CompactionConfig {
+        auto_compact_threshold: 1_000,
+        recent_turn_budget: 1,
+        max_summary_tokens: 100,
+        ..CompactionConfig::default()
+    }
+}
+
+fn fill() -> Arc<dyn Tool> {
+    let spec = ToolSpec { name: "fill".into(), description: "Fills.".into(), schema: RawJson::empty_object() };
+    Arc::new(Fill(spec))
+}
+
+/// A rig whose sessions compact so, and its model; `None` where the build has no compaction.
+fn rig(window_tokens: u64, config: CompactionConfig) -> Option<(Rig, Arc<Strict>)> {
+    Capabilities::compiled().require(Capability::SessionCompaction).ok()?;
+    let model = Arc::<Strict>::default();
+    let mut rig = Rig::new(vec![fill()]);
+    rig.models = Arc::new(StaticModels::new("strict", model.clone(), window_tokens));
+    rig.compaction = Some(config);
+    Some((rig, model))
+}
+
+/// A session that compacts so.
+struct Bench {
+    model: Arc<Strict>,
+    subject: Subject,
+}
+
+impl Bench {
+    async fn new(config: CompactionConfig) -> Option<Self> {
+        Self::with(WINDOW, config).await
+    }
+
+    async fn with(window_tokens: u64, config: CompactionConfig) -> Option<Self> {
+        let (rig, model) = rig(window_tokens, config)?;
+        Some(Self { model, subject: Subject::new(rig.service()).await })
+    }
+
+    /// A turn that completes.
+    async fn turn(&self, prompt: &str) -> TurnResult {
+        let result = self.subject.turn(prompt).await.unwrap();
+        assert_eq!(result.status, TurnStatus::Completed, "{result:?}");
+        result
+    }
+
+    fn writes(&self, writes: impl IntoIterator<Item = Write>) {
+        self.model.writes.lock().unwrap().extend(writes);
+    }
+
+    /// The requests so far: those for summaries, or the others.
+    fn requests(&self, for_summaries: bool) -> Vec<ModelRequest> {
+        let requests = self.model.requests.lock().unwrap();
+        requests.iter().filter(|request| request.forbids_tools == for_summaries).cloned().collect()
+    }
+
+    /// What became of each compaction that was tried: the turn, and the mode or the code.
+    async fn outcomes(&self) -> Vec<(Value, String)> {
+        outcomes(&self.subject.events().await)
+    }
+
+    fn compact(&self) -> impl Future<Output = Result<CompactionReceipt, crate::SessionError>> + 'static {
+        let (service, session_id) = (self.subject.service.clone(), self.id());
+        async move { service.compact(CompactSession { session_id, compaction: None }).await }
+    }
+
+    async fn undo(&self, compaction: Option<u64>) -> Result<u64, crate::SessionError> {
+        let request = UndoCompaction { session_id: self.id(), compaction };
+        Ok(self.subject.service.undo_compaction(request).await?.seq)
+    }
+
+    fn id(&self) -> SessionId {
+        self.subject.session_id
+    }
+}
+
+/// What became of each compaction in these events. Each that began came to one end.
+fn outcomes(events: &[Value]) -> Vec<(Value, String)> {
+    check_journal(events);
+    let (mut outcomes, mut open, mut mode) = (Vec::new(), false, None);
+    for event in events {
+        match event["type"].as_str().unwrap() {
+            "compaction_started" => assert!(!std::mem::replace(&mut open, true)),
+            "context_rebuilt" => {
+                mode = event["receipt"]["mode"].as_str().map(str::to_owned);
+                assert_eq!(event["compaction"], event["seq"].as_u64().unwrap() + 1);
+                assert_eq!(event["receipt"]["compaction"], event["compaction"]);
+            }
+            "compaction_completed" => {
+                assert!(std::mem::take(&mut open));
+                outcomes.push((event["turn"].clone(), mode.take().unwrap()));
+            }
+            "compaction_failed" => {
+                assert!(std::mem::take(&mut open));
+                outcomes.push((event["turn"].clone(), event["code"].as_str().unwrap().to_owned()));
+            }
+            _ => {}
+        }
+    }
+    assert!(!open, "a compaction has no end: {events:#?}");
+    outcomes
+}
+
+/// The texts of a request's messages.
+fn texts(request: &ModelRequest) -> Vec<String> {
+    request.messages.iter().map(|message| message.text()).collect()
+}
