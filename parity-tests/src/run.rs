@@ -248,8 +248,12 @@ impl Run<'_> {
             Some(Value::String(line)) => type_of(line),
             last => last.and_then(|last| last["type"].as_str()).unwrap_or_default(),
         };
+        let refusal = self.refusal(step)?;
         let params = self.names.fill(&Value::Object(step.params.clone()))?;
         let lines = self.driver()?.stream(params.as_object().unwrap_or(&Map::new()), until)?;
+        if refusal.is_some() {
+            return self.check(step, refusal, lines.map(|lines| lines.join("\n")));
+        }
         let lines = lines.map_err(|body| format!("it should be answered, but is refused: {body}"))?;
         let durable = durable(&lines);
         self.check_lines(expected, &durable)?;

@@ -20,13 +20,13 @@ use crate::{
         chat::{SlashCommand, TurnArgs, parse, split},
     },
     commands::{
-        self, Questions, resolve,
+        self, Questions, print_told, resolve,
         sessions::{self, More},
-        show, unreadable,
+        unreadable,
     },
     error::{self, CliError, exit_code_of_leaving},
     input::{Line, Lines, Source},
-    stream::{Progress, RunningTurn, Show, last_seq, type_name},
+    stream::{Progress, RunningTurn, Show, ask, last_seq, type_name},
     wire,
 };
 
@@ -38,7 +38,7 @@ quotes\" know \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the nex
 turn, a second one leaves; the end of input leaves when the lines before it are done.
 
 Lines are taken in order. While a turn runs, the lines after it are answered, but for the next turn, which waits \
-unless it names a --policy.
+unless it names a --policy. A /compact under way is met in the same way; another /compact waits for it too.
 
 With --json the first line of output is what made the session: {\"session_id\", \"seq\", \"created_at\"}, with a \
 session of your own {\"session_id\"}, or the error's body, and then the chat ends with its exit code. After that each \
@@ -66,6 +66,8 @@ struct Answer {
     /// Whether the lines after it wait for it.
     is_in_order: bool,
     result: Result<Vec<u8>, SessionError>,
+    /// What people are told in the answer's place.
+    text: Option<String>,
 }
 
 /// A chat.
@@ -78,6 +80,8 @@ struct Chat<'a> {
     requests: FuturesUnordered<LocalBoxFuture<'a, Answer>>,
     /// Requests under way that the lines after them wait for.
     in_order: usize,
+    /// The session whose compaction is under way.
+    compacting: Option<SessionId>,
     is_closed: bool,
     is_interrupted: bool,
 }
@@ -101,6 +105,7 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
         turns: Vec::new(),
         requests: FuturesUnordered::new(),
         in_order: 0,
+        compacting: None,
         is_closed: false,
         is_interrupted: false,
     };
@@ -185,7 +190,10 @@ impl<'a> Chat<'a> {
             return Ok(true);
         }
         self.turns.iter_mut().for_each(|(_, turn)| turn.interrupt());
-        let is_running = !self.turns.is_empty();
+        if let Some(session_id) = self.compacting {
+            ask(&self.app.service, Operation::Interrupt, json!({ "session_id": session_id }));
+        }
+        let is_running = !self.turns.is_empty() || self.compacting.is_some();
         self.app.out.note(if is_running { "Interrupting; Ctrl-C again leaves." } else { "Ctrl-C again leaves." });
         Ok(false)
     }
@@ -244,6 +252,12 @@ impl<'a> Chat<'a> {
                 _ => None,
             };
             let is_turn = delivery.is_some_and(|delivery| !delivery.detach);
+            // What a compaction makes of the context is what the next turn and the next compaction are about.
+            is_turn_ahead |= self.compacting.is_some();
+            if self.compacting.is_some() && matches!(self.held[at].command, SlashCommand::Compact(_)) {
+                at += 1;
+                continue;
+            }
             // Who names a policy wants to meet the running turn.
             if is_turn && is_turn_ahead && delivery.is_some_and(|delivery| delivery.policy.is_none()) {
                 at += 1;
@@ -285,7 +299,15 @@ impl<'a> Chat<'a> {
                 }
                 wire::events(args, &session)
             }
-            SlashCommand::Compact(args) => wire::compact(args, &named(&args.target), configured),
+            SlashCommand::Compact(args) => {
+                let session_id = match resolve(&app.service, &named(&args.target)).await {
+                    Ok(session_id) => session_id,
+                    Err(error) => return self.refuse(id, &error.body()),
+                };
+                let request = wire::compact(args, &session_id.to_string(), configured);
+                self.compacting = (request.0 == Operation::Compact).then_some(session_id);
+                request
+            }
             SlashCommand::Session(command) => {
                 if let Err(error) = sessions::is_meant(app, command) {
                     return self.refuse(id, &error.body());
@@ -313,9 +335,22 @@ impl<'a> Chat<'a> {
         let is_in_order = !waits(&command);
         self.in_order += usize::from(is_in_order);
         let operation = request.0;
+        let undo = match &command {
+            SlashCommand::Compact(args) => {
+                let other = args.target.session.as_ref().map(|name| format!(" --session {name}")).unwrap_or_default();
+                format!("/compact{other} --undo")
+            }
+            _ => String::new(),
+        };
         let answer = async move {
-            let result = sessions::perform(app, request, more).await;
-            Answer { id, operation, is_in_order, result }
+            let performed = async {
+                let answer = sessions::perform(app, request, more).await?;
+                let text = commands::told(app, operation, &answer, &undo).await?;
+                Ok((answer, text))
+            };
+            let (result, text) =
+                performed.await.map_or_else(|error| (Err(error), None), |(answer, text)| (Ok(answer), text));
+            Answer { id, operation, is_in_order, result, text }
         };
         self.requests.push(answer.boxed_local());
         Ok(())
@@ -352,14 +387,21 @@ impl<'a> Chat<'a> {
 
     /// Prints the answer of a request.
     fn answered(&mut self, answer: Answer) -> Result<(), CliError> {
-        let Answer { id, operation, is_in_order, result } = answer;
+        let Answer { id, operation, is_in_order, result, text } = answer;
         self.in_order -= usize::from(is_in_order);
+        if operation == Operation::Compact {
+            self.compacting = None;
+        }
         match result {
             Ok(answer) => {
                 if operation == Operation::CreateSession {
                     self.session_id = created(&answer)?;
                 }
-                if self.app.out.is_json { self.document(id, &answer) } else { show(self.app, operation, &answer) }
+                if self.app.out.is_json {
+                    self.document(id, &answer)
+                } else {
+                    print_told(self.app, operation, &answer, text.as_deref())
+                }
             }
             Err(error) => self.refuse(id, &error.body()),
         }
@@ -389,6 +431,8 @@ const fn waits(command: &SlashCommand) -> bool {
         | SlashCommand::Readers(ReaderCommand::Fetch { wait_ms, .. } | ReaderCommand::Wait { wait_ms, .. }) => {
             wait_ms.is_some()
         }
+        // It may be interrupted by one of them.
+        SlashCommand::Compact(args) => !args.preview && args.undo.is_none(),
         _ => false,
     }
 }
@@ -405,5 +449,5 @@ async fn follow_until(app: &App, id: Option<String>, name: String, since: u64, u
         }
         Err(SessionError::NotFound(session_id))
     };
-    Answer { id, operation: Operation::Events, is_in_order: false, result: found.await }
+    Answer { id, operation: Operation::Events, is_in_order: false, result: found.await, text: None }
 }

@@ -249,8 +249,24 @@ impl Config {
         self.capabilities().require(Capability::SessionStore).is_ok()
     }
 
+    /// How contexts are compacted: as somebody asks, else where the build can, and then it suits itself to a small window.
+    pub(crate) fn compaction(&self, window_tokens: u64) -> Result<Option<CompactionConfig>, CliError> {
+        let configured = self.values.compaction;
+        if self.asks_for_compaction() {
+            configured.check(window_tokens).map_err(|error| self.with_origin(&error))?;
+            return Ok(Some(configured));
+        }
+        let is_built = self.capabilities().require(Capability::SessionCompaction).is_ok();
+        let summary_tokens_max = u32::try_from(window_tokens / 4).unwrap_or(u32::MAX).max(1);
+        let fitting = CompactionConfig {
+            max_summary_tokens: configured.max_summary_tokens.min(summary_tokens_max),
+            ..configured
+        };
+        Ok(is_built.then_some(fitting))
+    }
+
     /// Whether something but the built-in table asks for compaction.
-    pub(crate) fn asks_for_compaction(&self) -> bool {
+    fn asks_for_compaction(&self) -> bool {
         let value = self.figment.find_value("compaction").ok();
         let keys = value.iter().filter_map(Value::as_dict).flat_map(Dict::values);
         keys.map(|key| origin(self.figment.get_metadata(key.tag()))).any(|origin| origin != BUILT_IN_ORIGIN)
@@ -262,6 +278,11 @@ impl Config {
             SessionError::ConfigInvalid { key, message } => {
                 let from = self.figment.find_metadata(key).map_or(VENDOR_ORIGIN, |found| &found.name);
                 refused(key, message.trim_end_matches('.'), from).into()
+            }
+            // How to compact is refused to a request in the same way.
+            SessionError::InvalidRequest { field, message } if field.starts_with("compaction.") => {
+                let from = self.figment.find_metadata(field).map_or(BUILT_IN_ORIGIN, |found| &found.name);
+                refused(field, message.trim_end_matches('.'), from).into()
             }
             other => other.body().into(),
         }
@@ -560,7 +581,9 @@ mod tests {
         let config = Config { values, figment: Figment::new() };
         assert_eq!(config.engine(), EngineOptions::default());
         let whole = Figment::from(Layer::text("test", &whole_table()).ok().unwrap());
-        for (section, options) in serde_json::to_value(EngineOptions::default()).unwrap().as_object().unwrap() {
+        let mut sections = serde_json::to_value(EngineOptions::default()).unwrap();
+        sections["compaction"] = serde_json::to_value(CompactionConfig::default()).unwrap();
+        for (section, options) in sections.as_object().unwrap() {
             for key in options.as_object().unwrap().keys() {
                 assert!(whole.contains(&format!("{section}.{key}")), "{section}.{key} is not in the table");
             }

@@ -157,6 +157,8 @@ impl App {
             let origin = format!("variable {TEST_SEED}");
             seed.ok_or_else(|| refused("seed", "it must be a whole number, 0 or more", &origin))
         });
+        let window_tokens = models.resolve(models.default_model()).map_or(0, |model| model.window_tokens);
+        let compaction = config.compaction(window_tokens)?;
         let (models, seed, values) = (Arc::new(models), seed.transpose()?, config.clone());
         let projection_dir = config.projection_dir(around);
         let build = move || {
@@ -169,8 +171,8 @@ impl App {
             if !values.values.store.enabled {
                 build = build.ephemeral();
             }
-            if values.asks_for_compaction() {
-                build = build.compaction(values.values.compaction);
+            if let Some(compaction) = compaction {
+                build = build.compaction(compaction);
             }
             if let Some(seed) = seed {
                 build = build.world(World::seeded(seed, 0));
@@ -298,7 +300,6 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
 
 /// Performs a command that needs the service.
 async fn perform(app: &App, around: &Surroundings, command: Command, streams: Streams) -> Result<u8, CliError> {
-    let configured = app.config.values.compaction;
     match command {
         Command::Run(args) => commands::run(app, streams, args).await,
         Command::Resume(args) => commands::resume(app, streams, args).await,
@@ -307,10 +308,7 @@ async fn perform(app: &App, around: &Surroundings, command: Command, streams: St
         Command::Rpc => serve::rpc(app).await,
         Command::Mcp => serve::mcp(app).await,
         Command::Events(args) => commands::events(app, &args).await,
-        Command::Compact(args) => {
-            let session = args.target.session.as_deref().unwrap_or_default();
-            commands::print(app, wire::compact(&args, session, configured)).await
-        }
+        Command::Compact(args) => commands::compact::compact(app, streams, &args).await,
         Command::Sessions { command } => commands::sessions::run(app, streams, &command).await,
         Command::CompleteSessions { word } => commands::sessions::complete(app, &word).await,
         Command::Memory { command } => commands::print(app, wire::memory(&command)).await,

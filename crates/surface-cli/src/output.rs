@@ -66,6 +66,17 @@ impl Surroundings {
         told.or_else(real).filter(|columns| *columns > 0).unwrap_or(COLUMNS)
     }
 
+    /// Whether a stream that is a terminal shows more than ASCII.
+    fn has_blocks(&self) -> bool {
+        let language = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| self.variable(name));
+        let is_wide = |language: String| {
+            let language = language.to_ascii_lowercase();
+            language.contains("utf-8") || language.contains("utf8")
+        };
+        let is_plain = self.variable("TERM").is_some_and(|term| ["dumb", "linux"].contains(&term.as_str()));
+        !is_plain && language.filter(|language| !language.is_empty()).next().is_some_and(is_wide)
+    }
+
     /// Whether a stream that is a terminal takes colours.
     fn allows_colours(&self) -> bool {
         let is_set = |name| self.env.get(name).is_some_and(|value| !value.is_empty());
@@ -120,6 +131,8 @@ pub(crate) struct Output {
     is_err_terminal: bool,
     /// Columns of the terminal, where standard output is one.
     pub(crate) width: Option<usize>,
+    /// Whether standard output shows block characters.
+    pub(crate) has_blocks: bool,
     /// Whether somebody can be asked.
     pub(crate) can_ask: bool,
 }
@@ -139,6 +152,7 @@ impl Output {
             has_colours: are_terminals[2] && around.allows_colours(),
             is_err_terminal: are_terminals[2],
             width: are_terminals[1].then(|| around.columns()),
+            has_blocks: are_terminals[1] && around.has_blocks(),
             can_ask: are_terminals[0] && are_terminals[2],
         }
     }

@@ -2,6 +2,9 @@
 //!
 //! Control sequences are taken out where it is printed; what breaks a line of a table is taken out here.
 
+pub(crate) mod fill;
+pub(crate) mod receipt;
+
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use meerkat_service::{
@@ -12,10 +15,9 @@ use meerkat_service::{
     },
     session::message::{Block, Body, Message},
 };
-use serde::de::DeserializeOwned;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use crate::{commands::unreadable, output::clean};
+use crate::{commands::read, output::clean};
 
 /// Digits of an id's end that a table shows.
 const ENDING_DIGITS: usize = 8;
@@ -31,7 +33,6 @@ pub(crate) fn render(
             let page: Page<SessionSummary> = read(answer)?;
             Some((list(&page.items, width), page.next_cursor))
         }
-        Operation::Read => Some((session(&read(answer)?), None)),
         Operation::History => {
             let page: Page<HistoryItem> = read(answer)?;
             Some((page.items.iter().map(message).collect(), page.next_cursor))
@@ -44,10 +45,6 @@ pub(crate) fn render(
         Operation::Retain => Some((retained(&read(answer)?, width), None)),
         _ => None,
     })
-}
-
-fn read<T: DeserializeOwned>(answer: &[u8]) -> Result<T, SessionError> {
-    serde_json::from_slice(answer).map_err(|error| unreadable(&error))
 }
 
 /// The sessions. Where there is no terminal, ids are whole.
@@ -172,7 +169,7 @@ fn fit(line: &str, width: Option<usize>) -> String {
 }
 
 /// One session: what it is, then what it holds.
-fn session(view: &SessionView) -> String {
+pub(crate) fn session(view: &SessionView) -> String {
     let mut text = String::new();
     let mut row = |name: &str, value: String| {
         // Writing to a string cannot fail.

@@ -183,12 +183,12 @@ pub(crate) fn decide(app: &App, call: &Call, is_approved: bool, reason: Option<&
     ask(&app.service, Operation::DecideApproval, params);
 }
 
-/// Asks something beside a turn. What comes of it is seen in the turn's events.
-fn ask(service: &Arc<dyn SessionService>, operation: Operation, params: Value) {
+/// Asks something beside what runs. What comes of it is seen in the turn's events, or in the answer that is waited for.
+pub(crate) fn ask(service: &Arc<dyn SessionService>, operation: Operation, params: Value) {
     let service = service.clone();
     tokio::spawn(async move {
         if let Err(error) = wire::call(service.as_ref(), operation, &params.to_string()).await {
-            tracing::info!(%error, operation = operation.name(), "the turn was over already");
+            tracing::info!(%error, operation = operation.name(), "it was over already");
         }
     });
 }

@@ -298,9 +298,28 @@ fn codes(route: &Route) -> Vec<ErrorCode> {
         Op::Update => &[Code::SessionArchived],
         Op::Archive | Op::Unarchive | Op::Delete => &[Code::SessionBusy],
         Op::Fork => &[Code::SessionBusy, Code::ItemNotFound, Code::HistoryPruned],
-        Op::Compact | Op::PreviewCompaction => {
-            &[Code::SessionBusy, Code::SessionArchived, Code::CompactionNoProgress, Code::CompactionPinLost]
-        }
+        Op::Compact => &[
+            Code::SessionBusy,
+            Code::SessionArchived,
+            Code::TurnInterrupted,
+            Code::CompactionNoProgress,
+            Code::CompactionPinLost,
+            Code::ModelNotConfigured,
+            Code::ModelUnauthorized,
+            Code::ModelRateLimited,
+            Code::ModelOverloaded,
+            Code::ModelTimeout,
+            Code::ModelStreamIncomplete,
+            Code::ModelContextExceeded,
+            Code::ModelRejected,
+        ],
+        Op::PreviewCompaction => &[
+            Code::SessionBusy,
+            Code::SessionArchived,
+            Code::CompactionNoProgress,
+            Code::CompactionPinLost,
+            Code::ModelNotConfigured,
+        ],
         Op::UndoCompaction => {
             &[Code::SessionBusy, Code::SessionArchived, Code::ItemNotFound, Code::HistoryPruned, Code::ContextOverflow]
         }

@@ -93,8 +93,10 @@ fn build() -> Result<Agent, Failure> {
     let seed = std::env::var(meerkat_parity_tests::run::SEED.0)?.parse()?;
     let models = VendorModels::new(&VendorOptions::default(), Arc::new(ScriptedModel))?;
     let mut config = AgentBuildConfig::new().world(World::seeded(seed, 0)).models(Arc::new(models));
-    if let Some(compaction) = sections.remove("compaction") {
-        config = config.compaction(serde_json::from_value(compaction)?);
+    // As the binary does: it compacts where it can, and is refused where it cannot and is told to.
+    let compaction = sections.remove("compaction");
+    if compaction.is_some() || Capabilities::compiled().require(Capability::SessionCompaction).is_ok() {
+        config = config.compaction(compaction.map(serde_json::from_value).transpose()?.unwrap_or_default());
     }
     let store: Store = serde_json::from_value(sections.remove("store").ok_or("the data directory is missing")?)?;
     if !store.enabled {

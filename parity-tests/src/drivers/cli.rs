@@ -166,6 +166,13 @@ impl Driver for Cli {
         let mut words = words("run", params, false);
         words.insert(1, "--events".to_owned());
         let output = command.args(words).stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
+        if output.stdout.is_empty() {
+            // What is refused says its body only where it is asked to, and has changed nothing.
+            return match self.perform("run", params).wait()? {
+                Err(body) => Ok(Err(body)),
+                Ok(answer) => Err(format!("nothing was shown of a turn that answers {answer}")),
+            };
+        }
         let said = String::from_utf8(output.stdout).map_err(|error| error.to_string())?;
         let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
         if lines.first().is_none_or(|line| type_of(line) != "session_created") {
@@ -198,7 +205,11 @@ fn words(operation: &str, params: &Map<String, Value>, is_chat: bool) -> Vec<Str
         .replace("$decision", if decision == "approve" { "approve" } else { "deny" });
     let mut words: Vec<String> = spelt.split(' ').map(str::to_owned).collect();
     for (name, value) in params.iter().filter(|(name, _)| !is_position(name)) {
-        flag(&mut words, operation, name, value);
+        match (operation, name.as_str(), words.last_mut()) {
+            // The flag that the operation is spelt by takes it.
+            ("undo_compaction", "compaction", Some(undo)) => *undo += &format!("={}", text(value)),
+            _ => flag(&mut words, operation, name, value),
+        }
     }
     // A turn says what it wants where one runs already: a line of chat without a policy would wait.
     if operation == "start_turn" && !params.contains_key("policy") {

@@ -1,7 +1,9 @@
 //! What each command does: one request, one call, one print. What needs no service stands in [`local`].
 
+pub(crate) mod compact;
 pub(crate) mod completions;
 pub(crate) mod doctor;
+mod fill;
 pub(crate) mod local;
 pub(crate) mod operators;
 mod run;
@@ -10,6 +12,7 @@ pub(crate) mod sessions;
 use std::{sync::Arc, time::Duration};
 
 use meerkat_service::{Operation, SessionError, SessionId, SessionService, wire::call};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -41,7 +44,7 @@ pub(crate) fn show(app: &App, operation: Operation, answer: &[u8]) -> Result<(),
         }
         return Ok(());
     }
-    let mut answer: Value = serde_json::from_slice(answer).map_err(|error| unreadable(&error))?;
+    let mut answer: Value = read(answer)?;
     for item in answer["items"].as_array_mut().into_iter().flatten() {
         match operation {
             Operation::Events => *item = stream::described(&item.to_string()).into(),
@@ -53,6 +56,41 @@ pub(crate) fn show(app: &App, operation: Operation, answer: &[u8]) -> Result<(),
         }
     }
     Ok(app.out.answer(&answer)?)
+}
+
+/// What people are told in the answer's place, where that takes more asking; `undo` is how a compaction is taken back.
+pub(crate) async fn told(
+    app: &App,
+    operation: Operation,
+    answer: &[u8],
+    undo: &str,
+) -> Result<Option<String>, SessionError> {
+    if app.out.is_json {
+        return Ok(None);
+    }
+    Ok(match operation {
+        Operation::Compact | Operation::PreviewCompaction | Operation::UndoCompaction => {
+            Some(compact::explained(app, operation, answer, undo).await?)
+        }
+        Operation::Read => {
+            let view = read(answer)?;
+            Some(people::session(&view) + &fill::drawn(app.service.as_ref(), &view, &app.out).await?)
+        }
+        _ => None,
+    })
+}
+
+/// Prints what people are told, where there is such a text, else the answer.
+pub(crate) fn print_told(app: &App, operation: Operation, answer: &[u8], text: Option<&str>) -> Result<(), CliError> {
+    match text {
+        Some(text) => Ok(app.out.readable(text)?),
+        None => show(app, operation, answer),
+    }
+}
+
+/// Reads an answer.
+pub(crate) fn read<T: DeserializeOwned>(answer: &[u8]) -> Result<T, SessionError> {
+    serde_json::from_slice(answer).map_err(|error| unreadable(&error))
 }
 
 pub(crate) fn unreadable(error: &serde_json::Error) -> SessionError {
@@ -82,7 +120,7 @@ pub(crate) async fn perform(
 
 /// Whether an answer has what was waited for. The service may answer earlier than it was to.
 fn has_come(operation: Operation, params: &Value, answer: &[u8]) -> Result<bool, SessionError> {
-    let answer: Value = serde_json::from_slice(answer).map_err(|error| unreadable(&error))?;
+    let answer: Value = read(answer)?;
     Ok(match operation {
         Operation::WaitReader => answer["seq"].as_u64() >= params["seq"].as_u64(),
         _ => answer["items"] != json!([]),

@@ -11,7 +11,7 @@ use meerkat_service::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{operators, resolve, show, unreadable};
+use super::{operators, print_told, read, resolve, told};
 use crate::{
     App, Streams,
     args::{ExportArgs, SessionCommand},
@@ -96,7 +96,11 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
     }
     let operation = request.0;
     tokio::select! {
-        answer = perform(app, request, More::of(command)) => show(app, operation, &answer?)?,
+        answer = perform(app, request, More::of(command)) => {
+            let answer = answer?;
+            let text = told(app, operation, &answer, "").await?;
+            print_told(app, operation, &answer, text.as_deref())?;
+        }
         // What was not whole is taken away on the way out.
         () = streams.interrupts.next() => return Ok(exit_code_of_leaving()),
     }
@@ -208,7 +212,7 @@ async fn ask<T: DeserializeOwned>(
     params: &Value,
 ) -> Result<T, SessionError> {
     let answer = call(service.as_ref(), operation, &params.to_string()).await?;
-    serde_json::from_slice(&answer).map_err(|error| unreadable(&error))
+    read(&answer)
 }
 
 /// `__complete-sessions`: what a word may become. A shell shows no error, so there is none.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Show, human_line};
 use crate::{
     error::CliError,
-    output::{Filter, Output},
+    output::{Filter, Output, Progress},
 };
 
 /// What of a turn is shown, and how far.
@@ -29,6 +29,8 @@ pub(super) struct View {
     /// Text or reasoning stands in a line that has not ended.
     is_in_text: bool,
     is_in_reasoning: bool,
+    /// A compaction that is under way, as long as nothing else is said.
+    compacting: Option<Progress>,
     /// What the calls of this turn are called with, to ask about them.
     pub(super) arguments: HashMap<String, String>,
 }
@@ -46,6 +48,7 @@ impl View {
             is_gapped: false,
             is_in_text: false,
             is_in_reasoning: false,
+            compacting: None,
             arguments: HashMap::new(),
         }
     }
@@ -97,11 +100,17 @@ impl View {
             | Event::ApprovalRequested(_)
             | Event::ApprovalDecided(_)
             | Event::BudgetWarning(_)
-            | Event::CompactionStarted(_)
             | Event::CompactionCompleted(_)
             | Event::CompactionFailed(_)
             | Event::CompactionUndone(_)
             | Event::TurnQueued(_) => self.note(Some(event.human_line())),
+            Event::CompactionStarted(_) => {
+                self.end_line()?;
+                let mut progress = self.out.progress();
+                progress.show(0, 1, &event.human_line());
+                self.compacting = Some(progress);
+                Ok(())
+            }
             Event::SessionCreated(_)
             | Event::SessionForked(_)
             | Event::SessionUpdated(_)
@@ -126,6 +135,7 @@ impl View {
     /// A short line of its own.
     fn note(&mut self, line: Option<String>) -> Result<(), CliError> {
         let Some(line) = line else { return Ok(()) };
+        self.compacting = None;
         self.end_line()?;
         self.out.note(&line);
         Ok(())

@@ -39,6 +39,7 @@ pub(super) const FORMS: &[(&str, &str)] = &[
     ("cut", "@cut [times=N]"),
     ("stall", "@stall [times=N]"),
     ("note", "@note <text>"),
+    ("compaction", "@compaction"),
 ];
 
 /// What the model does in one call.
@@ -107,12 +108,21 @@ pub(super) enum Trouble {
     Stall,
 }
 
-/// Reads a script; a prompt that does not begin with `@` is none and has no steps.
+/// The steps of a script's turn; a prompt that does not begin with `@` is none and has no steps.
 pub(super) fn parse(prompt: &str) -> Result<Vec<Step>, ModelError> {
+    read(prompt).map(|Script { turn, steps, .. }| turn.unwrap_or(steps))
+}
+
+/// The steps that a script has for a call that summarises.
+pub(super) fn parse_summary(prompt: &str) -> Result<Vec<Step>, ModelError> {
+    read(prompt).map(|Script { turn, steps, .. }| if turn.is_some() { steps } else { Vec::new() })
+}
+
+fn read(prompt: &str) -> Result<Script, ModelError> {
     let mut cursor = Cursor { rest: prompt.trim_start() };
     let mut script = Script::default();
     if !cursor.rest.starts_with('@') {
-        return Ok(script.steps);
+        return Ok(script);
     }
     while !cursor.rest.is_empty() {
         script.directives += 1;
@@ -128,13 +138,15 @@ pub(super) fn parse(prompt: &str) -> Result<Vec<Step>, ModelError> {
             .map_err(|why| rejected(format!("the script's @{name} {why}; it is written {form}")))?;
     }
     script.next_step();
-    Ok(script.steps)
+    Ok(script)
 }
 
 /// What was read so far.
 #[derive(Default)]
 struct Script {
     steps: Vec<Step>,
+    /// The turn's steps, once those of a summary began.
+    turn: Option<Vec<Step>>,
     /// The step being read.
     step: Step,
     chunks: Chunks,
@@ -145,6 +157,18 @@ struct Script {
 impl Script {
     fn next_step(&mut self) {
         self.steps.push(std::mem::take(&mut self.step));
+    }
+
+    /// From here on the steps are those of a summary.
+    fn begin_summary(&mut self) -> Result<(), String> {
+        if self.turn.is_some() {
+            return Err("stands once in a script".to_owned());
+        }
+        if self.step != Step::default() {
+            self.next_step();
+        }
+        self.turn = Some(std::mem::take(&mut self.steps));
+        Ok(())
     }
 
     /// The step that a directive other than a call belongs to: calls end a step.
@@ -191,6 +215,10 @@ fn directive(name: &str, cursor: &mut Cursor<'_>, script: &mut Script) -> Result
         "usage" => script.step.usage = usage(cursor.raw())?,
         "stop" => script.step.stop = Some(stop(cursor.raw())?),
         "chunks" => script.chunks = Chunks::Characters(number(cursor.raw())?),
+        "compaction" => {
+            nothing(cursor.raw())?;
+            script.begin_summary()?;
+        }
         "fail" | "cut" | "stall" => {
             let action = trouble(name, cursor.raw())?;
             script.open_step().actions.push(action);

@@ -14,7 +14,10 @@ use meerkat_errors::ErrorCode;
 use serde::Deserialize;
 
 use super::{ModelClient, ModelError, ModelRequest, ModelStream};
-use crate::session::message::{Body, Message};
+use crate::{
+    compaction::COMPACTION_PROMPT,
+    session::message::{Body, Message},
+};
 
 /// The vendor's name in events.
 const VENDOR: &str = "scripted";
@@ -33,10 +36,26 @@ impl ModelClient for ScriptedModel {
     }
 
     async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
+        if let Some((last, said)) = request.messages.split_last()
+            && let Message::User { content: Body::Inline(prompt) } = &**last
+            && prompt == COMPACTION_PROMPT
+        {
+            return summarise(&request, said, prompt);
+        }
         let turn = running_turn(&request.messages)?;
         let steps = grammar::parse(turn.prompt)?;
         player::play(&request, turn, steps)
     }
+}
+
+/// Answers the call that is to summarise what was said, as the newest prompt before it says behind `@compaction`.
+fn summarise(request: &ModelRequest, said: &[Arc<Message>], prompt: &str) -> Result<ModelStream, ModelError> {
+    let summarised = running_turn(said)?;
+    let mut steps = grammar::parse_summary(summarised.prompt)?;
+    if steps.is_empty() {
+        steps.push(player::summary(said.len(), summarised.prompt));
+    }
+    player::play(request, RunningTurn { prompt, step: 0 }, steps)
 }
 
 /// What the scripted model reads of a request's messages.

@@ -67,7 +67,19 @@ fn due(steps: Vec<Step>, turn: RunningTurn<'_>) -> Step {
             excerpt(turn.prompt, QUOTE_CHARS_MAX)
         )
     };
-    let say = Action::Say { is_reasoning: false, words: Words::Plain(answer), chunks: Chunks::Words };
+    saying(answer)
+}
+
+/// What is said where nothing is scripted for a summary.
+pub(super) fn summary(messages: usize, prompt: &str) -> Step {
+    saying(format!(
+        "This is the scripted model's summary of {messages} messages. The newest prompt was: \"{}\"",
+        excerpt(prompt, QUOTE_CHARS_MAX)
+    ))
+}
+
+fn saying(text: String) -> Step {
+    let say = Action::Say { is_reasoning: false, words: Words::Plain(text), chunks: Chunks::Words };
     Step { actions: vec![say], ..Step::default() }
 }
 

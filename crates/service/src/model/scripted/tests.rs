@@ -309,6 +309,18 @@ fn the_place_in_the_script_survives_a_compaction_within_the_turn() {
 }
 
 #[test]
+fn the_call_that_summarises_plays_what_stands_behind_compaction() {
+    let asked = |script: &str| vec![user("@say older @compaction @say not this"), user(script), user(COMPACTION_PROMPT)];
+    check("@say turn @compaction @say summary", &["say:turn|EndTurn"]);
+    let heard = |script: &str| line(&hear(request(asked(script))).unwrap().answer.unwrap());
+    assert_eq!(heard("@say turn @compaction @say summary"), "say:summary|EndTurn");
+    assert_eq!(heard("@compaction @call a"), "a{}|ToolUse");
+    let plain = "say:This is the scripted model's summary of 2 messages. The newest prompt was: \"@say turn\"|EndTurn";
+    assert_eq!(heard("@say turn"), plain);
+    assert_eq!(hear(request(asked("@compaction @fail overloaded"))).err().unwrap().code, ErrorCode::ModelOverloaded);
+}
+
+#[test]
 fn a_script_that_does_not_parse_says_where_and_what_is_allowed() {
     let known = FORMS.iter().map(|(name, _)| format!(" @{name}")).collect::<String>();
     check_refused(vec![user("@file /etc/passwd")], &format!("the script has no @file; it may have{known}"));
@@ -322,6 +334,8 @@ fn a_script_that_does_not_parse_says_where_and_what_is_allowed() {
         (r"@say \u{d800}", r"has an unknown escape; there are \n \t \s \\ \u{HEX} and @@"),
         ("@long 0", "needs a number within its range, not \"0\""),
         ("@long 16777217", "says at most 16777216 bytes in a script"),
+        ("@compaction @compaction", "stands once in a script"),
+        ("@compaction now", "takes nothing, not \"now\""),
         ("@echo all", "cannot tell \"all\""),
         ("@call", "names no tool"),
         ("@call @say x", "names no tool"),

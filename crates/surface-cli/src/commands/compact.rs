@@ -1,0 +1,91 @@
+//! `compact`: a compaction that can be interrupted while it is made, and what is told of one.
+
+use meerkat_service::{
+    Operation, Seq, SessionError, SessionId, SessionService,
+    service::{Changed, CompactionReceipt},
+    session::event::{CompactionUndone, ContextRebuilt},
+    wire::call,
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::{print_told, read, resolve, told};
+use crate::{
+    App, Streams,
+    args::CompactArgs,
+    error::{CliError, exit_code_of_leaving},
+    people::receipt,
+    stream::ask,
+    wire,
+};
+
+/// `compact`, its preview and its undoing.
+pub(crate) async fn compact(app: &App, mut streams: Streams, args: &CompactArgs) -> Result<u8, CliError> {
+    let name = args.target.session.as_deref().unwrap_or_default();
+    let (operation, mut params) = wire::compact(args, name, app.config.values.compaction);
+    let id = resolve(&app.service, name).await?;
+    params["session_id"] = json!(id);
+    if operation == Operation::Compact {
+        streams.interrupts.listen();
+    }
+    let request = params.to_string();
+    let answer = call(app.service.as_ref(), operation, &request);
+    tokio::pin!(answer);
+    let mut is_interrupted = false;
+    loop {
+        tokio::select! {
+            answer = &mut answer => {
+                let answer = answer?;
+                let text = told(app, operation, &answer, &format!("meerkat compact {id} --undo")).await?;
+                print_told(app, operation, &answer, text.as_deref())?;
+                return Ok(0);
+            }
+            () = streams.interrupts.next() => {
+                if std::mem::replace(&mut is_interrupted, true) {
+                    return Ok(exit_code_of_leaving());
+                }
+                app.out.note("Interrupting; Ctrl-C again leaves at once.");
+                ask(&app.service, Operation::Interrupt, json!({ "session_id": id }));
+            }
+        }
+    }
+}
+
+/// What a compaction's answer says to people; `undo` is how it would be taken back.
+pub(super) async fn explained(
+    app: &App,
+    operation: Operation,
+    answer: &[u8],
+    undo: &str,
+) -> Result<String, SessionError> {
+    if operation == Operation::UndoCompaction {
+        let changed: Changed = read(answer)?;
+        return undone(app.service.as_ref(), changed).await;
+    }
+    Ok(receipt::receipt(&read::<CompactionReceipt>(answer)?, undo))
+}
+
+/// Which compaction was undone, and what that gave back; the receipt may be gone by now.
+async fn undone(service: &dyn SessionService, Changed { session_id, seq }: Changed) -> Result<String, SessionError> {
+    let CompactionUndone { compaction } = event(service, &session_id, seq).await?;
+    // The receipt stands right before the completion that names the compaction.
+    let rebuilt = event::<ContextRebuilt>(service, &session_id, compaction.saturating_sub(1)).await.ok();
+    let receipt = rebuilt.filter(|rebuilt| rebuilt.compaction == compaction).map(|rebuilt| rebuilt.receipt);
+    Ok(receipt::undone(compaction, receipt.as_ref()))
+}
+
+/// The payload of an event.
+async fn event<T: DeserializeOwned>(
+    service: &dyn SessionService,
+    session_id: &SessionId,
+    seq: Seq,
+) -> Result<T, SessionError> {
+    #[derive(Deserialize)]
+    struct Items {
+        items: Vec<Value>,
+    }
+
+    let params = json!({ "session_id": session_id, "since_seq": seq.saturating_sub(1), "limit": 1 });
+    let page: Items = read(&call(service, Operation::Events, &params.to_string()).await?)?;
+    read(page.items.first().unwrap_or(&Value::Null).to_string().as_bytes())
+}
