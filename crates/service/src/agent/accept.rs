@@ -59,7 +59,9 @@ impl Actor {
             };
         }
         let acceptance = match (running, request.policy) {
-            (None, _) if self.session.queue().is_empty() && self.asked.is_none() => return self.start_now(request, None, model, key).await,
+            (None, _) if self.session.queue().is_empty() && self.asked.is_none() => {
+                return self.start_now(request, None, model, key).await;
+            }
             (running, Policy::Reject) => {
                 let next = self.session.queue().front().map(|queued| queued.turn);
                 return Err(running.or(next).map_or(SessionError::Compacting, |turn| SessionError::Busy { turn }));

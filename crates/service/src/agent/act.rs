@@ -208,7 +208,9 @@ impl Actor {
         let (turn, step) = (open.turn, open.totals.steps);
         match error {
             // The window was wrong; what a compaction leaves may fit.
-            Some(error) if error.code == ErrorCode::ModelContextExceeded && partial.is_empty() && self.may_compact() => {
+            Some(error)
+                if error.code == ErrorCode::ModelContextExceeded && partial.is_empty() && self.may_compact() =>
+            {
                 self.control.is_window_exceeded = true;
             }
             Some(error) => self.control.failure = Some(error.body()),

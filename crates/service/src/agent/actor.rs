@@ -14,9 +14,9 @@ use tokio::sync::mpsc;
 use super::{
     Engine,
     accept::Unacknowledged,
+    command::{Command, Reply, TurnWaiter},
     compact::Summary,
     compactions::AskedCompaction,
-    command::{Command, Reply, TurnWaiter},
     decide::{Action, Control, PROCESS_ENDED, Rules, decide},
     perform::{Effect, Outcome},
     registry::{Departure, MAILBOX_MAX, Registry},

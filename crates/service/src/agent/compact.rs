@@ -150,13 +150,15 @@ impl Actor {
         // Nobody pays for a summary that could stand for nothing.
         guarded(|| plan(&self.session, compactor)).and_then(|planned| planned)?;
         let failure = match self.summarise(compactor).await {
-            Ok((summary, usage)) => match guarded(|| rebuild(&self.session, compactor, &summary, CompactionMode::Summary)) {
-                Ok(Ok(mut rebuilt)) => {
-                    rebuilt.completed.summary_tokens = usage.output_tokens;
-                    return Ok((rebuilt, usage));
+            Ok((summary, usage)) => {
+                match guarded(|| rebuild(&self.session, compactor, &summary, CompactionMode::Summary)) {
+                    Ok(Ok(mut rebuilt)) => {
+                        rebuilt.completed.summary_tokens = usage.output_tokens;
+                        return Ok((rebuilt, usage));
+                    }
+                    Ok(Err(body)) | Err(body) => body,
                 }
-                Ok(Err(body)) | Err(body) => body,
-            },
+            }
             Err(body) => body,
         };
         if failure.code == ErrorCode::TurnInterrupted || (!is_exceeded && self.fits()) {

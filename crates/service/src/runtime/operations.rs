@@ -26,11 +26,12 @@ use crate::{
     readers::Readers,
     service::{
         AcknowledgeReader, BegunTurn, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder,
-        CompactJournal, CompactSession, CompactionReceipt, CreateSession, DecideApproval, DeleteSession, EventPage, ExportSession, FetchReader,
-        ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn, JournalCompactionReport, NamedReader, Page,
-        Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage, Remind,
-        Reminder, ResumeTurn, Retain, Retained, SessionCreated, SessionQuery, SessionService, SessionState,
-        SessionSummary, SessionView, StartTurn, UndoCompaction, Unpin, UpdateSession, WaitReader,
+        CompactJournal, CompactSession, CompactionReceipt, CreateSession, DecideApproval, DeleteSession, EventPage,
+        ExportSession, FetchReader, ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn,
+        JournalCompactionReport, NamedReader, Page, Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents,
+        ReadHistory, ReaderView, RecordPage, Remind, Reminder, ResumeTurn, Retain, Retained, SessionCreated,
+        SessionQuery, SessionService, SessionState, SessionSummary, SessionView, StartTurn, UndoCompaction, Unpin,
+        UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn,
