@@ -160,7 +160,7 @@ impl Life {
             (2 | 3, _) => self.compact(detail),
             (4, true) => self.interrupt(),
             (5..=8, true) => self.answer(&text(detail)),
-            (9, true) => (0..detail % 40).for_each(|nth| self.call(detail + nth)),
+            (9, true) => (0..detail % 12).for_each(|nth| self.call(detail + nth)),
             (_, true) => self.call(detail),
             (10, false) => self.start(Body::Blob(BlobRef {
                 blob: "b10b".to_owned(),
@@ -206,5 +206,5 @@ fn record(seq: Seq, turn: Option<TurnNumber>, event: Event) -> Record {
 /// Texts of many lengths; some are large, and some need escapes.
 fn text(detail: usize) -> String {
     let word = ["survey ", "é\"\n", "/srv/app/main.rs:42 ", "x"][detail % 4];
-    word.repeat([1, 2, 5, 20, 150][detail / 4 % 5])
+    word.repeat([1, 2, 5, 12, 30][detail / 4 % 5])
 }
