@@ -183,7 +183,9 @@ impl Walk {
                 self.record(Some(turn), Event::TurnDequeued(TurnDequeued { reason: "cancelled".to_owned() }));
             }
             7 => self.of_the_session(detail),
-            8 if self.compacting.is_none() && !self.open.iter().any(OpenWalk::has_open_calls) => self.compact(detail),
+            8 if detail % 5 < 3 && self.compacting.is_none() && !self.open.iter().any(OpenWalk::has_open_calls) => {
+                self.compact(detail);
+            }
             _ => match self.compacting {
                 Some(turn) if detail.is_multiple_of(5) => {
                     self.compacting = None;
