@@ -39,6 +39,8 @@ pub(super) const FORMS: &[(&str, &str)] = &[
     ("cut", "@cut [times=N]"),
     ("stall", "@stall [times=N]"),
     ("note", "@note <text>"),
+    ("compaction", "@compaction"),
+    ("summarise", "@summarise drop|negate|paraphrase"),
 ];
 
 /// What the model does in one call.
@@ -76,6 +78,18 @@ pub(super) enum Words {
     Plain(String),
     Filler(usize),
     Echo(Echo),
+    Summary(Distortion),
+}
+
+/// What is wrong with a summary.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Distortion {
+    /// Every second sentence is left out.
+    Drop,
+    /// Every sentence says that it is not so.
+    Negate,
+    /// Other words in another order.
+    Paraphrase,
 }
 
 /// How words are cut into parts.
@@ -107,12 +121,21 @@ pub(super) enum Trouble {
     Stall,
 }
 
+/// What a prompt scripts.
+#[derive(Debug, Default)]
+pub(super) struct Scripts {
+    /// The steps of its turn.
+    pub(super) steps: Vec<Step>,
+    /// The steps of a call for a summary.
+    pub(super) compaction: Option<Vec<Step>>,
+}
+
 /// Reads a script; a prompt that does not begin with `@` is none and has no steps.
-pub(super) fn parse(prompt: &str) -> Result<Vec<Step>, ModelError> {
+pub(super) fn parse(prompt: &str) -> Result<Scripts, ModelError> {
     let mut cursor = Cursor { rest: prompt.trim_start() };
     let mut script = Script::default();
     if !cursor.rest.starts_with('@') {
-        return Ok(script.steps);
+        return Ok(Scripts::default());
     }
     while !cursor.rest.is_empty() {
         script.directives += 1;
@@ -128,7 +151,10 @@ pub(super) fn parse(prompt: &str) -> Result<Vec<Step>, ModelError> {
             .map_err(|why| rejected(format!("the script's @{name} {why}; it is written {form}")))?;
     }
     script.next_step();
-    Ok(script.steps)
+    Ok(match script.turn {
+        Some(steps) => Scripts { steps, compaction: Some(script.steps) },
+        None => Scripts { steps: script.steps, compaction: None },
+    })
 }
 
 /// What was read so far.
@@ -140,6 +166,8 @@ struct Script {
     chunks: Chunks,
     directives: usize,
     long_bytes: usize,
+    /// The steps of the turn, once those of its compactions are being read.
+    turn: Option<Vec<Step>>,
 }
 
 impl Script {
@@ -187,6 +215,15 @@ fn directive(name: &str, cursor: &mut Cursor<'_>, script: &mut Script) -> Result
                 script.next_step();
             }
         }
+        "compaction" => {
+            nothing(cursor.raw())?;
+            if script.turn.is_some() {
+                return Err("stands there already".to_owned());
+            }
+            script.next_step();
+            script.turn = Some(std::mem::take(&mut script.steps));
+        }
+        "summarise" => script.say(false, Words::Summary(distortion(cursor.raw())?)),
         "repeat" => script.open_step().repeat = Some(number(cursor.raw())?),
         "usage" => script.step.usage = usage(cursor.raw())?,
         "stop" => script.step.stop = Some(stop(cursor.raw())?),
@@ -211,6 +248,15 @@ fn echo(raw: &str) -> Result<Echo, String> {
         "last_result" => Echo::LastResult,
         "attempt" => Echo::Attempt,
         other => return Err(format!("cannot tell {other:?}")),
+    })
+}
+
+fn distortion(raw: &str) -> Result<Distortion, String> {
+    Ok(match raw {
+        "drop" => Distortion::Drop,
+        "negate" => Distortion::Negate,
+        "paraphrase" => Distortion::Paraphrase,
+        other => return Err(format!("does not take {other:?}")),
     })
 }
 

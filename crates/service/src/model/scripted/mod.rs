@@ -1,10 +1,12 @@
 //! The scripted model: deterministic, without a key and without I/O. It takes its script from the last user message.
 //!
 //! The directives are described in `docs/scripted-model.md`. The model keeps no state: which step of the script
-//! is due follows from the request alone. It reads the messages of the running turn and never the whole context.
+//! is due follows from the request alone. It reads the messages of the running turn, and the whole context only where
+//! it is asked for a summary.
 
 mod grammar;
 mod player;
+mod summary;
 pub mod tools;
 
 use std::sync::Arc;
@@ -33,8 +35,13 @@ impl ModelClient for ScriptedModel {
     }
 
     async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
-        let turn = running_turn(&request.messages)?;
-        let steps = grammar::parse(turn.prompt)?;
+        let (turn, steps) = match summary::summary_call(&request.messages) {
+            Some(asked) => asked?,
+            None => {
+                let turn = running_turn(&request.messages)?;
+                (turn, grammar::parse(turn.prompt)?.steps)
+            }
+        };
         player::play(&request, turn, steps)
     }
 }

@@ -10,7 +10,7 @@ use meerkat_errors::ErrorCode;
 use super::{
     RunningTurn, filler,
     grammar::{Action, Chunks, Echo, ScriptedUsage, Step, Trouble, Words},
-    rejected,
+    rejected, summary,
 };
 use crate::{
     model::{AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, StopReason, Usage},
@@ -110,6 +110,7 @@ impl Player {
                     Words::Plain(text) => text,
                     Words::Filler(bytes) => filler(bytes),
                     Words::Echo(what) => echo(what, request),
+                    Words::Summary(distortion) => summary::distorted(distortion, &request.messages),
                 };
                 self.tasks.push_back(Task::Say { block: self.blocks.len(), from: 0, chunks });
                 self.blocks.push(match is_reasoning {
@@ -226,7 +227,7 @@ fn last_result(messages: &[Arc<Message>]) -> Option<String> {
 }
 
 /// The beginning of a text, with a mark where more of it was left out.
-fn excerpt(text: &str, limit: usize) -> String {
+pub(super) fn excerpt(text: &str, limit: usize) -> String {
     match text.char_indices().nth(limit) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
