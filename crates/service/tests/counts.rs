@@ -8,6 +8,7 @@ use std::{alloc::System, sync::Arc};
 
 use meerkat_service::{
     Agent, AgentBuildConfig, Capabilities, Capability,
+    compaction::CompactionConfig,
     model::{StaticModels, scripted::ScriptedModel},
     options::{EngineOptions, Overflow},
     service::{NamedReader, ReadEvents, SessionCreated},
@@ -95,6 +96,25 @@ async fn a_reader_costs_a_turn_nothing() {
     assert_eq!(least(&agent, &session).await, without);
 }
 
+/// What is asked before each model call costs the same however long the context is: nothing of it walks over messages.
+async fn a_compactor_costs_the_same_at_every_length() {
+    if Capabilities::compiled().require(Capability::SessionCompaction).is_err() {
+        return;
+    }
+    let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 1 << 40);
+    let config = CompactionConfig { auto_compact_threshold: u64::MAX, ..CompactionConfig::default() };
+    let agent = AgentBuildConfig::new().models(Arc::new(models)).compaction(config).build().unwrap();
+    let session = agent.create_session().await.unwrap();
+    for _ in 0..30 {
+        count(&agent, &session).await;
+    }
+    let early = least(&agent, &session).await;
+    for _ in 0..3_000 {
+        count(&agent, &session).await;
+    }
+    assert_eq!(least(&agent, &session).await, early);
+}
+
 /// A text turn encodes its three events once each, however many follow it, and costs the same at turn 2,000 as
 /// at turn 30: the context slides, and nothing walks over what was said before.
 #[tokio::test]
@@ -125,4 +145,5 @@ async fn a_turn_costs_what_it_adds() {
     }
     assert_eq!(events_encoded() - encoded, 3, "fifty followers, and each event was encoded once");
     a_reader_costs_a_turn_nothing().await;
+    a_compactor_costs_the_same_at_every_length().await;
 }

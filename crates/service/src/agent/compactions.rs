@@ -4,12 +4,7 @@ use std::sync::atomic::Ordering;
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
-use super::{
-    actor::Actor,
-    command::Reply,
-    compact::interrupted,
-    render::tool_bytes,
-};
+use super::{actor::Actor, command::Reply, compact::interrupted, render::tool_bytes};
 use crate::{
     SessionError,
     compaction::{CompactionConfig, CompactionContext, SharedCompactor},
@@ -138,7 +133,7 @@ impl Actor {
             (None, Some(newest)) => Ok(newest),
             (Some(asked), Some(newest)) if asked == newest => Ok(newest),
             (Some(asked), Some(first)) if self.session.undoable().any(|known| known == asked) => {
-                 Err(SessionError::NotNewest { first })
+                Err(SessionError::NotNewest { first })
             }
             // Only what was compacted and can no longer be undone has left a summary behind.
             (None, None) if self.session.context().summary().is_some() => Err(SessionError::HistoryPruned),
@@ -149,7 +144,8 @@ impl Actor {
 
     /// One that is older than those that can be undone is out of reach; anything else is none.
     async fn why_not_undoable(&self, asked: Seq) -> Result<SessionError, SessionError> {
-        let is_older = self.session.undoable().next().is_none_or(|oldest| asked < oldest) && self.session.context().summary().is_some();
+        let is_older = self.session.undoable().next().is_none_or(|oldest| asked < oldest)
+            && self.session.context().summary().is_some();
         let Some(after) = asked.checked_sub(1).filter(|_| is_older) else {
             return Ok(SessionError::ItemNotFound("compaction"));
         };

@@ -273,10 +273,11 @@ fn is_possible(record: &Record) -> bool {
     let seq = record.seq;
     let counts = match &record.event {
         Event::HistorySnapshot(history) => {
-            let HistorySnapshot { pruned_to, message_count, next_turn, context, .. } = history;
+            let HistorySnapshot { pruned_to, message_count, next_turn, context, counters, .. } = history;
             *pruned_to < seq
                 && *message_count < seq
                 && Seq::from(*next_turn) < seq
+                && counters.is_none_or(|counters| Seq::from(counters.started_turns) < seq && counters.is_possible())
                 && context.iter().all(|(of, nth)| *of < seq && *nth < seq)
         }
         _ => true,

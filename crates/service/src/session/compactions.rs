@@ -40,6 +40,11 @@ impl CompactionCounters {
     const fn current_turn(&self) -> u32 {
         self.started_turns.saturating_sub(1)
     }
+
+    /// Whether they can be: no compaction was tried in a turn that has not started.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.last_attempt.is_none_or(|attempt| attempt.turn <= self.current_turn())
+    }
 }
 
 /// A compaction that has neither come about nor failed yet.

@@ -177,9 +177,9 @@ impl Context {
         rebuilds
     }
 
-    /// The newest rebuild that cannot be undone; 0 where there is none.
-    pub(super) fn floor(&self) -> Seq {
-        self.rebuilds.floor.as_ref().map_or(0, |floor| floor.seq)
+    /// The newest rebuild that cannot be undone.
+    pub(super) fn floor(&self) -> Option<Seq> {
+        self.rebuilds.floor.as_ref().map(|floor| floor.seq)
     }
 
     /// No rebuild up to this one can be undone any more.

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    compactions::CompactionCounters,
     message::{Block, Body, Message, RawJson, ToolResult},
     reminder::SystemReminderType,
 };
@@ -593,6 +594,12 @@ pub struct HistorySnapshot {
     pub next_turn: TurnNumber,
     /// The runs of the live context: the event of the first message of each, and how many messages were said before it.
     pub context: Vec<(Seq, u64)>,
+    /// What is counted for the next compaction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters: Option<CompactionCounters>,
+    /// Compactions whose `context_rebuilt` is not behind this event cannot be undone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undoable_after: Option<Seq>,
 }
 
 /// A compaction began. Its sizes are those of the live context.

@@ -5,7 +5,10 @@ use super::{
     event::{ContextRebuilt, Event, Record},
     turn::CallProgress,
 };
-use crate::{ids::Seq, service::TurnStatus};
+use crate::{
+    ids::{Seq, TurnNumber},
+    service::TurnStatus,
+};
 
 impl Session {
     /// Why a record whose seq follows does not follow all the same.
@@ -35,52 +38,52 @@ impl Session {
                 _ => None,
             };
         }
-        let needs = needs(&record.event);
-        match needs {
-            Needs::Nothing => return None,
-            Needs::Compaction => return self.obstacle_to_compaction(record),
-            Needs::Turn | Needs::Results | Needs::Call(_) => {}
-        }
-        if open.is_none() || open.map(|open| open.turn) != record.turn {
-            return Some("its turn is not open");
-        }
-        match needs {
-            Needs::Call(call_id) if !self.is_unanswered(call_id) => Some("its call is not open"),
-            Needs::Results if open.is_some_and(|open| !open.calls.is_empty()) => Some("a call has no result yet"),
-            Needs::Results if self.open_compaction.is_some() => Some("a compaction is open"),
-            _ => None,
+        let turn = record.turn;
+        match needs(&record.event) {
+            Needs::Nothing => None,
+            Needs::Start => self.obstacle_to_start(turn),
+            Needs::Rebuild(rebuilt) => {
+                self.obstacle_in_compaction(turn, None).or_else(|| self.obstacle_to_rebuild(rebuilt))
+            }
+            Needs::Compaction => self.obstacle_in_compaction(turn, None),
+            Needs::Rebuilt => self.obstacle_in_compaction(turn, Some(record.seq)),
+            Needs::Undoable(compaction) => self.obstacle_to_undo(compaction),
+            _ if open.is_none() || open.map(|open| open.turn) != turn => Some("its turn is not open"),
+            Needs::Turn => None,
+            Needs::Call(call_id) => (!self.is_unanswered(call_id)).then_some("its call is not open"),
+            Needs::Results if self.has_calls() => Some("a call has no result yet"),
+            Needs::Results => self.open_compaction.map(|_| "a compaction is open"),
         }
     }
 
-    /// A compaction happens in the turn that is open, or between turns. Of a turn that is gone from the journal its
+    /// A compaction begins in the turn that is open, or between turns. Where a turn is gone from the journal its
     /// compactions are still there.
-    fn obstacle_to_compaction(&self, record: &Record) -> Option<&'static str> {
-        if self.open_turn.as_ref().is_some_and(|open| record.turn != Some(open.turn)) {
-            return Some("another turn is open");
+    fn obstacle_to_start(&self, turn: Option<TurnNumber>) -> Option<&'static str> {
+        match &self.open_turn {
+            _ if self.open_compaction.is_some() => Some("another compaction is open"),
+            Some(open) if turn != Some(open.turn) => Some("its turn is not open"),
+            _ => self.has_calls().then_some("a call has no result yet"),
         }
-        let open = self.open_compaction.filter(|open| open.turn == record.turn);
-        let completes_at = open.and_then(|open| open.completes_at);
-        match &record.event {
-            Event::CompactionStarted(_) if self.open_compaction.is_some() => Some("another compaction is open"),
-            Event::CompactionStarted(_) if self.has_calls() => Some("a call has no result yet"),
-            Event::CompactionStarted(_) => None,
-            Event::CompactionUndone(_) if self.open_turn.is_some() => Some("a turn is open"),
-            Event::CompactionUndone(_) if self.open_compaction.is_some() => Some("a compaction is open"),
-            Event::CompactionUndone(undone) if self.undoable().next_back() != Some(undone.compaction) => {
-                Some("it is not the latest compaction that can be undone")
+    }
+
+    /// What belongs to a compaction happens in the turn where that began; `completes_at` is the end that its rebuilt
+    /// context has named before.
+    fn obstacle_in_compaction(&self, turn: Option<TurnNumber>, completes_at: Option<Seq>) -> Option<&'static str> {
+        match self.open_compaction.filter(|open| open.turn == turn) {
+            None => Some("its compaction is not open"),
+            Some(open) if open.completes_at != completes_at => Some("the context was rebuilt, or was not, before it"),
+            Some(_) => None,
+        }
+    }
+
+    fn obstacle_to_undo(&self, compaction: Seq) -> Option<&'static str> {
+        match self.undoable().next_back() {
+            _ if self.open_turn.is_some() => Some("a turn is open"),
+            _ if self.open_compaction.is_some() => Some("a compaction is open"),
+            Some(latest) if latest == compaction => {
+                (!self.context_before_is_known()).then_some("a snapshot does not hold what stood before that compaction")
             }
-            Event::CompactionUndone(_) if !self.context_before_is_known() => {
-                Some("what stood before that compaction is not in the snapshot")
-            }
-            Event::CompactionUndone(_) => None,
-            _ if open.is_none() => Some("its compaction is not open"),
-            Event::CompactionCompleted(_) if completes_at != Some(record.seq) => {
-                Some("the context was not rebuilt for it")
-            }
-            Event::CompactionCompleted(_) => None,
-            _ if completes_at.is_some() => Some("the context was rebuilt already"),
-            Event::ContextRebuilt(rebuilt) => self.obstacle_to_rebuild(rebuilt),
-            _ => None,
+            _ => Some("it is not the latest compaction that can be undone"),
         }
     }
 
@@ -112,8 +115,16 @@ impl Session {
 /// What must be open for an event to follow.
 enum Needs<'a> {
     Nothing,
-    /// Its own place in a compaction.
+    /// That a compaction may begin.
+    Start,
+    /// An open compaction, and a context from which this may be made.
+    Rebuild(&'a ContextRebuilt),
+    /// An open compaction that has not rebuilt the context.
     Compaction,
+    /// An open compaction that has rebuilt the context and ends here.
+    Rebuilt,
+    /// That this compaction can be undone.
+    Undoable(Seq),
     /// Its turn.
     Turn,
     /// Its turn, whose calls all have their results, and no open compaction.
@@ -132,11 +143,11 @@ fn needs(event: &Event) -> Needs<'_> {
         Event::AssistantMessage(_) | Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => {
             Needs::Results
         }
-        Event::CompactionStarted(_)
-        | Event::ContextRebuilt(_)
-        | Event::CompactionCompleted(_)
-        | Event::CompactionFailed(_)
-        | Event::CompactionUndone(_) => Needs::Compaction,
+        Event::CompactionStarted(_) => Needs::Start,
+        Event::ContextRebuilt(rebuilt) => Needs::Rebuild(rebuilt),
+        Event::CompactionCompleted(_) => Needs::Rebuilt,
+        Event::CompactionFailed(_) => Needs::Compaction,
+        Event::CompactionUndone(undone) => Needs::Undoable(undone.compaction),
         Event::SessionCreated(_)
         | Event::SessionForked(_)
         | Event::SessionUpdated(_)

@@ -340,20 +340,22 @@ struct MessageShape {
 impl<'de> Deserialize<'de> for Message {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let MessageShape { role, kind, n, content, model, blocks, results } = MessageShape::deserialize(deserializer)?;
-        match (role.as_str(), content, model, blocks, results) {
-            ("system_reminder", Some(content), ..) if kind.is_some() => {
-                let kind = kind.ok_or_else(|| D::Error::missing_field("kind"))?;
-                Ok(Self::SystemReminder { kind, content })
-            }
-            ("pin", Some(content), ..) if n.is_some() => Ok(Self::Pin { n: n.unwrap_or_default(), content }),
-            ("system", Some(content), ..) => Ok(Self::System { content }),
-            ("user", Some(content), ..) => Ok(Self::User { content }),
-            ("assistant", Some(content), ..) => Ok(Self::Assistant { content }),
-            ("block_assistant", _, Some(model), Some(blocks), _) => Ok(Self::BlockAssistant { model, blocks }),
-            ("tool_results", .., Some(results)) => Ok(Self::ToolResults { results }),
-            _ => Err(D::Error::custom(format!("{role:?} is no role, or its message lacks a part"))),
-        }
+        let content = part(content, "content");
+        Ok(match role.as_str() {
+            "system" => Self::System { content: content? },
+            "user" => Self::User { content: content? },
+            "assistant" => Self::Assistant { content: content? },
+            "block_assistant" => Self::BlockAssistant { model: part(model, "model")?, blocks: part(blocks, "blocks")? },
+            "system_reminder" => Self::SystemReminder { kind: part(kind, "kind")?, content: content? },
+            "pin" => Self::Pin { n: part(n, "n")?, content: content? },
+            "tool_results" => Self::ToolResults { results: part(results, "results")? },
+            other => return Err(D::Error::custom(format!("{other:?} is no role"))),
+        })
     }
+}
+
+fn part<T, E: serde::de::Error>(part: Option<T>, name: &'static str) -> Result<T, E> {
+    part.ok_or_else(|| E::missing_field(name))
 }
 
 /// A part of an assistant message.

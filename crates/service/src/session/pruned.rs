@@ -3,7 +3,7 @@
 //! Applied where nothing is missing, a snapshot changes nothing but that it forgets keys that are over.
 
 use super::{
-    Session,
+    CompactionAttempt, CompactionCounters, Session,
     event::{Event, HistorySnapshot, Record},
 };
 use crate::{
@@ -27,6 +27,8 @@ impl Session {
             usage: self.usage,
             next_turn: self.next_turn,
             context,
+            counters: Some(self.counters),
+            undoable_after: self.context.floor(),
         })
     }
 
@@ -34,7 +36,9 @@ impl Session {
     pub(super) fn mend(&mut self, snapshot: &HistorySnapshot) {
         self.pruned_to = snapshot.pruned_to;
         (self.message_count, self.usage, self.next_turn) = (snapshot.message_count, snapshot.usage, snapshot.next_turn);
+        self.counters = snapshot.counters.unwrap_or(self.counters);
         self.context.renumber(&snapshot.context);
+        self.context.settle(snapshot.undoable_after.unwrap_or_default());
         // A turn whose key is over may be gone, and the key with it: so it is wherever the turn is still there.
         self.keys.retain(|_, used| used.time > snapshot.keys_up_to);
         let keys = &self.keys;
@@ -95,7 +99,25 @@ fn earlier(cut: &Session, now: &Session, snapshot: &HistorySnapshot, accepted: O
         message_count: cut.message_count + missing,
         usage,
         next_turn: accepted.unwrap_or(snapshot.next_turn),
+        counters: snapshot.counters.map(|counters| earlier_counters(cut.counters, now.counters, counters)),
         context: cut.context.runs(|entry| nth(entry.seq).unwrap_or(entry.nth + missing)),
         ..snapshot.clone()
+    }
+}
+
+/// What was counted at `cut`, where `now` became `counted`. An attempt since is no longer known to have been before or
+/// behind the turns that are missing: the one before it then counts as behind them, and the guard holds for longer.
+fn earlier_counters(
+    cut: CompactionCounters,
+    now: CompactionCounters,
+    counted: CompactionCounters,
+) -> CompactionCounters {
+    let missing = counted.started_turns.saturating_sub(now.started_turns);
+    let behind = |attempt: CompactionAttempt| CompactionAttempt { turn: attempt.turn + missing, ..attempt };
+    let is_last = cut.last_attempt == now.last_attempt;
+    CompactionCounters {
+        started_turns: cut.started_turns + missing,
+        last_input_tokens: cut.last_input_tokens,
+        last_attempt: if is_last { counted.last_attempt } else { cut.last_attempt.map(behind) },
     }
 }

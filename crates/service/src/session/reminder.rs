@@ -1,13 +1,15 @@
 //! System reminders: typed texts that stay with a session, one of each type, the newest wins.
 //!
-//! The type is a field that text cannot forge; a reminder is never a turn and never a message.
+//! The type is a field that text cannot forge. A reminder is a message of the live context and never a turn: no
+//! compaction discards it.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::{SessionError, ids::Seq};
+use super::message::{Body, Message};
+use crate::{SessionError, compaction::SUMMARY_PREFIX, ids::Seq};
 
 /// What a reminder is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -110,4 +112,89 @@ pub struct Pin {
     pub seq: Seq,
     /// The fact.
     pub text: String,
+}
+
+/// Puts a reminder behind those that there are, in the place of the one of its type. Where there are none it stands
+/// before everything that was said.
+///
+/// ```
+/// use meerkat_service::session::{message::Message, reminder::*};
+///
+/// let prompt = Message::User { content: "Go on.".into() };
+/// let mut messages = vec![Message::System { content: "You are a careful engineer.".into() }, prompt.clone()];
+/// add_system_reminder(&mut messages, SystemReminderType::ClaudeMd, "No `unwrap`.");
+/// add_system_reminder(&mut messages, SystemReminderType::GitStatus, "On main, clean.");
+/// add_system_reminder(&mut messages, SystemReminderType::ClaudeMd, "No `unwrap`, no `expect`.");
+///
+/// let reminders: Vec<String> = messages.iter().filter(|it| is_system_reminder(it)).map(Message::text).collect();
+/// assert_eq!(reminders, ["On main, clean.", "No `unwrap`, no `expect`."]);
+/// assert_eq!(messages.last(), Some(&prompt));
+/// ```
+pub fn add_system_reminder(messages: &mut Vec<Message>, kind: SystemReminderType, text: impl Into<Body>) {
+    remove_system_reminders_by_type(messages, &kind);
+    let is_before_what_was_said = |message: &Message| match message {
+        Message::System { .. } | Message::SystemReminder { .. } | Message::Pin { .. } => true,
+        Message::User { content } => content.excerpt().starts_with(SUMMARY_PREFIX),
+        Message::Assistant { .. } | Message::BlockAssistant { .. } | Message::ToolResults { .. } => false,
+    };
+    let at = messages.iter().take_while(|message| is_before_what_was_said(message)).count();
+    messages.insert(at, Message::SystemReminder { kind, content: text.into() });
+}
+
+/// Whether a message is a reminder. What a text claims makes it none.
+#[must_use]
+pub const fn is_system_reminder(message: &Message) -> bool {
+    matches!(message, Message::SystemReminder { .. })
+}
+
+/// Whether a message is a reminder of this type.
+#[must_use]
+pub fn is_system_reminder_of_type(message: &Message, kind: &SystemReminderType) -> bool {
+    matches!(message, Message::SystemReminder { kind: of, .. } if of == kind)
+}
+
+/// How many reminders of this type there are.
+#[must_use]
+pub fn count_system_reminders_by_type(messages: &[Message], kind: &SystemReminderType) -> usize {
+    messages.iter().filter(|message| is_system_reminder_of_type(message, kind)).count()
+}
+
+/// Takes the reminders of this type out.
+pub fn remove_system_reminders_by_type(messages: &mut Vec<Message>, kind: &SystemReminderType) {
+    messages.retain(|message| !is_system_reminder_of_type(message, kind));
+}
+
+/// The names of the tags between which reminders and pins stand in a request.
+const TAGS: [&str; 2] = ["system-reminder", "pin"];
+
+/// A reminder or a pin as a request carries it; `None` of any other message. No text in it can end it, nor begin
+/// another.
+pub(super) fn tagged(message: &Message) -> Option<String> {
+    let text = |content: &Body| without_tags(&content.excerpt());
+    match message {
+        Message::SystemReminder { kind, content } => {
+            Some(format!("<system-reminder kind=\"{kind}\">\n{}\n</system-reminder>", text(content)))
+        }
+        Message::Pin { n, content } => Some(format!("<pin n=\"{n}\">\n{}\n</pin>", text(content))),
+        Message::System { .. }
+        | Message::User { .. }
+        | Message::Assistant { .. }
+        | Message::BlockAssistant { .. }
+        | Message::ToolResults { .. } => None,
+    }
+}
+
+/// A text with `&lt;` in place of the bracket of each of our tags, opening or closing.
+fn without_tags(text: &str) -> String {
+    let is_tag = |rest: &str| {
+        let name = rest.trim_start_matches(|c: char| c == '/' || c.is_whitespace());
+        TAGS.iter().any(|tag| name.get(..tag.len()).is_some_and(|name| name.eq_ignore_ascii_case(tag)))
+    };
+    let mut parts = text.split('<');
+    let mut safe = parts.next().unwrap_or_default().to_owned();
+    for rest in parts {
+        safe.push_str(if is_tag(rest) { "&lt;" } else { "<" });
+        safe.push_str(rest);
+    }
+    safe
 }

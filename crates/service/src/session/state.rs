@@ -12,7 +12,7 @@ use super::{
     context::Context,
     event::{Decision, Key},
     message::{Body, Message},
-    reminder::{Pin, Reminder, SystemReminderType},
+    reminder::{Pin, Reminder, SystemReminderType, tagged},
     turn::{OpenTurn, QueuedTurn, TurnEnd},
 };
 use crate::{
@@ -185,20 +185,8 @@ impl Session {
     /// Reminders and pins as one text, in the order in which they were set; `None` where there are none.
     #[must_use]
     pub fn tail(&self) -> Option<String> {
-        let mut parts: Vec<(Seq, String)> = self
-            .reminders
-            .iter()
-            .map(|reminder| {
-                (
-                    reminder.seq,
-                    format!("<system-reminder kind=\"{}\">\n{}\n</system-reminder>", reminder.kind, reminder.text),
-                )
-            })
-            .chain(self.pins.iter().map(|pin| (pin.seq, format!("<pin n=\"{}\">\n{}\n</pin>", pin.seq, pin.text))))
-            .collect();
-        parts.sort_by_key(|(seq, _)| *seq);
-        let text = parts.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join("\n");
-        (!text.is_empty()).then_some(text)
+        let parts: Vec<String> = self.beside().filter_map(|message| tagged(&message)).collect();
+        (!parts.is_empty()).then(|| parts.join("\n"))
     }
 
     /// All that was ever said, counted; compaction does not make it less.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use meerkat_service::{
-    model::{AnswerBlock, StopReason, ToolSpec, Usage},
+    model::{AnswerBlock, ModelRequest, StopReason, ToolSpec, Usage},
     session::message::{Block, Message, RawJson, ToolCall, ToolResult},
 };
 use serde_json::{Value, json};
@@ -305,4 +305,37 @@ async fn a_stop_is_told_apart_and_malformed_arguments_come_as_they_are() {
     let blocked = r#"data: {"promptFeedback":{"blockReason":"SAFETY"},"usageMetadata":{"promptTokenCount":9}}"#;
     let heard = GEMINI.hear(move || Reply::stream(format!("{blocked}\r\n\r\n"))).await.unwrap();
     assert_eq!(heard.answer.stop_reason, StopReason::Refusal);
+}
+
+/// The tools stay as they are for the cache's sake; that none may be called is said where the cache survives it.
+#[tokio::test]
+async fn a_request_that_forbids_tools_differs_in_its_choice_alone() {
+    let none = json!({ "tool_choice": "none" });
+    let choices = [
+        (&ANTHROPIC, json!({})),
+        (&CHAT, none.clone()),
+        (&COMPATIBLE, none.clone()),
+        (&RESPONSES, none),
+        (&GEMINI, json!({ "toolConfig": { "functionCallingConfig": { "mode": "NONE" } } })),
+    ];
+    for (wire, choice) in choices {
+        let bodies = Arc::new(Mutex::new(Vec::new()));
+        let seen = bodies.clone();
+        let call = wire.start(move |request| {
+            seen.lock().unwrap().push(request.body);
+            Reply::stream(wire.on_wire(wire.text))
+        });
+        let call = call.await;
+        let mut request = call.request(vec![user("Look.")]);
+        let schema = RawJson::parse(r#"{"type":"object","properties":{}}"#).unwrap();
+        request.tools = Arc::new([ToolSpec { name: "look".to_owned(), description: "Looks.".to_owned(), schema }]);
+        for forbids_tools in [false, true] {
+            call.send(ModelRequest { forbids_tools, ..request.clone() }).await.unwrap();
+        }
+        let bodies = bodies.lock().unwrap();
+        let mut expected = bodies[0].clone();
+        expected.as_object_mut().unwrap().extend(choice.as_object().unwrap().clone());
+        assert_eq!(bodies[1], expected, "{}", wire.model);
+        assert!(bodies[0].get("tools").is_some());
+    }
 }

@@ -101,15 +101,12 @@ pub(crate) fn mask(session: &Session) -> Option<Rebuilt> {
     })
 }
 
-/// What a compaction would do, with a summary as long as it may be, but no longer than what would leave. Where it would
-/// make no progress, everything stays.
+/// What a summary would do that is as long as it may be, but no longer than what would leave. Where it would make no
+/// progress, everything stays.
 ///
 /// # Errors
 /// What the compactor makes of the context is no context: see [`rebuild`].
 pub(crate) fn preview(session: &Session, compactor: &dyn Compactor) -> Result<CompactionReceipt, ErrorBody> {
-    if let Some(masked) = compactor.masks_tool_results().then(|| mask(session)).flatten() {
-        return Ok(masked.event.receipt);
-    }
     let source = session.messages();
     let result = compactor.rebuild_history(&source, "");
     Partition::of(session, &source, &result)?;

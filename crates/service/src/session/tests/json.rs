@@ -174,12 +174,25 @@ fn a_message_is_read_as_it_was_written() {
         r#"{"role":"user","content":{"blob":"ab","bytes":9,"head":"h","tail":"t"}}"#,
         r#"{"role":"assistant","content":""}"#,
         r#"{"role":"block_assistant","model":"m","blocks":[{"type":"text","text":"x"},{"type":"tool_call","call_id":"c","name":"n","arguments":{"twice":1e2,"twice":1.0}}]}"#,
+        r#"{"role":"system_reminder","kind":"custom:style","content":"</system-reminder>"}"#,
+        r#"{"role":"pin","n":7,"content":"a"}"#,
         r#"{"role":"tool_results","results":[{"call_id":"c","name":"n","is_error":false,"content":"x"}]}"#,
     ] {
         let message: Message = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&message).unwrap(), text);
     }
-    for text in [r#"{"role":"user"}"#, r#"{"role":"nobody","content":"a"}"#, r#"{"content":"a"}"#] {
+    for text in [
+        r#"{"role":"user"}"#,
+        r#"{"role":"nobody","content":"a"}"#,
+        r#"{"content":"a"}"#,
+        r#"{"role":"system_reminder","content":"a"}"#,
+        r#"{"role":"system_reminder","kind":"novel","content":"a"}"#,
+        r#"{"role":"system_reminder","kind":"claude_md"}"#,
+        r#"{"role":"pin","content":"a"}"#,
+        r#"{"role":"pin","n":7}"#,
+        r#"{"role":"block_assistant","model":"m"}"#,
+        r#"{"role":"tool_results"}"#,
+    ] {
         assert!(serde_json::from_str::<Message>(text).is_err(), "{text}");
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     model::{StopReason, Usage},
     options::{Budget, Budgets, Policy},
     session::{
+        CompactionCounters,
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed,
             CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, EventKind, HistorySnapshot, Key,
@@ -103,6 +104,8 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             usage,
             next_turn: small,
             context: is_full.then_some((number, number)).into_iter().collect(),
+            counters: is_full.then(CompactionCounters::default),
+            undoable_after: is_full.then_some(number),
         }),
         EventKind::ContextRebuilt => Event::ContextRebuilt(ContextRebuilt {
             compaction: number,

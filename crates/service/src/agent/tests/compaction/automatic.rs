@@ -1,6 +1,9 @@
 //! Before a model call: when it compacts, what it does where that fails, and what the model is sent.
 
-use std::sync::{Arc, atomic::{AtomicU32, Ordering}};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
 
 use serde_json::json;
 use tokio::sync::Notify;
@@ -46,13 +49,14 @@ async fn an_attempt_comes_at_most_once_in_three_turns() {
 #[tokio::test]
 async fn the_next_request_has_the_summary_in_place_of_what_was_said() {
     let Some(bench) = Bench::new(config()).await else { return };
-    for _ in 0..2 {
-        bench.turn(LONG).await;
-    }
+    bench.fill().await;
     let result = bench.turn("@say Third.").await;
     assert_eq!((result.compactions, bench.outcomes().await), (1, vec![(json!(2), "summary".to_owned())]));
-    let last = bench.requests(false).pop().unwrap();
-    assert_eq!(texts(&last), [format!("{SUMMARY_PREFIX}\n\n{SUMMARY}"), "@say Third.".to_owned()]);
+    let (first, last) = (bench.requests(false).remove(1), bench.requests(false).pop().unwrap());
+    // The newest turn stays, and the prompt that is answered.
+    let [summary, kept, _, prompt] = &texts(&last)[..] else { panic!("{last:#?}") };
+    assert_eq!(summary, &format!("{SUMMARY_PREFIX}\n\n{SUMMARY}"));
+    assert_eq!((kept, prompt.as_str()), (&texts(&first)[2], "@say Third."));
     assert_eq!(last.max_output_tokens, None);
 }
 
@@ -90,15 +94,14 @@ async fn a_summary_that_fails_leaves_the_context_as_it_is() {
         (Write::Text("x".repeat(2_600).leak()), "COMPACTION_NO_PROGRESS"),
     ];
     for (write, code) in failures {
-        let Some(bench) = Bench::new(CompactionConfig { auto_compact_threshold: 600, ..config() }).await else { return };
-        bench.turn(LONG).await;
+        let Some(bench) = Bench::new(config()).await else { return };
+        bench.fill().await;
         bench.writes([write]);
-        bench.turn("@note a @long 500").await;
         let result = bench.turn("@say Done.").await;
         assert_eq!((result.text.as_str(), result.compactions), ("Done.", 0));
-        assert_eq!(bench.outcomes().await, [(json!(1), code.to_owned())]);
+        assert_eq!(bench.outcomes().await, [(json!(2), code.to_owned())]);
         let requests = bench.requests(false);
-        assert_eq!(requests[1].messages[..2], requests[2].messages[..2]);
+        assert_eq!(requests[1].messages[..], requests[2].messages[..3]);
         assert_eq!(requests[2].messages.len(), 5);
     }
 }
@@ -106,20 +109,22 @@ async fn a_summary_that_fails_leaves_the_context_as_it_is() {
 /// Where the next request would not fit, a summary without a model is better than a turn that fails.
 #[tokio::test]
 async fn a_mechanical_summary_stands_in_only_where_the_request_would_not_fit() {
-    for (filler, mode) in [(3_000, "MODEL_REJECTED"), (6_000, "mechanical")] {
-        let Some(bench) = Bench::with(2_500, CompactionConfig::default()).await else { return };
+    for (filler, mode) in [(4_500, "MODEL_REJECTED"), (6_500, "mechanical")] {
+        let config = CompactionConfig { auto_compact_threshold: 100_000, ..config() };
+        let Some(bench) = Bench::with(2_500, config).await else { return };
         bench.writes([Write::Failure(ErrorCode::ModelRejected)]);
-        bench.turn("@long 5000").await;
+        bench.turn("@long 4000").await;
+        bench.turn("@say Short.").await;
         let result = bench.turn(&format!("@note {} @say Done.", "n".repeat(filler))).await;
         assert_eq!(result.text, "Done.");
-        assert_eq!(bench.outcomes().await, [(json!(1), mode.to_owned())], "{filler}");
+        assert_eq!(bench.outcomes().await, [(json!(2), mode.to_owned())], "{filler}");
     }
 }
 
 /// Without progress the ordinary rule holds: the turn that does not fit fails, and the session stays usable.
 #[tokio::test]
 async fn what_cannot_be_made_smaller_overflows() {
-    let Some(bench) = Bench::with(2_500, CompactionConfig::default()).await else { return };
+    let Some(bench) = Bench::with(2_500, config()).await else { return };
     let result = bench.subject.turn(&format!("@note {}", "n".repeat(12_000))).await.unwrap();
     assert_eq!(result.error.unwrap().code, ErrorCode::ContextOverflow);
     assert_eq!(bench.outcomes().await, [(json!(0), "COMPACTION_NO_PROGRESS".to_owned())]);
@@ -157,13 +162,13 @@ async fn stale_results_are_masked_before_anything_is_summarised() {
 #[tokio::test(start_paused = true)]
 async fn an_interrupt_ends_the_summary_and_then_the_turn() {
     let Some(bench) = Bench::new(config()).await else { return };
-    bench.turn("@long 5000").await;
+    bench.fill().await;
     bench.writes([Write::Late(Arc::default())]);
     bench.subject.service.accept_turn(StartTurn::new(bench.id(), "@say Never.")).await.unwrap();
     ticks(50).await;
-    let request = InterruptTurn { session_id: bench.id(), turn: Some(1) };
+    let request = InterruptTurn { session_id: bench.id(), turn: Some(2) };
     bench.subject.service.interrupt(request).await.unwrap();
-    assert_eq!(bench.outcomes().await, [(json!(1), "TURN_INTERRUPTED".to_owned())]);
+    assert_eq!(bench.outcomes().await, [(json!(2), "TURN_INTERRUPTED".to_owned())]);
     let types: Vec<_> = bench.subject.events().await.iter().map(|event| event["type"].clone()).collect();
     assert_eq!(types[types.len() - 3..], ["compaction_started", "compaction_failed", "turn_interrupted"]);
     bench.subject.check().await;
@@ -172,20 +177,20 @@ async fn an_interrupt_ends_the_summary_and_then_the_turn() {
 #[tokio::test(start_paused = true)]
 async fn a_deadline_ends_the_summary_and_then_the_turn() {
     let Some(bench) = Bench::new(config()).await else { return };
-    bench.turn("@long 5000").await;
+    bench.fill().await;
     bench.writes([Write::Late(Arc::default())]);
     let budgets = Budgets { wall_ms: Some(1_000), ..Budgets::default() };
     let request = StartTurn { budgets, ..StartTurn::new(bench.id(), "@say Never.") };
     let result = bench.subject.service.start_turn(request).await.unwrap();
     assert_eq!(result.error.unwrap().code, ErrorCode::BudgetExhausted);
-    assert_eq!(bench.outcomes().await, [(json!(1), "TURN_INTERRUPTED".to_owned())]);
+    assert_eq!(bench.outcomes().await, [(json!(2), "TURN_INTERRUPTED".to_owned())]);
 }
 
 /// What is set while the summary is written is in the next request, and in the context.
 #[tokio::test(start_paused = true)]
 async fn what_is_pinned_meanwhile_is_not_lost() {
     let Some(bench) = Bench::new(config()).await else { return };
-    bench.turn("@long 5000").await;
+    bench.fill().await;
     let said = Arc::<Notify>::default();
     bench.writes([Write::Late(said.clone())]);
     bench.subject.service.accept_turn(StartTurn::new(bench.id(), "@echo tail")).await.unwrap();
@@ -193,19 +198,19 @@ async fn what_is_pinned_meanwhile_is_not_lost() {
     bench.subject.service.pin(PinFact { session_id: bench.id(), text: "set late".to_owned() }).await.unwrap();
     said.notify_one();
     ticks(50).await;
-    assert_eq!(bench.outcomes().await, [(json!(1), "summary".to_owned())]);
+    assert_eq!(bench.outcomes().await, [(json!(2), "summary".to_owned())]);
     let last = bench.requests(false).pop().unwrap();
-    assert!(last.tail.unwrap().contains("set late") && texts(&bench.requests(true)[0]).len() == 3);
+    assert!(last.tail.unwrap().contains("set late") && texts(&bench.requests(true)[0]).len() == 6);
 }
 
 #[tokio::test]
 async fn a_summary_is_charged_to_the_turn_and_its_budget() {
     let Some(bench) = Bench::new(config()).await else { return };
-    bench.turn("@long 5000").await;
+    bench.fill().await;
     let result = bench.turn("@say Done. @usage in=10 out=1").await;
     assert_eq!((result.usage.input_tokens, result.usage.output_tokens), (60, 8));
     let Some(bench) = Bench::new(config()).await else { return };
-    bench.turn("@long 5000").await;
+    bench.fill().await;
     let budgets = Budgets { tokens: Some(57), ..Budgets::default() };
     let request = StartTurn { budgets, ..StartTurn::new(bench.id(), "@say Never.") };
     let result = bench.subject.service.start_turn(request).await.unwrap();
@@ -241,22 +246,23 @@ async fn a_summary_model_writes_summaries_alone() {
     rig.models = Arc::new(models);
     rig.options.context.summary_model = "cheap".to_owned();
     let bench = Bench { model, subject: Subject::new(rig.service()).await };
-    bench.turn("@long 7000").await;
+    bench.fill().await;
     bench.turn("@say Done.").await;
-    assert_eq!(bench.outcomes().await, [(json!(1), "summary".to_owned())]);
-    assert_eq!((bench.requests(true)[0].model.as_str(), bench.requests(false)[1].model.as_str()), ("cheap", "large"));
+    assert_eq!(bench.outcomes().await, [(json!(2), "summary".to_owned())]);
+    assert_eq!((bench.requests(true)[0].model.as_str(), bench.requests(false)[2].model.as_str()), ("cheap", "large"));
 }
 
 /// A vendor whose window is smaller than it was said to be: it is tried once more, after a compaction.
 #[tokio::test]
 async fn a_request_that_the_model_finds_too_long_is_compacted_once() {
     for (exceeded, status) in [(1, TurnStatus::Completed), (2, TurnStatus::Failed)] {
-        let Some(bench) = Bench::new(CompactionConfig::default()).await else { return };
-        bench.turn("@long 20000").await;
+        let config = CompactionConfig { auto_compact_threshold: 100_000, ..config() };
+        let Some(bench) = Bench::new(config).await else { return };
+        bench.fill().await;
         *bench.model.exceeded.lock().unwrap() = exceeded;
         let result = bench.subject.turn("@say Fits.").await.unwrap();
         assert_eq!((result.status, result.compactions), (status, 1), "{result:?}");
-        assert_eq!(bench.outcomes().await, [(json!(1), "summary".to_owned())]);
+        assert_eq!(bench.outcomes().await, [(json!(2), "summary".to_owned())]);
     }
 }
 
@@ -300,10 +306,6 @@ async fn a_compactor_that_panics_or_never_rests_stops_no_turn() {
         let outcomes = bench.outcomes().await;
         let tried: Vec<_> = outcomes.iter().map(|(turn, _)| turn.clone()).collect();
         assert_eq!(tried, [json!(0), json!(1), json!(1)], "once for each step: {outcomes:?}");
-        if part != "nothing" {
-            assert!(outcomes[1].1 == "INTERNAL" && outcomes[2].1 == "INTERNAL", "{part}: {outcomes:?}");
-        } else {
-            assert_eq!(outcomes[1].1, "summary");
-        }
+        assert_eq!(outcomes[1].1, if part == "nothing" { "summary" } else { "INTERNAL" }, "{part}: {outcomes:?}");
     }
 }

@@ -5,7 +5,6 @@
 
 mod asked;
 mod automatic;
-mod costs;
 mod lives;
 
 use std::{
@@ -18,7 +17,7 @@ use futures::{StreamExt as _, stream};
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use super::{Rig, Subject, check_journal, ticks};
+use super::{Rig, Subject, check_journal};
 use crate::{
     ErrorCode,
     capability::{Capabilities, Capability},
@@ -60,6 +59,15 @@ struct Strict {
     exceeded: Mutex<u32>,
 }
 
+impl Strict {
+    fn is_exceeded(&self) -> bool {
+        let mut exceeded = self.exceeded.lock().unwrap();
+        let is_exceeded = *exceeded > 0;
+        *exceeded = exceeded.saturating_sub(1);
+        is_exceeded
+    }
+}
+
 #[async_trait]
 impl ModelClient for Strict {
     fn vendor(&self) -> &str {
@@ -70,12 +78,9 @@ impl ModelClient for Strict {
         check_pairs(&request.messages);
         self.requests.lock().unwrap().push(request.clone());
         if !request.forbids_tools {
-            let mut exceeded = self.exceeded.lock().unwrap();
-            if *exceeded > 0 {
-                *exceeded -= 1;
+            if self.is_exceeded() {
                 return Err(ModelError::new(ErrorCode::ModelContextExceeded, "too long"));
             }
-            drop(exceeded);
             return ScriptedModel.stream_response(request).await;
         }
         let write = self.writes.lock().unwrap().pop_front().unwrap_or(Write::Text(SUMMARY));
@@ -127,7 +132,8 @@ impl Tool for Fill {
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
-        let arguments: Value = invocation.arguments.decode().map_err(|error| ToolError::Arguments(error.to_string()))?;
+        let arguments: Value =
+            invocation.arguments.decode().map_err(|error| ToolError::Arguments(error.to_string()))?;
         output.write(&"x".repeat(arguments["bytes"].as_u64().unwrap_or(0) as usize)).await
     }
 }
@@ -178,6 +184,12 @@ impl Bench {
         let result = self.subject.turn(prompt).await.unwrap();
         assert_eq!(result.status, TurnStatus::Completed, "{result:?}");
         result
+    }
+
+    /// Two turns that have some 1,200 tokens together.
+    async fn fill(&self) {
+        self.turn("@long 2400").await;
+        self.turn("@long 2400").await;
     }
 
     fn writes(&self, writes: impl IntoIterator<Item = Write>) {

@@ -1,0 +1,131 @@
+//! Compactions of sessions that outlive their service.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{COST, Rig, SUMMARY, Strict, WINDOW, Write, config, outcomes, rig, texts};
+use crate::{
+    agent::{Derived, tests::ticks},
+    capability::{Capabilities, Capability},
+    clock::World,
+    compaction::{CompactionConfig, SUMMARY_PREFIX},
+    ids::SessionId,
+    readers::Readers,
+    runtime::persistent::PersistentSessionService,
+    service::{
+        CompactSession, CreateSession, ReadEvents, SessionService as _, SessionState, StartTurn, TurnStatus,
+        UndoCompaction,
+    },
+    store::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore, SessionStore},
+};
+
+/// What is left of a service when it has ended: journals and snapshots.
+struct Disk {
+    events: Arc<MemoryEventStore>,
+    snapshots: Arc<dyn SessionStore>,
+    config: CompactionConfig,
+}
+
+impl Disk {
+    /// `None` where the build has no such sessions.
+    fn new(config: CompactionConfig) -> Option<Self> {
+        Capabilities::compiled().require(Capability::SessionStore).ok()?;
+        Capabilities::compiled().require(Capability::SessionCompaction).ok()?;
+        let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
+        let snapshots = Arc::new(MemorySessionStore::new(events.clone()));
+        Some(Self { events, snapshots, config })
+    }
+
+    /// Another life of the service.
+    fn service(&self) -> (PersistentSessionService, Arc<Strict>) {
+        let (rig, model): (Rig, _) = rig(WINDOW, self.config).unwrap();
+        let index = Arc::new(MemoryIndex::default());
+        let clock = World::system().clock;
+        let readers = Readers::new(Arc::new(MemoryReaders::default()), self.events.clone(), index.clone(), clock);
+        let derived = Derived::new(self.snapshots.clone(), index, Arc::new(readers), None);
+        let blobs = Arc::new(MemoryBlobStore::new(Arc::default()));
+        (PersistentSessionService::new(rig.engine(self.events.clone(), blobs, Some(derived))), model)
+    }
+}
+
+async fn events(service: &PersistentSessionService, session_id: SessionId) -> Vec<Value> {
+    let request = ReadEvents { session_id, since_seq: 0, limit: Some(1000), wait_ms: 0 };
+    let page = service.events(request).await.unwrap();
+    page.items.iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
+}
+
+async fn turn(service: &PersistentSessionService, session_id: SessionId, prompt: &str) {
+    let result = service.start_turn(StartTurn::new(session_id, prompt)).await.unwrap();
+    assert_eq!(result.status, TurnStatus::Completed, "{result:?}");
+}
+
+/// The guard counts what was tried in every life.
+#[tokio::test]
+async fn attempts_count_across_lives() {
+    let Some(disk) = Disk::new(CompactionConfig { auto_compact_threshold: 1, ..config() }) else { return };
+    let (service, _) = disk.service();
+    let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
+    service.shut_down(0).await;
+    for _ in 0..8 {
+        let (service, _) = disk.service();
+        turn(&service, session_id, "@long 2000").await;
+        service.shut_down(0).await;
+    }
+    let expected = [(0, "COMPACTION_NO_PROGRESS"), (3, "summary"), (6, "summary")];
+    let expected = expected.map(|(turn, what)| (json!(turn), what.to_owned()));
+    assert_eq!(outcomes(&events(&disk.service().0, session_id).await), expected);
+}
+
+/// A process that ends while a summary is written leaves the session as it was before, and usable.
+#[tokio::test(start_paused = true)]
+async fn a_compaction_that_is_left_alone_has_failed() {
+    let Some(disk) = Disk::new(CompactionConfig::default()) else { return };
+    let (lost, model) = disk.service();
+    let session_id = lost.create_session(CreateSession::default()).await.unwrap().session_id;
+    for _ in 0..6 {
+        turn(&lost, session_id, "@long 100").await;
+    }
+    model.writes.lock().unwrap().push_back(Write::Late(Arc::default()));
+    let asked = lost.clone();
+    let hanging = tokio::spawn(async move { asked.compact(CompactSession { session_id, compaction: None }).await });
+    ticks(50).await;
+    assert_eq!(lost.read(&session_id).await.unwrap().state, SessionState::Running);
+    let (service, model) = disk.service();
+    turn(&service, session_id, "@say Works.").await;
+    let events = events(&service, session_id).await;
+    assert_eq!(outcomes(&events), [(Value::Null, "TURN_INTERRUPTED".to_owned())]);
+    assert_eq!(model.requests.lock().unwrap()[0].messages.len(), 13);
+    hanging.abort();
+}
+
+/// A snapshot does not say what stood before a compaction; the journal does.
+#[tokio::test]
+async fn an_undo_reaches_behind_a_snapshot() {
+    let Some(disk) = Disk::new(CompactionConfig { auto_compact_threshold: 100_000, ..config() }) else { return };
+    let (service, _) = disk.service();
+    let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
+    for _ in 0..3 {
+        turn(&service, session_id, "@long 2000").await;
+    }
+    let before = service.read(&session_id).await.unwrap().usage;
+    let receipt = service.compact(CompactSession { session_id, compaction: None }).await.unwrap();
+    assert_eq!(service.read(&session_id).await.unwrap().usage.without(before), COST);
+    service.shut_down(0).await;
+
+    let (service, model) = disk.service();
+    turn(&service, session_id, "@say Since.").await;
+    let request = model.requests.lock().unwrap().pop().unwrap();
+    assert_eq!(texts(&request)[0], format!("{SUMMARY_PREFIX}\n\n{SUMMARY}"));
+    service.shut_down(0).await;
+
+    let (service, model) = disk.service();
+    service.undo_compaction(UndoCompaction { session_id, compaction: receipt.compaction }).await.unwrap();
+    service.shut_down(0).await;
+    let (service, after) = disk.service();
+    turn(&service, session_id, "@say After.").await;
+    let request = after.requests.lock().unwrap().pop().unwrap();
+    let texts = texts(&request);
+    assert_eq!((texts.len(), texts[0].as_str(), texts[6].as_str()), (9, "@long 2000", "@say Since."));
+    assert!(model.requests.lock().unwrap().is_empty());
+}
