@@ -41,6 +41,15 @@ impl McpServer {
         wire::result(&stream::answer(service, begun, &request, context).await?)
     }
 
+    async fn compact(
+        &self,
+        params: &str,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, SessionError> {
+        let request = self.cancellations.begin(context);
+        wire::result(&stream::compact(self.service.as_ref(), service_wire::decode_params(params)?, &request).await?)
+    }
+
     async fn events(&self, params: &str) -> Result<CallToolResult, SessionError> {
         let request: ReadEvents = service_wire::decode_params(params)?;
         Ok(wire::events(&self.service.events(request).await?))
@@ -72,6 +81,7 @@ impl ServerHandler for McpServer {
         let work = async {
             match operation {
                 Operation::StartTurn | Operation::Resume => self.turn(operation, &params, &context).await,
+                Operation::Compact => self.compact(&params, &context).await,
                 // A long poll ends with its client.
                 Operation::Events => tokio::select! {
                     answer = self.events(&params) => answer,

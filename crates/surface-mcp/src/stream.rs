@@ -1,4 +1,4 @@
-//! A turn that is followed while it runs, and what happens where its client takes it back.
+//! A turn that is followed while it runs, and what happens where its client takes it, or a compaction, back.
 //!
 //! Only `notifications/cancelled` takes a turn back. A connection that drops or a stream that closes does not: the
 //! library cancels a request's context for all of them alike, so the notification itself is listened to.
@@ -13,7 +13,7 @@ use futures::FutureExt as _;
 use meerkat_service::{
     SessionError, SessionService,
     runtime::follow::{FollowedLine, Follower},
-    service::{BegunTurn, CancelQueued, InterruptTurn, TurnAccepted, TurnResult},
+    service::{BegunTurn, CancelQueued, CompactSession, InterruptTurn, TurnAccepted, TurnResult},
     wire::{self, BegunCall},
 };
 use rmcp::{
@@ -169,6 +169,27 @@ pub(crate) async fn answer(
             }
         }
     }
+}
+
+/// Answers for a compaction, which a client may take back as it does a turn.
+pub(crate) async fn compact(
+    service: &dyn SessionService,
+    asked: CompactSession,
+    request: &Request<'_>,
+) -> Result<Vec<u8>, SessionError> {
+    let session_id = asked.session_id;
+    let mut compaction = service.compact(asked);
+    let receipt = tokio::select! {
+        receipt = &mut compaction => receipt?,
+        () = request.cancelled.cancelled() => {
+            // Where no turn is named this is the compaction, because no turn runs beside it.
+            if let Err(error) = service.interrupt(InterruptTurn { session_id, turn: None }).await {
+                tracing::debug!(%error, "a compaction that was taken back had ended already");
+            }
+            compaction.await?
+        }
+    };
+    wire::encode(&receipt)
 }
 
 /// Ends a turn wherever it is: one that waits leaves the queue, one that runs is interrupted, one that ended stays.
