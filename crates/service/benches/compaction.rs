@@ -132,10 +132,9 @@ fn check() {
         for turns in [5, number("MEERKAT_BENCH_TURNS", 10_000)] {
             let compacting = roomy();
             let session = session_after(&compacting, turns).await;
-            let context = compacting.service().preview_compaction(CompactSession {
-                session_id: session.session_id,
-                compaction: None,
-            });
+            let context = compacting
+                .service()
+                .preview_compaction(CompactSession { session_id: session.session_id, compaction: None });
             let tokens = context.await.unwrap().tokens_before;
             let view = lines(&compacting, &session).await.len();
             let mut times = Vec::new();

@@ -51,7 +51,8 @@ impl ModelClient for Watched {
         let last = request.messages.last().map(text);
         if last.as_deref() != Some(COMPACTION_PROMPT) {
             let said: Vec<String> = request.messages.iter().map(text).collect();
-            *self.sent.lock().unwrap() = format!("{}\n{}", said.join("\n"), request.tail.as_deref().unwrap_or_default());
+            *self.sent.lock().unwrap() =
+                format!("{}\n{}", said.join("\n"), request.tail.as_deref().unwrap_or_default());
         }
         ScriptedModel.stream_response(request).await
     }

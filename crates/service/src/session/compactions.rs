@@ -74,13 +74,13 @@ impl Session {
     /// What a compactor decides by, before a request of `request_bytes` to a model with a window of `window_tokens`.
     #[must_use]
     pub fn compaction_context(&self, request_bytes: u64, window_tokens: u64) -> CompactionContext {
-        let (counters, beside) = (self.counters, self.beside().count());
+        let counters = self.counters;
         let (current_turn, last) = (counters.current_turn(), counters.last_attempt);
         let steps = self.open_turn.as_ref().map_or(0, |open| open.totals.steps);
         let tried = last.filter(|attempt| attempt.turn == current_turn).map_or(0, |attempt| attempt.step);
         CompactionContext {
             last_input_tokens: counters.last_input_tokens,
-            message_count: self.context.message_count() + beside + usize::from(self.system_prompt.is_some()),
+            message_count: self.context.message_count(),
             estimated_history_tokens: (self.context.bytes() + self.fixed_bytes()) / 4,
             last_compaction_turn: last.map(|attempt| attempt.turn),
             current_turn,
