@@ -7,12 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Session,
-    entries::message_bytes,
     event::Record,
     message::{Body, Message},
 };
 use crate::{
-    compaction::{CompactionConfig, CompactionContext},
+    compaction::{CompactionConfig, CompactionContext, message_bytes},
     ids::{Seq, TurnNumber},
 };
 

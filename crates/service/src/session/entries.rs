@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::message::{Body, Message};
 use crate::{
-    compaction::{SUMMARY_PREFIX, json_bytes},
+    compaction::{SUMMARY_PREFIX, json_bytes, message_bytes},
     ids::{Seq, TurnNumber},
 };
 
@@ -208,13 +208,4 @@ impl Entries {
             }
         }
     }
-}
-
-/// Bytes of a message in a request. The text that stands in a blob goes whole.
-pub(super) fn message_bytes(message: &Message) -> u64 {
-    let in_blob = |body: &Body| match body {
-        Body::Inline(_) => 0,
-        Body::Blob(blob) => blob.bytes,
-    };
-    json_bytes(message) + message.texts().map(in_blob).sum::<u64>()
 }

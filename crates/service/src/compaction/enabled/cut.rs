@@ -137,8 +137,7 @@ impl<'a> Cut<'a> {
         if let Some(before) = turn.checked_sub(1) {
             of(before).for_each(|message| _ = resolves(message, &mut failing));
         }
-        let is_resolved = of(turn).fold(false, |is_resolved, message| resolves(message, &mut failing) || is_resolved);
-        is_resolved || is_finished(of(turn))
+        of(turn).any(|message| resolves(message, &mut failing)) || is_finished(of(turn))
     }
 }
 

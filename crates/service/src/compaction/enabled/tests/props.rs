@@ -7,7 +7,7 @@ use super::life::Life;
 use crate::{
     Session,
     compaction::{
-        CompactionConfig, CompactionResult, Compactor, DefaultCompactor, is_state, message_bytes,
+        CompactionConfig, Compactor, DefaultCompactor, is_state, message_bytes,
         rebuilt::{mask, mechanical_summary, preview, rebuild},
     },
     ids::Seq,
