@@ -16,8 +16,8 @@ use meerkat_service::{
     service::{CompactionMode, CompactionReceipt, SessionQuery, StartTurn},
     session::{
         event::{
-            AssistantMessage, CompactionCompleted, ContextRebuilt, Event, Record, SessionCreated, TurnCompleted,
-            TurnStarted, TurnTotals,
+            AssistantMessage, CompactionCompleted, CompactionStarted, ContextRebuilt, Event, Record, SessionCreated,
+            TurnCompleted, TurnStarted, TurnTotals,
         },
         message::Block,
     },
@@ -48,7 +48,7 @@ fn old_turns() -> usize {
 
 /// The event that rebuilds the context.
 fn rebuilt_at() -> Seq {
-    (1 + old_turns() * TURN_EVENTS + 1) as Seq
+    (1 + old_turns() * TURN_EVENTS + 2) as Seq
 }
 
 pub(crate) fn long_session() {
@@ -124,7 +124,7 @@ fn said() -> [Event; TURN_EVENTS] {
     ]
 }
 
-fn rebuild() -> [Event; 2] {
+fn rebuild() -> [Event; 3] {
     let (before, after) = ((old_turns() * TURN_MESSAGES) as u64, (RETAINED_TURNS * TURN_MESSAGES) as u64);
     let receipt = CompactionReceipt {
         compaction: Some(rebuilt_at() + 1),
@@ -139,9 +139,15 @@ fn rebuild() -> [Event; 2] {
         tokens_after: 2_000,
         usage: Usage::default(),
     };
-    let first = rebuilt_at() - (RETAINED_TURNS * TURN_EVENTS) as Seq;
-    let (retained, summary) = (vec![(first, rebuilt_at() - 1)], Some("y".repeat(8_000).into()));
+    let last = rebuilt_at() - 2;
+    let first = last + 1 - (RETAINED_TURNS * TURN_EVENTS) as Seq;
+    let (retained, summary) = (vec![(first, last)], Some("y".repeat(8_000).into()));
     [
+        Event::CompactionStarted(CompactionStarted {
+            input_tokens: 90_000,
+            estimated_history_tokens: 90_000,
+            message_count: before,
+        }),
         Event::ContextRebuilt(ContextRebuilt {
             compaction: rebuilt_at() + 1,
             summary,

@@ -61,7 +61,7 @@ impl Actor {
     }
 
     fn compactor(&self) -> Option<(SharedCompactor, CompactionContext)> {
-        let model = self.answering().ok()?;
+        let model = self.engine.compacts(&self.session).then(|| self.answering().ok()).flatten()?;
         let compactor = self.engine.compactor_for(&self.session, self.window(&model))?;
         Some((compactor, self.compaction_context(&model)))
     }
@@ -287,8 +287,7 @@ fn is_tried(context: &CompactionContext) -> bool {
 /// The session with stale tool results masked, where the compactor asks for that and would not compact what is left.
 fn masked_enough(session: &Session, compactor: &dyn Compactor, context: &CompactionContext) -> Option<Rebuilt> {
     let masked = if compactor.masks_tool_results() { mask(session)? } else { return None };
-    let receipt = &masked.event.receipt;
-    let saved = receipt.tokens_before.saturating_sub(receipt.tokens_after);
+    let saved = context.estimated_history_tokens.saturating_sub(masked.context_bytes / 4);
     let left = CompactionContext {
         last_input_tokens: context.last_input_tokens.saturating_sub(saved),
         estimated_history_tokens: context.estimated_history_tokens.saturating_sub(saved),

@@ -111,6 +111,11 @@ impl Engine {
         self.compaction.is_some() || self.compactor.is_some()
     }
 
+    /// Whether anything compacts the session. It is asked before each model call, so it comes before all that costs more.
+    pub(crate) fn compacts(&self, session: &Session) -> bool {
+        self.is_compaction_configured() || session.compaction().is_some()
+    }
+
     /// What compacts a session whose model's requests may have `window_tokens`; `None` where nothing does.
     pub(crate) fn compactor_for(&self, session: &Session, window_tokens: u64) -> Option<SharedCompactor> {
         self.capabilities.require(Capability::SessionCompaction).ok()?;

@@ -80,9 +80,8 @@ impl Session {
         match self.undoable().next_back() {
             _ if self.open_turn.is_some() => Some("a turn is open"),
             _ if self.open_compaction.is_some() => Some("a compaction is open"),
-            Some(latest) if latest == compaction => {
-                (!self.context_before_is_known()).then_some("a snapshot does not hold what stood before that compaction")
-            }
+            Some(latest) if latest == compaction => (!self.context_before_is_known())
+                .then_some("a snapshot does not hold what stood before that compaction"),
             _ => Some("it is not the latest compaction that can be undone"),
         }
     }

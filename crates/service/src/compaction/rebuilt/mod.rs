@@ -122,8 +122,11 @@ pub(crate) fn preview(session: &Session, compactor: &dyn Compactor) -> Result<Co
 /// A summary without a model: the beginnings of what leaves the context, within the tokens that a summary may have, and
 /// smaller than what leaves.
 pub(crate) fn mechanical_summary(session: &Session, compactor: &dyn Compactor) -> String {
-    let discarded = compactor.rebuild_history(&session.messages(), "").discarded;
-    mechanical::summary(&discarded, summary_room(&discarded, compactor))
+    let source = session.messages();
+    let room = summary_room(&compactor.rebuild_history(&source, "").discarded, compactor);
+    // The longer it is, the more may have to leave.
+    let discarded = compactor.rebuild_history(&source, &"x".repeat(room)).discarded;
+    mechanical::summary(&discarded, room)
 }
 
 /// Bytes that a summary may have, as JSON, to be within its tokens and smaller than what it stands for.

@@ -15,8 +15,8 @@ use crate::{
     journal_compaction::plan::{Bounds, Brief, Plan, plan},
     readers::Readers,
     session::{
-        ForkedHistory, Session,
-        event::{Event, Record},
+        ContextEntry, ForkedHistory, Session, Summary,
+        event::{CompactionUndone, Event, Record},
         reminder::Reminder,
         snapshot::Snapshot,
         tests::{session_id, walk::Walk},
@@ -186,11 +186,20 @@ impl Journal {
         self.check_forks(&after, Seq::from(how.rewritten % 4));
     }
 
-    /// The events that brought what stood in the live context before each of the newest three compactions of it.
+    /// The events that brought what stood in the live context before each of the newest three compactions of it that
+    /// are not undone.
     fn sources(&self) -> BTreeSet<Seq> {
-        let is_rebuilt = |record: &&&Record| matches!(record.event, Event::ContextRebuilt(_));
-        let newest = self.kept();
-        let newest: Vec<Seq> = newest.iter().rev().filter(is_rebuilt).take(3).map(|record| record.seq).collect();
+        let mut newest: Vec<Seq> = Vec::new();
+        for record in self.kept() {
+            match record.event {
+                Event::ContextRebuilt(_) => newest.push(record.seq),
+                Event::CompactionUndone(_) => drop(newest.pop()),
+                _ => {}
+            }
+            if newest.len() > 3 {
+                newest.remove(0);
+            }
+        }
         let before = |seq: Seq| fold(&self.walk.records[..usize::try_from(seq).unwrap() - 1]);
         let entries = |session: Session| session.context().entries().iter().map(|it| it.seq).collect::<Vec<_>>();
         newest.into_iter().flat_map(|seq| entries(before(seq))).collect()
@@ -215,7 +224,29 @@ impl Journal {
         assert_eq!(cold, live);
         assert!(live.context().entries().iter().all(|entry| !self.gone.contains(&entry.seq)));
         assert_eq!(restored(&live, &self.kept()), live, "a snapshot that is saved afterwards");
+        // What an undo has brought back may be counted without what is gone.
+        if !self.walk.records.iter().any(|record| matches!(record.event, Event::CompactionUndone(_))) {
+            let numbers = |of: &Session| of.context().entries().iter().map(|entry| entry.nth).collect::<Vec<_>>();
+            assert_eq!(numbers(&cold), numbers(&live));
+        }
+        self.check_undo(&cold, &live);
         cold
+    }
+
+    /// All that can be undone gives the same, whether anything is gone or not.
+    fn check_undo(&self, cold: &Session, live: &Session) {
+        let (mut cold, mut live) = (cold.clone(), live.clone());
+        if live.open_turn().is_some() || live.open_compaction().is_some() {
+            return;
+        }
+        while let Some(compaction) = latest(&live) {
+            let seq = live.last_seq() + 1;
+            let event = Event::CompactionUndone(CompactionUndone { compaction });
+            let record = Record { session_id: live.id(), seq, turn: None, time: live.updated_at(), event };
+            live.apply(&record).unwrap();
+            cold.apply(&record).unwrap();
+            assert_eq!(cold, live, "{compaction} undone");
+        }
     }
 
     /// Anywhere behind what is gone there is no reminder that did not count there; what is missing was replaced since.
@@ -267,9 +298,38 @@ impl Journal {
             }
             let parts = |of: &Session| (of.message_count(), of.usage(), of.next_turn(), of.pins().clone());
             assert_eq!(parts(&fork), parts(&due), "forked behind {}", end.seq);
-            assert_eq!(fork.context(), due.context(), "forked behind {}", end.seq);
+            assert_eq!(said(&fork), said(&due), "forked behind {}", end.seq);
+            self.check_fork_compactions(fork, due);
         }
     }
+}
+
+impl Journal {
+    /// What the fork can undo gives what it would have given; and no guard of it ends earlier.
+    fn check_fork_compactions(&self, mut fork: Session, mut due: Session) {
+        let (told, whole) = (fork.compaction_context(0, 0), due.compaction_context(0, 0));
+        assert_eq!(told.current_turn, whole.current_turn);
+        assert_eq!(told.last_compaction_turn.is_some(), whole.last_compaction_turn.is_some());
+        assert!((whole.last_compaction_turn..=Some(told.current_turn)).contains(&told.last_compaction_turn));
+        while let Some(compaction) = latest(&fork) {
+            let seq = fork.last_seq().max(due.last_seq()) + 1;
+            let event = Event::CompactionUndone(CompactionUndone { compaction });
+            let record = Record { session_id: fork.id(), seq, turn: None, time: fork.updated_at(), event };
+            fork.apply(&record).unwrap();
+            due.apply(&record).unwrap();
+            assert_eq!(said(&fork), said(&due), "{compaction} undone in a fork");
+        }
+    }
+}
+
+/// The live context, but for how it was rebuilt before.
+fn said(session: &Session) -> (Option<&Summary>, &[ContextEntry]) {
+    (session.context().summary(), session.context().entries())
+}
+
+/// The compaction that may be undone next.
+fn latest(session: &Session) -> Option<Seq> {
+    session.undoable().next_back()
 }
 
 fn brief(record: &Record) -> Brief {
@@ -339,7 +399,7 @@ fn lives_that_are_compacted_lose_something_of_every_kind() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut gone: BTreeMap<String, usize> = BTreeMap::new();
-    for _ in 0..1000 {
+    for _ in 0..2000 {
         let pieces = lives().new_tree(&mut runner).unwrap().current();
         runtime.block_on(async {
             let mut journal = Journal::new();

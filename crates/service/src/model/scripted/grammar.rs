@@ -40,6 +40,7 @@ pub(super) const FORMS: &[(&str, &str)] = &[
     ("stall", "@stall [times=N]"),
     ("note", "@note <text>"),
     ("compaction", "@compaction"),
+    ("summarise", "@summarise drop|negate|paraphrase"),
 ];
 
 /// What the model does in one call.
@@ -77,6 +78,18 @@ pub(super) enum Words {
     Plain(String),
     Filler(usize),
     Echo(Echo),
+    Summary(Distortion),
+}
+
+/// What is wrong with a summary.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Distortion {
+    /// Every second sentence is left out.
+    Drop,
+    /// Every sentence says that it is not so.
+    Negate,
+    /// Other words in another order.
+    Paraphrase,
 }
 
 /// How words are cut into parts.
@@ -108,21 +121,21 @@ pub(super) enum Trouble {
     Stall,
 }
 
-/// The steps of a script's turn; a prompt that does not begin with `@` is none and has no steps.
-pub(super) fn parse(prompt: &str) -> Result<Vec<Step>, ModelError> {
-    read(prompt).map(|Script { turn, steps, .. }| turn.unwrap_or(steps))
+/// What a prompt scripts.
+#[derive(Debug, Default)]
+pub(super) struct Scripts {
+    /// The steps of its turn.
+    pub(super) steps: Vec<Step>,
+    /// The steps of a call for a summary.
+    pub(super) compaction: Option<Vec<Step>>,
 }
 
-/// The steps that a script has for a call that summarises.
-pub(super) fn parse_summary(prompt: &str) -> Result<Vec<Step>, ModelError> {
-    read(prompt).map(|Script { turn, steps, .. }| if turn.is_some() { steps } else { Vec::new() })
-}
-
-fn read(prompt: &str) -> Result<Script, ModelError> {
+/// Reads a script; a prompt that does not begin with `@` is none and has no steps.
+pub(super) fn parse(prompt: &str) -> Result<Scripts, ModelError> {
     let mut cursor = Cursor { rest: prompt.trim_start() };
     let mut script = Script::default();
     if !cursor.rest.starts_with('@') {
-        return Ok(script);
+        return Ok(Scripts::default());
     }
     while !cursor.rest.is_empty() {
         script.directives += 1;
@@ -138,37 +151,28 @@ fn read(prompt: &str) -> Result<Script, ModelError> {
             .map_err(|why| rejected(format!("the script's @{name} {why}; it is written {form}")))?;
     }
     script.next_step();
-    Ok(script)
+    Ok(match script.turn {
+        Some(steps) => Scripts { steps, compaction: Some(script.steps) },
+        None => Scripts { steps: script.steps, compaction: None },
+    })
 }
 
 /// What was read so far.
 #[derive(Default)]
 struct Script {
     steps: Vec<Step>,
-    /// The turn's steps, once those of a summary began.
-    turn: Option<Vec<Step>>,
     /// The step being read.
     step: Step,
     chunks: Chunks,
     directives: usize,
     long_bytes: usize,
+    /// The steps of the turn, once those of its compactions are being read.
+    turn: Option<Vec<Step>>,
 }
 
 impl Script {
     fn next_step(&mut self) {
         self.steps.push(std::mem::take(&mut self.step));
-    }
-
-    /// From here on the steps are those of a summary.
-    fn begin_summary(&mut self) -> Result<(), String> {
-        if self.turn.is_some() {
-            return Err("stands once in a script".to_owned());
-        }
-        if self.step != Step::default() {
-            self.next_step();
-        }
-        self.turn = Some(std::mem::take(&mut self.steps));
-        Ok(())
     }
 
     /// The step that a directive other than a call belongs to: calls end a step.
@@ -211,14 +215,19 @@ fn directive(name: &str, cursor: &mut Cursor<'_>, script: &mut Script) -> Result
                 script.next_step();
             }
         }
+        "compaction" => {
+            nothing(cursor.raw())?;
+            if script.turn.is_some() {
+                return Err("stands there already".to_owned());
+            }
+            script.next_step();
+            script.turn = Some(std::mem::take(&mut script.steps));
+        }
+        "summarise" => script.say(false, Words::Summary(distortion(cursor.raw())?)),
         "repeat" => script.open_step().repeat = Some(number(cursor.raw())?),
         "usage" => script.step.usage = usage(cursor.raw())?,
         "stop" => script.step.stop = Some(stop(cursor.raw())?),
         "chunks" => script.chunks = Chunks::Characters(number(cursor.raw())?),
-        "compaction" => {
-            nothing(cursor.raw())?;
-            script.begin_summary()?;
-        }
         "fail" | "cut" | "stall" => {
             let action = trouble(name, cursor.raw())?;
             script.open_step().actions.push(action);
@@ -239,6 +248,15 @@ fn echo(raw: &str) -> Result<Echo, String> {
         "last_result" => Echo::LastResult,
         "attempt" => Echo::Attempt,
         other => return Err(format!("cannot tell {other:?}")),
+    })
+}
+
+fn distortion(raw: &str) -> Result<Distortion, String> {
+    Ok(match raw {
+        "drop" => Distortion::Drop,
+        "negate" => Distortion::Negate,
+        "paraphrase" => Distortion::Paraphrase,
+        other => return Err(format!("does not take {other:?}")),
     })
 }
 

@@ -1,10 +1,12 @@
 //! The scripted model: deterministic, without a key and without I/O. It takes its script from the last user message.
 //!
 //! The directives are described in `docs/scripted-model.md`. The model keeps no state: which step of the script
-//! is due follows from the request alone. It reads the messages of the running turn and never the whole context.
+//! is due follows from the request alone. It reads the messages of the running turn, and the whole context only where
+//! it is asked for a summary.
 
 mod grammar;
 mod player;
+mod summary;
 pub mod tools;
 
 use std::sync::Arc;
@@ -14,10 +16,7 @@ use meerkat_errors::ErrorCode;
 use serde::Deserialize;
 
 use super::{ModelClient, ModelError, ModelRequest, ModelStream};
-use crate::{
-    compaction::COMPACTION_PROMPT,
-    session::message::{Body, Message},
-};
+use crate::session::message::{Body, Message};
 
 /// The vendor's name in events.
 const VENDOR: &str = "scripted";
@@ -36,26 +35,15 @@ impl ModelClient for ScriptedModel {
     }
 
     async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
-        if let Some((last, said)) = request.messages.split_last()
-            && let Message::User { content: Body::Inline(prompt) } = &**last
-            && prompt == COMPACTION_PROMPT
-        {
-            return summarise(&request, said, prompt);
-        }
-        let turn = running_turn(&request.messages)?;
-        let steps = grammar::parse(turn.prompt)?;
+        let (turn, steps) = match summary::summary_call(&request.messages) {
+            Some(asked) => asked?,
+            None => {
+                let turn = running_turn(&request.messages)?;
+                (turn, grammar::parse(turn.prompt)?.steps)
+            }
+        };
         player::play(&request, turn, steps)
     }
-}
-
-/// Answers the call that is to summarise what was said, as the newest prompt before it says behind `@compaction`.
-fn summarise(request: &ModelRequest, said: &[Arc<Message>], prompt: &str) -> Result<ModelStream, ModelError> {
-    let summarised = running_turn(said)?;
-    let mut steps = grammar::parse_summary(summarised.prompt)?;
-    if steps.is_empty() {
-        steps.push(player::summary(said.len(), summarised.prompt));
-    }
-    player::play(request, RunningTurn { prompt, step: 0 }, steps)
 }
 
 /// What the scripted model reads of a request's messages.

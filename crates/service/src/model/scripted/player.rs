@@ -10,7 +10,7 @@ use meerkat_errors::ErrorCode;
 use super::{
     RunningTurn, filler,
     grammar::{Action, Chunks, Echo, ScriptedUsage, Step, Trouble, Words},
-    rejected,
+    rejected, summary,
 };
 use crate::{
     model::{AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, StopReason, Usage},
@@ -67,19 +67,7 @@ fn due(steps: Vec<Step>, turn: RunningTurn<'_>) -> Step {
             excerpt(turn.prompt, QUOTE_CHARS_MAX)
         )
     };
-    saying(answer)
-}
-
-/// What is said where nothing is scripted for a summary.
-pub(super) fn summary(messages: usize, prompt: &str) -> Step {
-    saying(format!(
-        "This is the scripted model's summary of {messages} messages. The newest prompt was: \"{}\"",
-        excerpt(prompt, QUOTE_CHARS_MAX)
-    ))
-}
-
-fn saying(text: String) -> Step {
-    let say = Action::Say { is_reasoning: false, words: Words::Plain(text), chunks: Chunks::Words };
+    let say = Action::Say { is_reasoning: false, words: Words::Plain(answer), chunks: Chunks::Words };
     Step { actions: vec![say], ..Step::default() }
 }
 
@@ -122,6 +110,7 @@ impl Player {
                     Words::Plain(text) => text,
                     Words::Filler(bytes) => filler(bytes),
                     Words::Echo(what) => echo(what, request),
+                    Words::Summary(distortion) => summary::distorted(distortion, &request.messages),
                 };
                 self.tasks.push_back(Task::Say { block: self.blocks.len(), from: 0, chunks });
                 self.blocks.push(match is_reasoning {
@@ -238,7 +227,7 @@ fn last_result(messages: &[Arc<Message>]) -> Option<String> {
 }
 
 /// The beginning of a text, with a mark where more of it was left out.
-fn excerpt(text: &str, limit: usize) -> String {
+pub(super) fn excerpt(text: &str, limit: usize) -> String {
     match text.char_indices().nth(limit) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

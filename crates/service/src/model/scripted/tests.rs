@@ -308,16 +308,73 @@ fn the_place_in_the_script_survives_a_compaction_within_the_turn() {
     assert_eq!(line(&third), "c{}|ToolUse");
 }
 
+/// Asks for a summary of these messages, and compares the parts that come.
+#[track_caller]
+fn check_summary(mut messages: Vec<Message>, attempt: u32, expected: &[&str]) {
+    messages.push(user(crate::compaction::COMPACTION_PROMPT));
+    let heard = match hear(ModelRequest { attempt, ..request(messages) }) {
+        Ok(heard) => heard,
+        Err(error) => Heard { parts: vec![format!("error:{}", error.code)], answer: None },
+    };
+    let whole = heard.answer.map(|answer| format!("{} {}", line(&answer), answer.usage.output_tokens));
+    let parts = if whole.is_none() { heard.parts } else { Vec::new() };
+    assert_eq!(parts.into_iter().chain(whole).collect::<Vec<_>>(), expected);
+}
+
 #[test]
-fn the_call_that_summarises_plays_what_stands_behind_compaction() {
-    let asked = |script: &str| vec![user("@say older @compaction @say not this"), user(script), user(COMPACTION_PROMPT)];
-    check("@say turn @compaction @say summary", &["say:turn|EndTurn"]);
-    let heard = |script: &str| line(&hear(request(asked(script))).unwrap().answer.unwrap());
-    assert_eq!(heard("@say turn @compaction @say summary"), "say:summary|EndTurn");
-    assert_eq!(heard("@compaction @call a"), "a{}|ToolUse");
-    let plain = "say:This is the scripted model's summary of 2 messages. The newest prompt was: \"@say turn\"|EndTurn";
-    assert_eq!(heard("@say turn"), plain);
-    assert_eq!(hear(request(asked("@compaction @fail overloaded"))).err().unwrap().code, ErrorCode::ModelOverloaded);
+fn a_summary_is_as_the_newest_prompt_scripts_it() {
+    let script = "@say Hi @compaction @say The plan is X. @usage out=7 @step @say never";
+    check(script, &["say:Hi|EndTurn"]);
+    check("@call a @compaction @say x", &["a{}|ToolUse", "say:Done: the script has no further step.|EndTurn"]);
+    let answered = || Message::Assistant { content: "ok".into() };
+    let plan = "say:The plan is X.|EndTurn 7";
+    check_summary(vec![user(script)], 0, &[plan]);
+    check_summary(vec![user(script), answered(), user("and now?"), answered()], 0, &[plan]);
+    check_summary(vec![user(script), answered(), user("@say a @compaction @say b")], 0, &["say:b|EndTurn 1"]);
+    check_summary(vec![user(script), answered(), user("@broken @compaction @say b")], 0, &[plan]);
+    check_summary(vec![user(script), calls(&["1"]), results(&["1"])], 0, &[plan]);
+    check_summary(vec![user("@compaction @call test_echo {}")], 0, &["test_echo{}|ToolUse 3"]);
+    check_summary(vec![user("@compaction @fail overloaded times=2 @say b")], 1, &["error:MODEL_OVERLOADED"]);
+    check_summary(vec![user("@compaction @fail overloaded times=2 @say b")], 2, &["say:b|EndTurn 1"]);
+    check_summary(vec![user("@compaction @say a @cut")], 0, &["a"]);
+    check_summary(vec![user("@compaction @say a @stall")], 0, &["a", "stall"]);
+    check_summary(vec![user("@compaction")], 0, &["EndTurn 0"]);
+}
+
+#[test]
+fn a_summary_that_no_prompt_scripts_tells_what_the_prompts_begin_with() {
+    let messages = vec![user("Fix it."), calls(&["1"]), results(&["1"]), user(&"é".repeat(201))];
+    let told = format!("say:Summary of 4 messages.\nFix it.\n{}…|EndTurn 109", "é".repeat(200));
+    check_summary(messages, 0, &[&told]);
+    let mut many: Vec<Message> = (0..100).map(|_| user(&"x".repeat(100))).collect();
+    many.push(user(crate::compaction::COMPACTION_PROMPT));
+    assert_eq!(hear(request(many)).unwrap().parts.concat().chars().count(), 2001);
+}
+
+#[test]
+fn a_summary_can_be_wrong_on_purpose() {
+    let said = |how: &str| {
+        let script = format!("@note x @compaction @summarise {how}");
+        vec![user(&script), user("The key is RED. Ask Anna first. Port 80 must stay.")]
+    };
+    check_summary(said("drop"), 0, &["say:@note x @compaction @summarise drop. Ask Anna first.|EndTurn 13"]);
+    let negated = "say:@note not x @compaction @summarise negate. The key is not RED. Ask not Anna first. \
+                   Port 80 must not stay.|EndTurn 27";
+    check_summary(said("negate"), 0, &[negated]);
+    let paraphrased = "say:paraphrase @summarise @compaction x @note. red is key the. first anna ask. \
+                       stay must 80 port.|EndTurn 24";
+    check_summary(said("paraphrase"), 0, &[paraphrased]);
+}
+
+#[test]
+fn a_summary_is_made_of_whole_pairs_only() {
+    let asked = || user(crate::compaction::COMPACTION_PROMPT);
+    let open = vec![user("x"), calls(&["1"]), user("y"), Message::Assistant { content: "z".into() }, asked()];
+    check_refused(open, r#"the tool calls ["1"] have no results"#);
+    let orphans = vec![results(&["1"]), user("x"), asked()];
+    check_refused(orphans, r#"tool results for ["1"] follow the calls []"#);
+    let system = Message::System { content: "s".into() };
+    check_refused(vec![system, user("x"), asked()], "a system message stands among the messages");
 }
 
 #[test]
@@ -334,8 +391,6 @@ fn a_script_that_does_not_parse_says_where_and_what_is_allowed() {
         (r"@say \u{d800}", r"has an unknown escape; there are \n \t \s \\ \u{HEX} and @@"),
         ("@long 0", "needs a number within its range, not \"0\""),
         ("@long 16777217", "says at most 16777216 bytes in a script"),
-        ("@compaction @compaction", "stands once in a script"),
-        ("@compaction now", "takes nothing, not \"now\""),
         ("@echo all", "cannot tell \"all\""),
         ("@call", "names no tool"),
         ("@call @say x", "names no tool"),
@@ -350,6 +405,9 @@ fn a_script_that_does_not_parse_says_where_and_what_is_allowed() {
         ("@chunks x", "needs a number within its range, not \"x\""),
         ("@fail", "does not know the class \"\""),
         ("@fail timeout once", "does not take \"once\""),
+        ("@compaction now", "takes nothing, not \"now\""),
+        ("@compaction @compaction", "stands there already"),
+        ("@summarise well", "does not take \"well\""),
         ("@cut retry_after_ms=1", "does not take \"retry_after_ms=1\""),
     ];
     for (script, why) in refusals {

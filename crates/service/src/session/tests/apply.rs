@@ -1,7 +1,7 @@
 //! `Session::apply`: whatever legal life a session has, its state is what a naive reading of its records says.
 
 use meerkat_errors::{ErrorBody, ErrorCode};
-use proptest::{collection::vec, prelude::*};
+use proptest::{collection::vec, prelude::*, strategy::ValueTree as _};
 
 use super::{
     created, pinned, record,
@@ -17,11 +17,13 @@ use crate::{
     session::{
         TurnFold, View,
         event::{
-            AssistantMessage, BudgetWarning, ContextRebuilt, Event, Key, PartialText, Record, SessionForked,
-            SessionUpdated, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
-            TurnQueued, TurnStarted, TurnTotals,
+            AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed, CompactionStarted,
+            CompactionUndone, ContextRebuilt, Event, Key, PartialText, Record, SessionForked, SessionUpdated,
+            ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted, TurnQueued,
+            TurnStarted, TurnTotals,
         },
         message::{Block, Body, Message, ToolResult},
+        reminder::{Pin, Reminder},
     },
     wire::{decode_event, encode_event},
 };
@@ -44,6 +46,16 @@ struct Naive {
 
 impl Naive {
     fn read(records: &[Record]) -> Self {
+        Self::without(records, None)
+    }
+
+    /// The same as if one more compaction were undone. One that is undone has never been.
+    fn without(records: &[Record], one_more: Option<Seq>) -> Self {
+        let undone = records.iter().filter_map(|record| match &record.event {
+            Event::CompactionUndone(undone) => Some(undone.compaction),
+            _ => None,
+        });
+        let undone: Vec<Seq> = undone.chain(one_more).collect();
         let mut naive = Self::default();
         for (at, record) in records.iter().enumerate() {
             match &record.event {
@@ -65,7 +77,7 @@ impl Naive {
                 Event::TurnFailed(failed) if failed.error.code == ErrorCode::ContextOverflow => {
                     naive.entries.retain(|(_, turn, _)| Some(*turn) != record.turn);
                 }
-                Event::ContextRebuilt(rebuilt) => naive.rebuild(rebuilt),
+                Event::ContextRebuilt(rebuilt) if !undone.contains(&rebuilt.compaction) => naive.rebuild(rebuilt),
                 _ => {}
             }
         }
@@ -143,6 +155,21 @@ fn results(entries: &[(Seq, TurnNumber, Message)], records: &[Record]) -> Option
     };
     let calls = entries.last().unwrap().2.tool_calls();
     calls.map(|call| result(&call.call_id)).collect::<Option<_>>().map(|results| Message::ToolResults { results })
+}
+
+/// Behind the summary stand reminders and pins, each as itself, in the order in which they were set; then what was said.
+fn assert_state_is_typed(session: &Session) {
+    let reminder =
+        |it: &Reminder| (it.seq, Message::SystemReminder { kind: it.kind.clone(), content: it.text.as_str().into() });
+    let pin = |it: &Pin| (it.seq, Message::Pin { n: it.seq, content: it.text.as_str().into() });
+    let (reminders, pins) = (session.reminders().iter().map(reminder), session.pins().iter().map(pin));
+    let mut due: Vec<(Seq, Message)> = reminders.chain(pins).collect();
+    due.sort_by_key(|(seq, _)| *seq);
+    let from = usize::from(session.context().summary().is_some());
+    let messages = session.messages();
+    let (state, said) = messages[from..].split_at(due.len());
+    assert!(state.iter().eq(due.iter().map(|(_, message)| message)));
+    assert!(said.iter().eq(session.context().entries().iter().map(|entry| &*entry.message)));
 }
 
 /// Every call has its one result right behind it; of a turn that runs, the last answer may still wait.
@@ -250,6 +277,7 @@ fn assert_view(session: &Session, walk: &Walk) {
     let state = match (turn, waiting.is_empty(), walk.queue.is_empty()) {
         (Some(_), false, _) => SessionState::Waiting,
         (Some(_), true, _) => SessionState::Running,
+        (None, ..) if walk.compacting.is_some() => SessionState::Running,
         (None, _, false) => SessionState::Queued,
         (None, _, true) => SessionState::Idle,
     };
@@ -277,6 +305,87 @@ fn assert_view(session: &Session, walk: &Walk) {
     for (name, value) in fields(serde_json::to_value(summary).unwrap()) {
         assert_eq!(view[&name], value, "{name}");
     }
+}
+
+/// What a compactor is told, read from the records.
+fn assert_compactor_is_told(session: &Session, walk: &Walk) {
+    let (records, messages) = (&walk.records, session.messages());
+    let told = session.compaction_context(4000, 7);
+    let bytes: u64 = messages.iter().map(size).sum();
+    assert_eq!((told.message_count, told.estimated_history_tokens), (messages.len(), bytes / 4));
+    assert_eq!((told.request_bytes, told.request_tokens, told.window_tokens), (4000, 1000, 7));
+    let is_start = |record: &&Record| matches!(record.event, Event::TurnStarted(_));
+    let turn_at = |records: &[Record]| u32::try_from(records.iter().filter(is_start).count().max(1) - 1).unwrap();
+    let is_attempt = |record: &Record| matches!(record.event, Event::CompactionStarted(_) | Event::CompactionUndone(_));
+    let attempt = records.iter().rposition(is_attempt);
+    assert_eq!(told.current_turn, turn_at(records));
+    assert_eq!(told.last_compaction_turn, attempt.map(|at| turn_at(&records[..at])));
+    let tokens = records.iter().rev().find_map(|record| match &record.event {
+        Event::AssistantMessage(answer) => Some(answer.usage.input_tokens),
+        Event::CompactionCompleted(_) => Some(0),
+        _ => None,
+    });
+    assert_eq!(told.last_input_tokens, tokens.unwrap_or(0));
+    let begins = records.iter().rposition(|record| is_start(&record)).filter(|_| walk.open.is_some());
+    let steps = |from: usize| {
+        let answers = records[from..].iter().filter(|record| matches!(record.event, Event::AssistantMessage(_)));
+        u32::try_from(answers.count()).unwrap()
+    };
+    assert_eq!(told.in_turn, begins.is_some_and(|begins| steps(begins) > 0));
+    assert_eq!(told.steps_since_compaction, begins.map_or(0, |begins| steps(begins.max(attempt.unwrap_or(0)))));
+}
+
+/// Which compactions can be undone, and what that gives.
+fn assert_undoable(session: &Session, walk: &Walk) {
+    let (last, open) = (walk.records.last().unwrap(), walk.open.is_some() || walk.compacting.is_some());
+    let undoable: Vec<Seq> = walk.undoable.iter().map(|undoable| undoable.compaction).collect();
+    assert_eq!(session.undoable().collect::<Vec<_>>(), undoable);
+    assert_eq!(session.open_compaction().is_some(), walk.compacting.is_some());
+    assert_eq!(session.context_before_is_known(), !undoable.is_empty());
+    let mut undone = session.clone();
+    let Some(&compaction) = undoable.last().filter(|_| !open) else { return };
+    let event = Event::CompactionUndone(CompactionUndone { compaction });
+    undone.apply(&Record { seq: last.seq + 1, turn: None, event, ..last.clone() }).unwrap();
+    let naive = Naive::without(&walk.records, Some(compaction));
+    let entries = undone.context().entries().iter();
+    let entries: Vec<_> = entries.map(|entry| (entry.seq, entry.turn, Message::clone(&entry.message))).collect();
+    assert_eq!(entries, naive.entries);
+    assert_eq!(undone.context().summary().map(|summary| Message::clone(&summary.message)), naive.summary);
+    let bytes: u64 = undone.messages().iter().map(size).sum();
+    assert_eq!(session.tokens_if_undone(), bytes / 4);
+    assert_eq!(undone.undoable().collect::<Vec<_>>(), undoable[..undoable.len() - 1]);
+    let next = undone.compaction_context(0, 0);
+    assert_eq!((next.last_compaction_turn, next.steps_since_compaction), (Some(next.current_turn), 0));
+}
+
+/// What of a compaction cannot follow where one is open, or is not.
+fn illegal_of_a_compaction(session: &Session, walk: &Walk) -> Vec<(Option<TurnNumber>, Event)> {
+    let (open, seq) = (walk.open.as_ref().map(|open| open.turn), session.last_seq() + 1);
+    let started = CompactionStarted { input_tokens: 0, estimated_history_tokens: 0, message_count: 0 };
+    let completed = CompactionCompleted { summary_tokens: 0, messages_before: 2, messages_after: 1 };
+    let failed = CompactionFailed { code: ErrorCode::ModelTimeout, message: String::new() };
+    let (started, failed) = (Event::CompactionStarted(started), Event::CompactionFailed(failed));
+    let undone = |compaction| (None, Event::CompactionUndone(CompactionUndone { compaction }));
+    let mut illegal = vec![(open, Event::CompactionCompleted(completed)), undone(seq), undone(1)];
+    let latest = walk.undoable.last().map(|undoable| undoable.compaction);
+    illegal.extend(walk.undoable.iter().map(|it| it.compaction).filter(|it| Some(*it) != latest).map(undone));
+    if open.is_some() || walk.compacting.is_some() {
+        illegal.extend(latest.map(undone));
+    }
+    let other = Some(open.map_or(0, |turn| turn + 1));
+    if walk.compacting.is_none() {
+        illegal.extend([(open, failed.clone()), (open, context_rebuilt(vec![(1, seq)], Vec::new()))]);
+    }
+    if walk.compacting.is_some() || walk.open.iter().any(OpenWalk::has_open_calls) {
+        illegal.push((open, started.clone()));
+    }
+    if walk.compacting.is_some() {
+        illegal.extend([(other, failed), (other, context_rebuilt(vec![(1, seq)], Vec::new()))]);
+        illegal.extend(open.is_none().then(|| self::started(session.next_turn(), None, None)));
+        illegal.extend(open.iter().flat_map(|_| of_an_open_turn().into_iter().take(2).map(|event| (open, event))));
+    }
+    illegal.extend(open.iter().flat_map(|_| [(None, started.clone()), (other, started.clone())]));
+    illegal
 }
 
 /// Records that cannot follow: each is refused and changes nothing.
@@ -322,13 +431,13 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
     }
     let whole = (1, last);
     let mut ranges = vec![vec![(2, 1)], vec![(1, 1), (1, last)], vec![whole, (1, 1)]];
-    // What the open turn goes on from must stay, and nothing may go while a call waits for its result.
+    // What the open turn goes on from must stay.
     ranges.extend(walk.open.as_ref().and(session.context().entries().last()).map(|_| Vec::new()));
-    ranges.extend(walk.open.iter().any(OpenWalk::has_open_calls).then(|| vec![whole]));
     for retained in ranges {
         add(open, context_rebuilt(retained, Vec::new()));
     }
     add(open, context_rebuilt(vec![whole], vec![2, 1]));
+    illegal_of_a_compaction(session, walk).into_iter().for_each(|(turn, event)| add(turn, event));
     if walk.open.iter().any(OpenWalk::has_open_calls) {
         let (totals, stop_reason) = (TurnTotals::default(), StopReason::EndTurn);
         let (model, blocks) = ("scripted".to_owned(), Vec::new());
@@ -385,6 +494,7 @@ proptest! {
         let summary = session.context().summary().map(|summary| Message::clone(&summary.message));
         prop_assert_eq!(&summary, &naive.summary);
         prop_assert!(summary.is_none() || session.messages().first() == summary.as_ref());
+        assert_state_is_typed(&session);
         for start in 0..=entries.len() {
             let bytes = naive.bytes_from(start);
             prop_assert_eq!(session.context().bytes_from(start), bytes);
@@ -406,6 +516,8 @@ proptest! {
         }
 
         assert_view(&session, &walk);
+        assert_compactor_is_told(&session, &walk);
+        assert_undoable(&session, &walk);
         assert_end(&session, &walk.records);
 
         let line = |record: &Record| String::from_utf8(encode_event(record).unwrap().to_vec()).unwrap();
@@ -413,6 +525,67 @@ proptest! {
         prop_assert!(fold(&replayed) == session, "a replay makes another session");
         assert_illegal_are_refused(&mut session, &walk);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Where nothing was said since, an undo gives what was there, to the byte.
+    #[test]
+    fn an_undo_gives_what_was_there(choices in vec(any::<u16>(), 0..60)) {
+        undo_right_away(&Walk::new(&choices));
+    }
+}
+
+/// Undoes every compaction of a life right behind it; counts those between turns.
+fn undo_right_away(walk: &Walk) -> usize {
+    let context = |session: &Session| {
+        let context = session.context();
+        let summary = context.summary().map(|summary| serde_json::to_string(&*summary.message).unwrap());
+        let said = context.entries().iter().map(|entry| serde_json::to_string(&*entry.message).unwrap());
+        (summary, said.collect::<Vec<_>>(), context.clone())
+    };
+    let mut session = Session::begin(&walk.records[0]).unwrap();
+    let (mut before, mut undone) = (context(&session), 0);
+    for record in &walk.records[1..] {
+        if matches!(record.event, Event::ContextRebuilt(_)) {
+            before = context(&session);
+        }
+        session.apply(record).unwrap();
+        if matches!(record.event, Event::CompactionCompleted(_)) && session.open_turn().is_none() {
+            let mut session = session.clone();
+            let (seq, event) = (record.seq + 1, Event::CompactionUndone(CompactionUndone { compaction: record.seq }));
+            session.apply(&Record { seq, turn: None, event, ..record.clone() }).unwrap();
+            let after = context(&session);
+            assert_eq!((&after.0, &after.1), (&before.0, &before.1));
+            // But for the oldest one, that can no longer be undone.
+            assert_eq!(after.2.entries(), before.2.entries());
+            undone += 1;
+        }
+    }
+    undone
+}
+
+/// The properties say something: lives compact, fail to, undo, and do so in and between turns.
+#[test]
+fn lives_compact_in_all_ways() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (mut kinds, mut right_away) = (std::collections::BTreeMap::<_, usize>::new(), 0);
+    for _ in 0..1000 {
+        let choices = vec(any::<u16>(), 0..60).new_tree(&mut runner).unwrap().current();
+        let walk = Walk::new(&choices);
+        right_away += undo_right_away(&walk);
+        for record in walk.records.iter().filter(|record| record.event.type_name().starts_with("compaction_")) {
+            *kinds.entry((record.event.type_name().to_owned(), record.turn.is_some())).or_default() += 1;
+        }
+    }
+    let (started, completed, failed) = ("compaction_started", "compaction_completed", "compaction_failed");
+    let mut due: Vec<_> = [started, completed, failed].into_iter().flat_map(|it| [(it, false), (it, true)]).collect();
+    due.push(("compaction_undone", false));
+    for (kind, is_in_turn) in due {
+        assert!(kinds.get(&(kind.to_owned(), is_in_turn)).is_some_and(|count| *count > 5), "{kind} {is_in_turn}");
+    }
+    assert!(right_away > 20, "{right_away}");
 }
 
 #[test]

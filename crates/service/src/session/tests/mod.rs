@@ -4,6 +4,7 @@ mod apply;
 mod fork;
 mod json;
 mod pages;
+mod reminders;
 mod samples;
 mod snapshot;
 pub(crate) mod walk;

@@ -14,10 +14,11 @@ use crate::{
     service::{CompactionMode, CompactionReceipt},
     session::{
         event::{
-            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, ContextRebuilt,
-            Decision, Event, Key, LogTailRepaired, PartialText, Pinned, Record, ReminderCleared, ReminderSet,
-            SessionArchived, SessionForked, SessionUnarchived, SessionUpdated, ToolFinished, ToolOutcome, ToolStarted,
-            TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
+            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed,
+            CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, Key, LogTailRepaired, PartialText,
+            Pinned, Record, ReminderCleared, ReminderSet, SessionArchived, SessionForked, SessionUnarchived,
+            SessionUpdated, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnDequeued, TurnFailed,
+            TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -56,6 +57,17 @@ impl OpenWalk {
     }
 }
 
+/// A part of the live context, and the turn it belongs to.
+type Part = (TurnNumber, Vec<Seq>);
+
+/// A compaction that can be undone.
+pub(super) struct Undoable {
+    /// Its `compaction_completed`.
+    pub(super) compaction: Seq,
+    /// What stood in the live context before.
+    said: Vec<Part>,
+}
+
 /// A life so far, and where it stands.
 pub(crate) struct Walk {
     pub(crate) records: Vec<Record>,
@@ -67,7 +79,11 @@ pub(crate) struct Walk {
     pub(super) reminders: Vec<SystemReminderType>,
     /// The parts of the live context that stay or go as a whole, each with the turn it belongs to now: a prompt, or an
     /// answer with its results.
-    said: Vec<(TurnNumber, Vec<Seq>)>,
+    said: Vec<Part>,
+    /// The compaction that is open: the turn it happens in.
+    pub(super) compacting: Option<Option<TurnNumber>>,
+    /// The compactions that can be undone, in order.
+    pub(super) undoable: Vec<Undoable>,
     next_turn: TurnNumber,
     now: i64,
     key_used: HashMap<&'static str, i64>,
@@ -83,6 +99,8 @@ impl Walk {
             pins: Vec::new(),
             reminders: Vec::new(),
             said: Vec::new(),
+            compacting: None,
+            undoable: Vec::new(),
             next_turn: 0,
             now: SeededIds::wall_time().as_millis(),
             key_used: HashMap::new(),
@@ -128,6 +146,7 @@ impl Walk {
                 let (parent, at, key) = (self.id, self.records.len() as Seq, self.key(detail));
                 self.id = SessionId::from_uuid(uuid::Uuid::from_u128(self.id.as_uuid().as_u128() + 1));
                 self.queue.clear();
+                self.compacting = None;
                 self.key_used.clear();
                 Event::SessionForked(SessionForked { parent, at, key })
             }
@@ -164,10 +183,18 @@ impl Walk {
                 self.record(Some(turn), Event::TurnDequeued(TurnDequeued { reason: "cancelled".to_owned() }));
             }
             7 => self.of_the_session(detail),
-            8 if detail.is_multiple_of(3) && !self.open.iter().any(OpenWalk::has_open_calls) => {
-                self.rebuild(detail / 3)
+            8 if detail % 5 < 3 && self.compacting.is_none() && !self.open.iter().any(OpenWalk::has_open_calls) => {
+                self.compact(detail);
             }
-            _ => self.go_on(detail),
+            _ => match self.compacting {
+                Some(turn) if detail.is_multiple_of(5) => {
+                    self.compacting = None;
+                    let (code, message) = (ErrorCode::CompactionNoProgress, format!("{detail}"));
+                    self.record(turn, Event::CompactionFailed(CompactionFailed { code, message }));
+                }
+                Some(turn) => self.rebuild(turn, detail / 3),
+                None => self.go_on(detail),
+            },
         }
     }
 
@@ -182,9 +209,27 @@ impl Walk {
         self.queue.insert(at, (turn, seq));
     }
 
+    /// A compaction begins, or the latest one is undone.
+    fn compact(&mut self, detail: usize) {
+        let turn = self.open.as_ref().map(|open| open.turn);
+        match self.undoable.pop_if(|_| turn.is_none() && !detail.is_multiple_of(3)) {
+            Some(Undoable { compaction, said }) => {
+                let since = std::mem::replace(&mut self.said, said).into_iter();
+                self.said.extend(since.filter(|(_, seqs)| seqs[0] > compaction));
+                self.record(None, Event::CompactionUndone(CompactionUndone { compaction }));
+            }
+            None => {
+                self.compacting = Some(turn);
+                let (input_tokens, estimated_history_tokens, message_count) = (1, 2, 3);
+                let started = CompactionStarted { input_tokens, estimated_history_tokens, message_count };
+                self.record(turn, Event::CompactionStarted(started));
+            }
+        }
+    }
+
     /// The live context is rebuilt. What an open turn goes on from stays.
-    fn rebuild(&mut self, detail: usize) {
-        let (turn, before) = (self.open.as_ref().map(|open| open.turn), self.said.len());
+    fn rebuild(&mut self, turn: Option<TurnNumber>, detail: usize) {
+        let before = self.said.len();
         let stays = |at: usize| detail >> (at % 11) & 1 == 1 || (turn.is_some() && at + 1 == before);
         let mut retained: Vec<(Seq, Seq)> = Vec::new();
         let mut was_kept = false;
@@ -197,7 +242,7 @@ impl Walk {
             }
             was_kept = stays(at);
         }
-        let mut at = 0;
+        let (mut at, said) = (0, self.said.clone());
         self.said.retain(|_| {
             at += 1;
             stays(at - 1)
@@ -210,6 +255,11 @@ impl Walk {
         self.record(turn, Event::ContextRebuilt(ContextRebuilt { compaction, summary, retained, masked, receipt }));
         let completed = CompactionCompleted { summary_tokens: 3, messages_before: 2, messages_after: 1 };
         self.record(turn, Event::CompactionCompleted(completed));
+        self.compacting = None;
+        self.undoable.push(Undoable { compaction, said });
+        if self.undoable.len() > 3 {
+            self.undoable.remove(0);
+        }
     }
 
     /// The turn that runs comes one event further; where none runs, one starts.
@@ -252,7 +302,7 @@ impl Walk {
             self.open = None;
         }
         if matches!(&event, Event::TurnFailed(failed) if failed.error.code == ErrorCode::ContextOverflow) {
-            self.said.retain(|(of, _)| *of != turn);
+            self.each_said(|said| said.retain(|(of, _)| *of != turn));
         }
         let is_answer = matches!(event, Event::AssistantMessage(_));
         let seq = self.record(Some(turn), event);
@@ -280,10 +330,16 @@ impl Walk {
             (turn, TurnStarted { prompt, model, budgets, queued, continues, compaction, key })
         };
         let (has_prompt, continues) = (started.continues.is_none(), started.continues);
-        self.said.iter_mut().filter(|(of, _)| Some(*of) == continues).for_each(|(of, _)| *of = turn);
+        self.each_said(|said| said.iter_mut().filter(|(of, _)| Some(*of) == continues).for_each(|(of, _)| *of = turn));
         let seq = self.record(Some(turn), Event::TurnStarted(started));
         self.said.extend(has_prompt.then(|| (turn, vec![seq])));
         self.open = Some(OpenWalk { turn, step: 0, calls: Vec::new(), is_answered: false });
+    }
+
+    /// The live context, and what an undo brings back.
+    fn each_said(&mut self, change: impl Fn(&mut Vec<Part>)) {
+        change(&mut self.said);
+        self.undoable.iter_mut().for_each(|undoable| change(&mut undoable.said));
     }
 
     fn take_number(&mut self) -> TurnNumber {

@@ -11,8 +11,8 @@ use crate::{
     service::CompactionMode,
     session::{
         event::{
-            AssistantMessage, Event, Pinned, Record, ReminderSet, SessionCreated, ToolFinished, ToolOutcome,
-            TurnCompleted, TurnInterrupted, TurnStarted, TurnTotals,
+            AssistantMessage, CompactionStarted, ContextRebuilt, Event, Pinned, Record, ReminderSet, SessionCreated,
+            ToolFinished, ToolOutcome, TurnCompleted, TurnInterrupted, TurnStarted, TurnTotals,
         },
         message::{BlobRef, Block, Body, Message, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -135,7 +135,9 @@ impl Life {
 
     /// Puts a rebuilt context in place of the live one.
     pub(crate) fn put(&mut self, rebuilt: rebuilt::Rebuilt) {
-        self.add(self.open, Event::ContextRebuilt(rebuilt.event));
+        let started = CompactionStarted { input_tokens: 0, estimated_history_tokens: 0, message_count: 0 };
+        let seq = self.add(self.open, Event::CompactionStarted(started));
+        self.add(self.open, Event::ContextRebuilt(ContextRebuilt { compaction: seq + 2, ..rebuilt.event }));
         self.add(self.open, Event::CompactionCompleted(rebuilt.completed));
     }
 

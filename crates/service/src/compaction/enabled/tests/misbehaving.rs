@@ -1,0 +1,162 @@
+//! Compactors of others that do wrong: each wrong is a row, and so is the refusal.
+
+use meerkat_errors::ErrorCode;
+
+use super::life::Life;
+use crate::{
+    compaction::{
+        CompactionConfig, CompactionContext, CompactionResult, Compactor, DefaultCompactor, is_state, rebuilt::rebuild,
+    },
+    service::CompactionMode,
+    session::message::{Body, Message},
+};
+
+/// The default compactor, with something done to what it made.
+struct Spoilt(fn(&mut CompactionResult));
+
+impl Compactor for Spoilt {
+    fn should_compact(&self, _: &CompactionContext) -> bool {
+        true
+    }
+
+    fn compaction_prompt(&self) -> &str {
+        "Summarise."
+    }
+
+    fn max_summary_tokens(&self) -> u32 {
+        100
+    }
+
+    fn rebuild_history(&self, messages: &[Message], summary: &str) -> CompactionResult {
+        let config = CompactionConfig { recent_turn_budget: 3, ..CompactionConfig::default() };
+        let mut result = DefaultCompactor::new(config, 0).rebuild_history(messages, summary);
+        (self.0)(&mut result);
+        result
+    }
+}
+
+/// Two long turns, a pin and a reminder, and a turn that runs with a few steps.
+fn life() -> Life {
+    let mut life = Life::new(Some("You are careful."));
+    life.pin("The key is ORCHID-7.");
+    life.turn(&"please ".repeat(100), "Yes.");
+    life.remind("style", "Be short.");
+    life.turn("Again.", &"well ".repeat(100));
+    life.start("Now build it.");
+    for nth in 0..4 {
+        life.step("", &[("bash", false, format!("{nth} {}", "data ".repeat(50)))]);
+    }
+    life
+}
+
+fn place(result: &CompactionResult, is_it: fn(&Message) -> bool) -> usize {
+    result.messages.iter().position(is_it).unwrap()
+}
+
+fn pin(result: &mut CompactionResult) -> &mut String {
+    let pins = result.messages.iter_mut().filter_map(|message| match message {
+        Message::Pin { content: Body::Inline(text), .. } => Some(text),
+        _ => None,
+    });
+    pins.into_iter().next().unwrap()
+}
+
+#[test]
+fn what_a_compactor_may_not_do_is_refused_and_says_so() {
+    const SYSTEM: &str = "the system prompt does not stand first, as it was";
+    const SUMMARY: &str = "behind the system prompt there is no user message that brings the summary";
+    const STATE: &str = "the reminders and pins in the compacted context are not those of the session, in their order";
+    const SAID: &str = "what stays was not said like this, or stands in another order";
+    const WHOLE: &str = "what stays and what leaves are together not what was there";
+    const PAIR: &str = "tool calls are parted from their results";
+    const TURN: &str = "the prompt or the newest message of the turn that runs is gone";
+    type Spoil = fn(&mut CompactionResult);
+    let rows: &[(&str, Spoil, &str)] = &[
+        ("drops a pin", |it| _ = it.messages.remove(place(it, |it| matches!(it, Message::Pin { .. }))), STATE),
+        ("drops all state", |it| it.messages.retain(|message| !is_state(message)), STATE),
+        ("negates a pin", |it| *pin(it) = pin(it).replace(" is ", " is not "), STATE),
+        ("paraphrases a pin", |it| *pin(it) = pin(it).to_lowercase(), STATE),
+        ("doubles a pin", |it| it.messages.push(it.messages[place(it, is_state)].clone()), STATE),
+        (
+            "swaps pin and reminder",
+            |it| {
+                let at = place(it, is_state);
+                it.messages.swap(at, at + 1)
+            },
+            STATE,
+        ),
+        ("drops the system prompt", |it| _ = it.messages.remove(0), SYSTEM),
+        ("says another system prompt", |it| it.messages[0] = Message::System { content: "x".into() }, SYSTEM),
+        ("adds a system prompt", |it| it.messages.push(it.messages[0].clone()), SYSTEM),
+        ("has no summary", |it| _ = it.messages.remove(1), SUMMARY),
+        ("has its own kind of summary", |it| it.messages[1] = Message::User { content: "short".into() }, SUMMARY),
+        ("invents a message", |it| it.messages.push(Message::Assistant { content: "Done.".into() }), SAID),
+        ("doubles a message", |it| it.messages.extend(it.messages.last().cloned()), SAID),
+        (
+            "swaps two steps",
+            |it| {
+                let end = it.messages.len();
+                it.messages[end - 4..].rotate_left(2)
+            },
+            SAID,
+        ),
+        ("forgets what left", |it| _ = it.discarded.pop(), WHOLE),
+        ("says nothing left", |it| it.discarded.clear(), WHOLE),
+        ("turns what left round", |it| it.discarded.reverse(), WHOLE),
+        (
+            "lets a step vanish",
+            |it| {
+                let end = it.messages.len();
+                it.messages.truncate(end - 2)
+            },
+            WHOLE,
+        ),
+        (
+            "parts calls from results",
+            |it| {
+                let call = it.messages.remove(it.messages.len() - 4);
+                it.discarded.push(call)
+            },
+            PAIR,
+        ),
+        (
+            "parts results from calls",
+            |it| {
+                let results = it.messages.remove(it.messages.len() - 3);
+                it.discarded.push(results)
+            },
+            PAIR,
+        ),
+        ("drops the newest step", |it| it.discarded.extend(it.messages.split_off(it.messages.len() - 2)), TURN),
+        (
+            "drops the prompt",
+            |it| {
+                let prompt = it.messages.remove(it.messages.len() - 7);
+                it.discarded.insert(4, prompt)
+            },
+            TURN,
+        ),
+    ];
+    let life = life();
+    rebuild(&life.session, &Spoilt(|_| {}), "Two turns.", CompactionMode::Summary).unwrap();
+    for (name, spoil, why) in rows {
+        let error = rebuild(&life.session, &Spoilt(*spoil), "Two turns.", CompactionMode::Summary).unwrap_err();
+        let code = if *why == STATE { ErrorCode::CompactionPinLost } else { ErrorCode::CompactionNoProgress };
+        assert_eq!((error.code, error.message.as_str()), (code, *why), "{name}");
+    }
+}
+
+#[test]
+fn of_messages_that_are_the_same_another_one_may_stay() {
+    /// Keeps the first prompt and the last turn.
+    const FIRST_AND_LAST: fn(&mut CompactionResult) = |it| {
+        let prompt = it.discarded.remove(0);
+        it.messages.insert(1 + 1, prompt);
+    };
+    let mut life = Life::new(Some("You are careful."));
+    for nth in 0..5 {
+        life.turn("Go on.", &format!("{nth} {}", "well ".repeat(100)));
+    }
+    let rebuilt = rebuild(&life.session, &Spoilt(FIRST_AND_LAST), "Short.", CompactionMode::Summary).unwrap();
+    assert_eq!(rebuilt.event.receipt.retained, 7);
+}

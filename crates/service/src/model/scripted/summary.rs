@@ -1,0 +1,79 @@
+//! What the model says when it is asked for a summary: what a prompt scripts for that, or a short one of its own.
+
+use std::sync::Arc;
+
+use super::{
+    RunningTurn, check_pairs,
+    grammar::{self, Action, Chunks, Distortion, Step, Words},
+    player::excerpt,
+    rejected,
+};
+use crate::{
+    compaction::COMPACTION_PROMPT,
+    model::ModelError,
+    session::message::{Body, Message},
+};
+
+/// How much a summary says that no prompt scripts.
+const SUMMARY_CHARS_MAX: usize = 2000;
+
+/// How much of a prompt stands in it.
+const PROMPT_CHARS_MAX: usize = 200;
+
+/// The call and its script, if these messages ask for a summary. It reads all of them, so all of them must be in order.
+pub(super) fn summary_call(messages: &[Arc<Message>]) -> Option<Result<(RunningTurn<'static>, Vec<Step>), ModelError>> {
+    let (last, before) = messages.split_last()?;
+    let is_asked = matches!(&**last, Message::User { content: Body::Inline(text) } if text == COMPACTION_PROMPT);
+    is_asked.then(|| {
+        if before.iter().any(|message| matches!(**message, Message::System { .. })) {
+            return Err(rejected("a system message stands among the messages"));
+        }
+        check_pairs(before)?;
+        let scripted = prompts(before).rev().find_map(|prompt| grammar::parse(prompt).ok()?.compaction);
+        let steps = scripted.unwrap_or_else(|| vec![own(before)]);
+        Ok((RunningTurn { prompt: COMPACTION_PROMPT, step: 0 }, steps))
+    })
+}
+
+fn prompts(messages: &[Arc<Message>]) -> impl DoubleEndedIterator<Item = &str> {
+    messages.iter().filter_map(|message| match &**message {
+        Message::User { content: Body::Inline(prompt) } => Some(prompt.as_str()),
+        _ => None,
+    })
+}
+
+/// How many messages there are, and what each prompt begins with.
+fn own(messages: &[Arc<Message>]) -> Step {
+    let mut text = format!("Summary of {} messages.", messages.len());
+    for prompt in prompts(messages) {
+        text.extend(["\n", &excerpt(prompt, PROMPT_CHARS_MAX)]);
+    }
+    let words = Words::Plain(excerpt(&text, SUMMARY_CHARS_MAX));
+    Step { actions: vec![Action::Say { is_reasoning: false, words, chunks: Chunks::Words }], ..Step::default() }
+}
+
+/// A summary of everything before the last message with something wrong in it.
+pub(super) fn distorted(distortion: Distortion, messages: &[Arc<Message>]) -> String {
+    let said = messages.split_last().map_or(&[][..], |(_, before)| before);
+    let texts: Vec<String> = said.iter().map(|message| message.text()).collect();
+    let sentences = texts.iter().flat_map(|text| text.split(['.', '\n'])).map(str::trim).filter(|it| !it.is_empty());
+    let told = sentences.enumerate().filter_map(|(nth, sentence)| {
+        let words: Vec<&str> = sentence.split_whitespace().collect();
+        match distortion {
+            Distortion::Drop if nth % 2 == 1 => None,
+            Distortion::Drop => Some(words.join(" ")),
+            Distortion::Negate => Some(negated(&words)),
+            Distortion::Paraphrase => {
+                Some(words.iter().rev().map(|word| word.to_lowercase()).collect::<Vec<_>>().join(" "))
+            }
+        }
+    });
+    excerpt(&told.map(|sentence| format!("{sentence}.")).collect::<Vec<_>>().join(" "), SUMMARY_CHARS_MAX)
+}
+
+/// The sentence with a "not" behind its verb, or behind its first word.
+fn negated(words: &[&str]) -> String {
+    let is_verb = |word: &&str| ["is", "are", "was", "must", "may", "should", "will"].contains(word);
+    let (before, after) = words.split_at(words.iter().position(is_verb).unwrap_or(0) + 1);
+    [before, &["not"], after].concat().join(" ")
+}
