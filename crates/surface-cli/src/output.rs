@@ -68,13 +68,13 @@ impl Surroundings {
 
     /// Whether a stream that is a terminal shows more than ASCII.
     fn has_blocks(&self) -> bool {
-        let language = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| self.variable(name));
+        let mut language = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| self.variable(name));
         let is_wide = |language: String| {
             let language = language.to_ascii_lowercase();
             language.contains("utf-8") || language.contains("utf8")
         };
         let is_plain = self.variable("TERM").is_some_and(|term| ["dumb", "linux"].contains(&term.as_str()));
-        !is_plain && language.filter(|language| !language.is_empty()).next().is_some_and(is_wide)
+        !is_plain && language.find(|language| !language.is_empty()).is_some_and(is_wide)
     }
 
     /// Whether a stream that is a terminal takes colours.

@@ -53,10 +53,6 @@ impl Life {
         seq
     }
 
-    pub(crate) fn is_open(&self) -> bool {
-        self.open.is_some()
-    }
-
     pub(crate) fn start(&mut self, prompt: impl Into<Body>) {
         self.start_turn(Some(prompt.into()), None);
     }
