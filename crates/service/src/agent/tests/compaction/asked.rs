@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use super::{Bench, COST, SUMMARY, Write, config, texts};
 use crate::{
     ErrorCode, SessionError,
-    agent::tests::{TICKS_MAX, ticks, walk},
+    agent::tests::ticks,
     compaction::{CompactionConfig, SUMMARY_PREFIX},
     options::Policy,
     service::{
@@ -138,40 +138,6 @@ async fn it_can_be_interrupted() {
         assert_eq!(events.last().unwrap()["type"], if by_turn { "turn_completed" } else { "compaction_failed" });
         bench.subject.check().await;
     }
-}
-
-/// Whatever place the interrupt comes at, whoever asked and whoever interrupted learn the same, and the session goes on.
-#[test]
-fn an_interrupt_at_every_place_of_a_compaction() {
-    walk(async {
-        let (mut interrupted, mut late) = (0, 0);
-        for tick in 0..TICKS_MAX {
-            let Some(bench) = Bench::new(patient()).await else { return };
-            bench.fill().await;
-            let compacting = tokio::spawn(bench.compact());
-            ticks(tick).await;
-            let wish = bench.subject.service.interrupt(InterruptTurn { session_id: bench.id(), turn: None }).await;
-            let (answer, outcomes) = (compacting.await.unwrap(), bench.outcomes().await);
-            match (answer, wish) {
-                (Err(error), Ok(_)) => {
-                    interrupted += 1;
-                    assert_eq!(error.code(), ErrorCode::TurnInterrupted);
-                    assert_eq!(outcomes, [(Value::Null, "TURN_INTERRUPTED".to_owned())], "at tick {tick}");
-                }
-                // It came too early or too late, or when the summary was there already.
-                (Ok(_), _) => {
-                    late += 1;
-                    assert_eq!(outcomes, [(Value::Null, "summary".to_owned())], "at tick {tick}");
-                }
-                (Err(error), Err(_)) => panic!("{error:?} at tick {tick}"),
-            }
-            bench.subject.check().await;
-            if late == 12 {
-                break;
-            }
-        }
-        assert!(interrupted > 1, "the walk saw only {interrupted} places of the compaction");
-    });
 }
 
 #[tokio::test(start_paused = true)]
