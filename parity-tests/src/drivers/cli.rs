@@ -205,9 +205,9 @@ fn words(operation: &str, params: &Map<String, Value>, is_chat: bool) -> Vec<Str
         .replace("$decision", if decision == "approve" { "approve" } else { "deny" });
     let mut words: Vec<String> = spelt.split(' ').map(str::to_owned).collect();
     for (name, value) in params.iter().filter(|(name, _)| !is_position(name)) {
-        match (operation, name.as_str(), words.last_mut()) {
+        match words.iter_mut().find(|word| *word == "--undo") {
             // The flag that the operation is spelt by takes it.
-            ("undo_compaction", "compaction", Some(undo)) => *undo += &format!("={}", text(value)),
+            Some(undo) if name == "compaction" => *undo += &format!("={}", text(value)),
             _ => flag(&mut words, operation, name, value),
         }
     }
