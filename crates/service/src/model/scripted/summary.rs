@@ -1,6 +1,6 @@
 //! What the model says when it is asked for a summary: what a prompt scripts for that, or a short one of its own.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
     RunningTurn, check_pairs,
@@ -16,6 +16,9 @@ use crate::{
 
 /// How much a summary says that no prompt scripts.
 const SUMMARY_CHARS_MAX: usize = 2000;
+
+/// How much one says that is wrong on purpose.
+const DISTORTED_CHARS_MAX: usize = 8000;
 
 /// How much of a prompt stands in it.
 const PROMPT_CHARS_MAX: usize = 200;
@@ -52,12 +55,15 @@ fn own(messages: &[Arc<Message>]) -> Step {
     Step { actions: vec![Action::Say { is_reasoning: false, words, chunks: Chunks::Words }], ..Step::default() }
 }
 
-/// A summary of everything before the last message with something wrong in it.
+/// A summary of everything before the last message with something wrong in it. What is said twice is told once.
 pub(super) fn distorted(distortion: Distortion, messages: &[Arc<Message>]) -> String {
     let said = messages.split_last().map_or(&[][..], |(_, before)| before);
     let texts: Vec<String> = said.iter().map(|message| message.text()).collect();
-    let sentences = texts.iter().flat_map(|text| text.split(['.', '\n'])).map(str::trim).filter(|it| !it.is_empty());
-    let told = sentences.enumerate().filter_map(|(nth, sentence)| {
+    let parts = texts.iter().flat_map(|text| text.split('\n')).flat_map(|line| line.split(". "));
+    let mut told_before = BTreeSet::new();
+    let sentences = parts.map(|part| part.trim().trim_end_matches('.')).filter(|it| !it.is_empty());
+    let new = sentences.filter(|sentence| told_before.insert(*sentence));
+    let told = new.enumerate().filter_map(|(nth, sentence)| {
         let words: Vec<&str> = sentence.split_whitespace().collect();
         match distortion {
             Distortion::Drop if nth % 2 == 1 => None,
@@ -68,7 +74,7 @@ pub(super) fn distorted(distortion: Distortion, messages: &[Arc<Message>]) -> St
             }
         }
     });
-    excerpt(&told.map(|sentence| format!("{sentence}.")).collect::<Vec<_>>().join(" "), SUMMARY_CHARS_MAX)
+    excerpt(&told.map(|sentence| format!("{sentence}.")).collect::<Vec<_>>().join(" "), DISTORTED_CHARS_MAX)
 }
 
 /// The sentence with a "not" behind its verb, or behind its first word.
