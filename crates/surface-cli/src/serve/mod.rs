@@ -36,7 +36,10 @@ use meerkat_surface_rest::{RestOptions, RestService};
 use meerkat_surface_rpc::{RpcOptions, RpcService};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
-use tokio::net::TcpListener;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{Signal, SignalKind, signal},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Service, ServiceExt as _};
 use tower_http::timeout::TimeoutBody;
@@ -158,6 +161,8 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
         .filter(|(_, is_on)| *is_on)
         .map(|(name, _)| name)
         .collect();
+    // Whoever is told that it is ready may end it at once.
+    let mut ends = Ends::new()?;
     tell(app, &base_url(&listener)?, token_file.as_deref(), &names)?;
 
     let options = ListenOptions {
@@ -172,12 +177,12 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
         move |request| answer(front.clone(), request)
     };
     let listening = tokio::spawn(listen(listener, options, answer, stop.clone()));
-    wait_for_end().await;
+    ends.next().await;
     ending.draining.cancel();
     app.out.note("Ending: running turns may finish; a second signal ends at once.");
     tokio::select! {
         () = app.service.shut_down(values.drain_ms) => {}
-        () = wait_for_end() => {}
+        () = ends.next() => {}
     }
     ending.closing.cancel();
     if let Some(rpc) = &front.surfaces.rpc {
@@ -275,13 +280,23 @@ fn tell(app: &App, base: &str, token_file: Option<&std::path::Path>, surfaces: &
     Ok(app.out.text(&format!("listening on {base} for {} ({token})\n", surfaces.join(", ")))?)
 }
 
-/// Waits for SIGINT or SIGTERM.
-async fn wait_for_end() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
+/// The signals that end the server. From when this is made none of them kills the process.
+struct Ends {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Ends {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// Waits for SIGINT or SIGTERM.
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
     }
 }
 

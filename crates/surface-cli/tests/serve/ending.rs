@@ -84,3 +84,14 @@ fn a_server_that_is_told_to_end_under_load_ends_cleanly() {
     assert_eq!(end["params"]["error"]["data"]["code"], "SHUTTING_DOWN", "{end}");
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
 }
+
+/// A supervisor that starts and stops a server fast told it to end right after it had said that it was ready, before it
+/// listened for signals: it died of the signal, with no exit code and nothing settled.
+#[test]
+fn a_server_that_is_told_to_end_as_soon_as_it_is_ready_ends_cleanly() {
+    for _ in 0..5 {
+        let mut server = Server::start(&[]);
+        server.terminate();
+        assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    }
+}
