@@ -39,6 +39,9 @@ const STORE: &str = "store";
 pub(crate) const ANOTHERS: &str = "the folder holds the files of another data directory";
 pub(crate) const ANOTHERS_REMEDY: &str =
     "Set `projection.dir` to a folder of its own, or remove this one where nobody else uses it.";
+/// Frames between two moments at which this thread lets others run. A turn that wants its core would otherwise wait for
+/// as long as the scheduler lets any thread run on, however low its priority.
+const FRAMES_AT_ONCE: usize = 16;
 /// What a file is called until it is whole.
 const UNFINISHED: &str = ".new";
 
@@ -207,7 +210,10 @@ impl SessionProjection {
     pub(crate) fn push(&mut self, frames: &[Frame]) -> io::Result<()> {
         let (mut lines, mut text) = (Vec::new(), String::new());
         let last_seq = self.summary.last_seq;
-        for frame in frames.iter().take_while(|frame| frame.seq <= last_seq) {
+        for (at, frame) in frames.iter().take_while(|frame| frame.seq <= last_seq).enumerate() {
+            if at % FRAMES_AT_ONCE == FRAMES_AT_ONCE - 1 {
+                std::thread::yield_now();
+            }
             self.transcript.push(frame, &mut text)?;
             if frame.seq > self.at.seq {
                 lines.extend_from_slice(&frame.line);
