@@ -72,8 +72,8 @@ impl Actor {
                 if let Some(turn) = running {
                     self.control.interrupt.get_or_insert((turn, "replaced"));
                 }
-                if let Some(asked) = &mut self.asked {
-                    asked.is_cancelled = true;
+                if let Some(asked) = &self.asked {
+                    asked.cancel.cancel();
                 }
                 acceptance
             }

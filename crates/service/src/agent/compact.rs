@@ -191,7 +191,7 @@ impl Actor {
         let model = model.map_err(|error| error.body())?;
         let Wish { prompt, max_summary_tokens } = wish;
         let rendered = render_summary(&self.session, &model, &self.engine.tools, &prompt, max_summary_tokens)?;
-        if self.asked.as_ref().is_some_and(|asked| asked.is_cancelled) {
+        if self.is_given_up() {
             return Err(interrupted());
         }
         let span = tracing::info_span!(parent: &self.turn_span, "summary_call", model = model.name);

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use meerkat_errors::{ErrorBody, ErrorCode};
+use tokio_util::sync::CancellationToken;
 
 use super::{actor::Actor, command::Reply, compact::interrupted, render::tool_bytes};
 use crate::{
@@ -19,8 +20,9 @@ use crate::{
 pub(super) struct AskedCompaction {
     pub(super) compactor: SharedCompactor,
     pub(super) reply: Reply<CompactionReceipt>,
-    /// Whether it is to end without a summary.
-    pub(super) is_cancelled: bool,
+    /// Cancelled where it is to end without a summary: by whoever asked, or by what comes before it. The token of
+    /// whoever asked is never touched.
+    pub(super) cancel: CancellationToken,
 }
 
 impl Actor {
@@ -28,12 +30,16 @@ impl Actor {
     pub(super) async fn compact_now(
         &mut self,
         config: Option<CompactionConfig>,
+        cancel: &CancellationToken,
         reply: Reply<CompactionReceipt>,
     ) -> Result<(), StoreError> {
+        if cancel.is_cancelled() {
+            return Ok(drop(reply.send(Err(failed(interrupted())))));
+        }
         match self.check_compact(config).await {
             Err(error) => drop(reply.send(Err(error))),
             Ok((compactor, context)) => {
-                self.asked = Some(AskedCompaction { compactor, reply, is_cancelled: false });
+                self.asked = Some(AskedCompaction { compactor, reply, cancel: cancel.child_token() });
                 self.begin_compaction(&context).await?;
             }
         }
@@ -89,6 +95,11 @@ impl Actor {
             None if self.session.open_compaction().is_some() => Err(SessionError::Compacting),
             None => Ok(()),
         }
+    }
+
+    /// Whether the compaction that somebody asked for is to end without a summary.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.cancel.is_cancelled())
     }
 
     /// Goes on with the compaction that was asked for, and answers whoever asked.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::{Bench, COST, SUMMARY, Write, config, texts};
 use crate::{
@@ -138,6 +139,40 @@ async fn it_can_be_interrupted() {
         assert_eq!(events.last().unwrap()["type"], if by_turn { "turn_completed" } else { "compaction_failed" });
         bench.subject.check().await;
     }
+}
+
+/// Whoever asked gives it up, at any time, and nothing else: neither the session's other compactions nor a turn.
+#[tokio::test(start_paused = true)]
+async fn whoever_asked_can_give_it_up() {
+    let Some(bench) = Bench::new(patient()).await else { return };
+    bench.fill().await;
+    let until = |cancel: &CancellationToken| {
+        let (service, cancel) = (bench.subject.service.clone(), cancel.clone());
+        let request = CompactSession { session_id: bench.id(), compaction: None };
+        async move { service.compact_until(request, cancel).await }
+    };
+    let (early, late, after) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+    early.cancel();
+    let events = bench.subject.events().await;
+    assert_eq!(code(until(&early).await), ErrorCode::TurnInterrupted);
+    assert_eq!((bench.subject.events().await, bench.requests(true).len()), (events, 0));
+    bench.writes([Write::Late(Arc::default())]);
+    let compacting = tokio::spawn(until(&late));
+    ticks(50).await;
+    late.cancel();
+    assert_eq!(code(compacting.await.unwrap()), ErrorCode::TurnInterrupted);
+    until(&after).await.unwrap();
+    let stalled = bench.subject.service.accept_turn(StartTurn::new(bench.id(), "@stall")).await.unwrap();
+    after.cancel();
+    ticks(50).await;
+    let events = bench.subject.events().await;
+    assert_eq!(events.last().unwrap()["type"], "turn_started");
+    let interrupt = InterruptTurn { session_id: bench.id(), turn: Some(stalled.turn) };
+    bench.subject.service.interrupt(interrupt).await.unwrap();
+    assert_eq!(
+        bench.outcomes().await.iter().map(|(_, what)| what.as_str()).collect::<Vec<_>>(),
+        ["TURN_INTERRUPTED", "summary"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
