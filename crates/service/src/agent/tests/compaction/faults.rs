@@ -1,7 +1,10 @@
 //! Compactions that somebody asks for, interrupted at every place and with a fault at every write; and compactors
 //! that lose what they were given.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -47,7 +50,9 @@ fn an_interrupt_at_every_place_of_a_compaction() {
     walk(async {
         let (mut early, mut interrupted, mut late) = (0, 0, 0);
         for tick in 0..TICKS_MAX {
-            let Some(bench) = Bench::new(patient()).await else { return };
+            let Some((rig, model)) = rig(WINDOW, patient()) else { return };
+            let slow = |events| Arc::new(FaultyEvents(events, Fault::Slow, Fuse::new(usize::MAX, 0))) as Arc<_>;
+            let bench = Bench { model, subject: Subject::new(rig.service_over(slow, |blobs| blobs)).await };
             bench.fill().await;
             let compacting = tokio::spawn(bench.compact());
             ticks(tick).await;
@@ -135,28 +140,23 @@ async fn a_fault_at_every_write_of_a_compaction() {
     }
 }
 
-/// Somebody's compactor that does what it should until a part of it is asked for the `n`th time.
+/// Somebody's compactor that does what it should, but for one part of it.
 struct Odd {
     part: &'static str,
-    left: Mutex<u32>,
+    /// How often it may still be asked whether to compact before it gives the compaction up.
+    asked: AtomicU32,
     cancel: CancellationToken,
 }
 
 impl Odd {
-    fn new(part: &'static str, nth: u32) -> Arc<Self> {
-        Arc::new(Self { part, left: Mutex::new(nth), cancel: CancellationToken::new() })
-    }
-
-    fn is_time(&self, part: &str) -> bool {
-        let mut left = self.left.lock().unwrap();
-        *left = left.saturating_sub(u32::from(self.part == part));
-        self.part == part && *left == 0
+    fn new(part: &'static str) -> Arc<Self> {
+        Arc::new(Self { part, asked: AtomicU32::new(u32::MAX), cancel: CancellationToken::new() })
     }
 }
 
 impl Compactor for Odd {
     fn should_compact(&self, _: &CompactionContext) -> bool {
-        if self.is_time("should_compact") {
+        if self.asked.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.cancel.cancel();
         }
         false
@@ -171,7 +171,7 @@ impl Compactor for Odd {
     }
 
     fn masks_tool_results(&self) -> bool {
-        self.part == "should_compact"
+        self.part == "mask"
     }
 
     fn rebuild_history(&self, messages: &[Message], summary: &str) -> CompactionResult {
@@ -197,14 +197,15 @@ async fn odd(compactor: Arc<Odd>) -> Option<Bench> {
 /// were to be masked.
 #[tokio::test]
 async fn a_compaction_that_is_given_up_at_the_last_moment_is_none() {
-    // What it would do is asked once before it begins.
-    for (part, nth, summaries) in [("cancel", 1, 1), ("should_compact", 2, 0)] {
-        let compactor = Odd::new(part, nth);
+    for (part, summaries) in [("cancel", 1), ("mask", 0)] {
+        let compactor = Odd::new(part);
         let cancel = compactor.cancel.clone();
-        let Some(bench) = odd(compactor).await else { return };
+        let Some(bench) = odd(compactor.clone()).await else { return };
         for _ in 0..5 {
             bench.subject.turn(r#"@call fill {"bytes":900} @say Filled."#).await.unwrap();
         }
+        // Once before it begins, whether masking would be enough, and once more when it has begun.
+        compactor.asked.store(2, Ordering::Relaxed);
         let request = CompactSession { session_id: bench.id(), compaction: None };
         let error = bench.subject.service.compact_until(request, cancel).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::TurnInterrupted, "{part}");
@@ -216,7 +217,7 @@ async fn a_compaction_that_is_given_up_at_the_last_moment_is_none() {
 /// A compaction that would lose a pin is dropped, and the context stays as it was.
 #[tokio::test]
 async fn a_pin_that_a_compactor_loses_is_not_lost() {
-    let Some(bench) = odd(Odd::new("pin", 1)).await else { return };
+    let Some(bench) = odd(Odd::new("pin")).await else { return };
     bench.fill().await;
     bench.subject.service.pin(PinFact { session_id: bench.id(), text: "a fact".to_owned() }).await.unwrap();
     assert_eq!(bench.compact().await.unwrap_err().code(), ErrorCode::CompactionPinLost);
