@@ -307,16 +307,19 @@ impl Actor {
         let (clock, shared) = (self.engine.world.clock.clone(), self.shared.clone());
         let mut deadline = clock.sleep(Duration::from_millis(self.wall_left_ms()));
         let mut is_late = false;
+        let given_up = self.asked.as_ref().map(|asked| asked.cancel.clone()).unwrap_or_default();
         loop {
             let happened = tokio::select! {
                 biased;
                 () = shared.interrupted.notified() => Happened::Interrupted,
+                () = given_up.cancelled(), if !effect.cancel.is_cancelled() => Happened::GivenUp,
                 () = &mut deadline, if !is_late => Happened::Deadline,
                 outcome = effect.outcomes.recv() => Happened::Outcome(outcome.map(Box::new)),
                 Some(command) = self.mailbox.recv(), if self.store_failure.is_none() => Happened::Command(Box::new(command)),
             };
             match happened {
                 Happened::Interrupted => self.take_interrupts(),
+                Happened::GivenUp => {}
                 Happened::Deadline => {
                     is_late = true;
                     effect.cancel.cancel();
@@ -334,8 +337,7 @@ impl Actor {
                 .session
                 .open_turn()
                 .is_some_and(|open| self.control.interrupt.is_some_and(|(turn, _)| turn == open.turn));
-            let is_cancelled = self.asked.as_ref().is_some_and(|asked| asked.is_cancelled);
-            if is_hit || is_cancelled || self.store_failure.is_some() {
+            if is_hit || given_up.is_cancelled() || self.store_failure.is_some() {
                 effect.cancel.cancel();
             }
         }
@@ -360,9 +362,9 @@ impl Actor {
                     self.control.interrupt.get_or_insert((turn, "requested"));
                     self.interrupters.push(wish.reply);
                 }
-                None => match self.asked.as_mut().filter(|_| wish.turn.is_none()) {
+                None => match self.asked.as_ref().filter(|_| wish.turn.is_none()) {
                     Some(asked) => {
-                        asked.is_cancelled = true;
+                        asked.cancel.cancel();
                         self.interrupters.push(wish.reply);
                     }
                     None => drop(wish.reply.send(Err(SessionError::NotRunning { turn: wish.turn }))),
@@ -377,7 +379,7 @@ impl Actor {
         let (session_id, turn) = (self.session.id(), self.session.open_turn().map(|open| open.turn));
         let outcome = tracing::field::Empty;
         self.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
-        self.control.is_window_exceeded = false;
+        self.control.window_exceeded = None;
         self.control.interrupt = None;
         self.control.failure = None;
     }
@@ -403,6 +405,7 @@ impl Actor {
 
 enum Happened {
     Interrupted,
+    GivenUp,
     Deadline,
     Outcome(Option<Box<Outcome>>),
     Command(Box<Command>),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     SessionError,
@@ -34,8 +35,8 @@ pub(crate) enum Command {
     CancelQueued { turn: TurnNumber, reply: Reply<Changed> },
     /// Delete the session; with `is_forced` also where it runs.
     Delete { is_forced: bool, reply: Reply<Changed> },
-    /// Compact the live context.
-    Compact { config: Option<CompactionConfig>, reply: Reply<CompactionReceipt> },
+    /// Compact the live context, until whoever asks gives it up.
+    Compact { config: Option<CompactionConfig>, cancel: CancellationToken, reply: Reply<CompactionReceipt> },
     /// Say what a compaction would do; records nothing.
     PreviewCompaction { config: Option<CompactionConfig>, reply: Reply<CompactionReceipt> },
     /// Take the newest compaction back, where it is this one.

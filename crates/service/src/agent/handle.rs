@@ -51,8 +51,8 @@ impl Actor {
                 drop(reply.send(answer));
             }
             Command::Delete { is_forced, reply } => self.delete(is_forced, reply).await,
-            Command::Compact { config, reply } => {
-                if let Err(error) = self.compact_now(config, reply).await {
+            Command::Compact { config, cancel, reply } => {
+                if let Err(error) = self.compact_now(config, &cancel, reply).await {
                     self.discard(&error);
                 }
             }
@@ -101,9 +101,9 @@ impl Actor {
         if let (false, Some(turn)) = (is_forced, running.or(waiting)) {
             return drop(reply.send(Err(SessionError::Busy { turn })));
         }
-        match &mut self.asked {
+        match &self.asked {
             Some(_) if !is_forced => return drop(reply.send(Err(SessionError::Compacting))),
-            Some(asked) => asked.is_cancelled = true,
+            Some(asked) => asked.cancel.cancel(),
             None => {}
         }
         if let Some(turn) = running {

@@ -5,6 +5,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use async_trait::async_trait;
 use futures::FutureExt as _;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     follow::{Follower, check_cursor, gone_line},
@@ -309,9 +310,17 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     }
 
     async fn compact(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError> {
+        self.compact_until(request, CancellationToken::new()).await
+    }
+
+    async fn compact_until(
+        &self,
+        request: CompactSession,
+        cancel: CancellationToken,
+    ) -> Result<CompactionReceipt, SessionError> {
         self.check_compact(&request).await?;
         let CompactSession { session_id, compaction: config } = request;
-        self.ask(session_id, |reply| Command::Compact { config, reply }).await
+        self.ask(session_id, |reply| Command::Compact { config, cancel: cancel.clone(), reply }).await
     }
 
     async fn preview_compaction(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError> {

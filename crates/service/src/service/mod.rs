@@ -8,6 +8,7 @@ mod operators;
 mod requests;
 
 use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
 
 pub use answers::*;
 pub use operators::*;
@@ -236,6 +237,17 @@ pub trait SessionService: Send + Sync {
     async fn compact(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError> {
         let _ = request;
         Err(absent(self.capabilities(), Capability::SessionCompaction))
+    }
+
+    /// The same, until `cancel` is: then it ends without a summary. Whatever else runs or waits is not touched, and a
+    /// compaction whose receipt is recorded stands.
+    async fn compact_until(
+        &self,
+        request: CompactSession,
+        cancel: CancellationToken,
+    ) -> Result<CompactionReceipt, SessionError> {
+        let _ = cancel;
+        self.compact(request).await
     }
 
     /// Shows what a compaction would do; calls no model.

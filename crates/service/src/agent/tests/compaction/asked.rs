@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::{Bench, COST, SUMMARY, Write, config, texts};
 use crate::{
@@ -77,7 +78,9 @@ async fn where_nothing_would_leave_nothing_is_recorded() {
     bench.turn("@say Only.").await;
     let events = bench.subject.events().await;
     assert_eq!(code(bench.compact().await), ErrorCode::CompactionNoProgress);
-    assert_eq!((bench.preview().await.unwrap().discarded, bench.subject.events().await), (0, events));
+    let preview = bench.preview().await.unwrap();
+    assert_eq!((preview.discarded, preview.retained, bench.subject.events().await), (0, 2, events));
+    assert!(preview.tokens_before > 0 && preview.tokens_after == preview.tokens_before, "{preview:?}");
     assert_eq!(bench.requests(true).len(), 0);
 }
 
@@ -140,6 +143,40 @@ async fn it_can_be_interrupted() {
     }
 }
 
+/// Whoever asked gives it up, at any time, and nothing else: neither the session's other compactions nor a turn.
+#[tokio::test(start_paused = true)]
+async fn whoever_asked_can_give_it_up() {
+    let Some(bench) = Bench::new(patient()).await else { return };
+    bench.fill().await;
+    let until = |cancel: &CancellationToken| {
+        let (service, cancel) = (bench.subject.service.clone(), cancel.clone());
+        let request = CompactSession { session_id: bench.id(), compaction: None };
+        async move { service.compact_until(request, cancel).await }
+    };
+    let (early, late, after) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+    early.cancel();
+    let events = bench.subject.events().await;
+    assert_eq!(code(until(&early).await), ErrorCode::TurnInterrupted);
+    assert_eq!((bench.subject.events().await, bench.requests(true).len()), (events, 0));
+    bench.writes([Write::Late(Arc::default())]);
+    let compacting = tokio::spawn(until(&late));
+    ticks(50).await;
+    late.cancel();
+    assert_eq!(code(compacting.await.unwrap()), ErrorCode::TurnInterrupted);
+    until(&after).await.unwrap();
+    let stalled = bench.subject.service.accept_turn(StartTurn::new(bench.id(), "@stall")).await.unwrap();
+    after.cancel();
+    ticks(50).await;
+    let events = bench.subject.events().await;
+    assert_eq!(events.last().unwrap()["type"], "turn_started");
+    let interrupt = InterruptTurn { session_id: bench.id(), turn: Some(stalled.turn) };
+    bench.subject.service.interrupt(interrupt).await.unwrap();
+    assert_eq!(
+        bench.outcomes().await.iter().map(|(_, what)| what.as_str()).collect::<Vec<_>>(),
+        ["TURN_INTERRUPTED", "summary"]
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_service_that_ends_waits_no_longer_for_a_summary_than_for_a_turn() {
     let Some(bench) = Bench::new(patient()).await else { return };
@@ -158,6 +195,10 @@ async fn a_turn_that_runs_or_waits_comes_first() {
     ticks(50).await;
     let error = bench.compact().await.unwrap_err();
     assert_eq!((error.code(), &error.body().details["turn"]), (ErrorCode::SessionBusy, &json!(2)));
+    // What could never be done is said first.
+    let wide = CompactionConfig { max_summary_tokens: 100_000, ..patient() };
+    let asks = CompactSession { session_id: bench.id(), compaction: Some(wide) };
+    assert_eq!(code(bench.subject.service.compact(asks).await), ErrorCode::InvalidRequest);
     assert_eq!(code(bench.undo(None).await), ErrorCode::SessionBusy);
     assert_eq!(bench.preview().await.unwrap().compaction, None);
 }
