@@ -12,6 +12,7 @@ use futures::{
 use meerkat_errors::ErrorBody;
 use meerkat_service::{Operation, SessionError, SessionId, service::SessionCreated, wire::call};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     App, Streams,
@@ -20,13 +21,15 @@ use crate::{
         chat::{SlashCommand, TurnArgs, parse, split},
     },
     commands::{
-        self, Questions, print_told, resolve,
+        self, Questions,
+        compact::until,
+        print_told, resolve,
         sessions::{self, More},
         unreadable,
     },
     error::{self, CliError, exit_code_of_leaving},
     input::{Line, Lines, Source},
-    stream::{Progress, RunningTurn, Show, ask, last_seq, type_name},
+    stream::{Progress, RunningTurn, Show, last_seq, type_name},
     wire,
 };
 
@@ -35,7 +38,7 @@ pub(crate) const PROTOCOL: &str = "\
 A line is a prompt. A line that begins with `/` is a command: /help lists them, and each acts on the chat's session \
 unless it names another by --session. Words are split as a shell does: 'single quotes' keep what they hold, \"double \
 quotes\" know \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. Ctrl-C interrupts the \
-turn, a second one leaves; the end of input leaves when the lines before it are done.
+turn or the /compact under way, a second one leaves; the end of input leaves when the lines before it are done.
 
 Lines are taken in order. While a turn runs, the lines after it are answered, but for the next turn, which waits \
 unless it names a --policy. A /compact under way is met in the same way; another /compact waits for it too.
@@ -80,8 +83,8 @@ struct Chat<'a> {
     requests: FuturesUnordered<LocalBoxFuture<'a, Answer>>,
     /// Requests under way that the lines after them wait for.
     in_order: usize,
-    /// The session whose compaction is under way.
-    compacting: Option<SessionId>,
+    /// What ends the compaction under way.
+    compacting: Option<CancellationToken>,
     is_closed: bool,
     is_interrupted: bool,
 }
@@ -190,10 +193,14 @@ impl<'a> Chat<'a> {
             return Ok(true);
         }
         self.turns.iter_mut().for_each(|(_, turn)| turn.interrupt());
-        if let Some(session_id) = self.compacting {
-            ask(&self.app.service, Operation::Interrupt, json!({ "session_id": session_id }));
+        let goes_on = self.compacting.is_some() && self.app.holding.is_attached();
+        if let Some(cancel) = &self.compacting {
+            cancel.cancel();
         }
-        let is_running = !self.turns.is_empty() || self.compacting.is_some();
+        if goes_on {
+            self.app.out.note("The compaction goes on in the process that serves the session; /interrupt ends it.");
+        }
+        let is_running = !self.turns.is_empty() || (self.compacting.is_some() && !goes_on);
         self.app.out.note(if is_running { "Interrupting; Ctrl-C again leaves." } else { "Ctrl-C again leaves." });
         Ok(false)
     }
@@ -305,7 +312,7 @@ impl<'a> Chat<'a> {
                     Err(error) => return self.refuse(id, &error.body()),
                 };
                 let request = wire::compact(args, &session_id.to_string(), configured);
-                self.compacting = (request.0 == Operation::Compact).then_some(session_id);
+                self.compacting = (request.0 == Operation::Compact).then(CancellationToken::new);
                 request
             }
             SlashCommand::Session(command) => {
@@ -342,9 +349,13 @@ impl<'a> Chat<'a> {
             }
             _ => String::new(),
         };
+        let cancel = self.compacting.clone().filter(|_| operation == Operation::Compact);
         let answer = async move {
             let performed = async {
-                let answer = sessions::perform(app, request, more).await?;
+                let answer = match cancel {
+                    Some(cancel) => until(app.service.as_ref(), operation, &request.1, cancel).await?,
+                    None => sessions::perform(app, request, more).await?,
+                };
                 let text = commands::told(app, operation, &answer, &undo).await?;
                 Ok((answer, text))
             };
@@ -391,6 +402,7 @@ impl<'a> Chat<'a> {
         self.in_order -= usize::from(is_in_order);
         if operation == Operation::Compact {
             self.compacting = None;
+            self.is_interrupted = false;
         }
         match result {
             Ok(answer) => {

@@ -171,25 +171,13 @@ pub(crate) async fn answer(
     }
 }
 
-/// Answers for a compaction, which a client may take back as it does a turn.
+/// Answers for a compaction. A client that takes it back ends that one, and nothing else of the session.
 pub(crate) async fn compact(
     service: &dyn SessionService,
     asked: CompactSession,
     request: &Request<'_>,
 ) -> Result<Vec<u8>, SessionError> {
-    let session_id = asked.session_id;
-    let mut compaction = service.compact(asked);
-    let receipt = tokio::select! {
-        receipt = &mut compaction => receipt?,
-        () = request.cancelled.cancelled() => {
-            // Where no turn is named this is the compaction, because no turn runs beside it.
-            if let Err(error) = service.interrupt(InterruptTurn { session_id, turn: None }).await {
-                tracing::debug!(%error, "a compaction that was taken back had ended already");
-            }
-            compaction.await?
-        }
-    };
-    wire::encode(&receipt)
+    wire::encode(&service.compact_until(asked, request.cancelled.clone()).await?)
 }
 
 /// Ends a turn wherever it is: one that waits leaves the queue, one that runs is interrupted, one that ended stays.

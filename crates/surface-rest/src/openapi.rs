@@ -300,8 +300,10 @@ fn codes(route: &Route) -> Vec<ErrorCode> {
         Op::Fork => &[Code::SessionBusy, Code::ItemNotFound, Code::HistoryPruned],
         Op::Compact => &[
             Code::SessionBusy,
+            Code::SessionLimit,
             Code::SessionArchived,
             Code::TurnInterrupted,
+            Code::ContextOverflow,
             Code::CompactionNoProgress,
             Code::CompactionPinLost,
             Code::ModelNotConfigured,
@@ -313,13 +315,7 @@ fn codes(route: &Route) -> Vec<ErrorCode> {
             Code::ModelContextExceeded,
             Code::ModelRejected,
         ],
-        Op::PreviewCompaction => &[
-            Code::SessionBusy,
-            Code::SessionArchived,
-            Code::CompactionNoProgress,
-            Code::CompactionPinLost,
-            Code::ModelNotConfigured,
-        ],
+        Op::PreviewCompaction => &[Code::CompactionNoProgress, Code::CompactionPinLost, Code::ModelNotConfigured],
         Op::UndoCompaction => {
             &[Code::SessionBusy, Code::SessionArchived, Code::ItemNotFound, Code::HistoryPruned, Code::ContextOverflow]
         }

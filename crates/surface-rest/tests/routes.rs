@@ -5,7 +5,7 @@
 mod common;
 
 use common::Server;
-use meerkat_service::{AgentBuildConfig, Capability, ErrorCode, capability::Presence};
+use meerkat_service::{AgentBuildConfig, Capability, ErrorCode, Operation, capability::Presence};
 use meerkat_surface_rest::{RestOptions, table};
 use serde_json::json;
 
@@ -51,6 +51,8 @@ async fn every_route_answers_in_json_and_says_what_it_is() {
             Some(Capability::SessionStore) => Some(ErrorCode::SessionPersistenceDisabled),
             Some(Capability::MemoryStore) => Some(ErrorCode::MemoryStoreDisabled),
             Some(Capability::SessionCompaction) => Some(ErrorCode::SessionCompactionDisabled),
+            // A session of one turn has nothing to compact.
+            None if route.operation == Operation::Compact => Some(ErrorCode::CompactionNoProgress),
             None if path.ends_with("/interrupt") => Some(ErrorCode::SessionNotRunning),
             None if path.ends_with("/77") || path.ends_with("/call") => Some(ErrorCode::ItemNotFound),
             None => None,

@@ -22,6 +22,7 @@ use meerkat_service::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{sync::Mutex, time::timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Door, Entered,
@@ -400,6 +401,18 @@ impl SessionService for RemoteService {
 
     async fn compact(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError> {
         self.ask(Operation::Compact, &request).await
+    }
+
+    /// Over a connection nobody can give up just this compaction, so there it goes on.
+    async fn compact_until(
+        &self,
+        request: CompactSession,
+        cancel: CancellationToken,
+    ) -> Result<CompactionReceipt, SessionError> {
+        match self.current().await? {
+            Current::Here(service) => service.compact_until(request, cancel).await,
+            Current::There(_) => self.compact(request).await,
+        }
     }
 
     async fn preview_compaction(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError> {

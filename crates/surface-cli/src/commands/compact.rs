@@ -4,10 +4,11 @@ use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService,
     service::{Changed, CompactionReceipt},
     session::event::{CompactionUndone, ContextRebuilt},
-    wire::call,
+    wire::{call, decode_params, encode},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::{print_told, read, resolve, told};
 use crate::{
@@ -15,7 +16,6 @@ use crate::{
     args::CompactArgs,
     error::{CliError, exit_code_of_leaving},
     people::receipt,
-    stream::ask,
     wire,
 };
 
@@ -28,10 +28,9 @@ pub(crate) async fn compact(app: &App, mut streams: Streams, args: &CompactArgs)
     if operation == Operation::Compact {
         streams.interrupts.listen();
     }
-    let request = params.to_string();
-    let answer = call(app.service.as_ref(), operation, &request);
+    let cancel = CancellationToken::new();
+    let answer = until(app.service.as_ref(), operation, &params, cancel.clone());
     tokio::pin!(answer);
-    let mut is_interrupted = false;
     loop {
         tokio::select! {
             answer = &mut answer => {
@@ -41,14 +40,40 @@ pub(crate) async fn compact(app: &App, mut streams: Streams, args: &CompactArgs)
                 return Ok(0);
             }
             () = streams.interrupts.next() => {
-                if std::mem::replace(&mut is_interrupted, true) {
+                if cancel.is_cancelled() {
+                    return Ok(exit_code_of_leaving());
+                }
+                cancel.cancel();
+                if app.holding.is_attached() {
+                    app.out.note(&goes_on(&id));
                     return Ok(exit_code_of_leaving());
                 }
                 app.out.note("Interrupting; Ctrl-C again leaves at once.");
-                ask(&app.service, Operation::Interrupt, json!({ "session_id": id }));
             }
         }
     }
+}
+
+/// Performs one of them. A compaction ends without a summary where `cancel` is; the others end at once anyway.
+pub(crate) async fn until(
+    service: &dyn SessionService,
+    operation: Operation,
+    params: &Value,
+    cancel: CancellationToken,
+) -> Result<Vec<u8>, SessionError> {
+    let params = params.to_string();
+    match operation {
+        Operation::Compact => encode(&service.compact_until(decode_params(&params)?, cancel).await?),
+        _ => call(service, operation, &params).await,
+    }
+}
+
+/// What is told where another process compacts and this one leaves.
+fn goes_on(id: &SessionId) -> String {
+    format!(
+        "The compaction goes on in the process that serves the session: `meerkat events {id} --follow` shows how it \
+         ends, `meerkat sessions interrupt {id}` ends it now."
+    )
 }
 
 /// What a compaction's answer says to people; `undo` is how it would be taken back.

@@ -1,7 +1,5 @@
 //! How full a session's context window was, from its events: the newest ones, and never more than a few pages of them.
 
-use std::collections::BTreeMap;
-
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber, service::SessionView, wire::call,
 };
@@ -16,9 +14,9 @@ use crate::{
 
 /// Events that are looked through at most, the newest first.
 const EVENTS_MAX: u64 = 10_000;
-/// Events of one page.
-const PAGE_EVENTS: u64 = 500;
-/// Bytes of pages after which no further one is read.
+/// Events of one stretch, which is read whole.
+const STRETCH_EVENTS: u64 = 500;
+/// Bytes of pages after which no older stretch is read.
 const BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Columns where standard output is no terminal.
 const COLUMNS: usize = 80;
@@ -34,10 +32,10 @@ pub(super) async fn drawn(
     Ok(chart(&turns, view.context.window_tokens, canvas))
 }
 
-/// What of an event is looked at. Live events have no place here.
+/// What of an event is looked at. A line without a `seq` tells of events before the next one that are gone.
 #[derive(Deserialize)]
 struct Seen {
-    seq: Seq,
+    seq: Option<Seq>,
     turn: Option<TurnNumber>,
     #[serde(rename = "type")]
     kind: String,
@@ -52,31 +50,54 @@ struct SeenUsage {
 #[derive(Deserialize)]
 struct SeenPage {
     items: Vec<Seen>,
+    next_seq: Seq,
 }
 
-/// The newest turns, in order. The first one may have begun before the events that were read; it is left out.
+/// The newest turns, in order.
 async fn turns(service: &dyn SessionService, id: &SessionId, last_seq: Seq) -> Result<Vec<TurnFill>, SessionError> {
-    let (mut pages, mut bytes, mut end) = (Vec::new(), 0, last_seq);
+    let (mut stretches, mut bytes, mut end) = (Vec::new(), 0, last_seq);
     while end > 0 && last_seq - end < EVENTS_MAX && bytes < BYTES_MAX {
-        let since = end.saturating_sub(PAGE_EVENTS);
-        let params = json!({ "session_id": id, "since_seq": since, "limit": end - since });
-        let answer = call(service, Operation::Events, &params.to_string()).await?;
-        bytes += answer.len();
-        let page: SeenPage = read(&answer)?;
-        pages.push(page.items.into_iter().filter(|event| event.seq <= end).collect::<Vec<_>>());
-        end = since;
+        let since = end.saturating_sub(STRETCH_EVENTS);
+        let (events, read) = between(service, id, since, end).await?;
+        bytes += read;
+        // Before a stretch that is gone there is no turn.
+        end = if events.is_empty() { 0 } else { since };
+        stretches.push(events);
     }
-    Ok(folded(pages.into_iter().rev().flatten(), end == 0))
+    Ok(folded(stretches.into_iter().rev().flatten()))
 }
 
-fn folded(events: impl Iterator<Item = Seen>, is_whole: bool) -> Vec<TurnFill> {
-    let mut turns: BTreeMap<TurnNumber, TurnFill> = BTreeMap::new();
-    let mut newest = None;
+/// The events behind `since` up to `end`, and the bytes of their pages, of which each may be cut short.
+async fn between(
+    service: &dyn SessionService,
+    id: &SessionId,
+    since: Seq,
+    end: Seq,
+) -> Result<(Vec<Seen>, usize), SessionError> {
+    let (mut events, mut bytes, mut next) = (Vec::new(), 0, since);
+    while next < end {
+        let answer =
+            call(service, Operation::Events, &json!({ "session_id": id, "since_seq": next }).to_string()).await?;
+        let page: SeenPage = read(&answer)?;
+        if page.next_seq <= next {
+            break;
+        }
+        bytes += answer.len();
+        next = page.next_seq;
+        events.extend(page.items.into_iter().filter(|event| event.seq.is_some_and(|seq| seq <= end)));
+    }
+    Ok((events, bytes))
+}
+
+/// A column for each turn whose beginning is among the events.
+fn folded(events: impl Iterator<Item = Seen>) -> Vec<TurnFill> {
+    let mut turns: Vec<TurnFill> = Vec::new();
     for event in events {
-        newest = event.turn.or(newest);
+        if let ("turn_started", Some(turn)) = (event.kind.as_str(), event.turn) {
+            turns.push(TurnFill { turn, ..TurnFill::default() });
+        }
         // What happens between two turns stands with the one before.
-        let Some(turn) = newest else { continue };
-        let column = turns.entry(turn).or_insert_with(|| TurnFill { turn, ..TurnFill::default() });
+        let Some(column) = turns.last_mut() else { continue };
         match (event.kind.as_str(), event.usage) {
             ("assistant_message", Some(usage)) => column.input_tokens = usage.input_tokens,
             ("compaction_completed", _) => column.compactions += 1,
@@ -84,11 +105,18 @@ fn folded(events: impl Iterator<Item = Seen>, is_whole: bool) -> Vec<TurnFill> {
             _ => {}
         }
     }
-    turns.into_values().skip(usize::from(!is_whole)).collect()
+    turns
 }
 
 #[cfg(test)]
 mod tests {
+    use meerkat_service::{
+        Agent, AgentBuildConfig,
+        options::EngineOptions,
+        service::{Remind, StartTurn},
+        session::reminder::SystemReminderType,
+    };
+
     use super::*;
 
     fn seen(lines: &[&str]) -> Vec<Seen> {
@@ -97,21 +125,63 @@ mod tests {
 
     #[test]
     fn the_last_call_of_a_turn_counts_and_what_is_between_turns_stands_with_the_one_before() {
-        let events = || {
-            seen(&[
-                r#"{"seq":1,"turn":null,"type":"session_created"}"#,
-                r#"{"seq":2,"turn":0,"type":"turn_started"}"#,
-                r#"{"seq":3,"turn":0,"type":"assistant_message","usage":{"input_tokens":10,"output_tokens":1}}"#,
-                r#"{"seq":4,"turn":0,"type":"assistant_message","usage":{"input_tokens":20,"output_tokens":1}}"#,
-                r#"{"seq":5,"turn":null,"type":"compaction_completed"}"#,
-                r#"{"seq":6,"turn":1,"type":"turn_started"}"#,
-                r#"{"seq":7,"turn":1,"type":"compaction_completed"}"#,
-                r#"{"seq":8,"turn":1,"type":"compaction_undone"}"#,
-            ])
-        };
+        let events = [
+            r#"{"seq":1,"turn":null,"type":"session_created"}"#,
+            r#"{"seq":2,"turn":0,"type":"turn_started"}"#,
+            r#"{"seq":3,"turn":0,"type":"assistant_message","usage":{"input_tokens":10,"output_tokens":1}}"#,
+            r#"{"seq":4,"turn":1,"type":"turn_queued"}"#,
+            r#"{"seq":5,"turn":0,"type":"assistant_message","usage":{"input_tokens":20,"output_tokens":1}}"#,
+            r#"{"seq":6,"turn":null,"type":"compaction_completed"}"#,
+            r#"{"seq":7,"turn":1,"type":"turn_started"}"#,
+            r#"{"seq":8,"turn":1,"type":"compaction_completed"}"#,
+            r#"{"seq":9,"turn":1,"type":"compaction_undone"}"#,
+        ];
         let first = TurnFill { turn: 0, input_tokens: 20, compactions: 1, undone: 0 };
         let second = TurnFill { turn: 1, input_tokens: 0, compactions: 1, undone: 1 };
-        assert_eq!(folded(events().into_iter(), true), [first, second]);
-        assert_eq!(folded(events().into_iter(), false), [second]);
+        assert_eq!(folded(seen(&events).into_iter()), [first, second]);
+        assert_eq!(folded(seen(&events[2..]).into_iter()), [second]);
+    }
+
+    /// A session with a turn, a hundred reminders of `bytes`, and a turn that says it used 50 tokens.
+    async fn stage(options: EngineOptions, bytes: usize) -> (Agent, SessionId, Seq) {
+        let agent = AgentBuildConfig::new().options(options).build().unwrap();
+        let session_id = agent.create_session().await.unwrap().session_id;
+        let turn = |prompt: &str| agent.service().start_turn(StartTurn::new(session_id, prompt));
+        turn("@usage in=20 @say One.").await.unwrap();
+        for n in 0..100 {
+            let text = format!("{n} {}", "x".repeat(bytes));
+            let remind = Remind { session_id, kind: SystemReminderType::Environment, text };
+            agent.service().remind(remind).await.unwrap();
+        }
+        let last_seq = turn("@usage in=50 @say Two.").await.unwrap().seq;
+        (agent, session_id, last_seq)
+    }
+
+    /// Such pages hold fewer events than were asked for.
+    #[tokio::test]
+    async fn a_page_that_is_cut_by_its_bytes_hides_no_turn() {
+        let mut options = EngineOptions::default();
+        options.limits.reminder_bytes = 64 * 1024;
+        let (agent, id, last_seq) = stage(options, 60_000).await;
+        let first: SeenPage = read(&events(&agent, id).await).unwrap();
+        assert!(first.next_seq < 100, "the page has {} events", first.next_seq);
+        let column = |turn, input_tokens| TurnFill { turn, input_tokens, ..TurnFill::default() };
+        assert_eq!(turns(agent.service().as_ref(), &id, last_seq).await.unwrap(), [column(0, 20), column(1, 50)]);
+    }
+
+    #[tokio::test]
+    async fn what_was_pruned_is_left_out_and_the_rest_is_drawn() {
+        let mut options = EngineOptions::default();
+        options.ephemeral.session_event_bytes = 10_000;
+        let (agent, id, last_seq) = stage(options, 1_000).await;
+        let page = events(&agent, id).await;
+        assert!(String::from_utf8_lossy(&page).contains(r#""type":"pruned""#));
+        let left = turns(agent.service().as_ref(), &id, last_seq).await.unwrap();
+        assert_eq!(left, [TurnFill { turn: 1, input_tokens: 50, ..TurnFill::default() }]);
+    }
+
+    async fn events(agent: &Agent, id: SessionId) -> Vec<u8> {
+        let params = json!({ "session_id": id, "since_seq": 0 }).to_string();
+        call(agent.service().as_ref(), Operation::Events, &params).await.unwrap()
     }
 }

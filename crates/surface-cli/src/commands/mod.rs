@@ -74,7 +74,11 @@ pub(crate) async fn told(
         }
         Operation::Read => {
             let view = read(answer)?;
-            Some(people::session(&view) + &fill::drawn(app.service.as_ref(), &view, &app.out).await?)
+            let chart = fill::drawn(app.service.as_ref(), &view, &app.out).await.unwrap_or_else(|error| {
+                app.out.note(&format!("How full the context was cannot be shown: {error}"));
+                String::new()
+            });
+            Some(people::session(&view) + &chart)
         }
         _ => None,
     })

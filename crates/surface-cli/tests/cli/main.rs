@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
 mod chat;
+mod compact;
 mod config;
 mod process;
 mod run;
@@ -16,6 +17,7 @@ use std::{
 };
 
 use meerkat_errors::ErrorCode;
+use meerkat_service::{Capabilities, capability::Capability};
 use meerkat_surface_cli::{Surroundings, Terminal, run};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -59,6 +61,11 @@ pub(crate) fn cli(args: &[&str]) -> Cli {
         below: None,
         texts,
     }
+}
+
+/// Whether the build compacts contexts.
+pub(crate) fn compacts() -> bool {
+    Capabilities::compiled().require(Capability::SessionCompaction).is_ok()
 }
 
 impl Cli {

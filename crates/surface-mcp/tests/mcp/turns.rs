@@ -5,6 +5,7 @@ use std::time::Duration;
 use http_body_util::BodyExt as _;
 use meerkat_service::{
     Agent,
+    capability::Capability,
     options::Policy,
     service::{DecideApproval, InterruptTurn, SessionCreated, StartTurn},
     session::event::Decision,
@@ -15,17 +16,25 @@ use serde_json::{Value, json};
 use super::{
     Client, HOLD, Way, agent, can_cancel, everywhere,
     framing::{Wire, body_text},
-    http, lines, type_of, types_until,
+    http, lines, soon, type_of, types_until,
 };
 
 /// Approves the call that holds a turn, and answers with how the turn ended.
 async fn release(agent: &Agent, session: &SessionCreated) -> String {
     let session_id = session.session_id;
     let asked = lines(agent, session, 0).await.into_iter().find(|line| type_of(line) == "approval_requested").unwrap();
-    let call_id = serde_json::from_str::<Value>(&asked).unwrap()["call_id"].as_str().unwrap().to_owned();
+    let asked: Value = serde_json::from_str(&asked).unwrap();
+    let call_id = asked["call_id"].as_str().unwrap().to_owned();
     let decision = DecideApproval { session_id, call_id, decision: Decision::Approve, reason: None };
     agent.service().decide_approval(decision).await.unwrap();
-    types_until(agent, session, &["turn_completed", "turn_interrupted", "turn_failed"]).await.pop().unwrap()
+    let mut follower = agent.service().follow(&session_id, asked["seq"].as_u64().unwrap()).await.unwrap();
+    loop {
+        let line = soon(follower.next()).await.unwrap().unwrap();
+        let kind = type_of(std::str::from_utf8(&line.line).unwrap());
+        if ["turn_completed", "turn_interrupted", "turn_failed"].contains(&kind.as_str()) {
+            return kind;
+        }
+    }
 }
 
 #[tokio::test]
@@ -93,6 +102,69 @@ async fn a_request_that_is_cancelled_at_once_is_interrupted_all_the_same() {
         ])
         .await;
         types_until(&agent, &session, &["turn_interrupted"]).await;
+    }
+}
+
+/// A session with enough to compact, whose summary stalls; `None` where the build does not compact.
+async fn compactable(agent: &Agent) -> Option<SessionCreated> {
+    agent.service().capabilities().require(Capability::SessionCompaction).ok()?;
+    let session = agent.create_session().await.unwrap();
+    let talk = "We went through all of it once more. ".repeat(20);
+    for turn in 0..2 {
+        let prompt = format!("@note {talk} @say Turn {turn}. @compaction @say The sum @stall");
+        agent.service().start_turn(StartTurn::new(session.session_id, prompt)).await.unwrap();
+    }
+    Some(session)
+}
+
+fn compact(session: &SessionCreated) -> Value {
+    json!({ "session_id": session.session_id, "compaction": { "recent_turn_budget": 1 } })
+}
+
+/// Neither the turn that waits for the compaction nor that of another session.
+#[tokio::test]
+async fn a_cancelled_compaction_ends_and_no_turn_does() {
+    for (way, version) in everywhere().filter(|(way, version)| can_cancel(*way, version)) {
+        let agent = agent();
+        let Some(session) = compactable(&agent).await else { return };
+        let other = agent.create_session().await.unwrap();
+        let mut client = Client::connect(&agent, way, &version).await;
+        let held = client.begin("turn_start", json!({ "session_id": other.session_id, "prompt": HOLD })).await;
+        client.progress_until("approval_requested").await;
+        let compaction = client.begin("session_compact", compact(&session)).await;
+        types_until(&agent, &session, &["compaction_started"]).await;
+        let waiting = StartTurn { policy: Policy::Queue, ..StartTurn::new(session.session_id, HOLD) };
+        agent.service().accept_turn(waiting).await.unwrap();
+        compaction.cancel(None).await.unwrap();
+        types_until(&agent, &session, &["compaction_failed"]).await;
+        types_until(&agent, &session, &["approval_requested"]).await;
+        for session in [&session, &other] {
+            assert_eq!(release(&agent, session).await, "turn_completed", "{way:?} {version}");
+        }
+        let result = serde_json::to_value(held.await_response().await.unwrap()).unwrap();
+        assert_eq!(result["structuredContent"]["text"], "Done.", "{way:?} {version}");
+    }
+}
+
+/// The notification may overtake the request; then nothing is compacted at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_compaction_that_is_cancelled_at_once_holds_nothing_up() {
+    let agent = agent();
+    for round in 0..50 {
+        let Some(session) = compactable(&agent).await else { return };
+        let mut wire = Wire::open(&agent, 10_000, 10_000);
+        wire.initialize("2025-11-25").await;
+        let call = json!({ "name": "session_compact", "arguments": compact(&session) });
+        wire.write(&[
+            json!({ "jsonrpc": "2.0", "id": round, "method": "tools/call", "params": call }),
+            json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": round } }),
+            json!({ "jsonrpc": "2.0", "id": "ping", "method": "ping" }),
+        ])
+        .await;
+        while wire.read().await["id"] != "ping" {}
+        let next = StartTurn { policy: Policy::Queue, ..StartTurn::new(session.session_id, "@say Next.") };
+        let ended = soon(agent.service().start_turn(next)).await.unwrap();
+        assert_eq!(ended.text, "Next.");
     }
 }
 
