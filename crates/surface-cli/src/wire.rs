@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use meerkat_service::{Operation, compaction::CompactionConfig, options::Budgets};
+use meerkat_service::{Operation, Seq, TurnNumber, compaction::CompactionConfig, options::Budgets};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::args::{
@@ -58,6 +59,28 @@ pub(crate) const SPELLINGS: &[(Operation, &str, &str)] = &[
     (Operation::Capabilities, "capabilities", "capabilities"),
     (Operation::Errors, "errors", "errors"),
 ];
+
+/// A page of events.
+#[derive(Deserialize)]
+pub(crate) struct EventPage<T> {
+    pub(crate) items: Vec<T>,
+}
+
+/// What of a durable event the window's chart looks at.
+#[derive(Deserialize)]
+pub(crate) struct SeenEvent {
+    pub(crate) seq: Seq,
+    pub(crate) turn: Option<TurnNumber>,
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) usage: Option<SeenUsage>,
+}
+
+/// What a model call cost.
+#[derive(Deserialize)]
+pub(crate) struct SeenUsage {
+    pub(crate) input_tokens: u64,
+}
 
 /// An operation and its parameters; `session_id` is still as it was written.
 pub(crate) type Request = (Operation, Value);

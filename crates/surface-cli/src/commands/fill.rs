@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber, service::SessionView, wire::call,
 };
-use serde::Deserialize;
 use serde_json::json;
 
 use super::read;
 use crate::{
     output::Output,
     people::fill::{Canvas, TurnFill, chart},
+    wire::{EventPage, SeenEvent},
 };
 
 /// Events that are looked through at most, the newest first.
@@ -34,26 +34,6 @@ pub(super) async fn drawn(
     Ok(chart(&turns, view.context.window_tokens, canvas))
 }
 
-/// What of an event is looked at. Live events have no place here.
-#[derive(Deserialize)]
-struct Seen {
-    seq: Seq,
-    turn: Option<TurnNumber>,
-    #[serde(rename = "type")]
-    kind: String,
-    usage: Option<SeenUsage>,
-}
-
-#[derive(Deserialize)]
-struct SeenUsage {
-    input_tokens: u64,
-}
-
-#[derive(Deserialize)]
-struct SeenPage {
-    items: Vec<Seen>,
-}
-
 /// The newest turns, in order. The first one may have begun before the events that were read; it is left out.
 async fn turns(service: &dyn SessionService, id: &SessionId, last_seq: Seq) -> Result<Vec<TurnFill>, SessionError> {
     let (mut pages, mut bytes, mut end) = (Vec::new(), 0, last_seq);
@@ -62,14 +42,14 @@ async fn turns(service: &dyn SessionService, id: &SessionId, last_seq: Seq) -> R
         let params = json!({ "session_id": id, "since_seq": since, "limit": end - since });
         let answer = call(service, Operation::Events, &params.to_string()).await?;
         bytes += answer.len();
-        let page: SeenPage = read(&answer)?;
+        let page: EventPage<SeenEvent> = read(&answer)?;
         pages.push(page.items.into_iter().filter(|event| event.seq <= end).collect::<Vec<_>>());
         end = since;
     }
     Ok(folded(pages.into_iter().rev().flatten(), end == 0))
 }
 
-fn folded(events: impl Iterator<Item = Seen>, is_whole: bool) -> Vec<TurnFill> {
+fn folded(events: impl Iterator<Item = SeenEvent>, is_whole: bool) -> Vec<TurnFill> {
     let mut turns: BTreeMap<TurnNumber, TurnFill> = BTreeMap::new();
     let mut newest = None;
     for event in events {
@@ -91,7 +71,7 @@ fn folded(events: impl Iterator<Item = Seen>, is_whole: bool) -> Vec<TurnFill> {
 mod tests {
     use super::*;
 
-    fn seen(lines: &[&str]) -> Vec<Seen> {
+    fn seen(lines: &[&str]) -> Vec<SeenEvent> {
         lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
