@@ -110,6 +110,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn step(&mut self, step: &Step) -> Result<(), String> {
+        let step = &step.answered(|capability| self.has(capability));
         if let Some(operation) = &step.operation {
             if self.driver()?.passes_over(operation).is_some() {
                 self.passed_over += 1;
@@ -156,8 +157,9 @@ impl Run<'_> {
                 return Err(format!("the file should hold {:?}, but holds {content:?}", step.content));
             }
         } else if step.reproject {
-            if self.has("session-store") {
+            if self.has("session-store") && self.refusal(step)?.is_none() {
                 self.reproject()?;
+                self.is_projected(step)?;
             }
         } else {
             match (step.restart, self.driver.take()) {
@@ -175,6 +177,10 @@ impl Run<'_> {
 
     fn driver(&mut self) -> Result<&mut Box<dyn Driver>, String> {
         self.driver.as_mut().ok_or_else(|| "the surface could not be started again".to_owned())
+    }
+
+    fn is_passed_over(&self, operation: &str) -> bool {
+        self.driver.as_ref().is_some_and(|driver| driver.passes_over(operation).is_some())
     }
 
     /// Whether the service has this capability: it is built, and not switched off.
@@ -302,7 +308,7 @@ impl Run<'_> {
             answer.map_err(|body| format!("a rebuild is refused: {body}"))?;
             files(&root).map_err(|error| format!("the files cannot be read: {error}"))
         };
-        if self.driver()?.passes_over("rebuild_projection").is_some() {
+        if self.is_passed_over("rebuild_projection") {
             self.passed_over += 1;
             return Ok(());
         }
@@ -315,6 +321,29 @@ impl Run<'_> {
             if rebuild(self)? != whole {
                 return Err(format!("without {name} the files are not made as they were"));
             }
+        }
+        Ok(())
+    }
+
+    /// Holds the files of the session in `params` against its journal: every line of it, and every text that was said.
+    fn is_projected(&mut self, step: &Step) -> Result<(), String> {
+        let params = self.names.fill(&Value::Object(step.params.clone()))?;
+        let Some(session) = params["session_id"].as_str().filter(|_| !self.is_passed_over("rebuild_projection")) else {
+            return Ok(());
+        };
+        let folder = tools_folder(&self.place.folder).join("sessions").join(session);
+        let read = |name: &str| {
+            std::fs::read_to_string(folder.join(name)).map_err(|error| format!("{name} cannot be read: {error}"))
+        };
+        let answer = self.send("events", &params)?.wait()?.map_err(|body| body.to_string())?;
+        let (page, lines, transcript) = (Page::read(&answer)?, read("events.jsonl")?, read("transcript.md")?);
+        if !lines.lines().eq(page.lines()) {
+            return Err(format!("the page of events is\n  {:?}\nbut events.jsonl has\n{lines}", page.lines()));
+        }
+        let mut rest = transcript.as_str();
+        for text in page.lines().into_iter().flat_map(said) {
+            let at = rest.find(&text).ok_or_else(|| format!("{text:?} is missing in its place in\n{transcript}"))?;
+            rest = &rest[at + text.len()..];
         }
         Ok(())
     }
@@ -358,6 +387,19 @@ fn files(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
         }
     }
     Ok(found)
+}
+
+/// The texts that an event's line says, in their order.
+fn said(line: &str) -> Vec<String> {
+    let event: Value = serde_json::from_str(line).unwrap_or_default();
+    let text = |text: &Value| text.as_str().map(str::to_owned);
+    match type_of(line) {
+        "turn_started" => text(&event["prompt"]).into_iter().collect(),
+        "assistant_message" => {
+            event["blocks"].as_array().into_iter().flatten().filter_map(|block| text(&block["text"])).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// The lines that have a `seq`.

@@ -51,7 +51,8 @@ pub struct Step {
     pub file: Option<String>,
     /// What the file holds.
     pub content: Option<String>,
-    /// Takes each file of the projection in `$dir` away, and has `rebuild_projection` bring it back to the byte.
+    /// Takes each file of the projection in `$dir` away, and has `rebuild_projection` bring it back to the byte. Those
+    /// of the session in `params` must have all of its events, and everything that was said.
     pub reproject: bool,
     /// Ends the process and starts another one over the same data.
     pub restart: Option<Restart>,
@@ -67,6 +68,20 @@ pub struct Step {
     pub events: Option<Vec<Value>>,
     /// Whether `ok` names only some of the members.
     pub partial: bool,
+    /// The answer where the service has a capability, in the place of the one above.
+    pub given: Option<Given>,
+}
+
+/// What a service with a capability answers where those without it answer otherwise.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Given {
+    /// The capability.
+    pub capability: String,
+    /// The answer.
+    pub ok: Option<Value>,
+    /// The answer of `events`.
+    pub events: Option<Vec<Value>>,
 }
 
 /// How a process ends.
@@ -146,6 +161,15 @@ impl Step {
         self.detached.is_some() || self.times.is_some() || self.streamed
     }
 
+    /// The step with the answer that such a service gives.
+    pub fn answered(&self, has: impl Fn(&str) -> bool) -> Self {
+        let mut step = self.clone();
+        if let Some(Given { ok, events, .. }) = step.given.take_if(|given| has(&given.capability)) {
+            (step.ok, step.error, step.events) = (ok, None, events);
+        }
+        step
+    }
+
     /// Refuses a step that says too little or too much to be checked.
     fn check(&self, earlier: &[Self]) -> Result<(), &'static str> {
         let is_named_by = |session: &Value, step: &Self| step.ok.as_ref().is_some_and(|ok| names(ok, session));
@@ -178,6 +202,9 @@ impl Step {
         }
         if self.times.is_some() && (self.operation.is_none() || self.detached.is_some()) {
             return Err("times belongs to an operation whose answer is waited for");
+        }
+        if self.given.as_ref().is_some_and(|given| !is_answered || given.ok.is_some() == given.events.is_some()) {
+            return Err("given belongs to an answer, and is exactly one of ok and events");
         }
         if self.event.is_some() && self.until.is_none() {
             return Err("event belongs to until");

@@ -42,11 +42,14 @@ const CONFINED: [(&str, &[&str]); 14] = [
 ];
 
 /// Where bytes are made, so that types may be encoded and decoded there.
-const ENCODED: [&str; 25] = [
+const ENCODED: [&str; 28] = [
     "crates/errors/src/body.rs",
     "crates/service/src/service/",
     "crates/service/src/session/message.rs",
     "crates/service/src/session/event.rs",
+    "crates/service/src/session/event/",
+    "crates/service/src/session/compactions.rs",
+    "crates/service/src/session/context.rs",
     "crates/service/src/session/reminder.rs",
     "crates/service/src/session/snapshot.rs",
     "crates/service/src/bundle/mod.rs",

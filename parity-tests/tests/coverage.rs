@@ -45,7 +45,8 @@ fn expected(step: &Step, builds: &[Build]) -> Value {
         step.event,
         step.until.as_ref().map(|until| json!({ "type": until })),
     ]);
-    json!([absences, is_met.then_some(own)])
+    let given = step.given.as_ref().filter(|given| builds.iter().any(|build| build.has(&given.capability)));
+    json!([absences, is_met.then_some(own), given.map(|given| json!([given.ok, given.events]))])
 }
 
 fn steps() -> Vec<Step> {

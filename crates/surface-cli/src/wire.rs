@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use meerkat_service::{Operation, compaction::CompactionConfig, options::Budgets};
+use meerkat_service::{Operation, Seq, TurnNumber, compaction::CompactionConfig, options::Budgets};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::args::{
@@ -58,6 +59,29 @@ pub(crate) const SPELLINGS: &[(Operation, &str, &str)] = &[
     (Operation::Capabilities, "capabilities", "capabilities"),
     (Operation::Errors, "errors", "errors"),
 ];
+
+/// A page of events.
+#[derive(Deserialize)]
+pub(crate) struct EventPage<T> {
+    pub(crate) items: Vec<T>,
+    pub(crate) next_seq: Seq,
+}
+
+/// What of an event the window's chart looks at. A line without a `seq` tells of events before the next one that are gone.
+#[derive(Deserialize)]
+pub(crate) struct SeenEvent {
+    pub(crate) seq: Option<Seq>,
+    pub(crate) turn: Option<TurnNumber>,
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) usage: Option<SeenUsage>,
+}
+
+/// What a model call cost.
+#[derive(Deserialize)]
+pub(crate) struct SeenUsage {
+    pub(crate) input_tokens: u64,
+}
 
 /// An operation and its parameters; `session_id` is still as it was written.
 pub(crate) type Request = (Operation, Value);

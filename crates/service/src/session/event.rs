@@ -4,6 +4,8 @@
 //! shown in passing and promises nothing. Each body of text stands in exactly one event; others
 //! refer to it. How an event becomes bytes is not known here: see `wire`.
 
+mod live;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
@@ -24,6 +26,8 @@ use crate::{
     service::CompactionReceipt,
     tool::Effect,
 };
+
+pub use live::{Pruned, ReasoningDelta, Retrying, SessionDeleted, TextDelta, ToolProgress};
 
 /// A stored event: what happened, where, when, and its place in the journal.
 #[derive(Clone, Debug, PartialEq)]
@@ -654,64 +658,3 @@ pub struct CompactionUndone {
     /// The compaction: the seq of its `compaction_completed`.
     pub compaction: Seq,
 }
-
-/// More of the model's text.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct TextDelta {
-    /// The step within the turn.
-    pub step: u32,
-    /// The block within the step.
-    pub block: u32,
-    /// Where in the block's text this piece begins, in bytes.
-    pub offset: u64,
-    /// The piece.
-    pub text: String,
-}
-
-/// More of the model's reasoning.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ReasoningDelta {
-    /// The step within the turn.
-    pub step: u32,
-    /// The block within the step.
-    pub block: u32,
-    /// Where in the block's text this piece begins, in bytes.
-    pub offset: u64,
-    /// The piece.
-    pub text: String,
-}
-
-/// A tool says how far it is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ToolProgress {
-    /// The call.
-    pub call_id: String,
-    /// What it says.
-    pub text: String,
-}
-
-/// A model call failed and will be tried again.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Retrying {
-    /// The step within the turn.
-    pub step: u32,
-    /// The calls made so far.
-    pub attempt: u32,
-    /// How long it waits first.
-    pub wait_ms: u64,
-    /// Why it failed.
-    pub error: ErrorBody,
-}
-
-/// Events that are gone.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Pruned {
-    /// The first one.
-    pub from: Seq,
-    /// The last one.
-    pub to: Seq,
-}
-
-/// The session is deleted; nothing follows.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct SessionDeleted {}

@@ -6,7 +6,7 @@ use meerkat_service::{
     session::event::{CompactionUndone, ContextRebuilt},
     wire::{call, decode_params, encode},
 };
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +16,7 @@ use crate::{
     args::CompactArgs,
     error::{CliError, exit_code_of_leaving},
     people::receipt,
-    wire,
+    wire::{self, EventPage},
 };
 
 /// `compact`, its preview and its undoing.
@@ -105,12 +105,7 @@ async fn event<T: DeserializeOwned>(
     session_id: &SessionId,
     seq: Seq,
 ) -> Result<T, SessionError> {
-    #[derive(Deserialize)]
-    struct Items {
-        items: Vec<Value>,
-    }
-
     let params = json!({ "session_id": session_id, "since_seq": seq.saturating_sub(1), "limit": 1 });
-    let page: Items = read(&call(service, Operation::Events, &params.to_string()).await?)?;
+    let page: EventPage<Value> = read(&call(service, Operation::Events, &params.to_string()).await?)?;
     read(page.items.first().unwrap_or(&Value::Null).to_string().as_bytes())
 }

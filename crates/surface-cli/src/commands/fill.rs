@@ -1,15 +1,13 @@
 //! How full a session's context window was, from its events: the newest ones, and never more than a few pages of them.
 
-use meerkat_service::{
-    Operation, Seq, SessionError, SessionId, SessionService, TurnNumber, service::SessionView, wire::call,
-};
-use serde::Deserialize;
+use meerkat_service::{Operation, Seq, SessionError, SessionId, SessionService, service::SessionView, wire::call};
 use serde_json::json;
 
 use super::read;
 use crate::{
     output::Output,
     people::fill::{Canvas, TurnFill, chart},
+    wire::{EventPage, SeenEvent},
 };
 
 /// Events that are looked through at most, the newest first.
@@ -32,27 +30,6 @@ pub(super) async fn drawn(
     Ok(chart(&turns, view.context.window_tokens, canvas))
 }
 
-/// What of an event is looked at. A line without a `seq` tells of events before the next one that are gone.
-#[derive(Deserialize)]
-struct Seen {
-    seq: Option<Seq>,
-    turn: Option<TurnNumber>,
-    #[serde(rename = "type")]
-    kind: String,
-    usage: Option<SeenUsage>,
-}
-
-#[derive(Deserialize)]
-struct SeenUsage {
-    input_tokens: u64,
-}
-
-#[derive(Deserialize)]
-struct SeenPage {
-    items: Vec<Seen>,
-    next_seq: Seq,
-}
-
 /// The newest turns, in order.
 async fn turns(service: &dyn SessionService, id: &SessionId, last_seq: Seq) -> Result<Vec<TurnFill>, SessionError> {
     let (mut stretches, mut bytes, mut end) = (Vec::new(), 0, last_seq);
@@ -73,12 +50,12 @@ async fn between(
     id: &SessionId,
     since: Seq,
     end: Seq,
-) -> Result<(Vec<Seen>, usize), SessionError> {
+) -> Result<(Vec<SeenEvent>, usize), SessionError> {
     let (mut events, mut bytes, mut next) = (Vec::new(), 0, since);
     while next < end {
         let answer =
             call(service, Operation::Events, &json!({ "session_id": id, "since_seq": next }).to_string()).await?;
-        let page: SeenPage = read(&answer)?;
+        let page: EventPage<SeenEvent> = read(&answer)?;
         if page.next_seq <= next {
             break;
         }
@@ -90,7 +67,7 @@ async fn between(
 }
 
 /// A column for each turn whose beginning is among the events.
-fn folded(events: impl Iterator<Item = Seen>) -> Vec<TurnFill> {
+fn folded(events: impl Iterator<Item = SeenEvent>) -> Vec<TurnFill> {
     let mut turns: Vec<TurnFill> = Vec::new();
     for event in events {
         if let ("turn_started", Some(turn)) = (event.kind.as_str(), event.turn) {
@@ -119,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    fn seen(lines: &[&str]) -> Vec<Seen> {
+    fn seen(lines: &[&str]) -> Vec<SeenEvent> {
         lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
@@ -163,7 +140,7 @@ mod tests {
         let mut options = EngineOptions::default();
         options.limits.reminder_bytes = 64 * 1024;
         let (agent, id, last_seq) = stage(options, 60_000).await;
-        let first: SeenPage = read(&events(&agent, id).await).unwrap();
+        let first: EventPage<SeenEvent> = read(&events(&agent, id).await).unwrap();
         assert!(first.next_seq < 100, "the page has {} events", first.next_seq);
         let column = |turn, input_tokens| TurnFill { turn, input_tokens, ..TurnFill::default() };
         assert_eq!(turns(agent.service().as_ref(), &id, last_seq).await.unwrap(), [column(0, 20), column(1, 50)]);
