@@ -168,7 +168,9 @@ fn is_finished<'a>(turn: impl Iterator<Item = &'a Message>) -> bool {
 }
 
 /// The summary of the compaction before, by its place: the user message right behind the system prompt that says so. A
-/// prompt that only begins like one, and is to be answered, is none.
+/// prompt that only begins like one, and is to be answered, is none. Messages alone do not tell a summary from a first
+/// prompt, answered long since, that begins with [`SUMMARY_PREFIX`](crate::compaction::SUMMARY_PREFIX) and an empty
+/// line: that one leaves with the rest and stands in the history.
 fn former_summary(messages: &[Message]) -> Option<usize> {
     let first = messages.iter().position(|message| !matches!(message, Message::System { .. }))?;
     summary_of(&messages[first])?;
