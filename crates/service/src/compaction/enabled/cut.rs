@@ -175,8 +175,10 @@ fn former_summary(messages: &[Message]) -> Option<usize> {
     let first = messages.iter().position(|message| !matches!(message, Message::System { .. }))?;
     summary_of(&messages[first])?;
     let is_prompt = |message: &Message| matches!(message, Message::User { .. });
-    let is_last_prompt = !messages[first + 1..].iter().any(is_prompt);
-    (!is_last_prompt || !awaits_answer(messages)).then_some(first)
+    let behind = &messages[first + 1..];
+    // Alone it is what is left where the turn behind it was dropped.
+    let is_alone = behind.iter().all(is_state);
+    (is_alone || behind.iter().any(is_prompt) || !awaits_answer(messages)).then_some(first)
 }
 
 /// Whether the model is to answer next.

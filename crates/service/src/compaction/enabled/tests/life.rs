@@ -193,12 +193,12 @@ impl Life {
         match (what, self.open.is_some()) {
             (0, _) => self.pin(&text(detail)),
             (1, _) => self.remind(&format!("r{}", detail % 3), &text(detail)),
-            (2 | 3, _) => self.compact(detail),
+            (2 | 3 | 24, _) => self.compact(detail),
             (4, true) => self.interrupt(),
             (16, true) => self.fail([ErrorCode::ContextOverflow, ErrorCode::ModelTimeout][detail % 2]),
             (17, _) => self.queue(&text(detail)),
-            (18 | 19, false) => self.undo(),
-            (5..=8, true) => self.answer(&text(detail)),
+            (18 | 19 | 25 | 26, false) => self.undo(),
+            (5..=8 | 20..=23, true) => self.answer(&text(detail)),
             (9, true) => (0..detail % 12).for_each(|nth| self.call(detail + nth)),
             (_, true) => self.call(detail),
             (_, false) if !self.session.queue().is_empty() => {

@@ -145,7 +145,7 @@ proptest! {
 
     #[test]
     fn a_compaction_is_whole_or_refused(
-        choices in vec(any::<u16>(), 0..16),
+        choices in vec(any::<u16>(), 0..24),
         configs in [config(), config()],
         summary in "[ -~\n\u{1b}é]{0,60}",
     ) {
@@ -166,7 +166,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn a_mask_makes_it_smaller_and_leaves_nothing_out(choices in vec(any::<u16>(), 0..16)) {
+    fn a_mask_makes_it_smaller_and_leaves_nothing_out(choices in vec(any::<u16>(), 0..24)) {
         let mut life = Life::random(&choices);
         let (before, said) = (life.session.messages(), life.said());
         let Some(masked) = mask(&life.session) else { return Ok(()) };
@@ -190,8 +190,8 @@ proptest! {
 fn lives_are_compacted_in_all_ways() {
     let mut runner = TestRunner::deterministic();
     let mut counts = BTreeMap::<_, usize>::new();
-    for _ in 0..500 {
-        let choices = vec(any::<u16>(), 0..16).new_tree(&mut runner).unwrap().current();
+    for _ in 0..700 {
+        let choices = vec(any::<u16>(), 0..24).new_tree(&mut runner).unwrap().current();
         let (config, window) = config().new_tree(&mut runner).unwrap().current();
         let (life, compactor) = (Life::random(&choices), DefaultCompactor::new(config, window));
         let (session, is_in_turn) = (&life.session, life.session.open_turn().is_some());
