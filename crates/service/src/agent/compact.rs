@@ -16,7 +16,7 @@ use super::{
 use crate::{
     SessionError,
     compaction::{
-        CompactionContext, Compactor, SharedCompactor,
+        CompactionContext, Compactor, SUMMARY_BYTES_MAX, SharedCompactor, json_bytes,
         rebuilt::{Rebuilt, mask, mechanical_summary, preview, rebuild},
         summary_message, summary_of,
     },
@@ -25,11 +25,6 @@ use crate::{
     session::event::{CompactionFailed, CompactionStarted, Event, LiveEvent, Retrying},
     store::StoreError,
 };
-
-/// Tokens that a summary of the default compactor has at most.
-pub(super) const SUMMARY_TOKENS_MAX: u32 = 24 * 1024;
-/// Bytes of JSON that a summary has at most. It stands in its event and in each request whole, and never in a blob.
-const SUMMARY_BYTES_MAX: usize = 96 * 1024;
 
 /// Where a summary stands that a model writes.
 #[derive(Default)]
@@ -186,7 +181,7 @@ impl Actor {
             Err(body) => (Err(body), Usage::default()),
         };
         let rebuilt = |summary: &str, mode| {
-            guarded(|| rebuild(&self.session, compactor, summary, mode)).and_then(|rebuilt| check_length(rebuilt?))
+            guarded(|| rebuild(&self.session, compactor, summary, mode)).and_then(|rebuilt| rebuilt)
         };
         let failure = match written.and_then(|summary| rebuilt(&summary, CompactionMode::Summary)) {
             Ok(mut rebuilt) => {
@@ -315,18 +310,6 @@ pub(super) fn check_useful(preview: &CompactionReceipt) -> Result<(), ErrorBody>
     }
 }
 
-/// A summary of any length stands in its event whole.
-fn check_length(rebuilt: Rebuilt) -> Result<Rebuilt, ErrorBody> {
-    let bytes = rebuilt.event.summary.as_ref().and_then(|summary| serde_json::to_string(summary).ok());
-    match bytes.map_or(0, |json| json.len()) {
-        0..=SUMMARY_BYTES_MAX => Ok(rebuilt),
-        bytes => {
-            let why = format!("The summary has {bytes} bytes as JSON and may have at most {SUMMARY_BYTES_MAX}.");
-            Err(ModelError::new(ErrorCode::ModelRejected, &why).body())
-        }
-    }
-}
-
 /// Step 6: the summary in an answer. One that was cut off is one too.
 fn summary_in(answer: &ModelAnswer) -> Result<String, ErrorBody> {
     let refused = |why: &str| Err(ModelError::new(ErrorCode::ModelRejected, why).body());
@@ -341,6 +324,10 @@ fn summary_in(answer: &ModelAnswer) -> Result<String, ErrorBody> {
         AnswerBlock::Reasoning { .. } | AnswerBlock::ToolCall(_) => "",
     });
     let message = summary_message(&texts.collect::<String>());
+    let bytes = json_bytes(&message);
+    if bytes > SUMMARY_BYTES_MAX {
+        return refused(&format!("The summary has {bytes} bytes as JSON and may have at most {SUMMARY_BYTES_MAX}."));
+    }
     match summary_of(&message).map_or("", str::trim) {
         "" => refused("The model's summary is empty."),
         summary => Ok(summary.to_owned()),

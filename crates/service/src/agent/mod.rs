@@ -29,14 +29,13 @@ use std::{
     time::Duration,
 };
 
-use compact::SUMMARY_TOKENS_MAX;
 use tokio_util::task::TaskTracker;
 
 use crate::{
     SessionError,
     capability::{Capabilities, Capability},
     clock::World,
-    compaction::{CompactionConfig, SharedCompactor, default_compactor},
+    compaction::{CompactionConfig, SUMMARY_TOKENS_MAX, SharedCompactor, default_compactor},
     ids::SessionId,
     journal_compaction::Schedule,
     model::ModelResolver,

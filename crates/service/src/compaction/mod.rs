@@ -34,6 +34,12 @@ pub const SUMMARY_PREFIX: &str = "\
     The current tool and session state is preserved. \
     Use this summary to continue without duplicating work:";
 
+/// Tokens that a summary may have at most, whatever a config says.
+pub const SUMMARY_TOKENS_MAX: u32 = 16_384;
+
+/// Bytes that the message with a summary may have, as JSON. One that is longer would not stand whole in its event.
+pub(crate) const SUMMARY_BYTES_MAX: u64 = 96 * 1024;
+
 /// What is known when a compactor decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompactionContext {
@@ -118,6 +124,9 @@ impl CompactionConfig {
         if let Some((field, _)) = zeros.into_iter().find(|(_, is_zero)| *is_zero) {
             return refuse(field, "it must be at least 1".to_owned());
         }
+        if self.max_summary_tokens > SUMMARY_TOKENS_MAX {
+            return refuse("max_summary_tokens", format!("it must be at most {SUMMARY_TOKENS_MAX}"));
+        }
         if window_tokens > 0 && u64::from(self.max_summary_tokens) >= window_tokens {
             return refuse("max_summary_tokens", format!("it must be less than the model's window of {window_tokens}"));
         }
@@ -161,9 +170,13 @@ pub fn estimate_tokens(messages: &[Message]) -> u64 {
     messages.iter().map(json_bytes).sum::<u64>() / 4
 }
 
-/// The message that brings a summary into the context. Control characters have no place in it.
+/// Whether a character has a place in a summary; a control character has none.
+pub(crate) fn is_fit(character: &char) -> bool {
+    !character.is_control() || matches!(character, '\n' | '\t')
+}
+
+/// The message that brings a summary into the context.
 pub(crate) fn summary_message(summary: &str) -> Message {
-    let is_fit = |character: &char| !character.is_control() || matches!(character, '\n' | '\t');
     let summary: String = summary.chars().filter(is_fit).collect();
     Message::User { content: Body::Inline(format!("{SUMMARY_PREFIX}\n\n{summary}")) }
 }

@@ -176,6 +176,8 @@ impl Session {
                 if matches!(failed.error.code, ErrorCode::ContextOverflow | ErrorCode::ModelContextExceeded) {
                     // What did not fit must not stand in the way of the next turn; the history keeps it.
                     self.context.drop_turn(turn);
+                    // The last call's tokens were those of a context that is gone; what is left is estimated.
+                    self.counters.last_input_tokens = 0;
                 }
                 self.turn_ended(record);
             }

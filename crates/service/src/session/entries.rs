@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::message::{Body, Message};
 use crate::{
-    compaction::{SUMMARY_PREFIX, json_bytes, message_bytes},
+    compaction::{json_bytes, message_bytes, summary_message},
     ids::{Seq, TurnNumber},
 };
 
@@ -150,8 +150,7 @@ impl Entries {
 
     /// Puts a summary before everything that was said.
     pub(super) fn summarise(&mut self, seq: Seq, summary: &Body) {
-        let content = Body::Inline(format!("{SUMMARY_PREFIX}\n\n{}", summary.excerpt()));
-        let message = Message::User { content };
+        let message = summary_message(&summary.excerpt());
         self.summary = Some(Summary { seq, bytes: json_bytes(&message), message: Arc::new(message) });
     }
 

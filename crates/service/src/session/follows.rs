@@ -19,6 +19,7 @@ impl Session {
             let is_new = record.session_id != self.id && record.session_id != forked.parent;
             return match open {
                 Some(_) => Some("a turn is open where the fork begins"),
+                None if self.open_compaction.is_some() => Some("a compaction is open where the fork begins"),
                 None => (!is_new || forked.at + 1 != record.seq).then_some("the fork begins elsewhere"),
             };
         }

@@ -39,14 +39,14 @@ impl ForkPoint {
 
 impl Session {
     /// Where a fork is cut off that takes over everything up to the end of `turn`; as it is where `None`, but for
-    /// the turn that runs.
+    /// the turn or the compaction that runs.
     ///
     /// # Errors
     /// `ITEM_NOT_FOUND` where there is no such turn, or it never started; `SESSION_BUSY` where it has not ended.
     pub fn fork_at(&self, turn: Option<TurnNumber>) -> Result<ForkPoint, SessionError> {
         let ended = self.last_end.as_ref();
         match (turn, &self.open_turn) {
-            (None, None) => Ok(ForkPoint::After(self.last_seq)),
+            (None, None) => Ok(ForkPoint::After(self.open_compaction.map_or(self.last_seq, |open| open.seq - 1))),
             (None, Some(open)) => {
                 ended.map(|end| ForkPoint::After(end.seq)).ok_or(SessionError::Busy { turn: open.turn })
             }
@@ -81,15 +81,13 @@ impl Session {
         }
     }
 
-    /// From here on it is the fork. What was said, and what it cost, counts on; what the parent promised to those
-    /// who asked it (turns that wait, keys, decisions, a compaction that is
-    /// open) stays with the parent.
+    /// From here on it is the fork. What was said, and what it cost, counts on; what the parent promised to those who
+    /// asked it (turns that wait, keys, decisions) stays with the parent.
     pub(super) fn forked(&mut self, record: &Record, forked: &SessionForked) {
         self.id = record.session_id;
         self.forked_from = Some(forked.parent);
         self.created_at = record.time;
         self.created_key.clone_from(&forked.key);
-        self.open_compaction = None;
         self.is_archived = false;
         self.queue = Default::default();
         self.keys.clear();

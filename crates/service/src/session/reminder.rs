@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use super::message::{Body, Message};
-use crate::{SessionError, compaction::SUMMARY_PREFIX, ids::Seq};
+use crate::{SessionError, compaction::summary_of, ids::Seq};
 
 /// What a reminder is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -134,7 +134,7 @@ pub fn add_system_reminder(messages: &mut Vec<Message>, kind: SystemReminderType
     remove_system_reminders_by_type(messages, &kind);
     let is_before_what_was_said = |message: &Message| match message {
         Message::System { .. } | Message::SystemReminder { .. } | Message::Pin { .. } => true,
-        Message::User { content } => content.excerpt().starts_with(SUMMARY_PREFIX),
+        Message::User { .. } => summary_of(message).is_some(),
         Message::Assistant { .. } | Message::BlockAssistant { .. } | Message::ToolResults { .. } => false,
     };
     let at = messages.iter().take_while(|message| is_before_what_was_said(message)).count();

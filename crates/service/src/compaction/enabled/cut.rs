@@ -168,13 +168,17 @@ fn is_finished<'a>(turn: impl Iterator<Item = &'a Message>) -> bool {
 }
 
 /// The summary of the compaction before, by its place: the user message right behind the system prompt that says so. A
-/// prompt that only begins like one, and is to be answered, is none.
+/// prompt that only begins like one, and is to be answered, is none. Messages alone do not tell a summary from a first
+/// prompt, answered long since, that begins with [`SUMMARY_PREFIX`](crate::compaction::SUMMARY_PREFIX) and an empty
+/// line: that one leaves with the rest and stands in the history.
 fn former_summary(messages: &[Message]) -> Option<usize> {
     let first = messages.iter().position(|message| !matches!(message, Message::System { .. }))?;
     summary_of(&messages[first])?;
     let is_prompt = |message: &Message| matches!(message, Message::User { .. });
-    let is_last_prompt = !messages[first + 1..].iter().any(is_prompt);
-    (!is_last_prompt || !awaits_answer(messages)).then_some(first)
+    let behind = &messages[first + 1..];
+    // Alone it is what is left where the turn behind it was dropped.
+    let is_alone = behind.iter().all(is_state);
+    (is_alone || behind.iter().any(is_prompt) || !awaits_answer(messages)).then_some(first)
 }
 
 /// Whether the model is to answer next.

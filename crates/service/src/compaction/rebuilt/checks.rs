@@ -3,7 +3,8 @@
 use meerkat_errors::{ErrorBody, ErrorCode};
 
 use crate::{
-    compaction::{CompactionResult, is_state, message_bytes, summary_of},
+    compaction::{CompactionResult, SUMMARY_BYTES_MAX, is_state, json_bytes, message_bytes, summary_of},
+    service::TurnStatus,
     session::{ContextEntry, Session, message::Message},
 };
 
@@ -31,24 +32,27 @@ impl Partition {
         let state: Vec<&Message> = source[system + former..begin].iter().collect();
         if result.messages.iter().filter(|message| is_state(message)).ne(state.iter().copied()) {
             let message =
-                "the reminders and pins in the compacted context are not those of the session, in their order";
+                "The reminders and pins in the compacted context are not those of the session, in their order.";
             return Err(ErrorBody::with_message(ErrorCode::CompactionPinLost, message));
         }
         let is_system = |message: &&Message| matches!(message, Message::System { .. });
         let is_verbatim = result.messages.starts_with(&source[..system]);
         if !is_verbatim || result.messages.iter().filter(is_system).count() != system {
-            return Err(refusal("the system prompt does not stand first, as it was"));
+            return Err(refusal("The system prompt of the compacted context does not stand first as it was, once."));
         }
         let Some(summary) = result.messages.get(system).and_then(summary_of) else {
-            return Err(refusal("behind the system prompt there is no user message that brings the summary"));
+            return Err(refusal("Behind the system prompt there is no user message that brings the summary."));
         };
+        if json_bytes(&result.messages[system]) > SUMMARY_BYTES_MAX {
+            return Err(refusal(&format!("The summary is longer than {SUMMARY_BYTES_MAX} bytes.")));
+        }
         let stays: Vec<&Message> = result.messages[system + 1..].iter().filter(|message| !is_state(message)).collect();
         let said: Vec<&Message> = entries.iter().map(|entry| &*entry.message).collect();
         let kept = places(&said, &stays)
-            .ok_or_else(|| refusal("what stays was not said like this, or stands in another order"))?;
+            .ok_or_else(|| refusal("What stays was not said like this, or stands in another order."))?;
         check_discarded(&source[system..system + former], &said, &kept, &result.discarded)?;
         check_pairs(&said, &kept)?;
-        check_open_turn(session, &kept)?;
+        check_last_turn(session, &kept)?;
         Ok(Self {
             summary: summary.to_owned(),
             discarded: entries.len() - kept.len(),
@@ -69,9 +73,9 @@ impl Partition {
     pub(super) fn lack_of_progress(&self) -> Option<String> {
         let (before, after) = (self.bytes_before, self.bytes_after);
         if self.discarded == 0 {
-            return Some("nothing that was said would leave the context".to_owned());
+            return Some("Nothing that was said would leave the context.".to_owned());
         }
-        (after >= before).then(|| format!("the compacted context would have {after} bytes, and it has {before}"))
+        (after >= before).then(|| format!("The compacted context would have {after} bytes, and it has {before}."))
     }
 }
 
@@ -109,7 +113,7 @@ fn check_discarded(
     if places(&all, &discarded).is_some() && sorted(&leaves) == sorted(&discarded) {
         return Ok(());
     }
-    Err(refusal("what stays and what leaves are together not what was there"))
+    Err(refusal("What stays and what leaves are together not what was there."))
 }
 
 fn sorted(messages: &[&Message]) -> Vec<String> {
@@ -125,21 +129,25 @@ fn check_pairs(said: &[&Message], kept: &[usize]) -> Result<(), ErrorBody> {
     let is_pair =
         |at: &usize| matches!(said[*at], Message::ToolResults { .. }) && said[*at - 1].tool_calls().next().is_some();
     match (1..said.len()).filter(is_pair).find(|&at| stays(at) != stays(at - 1)) {
-        Some(_) => Err(refusal("tool calls are parted from their results")),
+        Some(_) => Err(refusal("Tool calls are parted from their results.")),
         None => Ok(()),
     }
 }
 
-/// The model can go on from what stays.
-fn check_open_turn(session: &Session, kept: &[usize]) -> Result<(), ErrorBody> {
-    let (entries, Some(open)) = (session.context().entries(), session.open_turn()) else { return Ok(()) };
-    let is_of_turn = |entry: &ContextEntry| entry.turn == open.turn;
+/// The model can go on from what stays, in the turn that runs or in the one that was interrupted last.
+fn check_last_turn(session: &Session, kept: &[usize]) -> Result<(), ErrorBody> {
+    let interrupted = session.last_end().filter(|end| end.status == TurnStatus::Interrupted).map(|end| end.turn);
+    let Some(turn) = session.open_turn().map(|open| open.turn).or(interrupted) else { return Ok(()) };
+    let entries = session.context().entries();
+    let is_of_turn = |entry: &ContextEntry| entry.turn == turn;
     let begin = entries.iter().rposition(|entry| !is_of_turn(entry)).map_or(0, |before| before + 1);
     let is_prompt = |entry: &ContextEntry| matches!(*entry.message, Message::User { .. });
     let prompt = entries[begin..].iter().position(is_prompt).map(|at| begin + at);
     let newest = (begin < entries.len()).then(|| entries.len() - 1);
     match [prompt, newest].into_iter().flatten().find(|at| kept.binary_search(at).is_err()) {
-        Some(_) => Err(refusal("the prompt or the newest message of the turn that runs is gone")),
+        Some(_) => {
+            Err(refusal("The prompt or the newest message of the turn that runs, or can be gone on with, is gone."))
+        }
         None => Ok(()),
     }
 }

@@ -1,7 +1,9 @@
-//! A summary without a model: the beginning of each thing that was said, and of the rest of it the words that are hard
-//! to find again: paths, numbers, names of code.
+//! A summary without a model: of each thing that was said the sentences that are hard to find again, then its beginning.
 //!
-//! The same messages always give the same summary.
+//! Those are sentences with a path, a number, an id or a name of code in them, and such as deny, decide or leave
+//! something open. The same messages always give the same summary.
+
+use std::collections::{BTreeSet, HashSet};
 
 use crate::{
     compaction::summary_of,
@@ -9,7 +11,7 @@ use crate::{
 };
 
 /// What it begins with.
-const HEADER: &str = "No model wrote this summary: it is the beginnings of what was said, the oldest first.";
+const HEADER: &str = "No model wrote this summary: it is parts of what was said, the oldest first.";
 
 /// What stands where lines were left out.
 const GAP: &str = "[...]";
@@ -17,15 +19,21 @@ const GAP: &str = "[...]";
 /// Bytes that a prompt, an answer or a call may have; the first that all lines fit with is taken.
 const LINE_BYTES: [usize; 6] = [2000, 1000, 500, 250, 120, 70];
 
-/// How much of the summary before may be in a summary that cannot hold everything, as a part of it.
-const FORMER_PART: usize = 3;
+/// Bytes that a line may have where not all of them fit.
+const TELLING_BYTES: usize = 120;
+
+/// What is left of the room, as a part of it, for what tools and models said of worth beside what people did.
+const REST_PART: usize = 4;
 
 /// How long a word may be to be kept out of its line.
 const WORD_BYTES_MAX: usize = 80;
 
+/// Words that deny, decide, or leave something open.
+const TELLING_WORDS: [&str; 9] = ["never", "not", "cannot", "must", "decided", "agreed", "open", "todo", "still"];
+
 /// A thing that was said, on one line.
 struct Line {
-    /// Whether a person said it.
+    /// Whether a person said it, or the summary before.
     is_prompt: bool,
     lead: &'static str,
     text: String,
@@ -37,15 +45,13 @@ pub(super) fn summary(discarded: &[Message], room: usize) -> String {
         Some((first, rest)) if summary_of(first).is_some() => (summary_of(first), rest),
         _ => (None, discarded),
     };
-    let lines: Vec<Line> = said.iter().enumerate().flat_map(|(at, message)| lines(said, at, message)).collect();
+    let former = former.into_iter().flat_map(str::lines).map(flat).filter(is_worth_keeping);
+    let former = former.map(|text| Line { is_prompt: true, lead: "", text });
+    let said = said.iter().enumerate().flat_map(|(at, message)| lines(said, at, message));
+    let lines: Vec<Line> = former.chain(said).collect();
     let header = Some(HEADER.to_owned()).filter(|header| cost(header) * 4 <= room);
     let room = room - header.as_deref().map_or(0, cost);
-    let former: Vec<String> = former.into_iter().flat_map(str::lines).map(flat).filter(is_worth_keeping).collect();
-    let former_cost: usize = former.iter().map(|line| cost(line)).sum();
-    let chosen = chosen(&lines, room - former_cost.min(room / FORMER_PART));
-    let chosen_cost: usize = chosen.iter().map(|line| cost(line)).sum();
-    let former = beginning(former, room - chosen_cost);
-    header.into_iter().chain(former).chain(chosen).collect::<Vec<_>>().join("\n")
+    header.into_iter().chain(chosen(&lines, room)).collect::<Vec<_>>().join("\n")
 }
 
 /// Not what every such summary says of itself.
@@ -82,29 +88,52 @@ fn called(asked: Option<&Message>, result: &ToolResult) -> String {
     format!("{} {} {outcome}: {}", result.name, excerpt(&flat(arguments), 200), result.content.excerpt())
 }
 
-/// The lines as long as they can be with all of them there; where that is too much, the oldest and the newest.
+/// The lines as long as they can be with all of them there; where that is too much, what tells the most of the oldest
+/// and the newest.
 fn chosen(lines: &[Line], room: usize) -> Vec<String> {
-    let mut written = Vec::new();
     for limit in LINE_BYTES {
-        written = lines.iter().map(|line| format!("{}{}", line.lead, excerpt(&line.text, limit))).collect();
+        let written: Vec<String> = lines.iter().map(|line| line.written(limit)).collect();
         if written.iter().map(|line| cost(line)).sum::<usize>() <= room {
             return written;
         }
     }
-    let mut is_chosen = vec![false; lines.len()];
-    let mut left = room;
-    // Half of the room is for what people asked; what is left of it goes to the rest.
-    for (prompts_only, reserved) in [(true, room / 2), (false, 0)] {
+    let told: Vec<Option<String>> = lines.iter().map(Line::told).collect();
+    let written = lines.iter().zip(&told).map(|(line, told)| told.clone().unwrap_or_else(|| line.written(70)));
+    let written: Vec<String> = written.collect();
+    let is_told = |at: usize| told[at].is_some();
+    let passes: [(&dyn Fn(usize) -> bool, usize); 4] = [
+        (&|at| is_told(at) && lines[at].is_prompt, room / REST_PART),
+        (&is_told, 0),
+        (&|at| lines[at].is_prompt, 0),
+        (&|_| true, 0),
+    ];
+    let (mut chosen, mut left) = (BTreeSet::new(), room);
+    for (is_due, reserved) in passes {
         for at in from_both_ends(lines.len()) {
-            let is_due = !is_chosen[at] && (lines[at].is_prompt || !prompts_only);
-            // A line that is not chosen may need a mark in its place, in each gap once.
-            let price = cost(&written[at]) + cost(GAP);
-            if is_due && left.saturating_sub(reserved) >= price {
-                (is_chosen[at], left) = (true, left - price);
+            let price = cost(&written[at]) + gaps_more(&chosen, at, lines.len()) * cost(GAP);
+            if is_due(at) && !chosen.contains(&at) && left.saturating_sub(reserved) >= price {
+                chosen.insert(at);
+                left -= price;
             }
         }
     }
-    with_gaps(written, &is_chosen)
+    match lines.first() {
+        // Better the beginning of one line than nothing.
+        Some(line) if chosen.is_empty() => {
+            let part = line.written(room.saturating_sub(cost("")) / 2);
+            Some(part).filter(|part| !part.is_empty() && cost(part) <= room).into_iter().collect()
+        }
+        _ => with_gaps(written, &chosen),
+    }
+}
+
+/// How many marks more it takes when this line is chosen too: one stands in each gap that has a line before it.
+fn gaps_more(chosen: &BTreeSet<usize>, at: usize, end: usize) -> usize {
+    let before = chosen.range(..at).next_back();
+    let after = chosen.range(at..).next().copied().unwrap_or(end);
+    let gap = |from: usize, to: usize| usize::from(to - from > 1);
+    let had = before.map_or(0, |before| gap(*before, after));
+    (before.map_or(0, |before| gap(*before, at)) + gap(at, after)).saturating_sub(had)
 }
 
 /// 0, the last, 1, the last but one, and so on.
@@ -113,32 +142,16 @@ fn from_both_ends(count: usize) -> impl Iterator<Item = usize> {
 }
 
 /// The chosen lines with a mark in each gap that has one before it.
-fn with_gaps(written: Vec<String>, is_chosen: &[bool]) -> Vec<String> {
+fn with_gaps(written: Vec<String>, chosen: &BTreeSet<usize>) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for (line, is_chosen) in written.into_iter().zip(is_chosen) {
-        if *is_chosen {
+    for (at, line) in written.into_iter().enumerate() {
+        if chosen.contains(&at) {
             lines.push(line);
         } else if lines.last().is_some_and(|last| last != GAP) {
             lines.push(GAP.to_owned());
         }
     }
     lines
-}
-
-/// The first of these lines that fit; where not even one does, its beginning.
-fn beginning(lines: Vec<String>, room: usize) -> Vec<String> {
-    let mut left = room;
-    let mut kept = Vec::new();
-    for line in lines {
-        if cost(&line) > left {
-            let part = excerpt(&line, left.saturating_sub(cost("")) / 2);
-            kept.extend(Some(part).filter(|part| kept.is_empty() && !part.is_empty() && cost(part) <= left));
-            break;
-        }
-        left -= cost(&line);
-        kept.push(line);
-    }
-    kept
 }
 
 /// Bytes of a line as JSON, its end included.
@@ -153,12 +166,65 @@ fn flat(text: &str) -> String {
     words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// The beginning of a line, and of the rest the words that tell the most.
+impl Line {
+    /// It in at most so many bytes behind its lead.
+    fn written(&self, limit: usize) -> String {
+        format!("{}{}", self.lead, excerpt(&self.text, limit))
+    }
+
+    /// Its telling sentences, if it has any.
+    fn told(&self) -> Option<String> {
+        let has_any = sentences(&self.text).any(is_telling_sentence);
+        let told = || telling(&self.text, TELLING_BYTES, false).unwrap_or_else(|| words(&self.text, TELLING_BYTES));
+        has_any.then(|| format!("{}{}", self.lead, told()))
+    }
+}
+
+/// A line whole; where it is too long its telling sentences before others, or else its beginning.
 fn excerpt(line: &str, limit: usize) -> String {
-    const MARK: &str = " ...";
     if line.len() <= limit {
         return line.to_owned();
     }
+    telling(line, limit, true).unwrap_or_else(|| words(line, limit))
+}
+
+/// The telling sentences of a line that fit, each once, and perhaps others beside them; `None` where there are none.
+fn telling(line: &str, limit: usize, has_others: bool) -> Option<String> {
+    let sentences: Vec<(bool, &str)> = sentences(line).map(|it| (is_telling_sentence(it), it)).collect();
+    let (mut seen, mut kept, mut left) = (HashSet::new(), BTreeSet::new(), limit + 1);
+    for is_due in [true, false] {
+        for (at, (is_telling, sentence)) in sentences.iter().enumerate() {
+            if *is_telling == is_due && sentence.len() < left && seen.insert(*sentence) {
+                left -= sentence.len() + 1;
+                kept.insert(at);
+            }
+        }
+        if kept.is_empty() || !has_others {
+            break;
+        }
+    }
+    let told: Vec<&str> = kept.iter().map(|&at| sentences[at].1).collect();
+    (!told.is_empty()).then(|| told.join(" "))
+}
+
+/// The sentences of a line, each with its mark.
+fn sentences(line: &str) -> impl Iterator<Item = &str> {
+    let ends = line.match_indices(' ').map(|(at, _)| at).filter(|at| line[..*at].ends_with(['.', '!', '?', ';']));
+    let mut begin = 0;
+    ends.chain([line.len()]).map(move |end| line[std::mem::replace(&mut begin, end)..end].trim())
+}
+
+/// Whether a sentence says what is hard to find again.
+fn is_telling_sentence(sentence: &str) -> bool {
+    sentence.split(' ').any(|word| {
+        let bare = word.trim_matches(|character: char| !character.is_alphanumeric());
+        is_telling(word) || bare.ends_with("n't") || TELLING_WORDS.iter().any(|known| bare.eq_ignore_ascii_case(known))
+    })
+}
+
+/// The beginning of a line, and of the rest the words that tell the most.
+fn words(line: &str, limit: usize) -> String {
+    const MARK: &str = " ...";
     let head_end = line.floor_char_boundary(limit * 3 / 5);
     let head_end = line[..head_end].rfind(' ').unwrap_or(head_end);
     let mut excerpt = format!("{}{MARK}", &line[..head_end]);

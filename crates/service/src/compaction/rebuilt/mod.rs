@@ -8,7 +8,7 @@ mod mechanical;
 use checks::Partition;
 use meerkat_errors::{ErrorBody, ErrorCode};
 
-use super::{Compactor, json_bytes, message_bytes, summary_message};
+use super::{Compactor, SUMMARY_TOKENS_MAX, json_bytes, message_bytes, summary_message};
 use crate::{
     ids::{Seq, TurnNumber},
     model::Usage,
@@ -56,7 +56,7 @@ pub(crate) fn rebuild(
     let context = session.context();
     let completed = CompactionCompleted {
         summary_tokens: (partition.summary.len() as u64).div_ceil(4),
-        messages_before: context.entries().len() as u64 + u64::from(context.summary().is_some()),
+        messages_before: context.message_count() as u64,
         messages_after: partition.kept.len() as u64 + 1,
     };
     let retained = ranges(context.entries(), &partition.kept);
@@ -92,7 +92,7 @@ pub(crate) fn mask(session: &Session) -> Option<Rebuilt> {
     let partition = Partition { bytes_after: context_bytes, ..unmasked };
     let receipt = partition.receipt(session, CompactionMode::Mask, None);
     let receipt = CompactionReceipt { masked: masked.len() as u64, ..receipt };
-    let messages = entries.len() as u64 + u64::from(context.summary().is_some());
+    let messages = context.message_count() as u64;
     let completed = CompactionCompleted { summary_tokens: 0, messages_before: messages, messages_after: messages };
     Some(Rebuilt {
         event: ContextRebuilt { compaction: 0, summary: None, retained, masked, receipt },
@@ -119,7 +119,7 @@ pub(crate) fn preview(session: &Session, compactor: &dyn Compactor) -> Result<Co
     Ok(partition.receipt(session, CompactionMode::Summary, anchor))
 }
 
-/// A summary without a model: the beginnings of what leaves the context, within the tokens that a summary may have, and
+/// A summary without a model: what is hard to find again of what leaves the context, within the tokens that a summary may have, and
 /// smaller than what leaves.
 pub(crate) fn mechanical_summary(session: &Session, compactor: &dyn Compactor) -> String {
     let source = session.messages();
@@ -133,7 +133,7 @@ pub(crate) fn mechanical_summary(session: &Session, compactor: &dyn Compactor) -
 fn summary_room(discarded: &[Message], compactor: &dyn Compactor) -> usize {
     let leaving: u64 = discarded.iter().map(message_bytes).sum();
     let room = leaving.saturating_sub(message_bytes(&summary_message("")) + 1);
-    usize::try_from(room).unwrap_or(usize::MAX).min(compactor.max_summary_tokens() as usize * 4)
+    usize::try_from(room).unwrap_or(usize::MAX).min(compactor.max_summary_tokens().min(SUMMARY_TOKENS_MAX) as usize * 4)
 }
 
 /// The turn that the cut moved back to: the compactor's word for it counts where what stays does begin there.

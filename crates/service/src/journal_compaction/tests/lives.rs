@@ -282,7 +282,7 @@ impl Journal {
         let is_tried = |record: &&&Record| record.seq >= session.pruned_to().max(1) && record.seq % 4 == some;
         for end in kept.iter().filter(is_tried) {
             let whole = fold(&self.walk.records[..usize::try_from(end.seq).unwrap()]);
-            if whole.open_turn().is_some() {
+            if whole.open_turn().is_some() || whole.open_compaction().is_some() {
                 continue;
             }
             let own = uuid::Uuid::from_u128(u128::from(end.seq) + 7);

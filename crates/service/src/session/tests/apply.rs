@@ -324,6 +324,7 @@ fn assert_compactor_is_told(session: &Session, walk: &Walk) {
     let tokens = records.iter().rev().find_map(|record| match &record.event {
         Event::AssistantMessage(answer) => Some(answer.usage.input_tokens),
         Event::CompactionCompleted(_) => Some(0),
+        Event::TurnFailed(failed) if failed.error.code == ErrorCode::ContextOverflow => Some(0),
         _ => None,
     });
     assert_eq!(told.last_input_tokens, tokens.unwrap_or(0));
@@ -398,7 +399,7 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
         [last, last - 1, 0].map(|seq| Record { session_id: id, ..pinned(seq, "x") }).to_vec();
     illegal.push(Record { session_id: other, ..pinned(last + 1, "x") });
     let mut forks = vec![(id, id, last), (other, other, last), (other, id, last - 1), (other, id, last + 1)];
-    forks.extend(walk.open.is_some().then_some((other, id, last)));
+    forks.extend((walk.open.is_some() || walk.compacting.is_some()).then_some((other, id, last)));
     illegal.extend(forks.into_iter().map(|(session_id, parent, at)| {
         let event = Event::SessionForked(SessionForked { parent, at, key: None });
         Record { session_id, ..record(last + 1, None, event) }

@@ -8,6 +8,7 @@ use crate::{
     Session, SessionId,
     clock::SeededIds,
     ids::{Seq, TurnNumber},
+    service::SessionState,
     session::{
         ForkPoint,
         event::{Event, Key, Record},
@@ -59,8 +60,20 @@ proptest! {
         let walk = Walk::new(&choices);
         let (session, turns) = (fold(&walk.records), turns(&walk.records));
         let ended = turns.iter().rev().find_map(|(_, end)| *end);
-        let at = if walk.open.is_some() { ended } else { Some(session.last_seq()) };
+        let compacts = |record: &&Record| matches!(record.event, Event::CompactionStarted(_));
+        let started = walk.records.iter().rfind(compacts).filter(|_| walk.compacting.is_some());
+        let at = match (&walk.open, started) {
+            (Some(_), _) => ended,
+            (None, Some(started)) => Some(started.seq - 1),
+            (None, None) => Some(session.last_seq()),
+        };
         prop_assert_eq!(point(&session, None), at.map(ForkPoint::After).ok_or(ErrorCode::SessionBusy));
+        if let Some(at) = at {
+            // What runs is the parent's alone.
+            let mut child = fold(&walk.records[..usize::try_from(at).unwrap()]);
+            child.apply(&session.fork_record(at, CHILD, SeededIds::wall_time(), None)).unwrap();
+            prop_assert_eq!((child.state(), child.open_compaction()), (SessionState::Idle, None));
+        }
         for &(turn, end) in &turns {
             let Some(end) = end else {
                 prop_assert_eq!(point(&session, Some(turn)), Err(ErrorCode::SessionBusy));

@@ -129,7 +129,7 @@ impl Walk {
         seq
     }
 
-    /// What concerns no turn; a fork where none runs.
+    /// What concerns no turn; a fork where neither a turn nor a compaction runs.
     fn of_the_session(&mut self, detail: usize) {
         let event = match detail % 6 {
             0 => {
@@ -142,11 +142,10 @@ impl Walk {
             1 => Event::SessionArchived(SessionArchived {}),
             2 => Event::SessionUnarchived(SessionUnarchived {}),
             3 => Event::LogTailRepaired(LogTailRepaired { bytes: 7, quarantine: "quarantine/x".to_owned() }),
-            _ if self.open.is_none() => {
+            _ if self.open.is_none() && self.compacting.is_none() => {
                 let (parent, at, key) = (self.id, self.records.len() as Seq, self.key(detail));
                 self.id = SessionId::from_uuid(uuid::Uuid::from_u128(self.id.as_uuid().as_u128() + 1));
                 self.queue.clear();
-                self.compacting = None;
                 self.key_used.clear();
                 Event::SessionForked(SessionForked { parent, at, key })
             }

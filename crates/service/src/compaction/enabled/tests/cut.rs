@@ -91,6 +91,8 @@ fn whole_turns_stay_and_within_the_active_one_steps() {
         (1, "crcr", "..cr"),
         (1, "r", "r"),
         (1, "mu", ".u"),
+        (1, "sm", "s."),
+        (1, "smpn", "s.pn"),
         // A prompt that is to be answered is no summary, whatever it says.
         (1, "smcrcr", "sm..cr"),
     ] {

@@ -1,5 +1,7 @@
-//! Lives of sessions, made by folding events: turns, steps with parallel calls, reminders, pins, interruptions and
-//! former compactions.
+//! Lives of sessions, made by folding events: turns that wait, run, fail and are interrupted, steps with parallel calls,
+//! reminders, pins, former compactions and what was undone of them.
+
+use meerkat_errors::{ErrorBody, ErrorCode};
 
 use crate::{
     Session,
@@ -7,12 +9,13 @@ use crate::{
     compaction::{CompactionConfig, DefaultCompactor, rebuilt},
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
-    options::Budgets,
+    options::{Budgets, Policy},
     service::CompactionMode,
     session::{
         event::{
-            AssistantMessage, CompactionStarted, ContextRebuilt, Event, Pinned, Record, ReminderSet, SessionCreated,
-            ToolFinished, ToolOutcome, TurnCompleted, TurnInterrupted, TurnStarted, TurnTotals,
+            AssistantMessage, CompactionStarted, CompactionUndone, ContextRebuilt, Event, Pinned, Record, ReminderSet,
+            SessionCreated, ToolFinished, ToolOutcome, TurnCompleted, TurnFailed, TurnInterrupted, TurnQueued,
+            TurnStarted, TurnTotals,
         },
         message::{BlobRef, Block, Body, Message, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -27,6 +30,7 @@ pub(crate) type Called<'a> = (&'a str, bool, String);
 #[derive(Clone)]
 pub(crate) struct Life {
     pub(crate) session: Session,
+    records: Vec<Record>,
     open: Option<TurnNumber>,
     step: u32,
 }
@@ -42,30 +46,52 @@ impl Life {
             compaction: None,
             key: None,
         };
-        let session = Session::begin(&record(1, None, Event::SessionCreated(created))).unwrap();
-        Self { session, open: None, step: 0 }
+        let first = record(1, None, Event::SessionCreated(created));
+        let session = Session::begin(&first).unwrap();
+        Self { session, records: vec![first], open: None, step: 0 }
     }
 
     /// Applies the next event.
     pub(crate) fn add(&mut self, turn: Option<TurnNumber>, event: Event) -> Seq {
         let seq = self.session.last_seq() + 1;
-        self.session.apply(&record(seq, turn, event)).unwrap();
+        let record = record(seq, turn, event);
+        self.session.apply(&record).unwrap();
+        self.records.push(record);
         seq
     }
 
+    /// The kinds of what happened.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = &str> {
+        self.records.iter().map(|record| record.event.type_name())
+    }
+
+    /// The session as another process makes it of the same events.
+    pub(crate) fn replayed(&self) -> Session {
+        let mut session = Session::begin(&self.records[0]).unwrap();
+        self.records[1..].iter().for_each(|record| session.apply(record).unwrap());
+        session
+    }
+
     pub(crate) fn start(&mut self, prompt: impl Into<Body>) {
-        self.start_turn(Some(prompt.into()), None);
+        self.start_turn(Some(prompt.into()), None, None);
     }
 
     /// A turn goes on with the one that was interrupted last.
     pub(crate) fn go_on(&mut self) {
-        self.start_turn(None, Some(self.session.next_turn() - 1));
+        self.start_turn(None, Some(self.session.last_end().unwrap().turn), None);
     }
 
-    fn start_turn(&mut self, prompt: Option<Body>, continues: Option<TurnNumber>) {
-        let turn = self.session.next_turn();
+    /// A turn waits until the next one starts.
+    fn queue(&mut self, prompt: &str) {
+        let (prompt, budgets, policy) = (prompt.into(), Budgets::default(), Policy::Queue);
+        let queued = TurnQueued { prompt, model: None, budgets, compaction: None, policy, key: None };
+        self.add(Some(self.session.next_turn()), Event::TurnQueued(queued));
+    }
+
+    fn start_turn(&mut self, prompt: Option<Body>, continues: Option<TurnNumber>, waiting: Option<(TurnNumber, Seq)>) {
+        let (turn, queued) = waiting.map_or((self.session.next_turn(), None), |(turn, seq)| (turn, Some(seq)));
         let (model, budgets) = ("scripted".to_owned(), Budgets::default());
-        let started = TurnStarted { prompt, model, budgets, queued: None, continues, compaction: None, key: None };
+        let started = TurnStarted { prompt, model, budgets, queued, continues, compaction: None, key: None };
         self.add(Some(turn), Event::TurnStarted(started));
         (self.open, self.step) = (Some(turn), 0);
     }
@@ -109,6 +135,12 @@ impl Life {
         self.open = None;
     }
 
+    fn fail(&mut self, code: ErrorCode) {
+        let (error, totals) = (ErrorBody::new(code), TurnTotals::default());
+        self.add(self.open, Event::TurnFailed(TurnFailed { error, totals }));
+        self.open = None;
+    }
+
     pub(crate) fn interrupt(&mut self) {
         let (reason, totals) = ("requested".to_owned(), TurnTotals::default());
         self.add(self.open, Event::TurnInterrupted(TurnInterrupted { reason, totals }));
@@ -137,6 +169,12 @@ impl Life {
         self.add(self.open, Event::CompactionCompleted(rebuilt.completed));
     }
 
+    /// Undoes the latest compaction that can be.
+    pub(crate) fn undo(&mut self) {
+        let Some(compaction) = self.session.undoable().next_back() else { return };
+        self.add(None, Event::CompactionUndone(CompactionUndone { compaction }));
+    }
+
     /// What was said, in the live context.
     pub(crate) fn said(&self) -> Vec<Message> {
         self.session.context().entries().iter().map(|entry| Message::clone(&entry.message)).collect()
@@ -155,11 +193,18 @@ impl Life {
         match (what, self.open.is_some()) {
             (0, _) => self.pin(&text(detail)),
             (1, _) => self.remind(&format!("r{}", detail % 3), &text(detail)),
-            (2 | 3, _) => self.compact(detail),
+            (2 | 3 | 24, _) => self.compact(detail),
             (4, true) => self.interrupt(),
-            (5..=8, true) => self.answer(&text(detail)),
+            (16, true) => self.fail([ErrorCode::ContextOverflow, ErrorCode::ModelTimeout][detail % 2]),
+            (17, _) => self.queue(&text(detail)),
+            (18 | 19 | 25 | 26, false) => self.undo(),
+            (5..=8 | 20..=23, true) => self.answer(&text(detail)),
             (9, true) => (0..detail % 12).for_each(|nth| self.call(detail + nth)),
             (_, true) => self.call(detail),
+            (_, false) if !self.session.queue().is_empty() => {
+                let waiting = self.session.queue().front().map(|queued| (queued.turn, queued.seq));
+                self.start_turn(None, None, waiting);
+            }
             (10, false) => self.start(Body::Blob(BlobRef {
                 blob: "b10b".to_owned(),
                 bytes: 3000,

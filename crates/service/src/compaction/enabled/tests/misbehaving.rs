@@ -6,6 +6,7 @@ use super::life::Life;
 use crate::{
     compaction::{
         CompactionConfig, CompactionContext, CompactionResult, Compactor, DefaultCompactor, is_state, rebuilt::rebuild,
+        summary_message,
     },
     service::CompactionMode,
     session::message::{Body, Message},
@@ -63,13 +64,13 @@ fn pin(result: &mut CompactionResult) -> &mut String {
 
 #[test]
 fn what_a_compactor_may_not_do_is_refused_and_says_so() {
-    const SYSTEM: &str = "the system prompt does not stand first, as it was";
-    const SUMMARY: &str = "behind the system prompt there is no user message that brings the summary";
-    const STATE: &str = "the reminders and pins in the compacted context are not those of the session, in their order";
-    const SAID: &str = "what stays was not said like this, or stands in another order";
-    const WHOLE: &str = "what stays and what leaves are together not what was there";
-    const PAIR: &str = "tool calls are parted from their results";
-    const TURN: &str = "the prompt or the newest message of the turn that runs is gone";
+    const SYSTEM: &str = "The system prompt of the compacted context does not stand first as it was, once.";
+    const SUMMARY: &str = "Behind the system prompt there is no user message that brings the summary.";
+    const STATE: &str = "The reminders and pins in the compacted context are not those of the session, in their order.";
+    const SAID: &str = "What stays was not said like this, or stands in another order.";
+    const WHOLE: &str = "What stays and what leaves are together not what was there.";
+    const PAIR: &str = "Tool calls are parted from their results.";
+    const TURN: &str = "The prompt or the newest message of the turn that runs, or can be gone on with, is gone.";
     type Spoil = fn(&mut CompactionResult);
     let rows: &[(&str, Spoil, &str)] = &[
         ("drops a pin", |it| _ = it.messages.remove(place(it, |it| matches!(it, Message::Pin { .. }))), STATE),
@@ -137,13 +138,27 @@ fn what_a_compactor_may_not_do_is_refused_and_says_so() {
             TURN,
         ),
     ];
-    let life = life();
-    rebuild(&life.session, &Spoilt(|_| {}), "Two turns.", CompactionMode::Summary).unwrap();
-    for (name, spoil, why) in rows {
-        let error = rebuild(&life.session, &Spoilt(*spoil), "Two turns.", CompactionMode::Summary).unwrap_err();
-        let code = if *why == STATE { ErrorCode::CompactionPinLost } else { ErrorCode::CompactionNoProgress };
-        assert_eq!((error.code, error.message.as_str()), (code, *why), "{name}");
+    // What was interrupted can be gone on with.
+    let (running, mut interrupted) = (life(), life());
+    interrupted.interrupt();
+    for life in [running, interrupted] {
+        rebuild(&life.session, &Spoilt(|_| {}), "Two turns.", CompactionMode::Summary).unwrap();
+        for (name, spoil, why) in rows {
+            let error = rebuild(&life.session, &Spoilt(*spoil), "Two turns.", CompactionMode::Summary).unwrap_err();
+            let code = if *why == STATE { ErrorCode::CompactionPinLost } else { ErrorCode::CompactionNoProgress };
+            assert_eq!((error.code, error.message.as_str()), (code, *why), "{name}");
+        }
     }
+}
+
+#[test]
+fn a_summary_that_would_not_stand_whole_in_its_event_is_refused() {
+    const BLOWS_UP: fn(&mut CompactionResult) = |it| it.messages[1] = summary_message(&"word ".repeat(20_000));
+    let mut life = life();
+    life.answer(&"well ".repeat(100_000));
+    (0..4).for_each(|_| life.turn("Go on.", "Yes."));
+    let error = rebuild(&life.session, &Spoilt(BLOWS_UP), "Short.", CompactionMode::Summary).unwrap_err();
+    assert_eq!(error.message, "The summary is longer than 98304 bytes.");
 }
 
 #[test]

@@ -60,9 +60,9 @@ fn a_summary_that_is_no_shorter_is_no_progress_and_its_preview_no_error() {
     let long = "word ".repeat(1000);
     let error = rebuild(&life.session, &keeping(1), &long, CompactionMode::Summary).unwrap_err();
     assert_eq!(error.code, meerkat_errors::ErrorCode::CompactionNoProgress);
-    assert!(error.message.starts_with("the compacted context would have "), "{}", error.message);
+    assert!(error.message.starts_with("The compacted context would have "), "{}", error.message);
     let error = rebuild(&life.session, &keeping(2), "", CompactionMode::Summary).unwrap_err();
-    assert_eq!(error.message, "nothing that was said would leave the context");
+    assert_eq!(error.message, "Nothing that was said would leave the context.");
     let foretold = preview(&life.session, &keeping(2)).unwrap();
     assert_eq!((foretold.retained, foretold.discarded), (4, 0));
     assert_eq!(foretold.tokens_after, foretold.tokens_before);
@@ -114,6 +114,17 @@ fn a_mechanical_summary_tells_what_was_asked_called_and_answered() {
             "Answer: The parser is fixed.",
         ]
     );
+}
+
+#[test]
+fn a_mechanical_summary_stands_whole_in_its_event_whatever_a_compactor_allows() {
+    let mut life = turns(1500);
+    let config = CompactionConfig { max_summary_tokens: u32::MAX, ..CompactionConfig::default() };
+    let compactor = DefaultCompactor::new(config, 0);
+    let summary = mechanical_summary(&life.session, &compactor);
+    assert!((40_000..=65_536).contains(&summary.len()), "{}", summary.len());
+    life.put(rebuild(&life.session, &compactor, &summary, CompactionMode::Mechanical).unwrap());
+    assert!(life.session.messages()[1].text().ends_with(&summary));
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! What holds of every life, whatever happened in it.
 
+use std::collections::BTreeMap;
+
 use meerkat_errors::ErrorCode;
-use proptest::{collection::vec, prelude::*};
+use proptest::{collection::vec, prelude::*, strategy::ValueTree as _, test_runner::TestRunner};
 
 use super::life::Life;
 use crate::{
@@ -83,7 +85,8 @@ fn check(life: &mut Life, compactor: &DefaultCompactor, summary: &str, mode: Com
             return false;
         }
     };
-    assert!(foretold.discarded > 0 || foretold.tokens_after == foretold.tokens_before);
+    assert_eq!((foretold.retained + foretold.discarded) as usize, said.len());
+    assert_eq!(foretold.tokens_before, bytes(&before) / 4);
     let (receipt, context_bytes) = (rebuilt.event.receipt.clone(), rebuilt.context_bytes);
     life.put(rebuilt);
     let after = life.session.messages();
@@ -104,7 +107,23 @@ fn check(life: &mut Life, compactor: &DefaultCompactor, summary: &str, mode: Com
     let leaves = said.into_iter().filter(|(seq, _)| !stays.contains(seq)).map(|(_, message)| message);
     let leaves: Vec<Message> = summary_before.into_iter().chain(leaves).collect();
     assert_eq!(leaves, result.discarded);
+    check_undo(life.clone(), before);
     true
+}
+
+/// Undoes the compaction that was the last to happen, and goes on.
+fn check_undo(mut life: Life, mut before: Vec<Message>) {
+    if life.session.open_turn().is_some() {
+        life.answer("Done.");
+        before.extend(life.said().pop());
+    }
+    life.undo();
+    assert_eq!(life.session.messages(), before);
+    life.turn("Go on.", "Yes.");
+    let (went_on, [prompt, answer]) = (life.session.messages(), ["Go on.", "Yes."]);
+    assert_eq!(went_on[..before.len()], before);
+    assert!(went_on[before.len()..].iter().map(Message::text).eq([prompt, answer]));
+    assert!(life.replayed() == life.session, "a replay makes another session");
 }
 
 fn config() -> impl Strategy<Value = (CompactionConfig, u64)> {
@@ -126,7 +145,7 @@ proptest! {
 
     #[test]
     fn a_compaction_is_whole_or_refused(
-        choices in vec(any::<u16>(), 0..16),
+        choices in vec(any::<u16>(), 0..24),
         configs in [config(), config()],
         summary in "[ -~\n\u{1b}é]{0,60}",
     ) {
@@ -147,7 +166,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn a_mask_makes_it_smaller_and_leaves_nothing_out(choices in vec(any::<u16>(), 0..16)) {
+    fn a_mask_makes_it_smaller_and_leaves_nothing_out(choices in vec(any::<u16>(), 0..24)) {
         let mut life = Life::random(&choices);
         let (before, said) = (life.session.messages(), life.said());
         let Some(masked) = mask(&life.session) else { return Ok(()) };
@@ -161,5 +180,36 @@ proptest! {
         prop_assert_eq!(changed as u64, receipt.masked);
         prop_assert_eq!(after.len(), before.len());
         prop_assert!(mask(&life.session).is_none());
+        check_undo(life, before);
+    }
+}
+
+/// The properties say something: compactions of each mode come about in turns and between them, of lives in which turns
+/// wait and fail and compactions are undone.
+#[test]
+fn lives_are_compacted_in_all_ways() {
+    let mut runner = TestRunner::deterministic();
+    let mut counts = BTreeMap::<_, usize>::new();
+    for _ in 0..700 {
+        let choices = vec(any::<u16>(), 0..24).new_tree(&mut runner).unwrap().current();
+        let (config, window) = config().new_tree(&mut runner).unwrap().current();
+        let (life, compactor) = (Life::random(&choices), DefaultCompactor::new(config, window));
+        let (session, is_in_turn) = (&life.session, life.session.open_turn().is_some());
+        let summary = mechanical_summary(session, &compactor);
+        let rebuilt = |summary: &str, mode| rebuild(session, &compactor, summary, mode).ok();
+        let came_about =
+            [rebuilt("Well.", CompactionMode::Summary), rebuilt(&summary, CompactionMode::Mechanical), mask(session)];
+        for rebuilt in came_about.into_iter().flatten() {
+            *counts.entry((format!("{:?}", rebuilt.event.receipt.mode), is_in_turn)).or_default() += 1;
+        }
+        for kind in life.kinds() {
+            *counts.entry((kind.to_owned(), false)).or_default() += 1;
+        }
+    }
+    let modes = ["Summary", "Mechanical", "Mask"].into_iter().flat_map(|mode| [(mode, false), (mode, true)]);
+    let kinds = ["turn_queued", "turn_failed", "turn_interrupted", "compaction_undone"].map(|kind| (kind, false));
+    for (what, is_in_turn) in modes.chain(kinds) {
+        let count = counts.get(&(what.to_owned(), is_in_turn)).copied().unwrap_or_default();
+        assert!(count >= 20, "{what}, in a turn: {is_in_turn}: {count}; {counts:?}");
     }
 }

@@ -30,6 +30,9 @@ fn it_compacts_at_the_threshold_unless_it_just_did() {
         ("a last turn that is yet to come", |_, it| tried(it, 8, 5), false),
         ("step guard", |_, it| stepped(it, 2), false),
         ("step guard over", |_, it| stepped(it, 3), true),
+        // Within a turn its steps count, and no turns before it.
+        ("steps of a turn, the turn before compacted", |_, it| (stepped(it, 3), tried(it, 6, 7)).0, true),
+        ("too few steps of a turn, the turn before compacted", |_, it| (stepped(it, 2), tried(it, 6, 7)).0, false),
         ("steps of a turn that never compacted", |_, it| (it.in_turn, it.last_input_tokens) = (true, 1000), true),
         (
             "bytes are guarded too",
@@ -110,12 +113,14 @@ fn a_config_that_cannot_be_is_refused_with_its_field() {
     assert_eq!(check(|_| {}, 200_000), Ok(()));
     assert_eq!(check(|_| {}, 0), Ok(()));
     assert_eq!(check(|_| {}, 4097), Ok(()));
+    assert_eq!(check(|it| it.max_summary_tokens = 16_384, 0), Ok(()));
     for (change, window, field) in [
         ((|it| it.auto_compact_threshold = 0) as fn(&mut CompactionConfig), 0, "auto_compact_threshold"),
         (|it| it.recent_turn_budget = 0, 0, "recent_turn_budget"),
         (|it| it.max_summary_tokens = 0, 0, "max_summary_tokens"),
         (|it| it.min_turns_between_compactions = 0, 0, "min_turns_between_compactions"),
         (|_| {}, 4096, "max_summary_tokens"),
+        (|it| it.max_summary_tokens = 16_385, 200_000, "max_summary_tokens"),
     ] {
         assert_eq!(check(change, window), Err(format!("compaction.{field}")));
     }

@@ -1,0 +1,60 @@
+//! What the events of a compaction say.
+
+use meerkat_errors::ErrorCode;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{ids::Seq, service::CompactionReceipt, session::message::Body};
+
+/// A compaction began. Its sizes are those of the live context.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CompactionStarted {
+    /// Input tokens of the last model call.
+    pub input_tokens: u64,
+    /// Estimated tokens of the live context.
+    pub estimated_history_tokens: u64,
+    /// Messages of the live context.
+    pub message_count: u64,
+}
+
+/// The live context was rebuilt: what stays of it, by reference. Nothing is lost, the events that hold the rest stay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ContextRebuilt {
+    /// The compaction: the seq of its `compaction_completed`, which follows in the same batch.
+    pub compaction: Seq,
+    /// What stands for all that left the context; `null` where nothing new does, and the summary before it stays.
+    pub summary: Option<Body>,
+    /// The messages that stay, as ranges of the events that brought them: first and last of each, in order.
+    pub retained: Vec<(Seq, Seq)>,
+    /// The messages of results that stay as references, by the events that brought them, in order.
+    pub masked: Vec<Seq>,
+    /// What was kept and dropped, and what it cost.
+    pub receipt: CompactionReceipt,
+}
+
+/// A compaction is whole. Its messages are those of the live context.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CompactionCompleted {
+    /// Tokens of the summary.
+    pub summary_tokens: u64,
+    /// Messages of the live context before it.
+    pub messages_before: u64,
+    /// Messages of the live context after it.
+    pub messages_after: u64,
+}
+
+/// A compaction did not come about. The live context is what it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CompactionFailed {
+    /// Why.
+    pub code: ErrorCode,
+    /// What happened.
+    pub message: String,
+}
+
+/// A compaction was taken back: what it had discarded stands in the live context again, before all that came since.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CompactionUndone {
+    /// The compaction: the seq of its `compaction_completed`.
+    pub compaction: Seq,
+}
