@@ -37,7 +37,8 @@ impl Actor {
         reply: Reply<CompactionReceipt>,
     ) -> Result<(), StoreError> {
         if cancel.is_cancelled() {
-            return Ok(drop(reply.send(Err(failed(interrupted())))));
+            drop(reply.send(Err(failed(interrupted()))));
+            return Ok(());
         }
         match self.check_compact(config).await {
             Err(error) => drop(reply.send(Err(error))),
