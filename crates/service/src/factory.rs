@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     SessionError,
-    agent::{Derived, Engine, render::window_tokens},
+    agent::{Derived, Engine},
     capability::{Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
@@ -152,8 +152,8 @@ impl AgentBuildConfig {
         if let Some(config) = self.compaction
             && capabilities.require(Capability::SessionCompaction).is_ok()
         {
-            let window = models.resolve(models.default_model()).map_or(0, |model| window_tokens(&model, &self.options));
-            config.check(window)?;
+            // Each model has its own window, and summaries suit themselves to it.
+            config.check(0)?;
         }
         // What is stored is bounded by the disk; what is in memory of it leaves by itself.
         let max_bytes = if stores.is_some() { u64::MAX } else { self.options.ephemeral.max_bytes };

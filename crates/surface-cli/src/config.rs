@@ -249,20 +249,12 @@ impl Config {
         self.capabilities().require(Capability::SessionStore).is_ok()
     }
 
-    /// How contexts are compacted: as somebody asks, else where the build can, and then it suits itself to a small window.
-    pub(crate) fn compaction(&self, window_tokens: u64) -> Result<Option<CompactionConfig>, CliError> {
+    /// How contexts are compacted: as somebody asks, else where the build can.
+    pub(crate) fn compaction(&self) -> Result<Option<CompactionConfig>, CliError> {
         let configured = self.values.compaction;
-        if self.asks_for_compaction() {
-            configured.check(window_tokens).map_err(|error| self.with_origin(&error))?;
-            return Ok(Some(configured));
-        }
+        configured.check(0).map_err(|error| self.with_origin(&error))?;
         let is_built = self.capabilities().require(Capability::SessionCompaction).is_ok();
-        let summary_tokens_max = u32::try_from(window_tokens / 4).unwrap_or(u32::MAX).max(1);
-        let fitting = CompactionConfig {
-            max_summary_tokens: configured.max_summary_tokens.min(summary_tokens_max),
-            ..configured
-        };
-        Ok(is_built.then_some(fitting))
+        Ok((is_built || self.asks_for_compaction()).then_some(configured))
     }
 
     /// Whether something but the built-in table asks for compaction.

@@ -157,8 +157,7 @@ impl App {
             let origin = format!("variable {TEST_SEED}");
             seed.ok_or_else(|| refused("seed", "it must be a whole number, 0 or more", &origin))
         });
-        let window_tokens = models.resolve(models.default_model()).map_or(0, |model| model.window_tokens);
-        let compaction = config.compaction(window_tokens)?;
+        let compaction = config.compaction()?;
         let (models, seed, values) = (Arc::new(models), seed.transpose()?, config.clone());
         let projection_dir = config.projection_dir(around);
         let build = move || {

@@ -36,13 +36,7 @@ impl Actor {
         if let Some(replayed) = self.replay(key.as_ref()).await {
             return Ok((replayed?, None));
         }
-        self.check_archived(false)?;
-        if !self.deletions.is_empty() {
-            return Err(SessionError::NotFound(self.session.id()));
-        }
-        if self.control.is_draining || self.engine.is_shutting_down.load(Ordering::Acquire) {
-            return Err(SessionError::ShuttingDown);
-        }
+        self.check_takes_work()?;
         self.engine.held.check_room()?;
         self.engine.events.room().await?;
         let model = self.engine.models.resolve(request.model.as_deref().unwrap_or(self.session.model()))?;
@@ -79,6 +73,18 @@ impl Actor {
             }
         };
         Ok((acceptance, None))
+    }
+
+    /// The session takes anything to do at all.
+    pub(super) fn check_takes_work(&self) -> Result<(), SessionError> {
+        self.check_archived(false)?;
+        if !self.deletions.is_empty() {
+            return Err(SessionError::NotFound(self.session.id()));
+        }
+        if self.control.is_draining || self.engine.is_shutting_down.load(Ordering::Acquire) {
+            return Err(SessionError::ShuttingDown);
+        }
+        Ok(())
     }
 
     /// A turn that says itself how it compacts says what its model can be compacted for with.

@@ -211,7 +211,7 @@ impl Actor {
             Some(error)
                 if error.code == ErrorCode::ModelContextExceeded && partial.is_empty() && self.may_compact() =>
             {
-                self.control.is_window_exceeded = true;
+                self.control.window_exceeded = Some(error.body());
             }
             Some(error) => self.control.failure = Some(error.body()),
             None => {}

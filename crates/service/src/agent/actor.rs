@@ -379,7 +379,7 @@ impl Actor {
         let (session_id, turn) = (self.session.id(), self.session.open_turn().map(|open| open.turn));
         let outcome = tracing::field::Empty;
         self.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
-        self.control.is_window_exceeded = false;
+        self.control.window_exceeded = None;
         self.control.interrupt = None;
         self.control.failure = None;
     }

@@ -11,22 +11,25 @@ use super::{
     actor::Actor,
     decide::internal,
     perform::{Effect, ModelEffect, Outcome, call_model},
-    render::{render_summary, request_bytes, window_tokens},
+    render::{fits, render_summary, request_bytes, window_tokens},
 };
 use crate::{
     SessionError,
     compaction::{
         CompactionContext, Compactor, SharedCompactor,
         rebuilt::{Rebuilt, mask, mechanical_summary, preview, rebuild},
+        summary_message, summary_of,
     },
     model::{AnswerBlock, ModelAnswer, ModelError, ResolvedModel, StopReason, Usage},
     service::{CompactionMode, CompactionReceipt},
-    session::{
-        Session,
-        event::{CompactionFailed, CompactionStarted, Event, LiveEvent, Retrying},
-    },
+    session::event::{CompactionFailed, CompactionStarted, Event, LiveEvent, Retrying},
     store::StoreError,
 };
+
+/// Tokens that a summary of the default compactor has at most.
+pub(super) const SUMMARY_TOKENS_MAX: u32 = 24 * 1024;
+/// Bytes of JSON that a summary has at most. It stands in its event and in each request whole, and never in a blob.
+const SUMMARY_BYTES_MAX: usize = 96 * 1024;
 
 /// Where a summary stands that a model writes.
 #[derive(Default)]
@@ -81,29 +84,42 @@ impl Actor {
         self.session.compaction_context(request_bytes(&self.session, &self.engine.tools), self.window(model))
     }
 
-    /// Step 1: it is recorded that a compaction begins. Nobody waits for that: what comes of it is durable with it.
+    /// Step 1: it is recorded that a compaction begins. A turn does not wait for that: what comes of it is durable with
+    /// it. One that somebody asked for makes the session run, so everybody sees it.
     pub(super) async fn begin_compaction(&mut self, context: &CompactionContext) -> Result<(), StoreError> {
         let started = CompactionStarted {
             input_tokens: context.last_input_tokens,
             estimated_history_tokens: context.estimated_history_tokens,
             message_count: context.message_count as u64,
         };
-        let turn = self.session.open_turn().map(|open| open.turn);
-        self.record(turn, vec![Event::CompactionStarted(started)]).await.map(drop)
+        let events = vec![Event::CompactionStarted(started)];
+        match self.session.open_turn().map(|open| open.turn) {
+            Some(turn) => self.record(Some(turn), events).await.map(drop),
+            None => self.record_durably(None, events).await.map(drop),
+        }
     }
 
     /// Compacts before the next model call, or as somebody asked.
     pub(super) async fn compact(&mut self) -> Result<(), StoreError> {
-        let is_exceeded = std::mem::take(&mut self.control.is_window_exceeded);
         if self.session.open_compaction().is_some() {
             return self.compact_as_asked().await;
         }
-        let Some((compactor, context)) = self.compactor() else { return Ok(()) };
-        self.begin_compaction(&context).await?;
-        if let Err(body) = guarded(|| compactor.should_compact(&context)) {
-            return self.compaction_failed(body).await.map(drop);
+        let exceeded = self.control.window_exceeded.take();
+        let done = match self.compactor() {
+            Some((compactor, context)) => {
+                self.begin_compaction(&context).await?;
+                match guarded(|| compactor.should_compact(&context)) {
+                    Ok(_) => self.run_compaction(&*compactor, &context, exceeded.is_some()).await?.map(drop),
+                    Err(body) => Err(self.compaction_failed(body).await?),
+                }
+            }
+            None => Ok(()),
+        };
+        // The same request would be refused again.
+        if let (Err(_), Some(refusal)) = (done, exceeded) {
+            self.control.failure.get_or_insert(refusal);
         }
-        self.run_compaction(&*compactor, &context, is_exceeded).await.map(drop)
+        Ok(())
     }
 
     /// Steps 2 to 14, and what `compaction_failed` says where it did not come about.
@@ -121,13 +137,16 @@ impl Actor {
         if self.store_failure.is_some() {
             return Ok(Err(SessionError::StoreFailed.body()));
         }
+        // Whoever gave it up meanwhile gets none.
+        self.take_interrupts();
         match rebuilt {
+            Ok(_) if self.is_given_up() => self.compaction_failed(interrupted()).await.map(Err),
             Ok((rebuilt, usage)) => self.replace_context(rebuilt, usage).await.map(Ok),
             Err(body) => self.compaction_failed(body).await.map(Err),
         }
     }
 
-    /// The context with stale tool results masked, where that is enough.
+    /// The context with stale tool results masked, where the compactor asks for that and would not compact what is left.
     fn masked_enough(
         &self,
         compactor: &dyn Compactor,
@@ -137,7 +156,19 @@ impl Actor {
         if is_exceeded {
             return Ok(None);
         }
-        guarded(|| masked_enough(&self.session, compactor, context))
+        guarded(|| {
+            let masked = if compactor.masks_tool_results() { mask(&self.session)? } else { return None };
+            let saved = context.estimated_history_tokens.saturating_sub(masked.context_bytes / 4);
+            let left = CompactionContext {
+                last_input_tokens: context.last_input_tokens.saturating_sub(saved),
+                estimated_history_tokens: context.estimated_history_tokens.saturating_sub(saved),
+                request_tokens: context.request_tokens.saturating_sub(saved),
+                request_bytes: context.request_bytes.saturating_sub(saved * 4),
+                last_compaction_turn: None,
+                ..context.clone()
+            };
+            (!compactor.should_compact(&left)).then_some(masked)
+        })
     }
 
     /// The context with a summary in it: the model's, or a mechanical one where that fails and the next request would
@@ -148,16 +179,19 @@ impl Actor {
         is_exceeded: bool,
     ) -> Result<(Rebuilt, Usage), ErrorBody> {
         // Nobody pays for a summary that could stand for nothing.
-        guarded(|| plan(&self.session, compactor)).and_then(|planned| planned)?;
-        let failure = match self.summarise(compactor).await {
-            Ok((summary, usage)) => {
-                match guarded(|| rebuild(&self.session, compactor, &summary, CompactionMode::Summary)) {
-                    Ok(Ok(mut rebuilt)) => {
-                        rebuilt.completed.summary_tokens = usage.output_tokens;
-                        return Ok((rebuilt, usage));
-                    }
-                    Ok(Err(body)) | Err(body) => body,
-                }
+        guarded(|| preview(&self.session, compactor)).and_then(|receipt| check_useful(&receipt?))?;
+        // A model that answered is paid, whatever its answer is good for.
+        let (written, usage) = match self.summarise(compactor).await {
+            Ok(answer) => (summary_in(&answer), answer.usage),
+            Err(body) => (Err(body), Usage::default()),
+        };
+        let rebuilt = |summary: &str, mode| {
+            guarded(|| rebuild(&self.session, compactor, summary, mode)).and_then(|rebuilt| check_length(rebuilt?))
+        };
+        let failure = match written.and_then(|summary| rebuilt(&summary, CompactionMode::Summary)) {
+            Ok(mut rebuilt) => {
+                rebuilt.completed.summary_tokens = usage.output_tokens;
+                return Ok((rebuilt, usage));
             }
             Err(body) => body,
         };
@@ -165,21 +199,18 @@ impl Actor {
             return Err(failure);
         }
         tracing::warn!(session_id = %self.session.id(), code = ?failure.code, "a context is compacted without a model");
-        let rebuilt = guarded(|| {
-            let summary = mechanical_summary(&self.session, compactor);
-            rebuild(&self.session, compactor, &summary, CompactionMode::Mechanical)
-        });
-        rebuilt.and_then(|rebuilt| rebuilt).map(|rebuilt| (rebuilt, Usage::default()))
+        let summary = guarded(|| mechanical_summary(&self.session, compactor))?;
+        rebuilt(&summary, CompactionMode::Mechanical).map(|rebuilt| (rebuilt, usage))
     }
 
-    /// Whether the next request would fit, whole.
+    /// Whether the next request would fit, as it is or slid.
     fn fits(&self) -> bool {
-        let tokens = request_bytes(&self.session, &self.engine.tools) / 4;
-        self.answering().is_ok_and(|model| tokens <= self.window(&model))
+        let (tools, options) = (&self.engine.tools, &self.engine.options);
+        self.answering().is_ok_and(|model| fits(&self.session, &model, tools, options))
     }
 
-    /// Steps 2 to 6: the request is the next one with the prompt at its end, and the answer's text the summary.
-    async fn summarise(&mut self, compactor: &dyn Compactor) -> Result<(String, Usage), ErrorBody> {
+    /// Steps 2 to 5: the request is the next one with the prompt at its end.
+    async fn summarise(&mut self, compactor: &dyn Compactor) -> Result<ModelAnswer, ErrorBody> {
         let wish = guarded(|| Wish {
             prompt: compactor.compaction_prompt().to_owned(),
             max_summary_tokens: compactor.max_summary_tokens(),
@@ -204,7 +235,7 @@ impl Actor {
             self.discard(&error);
         }
         match std::mem::take(&mut self.summary) {
-            Summary::Ended(answer) => summary_of(answer?),
+            Summary::Ended(answer) => answer,
             Summary::Awaited | Summary::None => Err(internal("a summary ended without an end")),
         }
     }
@@ -269,14 +300,6 @@ impl Actor {
             None => guarded(|| preview(&self.session, compactor)).and_then(|planned| planned),
         }
     }
-
-    /// The same, where it would do something.
-    pub(super) fn planned(&self, compactor: &dyn Compactor, context: &CompactionContext) -> Result<(), ErrorBody> {
-        match self.masked_enough(compactor, context, false)? {
-            Some(_) => Ok(()),
-            None => guarded(|| plan(&self.session, compactor)).and_then(|planned| planned),
-        }
-    }
 }
 
 /// Whether a compaction was tried since the turn's last step.
@@ -284,31 +307,28 @@ fn is_tried(context: &CompactionContext) -> bool {
     context.last_compaction_turn == Some(context.current_turn) && context.steps_since_compaction == 0
 }
 
-/// The session with stale tool results masked, where the compactor asks for that and would not compact what is left.
-fn masked_enough(session: &Session, compactor: &dyn Compactor, context: &CompactionContext) -> Option<Rebuilt> {
-    let masked = if compactor.masks_tool_results() { mask(session)? } else { return None };
-    let saved = context.estimated_history_tokens.saturating_sub(masked.context_bytes / 4);
-    let left = CompactionContext {
-        last_input_tokens: context.last_input_tokens.saturating_sub(saved),
-        estimated_history_tokens: context.estimated_history_tokens.saturating_sub(saved),
-        request_tokens: context.request_tokens.saturating_sub(saved),
-        request_bytes: context.request_bytes.saturating_sub(saved * 4),
-        last_compaction_turn: None,
-        ..context.clone()
-    };
-    (!compactor.should_compact(&left)).then_some(masked)
-}
-
-/// Whether a summary could stand for anything.
-fn plan(session: &Session, compactor: &dyn Compactor) -> Result<(), ErrorBody> {
-    match preview(session, compactor)?.discarded {
+/// A compaction that this is the preview of would do something.
+pub(super) fn check_useful(preview: &CompactionReceipt) -> Result<(), ErrorBody> {
+    match preview.discarded + preview.masked {
         0 => Err(ErrorBody::new(ErrorCode::CompactionNoProgress)),
         _ => Ok(()),
     }
 }
 
-/// The summary in an answer.
-fn summary_of(answer: ModelAnswer) -> Result<(String, Usage), ErrorBody> {
+/// A summary of any length stands in its event whole.
+fn check_length(rebuilt: Rebuilt) -> Result<Rebuilt, ErrorBody> {
+    let bytes = rebuilt.event.summary.as_ref().and_then(|summary| serde_json::to_string(summary).ok());
+    match bytes.map_or(0, |json| json.len()) {
+        0..=SUMMARY_BYTES_MAX => Ok(rebuilt),
+        bytes => {
+            let why = format!("The summary has {bytes} bytes as JSON and may have at most {SUMMARY_BYTES_MAX}.");
+            Err(ModelError::new(ErrorCode::ModelRejected, &why).body())
+        }
+    }
+}
+
+/// Step 6: the summary in an answer. One that was cut off is one too.
+fn summary_in(answer: &ModelAnswer) -> Result<String, ErrorBody> {
     let refused = |why: &str| Err(ModelError::new(ErrorCode::ModelRejected, why).body());
     if answer.blocks.iter().any(|block| matches!(block, AnswerBlock::ToolCall(_))) {
         return refused("The model called a tool where it was asked for a summary.");
@@ -320,11 +340,10 @@ fn summary_of(answer: ModelAnswer) -> Result<(String, Usage), ErrorBody> {
         AnswerBlock::Text(text) => text.as_str(),
         AnswerBlock::Reasoning { .. } | AnswerBlock::ToolCall(_) => "",
     });
-    let is_fit = |character: &char| !character.is_control() || matches!(character, '\n' | '\t');
-    let summary: String = texts.flat_map(str::chars).filter(is_fit).collect();
-    match summary.trim() {
+    let message = summary_message(&texts.collect::<String>());
+    match summary_of(&message).map_or("", str::trim) {
         "" => refused("The model's summary is empty."),
-        summary => Ok((summary.to_owned(), answer.usage)),
+        summary => Ok(summary.to_owned()),
     }
 }
 

@@ -1,11 +1,14 @@
 //! What is asked about a session's compactions: to compact now, to say what that would do, and to take one back.
 
-use std::sync::atomic::Ordering;
-
 use meerkat_errors::{ErrorBody, ErrorCode};
 use tokio_util::sync::CancellationToken;
 
-use super::{actor::Actor, command::Reply, compact::interrupted, render::tool_bytes};
+use super::{
+    actor::Actor,
+    command::Reply,
+    compact::{check_useful, interrupted},
+    render::tool_bytes,
+};
 use crate::{
     SessionError,
     compaction::{CompactionConfig, CompactionContext, SharedCompactor},
@@ -34,7 +37,8 @@ impl Actor {
         reply: Reply<CompactionReceipt>,
     ) -> Result<(), StoreError> {
         if cancel.is_cancelled() {
-            return Ok(drop(reply.send(Err(failed(interrupted())))));
+            drop(reply.send(Err(failed(interrupted()))));
+            return Ok(());
         }
         match self.check_compact(config).await {
             Err(error) => drop(reply.send(Err(error))),
@@ -50,11 +54,12 @@ impl Actor {
         &self,
         config: Option<CompactionConfig>,
     ) -> Result<(SharedCompactor, CompactionContext), SessionError> {
+        // What could never be done is said before what cannot be done now.
+        let (compactor, context) = self.compactor_asked(config)?;
         self.check_free()?;
         self.engine.held.check_room()?;
         self.engine.events.room().await?;
-        let (compactor, context) = self.compactor_asked(config)?;
-        self.planned(&*compactor, &context).map_err(failed)?;
+        self.previewed(&*compactor, &context).and_then(|preview| check_useful(&preview)).map_err(failed)?;
         Ok((compactor, context))
     }
 
@@ -82,13 +87,7 @@ impl Actor {
     /// Nothing runs or waits, and the session can be changed.
     fn check_free(&self) -> Result<(), SessionError> {
         self.shared.check_writable()?;
-        self.check_archived(false)?;
-        if !self.deletions.is_empty() {
-            return Err(SessionError::NotFound(self.session.id()));
-        }
-        if self.control.is_draining || self.engine.is_shutting_down.load(Ordering::Acquire) {
-            return Err(SessionError::ShuttingDown);
-        }
+        self.check_takes_work()?;
         let running = self.session.open_turn().map(|open| open.turn);
         match running.or(self.session.queue().front().map(|queued| queued.turn)) {
             Some(turn) => Err(SessionError::Busy { turn }),
@@ -113,6 +112,10 @@ impl Actor {
             (_, Err(error)) => Err(self.compaction_failed(error.body()).await?),
             (None, Ok(_)) => Err(self.compaction_failed(interrupted()).await?),
         };
+        if self.store_failure.is_some() {
+            // Whoever waits is told when it is known what the journal holds.
+            return Ok(());
+        }
         let seq = self.session.last_seq();
         for reply in self.interrupters.drain(..) {
             drop(reply.send(Ok(Changed { session_id: self.session.id(), seq })));

@@ -22,8 +22,8 @@ pub(crate) const PROCESS_ENDED: &str = "process_ended";
 pub(crate) struct Control {
     /// The turn to interrupt, and why. It names its turn, so it can never hit another one.
     pub(crate) interrupt: Option<(TurnNumber, &'static str)>,
-    /// Whether the model found the last request too long, although it should have fitted.
-    pub(crate) is_window_exceeded: bool,
+    /// How the model refused the last request, where it found it too long although it should have fitted.
+    pub(crate) window_exceeded: Option<ErrorBody>,
     /// Why the running turn cannot go on.
     pub(crate) failure: Option<ErrorBody>,
     /// Whether no further turn may start.
@@ -156,7 +156,7 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
             return Action::Warn(BudgetWarning { budget, used, limit });
         }
     }
-    if control.is_window_exceeded || (rules.wants_compaction)() { Action::Compact } else { Action::CallModel }
+    if control.window_exceeded.is_some() || (rules.wants_compaction)() { Action::Compact } else { Action::CallModel }
 }
 
 /// The ending that nothing of the turn can put off.

@@ -29,6 +29,7 @@ use std::{
     time::Duration,
 };
 
+use compact::SUMMARY_TOKENS_MAX;
 use tokio_util::task::TaskTracker;
 
 use crate::{
@@ -122,7 +123,7 @@ impl Engine {
         if let Some(compactor) = &self.compactor {
             return Some(compactor.clone());
         }
-        default_compactor(session.compaction().or(self.compaction)?, window_tokens).ok()
+        default_compactor(fitting(session.compaction().or(self.compaction)?, window_tokens), window_tokens).ok()
     }
 
     /// What compacts a session where somebody asks for it, perhaps in a way of their own.
@@ -137,7 +138,7 @@ impl Engine {
             return Ok(compactor.clone());
         }
         let config = asked.or(session.compaction()).or(self.compaction);
-        default_compactor(config.unwrap_or_default(), window_tokens)
+        default_compactor(fitting(config.unwrap_or_default(), window_tokens), window_tokens)
     }
 
     /// How long an actor stays that nobody asks.
@@ -189,4 +190,11 @@ impl Engine {
         }
         Ok(end.result(session_id, text))
     }
+}
+
+/// The config with summaries that suit the window, whoever said how long they may be; a window of 0 is unknown.
+fn fitting(config: CompactionConfig, window_tokens: u64) -> CompactionConfig {
+    let quarter = if window_tokens == 0 { u64::MAX } else { (window_tokens / 4).max(1) };
+    let most = u32::try_from(quarter).unwrap_or(u32::MAX).min(SUMMARY_TOKENS_MAX);
+    CompactionConfig { max_summary_tokens: config.max_summary_tokens.min(most), ..config }
 }

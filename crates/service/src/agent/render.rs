@@ -1,6 +1,6 @@
 //! From a session to the next request: which messages go, what stands at the tail, and whether it fits.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
@@ -31,6 +31,19 @@ pub(crate) fn render(
     let tail: Option<Arc<str>> = session.tail().map(Arc::from);
     let tools = allowed(session, tools);
     let fixed_bytes = fixed_bytes(session, &tools) + tail.as_ref().map_or(0, |tail| tail.len() as u64);
+    let start = start(session, model, fixed_bytes, options)?;
+    let max_output_tokens = (options.turn.max_output_tokens > 0).then_some(options.turn.max_output_tokens);
+    let end = session.context().entries().len();
+    Ok(rendered(session, model, tools, start..end, tail, max_output_tokens))
+}
+
+/// Where what is sent of the context begins, besides so many bytes.
+fn start(
+    session: &Session,
+    model: &ResolvedModel,
+    fixed_bytes: u64,
+    options: &EngineOptions,
+) -> Result<usize, ErrorBody> {
     let window = window_tokens(model, options);
     let room_bytes = bytes_within(window).saturating_sub(fixed_bytes);
     let start = match options.context.overflow {
@@ -41,12 +54,17 @@ pub(crate) fn render(
     if bytes > room_bytes {
         return Err(overflow((bytes + fixed_bytes) / 4, window, &model.name));
     }
-    let max_output_tokens = (options.turn.max_output_tokens > 0).then_some(options.turn.max_output_tokens);
-    Ok(rendered(session, model, tools, start, tail, max_output_tokens))
+    Ok(start)
+}
+
+/// Whether the next request could be sent.
+pub(crate) fn fits(session: &Session, model: &ResolvedModel, tools: &ToolRegistry, options: &EngineOptions) -> bool {
+    let tail_bytes = session.tail().map_or(0, |tail| tail.len() as u64);
+    start(session, model, fixed_bytes(session, &allowed(session, tools)) + tail_bytes, options).is_ok()
 }
 
 /// Renders the request for a summary: the next request with another message at its end, and without its tail, so that
-/// what a vendor has cached of it stays good. The oldest whole turns are left out where it would not fit.
+/// what a vendor has cached of it stays good. Where it would not fit, the newest are left out: they stay in the context.
 pub(crate) fn render_summary(
     session: &Session,
     model: &ResolvedModel,
@@ -58,15 +76,24 @@ pub(crate) fn render_summary(
     let fixed_bytes = fixed_bytes(session, &tools) + prompt.len() as u64;
     let window = model.window_tokens.saturating_sub(u64::from(max_summary_tokens));
     let room_bytes = bytes_within(window).saturating_sub(fixed_bytes);
-    let start = session.context().start_within(room_bytes);
-    let bytes = session.context().bytes_from(start);
-    if bytes > room_bytes {
-        return Err(overflow((bytes + fixed_bytes) / 4, window, &model.name));
-    }
-    let mut rendered = rendered(session, model, tools, start, None, Some(max_summary_tokens));
+    let Some(end) = end_within(session, room_bytes) else {
+        return Err(overflow((session.context().bytes_from(0) + fixed_bytes) / 4, window, &model.name));
+    };
+    let mut rendered = rendered(session, model, tools, 0..end, None, Some(max_summary_tokens));
     rendered.request.messages.push(Arc::new(Message::User { content: prompt.into() }));
     rendered.request.forbids_tools = true;
     Ok(rendered)
+}
+
+/// Where the longest beginning of the context ends that has at most so many bytes and no calls without their results.
+fn end_within(session: &Session, bytes: u64) -> Option<usize> {
+    let (context, entries) = (session.context(), session.context().entries());
+    let whole = context.bytes_from(0);
+    let is_end = |end: &usize| {
+        whole - context.bytes_from(*end) <= bytes
+            && !entries.get(*end).is_some_and(|next| matches!(*next.message, Message::ToolResults { .. }))
+    };
+    (1..=entries.len()).rev().find(is_end)
 }
 
 /// Bytes of the next request, whole. It walks over no message.
@@ -122,12 +149,12 @@ fn rendered(
     session: &Session,
     model: &ResolvedModel,
     tools: Arc<[ToolSpec]>,
-    start: usize,
+    said: Range<usize>,
     tail: Option<Arc<str>>,
     max_output_tokens: Option<u32>,
 ) -> Rendered {
     let summary = session.context().summary().map(|summary| summary.message.clone());
-    let said = session.context().entries().get(start..).unwrap_or_default().iter().map(|entry| entry.message.clone());
+    let said = session.context().entries().get(said).unwrap_or_default().iter().map(|entry| entry.message.clone());
     let request = ModelRequest {
         model: model.vendor_model.clone(),
         system: None,

@@ -17,9 +17,17 @@ const FRAMES_READ: usize = 512;
 
 /// The session as its journal says; `None` where there is none. Nothing is leased and nothing written.
 pub(crate) async fn restore(engine: &Engine, session_id: SessionId) -> Result<Option<Session>, StoreError> {
-    // Each time that it begins again, journal compaction has put another segment in the place of one; it ends as they do.
+    whole(|| restore_once(engine, session_id)).await
+}
+
+/// Reads until nothing was torn. Each time that it begins again, journal compaction has put another segment in the place
+/// of one; it ends as they do.
+async fn whole<Reading>(read: impl Fn() -> Reading) -> Result<Option<Session>, StoreError>
+where
+    Reading: Future<Output = Result<Option<Session>, Trouble>>,
+{
     loop {
-        match restore_once(engine, session_id).await {
+        match read().await {
             Err(Trouble::Torn) => {}
             Err(Trouble::Failed(error)) => return Err(error),
             Ok(restored) => return Ok(restored),
@@ -60,13 +68,7 @@ async fn restore_once(engine: &Engine, session_id: SessionId) -> Result<Option<S
 
 /// The session as its whole journal says, whatever a snapshot says of it; `None` where there is none.
 pub(crate) async fn replay_whole(engine: &Engine, session_id: SessionId) -> Result<Option<Session>, StoreError> {
-    loop {
-        match begin_anew(engine, session_id).await {
-            Err(Trouble::Torn) => {}
-            Err(Trouble::Failed(error)) => return Err(error),
-            Ok(whole) => return Ok(whole),
-        }
-    }
+    whole(|| begin_anew(engine, session_id)).await
 }
 
 async fn begin_anew(engine: &Engine, session_id: SessionId) -> Result<Option<Session>, Trouble> {

@@ -299,7 +299,6 @@ impl<Home: 'static> Sessions<Home> {
             validate::size("system prompt", system_prompt, limits.system_prompt_bytes)?;
         }
         let models = &self.engine().models;
-        validate::compaction(request.compaction)?;
         let model = models.resolve(request.model.as_deref().unwrap_or(models.default_model()))?;
         if let Some(config) = &request.compaction {
             config.check(window_tokens(&model, &self.engine().options))?;

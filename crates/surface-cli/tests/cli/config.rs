@@ -160,6 +160,13 @@ fn only_a_compaction_key_that_somebody_set_asks_for_compaction() {
     assert_eq!(cli(&["run", "x"]).run().code, 0);
 }
 
+/// A summary suits itself to the window, so what is built in never stands in the way of a start.
+#[test]
+fn the_built_in_compaction_suits_every_window() {
+    let narrow = cli(&["run", "@say Hi."]).env("MEERKAT_TURN__MAX_OUTPUT_TOKENS", "99000").run();
+    assert_eq!((narrow.code, narrow.out.as_str()), (0, "Hi.\n"), "{}", narrow.err);
+}
+
 #[test]
 fn tables_are_for_people_and_documents_for_programs() {
     let capabilities = cli(&["capabilities", "--json"]).run().json();

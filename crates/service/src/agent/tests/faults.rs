@@ -185,7 +185,7 @@ async fn a_panic_in_a_tool_fails_its_turn_alone() {
 }
 
 /// How a store's `stage` goes wrong.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Fault {
     Panic,
     Failure,

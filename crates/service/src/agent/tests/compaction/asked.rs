@@ -78,7 +78,9 @@ async fn where_nothing_would_leave_nothing_is_recorded() {
     bench.turn("@say Only.").await;
     let events = bench.subject.events().await;
     assert_eq!(code(bench.compact().await), ErrorCode::CompactionNoProgress);
-    assert_eq!((bench.preview().await.unwrap().discarded, bench.subject.events().await), (0, events));
+    let preview = bench.preview().await.unwrap();
+    assert_eq!((preview.discarded, preview.retained, bench.subject.events().await), (0, 2, events));
+    assert!(preview.tokens_before > 0 && preview.tokens_after == preview.tokens_before, "{preview:?}");
     assert_eq!(bench.requests(true).len(), 0);
 }
 
@@ -193,6 +195,10 @@ async fn a_turn_that_runs_or_waits_comes_first() {
     ticks(50).await;
     let error = bench.compact().await.unwrap_err();
     assert_eq!((error.code(), &error.body().details["turn"]), (ErrorCode::SessionBusy, &json!(2)));
+    // What could never be done is said first.
+    let wide = CompactionConfig { max_summary_tokens: 100_000, ..patient() };
+    let asks = CompactSession { session_id: bench.id(), compaction: Some(wide) };
+    assert_eq!(code(bench.subject.service.compact(asks).await), ErrorCode::InvalidRequest);
     assert_eq!(code(bench.undo(None).await), ErrorCode::SessionBusy);
     assert_eq!(bench.preview().await.unwrap().compaction, None);
 }

@@ -151,12 +151,36 @@ async fn a_long_tool_loop_shrinks() {
 async fn stale_results_are_masked_before_anything_is_summarised() {
     let config = CompactionConfig { mask_tool_results: true, auto_compact_threshold: 2_000, ..config() };
     let Some(bench) = Bench::new(config).await else { return };
-    for n in 0..9 {
-        bench.turn(&format!(r#"@call fill {{"bytes":900,"n":{n}}} @say Filled."#)).await;
+    let fill = async |n: u32| bench.turn(&format!(r#"@call fill {{"bytes":900,"n":{n}}} @say Filled."#)).await;
+    let mut turns = 0;
+    while bench.outcomes().await.is_empty() {
+        fill(turns).await;
+        turns += 1;
     }
-    let outcomes = bench.outcomes().await;
-    assert!(outcomes.iter().any(|(_, mode)| mode == "mask"), "{outcomes:?}");
-    assert_eq!(bench.requests(true).len(), outcomes.iter().filter(|(_, mode)| mode != "mask").count());
+    assert_eq!(bench.outcomes().await, [(json!(turns - 1), "mask".to_owned())]);
+    assert_eq!(bench.requests(true).len(), 0);
+    let outputs = || -> Vec<String> {
+        let messages = bench.requests(false).pop().unwrap().messages;
+        let results = messages.iter().flat_map(|message| match &**message {
+            Message::ToolResults { results } => results.clone(),
+            _ => Vec::new(),
+        });
+        results.map(|result| result.content.excerpt().into_owned()).collect()
+    };
+    let events = bench.subject.events().await;
+    let finished: Vec<_> = events.iter().filter(|event| event["type"] == "tool_finished").collect();
+    let (masked, fresh) = finished.split_at(finished.len() - 4);
+    let reference =
+        |event: &&serde_json::Value| format!("[masked: 900 bytes, in event {} of the history]", event["seq"]);
+    let whole = |_: &&serde_json::Value| "x".repeat(900);
+    // The turn whose call comes last was compacted before it had one.
+    let expected: Vec<String> = masked.iter().map(reference).chain(fresh.iter().map(whole)).collect();
+    assert!(masked.len() >= 2, "{events:#?}");
+    assert_eq!(outputs(), expected);
+    bench.undo(None).await.unwrap();
+    fill(turns).await;
+    let restored = outputs();
+    assert_eq!((restored.len(), restored.iter().all(|output| output == &"x".repeat(900))), (finished.len() + 1, true));
 }
 
 #[tokio::test(start_paused = true)]
@@ -201,6 +225,9 @@ async fn what_is_pinned_meanwhile_is_not_lost() {
     assert_eq!(bench.outcomes().await, [(json!(2), "summary".to_owned())]);
     let last = bench.requests(false).pop().unwrap();
     assert!(last.tail.unwrap().contains("set late") && texts(&bench.requests(true)[0]).len() == 6);
+    let events = bench.subject.events().await;
+    let rebuilt = events.iter().find(|event| event["type"] == "context_rebuilt").unwrap();
+    assert_eq!(rebuilt["receipt"]["pins"], 1);
 }
 
 #[tokio::test]
@@ -282,7 +309,18 @@ impl Compactor for Broken {
     }
 
     fn max_summary_tokens(&self) -> u32 {
+        assert_ne!(self.0, "max_summary_tokens");
         100
+    }
+
+    fn anchor(&self, _: &[Message]) -> Option<usize> {
+        assert_ne!(self.0, "anchor");
+        None
+    }
+
+    fn masks_tool_results(&self) -> bool {
+        assert_ne!(self.0, "masks_tool_results");
+        false
     }
 
     fn rebuild_history(&self, messages: &[Message], summary: &str) -> CompactionResult {
@@ -296,7 +334,8 @@ impl Compactor for Broken {
 /// A compactor may be anybody's: its panic fails the compaction and nothing else, and it cannot hold a turn for ever.
 #[tokio::test]
 async fn a_compactor_that_panics_or_never_rests_stops_no_turn() {
-    for part in ["should_compact", "compaction_prompt", "rebuild_history", "nothing"] {
+    let parts = ["should_compact", "compaction_prompt", "max_summary_tokens", "rebuild_history", "anchor"];
+    for part in parts.into_iter().chain(["masks_tool_results", "nothing"]) {
         let Some((mut rig, model)) = rig(WINDOW_LARGE, config()) else { return };
         rig.compaction = None;
         rig.compactor = Some(Arc::new(Broken(part, AtomicU32::new(0))));

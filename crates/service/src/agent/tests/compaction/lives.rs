@@ -1,23 +1,28 @@
 //! Compactions of sessions that outlive their service.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
 use super::{COST, Rig, SUMMARY, Strict, WINDOW, Write, config, outcomes, rig, texts};
 use crate::{
+    ErrorCode, SessionError,
     agent::{Derived, tests::ticks},
     capability::{Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SUMMARY_PREFIX},
     ids::SessionId,
+    options::Policy,
     readers::Readers,
     runtime::persistent::PersistentSessionService,
     service::{
-        CompactSession, CreateSession, ReadEvents, SessionService as _, SessionState, StartTurn, TurnStatus,
-        UndoCompaction,
+        CompactSession, CompactionReceipt, CreateSession, DeleteSession, InterruptTurn, ReadEvents, ResumeTurn,
+        SessionQuery, SessionService as _, SessionState, StartTurn, TurnStatus, UndoCompaction,
     },
-    store::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore, SessionStore},
+    store::{
+        EventStore as _, MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore,
+        SessionStore,
+    },
 };
 
 /// What is left of a service when it has ended: journals and snapshots.
@@ -128,4 +133,73 @@ async fn an_undo_reaches_behind_a_snapshot() {
     let texts = texts(&request);
     assert_eq!((texts.len(), texts[0].as_str(), texts[6].as_str()), (9, "@long 2000", "@say Since."));
     assert!(model.requests.lock().unwrap().is_empty());
+}
+
+/// A stored session with something to compact, and a compaction of it that waits for its summary.
+async fn compacting(
+    disk: &Disk,
+) -> (PersistentSessionService, SessionId, tokio::task::JoinHandle<Result<CompactionReceipt, SessionError>>) {
+    let (service, model) = disk.service();
+    let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
+    for _ in 0..6 {
+        turn(&service, session_id, "@long 100").await;
+    }
+    model.writes.lock().unwrap().push_back(Write::Late(Arc::default()));
+    let asked = service.clone();
+    let compacting = tokio::spawn(async move { asked.compact(CompactSession { session_id, compaction: None }).await });
+    ticks(50).await;
+    (service, session_id, compacting)
+}
+
+/// Lists say that it runs; it is not deleted but by force, and then whoever asked for the compaction is told.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_compacts_is_deleted_by_force_alone() {
+    let Some(disk) = Disk::new(CompactionConfig::default()) else { return };
+    let (service, session_id, compacting) = compacting(&disk).await;
+    let listed = service.list(SessionQuery::default()).await.unwrap();
+    assert_eq!((listed.items[0].session_id, listed.items[0].state), (session_id, SessionState::Running));
+    let refused = service.delete(DeleteSession { session_id, force: false }).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::SessionBusy);
+    service.delete(DeleteSession { session_id, force: true }).await.unwrap();
+    assert_eq!(compacting.await.unwrap().unwrap_err().code(), ErrorCode::TurnInterrupted);
+    assert_eq!(service.read(&session_id).await.unwrap_err().code(), ErrorCode::SessionNotFound);
+    assert!(disk.events.sessions(None, 10).await.unwrap().is_empty());
+}
+
+/// It does not leave memory while it compacts, and a service that ends waits for it as for a turn.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_compacts_does_not_leave() {
+    let Some(disk) = Disk::new(CompactionConfig::default()) else { return };
+    let (service, session_id, compacting) = compacting(&disk).await;
+    // Longer than a session at rest stays, and shorter than a silent model is waited for.
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!(service.read(&session_id).await.unwrap().state, SessionState::Running);
+    service.shut_down(1_000).await;
+    assert_eq!(compacting.await.unwrap().unwrap_err().code(), ErrorCode::TurnInterrupted);
+    let (service, _) = disk.service();
+    assert_eq!(service.read(&session_id).await.unwrap().state, SessionState::Idle);
+    assert_eq!(outcomes(&events(&service, session_id).await), [(Value::Null, "TURN_INTERRUPTED".to_owned())]);
+}
+
+/// A turn is taken up again only where nothing runs; one that waits behind the compaction is the same to its key.
+#[tokio::test(start_paused = true)]
+async fn a_turn_behind_a_compaction_is_accepted_once() {
+    let Some(disk) = Disk::new(CompactionConfig::default()) else { return };
+    let (service, session_id, compacting) = compacting(&disk).await;
+    let resume = ResumeTurn { policy: Policy::Queue, ..ResumeTurn::default() };
+    let refused = service.resume(&session_id, resume).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::SessionBusy);
+    let keyed = StartTurn {
+        policy: Policy::Queue,
+        idempotency_key: Some("once".to_owned()),
+        ..StartTurn::new(session_id, "@say Queued.")
+    };
+    let (first, second) =
+        (service.accept_turn(keyed.clone()).await.unwrap(), service.accept_turn(keyed.clone()).await.unwrap());
+    assert_eq!((first.turn, first.seq), (second.turn, second.seq));
+    service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
+    assert_eq!(compacting.await.unwrap().unwrap_err().code(), ErrorCode::TurnInterrupted);
+    assert_eq!(service.start_turn(keyed).await.unwrap().text, "Queued.");
+    let events = events(&service, session_id).await;
+    assert_eq!(events.iter().filter(|event| event["type"] == "turn_queued").count(), 1);
 }

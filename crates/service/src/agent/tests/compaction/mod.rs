@@ -5,7 +5,9 @@
 
 mod asked;
 mod automatic;
+mod faults;
 mod lives;
+mod summaries;
 
 use std::{
     collections::VecDeque,
@@ -43,6 +45,8 @@ const WINDOW: u64 = 100_000;
 #[derive(Clone)]
 enum Write {
     Text(&'static str),
+    /// As much as the tokens allowed.
+    Cut(&'static str),
     Call,
     Failure(ErrorCode),
     /// It comes when somebody says so, if ever.
@@ -84,8 +88,12 @@ impl ModelClient for Strict {
             return ScriptedModel.stream_response(request).await;
         }
         let write = self.writes.lock().unwrap().pop_front().unwrap_or(Write::Text(SUMMARY));
+        let stop_reason = match write {
+            Write::Cut(_) => StopReason::MaxTokens,
+            Write::Text(_) | Write::Call | Write::Failure(_) | Write::Late(_) => StopReason::EndTurn,
+        };
         let block = match write {
-            Write::Text(text) => AnswerBlock::Text(text.to_owned()),
+            Write::Text(text) | Write::Cut(text) => AnswerBlock::Text(text.to_owned()),
             Write::Failure(code) => return Err(ModelError::new(code, "no")),
             Write::Late(said) => {
                 said.notified().await;
@@ -98,7 +106,7 @@ impl ModelClient for Strict {
                 opaque: None,
             }),
         };
-        let answer = ModelAnswer { blocks: vec![block], stop_reason: StopReason::EndTurn, usage: COST };
+        let answer = ModelAnswer { blocks: vec![block], stop_reason, usage: COST };
         let parts = [Ok(ModelPart::Text("never shown".to_owned())), Ok(ModelPart::End(answer))];
         Ok(stream::iter(parts).boxed())
     }

@@ -1,0 +1,228 @@
+//! Compactions that somebody asks for, interrupted at every place and with a fault at every write; and compactors
+//! that lose what they were given.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{Bench, SUMMARY, Strict, WINDOW, Write, config, outcomes, rig};
+use crate::{
+    ErrorCode, SessionError,
+    agent::tests::{
+        Subject, TICKS_MAX,
+        faults::{Fault, FaultyEvents, Fuse},
+        ticks, walk,
+    },
+    compaction::{CompactionConfig, CompactionContext, CompactionResult, Compactor, SUMMARY_PREFIX, is_state},
+    service::{Changed, CompactSession, InterruptTurn, PinFact, SessionService as _},
+    session::message::Message,
+};
+
+/// Never compacts by itself.
+fn patient() -> CompactionConfig {
+    CompactionConfig { auto_compact_threshold: 100_000, ..config() }
+}
+
+/// What an interrupt is answered with is so: it ended the compaction, or nothing ran.
+fn check_interrupt(answer: Result<Changed, SessionError>, events: &[Value], place: &str) -> bool {
+    match answer {
+        Ok(Changed { seq, .. }) => {
+            let failed = &events[usize::try_from(seq).unwrap() - 1];
+            let expected = (&json!("compaction_failed"), &json!("TURN_INTERRUPTED"));
+            assert_eq!((&failed["type"], &failed["code"]), expected, "{place}: {events:#?}");
+            true
+        }
+        Err(error) => {
+            assert!(["SESSION_NOT_RUNNING", "STORE_FAILED", "INTERNAL"].contains(&error.code().as_str()), "{error:?}");
+            false
+        }
+    }
+}
+
+/// Whatever place the interrupt comes at, the compaction ends once, both who asked are told the same, and the session
+/// goes on.
+#[test]
+fn an_interrupt_at_every_place_of_a_compaction() {
+    walk(async {
+        let (mut early, mut interrupted, mut late) = (0, 0, 0);
+        for tick in 0..TICKS_MAX {
+            let Some((rig, model)) = rig(WINDOW, patient()) else { return };
+            let slow = |events| Arc::new(FaultyEvents(events, Fault::Slow, Fuse::new(usize::MAX, 0))) as Arc<_>;
+            let bench = Bench { model, subject: Subject::new(rig.service_over(slow, |blobs| blobs)).await };
+            bench.fill().await;
+            let compacting = tokio::spawn(bench.compact());
+            ticks(tick).await;
+            let begun = bench.subject.events().await.iter().any(|event| event["type"] == "compaction_started");
+            let request = InterruptTurn { session_id: bench.id(), turn: None };
+            let answer = bench.subject.service.interrupt(request).await;
+            let receipt = compacting.await.unwrap();
+            let events = bench.subject.check().await;
+            let is_interrupted = check_interrupt(answer, &events, &format!("at tick {tick}"));
+            let outcome = outcomes(&events).pop().unwrap();
+            match receipt {
+                Ok(receipt) => {
+                    assert!(!is_interrupted && outcome == (Value::Null, "summary".to_owned()), "at tick {tick}");
+                    let completed = &events[usize::try_from(receipt.compaction.unwrap()).unwrap() - 1];
+                    assert_eq!(completed["type"], "compaction_completed");
+                    early += usize::from(!begun);
+                    late += usize::from(begun);
+                }
+                Err(error) => {
+                    assert!(is_interrupted && error.code() == ErrorCode::TurnInterrupted, "at tick {tick}: {error:?}");
+                    assert_eq!(outcome, (Value::Null, "TURN_INTERRUPTED".to_owned()));
+                    interrupted += 1;
+                }
+            }
+            if late == 3 {
+                break;
+            }
+        }
+        assert!(early > 0 && interrupted > 3 && late == 3, "early {early}, interrupted {interrupted}, late {late}");
+    });
+}
+
+/// Whichever write fails, whoever asked gets a code, nobody is told what is not so, and the session goes on with what
+/// the journal says.
+#[tokio::test(start_paused = true)]
+async fn a_fault_at_every_write_of_a_compaction() {
+    for fault in [Fault::Panic, Fault::Failure, Fault::Fenced, Fault::LostSync, Fault::LostWrite] {
+        // The creation and two turns are five writes; then come the start, a pin perhaps, and the end.
+        for (at, is_interrupted) in [(5, false), (6, false), (7, false), (5, true), (6, true), (7, true)] {
+            let Some((rig, model)) = rig(WINDOW, patient()) else { return };
+            let fuse = Fuse::new(at, 1);
+            let service = rig.service_over(|events| Arc::new(FaultyEvents(events, fault, fuse.clone())), |blobs| blobs);
+            let bench = Bench { model, subject: Subject::new(service).await };
+            bench.fill().await;
+            bench.writes([Write::Late(Arc::default())].into_iter().filter(|_| is_interrupted));
+            let place = format!("{fault:?} at {at}, {is_interrupted}");
+            let compacting = tokio::spawn(bench.compact());
+            if is_interrupted {
+                ticks(30).await;
+            }
+            // Both are there when the actor looks, and the interrupt comes first.
+            let request = InterruptTurn { session_id: bench.id(), turn: None };
+            let pin = bench.subject.service.pin(PinFact { session_id: bench.id(), text: "a fact".to_owned() });
+            let interrupting = async {
+                match is_interrupted {
+                    true => Some(bench.subject.service.interrupt(request).await),
+                    false => None,
+                }
+            };
+            let (interrupt, pinned) = tokio::join!(interrupting, pin);
+            let answer = compacting.await.unwrap();
+            let events = bench.subject.check().await;
+            if let Some(interrupt) = interrupt {
+                check_interrupt(interrupt, &events, &place);
+            }
+            if let Ok(Changed { seq, .. }) = pinned {
+                assert_eq!(events[usize::try_from(seq).unwrap() - 1]["type"], "pinned", "{place}");
+            }
+            let ended = outcomes(&events);
+            match answer {
+                Ok(receipt) => {
+                    let completed = &events[usize::try_from(receipt.compaction.unwrap()).unwrap() - 1];
+                    assert_eq!(completed["type"], "compaction_completed", "{place}");
+                }
+                Err(error) => {
+                    let is_known = ["STORE_FAILED", "INTERNAL", "TURN_INTERRUPTED", "SESSION_BUSY"];
+                    assert!(is_known.contains(&error.code().as_str()), "{place}: {error:?}");
+                    // A sync that failed may have written what nobody was told of.
+                    let is_written = ended.iter().any(|(_, outcome)| outcome == "summary");
+                    assert!(!is_written || fault == Fault::LostSync, "{place}: {ended:?}");
+                }
+            }
+            assert!(fuse.calls() > at, "{place}: the fault must be met");
+        }
+    }
+}
+
+/// Somebody's compactor that does what it should, but for one part of it.
+struct Odd {
+    part: &'static str,
+    /// How often it may still be asked whether to compact before it gives the compaction up.
+    asked: AtomicU32,
+    cancel: CancellationToken,
+}
+
+impl Odd {
+    fn new(part: &'static str) -> Arc<Self> {
+        Arc::new(Self { part, asked: AtomicU32::new(u32::MAX), cancel: CancellationToken::new() })
+    }
+}
+
+impl Compactor for Odd {
+    fn should_compact(&self, _: &CompactionContext) -> bool {
+        if self.asked.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.cancel.cancel();
+        }
+        false
+    }
+
+    fn compaction_prompt(&self) -> &str {
+        "Summarise."
+    }
+
+    fn max_summary_tokens(&self) -> u32 {
+        100
+    }
+
+    fn masks_tool_results(&self) -> bool {
+        self.part == "mask"
+    }
+
+    fn rebuild_history(&self, messages: &[Message], summary: &str) -> CompactionResult {
+        if summary == SUMMARY && self.part == "cancel" {
+            self.cancel.cancel();
+        }
+        let (state, said): (Vec<_>, Vec<_>) = messages.iter().cloned().partition(is_state);
+        let state = if summary == SUMMARY && self.part == "pin" { Vec::new() } else { state };
+        let (last, discarded) = said.split_last().unwrap();
+        let summary = Message::User { content: format!("{SUMMARY_PREFIX}\n\n{summary}").into() };
+        let messages = [summary].into_iter().chain(state).chain([last.clone()]).collect();
+        CompactionResult { messages, discarded: discarded.to_vec() }
+    }
+}
+
+async fn odd(compactor: Arc<Odd>) -> Option<Bench> {
+    let (mut rig, model): (_, Arc<Strict>) = rig(WINDOW, patient())?;
+    rig.compactor = Some(compactor);
+    Some(Bench { model, subject: Subject::new(rig.service()).await })
+}
+
+/// Whoever gives a compaction up while the context is rebuilt gets none, whether a summary was paid for or results
+/// were to be masked.
+#[tokio::test]
+async fn a_compaction_that_is_given_up_at_the_last_moment_is_none() {
+    for (part, summaries) in [("cancel", 1), ("mask", 0)] {
+        let compactor = Odd::new(part);
+        let cancel = compactor.cancel.clone();
+        let Some(bench) = odd(compactor.clone()).await else { return };
+        for _ in 0..5 {
+            bench.subject.turn(r#"@call fill {"bytes":900} @say Filled."#).await.unwrap();
+        }
+        // Once before it begins, whether masking would be enough, and once more when it has begun.
+        compactor.asked.store(2, Ordering::Relaxed);
+        let request = CompactSession { session_id: bench.id(), compaction: None };
+        let error = bench.subject.service.compact_until(request, cancel).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::TurnInterrupted, "{part}");
+        assert_eq!(bench.outcomes().await, [(Value::Null, "TURN_INTERRUPTED".to_owned())]);
+        assert_eq!(bench.requests(true).len(), summaries, "{part}");
+    }
+}
+
+/// A compaction that would lose a pin is dropped, and the context stays as it was.
+#[tokio::test]
+async fn a_pin_that_a_compactor_loses_is_not_lost() {
+    let Some(bench) = odd(Odd::new("pin")).await else { return };
+    bench.fill().await;
+    bench.subject.service.pin(PinFact { session_id: bench.id(), text: "a fact".to_owned() }).await.unwrap();
+    assert_eq!(bench.compact().await.unwrap_err().code(), ErrorCode::CompactionPinLost);
+    assert_eq!(bench.outcomes().await, [(Value::Null, "COMPACTION_PIN_LOST".to_owned())]);
+    bench.turn("@say After.").await;
+    let last = bench.requests(false).pop().unwrap();
+    assert_eq!((last.messages.len(), last.tail.unwrap().contains("a fact")), (5, true));
+}

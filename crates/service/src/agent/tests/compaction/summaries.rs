@@ -1,0 +1,147 @@
+//! Summaries: what the model is shown of what was said, how long they may be, and who pays for one that is refused.
+
+use serde_json::json;
+
+use super::{Bench, COST, SUMMARY, WINDOW, Write, config, rig, texts};
+use crate::{
+    ErrorCode,
+    agent::tests::Subject,
+    compaction::{COMPACTION_PROMPT, CompactionConfig, SUMMARY_PREFIX},
+    model::StaticModels,
+    options::Overflow,
+    service::{SessionService as _, StartTurn, TurnStatus},
+};
+
+/// Compacts where the next request does not fit, and where it is asked.
+fn patient() -> CompactionConfig {
+    CompactionConfig { auto_compact_threshold: 100_000, ..config() }
+}
+
+/// Nobody has to know the window of a model: a summary has at most a quarter of it, whoever says how to compact.
+#[tokio::test]
+async fn a_summary_has_at_most_a_quarter_of_the_window() {
+    let long = CompactionConfig { max_summary_tokens: 4096, ..patient() };
+    for (window_tokens, expected) in [(2_000, 500), (100_000, 4096)] {
+        let Some(bench) = Bench::with(window_tokens, long).await else { return };
+        bench.turn("@long 2400").await;
+        bench.turn("@say Newest.").await;
+        bench.compact().await.unwrap();
+        assert_eq!(bench.requests(true)[0].max_output_tokens, Some(expected));
+    }
+}
+
+/// A window that has no room for an answer is no window to compact for; what it does is the turn's to say.
+#[tokio::test]
+async fn a_window_without_room_refuses_no_configuration() {
+    let Some((mut rig, model)) = rig(100, CompactionConfig::default()) else { return };
+    rig.options.turn.max_output_tokens = 1_000;
+    let bench = Bench { model, subject: Subject::new(rig.service()).await };
+    let result = bench.subject.turn("@say Never.").await.unwrap();
+    assert_eq!(result.error.unwrap().code, ErrorCode::ContextOverflow);
+}
+
+/// What does not fit is left out at the end, for that stays in the context anyway.
+#[tokio::test]
+async fn the_summary_is_made_of_the_oldest() {
+    let Some(bench) = Bench::with(2_500, patient()).await else { return };
+    bench.turn("@say First.").await;
+    bench.turn("@long 4000").await;
+    let result = bench.turn(&format!("@note {} @say Done.", "n".repeat(6_500))).await;
+    assert_eq!((result.text.as_str(), bench.outcomes().await), ("Done.", vec![(json!(2), "summary".to_owned())]));
+    let asked = texts(&bench.requests(true)[0]);
+    assert_eq!((asked[0].as_str(), asked[1].as_str(), asked[2].as_str()), ("@say First.", "First.", "@long 4000"));
+    assert_eq!((asked.len(), asked[4].as_str()), (5, COMPACTION_PROMPT));
+}
+
+/// Inside one turn too, and calls are never parted from their results.
+#[tokio::test]
+async fn a_turn_that_does_not_fit_is_summarised_from_its_beginning() {
+    let config = CompactionConfig { auto_compact_threshold: 2_500, ..config() };
+    let Some((mut rig, model)) = rig(WINDOW, config) else { return };
+    let models = StaticModels::new("large", model.clone(), WINDOW).with("cheap", model.clone(), 1_500);
+    rig.models = std::sync::Arc::new(models);
+    rig.options.context.summary_model = "cheap".to_owned();
+    let bench = Bench { model, subject: Subject::new(rig.service()).await };
+    let calls: String = (0..9).map(|n| format!("@call fill {{\"bytes\":1500,\"n\":{n}}} @step ")).collect();
+    let prompt = format!("{calls}@say Done.");
+    assert_eq!(bench.turn(&prompt).await.text, "Done.");
+    assert_eq!(bench.outcomes().await[0], (json!(0), "summary".to_owned()));
+    let asked = &bench.requests(true)[0];
+    let bytes: usize = asked.messages.iter().map(|message| serde_json::to_vec(message).unwrap().len()).sum();
+    assert_eq!(texts(asked)[0], prompt);
+    // Another step would not have fitted.
+    assert!((3_800..=5_600).contains(&bytes), "{bytes}");
+}
+
+/// A summary stands in the context whole, or not at all.
+#[tokio::test]
+async fn a_summary_that_is_too_long_is_refused() {
+    for (bytes, expected) in [(95 * 1024, None), (97 * 1024, Some(ErrorCode::ModelRejected))] {
+        let Some(bench) = Bench::new(CompactionConfig { max_summary_tokens: 25_000, ..patient() }).await else {
+            return;
+        };
+        bench.turn("@long 120000").await;
+        bench.turn("@say Newest.").await;
+        let summary: &'static str = "s".repeat(bytes).leak();
+        bench.writes([Write::Text(summary)]);
+        assert_eq!(bench.compact().await.map_err(|error| error.code()).err(), expected);
+        bench.turn("@say After.").await;
+        let last = texts(&bench.requests(false)[2]);
+        let is_taken = last[0] == format!("{SUMMARY_PREFIX}\n\n{summary}");
+        assert_eq!((is_taken, last.len()), (expected.is_none(), if expected.is_none() { 4 } else { 5 }));
+    }
+}
+
+/// What a model wrote until it had no tokens left is worth more than nothing.
+#[tokio::test]
+async fn a_summary_that_was_cut_off_is_taken() {
+    let Some(bench) = Bench::new(config()).await else { return };
+    bench.fill().await;
+    bench.writes([Write::Cut("This was d")]);
+    bench.turn("@say Done.").await;
+    assert_eq!(bench.outcomes().await, [(json!(2), "summary".to_owned())]);
+    assert_eq!(texts(&bench.requests(false)[2])[0], format!("{SUMMARY_PREFIX}\n\nThis was d"));
+}
+
+/// A model that was asked is paid, whatever its answer was good for.
+#[tokio::test]
+async fn the_mechanical_summary_costs_what_was_paid_for_the_one_that_was_refused() {
+    for (write, cost) in [(Write::Call, COST), (Write::Text("x".repeat(6_000).leak()), COST)] {
+        let Some(bench) = Bench::with(2_500, patient()).await else { return };
+        bench.writes([write]);
+        bench.turn("@long 4000").await;
+        bench.turn("@say Short.").await;
+        let result = bench.turn(&format!("@note {} @say Done. @usage in=10 out=1", "n".repeat(6_500))).await;
+        let events = bench.subject.events().await;
+        let rebuilt = events.iter().find(|event| event["type"] == "context_rebuilt").unwrap();
+        assert_eq!((&rebuilt["receipt"]["mode"], &rebuilt["receipt"]["usage"]), (&json!("mechanical"), &json!(cost)));
+        assert_eq!((result.usage.input_tokens, result.usage.output_tokens), (60, 8));
+    }
+}
+
+/// Where older turns would slide out of the request anyway, a summary that fails costs the context nothing.
+#[tokio::test]
+async fn a_context_that_slides_fits() {
+    let Some((mut rig, model)) = rig(2_500, patient()) else { return };
+    rig.options.context.overflow = Overflow::Slide;
+    let bench = Bench { model, subject: Subject::new(rig.service()).await };
+    bench.writes([Write::Failure(ErrorCode::ModelRejected)]);
+    bench.turn("@long 4000").await;
+    bench.turn("@say Short.").await;
+    bench.turn(&format!("@note {} @say Done.", "n".repeat(6_500))).await;
+    assert_eq!(bench.outcomes().await, [(json!(2), "MODEL_REJECTED".to_owned())]);
+    assert_eq!(bench.requests(false)[2].messages.len(), 3);
+}
+
+/// The very request that the model found too long is not sent again.
+#[tokio::test]
+async fn where_a_forced_compaction_fails_the_turn_fails_as_the_model_said() {
+    let Some(bench) = Bench::new(patient()).await else { return };
+    *bench.model.exceeded.lock().unwrap() = 1;
+    let result = bench.subject.service.start_turn(StartTurn::new(bench.id(), "@say Only.")).await.unwrap();
+    assert_eq!(result.status, TurnStatus::Failed);
+    assert_eq!(result.error.unwrap().code, ErrorCode::ModelContextExceeded);
+    assert_eq!(bench.outcomes().await, [(json!(0), "COMPACTION_NO_PROGRESS".to_owned())]);
+    assert_eq!((bench.requests(false).len(), bench.requests(true).len()), (1, 0));
+    assert_ne!(bench.turn("@say Goes on.").await.text, SUMMARY);
+}
