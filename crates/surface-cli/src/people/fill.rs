@@ -128,7 +128,7 @@ mod tests {
 
     fn turns(fills: &[u64]) -> Vec<TurnFill> {
         let turn = |(turn, fill): (usize, &u64)| TurnFill {
-            turn: u32::try_from(turn).unwrap().into(),
+            turn: u32::try_from(turn).unwrap(),
             input_tokens: *fill,
             ..TurnFill::default()
         };
