@@ -3,7 +3,7 @@
 use meerkat_errors::ErrorCode;
 use serde_json::{Value, json};
 
-use super::{Talk, cli};
+use super::{Talk, cli, has_compaction};
 
 #[test]
 fn lines_from_a_pipe_are_turns_and_commands_in_order() {
@@ -60,8 +60,15 @@ fn every_line_gets_one_document() {
     {
         assert_eq!(code(&talk.ask(line)), "SESSION_PERSISTENCE_DISABLED", "{line}");
     }
-    for line in ["/compact", "/compact --preview", "/compact --undo 3", "/turn --compact-keep-turns 2 x"] {
-        assert_eq!(code(&talk.ask(line)), "SESSION_COMPACTION_DISABLED", "{line}");
+    if has_compaction() {
+        // Both turns are among those that stay.
+        assert_eq!(code(&talk.ask("/compact")), "COMPACTION_NO_PROGRESS");
+        assert_eq!(talk.ask("/compact --preview")["discarded"], 0);
+        assert_eq!(code(&talk.ask("/compact --undo 3")), "ITEM_NOT_FOUND");
+    } else {
+        for line in ["/compact", "/compact --preview", "/compact --undo 3", "/turn --compact-keep-turns 2 x"] {
+            assert_eq!(code(&talk.ask(line)), "SESSION_COMPACTION_DISABLED", "{line}");
+        }
     }
     for line in ["/memory search x", "/memory forget --from-seq 1", "/memory reindex"] {
         assert_eq!(code(&talk.ask(line)), "MEMORY_STORE_DISABLED", "{line}");

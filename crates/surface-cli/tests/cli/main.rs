@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
 mod chat;
+mod compact;
 mod config;
 mod process;
 mod run;
@@ -16,6 +17,7 @@ use std::{
 };
 
 use meerkat_errors::ErrorCode;
+use meerkat_service::{Capabilities, Capability};
 use meerkat_surface_cli::{Surroundings, Terminal, run};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -40,6 +42,11 @@ pub(crate) struct Ran {
     pub(crate) code: u8,
     pub(crate) out: String,
     pub(crate) err: String,
+}
+
+/// Whether the build compacts.
+pub(crate) fn has_compaction() -> bool {
+    Capabilities::compiled().require(Capability::SessionCompaction).is_ok()
 }
 
 /// A command in an empty folder of its own, with nothing on standard input and no terminal.

@@ -100,7 +100,6 @@ fn with_json_the_body_is_the_document() {
 #[test]
 fn a_missing_capability_answers_with_the_canonical_text() {
     let (store, memory) = (ErrorCode::SessionPersistenceDisabled, ErrorCode::MemoryStoreDisabled);
-    let compaction = ErrorCode::SessionCompactionDisabled;
     for (args, code) in [
         (&["resume", SESSION][..], store),
         (&["resume", SESSION, "go on"], store),
@@ -128,10 +127,6 @@ fn a_missing_capability_answers_with_the_canonical_text() {
         (&["readers", "delete", "audit"], store),
         (&["journal", "compact", SESSION, "--dry-run"], store),
         (&["project", "rebuild"], store),
-        (&["compact", SESSION], compaction),
-        (&["compact", SESSION, "--preview"], compaction),
-        (&["compact", SESSION, "--undo"], compaction),
-        (&["run", "--compact-threshold", "1000", "x"], compaction),
         (&["memory", "search", "x"], memory),
         (&["memory", "forget"], memory),
         (&["memory", "reindex"], memory),
