@@ -80,8 +80,15 @@ pub struct Given {
     pub capability: String,
     /// The answer.
     pub ok: Option<Value>,
+    /// The refusal.
+    pub error: Option<Refusal>,
     /// The answer of `events`.
     pub events: Option<Vec<Value>>,
+}
+
+/// How many answers are expected.
+fn answers(ok: Option<&Value>, error: Option<&Refusal>, events: Option<&Vec<Value>>) -> usize {
+    usize::from(ok.is_some()) + usize::from(error.is_some()) + usize::from(events.is_some())
 }
 
 /// How a process ends.
@@ -164,8 +171,8 @@ impl Step {
     /// The step with the answer that such a service gives.
     pub fn answered(&self, has: impl Fn(&str) -> bool) -> Self {
         let mut step = self.clone();
-        if let Some(Given { ok, events, .. }) = step.given.take_if(|given| has(&given.capability)) {
-            (step.ok, step.error, step.events) = (ok, None, events);
+        if let Some(Given { ok, error, events, .. }) = step.given.take_if(|given| has(&given.capability)) {
+            (step.ok, step.error, step.events) = (ok, error, events);
         }
         step
     }
@@ -190,8 +197,8 @@ impl Step {
         if kinds.iter().filter(|kind| **kind).count() != 1 {
             return Err("it is exactly one of operation, await, until, file, reproject and restart");
         }
-        let answers = usize::from(self.ok.is_some()) + usize::from(self.error.is_some());
-        let answers = answers + usize::from(self.events.is_some());
+        let answers_of = |given: &Given| answers(given.ok.as_ref(), given.error.as_ref(), given.events.as_ref());
+        let answers = answers(self.ok.as_ref(), self.error.as_ref(), self.events.as_ref());
         let is_answered = (self.operation.is_some() && self.detached.is_none()) || self.awaited.is_some();
         if answers != usize::from(is_answered) {
             return Err("an answer is compared with exactly one of ok, error and events, and nothing else is");
@@ -203,8 +210,8 @@ impl Step {
         if self.times.is_some() && (self.operation.is_none() || self.detached.is_some()) {
             return Err("times belongs to an operation whose answer is waited for");
         }
-        if self.given.as_ref().is_some_and(|given| !is_answered || given.ok.is_some() == given.events.is_some()) {
-            return Err("given belongs to an answer, and is exactly one of ok and events");
+        if self.given.as_ref().is_some_and(|given| !is_answered || answers_of(given) != 1) {
+            return Err("given belongs to an answer, and is exactly one of ok, error and events");
         }
         if self.event.is_some() && self.until.is_none() {
             return Err("event belongs to until");

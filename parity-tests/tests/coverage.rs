@@ -46,7 +46,15 @@ fn expected(step: &Step, builds: &[Build]) -> Value {
         step.until.as_ref().map(|until| json!({ "type": until })),
     ]);
     let given = step.given.as_ref().filter(|given| builds.iter().any(|build| build.has(&given.capability)));
-    json!([absences, is_met.then_some(own), given.map(|given| json!([given.ok, given.events]))])
+    json!([
+        absences,
+        is_met.then_some(own),
+        given.map(|given| json!([
+            given.ok,
+            given.error.as_ref().map(|error| json!({ "code": error.code })),
+            given.events
+        ]))
+    ])
 }
 
 fn steps() -> Vec<Step> {
