@@ -29,6 +29,7 @@ use std::{
     time::Duration,
 };
 
+use render::tool_bytes;
 use tokio_util::task::TaskTracker;
 
 use crate::{
@@ -122,7 +123,8 @@ impl Engine {
         if let Some(compactor) = &self.compactor {
             return Some(compactor.clone());
         }
-        default_compactor(fitting(session.compaction().or(self.compaction)?, window_tokens), window_tokens).ok()
+        let config = fitting(session.compaction().or(self.compaction)?, window_tokens);
+        default_compactor(config, self.room_tokens(session, window_tokens)).ok()
     }
 
     /// What compacts a session where somebody asks for it, perhaps in a way of their own.
@@ -137,7 +139,14 @@ impl Engine {
             return Ok(compactor.clone());
         }
         let config = asked.or(session.compaction()).or(self.compaction);
-        default_compactor(fitting(config.unwrap_or_default(), window_tokens), window_tokens)
+        let config = fitting(config.unwrap_or_default(), window_tokens);
+        default_compactor(config, self.room_tokens(session, window_tokens))
+    }
+
+    /// Tokens that a context may have, because the tools take theirs; of a window that is unknown, 0.
+    fn room_tokens(&self, session: &Session, window_tokens: u64) -> u64 {
+        let tools = tool_bytes(session, &self.tools) / 4;
+        if window_tokens == 0 { 0 } else { window_tokens.saturating_sub(tools).max(1) }
     }
 
     /// How long an actor stays that nobody asks.

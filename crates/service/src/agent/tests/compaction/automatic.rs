@@ -8,7 +8,7 @@ use std::sync::{
 use serde_json::json;
 use tokio::sync::Notify;
 
-use super::{Bench, SUMMARY, Write, config, rig, texts};
+use super::{Bench, SUMMARY, Write, config, described, rig, texts};
 use crate::{
     ErrorCode,
     agent::tests::{Subject, ticks},
@@ -145,6 +145,18 @@ async fn a_long_tool_loop_shrinks() {
         let bytes: usize = request.messages.iter().map(|message| serde_json::to_vec(message).unwrap().len()).sum();
         assert!(bytes <= 16_000, "a request of {bytes} bytes");
     }
+}
+
+/// What tools say of themselves was not counted where the cut was made: the steps fitted the window, with the tools the
+/// request did not, and a turn that could have gone on failed for want of room.
+#[tokio::test]
+async fn a_tool_loop_shrinks_where_the_tools_take_a_third_of_the_window() {
+    let config = CompactionConfig { max_summary_tokens: 100, ..CompactionConfig::default() };
+    let Some((mut rig, model)) = rig(8_192, config) else { return };
+    rig.tools = vec![described(&"x".repeat(12_000))];
+    let bench = Bench { model, subject: Subject::new(rig.service()).await };
+    let calls: String = (0..12).map(|n| format!("@call fill {{\"bytes\":5200,\"n\":{n}}} @step ")).collect();
+    assert_eq!(bench.turn(&format!("{calls}@say All done.")).await.steps, 13);
 }
 
 #[tokio::test]

@@ -157,7 +157,12 @@ fn config() -> CompactionConfig {
 }
 
 fn fill() -> Arc<dyn Tool> {
-    let spec = ToolSpec { name: "fill".into(), description: "Fills.".into(), schema: RawJson::empty_object() };
+    described("Fills.")
+}
+
+/// The same tool, about which there is this to say.
+fn described(description: &str) -> Arc<dyn Tool> {
+    let spec = ToolSpec { name: "fill".into(), description: description.into(), schema: RawJson::empty_object() };
     Arc::new(Fill(spec))
 }
 
