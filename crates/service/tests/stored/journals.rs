@@ -1,11 +1,11 @@
 //! Journals are compacted: by hand and by themselves, while everything goes on, and read as if nothing had happened.
 
 use meerkat_service::{
-    Capabilities, Capability, ErrorCode, SessionId,
+    ErrorCode, SessionId,
     doctor::{Examination, examine},
     service::{
-        AcknowledgeReader, CompactJournal, CompactSession, CompactionSkipped, FetchReader, ForkSession,
-        JournalCompactionReport, NamedReader, ReadHistory, Remind, UndoCompaction, WaitReader,
+        AcknowledgeReader, CompactJournal, CompactionSkipped, FetchReader, ForkSession, JournalCompactionReport,
+        NamedReader, ReadHistory, Remind, WaitReader,
     },
 };
 use serde_json::Value;
@@ -51,17 +51,6 @@ impl Process {
             self.turn(session_id, r#"@call test_echo {"text":"hi"} @echo last_result"#).await.unwrap();
         }
         (session_id, self.service.read(&session_id).await.unwrap().last_seq)
-    }
-
-    /// The journal is pruned, and what went is not brought back.
-    async fn is_not_undone(&self, session_id: SessionId) {
-        let before = self.service.read(&session_id).await.unwrap();
-        self.compact(session_id, false, true).await;
-        assert!(self.events(session_id).await.iter().any(|event| event["type"] == "pruned"));
-        let undo = UndoCompaction { session_id, compaction: None };
-        assert_eq!(self.service.undo_compaction(undo).await.unwrap_err().code(), ErrorCode::HistoryPruned);
-        let next = self.turn(session_id, "@echo messages").await.unwrap();
-        assert_eq!(next.text, format!("messages: {}", before.message_count + 1));
     }
 
     async fn said(&self, session_id: SessionId) -> Vec<Value> {
@@ -302,32 +291,4 @@ fn room_is_returned() {
     let after = bytes(&place);
     assert!(after + 39 * 10_000 < before, "{after} of {before}");
     assert_eq!(files(&place.data_dir().join("new")), Vec::<String>::new());
-}
-
-/// An undo into what was pruned is refused, in the life that compacted and in a later one, which has a snapshot; the
-/// compaction stands, and the session goes on with it.
-#[test]
-fn a_compaction_cannot_be_undone_behind_what_was_pruned() {
-    if Capabilities::compiled().require(Capability::SessionCompaction).is_err() {
-        return;
-    }
-    for is_later in [false, true] {
-        let mut place = place();
-        place.options.journal.keep_last_replies = 0;
-        let session_id = place.process(true, |process| async move {
-            let session_id = process.create().await;
-            process.register("one").await;
-            for _ in 0..8 {
-                process.turn(session_id, "@long 400").await.unwrap();
-            }
-            let receipt = process.service.compact(CompactSession { session_id, compaction: None }).await.unwrap();
-            assert!(receipt.discarded > 0, "{receipt:?}");
-            process.is_done("one", session_id, receipt.compaction.unwrap()).await;
-            if !is_later {
-                process.is_not_undone(session_id).await;
-            }
-            session_id
-        });
-        place.process(true, |process| async move { process.is_not_undone(session_id).await });
-    }
 }
