@@ -43,7 +43,7 @@ impl Capabilities {
     pub const fn compiled() -> Self {
         Self {
             session_store: if cfg!(feature = "session-store") { Presence::Present } else { Presence::NotBuilt },
-            memory_store: Presence::NotBuilt,
+            memory_store: if cfg!(feature = "memory-store") { Presence::Present } else { Presence::NotBuilt },
             session_compaction: if cfg!(feature = "session-compaction") {
                 Presence::Present
             } else {

@@ -2,17 +2,17 @@
 
 use std::path::Path;
 
-use super::SharedMemory;
+use super::{MemoryOptions, SharedMemory};
 use crate::{
     SessionError,
     capability::{Capabilities, Capability},
 };
 
-/// The project's memory in `data_dir`.
+/// The project's memory in `data_dir`, or in this process alone.
 ///
 /// # Errors
 /// `MEMORY_STORE_DISABLED`.
-pub fn open_memory(_data_dir: &Path) -> Result<SharedMemory, SessionError> {
+pub fn open_memory(_data_dir: Option<&Path>, _options: MemoryOptions) -> Result<SharedMemory, SessionError> {
     Capabilities::compiled().require(Capability::MemoryStore)?;
     Err(SessionError::MemoryDisabled)
 }

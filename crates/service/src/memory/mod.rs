@@ -1,36 +1,127 @@
 //! The contract of project memory: what was said can be found again, in any session.
 //!
-//! The contract is always compiled; what keeps it stands behind the capability `memory-store`.
+//! The contract is always compiled; what keeps a memory stands behind the capability `memory-store`. Memory is a reader
+//! of the journals: it takes in what is durable there, decides nothing about turns, and may be deleted at any time. Only
+//! what it was told to forget, and what it took in where no journal is kept, it records itself.
 
+#[cfg(not(feature = "memory-store"))]
 mod disabled;
+#[cfg(feature = "memory-store")]
+mod enabled;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
+#[cfg(not(feature = "memory-store"))]
 pub use disabled::open_memory;
+#[cfg(feature = "memory-store")]
+pub use enabled::{HnswMemoryStore, open_memory};
 
 use crate::{
     SessionError,
+    clock::Timestamp,
+    ids::{Seq, SessionId},
     service::{ForgetMemory, Forgotten, Page, Reindexed, SearchHit, SearchMemory},
-    session::event::Record,
 };
+
+/// A message, or a part of a long one, as memory keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Passage {
+    /// The first event that it comes from.
+    pub seq: Seq,
+    /// The last event that it comes from.
+    pub to_seq: Seq,
+    /// Which part of a long message it is, from 0.
+    pub part: u32,
+    /// Who said it: `user`, `assistant` or `tool_results`.
+    pub role: String,
+    /// Where it came from, to forget it by: `user`, `assistant` or `tool:<name>`.
+    pub source: String,
+    /// When.
+    pub time: Timestamp,
+    /// What was said.
+    pub text: String,
+}
+
+/// What memory takes in of one session at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intake {
+    /// The session.
+    pub session_id: SessionId,
+    /// The session's labels as they are now.
+    pub labels: BTreeMap<String, String>,
+    /// What was said, in order. A passage is known by its session, seq and part.
+    pub passages: Vec<Passage>,
+    /// The session's journal is taken in up to here.
+    pub up_to: Seq,
+}
 
 /// A store that finds what was said.
 #[async_trait]
 pub trait MemoryStore: Send + Sync {
-    /// Takes in what these records say; a record that is there already changes nothing.
-    async fn add(&self, records: &[Record]) -> Result<(), SessionError>;
+    /// Up to where a session is taken in; 0 where it is not known.
+    async fn taken_in(&self, session_id: SessionId) -> Result<Seq, SessionError>;
 
-    /// The best hits.
+    /// Takes in what was said. It is durable, as a whole, when this answers. A passage that is there already, or was
+    /// forgotten, changes nothing.
+    async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError>;
+
+    /// The best hits, the best first. Where nothing fits, there is none.
     async fn search(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError>;
 
-    /// Forgets, for good.
+    /// Forgets what was taken in so far, for good: no rebuild brings it back.
     async fn forget(&self, request: ForgetMemory) -> Result<Forgotten, SessionError>;
 
-    /// Builds the index anew.
-    async fn reindex(&self) -> Result<Reindexed, SessionError>;
+    /// A session is deleted: nothing is left of it.
+    async fn gone(&self, session_id: SessionId) -> Result<(), SessionError>;
+
+    /// Builds what is derived of the texts anew; `progress` is told how many passages are done, of how many.
+    async fn reindex(&self, progress: ProgressSink<'_>) -> Result<Reindexed, SessionError>;
+
+    /// Whether it lost what it knew, and every session is to be taken in from its beginning.
+    async fn needs_rebuild(&self) -> bool {
+        false
+    }
+
+    /// Waits until all that was begun is durable, and saves what makes the next start quick.
+    async fn close(&self) {}
 }
+
+/// Told how many are done, of how many.
+pub type ProgressSink<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 
 /// A memory that can be shared.
 pub type SharedMemory = Arc<dyn MemoryStore>;
+
+/// What a text is turned into a vector for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmbedFor {
+    /// To be found.
+    Passage,
+    /// To find.
+    Query,
+}
+
+/// Turns texts into vectors, near ones for texts of like meaning.
+#[async_trait]
+pub trait Embedder: Send + Sync {
+    /// Its name and version. Vectors of another one are made anew.
+    fn id(&self) -> String;
+
+    /// A vector for each text, all of one length, each of length 1 or all zeros.
+    ///
+    /// # Errors
+    /// `MEMORY_INDEX_UNAVAILABLE` where it cannot be reached or answers what it may not.
+    async fn embed(&self, texts: &[String], purpose: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError>;
+}
+
+/// How a memory is opened.
+#[derive(Clone, Default)]
+pub struct MemoryOptions {
+    /// What makes its vectors; the built-in one where `None`.
+    pub embedder: Option<Arc<dyn Embedder>>,
+    /// Whether it records what it takes in itself, because no journal outlives the process.
+    pub records_intake: bool,
+}

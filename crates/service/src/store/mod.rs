@@ -4,9 +4,9 @@
 
 pub mod conformance;
 
-#[cfg(not(feature = "session-store"))]
+#[cfg(not(any(feature = "session-store", feature = "memory-store")))]
 mod disabled;
-#[cfg(feature = "session-store")]
+#[cfg(any(feature = "session-store", feature = "memory-store"))]
 mod enabled;
 mod list;
 mod load;
@@ -26,13 +26,13 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
-#[cfg(not(feature = "session-store"))]
+#[cfg(not(any(feature = "session-store", feature = "memory-store")))]
 pub(crate) use disabled::step_back;
-#[cfg(not(feature = "session-store"))]
+#[cfg(not(any(feature = "session-store", feature = "memory-store")))]
 pub use disabled::{examine, open_stores};
-#[cfg(feature = "session-store")]
+#[cfg(any(feature = "session-store", feature = "memory-store"))]
 pub(crate) use enabled::step_back;
-#[cfg(feature = "session-store")]
+#[cfg(any(feature = "session-store", feature = "memory-store"))]
 pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore, examine, open_stores};
 pub(crate) use memory::hex;
 pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, MemoryUse};
