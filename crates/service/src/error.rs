@@ -24,8 +24,14 @@ pub enum SessionError {
     #[error("{}", ErrorCode::SessionCompactionDisabled.message())]
     CompactionDisabled,
     /// The operation needs `memory-store`.
-    #[error("{}", ErrorCode::MemoryStoreDisabled.message())]
-    MemoryDisabled,
+    #[error("{}", if *.configured { MEMORY_CONFIGURED_OFF } else { ErrorCode::MemoryStoreDisabled.message() })]
+    MemoryDisabled {
+        /// Whether the build has it and the configuration, or the SDK's config, has not.
+        configured: bool,
+    },
+    /// Memory's index cannot be asked at the moment.
+    #[error("The memory's index is not available: {0}.")]
+    MemoryUnavailable(String),
     /// No such session.
     #[error("No session {0} is known here.")]
     NotFound(SessionId),
@@ -206,6 +212,8 @@ pub enum SessionError {
 
 /// The text where the configuration, not the build, switched persistence off.
 const CONFIGURED_OFF: &str = "Session persistence is disabled (store.enabled = false).";
+/// The same of memory; an SDK config that names none has switched it off, too.
+const MEMORY_CONFIGURED_OFF: &str = "Semantic memory is disabled (memory.enabled = false).";
 
 fn model_not_configured(model: &str, variable: Option<&str>) -> String {
     match variable {
@@ -233,7 +241,8 @@ impl SessionError {
         match self {
             Self::PersistenceDisabled { .. } => ErrorCode::SessionPersistenceDisabled,
             Self::CompactionDisabled => ErrorCode::SessionCompactionDisabled,
-            Self::MemoryDisabled => ErrorCode::MemoryStoreDisabled,
+            Self::MemoryDisabled { .. } => ErrorCode::MemoryStoreDisabled,
+            Self::MemoryUnavailable(_) => ErrorCode::MemoryIndexUnavailable,
             Self::NotFound(_) => ErrorCode::SessionNotFound,
             Self::Busy { .. } | Self::Compacting | Self::NotNewest { .. } | Self::TakenOver(_) => {
                 ErrorCode::SessionBusy
@@ -274,7 +283,9 @@ impl SessionError {
     pub fn body(&self) -> ErrorBody {
         let body = ErrorBody::with_message(self.code(), self.to_string());
         match self {
-            Self::PersistenceDisabled { configured: true } => body.detail("reason", "configured"),
+            Self::PersistenceDisabled { configured: true } | Self::MemoryDisabled { configured: true } => {
+                body.detail("reason", "configured")
+            }
             Self::NotFound(id)
             | Self::Corrupted(id)
             | Self::Archived(id)
@@ -311,7 +322,8 @@ impl SessionError {
             Self::ToolNotFound(name) => body.detail("tool", name.clone()),
             Self::PersistenceDisabled { configured: false }
             | Self::CompactionDisabled
-            | Self::MemoryDisabled
+            | Self::MemoryDisabled { configured: false }
+            | Self::MemoryUnavailable(_)
             | Self::Compacting
             | Self::NotRunning { turn: None }
             | Self::HistoryPruned

@@ -14,5 +14,5 @@ use crate::{
 /// `MEMORY_STORE_DISABLED`.
 pub fn open_memory(_data_dir: Option<&Path>, _options: MemoryOptions) -> Result<SharedMemory, SessionError> {
     Capabilities::compiled().require(Capability::MemoryStore)?;
-    Err(SessionError::MemoryDisabled)
+    Err(SessionError::MemoryDisabled { configured: false })
 }

@@ -9,6 +9,9 @@ mod disabled;
 #[cfg(feature = "memory-store")]
 mod enabled;
 
+pub(crate) mod intake;
+pub mod passages;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;

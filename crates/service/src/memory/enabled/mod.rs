@@ -16,5 +16,5 @@ pub struct HnswMemoryStore;
 /// # Errors
 /// `MEMORY_INDEX_UNAVAILABLE` where its files can neither be read nor set aside.
 pub fn open_memory(_data_dir: Option<&Path>, _options: MemoryOptions) -> Result<SharedMemory, SessionError> {
-    Err(SessionError::MemoryDisabled)
+    Err(SessionError::MemoryDisabled { configured: false })
 }

@@ -58,6 +58,20 @@ pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
     })
 }
 
+/// A data directory that this process owns, and lets go when this is dropped.
+pub(crate) struct DirectoryOwner {
+    _lock: OwnerLock,
+}
+
+/// Owns `data_dir`, which is made where it is missing, without a store in it.
+///
+/// # Errors
+/// As [`open_stores`]; nothing was changed then.
+pub(crate) fn own_directory(data_dir: &Path) -> Result<DirectoryOwner, SessionError> {
+    check_directory(data_dir)?;
+    Ok(DirectoryOwner { _lock: OwnerLock::take(data_dir)? })
+}
+
 /// Lowers the priority of this thread, for good: what is done beside turns is not to keep them waiting.
 pub(crate) fn step_back() {
     // Elsewhere it would be that of the whole process.
