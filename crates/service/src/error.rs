@@ -29,9 +29,12 @@ pub enum SessionError {
         /// Whether the build has it and the configuration, or the SDK's config, has not.
         configured: bool,
     },
-    /// Memory's index cannot be asked at the moment.
-    #[error("The memory's index is not available: {0}.")]
-    MemoryUnavailable(String),
+    /// The memory cannot be asked, or not now.
+    #[error("The memory is not available: {why}.")]
+    MemoryUnavailable {
+        /// What is in the way, and what to do.
+        why: String,
+    },
     /// No such session.
     #[error("No session {0} is known here.")]
     NotFound(SessionId),
@@ -242,7 +245,7 @@ impl SessionError {
             Self::PersistenceDisabled { .. } => ErrorCode::SessionPersistenceDisabled,
             Self::CompactionDisabled => ErrorCode::SessionCompactionDisabled,
             Self::MemoryDisabled { .. } => ErrorCode::MemoryStoreDisabled,
-            Self::MemoryUnavailable(_) => ErrorCode::MemoryIndexUnavailable,
+            Self::MemoryUnavailable { .. } => ErrorCode::MemoryIndexUnavailable,
             Self::NotFound(_) => ErrorCode::SessionNotFound,
             Self::Busy { .. } | Self::Compacting | Self::NotNewest { .. } | Self::TakenOver(_) => {
                 ErrorCode::SessionBusy
@@ -323,7 +326,7 @@ impl SessionError {
             Self::PersistenceDisabled { configured: false }
             | Self::CompactionDisabled
             | Self::MemoryDisabled { configured: false }
-            | Self::MemoryUnavailable(_)
+            | Self::MemoryUnavailable { .. }
             | Self::Compacting
             | Self::NotRunning { turn: None }
             | Self::HistoryPruned

@@ -113,7 +113,7 @@ fn end_of_sentence(text: &str) -> Option<usize> {
         '.' | '!' | '?' => text[at + 1..].starts_with(char::is_whitespace),
         _ => false,
     };
-    text.char_indices().filter(is_end).last().map(|(at, mark)| at + mark.len_utf8())
+    text.char_indices().rfind(is_end).map(|(at, mark)| at + mark.len_utf8())
 }
 
 #[cfg(test)]

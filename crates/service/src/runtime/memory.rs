@@ -189,7 +189,8 @@ impl Memory {
         if self.is_caught_up(SURE_WAIT_MAX).await {
             return Ok(());
         }
-        Err(SessionError::MemoryUnavailable("it has not taken in yet what was said; try again later".to_owned()))
+        let why = "it has not taken in yet all that was said; try again later".to_owned();
+        Err(SessionError::MemoryUnavailable { why })
     }
 
     /// The best hits of a request that was checked, the best first. What a fork has of its parent comes once.
@@ -257,6 +258,7 @@ impl<Home: 'static> Sessions<Home> {
             open: HashMap::new(),
             live_after: HashMap::new(),
             is_behind: false,
+            is_lost: false,
             is_failing: false,
         };
         memory.task.spawn(run.until_the_end(Self::over));
@@ -283,6 +285,8 @@ struct Run {
     /// Whether there was more than was taken in at once.
     is_behind: bool,
     is_failing: bool,
+    /// Whether memory waits to be told that it has everything again.
+    is_lost: bool,
 }
 
 impl Run {
@@ -313,9 +317,9 @@ impl Run {
     }
 
     /// Finds out whether memory has what its checkpoints say.
-    async fn begin(&self) -> Result<(), SessionError> {
-        let is_lost = self.memory.store.needs_rebuild().await;
-        self.memory.readers.trust(READER, is_lost).await
+    async fn begin(&mut self) -> Result<(), SessionError> {
+        self.is_lost = self.memory.store.needs_rebuild().await;
+        self.memory.readers.trust(READER, self.is_lost).await
     }
 
     /// Those who wait go on.
@@ -385,6 +389,10 @@ impl Run {
         }
         let sessions = self.due().await?;
         if sessions.is_empty() && self.gone.is_empty() {
+            if self.is_lost {
+                self.memory.store.rebuilt().await?;
+                self.is_lost = false;
+            }
             self.answer(true);
             return Ok(self.rest().await);
         }

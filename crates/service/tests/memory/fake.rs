@@ -56,7 +56,7 @@ impl MemoryStore for Fake {
 
     async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError> {
         if self.fails.load(Ordering::Relaxed) {
-            return Err(SessionError::MemoryUnavailable("it was told to fail".to_owned()));
+            return Err(SessionError::MemoryUnavailable { why: "it was told to fail".to_owned() });
         }
         for Intake { session_id, labels, passages, up_to } in intakes {
             let mut sessions = self.sessions();
@@ -113,5 +113,10 @@ impl MemoryStore for Fake {
 
     async fn needs_rebuild(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
+    }
+
+    async fn rebuilt(&self) -> Result<(), SessionError> {
+        self.is_lost.store(false, Ordering::Relaxed);
+        Ok(())
     }
 }

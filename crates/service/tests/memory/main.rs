@@ -142,6 +142,7 @@ async fn nothing_is_given_twice_across_restarts_and_all_is_where_memory_or_check
     memory.is_lost.store(true, Ordering::Relaxed);
     let agent = stored(dir.path(), &memory);
     assert_eq!((search(&agent, "Two.").await.len(), memory.given()), (2, 4));
+    assert!(!memory.is_lost.load(Ordering::Relaxed), "it is told that it has everything again");
     end(agent).await;
 }
 

@@ -30,6 +30,7 @@ pub use snapshots::RedbSessionStore;
 use super::Stores;
 use crate::{
     SessionError,
+    capability::{Capabilities, Capability},
     store::enabled::journal::{FileBlobs, OwnerLock, RealDisk, check_directory},
 };
 use readers::FileReaders;
@@ -40,6 +41,7 @@ use readers::FileReaders;
 /// `STORE_LOCKED` where another process owns it, `STORE_NOT_WRITABLE`, `STORE_FORMAT_UNSUPPORTED`; nothing was
 /// changed then. `STORE_FAILED` where the disk fails.
 pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
+    Capabilities::compiled().require(Capability::SessionStore)?;
     check_directory(data_dir)?;
     let owner = Arc::new(OwnerLock::take(data_dir)?);
     let disk = Arc::new(RealDisk::new(data_dir.to_owned()));
