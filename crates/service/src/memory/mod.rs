@@ -85,6 +85,11 @@ pub trait MemoryStore: Send + Sync {
         false
     }
 
+    /// Every session was taken in from its beginning, after it was said to be needed.
+    async fn rebuilt(&self) -> Result<(), SessionError> {
+        Ok(())
+    }
+
     /// Waits until all that was begun is durable, and saves what makes the next start quick.
     async fn close(&self) {}
 }
