@@ -3,7 +3,16 @@
 //! redb here is derived, as it is everywhere: it may be deleted, and comes back from the journals and from what was
 //! forgotten. No backend's type crosses this folder.
 
+#[expect(dead_code, reason = "the store that writes it comes next")]
+mod log;
+
+mod embed;
+mod vector;
+
 use std::path::Path;
+
+pub use embed::{EndpointEmbedder, EndpointOptions, HashedEmbedder};
+pub use vector::{Stamp, VectorError, VectorLane};
 
 use super::{MemoryOptions, SharedMemory};
 use crate::SessionError;
