@@ -11,12 +11,12 @@ use crate::{
     capability::{Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
-    memory::{MemoryOptions, SharedMemory, open_memory},
+    memory::{MemoryOptions, SharedMemory, endpoint_embedder, open_memory},
     model::{
         ModelClient, ModelResolver, StaticModels,
         scripted::{ScriptedModel, tools::test_tools},
     },
-    options::EngineOptions,
+    options::{EmbedderChoice, EngineOptions, MemoryConfig},
     projection::Projection,
     readers::Readers,
     redact::Secrets,
@@ -176,13 +176,14 @@ impl AgentBuildConfig {
         if stores.is_none() {
             capabilities = capabilities.without_store();
         }
+        let world = self.world.unwrap_or_else(World::system);
         let memory = self.memory.filter(|_| self.options.memory.enabled);
         if memory.is_none() {
             capabilities = capabilities.without_memory();
         }
         let memory = memory.filter(|_| capabilities.require(Capability::MemoryStore).is_ok());
         let (memory, owner) = match memory {
-            Some(source) => open(source, store_dir, stores.is_some())?,
+            Some(source) => open(source, store_dir, stores.is_some(), &self.options.memory, &world)?,
             None => (None, None),
         };
         let scripted = || -> Arc<dyn ModelResolver> {
@@ -199,7 +200,6 @@ impl AgentBuildConfig {
         // What is stored is bounded by the disk; what is in memory of it leaves by itself.
         let max_bytes = if stores.is_some() { u64::MAX } else { self.options.ephemeral.max_bytes };
         let held = Arc::new(MemoryUse::new(max_bytes));
-        let world = self.world.unwrap_or_else(World::system);
         let (events, blobs, derived): (Arc<dyn EventStore>, Arc<dyn BlobStore>, _) = match stores {
             Some(Stores { events, blobs, snapshots, index, readers, pruner }) => {
                 let readers = Readers::new(readers, events.clone(), index.clone(), world.clock.clone());
@@ -259,6 +259,8 @@ fn open(
     source: MemorySource,
     store_dir: Option<PathBuf>,
     is_stored: bool,
+    config: &MemoryConfig,
+    world: &World,
 ) -> Result<(Option<SharedMemory>, Option<DirectoryOwner>), SessionError> {
     let (data_dir, options) = match source {
         MemorySource::Own(memory) => return Ok((Some(memory), None)),
@@ -267,7 +269,13 @@ fn open(
     let is_owned = data_dir.is_none() || data_dir == store_dir;
     let owner = data_dir.as_deref().filter(|_| !is_owned).map(own_directory).transpose()?;
     // What is in no journal that outlives the process is recorded by memory itself.
-    let options = MemoryOptions { records_intake: !is_stored && data_dir.is_some(), ..options };
+    let embedder = match (options.embedder, config.embedder) {
+        (None, EmbedderChoice::Endpoint) => {
+            Some(endpoint_embedder(&config.endpoint, options.endpoint.clone(), world.clone())?)
+        }
+        (embedder, EmbedderChoice::Builtin | EmbedderChoice::Endpoint) => embedder,
+    };
+    let options = MemoryOptions { embedder, records_intake: !is_stored && data_dir.is_some(), ..options };
     Ok((Some(open_memory(data_dir.as_deref(), options)?), owner))
 }
 

@@ -385,7 +385,7 @@ pub struct EndpointConfig {
     /// The variable that holds its key; without it none is sent.
     pub key_variable: Option<String>,
     /// Numbers of a vector that are asked for; 0 leaves it to the model.
-    pub dimensions: usize,
+    pub dimensions: u32,
 }
 
 impl Default for EndpointConfig {

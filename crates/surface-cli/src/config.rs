@@ -18,10 +18,10 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Capabilities, Capability, SessionError,
     compaction::CompactionConfig,
-    memory::MemoryOptions,
+    memory::{EndpointAccess, MemoryOptions},
     model::vendors::{CompatibleEndpoint, VendorOptions},
     options::{
-        ContextOptions, EmbedderChoice, EngineOptions, EphemeralOptions, JournalOptions, Limits, MemoryConfig,
+        ContextOptions, EngineOptions, EphemeralOptions, JournalOptions, Limits, MemoryConfig,
         ProjectionOptions, RetentionOptions, StoreOptions, ToolOptions, TurnOptions,
     },
     redact::redact_key_shapes,
@@ -254,12 +254,13 @@ impl Config {
         self.capabilities().require(Capability::SessionStore).is_ok()
     }
 
-    /// How memory is kept.
-    pub(crate) fn memory(&self, _around: &Surroundings) -> Result<MemoryOptions, CliError> {
-        match self.values.memory.embedder {
-            EmbedderChoice::Builtin => Ok(MemoryOptions::default()),
-            EmbedderChoice::Endpoint => Ok(MemoryOptions::default()),
-        }
+    /// How memory is kept, and how an endpoint that makes its vectors is reached.
+    pub(crate) fn memory(&self, around: &Surroundings) -> MemoryOptions {
+        let vendors = self.vendors(around);
+        let variable = self.values.memory.endpoint.key_variable.as_ref();
+        let key = variable.and_then(|variable| around.variable(variable)).map(Into::into);
+        let endpoint = EndpointAccess { key, proxy: vendors.proxy, no_proxy: vendors.no_proxy };
+        MemoryOptions { endpoint, ..MemoryOptions::default() }
     }
 
     /// How contexts are compacted: as somebody asks, else where the build can.

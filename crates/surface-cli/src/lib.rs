@@ -160,7 +160,7 @@ impl App {
         let compaction = config.compaction()?;
         let (models, seed, values) = (Arc::new(models), seed.transpose()?, config.clone());
         let projection_dir = config.projection_dir(around);
-        let memory = config.memory(around)?;
+        let memory = config.memory(around);
         let build = move |data_dir: Option<PathBuf>| {
             let mut options = values.engine();
             options.projection.dir = Some(projection_dir.clone());
