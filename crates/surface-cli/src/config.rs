@@ -21,8 +21,8 @@ use meerkat_service::{
     memory::{EndpointAccess, MemoryOptions},
     model::vendors::{CompatibleEndpoint, VendorOptions},
     options::{
-        ContextOptions, EngineOptions, EphemeralOptions, JournalOptions, Limits, MemoryConfig,
-        ProjectionOptions, RetentionOptions, StoreOptions, ToolOptions, TurnOptions,
+        ContextOptions, EngineOptions, EphemeralOptions, JournalOptions, Limits, MemoryConfig, ProjectionOptions,
+        RetentionOptions, StoreOptions, ToolOptions, TurnOptions,
     },
     redact::redact_key_shapes,
 };
