@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 #[cfg(not(feature = "memory-store"))]
 pub use disabled::open_memory;
 #[cfg(feature = "memory-store")]
-pub use enabled::{HnswMemoryStore, open_memory};
+pub use enabled::{
+    EndpointEmbedder, EndpointOptions, HashedEmbedder, HnswMemoryStore, Stamp, VectorError, VectorLane, open_memory,
+};
 
 use crate::{
     SessionError,

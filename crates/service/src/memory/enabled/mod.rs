@@ -33,7 +33,7 @@ mod tests;
 
 use std::{path::Path, sync::Arc};
 
-pub use embed::HashedEmbedder;
+pub use embed::{EndpointEmbedder, EndpointOptions, HashedEmbedder};
 pub use store::HnswMemoryStore;
 pub use vector::{Stamp, VectorError, VectorLane};
 
