@@ -19,7 +19,10 @@ use super::{
     opened::Opened,
     vector::VectorLane,
 };
-use crate::{memory::Embedder, store::StoreError};
+use crate::{
+    memory::Embedder,
+    store::{StoreError, enabled::journal::RealDisk},
+};
 
 /// The file's name.
 const FILE_NAME: &str = "memory.redb";
@@ -164,8 +167,14 @@ impl Core {
     }
 }
 
-fn open_log(dir: &Path, _known: u64) -> Result<MemoryLog, Trouble> {
-    MemoryLog::open(dir).map_err(log_failed)
+fn open_log(dir: &Path, known: u64) -> Result<MemoryLog, Trouble> {
+    let log = MemoryLog::open(Arc::new(RealDisk::new(dir.to_owned())), known).map_err(log_failed)?;
+    if !log.is_whole() {
+        tracing::warn!(
+            "the memory's log is damaged; what it lost is not forgotten where the memory is built from nothing"
+        );
+    }
+    Ok(log)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it maps errors")]

@@ -14,7 +14,7 @@ use super::{
     intake::put_number,
     opened::Opened,
     tables::{self, decode_vector, encode_vector, meta},
-    text::{self, head},
+    text::head,
     vector::{Stamp, VectorLane},
 };
 use crate::{SessionError, memory::EmbedFor};

@@ -10,7 +10,6 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use meerkat_errors::{ErrorBody, ErrorCode};
 use redb::{Database, ReadableDatabase as _, TableError, WriteTransaction, backends::InMemoryBackend};
 
 use super::tables::{self, LAYOUT, meta};
@@ -108,6 +107,5 @@ pub(super) fn set_aside(path: &Path, why: &str) -> Result<(), Trouble> {
 pub(super) fn unavailable(trouble: &Trouble) -> SessionError {
     let (Trouble::Damaged(why) | Trouble::Failed(why)) = trouble;
     tracing::warn!(%why, "the memory's index is not available");
-    let message = "The memory's index is not available; try again, or rebuild it.";
-    SessionError::Failed(Box::new(ErrorBody::with_message(ErrorCode::MemoryIndexUnavailable, message)))
+    SessionError::MemoryUnavailable { why: "its index failed; try again, or build it anew".to_owned() }
 }

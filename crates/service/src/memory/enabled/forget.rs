@@ -19,6 +19,8 @@ use crate::{
     service::ForgetMemory,
 };
 
+/// The year 9999.
+const END_OF_TIME_MS: i64 = 253_370_764_800_000;
 /// Texts that are taken out in one transaction.
 const TAKEN_OUT: usize = 4_096;
 
@@ -147,7 +149,7 @@ fn forgettings(open: &Opened, request: &ForgetMemory) -> Vec<Forgetting> {
             to_seq: Some(to_seq),
             source: request.source.clone(),
             // The seqs bound it; clocks may stand still or go back.
-            until: Timestamp::from_millis(i64::MAX),
+            until: Timestamp::from_millis(END_OF_TIME_MS),
         };
         // A source that a session has not said anything of yet is not forgotten there.
         let is_any = request.session_id.is_some() || !covered(open, &forgetting).is_empty();

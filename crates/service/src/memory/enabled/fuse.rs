@@ -4,12 +4,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use tokio::runtime::Handle;
+
 use super::{
     columns::{Columns, Doc},
+    core::Core,
     file::Trouble,
     lexical::{self, Scores},
     opened::Opened,
-    text::{self, head},
+    text::{self, Terms, head},
 };
 use crate::{
     clock::Timestamp,
@@ -116,11 +119,26 @@ struct Candidate {
     score: f32,
 }
 
-/// The best hits.
-pub(super) fn search(open: &Opened, request: &SearchMemory, vector: Option<&[f32]>) -> Result<Vec<SearchHit>, Trouble> {
+impl Core {
+    /// The best hits.
+    pub(super) fn search(&self, runtime: &Handle, request: &SearchMemory) -> Result<Vec<SearchHit>, Trouble> {
+        let terms = text::analyse(head(&request.query, QUERY_BYTES_MAX));
+        if terms.words.is_empty() && terms.runs.is_empty() || request.limit == Some(0) {
+            return Ok(Vec::new());
+        }
+        let vector = if self.has_vectors()? { self.embed_query(runtime, &request.query) } else { None };
+        self.read(|open| best(open, request, &terms, vector.as_deref()))
+    }
+}
+
+fn best(
+    open: &Opened,
+    request: &SearchMemory,
+    terms: &Terms,
+    vector: Option<&[f32]>,
+) -> Result<Vec<SearchHit>, Trouble> {
     let Some(filter) = Filter::of(&open.columns, request) else { return Ok(Vec::new()) };
     let limit = request.limit.unwrap_or(HITS).min(HITS_MAX);
-    let terms = text::analyse(head(&request.query, QUERY_BYTES_MAX));
     let words = lexical::score(open, &terms.words, 0, &tuning::WORDS)?;
     let runs = lexical::score(open, &terms.runs, 1, &tuning::RUNS)?;
     let cosines = vector.map_or_else(HashMap::new, |vector| nearest(open, vector, limit, &filter));

@@ -14,7 +14,6 @@ use super::{
     core::Core,
     embedding::NoVectors,
     file::{Trouble, unavailable},
-    fuse,
 };
 use crate::{
     SessionError,
@@ -95,14 +94,7 @@ impl MemoryStore for HnswMemoryStore {
 
     async fn search(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError> {
         let runtime = Handle::current();
-        let items = self.read(move |core| {
-            if request.limit == Some(0) || !request.query.chars().any(char::is_alphanumeric) {
-                return Ok(Vec::new());
-            }
-            let has_vectors = core.has_vectors()?;
-            let vector = if has_vectors { core.embed_query(&runtime, &request.query) } else { None };
-            core.read(|open| fuse::search(open, &request, vector.as_deref()))
-        });
+        let items = self.read(move |core| core.search(&runtime, &request));
         Ok(Page { items: items.await?, next_cursor: None })
     }
 
@@ -120,7 +112,9 @@ impl MemoryStore for HnswMemoryStore {
         let (told, mut tells) = mpsc::unbounded_channel();
         let work = self.change(move |core| {
             // Who listens may have gone.
-            let tell = |done: u64, of: u64| drop(told.send((done, of)));
+            let tell = |done: u64, of: u64| {
+                let _ = told.send((done, of));
+            };
             let indexed = core.index_anew(&tell)?;
             let id = core.embedder.id();
             core.drop_vectors(&id)?;
