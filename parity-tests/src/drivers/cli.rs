@@ -63,7 +63,7 @@ const SPELLINGS: [(&str, &str, &str, &str); 41] = [
     ("preview_compaction", "compact --preview", "compact --preview", "session_id"),
     ("undo_compaction", "compact --undo", "compact --undo", "session_id"),
     ("search_memory", "memory search", "memory search", "query"),
-    ("forget_memory", "memory forget", "memory forget", ""),
+    ("forget_memory", "memory forget --yes", "memory forget --yes", ""),
     ("reindex_memory", "memory reindex", "memory reindex", ""),
 ];
 
