@@ -54,6 +54,15 @@ impl VectorLane {
         File::open(dir)?.sync_all()
     }
 
+    /// Leaves nothing of what was saved in `dir`.
+    pub(in super::super) fn discard(dir: &Path) {
+        if let Err(error) = fs::remove_file(dir.join(NAME))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "an old graph of vectors cannot be taken away");
+        }
+    }
+
     fn write(&self, file: &File, stamp: Stamp) -> io::Result<()> {
         let Graph { dimension, codes, lowest, upper, upper_at: _, twin, entry } = &self.graph;
         let mut out = Writer { file, crc: 0, chunk: Vec::with_capacity(CHUNK_BYTES) };

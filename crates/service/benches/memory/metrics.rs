@@ -1,0 +1,124 @@
+//! How much of the evidence is found, how high, and whether nothing is found where there is nothing.
+
+use std::collections::BTreeMap;
+
+use super::{corpus::Place, questions::Question};
+
+/// As deep as is looked.
+pub(crate) const DEEP: usize = 20;
+
+/// What one way of searching reached with some questions.
+#[derive(Clone, Default)]
+pub(crate) struct Score {
+    answerable: f64,
+    recalls: [f64; 3],
+    hits: f64,
+    reciprocal_ranks: f64,
+    empty: f64,
+    unanswerable: f64,
+    abstained: f64,
+}
+
+impl Score {
+    /// Counts what was found for a question.
+    pub(crate) fn count(&mut self, question: &Question, found: &[Place]) {
+        if question.evidence.is_empty() {
+            self.unanswerable += 1.0;
+            self.abstained += f64::from(u8::from(found.is_empty()));
+            return;
+        }
+        self.answerable += 1.0;
+        self.empty += f64::from(u8::from(found.is_empty()));
+        for (recall, depth) in self.recalls.iter_mut().zip([5, 10, DEEP]) {
+            let within = &found[..found.len().min(depth)];
+            let there = question.evidence.iter().filter(|place| within.contains(place)).count();
+            *recall += there as f64 / question.evidence.len() as f64;
+        }
+        if let Some(rank) = found.iter().take(DEEP).position(|place| question.evidence.contains(place)) {
+            self.hits += 1.0;
+            self.reciprocal_ranks += 1.0 / (rank + 1) as f64;
+        }
+    }
+
+    /// The share of the evidence among the first twenty.
+    pub(crate) fn recall(&self) -> f64 {
+        self.recalls[2] / self.answerable
+    }
+
+    /// The mean of 1 / the rank of the first evidence.
+    pub(crate) fn mrr(&self) -> f64 {
+        self.reciprocal_ranks / self.answerable
+    }
+
+    /// The share of the questions without an answer for which nothing was found.
+    pub(crate) fn abstention(&self) -> f64 {
+        self.abstained / self.unanswerable
+    }
+
+    fn cells(&self) -> [f64; 7] {
+        let of = |value: f64| value / self.answerable;
+        let [five, ten, twenty] = self.recalls.map(of);
+        [five, ten, twenty, of(self.hits), self.mrr(), self.abstention(), of(self.empty)]
+    }
+}
+
+/// The scores of all ways of searching with one set of questions.
+#[derive(Default)]
+pub(crate) struct Scores {
+    ways: Vec<&'static str>,
+    by_way: BTreeMap<&'static str, Score>,
+    by_category: BTreeMap<&'static str, BTreeMap<&'static str, Score>>,
+    apart: &'static [&'static str],
+}
+
+impl Scores {
+    /// Scores in which these categories count by themselves alone.
+    pub(crate) fn with_apart(apart: &'static [&'static str]) -> Self {
+        Self { apart, ..Self::default() }
+    }
+
+    /// Counts what one way found for a question.
+    pub(crate) fn count(&mut self, way: &'static str, question: &Question, found: &[Place]) {
+        if !self.ways.contains(&way) {
+            self.ways.push(way);
+        }
+        if !self.apart.contains(&question.category) {
+            self.by_way.entry(way).or_default().count(question, found);
+        }
+        self.by_category.entry(question.category).or_default().entry(way).or_default().count(question, found);
+    }
+
+    /// What one way reached.
+    pub(crate) fn of(&self, way: &str) -> Score {
+        self.by_way.get(way).cloned().unwrap_or_default()
+    }
+
+    /// Two tables: each way, and recall@20 (abstention where nothing was told) by category.
+    pub(crate) fn table(&self, title: &str) -> String {
+        let heads = ["recall@5", "recall@10", "recall@20", "hit@20", "MRR", "abstention", "false abst."];
+        let mut lines = vec![format!("{title}"), row("", &heads.map(str::to_owned))];
+        for way in &self.ways {
+            lines.push(row(way, &self.of(way).cells().map(cell)));
+        }
+        let ways: Vec<String> = self.ways.iter().map(|way| (*way).to_owned()).chain(["MRR".to_owned()]).collect();
+        lines.push(row("recall@20 by category", &ways));
+        for (category, scores) in &self.by_category {
+            let answerable = scores.values().next().map_or(0.0, |score| score.answerable);
+            let unanswerable = scores.values().next().map_or(0.0, |score| score.unanswerable);
+            let value = |way| scores.get(way).map_or(f64::NAN, |s: &Score| if answerable > 0.0 { s.recall() } else { s.abstention() });
+            let last = self.ways.last().and_then(|way| scores.get(way)).map_or(f64::NAN, Score::mrr);
+            let cells: Vec<String> = self.ways.iter().map(|way| cell(value(*way))).chain([cell(last)]).collect();
+            lines.push(row(&format!("{category} ({})", answerable + unanswerable), &cells));
+        }
+        lines.join("\n")
+    }
+}
+
+fn cell(value: f64) -> String {
+    if value.is_finite() { format!("{value:.3}") } else { "–".to_owned() }
+}
+
+fn row(name: &str, cells: &[String]) -> String {
+    let cells: Vec<String> = cells.iter().map(|cell| format!("{cell:>11}")).collect();
+    format!("{name:<24}{}", cells.concat())
+}
