@@ -1,6 +1,6 @@
 //! Embedders as a memory uses them: the built-in one, and one behind a server whose answers are played back on loopback.
 
-#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests stop at an impossible value, as tests do")]
 
 #[path = "vendors/replay.rs"]
 #[allow(dead_code, reason = "the vendors' tests use the rest of it")]
@@ -44,14 +44,19 @@ fn the_built_in_embedder_brings_texts_near_that_share_rare_words() {
         ("数据库迁移失败", "数据库"),
     ];
     let far = vector("the weather is nice today and we will go for a walk");
-    for (one, other) in near {
-        let (one, other) = (vector(one), vector(other));
+    for texts in near {
+        let (one, other) = (vector(texts.0), vector(texts.1));
         assert!((cosine(&one, &one) - 1.0).abs() < 1e-4 && one.len() == 256);
-        assert!(cosine(&one, &other) > 0.3, "{near:?}: {}", cosine(&one, &other));
+        assert!(cosine(&one, &other) > 0.3, "{texts:?}: {}", cosine(&one, &other));
         assert!(cosine(&one, &other) > 2.0 * cosine(&one, &far), "{}", cosine(&one, &far));
     }
     // Common words alone bring nothing near.
-    assert!(cosine(&vector("what was it that you said about the zebra"), &vector("what was it that you said about the fjord")) < 0.3);
+    assert!(
+        cosine(
+            &vector("what was it that you said about the zebra"),
+            &vector("what was it that you said about the fjord")
+        ) < 0.3
+    );
 }
 
 #[test]
@@ -61,7 +66,8 @@ fn the_built_in_embedder_knows_nothing_of_case_and_answers_anything() {
     for nothing in ["", " \n", "?!…—", "\u{0}\u{7f}"] {
         assert_eq!(vector(nothing), vec![0.0; 256], "{nothing:?}");
     }
-    for long in ["x".repeat(1 << 20), "слово ".repeat(1 << 15), "\u{301}".repeat(1 << 12), "🦦 otter 🦦".to_owned()] {
+    for long in ["x".repeat(1 << 20), "слово ".repeat(1 << 15), "\u{301}".repeat(1 << 12), "🦦 otter 🦦".to_owned()]
+    {
         assert!(vector(&long).iter().all(|component| component.is_finite()));
     }
 }
@@ -131,7 +137,10 @@ async fn a_server_is_asked_in_the_wire_format_and_answers_in_any_order() {
     assert!(embedder.id().ends_with("/v1/text-embedding-3-small#2"), "{}", embedder.id());
     let requests = requests.lock().unwrap();
     let Request { path, headers, body } = &requests[0];
-    assert_eq!((path.as_str(), headers["authorization"].as_str()), ("/v1/embeddings", format!("Bearer {KEY}").as_str()));
+    assert_eq!(
+        (path.as_str(), headers["authorization"].as_str()),
+        ("/v1/embeddings", format!("Bearer {KEY}").as_str())
+    );
     let expected = json!({
         "model": "text-embedding-3-small", "input": ["one", "-", "three"], "encoding_format": "float", "dimensions": 2,
     });
@@ -191,12 +200,18 @@ async fn what_does_not_pass_is_refused_at_once_and_says_what_to_do() {
         ("cannot be read", Reply::refusal(200, "")),
         ("check its key", refusal(401, &format!("Incorrect API key provided: {KEY}"))),
         ("check memory.embedder", refusal(404, "The model does not exist")),
-        ("check memory.embedder", Reply { headers: vec![("location", "http://127.0.0.1:1/".into())], ..Reply::refusal(307, "") }),
+        (
+            "check memory.embedder",
+            Reply { headers: vec![("location", "http://127.0.0.1:1/".into())], ..Reply::refusal(307, "") },
+        ),
     ];
     for (expected, Reply { status, headers, body, .. }) in replies {
         let play = move |_| Reply { headers: headers.clone(), ..Reply::refusal(status, body.clone()) };
         let (told, asked) = failure(play).await;
-        assert!(told.contains(expected) && told.contains("memory.embedder") | told.contains("key"), "{expected}: {told}");
+        assert!(
+            told.contains(expected) && told.contains("memory.embedder") | told.contains("key"),
+            "{expected}: {told}"
+        );
         assert_eq!(asked, 1, "{told}");
         assert!(told.chars().count() < 600, "{told}");
     }
@@ -230,7 +245,10 @@ async fn a_server_that_is_not_there_is_told() {
 fn a_url_that_is_not_allowed_is_refused() {
     for url in ["", "ftp://host/v1", "http://example.org/v1", "https://169.254.169.254/v1", "https://user:pw@host/v1"] {
         let refused = EndpointEmbedder::new(options(url), World::system()).err().unwrap();
-        assert!(matches!(&refused, SessionError::ConfigInvalid { key, .. } if key == "memory.embedder.base_url"), "{url}");
+        assert!(
+            matches!(&refused, SessionError::ConfigInvalid { key, .. } if key == "memory.embedder.base_url"),
+            "{url}"
+        );
         assert!(!refused.to_string().contains("pw"));
     }
     let unnamed = EndpointOptions { model: String::new(), ..options("https://host/v1") };

@@ -169,8 +169,9 @@ impl MemoryLog {
     /// # Errors
     /// What the disk answers.
     pub(crate) fn replay(&self, after: u64, mut each: impl FnMut(u64, Entry)) -> Result<(), StoreError> {
-        let from = self.segments.iter().rposition(|segment| segment.base_seq <= after.saturating_add(1)).unwrap_or(0);
-        let mut last = self.segments.get(from).map_or(0, |segment| segment.base_seq.saturating_sub(1));
+        let begins = |segment: &Segment| segment.base_seq.is_some_and(|base_seq| base_seq <= after.saturating_add(1));
+        let from = self.segments.iter().rposition(begins).unwrap_or(0);
+        let mut last = self.segments.get(from).and_then(|segment| segment.base_seq).unwrap_or(1).saturating_sub(1);
         let mut is_whole = last <= after;
         for segment in &self.segments[from..] {
             let is_read = read(self.disk.as_ref(), segment, |frame, line| {

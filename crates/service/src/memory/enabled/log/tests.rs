@@ -110,7 +110,10 @@ fn what_is_appended_is_there_in_order_and_only_what_is_behind_a_position_is_read
     check(&log, &story, "as written");
     assert!(log.segments.len() > 2, "the log has {} segments", log.segments.len());
     let all = entries(&log, 0);
-    assert_eq!(all.iter().map(|(position, _)| *position).collect::<Vec<_>>(), (1..=all.len() as u64).collect::<Vec<_>>());
+    assert_eq!(
+        all.iter().map(|(position, _)| *position).collect::<Vec<_>>(),
+        (1..=all.len() as u64).collect::<Vec<_>>()
+    );
     for after in 0..=all.len() {
         assert_eq!(entries(&log, after as u64), all[after..], "after {after}");
     }

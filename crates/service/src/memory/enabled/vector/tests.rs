@@ -47,7 +47,7 @@ fn recall(lane: &VectorLane, queries: &[Vec<f32>], accept: &dyn Fn(u32) -> bool)
         wanted += scanned.len();
         found += scanned.iter().filter(|hit| walked.contains(hit)).count();
     }
-    f64::from(found) / wanted as f64
+    found as f64 / wanted as f64
 }
 
 #[test]
@@ -224,9 +224,7 @@ fn what_was_saved_is_loaded_and_goes_on() {
 #[test]
 fn a_file_of_another_stamp_is_none() {
     let (dir, _) = saved(20);
-    for other in
-        [Stamp { embedder: 8, ..STAMP }, Stamp { count: 4, ..STAMP }, Stamp { generation: 3, ..STAMP }]
-    {
+    for other in [Stamp { embedder: 8, ..STAMP }, Stamp { count: 4, ..STAMP }, Stamp { generation: 3, ..STAMP }] {
         assert!(VectorLane::load(dir.path(), other).is_none());
     }
     assert!(VectorLane::load(&dir.path().join("nowhere"), STAMP).is_none());
