@@ -26,6 +26,12 @@ pub enum SessionError {
     /// The operation needs `memory-store`.
     #[error("{}", ErrorCode::MemoryStoreDisabled.message())]
     MemoryDisabled,
+    /// The memory cannot be asked, or not now.
+    #[error("The memory is not available: {why}.")]
+    MemoryUnavailable {
+        /// What is in the way, and what to do.
+        why: String,
+    },
     /// No such session.
     #[error("No session {0} is known here.")]
     NotFound(SessionId),
@@ -234,6 +240,7 @@ impl SessionError {
             Self::PersistenceDisabled { .. } => ErrorCode::SessionPersistenceDisabled,
             Self::CompactionDisabled => ErrorCode::SessionCompactionDisabled,
             Self::MemoryDisabled => ErrorCode::MemoryStoreDisabled,
+            Self::MemoryUnavailable { .. } => ErrorCode::MemoryIndexUnavailable,
             Self::NotFound(_) => ErrorCode::SessionNotFound,
             Self::Busy { .. } | Self::Compacting | Self::NotNewest { .. } | Self::TakenOver(_) => {
                 ErrorCode::SessionBusy
@@ -312,6 +319,7 @@ impl SessionError {
             Self::PersistenceDisabled { configured: false }
             | Self::CompactionDisabled
             | Self::MemoryDisabled
+            | Self::MemoryUnavailable { .. }
             | Self::Compacting
             | Self::NotRunning { turn: None }
             | Self::HistoryPruned

@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 #[cfg(not(feature = "memory-store"))]
 pub use disabled::open_memory;
 #[cfg(feature = "memory-store")]
-pub use enabled::{HnswMemoryStore, open_memory};
+pub use enabled::{
+    EndpointEmbedder, EndpointOptions, HashedEmbedder, HnswMemoryStore, Stamp, VectorError, VectorLane, open_memory,
+};
 
 use crate::{
     SessionError,
@@ -83,6 +85,11 @@ pub trait MemoryStore: Send + Sync {
     /// Whether it lost what it knew, and every session is to be taken in from its beginning.
     async fn needs_rebuild(&self) -> bool {
         false
+    }
+
+    /// Every session was taken in from its beginning, after it was said to be needed.
+    async fn rebuilt(&self) -> Result<(), SessionError> {
+        Ok(())
     }
 
     /// Waits until all that was begun is durable, and saves what makes the next start quick.

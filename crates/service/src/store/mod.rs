@@ -7,7 +7,7 @@ pub mod conformance;
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
 mod disabled;
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
-mod enabled;
+pub(crate) mod enabled;
 mod list;
 mod load;
 mod memory;

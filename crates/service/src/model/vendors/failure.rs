@@ -131,7 +131,8 @@ impl Failures {
     }
 }
 
-const fn code_by_status(status: u16) -> ErrorCode {
+/// The class of a status that is no success.
+pub(crate) const fn code_by_status(status: u16) -> ErrorCode {
     match status {
         401 | 403 => ErrorCode::ModelUnauthorized,
         413 => ErrorCode::ModelContextExceeded,
@@ -182,7 +183,7 @@ impl Said {
 }
 
 /// How long the vendor asks to wait: in milliseconds, in seconds, or until a date by its own clock.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let header = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     let date = |text: &str| rfc2822::DateTimeParser::new().parse_timestamp(text).ok();
     if let Some(wait) = header("retry-after-ms").and_then(seconds) {

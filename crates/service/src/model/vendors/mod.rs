@@ -4,8 +4,8 @@
 
 mod answer;
 mod client;
-mod failure;
-mod network;
+pub(crate) mod failure;
+pub(crate) mod network;
 mod request;
 
 use std::{cell::LazyCell, sync::Arc};
@@ -42,7 +42,7 @@ const WINDOW_TOKENS: u64 = 128_000;
 
 /// The wire format of a vendor.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Api {
+pub(crate) enum Api {
     Anthropic,
     OpenAi,
     Gemini,

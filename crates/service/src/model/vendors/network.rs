@@ -13,7 +13,7 @@ use reqwest::{
     NoProxy, Proxy, Url,
     dns::{Addrs, Name, Resolve, Resolving},
 };
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 
 use super::{Api, VendorOptions};
 use crate::SessionError;
@@ -33,7 +33,7 @@ const METADATA_V6: [Ipv6Addr; 2] =
 ///
 /// # Errors
 /// `CONFIG_INVALID` for `setting` where the URL is not allowed. The message never repeats the URL, which may hold a password.
-pub(super) fn base_url(setting: &str, api: Api, text: &str) -> Result<String, SessionError> {
+pub(crate) fn base_url(setting: &str, api: Api, text: &str) -> Result<String, SessionError> {
     let refused = |why: &str| SessionError::ConfigInvalid { key: setting.to_owned(), message: why.to_owned() };
     let mut url = Url::parse(text.trim()).map_err(|_| refused("This is not a URL."))?;
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
@@ -63,12 +63,21 @@ pub(super) fn base_url(setting: &str, api: Api, text: &str) -> Result<String, Se
 
 /// The client for all vendors.
 ///
+/// # Errors
+/// As [`http`].
+pub(super) fn client(options: &VendorOptions) -> Result<genai::Client, SessionError> {
+    let http = http(options.proxy.as_ref(), options.no_proxy.as_deref())?;
+    genai::Client::builder().with_reqwest(http).build().map_err(|error| SessionError::Internal(error.to_string()))
+}
+
+/// A client that checks each address it connects to.
+///
 /// Redirects are not followed: they would carry the key to an address that nobody configured. A proxy connects in our
 /// stead and out of sight of the address check, so it is used only where the options name one.
 ///
 /// # Errors
 /// `CONFIG_INVALID` for a proxy that is none, or where the system has no usable certificates.
-pub(super) fn client(options: &VendorOptions) -> Result<genai::Client, SessionError> {
+pub(crate) fn http(proxy: Option<&SecretString>, no_proxy: Option<&str>) -> Result<reqwest::Client, SessionError> {
     static RING: Once = Once::new();
     // Whoever embeds us may have installed a provider before; then that one stays.
     RING.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
@@ -79,13 +88,12 @@ pub(super) fn client(options: &VendorOptions) -> Result<genai::Client, SessionEr
         .no_proxy()
         .dns_resolver(Arc::new(GuardedDns))
         .connect_timeout(CONNECT_TIMEOUT);
-    if let Some(proxy) = &options.proxy {
+    if let Some(proxy) = proxy {
         let proxy = http_proxy(proxy.expose_secret())
             .ok_or_else(|| refused("model.proxy", "This is not the URL of an HTTP proxy.".to_owned()))?;
-        builder = builder.proxy(proxy.no_proxy(options.no_proxy.as_deref().and_then(NoProxy::from_string)));
+        builder = builder.proxy(proxy.no_proxy(no_proxy.and_then(NoProxy::from_string)));
     }
-    let http = builder.build().map_err(|error| refused("model", format!("No HTTPS client can be made: {error}.")))?;
-    genai::Client::builder().with_reqwest(http).build().map_err(|error| SessionError::Internal(error.to_string()))
+    builder.build().map_err(|error| refused("model", format!("No HTTPS client can be made: {error}.")))
 }
 
 /// The proxy, which may be named without its scheme. One that cannot be spoken to would silently be left out.

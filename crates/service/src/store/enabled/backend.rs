@@ -17,16 +17,16 @@ use redb::{BackendError, DatabaseError, StorageBackend, backends::FileBackend};
 
 /// How far the use of the file has come.
 #[derive(Debug, Default)]
-pub(super) struct Phase {
+pub(crate) struct Phase {
     /// Something was committed, or is about to be: syncs count.
-    pub(super) has_committed: AtomicBool,
+    pub(crate) has_committed: AtomicBool,
     /// The file stays as the last commit left it.
-    pub(super) is_closing: AtomicBool,
+    pub(crate) is_closing: AtomicBool,
 }
 
 /// The file.
 #[derive(Debug)]
-pub(super) struct Backend {
+pub(crate) struct Backend {
     file: FileBackend,
     phase: Arc<Phase>,
 }
@@ -36,7 +36,7 @@ impl Backend {
     ///
     /// # Errors
     /// Where the file cannot be locked.
-    pub(super) fn new(file: File, phase: Arc<Phase>) -> Result<Self, DatabaseError> {
+    pub(crate) fn new(file: File, phase: Arc<Phase>) -> Result<Self, DatabaseError> {
         Ok(Self { file: FileBackend::new(file)?, phase })
     }
 

@@ -111,7 +111,7 @@ struct State {
 
 /// Why the file did not do what it was asked.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     /// It holds what nobody wrote.
     Damaged(String),
     /// It could not be read or written.

@@ -11,9 +11,9 @@ mod lengths;
 mod readers;
 mod snapshots;
 
-mod backend;
+pub(crate) mod backend;
 mod expiry;
-mod file;
+pub(crate) mod file;
 mod rows;
 
 #[cfg(test)]

@@ -9,18 +9,18 @@ use super::End;
 use crate::{ids::Seq, store::StoreError};
 
 /// What a frame begins with. Neither byte at its ends occurs in UTF-8, so no payload can hold it.
-pub(super) const MARKER: [u8; 4] = [0xFF, b'm', b'k', 0xFE];
+pub(crate) const MARKER: [u8; 4] = [0xFF, b'm', b'k', 0xFE];
 /// Bytes of a frame's header.
-pub(super) const HEADER_BYTES: usize = 48;
+pub(crate) const HEADER_BYTES: usize = 48;
 /// Bytes that a payload may have; a length beyond is no length.
-pub(super) const PAYLOAD_BYTES_MAX: usize = crate::store::RECORD_BYTES_MAX;
+pub(crate) const PAYLOAD_BYTES_MAX: usize = crate::store::RECORD_BYTES_MAX;
 
 /// The last frame of its batch.
-pub(super) const BATCH_END: u16 = 1;
+pub(crate) const BATCH_END: u16 = 1;
 /// The footer of a sealed segment: it holds no record.
-pub(super) const SEALED: u16 = 1 << 2;
+pub(crate) const SEALED: u16 = 1 << 2;
 /// Who does not know the record's kind may not write the session.
-pub(super) const MUST_UNDERSTAND: u16 = 1 << 3;
+pub(crate) const MUST_UNDERSTAND: u16 = 1 << 3;
 
 /// A record that is to be written.
 #[derive(Clone, Debug)]
@@ -58,40 +58,40 @@ pub(crate) struct Place {
 
 impl Place {
     /// The end that this is.
-    pub(super) const fn end(&self) -> End {
+    pub(crate) const fn end(&self) -> End {
         End { seq: self.seq, chain: self.chain }
     }
 }
 
 /// A frame that was read.
 #[derive(Clone, Debug)]
-pub(super) struct FrameView {
-    pub(super) kind: u16,
-    pub(super) flags: u16,
-    pub(super) seq: Seq,
-    pub(super) batch: u64,
-    pub(super) ms: i64,
-    pub(super) chain: u64,
+pub(crate) struct FrameView {
+    pub(crate) kind: u16,
+    pub(crate) flags: u16,
+    pub(crate) seq: Seq,
+    pub(crate) batch: u64,
+    pub(crate) ms: i64,
+    pub(crate) chain: u64,
     crc: u32,
     /// Bytes of the payload.
-    pub(super) payload: usize,
+    pub(crate) payload: usize,
     /// Bytes of the whole frame, padding included.
-    pub(super) total: usize,
+    pub(crate) total: usize,
 }
 
 impl FrameView {
     /// The place behind this frame.
-    pub(super) const fn after(&self) -> Place {
+    pub(crate) const fn after(&self) -> Place {
         Place { seq: self.seq, batch: self.batch, chain: link(self.chain, self.crc) }
     }
 
-    pub(super) const fn has(&self, flag: u16) -> bool {
+    pub(crate) const fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 }
 
 /// What stands at a place.
-pub(super) enum Parsed {
+pub(crate) enum Parsed {
     /// A frame whose checksum holds.
     Frame(FrameView),
     /// The beginning of what may be a frame of this many bytes.
@@ -106,12 +106,12 @@ const fn link(chain: u64, crc: u32) -> u64 {
 }
 
 /// Bytes of a frame whose payload has `payload` bytes.
-pub(super) const fn padded(payload: usize) -> usize {
+pub(crate) const fn padded(payload: usize) -> usize {
     (HEADER_BYTES + payload).next_multiple_of(8)
 }
 
 /// Appends a frame to `out` and moves `place` behind it.
-pub(super) fn encode(out: &mut Vec<u8>, place: &mut Place, batch: u64, flags: u16, entry: &Entry) {
+pub(crate) fn encode(out: &mut Vec<u8>, place: &mut Place, batch: u64, flags: u16, entry: &Entry) {
     let start = out.len();
     out.extend_from_slice(&MARKER);
     out.extend_from_slice(&[0; 4]);
@@ -130,7 +130,7 @@ pub(super) fn encode(out: &mut Vec<u8>, place: &mut Place, batch: u64, flags: u1
 }
 
 /// The footer of a segment that ends at `place`: it follows from the place alone.
-pub(super) fn footer(place: Place) -> Vec<u8> {
+pub(crate) fn footer(place: Place) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER_BYTES);
     let entry = Entry { seq: place.seq, kind: 0, ms: 0, line: Bytes::new() };
     encode(&mut out, &mut place.clone(), place.batch, BATCH_END | SEALED, &entry);
@@ -138,7 +138,7 @@ pub(super) fn footer(place: Place) -> Vec<u8> {
 }
 
 /// Reads what stands at the beginning of `bytes`.
-pub(super) fn parse(bytes: &[u8]) -> Parsed {
+pub(crate) fn parse(bytes: &[u8]) -> Parsed {
     let Some(header) = bytes.get(..HEADER_BYTES) else { return Parsed::Short(HEADER_BYTES) };
     let payload = number(header, 8, 4);
     let payload = usize::try_from(payload).unwrap_or(usize::MAX);
@@ -166,6 +166,6 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
 }
 
 /// The unsigned number of `len` bytes, at most 8, at `at`.
-pub(super) fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
+pub(crate) fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
     bytes[at..at + len].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }

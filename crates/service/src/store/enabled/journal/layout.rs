@@ -62,7 +62,7 @@ pub(super) fn trash_dir(id: SessionId) -> PathBuf {
 }
 
 /// The name of a segment.
-pub(super) fn segment_name(number: u64, generation: u64) -> String {
+pub(crate) fn segment_name(number: u64, generation: u64) -> String {
     format!("{number}.{generation}.mlog")
 }
 
@@ -72,7 +72,7 @@ pub(super) fn newest_generation(names: &[String]) -> Option<u64> {
 }
 
 /// The segments among some names, by number, each with its generations, the newest first.
-pub(super) fn generations_of(names: &[String]) -> Vec<(u64, Vec<u64>)> {
+pub(crate) fn generations_of(names: &[String]) -> Vec<(u64, Vec<u64>)> {
     let mut found: Vec<(u64, u64)> = names
         .iter()
         .filter_map(|name| {

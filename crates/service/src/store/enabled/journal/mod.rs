@@ -4,16 +4,16 @@
 //! In reading order: the disk, what stands on it, one session's open journal and how it is written, found again and
 //! read; then what belongs to the whole store.
 
-mod disk;
-mod frame;
-mod layout;
-mod segment;
+pub(crate) mod disk;
+pub(crate) mod frame;
+pub(crate) mod layout;
+pub(crate) mod segment;
 
 mod commit;
 mod log;
 mod pass;
 mod read;
-mod recovery;
+pub(crate) mod recovery;
 
 mod check;
 

@@ -335,6 +335,6 @@ pub(super) fn settle(disk: &dyn Disk, id: SessionId, segments: &[Segment]) -> io
 }
 
 /// The store's error for one of the disk.
-pub(super) fn failed(error: io::Error) -> StoreError {
+pub(crate) fn failed(error: io::Error) -> StoreError {
     if super::disk::is_full(&error) { StoreError::Full } else { StoreError::Failed(error.to_string()) }
 }

@@ -21,7 +21,7 @@ const VERSION: u64 = 1;
 /// Beside the version: journal compaction wrote the segment anew, so its seqs rise and may skip.
 const COMPACTED: u64 = 1 << 32;
 /// Bytes of a segment's header.
-pub(super) const HEADER_BYTES: u64 = 128;
+pub(crate) const HEADER_BYTES: u64 = 128;
 /// Bytes that are read at a time.
 const READ_BYTES: u64 = 256 * 1024;
 /// Bytes between two places that are remembered.
@@ -29,37 +29,37 @@ const STRIDE_BYTES: u64 = 64 * 1024;
 
 /// A segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(crate) struct Header {
     /// The session that it was written for; a fork keeps those of its parent. Zero in the store journal.
-    pub(super) session_id: SessionId,
-    pub(super) number: u64,
-    pub(super) generation: u64,
+    pub(crate) session_id: SessionId,
+    pub(crate) number: u64,
+    pub(crate) generation: u64,
     /// The seq of its first record.
-    pub(super) base_seq: Seq,
+    pub(crate) base_seq: Seq,
     /// The id of its first batch.
-    pub(super) base_batch: u64,
+    pub(crate) base_batch: u64,
     /// The chain's value behind the segment before.
-    pub(super) chain: u64,
+    pub(crate) chain: u64,
     /// Where the records of the segment before end; what follows there is ignored for ever.
-    pub(super) previous_end: u64,
+    pub(crate) previous_end: u64,
     /// Of a segment that journal compaction wrote anew.
-    pub(super) compacted: Option<Compacted>,
+    pub(crate) compacted: Option<Compacted>,
 }
 
 /// What the header of a compacted segment says besides. It is whole when it gets its name, and nothing follows in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Compacted {
+pub(crate) struct Compacted {
     /// The place behind the last record that the segment held at first: the next segment goes on from there.
-    pub(super) after: Place,
+    pub(crate) after: Place,
     /// Records that it holds.
-    pub(super) count: u64,
+    pub(crate) count: u64,
     /// Where they end.
-    pub(super) end: u64,
+    pub(crate) end: u64,
 }
 
 /// What a header's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HeaderFound {
+pub(crate) enum HeaderFound {
     Good(Header),
     /// A later version's.
     Newer,
@@ -68,7 +68,7 @@ pub(super) enum HeaderFound {
 
 impl Header {
     /// Its bytes.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         let flag = if self.compacted.is_some() { COMPACTED } else { 0 };
         out.extend_from_slice(&(VERSION | flag).to_le_bytes());
@@ -88,7 +88,7 @@ impl Header {
     }
 
     /// Reads the header of a file.
-    pub(super) fn read(file: &dyn DiskFile) -> io::Result<HeaderFound> {
+    pub(crate) fn read(file: &dyn DiskFile) -> io::Result<HeaderFound> {
         let bytes = read_range(file, 0, HEADER_BYTES)?;
         let end = HEADER_BYTES as usize - 8;
         if bytes.len() < end + 8
@@ -121,20 +121,20 @@ impl Header {
     }
 
     /// The place that its first frame follows.
-    pub(super) const fn place(&self) -> Place {
+    pub(crate) const fn place(&self) -> Place {
         Place { seq: self.base_seq.saturating_sub(1), batch: self.base_batch.saturating_sub(1), chain: self.chain }
     }
 }
 
 /// A place in a segment from which it can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mark {
-    pub(super) offset: u64,
-    pub(super) place: Place,
+pub(crate) struct Mark {
+    pub(crate) offset: u64,
+    pub(crate) place: Place,
 }
 
 /// What a reader came to.
-pub(super) enum Step {
+pub(crate) enum Step {
     /// A frame, with its payload.
     Frame(FrameView, Bytes),
     /// The end that was named, or the file's.
@@ -146,7 +146,7 @@ pub(super) enum Step {
 }
 
 /// Reads a segment's frames in order. Each must have a good checksum and follow the one before it.
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     file: &'a dyn DiskFile,
     /// Where to stop.
     end: u64,
@@ -155,21 +155,21 @@ pub(super) struct Reader<'a> {
     window: Bytes,
     window_at: u64,
     /// The next frame's offset, and the place it has to follow.
-    pub(super) at: Mark,
+    pub(crate) at: Mark,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) const fn new(file: &'a dyn DiskFile, from: Mark, end: u64) -> Self {
+    pub(crate) const fn new(file: &'a dyn DiskFile, from: Mark, end: u64) -> Self {
         Self { file, end, is_compacted: false, window: Bytes::new(), window_at: from.offset, at: from }
     }
 
     /// The same for a segment that may be a compacted one.
-    pub(super) fn of(self, is_compacted: bool) -> Self {
+    pub(crate) fn of(self, is_compacted: bool) -> Self {
         Self { is_compacted, ..self }
     }
 
     /// The next frame.
-    pub(super) fn next(&mut self) -> io::Result<Step> {
+    pub(crate) fn next(&mut self) -> io::Result<Step> {
         let Mark { offset, place } = self.at;
         if offset >= self.end {
             return Ok(Step::End);
@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
 
 /// How what follows the last complete batch looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(crate) enum Rest {
     /// Nothing follows.
     Nothing,
     /// The footer follows, whole or cut short.
@@ -222,18 +222,18 @@ pub(super) enum Rest {
 
 /// What a segment holds.
 #[derive(Debug)]
-pub(super) struct Scan {
+pub(crate) struct Scan {
     /// Behind the last complete batch.
-    pub(super) end: Mark,
-    pub(super) rest: Rest,
+    pub(crate) end: Mark,
+    pub(crate) rest: Rest,
     /// Whether it holds a record that only a newer version understands.
-    pub(super) is_newer: bool,
+    pub(crate) is_newer: bool,
     /// Places to read from.
-    pub(super) index: Vec<Mark>,
+    pub(crate) index: Vec<Mark>,
 }
 
 /// Reads a segment from where the reader is to its end and says where its last complete batch ends and what follows there.
-pub(super) fn scan(mut reader: Reader<'_>, knows: fn(u16) -> bool) -> io::Result<Scan> {
+pub(crate) fn scan(mut reader: Reader<'_>, knows: fn(u16) -> bool) -> io::Result<Scan> {
     let from = reader.at;
     let mut found = Scan { end: from, rest: Rest::Nothing, is_newer: false, index: vec![from] };
     let step = loop {
@@ -257,7 +257,7 @@ pub(super) fn scan(mut reader: Reader<'_>, knows: fn(u16) -> bool) -> io::Result
 }
 
 /// A place in the last segment that is before the record `last` and near it.
-pub(super) fn near_end(segments: &[Segment], last: Seq) -> Option<Near> {
+pub(crate) fn near_end(segments: &[Segment], last: Seq) -> Option<Near> {
     let segment = segments.last().filter(|segment| segment.after.is_none())?;
     let Mark { offset, place } = segment.index.iter().rev().find(|mark| mark.place.seq < last)?;
     let (number, generation, Place { seq, batch, chain }) = (segment.number, segment.generation, *place);
@@ -265,7 +265,7 @@ pub(super) fn near_end(segments: &[Segment], last: Seq) -> Option<Near> {
 }
 
 /// Adds a place, unless the one before is near.
-pub(super) fn remember(index: &mut Vec<Mark>, mark: Mark) {
+pub(crate) fn remember(index: &mut Vec<Mark>, mark: Mark) {
     if index.last().is_none_or(|last| mark.offset >= last.offset + STRIDE_BYTES) {
         index.push(mark);
     }
@@ -290,7 +290,7 @@ fn rest(file: &dyn DiskFile, end: Mark, bad: u64, len: u64) -> io::Result<Rest> 
 }
 
 /// The frames with a good checksum that stand anywhere in `bytes`, which begin at a multiple of 8.
-pub(super) fn frames_in(bytes: &[u8]) -> Vec<FrameView> {
+pub(crate) fn frames_in(bytes: &[u8]) -> Vec<FrameView> {
     let mut found = Vec::new();
     let mut at = 0;
     while at + FRAME_HEADER_BYTES <= bytes.len() {

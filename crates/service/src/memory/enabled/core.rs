@@ -1,0 +1,191 @@
+//! The memory as one thing that many threads use: opened when it is first needed, changed by one at a time, read by
+//! many, given up and opened anew where its file fails.
+//!
+//! Everything here blocks; [`super::store`] keeps it off the async threads. A change is committed first and stands in
+//! RAM after that, so a search never sees what a kill would take away.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use super::{
+    file::{self, MemoryFile, Trouble},
+    log::{Entry, MemoryLog},
+    opened::Opened,
+    vector::VectorLane,
+};
+use crate::{
+    memory::Embedder,
+    store::{StoreError, enabled::journal::RealDisk},
+};
+
+/// The file's name.
+const FILE_NAME: &str = "memory.redb";
+/// Entries of the log that are applied at once.
+const REPLAYED_ENTRIES: usize = 256;
+
+/// The memory of one directory, or of this process.
+pub(super) struct Core {
+    pub(super) dir: Option<PathBuf>,
+    pub(super) embedder: Arc<dyn Embedder>,
+    /// No journal outlives the process: what is taken in is in the memory's own log.
+    pub(super) records_intake: bool,
+    open: RwLock<Option<Opened>>,
+    /// Whether `open` is filled and the log is applied.
+    is_ready: AtomicBool,
+    /// The log, once it is open; whoever holds it may open the memory.
+    log: Mutex<Option<MemoryLog>>,
+}
+
+impl Core {
+    /// Nothing is opened yet.
+    pub(super) fn new(dir: Option<PathBuf>, embedder: Arc<dyn Embedder>, records_intake: bool) -> Self {
+        let (open, is_ready, log) = (RwLock::default(), AtomicBool::new(false), Mutex::default());
+        Self { dir, embedder, records_intake, open, is_ready, log }
+    }
+
+    /// Does some work on the memory, which is opened where it is not. A file that failed is closed, and set aside where
+    /// it is damaged.
+    pub(super) fn work<T>(&self, work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
+        let ready = catch_unwind(AssertUnwindSafe(|| self.make_ready()));
+        // A damaged file makes redb panic.
+        ready.unwrap_or_else(|_| self.give_up(panicked()))?;
+        let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked()));
+        done.or_else(|trouble| self.give_up(trouble))
+    }
+
+    /// Reads what is open.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Opened) -> Result<T, Trouble>) -> Result<T, Trouble> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.as_ref().map_or_else(|| Err(closed()), read)
+    }
+
+    /// Brings what is open to the state of `file`, in which something was committed.
+    pub(super) fn change<T>(
+        &self,
+        file: &Arc<MemoryFile>,
+        change: impl FnOnce(&mut Opened) -> Result<T, Trouble>,
+    ) -> Result<T, Trouble> {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        // Another file may have been opened since.
+        open.as_mut().filter(|open| Arc::ptr_eq(&open.file, file)).map_or_else(|| Err(closed()), change)
+    }
+
+    /// Appends to the log; answers its new end, or `None` where no log is kept.
+    pub(super) fn record(&self, entries: &[Entry]) -> Result<Option<u64>, Trouble> {
+        let mut log = self.log();
+        let Some(log) = log.as_mut() else { return Ok(None) };
+        log.append(entries).map(Some).map_err(log_failed)
+    }
+
+    fn log(&self) -> MutexGuard<'_, Option<MemoryLog>> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn make_ready(&self) -> Result<(), Trouble> {
+        if self.is_ready.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut log = self.log();
+        if self.is_ready.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let opened = self.open_file()?;
+        let known = opened.log_position;
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(opened);
+        if let Some(dir) = self.dir.as_deref().filter(|_| log.is_none()) {
+            *log = Some(open_log(dir, known)?);
+        }
+        if let Some(log) = log.as_ref() {
+            self.replay(log, known)?;
+        }
+        self.drop_unfinished()?;
+        self.load_lane()?;
+        self.is_ready.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn open_file(&self) -> Result<Opened, Trouble> {
+        let path = self.dir.as_ref().map(|dir| dir.join(FILE_NAME));
+        let open = || {
+            let opened = catch_unwind(AssertUnwindSafe(|| Opened::open(path.as_deref())));
+            opened.unwrap_or_else(|_| Err(panicked()))
+        };
+        let opened = match (open(), &path) {
+            (Err(Trouble::Damaged(why)), Some(path)) => {
+                file::set_aside(path, &why)?;
+                open()
+            }
+            (opened, _) => opened,
+        };
+        let (opened, is_new) = opened?;
+        if let Some(dir) = self.dir.as_deref().filter(|_| is_new) {
+            // It was made of another file's texts.
+            VectorLane::discard(dir);
+        }
+        Ok(opened)
+    }
+
+    /// Applies what the log holds and the file does not: all of it where the file was lost.
+    fn replay(&self, log: &MemoryLog, known: u64) -> Result<(), Trouble> {
+        let (mut entries, mut done) = (Vec::new(), Ok(()));
+        let read = log.replay(known, |position, entry| {
+            entries.push(entry);
+            if entries.len() >= REPLAYED_ENTRIES && done.is_ok() {
+                done = self.apply(std::mem::take(&mut entries), position);
+            }
+        });
+        read.map_err(log_failed)?;
+        done?;
+        if log.position() == known { Ok(()) } else { self.apply(entries, log.position()) }
+    }
+
+    fn apply(&self, entries: Vec<Entry>, position: u64) -> Result<(), Trouble> {
+        for entry in entries {
+            match entry {
+                Entry::Took(intake) => self.take_in(vec![intake], None)?,
+                Entry::Forgot(forgetting) => self.forget_now(vec![forgetting], None).map(drop)?,
+            }
+        }
+        self.applied(position)
+    }
+
+    /// Closes a file that failed, so that the next use opens it anew; where it is damaged, it is set aside.
+    fn give_up<T>(&self, trouble: Trouble) -> Result<T, Trouble> {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        let was_open = open.take().is_some();
+        self.is_ready.store(false, Ordering::Release);
+        if let (Trouble::Damaged(why), Some(dir), true) = (&trouble, &self.dir, was_open) {
+            file::set_aside(&dir.join(FILE_NAME), why)?;
+        }
+        Err(trouble)
+    }
+}
+
+fn open_log(dir: &Path, known: u64) -> Result<MemoryLog, Trouble> {
+    let log = MemoryLog::open(Arc::new(RealDisk::new(dir.to_owned())), known).map_err(log_failed)?;
+    if !log.is_whole() {
+        tracing::warn!(
+            "the memory's log is damaged; what it lost is not forgotten where the memory is built from nothing"
+        );
+    }
+    Ok(log)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it maps errors")]
+fn log_failed(error: StoreError) -> Trouble {
+    Trouble::Failed(format!("the memory's log: {error}"))
+}
+
+fn closed() -> Trouble {
+    Trouble::Failed("it was closed meanwhile".to_owned())
+}
+
+fn panicked() -> Trouble {
+    Trouble::Damaged("reading it panicked".to_owned())
+}

@@ -1,0 +1,111 @@
+//! `memory.redb`: how it is opened, set aside where it is damaged, and closed.
+//!
+//! redb blocks its thread and panics on a damaged file: whoever calls this stands on a thread that may block, and
+//! catches panics.
+
+use std::{
+    fs::OpenOptions,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::Ordering},
+};
+
+use redb::{Database, ReadableDatabase as _, TableError, WriteTransaction, backends::InMemoryBackend};
+
+use super::tables::{self, LAYOUT, meta};
+use crate::{
+    SessionError,
+    store::enabled::backend::{Backend, Phase},
+};
+
+pub(super) use crate::store::enabled::file::Trouble;
+
+/// Bytes of pages that redb keeps in memory.
+const CACHE_BYTES: usize = 32 * 1024 * 1024;
+
+/// The open file.
+pub(super) struct MemoryFile {
+    database: Database,
+    phase: Arc<Phase>,
+}
+
+impl Drop for MemoryFile {
+    fn drop(&mut self) {
+        // Each commit leaves a file that opens at once; closing needs no other.
+        self.phase.is_closing.store(true, Ordering::Release);
+    }
+}
+
+impl MemoryFile {
+    /// Opens the file at `path`, or one in memory; with whether it was made just now.
+    pub(super) fn open(path: Option<&Path>) -> Result<(Self, bool), Trouble> {
+        let phase = Arc::<Phase>::default();
+        let mut builder = Database::builder();
+        builder.set_cache_size(CACHE_BYTES);
+        let database = match path {
+            None => builder.create_with_backend(InMemoryBackend::new())?,
+            Some(path) => {
+                let mut options = OpenOptions::new();
+                let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+                builder.create_with_backend(Backend::new(file.map_err(redb::Error::Io)?, phase.clone())?)?
+            }
+        };
+        let file = Self { database, phase };
+        let is_new = file.is_new()?;
+        if is_new {
+            file.write(|transaction| {
+                tables::make_all(transaction)?;
+                transaction.open_table(tables::META)?.insert(meta::LAYOUT, &LAYOUT.to_le_bytes()[..])?;
+                Ok(())
+            })?;
+        }
+        Ok((file, is_new))
+    }
+
+    fn is_new(&self) -> Result<bool, Trouble> {
+        let transaction = self.database.begin_read()?;
+        let table = match transaction.open_table(tables::META) {
+            Err(TableError::TableDoesNotExist(_)) => return Ok(true),
+            table => table?,
+        };
+        match table.get(meta::LAYOUT)? {
+            Some(layout) if layout.value() == LAYOUT.to_le_bytes() => Ok(false),
+            _ => Err(Trouble::Damaged("it has another layout".to_owned())),
+        }
+    }
+
+    /// Changes the file in one durable transaction.
+    pub(super) fn write<T>(&self, change: impl FnOnce(&WriteTransaction) -> Result<T, Trouble>) -> Result<T, Trouble> {
+        self.phase.has_committed.store(true, Ordering::Release);
+        let mut transaction = self.database.begin_write()?;
+        // Without it the first opening after a kill would walk the whole file.
+        transaction.set_quick_repair(true);
+        let done = change(&transaction)?;
+        transaction.commit()?;
+        Ok(done)
+    }
+
+    /// Reads the file as it is now.
+    pub(super) fn read(&self) -> Result<redb::ReadTransaction, Trouble> {
+        Ok(self.database.begin_read()?)
+    }
+}
+
+/// Renames a file to the first name that is free.
+pub(super) fn set_aside(path: &Path, why: &str) -> Result<(), Trouble> {
+    let names = (1_u32..).map(|n| {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(format!(".set-aside-{n}"));
+        PathBuf::from(aside)
+    });
+    let aside = names.into_iter().find(|aside| !aside.exists()).unwrap_or_default();
+    tracing::warn!(%why, aside = %aside.display(), "the memory is damaged; it is set aside and made anew");
+    std::fs::rename(path, &aside).map_err(|error| Trouble::Failed(error.to_string()))
+}
+
+/// What is answered where the memory's files did not do what they were asked.
+pub(super) fn unavailable(trouble: &Trouble) -> SessionError {
+    let (Trouble::Damaged(why) | Trouble::Failed(why)) = trouble;
+    tracing::warn!(%why, "the memory's index is not available");
+    SessionError::MemoryUnavailable { why: "its index failed; try again, or build it anew".to_owned() }
+}

@@ -1,0 +1,240 @@
+//! One ranking of three lanes: words, runs of letters, vectors; and the floor under which nothing is answered.
+//!
+//! Filters come before ranking. A score is between 0 and about 1, and says how a hit compares within its answer.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tokio::runtime::Handle;
+
+use super::{
+    columns::{Columns, Doc},
+    core::Core,
+    file::Trouble,
+    lexical::{self, Scores},
+    opened::Opened,
+    text::{self, Terms, head},
+};
+use crate::{
+    clock::Timestamp,
+    service::{SearchHit, SearchMemory, SearchScope},
+};
+
+/// Hits where no number is asked for.
+const HITS: usize = 10;
+/// Hits at most.
+pub(super) const HITS_MAX: usize = 100;
+/// Bytes of a query that are looked at.
+pub(super) const QUERY_BYTES_MAX: usize = 4 * 1024;
+/// Vectors that are looked for, and for each hit that is asked for.
+const VECTORS_MIN: usize = 100;
+const VECTORS_PER_HIT: usize = 4;
+
+/// What the ranking depends on. Measured, on a split of the retrieval benchmark that is not reported.
+pub(super) mod tuning {
+    /// BM25.
+    pub(in super::super) struct Lane {
+        /// How soon a term that stands there again counts no more.
+        pub(in super::super) saturation: f32,
+        /// How much a long text is held against it, from 0 to 1.
+        pub(in super::super) length: f32,
+    }
+
+    pub(in super::super) const WORDS: Lane = Lane { saturation: 1.2, length: 0.6 };
+    pub(in super::super) const RUNS: Lane = Lane { saturation: 1.2, length: 0.6 };
+
+    /// The share of a text's score that those beside it in its session get.
+    pub(in super::super) const BESIDE: f32 = 0.35;
+    /// And those beside them.
+    pub(in super::super) const BESIDE_TWO: f32 = 0.1;
+
+    /// What the best of each lane gets.
+    pub(super) const WORDS_WEIGHT: f32 = 0.5;
+    pub(super) const RUNS_WEIGHT: f32 = 0.35;
+    pub(super) const VECTOR_WEIGHT: f32 = 0.15;
+
+    /// What the newest of the candidates gets over the oldest.
+    pub(super) const NEWEST: f32 = 0.02;
+    /// How much less a tool's output gets than what was said.
+    pub(super) const TOOL_RESULTS: f32 = 0.05;
+
+    /// The share of a query's rarity that some hit must hold.
+    pub(super) const COVERED_MIN: f32 = 0.3;
+    /// The cosine that answers without any of its words.
+    pub(super) const COSINE_MIN: f32 = 0.5;
+    /// The share of the best score that every hit must have.
+    pub(super) const SHARE_OF_BEST_MIN: f32 = 0.05;
+}
+
+/// Which texts may be found.
+pub(super) struct Filter {
+    /// By ordinal; all where `None`.
+    sessions: Option<Vec<bool>>,
+    role: Option<u16>,
+    since_ms: i64,
+    until_ms: i64,
+}
+
+impl Filter {
+    /// What a request lets pass; `None` where nothing can.
+    pub(super) fn of(columns: &Columns, request: &SearchMemory) -> Option<Self> {
+        let role = match &request.role {
+            None => None,
+            Some(role) => Some((0..).zip(columns.names()).find(|(_, name)| *name == role)?.0),
+        };
+        let session = match request.scope {
+            SearchScope::Session => Some(columns.ordinal(request.session_id?)?),
+            SearchScope::Project => None,
+        };
+        let sessions = (session.is_some() || !request.labels.is_empty()).then(|| {
+            let mut passing = vec![false; columns.next_ordinal() as usize];
+            for (ordinal, it) in columns.sessions().filter(|(ordinal, _)| session.is_none_or(|only| only == *ordinal)) {
+                passing[ordinal as usize] =
+                    request.labels.iter().all(|(name, value)| it.row.labels.get(name) == Some(value));
+            }
+            passing
+        });
+        Some(Self {
+            sessions,
+            role,
+            since_ms: request.since.map_or(i64::MIN, Timestamp::as_millis),
+            until_ms: request.until.map_or(i64::MAX, Timestamp::as_millis),
+        })
+    }
+
+    fn passes(&self, doc: &Doc) -> bool {
+        let is_of_session = |sessions: &Vec<bool>| sessions.get(doc.session as usize) == Some(&true);
+        self.sessions.as_ref().is_none_or(is_of_session)
+            && self.role.is_none_or(|role| role == doc.role)
+            && (self.since_ms..=self.until_ms).contains(&doc.time_ms)
+    }
+}
+
+/// What the lanes give one text.
+#[derive(Clone, Copy, Debug, Default)]
+struct Candidate {
+    doc: u32,
+    words: f32,
+    runs: f32,
+    cosine: f32,
+    score: f32,
+}
+
+impl Core {
+    /// The best hits.
+    pub(super) fn search(&self, runtime: &Handle, request: &SearchMemory) -> Result<Vec<SearchHit>, Trouble> {
+        let terms = text::analyse(head(&request.query, QUERY_BYTES_MAX));
+        if terms.words.is_empty() && terms.runs.is_empty() || request.limit == Some(0) {
+            return Ok(Vec::new());
+        }
+        let vector = if self.has_vectors()? { self.embed_query(runtime, &request.query) } else { None };
+        self.read(|open| best(open, request, &terms, vector.as_deref()))
+    }
+}
+
+fn best(
+    open: &Opened,
+    request: &SearchMemory,
+    terms: &Terms,
+    vector: Option<&[f32]>,
+) -> Result<Vec<SearchHit>, Trouble> {
+    let Some(filter) = Filter::of(&open.columns, request) else { return Ok(Vec::new()) };
+    let limit = request.limit.unwrap_or(HITS).min(HITS_MAX);
+    let words = lexical::score(open, &terms.words, 0, &tuning::WORDS)?;
+    let runs = lexical::score(open, &terms.runs, 1, &tuning::RUNS)?;
+    let cosines = vector.map_or_else(HashMap::new, |vector| nearest(open, vector, limit, &filter));
+    let mut ranked = rank(&open.columns, &filter, &words, &runs, &cosines);
+    if !ranked.iter().take(limit).any(|it| is_answer(&open.columns, it, &words, &runs)) {
+        return Ok(Vec::new());
+    }
+    let best = ranked.first().map_or(0.0, |best| best.score);
+    ranked.retain(|it| it.score >= best * tuning::SHARE_OF_BEST_MIN);
+    ranked.truncate(limit);
+    ranked.iter().map(|candidate| hit(open, candidate)).collect()
+}
+
+fn nearest(open: &Opened, vector: &[f32], limit: usize, filter: &Filter) -> HashMap<u32, f32> {
+    let passes = |doc: u32| open.columns.doc(doc).is_some_and(|doc| filter.passes(doc));
+    let lane = open.lane.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let wanted = VECTORS_MIN.max(limit * VECTORS_PER_HIT);
+    lane.as_ref().map_or_else(HashMap::new, |lane| lane.search(vector, wanted, &passes).into_iter().collect())
+}
+
+/// The texts that pass and that some lane found, the best first.
+fn rank(
+    columns: &Columns,
+    filter: &Filter,
+    words: &Scores,
+    runs: &Scores,
+    cosines: &HashMap<u32, f32>,
+) -> Vec<Candidate> {
+    let passing = columns.docs().filter(|(_, doc)| filter.passes(doc));
+    let scored = passing.map(|(doc, _)| {
+        let cosine = cosines.get(&doc).copied().unwrap_or(0.0).max(0.0);
+        Candidate { doc, words: words.windowed(columns, doc), runs: runs.windowed(columns, doc), cosine, score: 0.0 }
+    });
+    let mut candidates: Vec<Candidate> =
+        scored.filter(|it| it.words > 0.0 || it.runs > 0.0 || it.cosine > 0.0).collect();
+    let best = candidates.iter().fold(Candidate::default(), |best, it| Candidate {
+        words: best.words.max(it.words),
+        runs: best.runs.max(it.runs),
+        cosine: best.cosine.max(it.cosine),
+        ..best
+    });
+    let times = candidates.iter().filter_map(|it| columns.doc(it.doc)).map(|doc| doc.time_ms);
+    let (oldest, newest) = times.fold((i64::MAX, i64::MIN), |(low, high), time| (low.min(time), high.max(time)));
+    let tool_results = (0..).zip(columns.names()).find(|(_, name)| *name == "tool_results").map(|(number, _)| number);
+    for it in &mut candidates {
+        let Some(doc) = columns.doc(it.doc) else { continue };
+        let fused = tuning::WORDS_WEIGHT * share(it.words, best.words)
+            + tuning::RUNS_WEIGHT * share(it.runs, best.runs)
+            + tuning::VECTOR_WEIGHT * share(it.cosine, best.cosine);
+        let recency = tuning::NEWEST * recency(doc.time_ms, oldest, newest);
+        let held_back = if Some(doc.role) == tool_results { tuning::TOOL_RESULTS } else { 0.0 };
+        it.score = fused * (1.0 + recency - held_back);
+    }
+    // Ties do not depend on how the texts are numbered: the newer one, then the one that was said first.
+    let tie = |it: &Candidate| {
+        let doc = columns.doc(it.doc);
+        let session = doc.and_then(|doc| columns.session_at(doc.session)).map(|session| session.row.id);
+        (doc.map(|doc| -doc.time_ms), session, doc.map(Doc::place))
+    };
+    candidates.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then_with(|| tie(a).cmp(&tie(b))));
+    candidates
+}
+
+fn share(score: f32, best: f32) -> f32 {
+    if best > 0.0 { score / best } else { 0.0 }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share")]
+fn recency(time_ms: i64, oldest: i64, newest: i64) -> f32 {
+    if newest > oldest { (time_ms - oldest) as f32 / (newest - oldest) as f32 } else { 0.0 }
+}
+
+/// Whether it is more than noise.
+fn is_answer(columns: &Columns, candidate: &Candidate, words: &Scores, runs: &Scores) -> bool {
+    let covered = words.covered(columns, candidate.doc).max(runs.covered(columns, candidate.doc));
+    covered >= tuning::COVERED_MIN || candidate.cosine >= tuning::COSINE_MIN
+}
+
+fn hit(open: &Opened, candidate: &Candidate) -> Result<SearchHit, Trouble> {
+    let gone = || super::opened::damaged("a text has no row");
+    let doc = open.columns.doc(candidate.doc).ok_or_else(gone)?;
+    let session = open.columns.session_at(doc.session).ok_or_else(gone)?;
+    let lanes = [("words", candidate.words), ("ngrams", candidate.runs), ("vector", candidate.cosine)];
+    let lanes: BTreeMap<String, f64> = lanes
+        .into_iter()
+        .filter(|(_, score)| *score > 0.0)
+        .map(|(lane, score)| (lane.to_owned(), f64::from(score)))
+        .collect();
+    Ok(SearchHit {
+        session_id: session.row.id,
+        from_seq: doc.seq,
+        to_seq: doc.to_seq,
+        role: open.columns.name(doc.role).to_owned(),
+        time: Timestamp::from_millis(doc.time_ms),
+        text: open.snapshot.text(candidate.doc)?,
+        score: f64::from(candidate.score),
+        lanes,
+    })
+}

@@ -1,0 +1,134 @@
+//! The lanes of words and of runs: BM25 over the texts that are there, with a share of what stands beside them.
+//!
+//! A score depends on the texts alone, not on how their postings came to lie in segments or on what was forgotten. Its
+//! cost is bounded: a query's rarest terms count, up to a number of terms and of postings.
+
+use super::{
+    columns::Columns,
+    file::Trouble,
+    fuse::tuning::{BESIDE, BESIDE_TWO, Lane as Tuning},
+    opened::Opened,
+    postings::{Found, Posting},
+};
+
+/// Terms that a lane looks for: one bit each.
+pub(super) const TERMS_MAX: usize = 64;
+/// Terms of a query that are looked up to find the rarest.
+const LOOKED_UP_MAX: usize = 256;
+/// Postings that a lane goes through.
+const POSTINGS_MAX: u64 = 2_000_000;
+
+/// What a lane gives each text.
+pub(super) struct Scores {
+    /// By number; without what stands beside it.
+    own: Vec<f32>,
+    /// By number; which of the terms it holds.
+    holds: Vec<u64>,
+    /// How rare each of the terms is.
+    rarity: Vec<f32>,
+    /// The sum of the rarities of all terms, also of those that no text holds.
+    mass: f32,
+}
+
+/// A term that is looked for, and where it is found.
+struct Term {
+    term: u32,
+    found: Vec<Found>,
+    /// How many texts hold it, about.
+    count: u64,
+}
+
+/// Scores the texts by these terms; `length` picks the length that counts.
+pub(super) fn score(open: &Opened, terms: &[u32], lane: usize, tuning: &Tuning) -> Result<Scores, Trouble> {
+    let columns = &open.columns;
+    let texts = columns.next_doc() as usize;
+    let mut scores = Scores { own: vec![0.0; texts], holds: vec![0; texts], rarity: Vec::new(), mass: 0.0 };
+    let mut postings = Vec::new();
+    for (bit, term) in rarest(open, terms)?.iter().enumerate() {
+        postings.clear();
+        for found in &term.found {
+            found.postings(columns, &mut postings);
+        }
+        let tail = open.tail.terms.get(&term.term).map_or(&[][..], Vec::as_slice);
+        postings.extend(tail.iter().filter(|posting| columns.lengths(posting.doc) != [0; 2]));
+        scores.add(bit, &postings, columns, lane, tuning);
+    }
+    Ok(scores)
+}
+
+/// The terms that tell most, in the order of the query.
+fn rarest(open: &Opened, terms: &[u32]) -> Result<Vec<Term>, Trouble> {
+    let mut wanted: Vec<u32> = Vec::new();
+    for term in terms {
+        if wanted.len() < LOOKED_UP_MAX && !wanted.contains(term) {
+            wanted.push(*term);
+        }
+    }
+    let mut looked_up = Vec::with_capacity(wanted.len());
+    for term in wanted {
+        let mut found = Vec::new();
+        for segment in &open.segments {
+            found.extend(Found::look_up(&open.snapshot.postings, segment, term)?);
+        }
+        let tail = open.tail.terms.get(&term).map_or(0, Vec::len) as u64;
+        let count = found.iter().map(|found| u64::from(found.count)).sum::<u64>() + tail;
+        looked_up.push(Term { term, found, count });
+    }
+    let mut counts: Vec<u64> = looked_up.iter().map(|term| term.count).collect();
+    counts.sort_unstable();
+    let mut left = POSTINGS_MAX;
+    let fits = |count: &&u64| {
+        let is_in = **count <= left;
+        left = left.saturating_sub(**count);
+        is_in
+    };
+    let most = counts.iter().take(TERMS_MAX).take_while(fits).last().copied().unwrap_or(0);
+    looked_up.retain(|term| term.count <= most);
+    looked_up.truncate(TERMS_MAX);
+    Ok(looked_up)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "scores need no more")]
+impl Scores {
+    fn add(&mut self, bit: usize, postings: &[Posting], columns: &Columns, lane: usize, tuning: &Tuning) {
+        let (texts, holding) = (f64::from(columns.live), postings.len() as f64);
+        let rarity = (1.0 + (texts - holding + 0.5) / (holding + 0.5)).ln() as f32;
+        self.rarity.push(rarity);
+        self.mass += rarity;
+        let total = if lane == 0 { columns.words } else { columns.runs };
+        let mean = (total as f64 / texts.max(1.0)).max(1.0) as f32;
+        let flat = tuning.saturation * (1.0 - tuning.length);
+        let by_length = tuning.saturation * tuning.length / mean;
+        for posting in postings {
+            let length = f32::from(columns.lengths(posting.doc)[lane]);
+            let count = posting.count as f32;
+            let gain = rarity * count * (tuning.saturation + 1.0) / (count + flat + by_length * length);
+            if let (Some(own), Some(holds)) =
+                (self.own.get_mut(posting.doc as usize), self.holds.get_mut(posting.doc as usize))
+            {
+                *own += gain;
+                *holds |= 1 << bit;
+            }
+        }
+    }
+
+    /// A text's score with what stands beside it in its session.
+    pub(super) fn windowed(&self, columns: &Columns, doc: u32) -> f32 {
+        let own = |doc: u32| self.own.get(doc as usize).copied().unwrap_or(0.0);
+        let [before, after] = columns.beside(doc);
+        let ([further_before, _], [_, further_after]) = (columns.beside(before), columns.beside(after));
+        // In this order on both sides, so that the sum does not depend on how the texts are numbered.
+        own(doc) + BESIDE * (own(before) + own(after)) + BESIDE_TWO * (own(further_before) + own(further_after))
+    }
+
+    /// The share of the query's rarity that a text and its neighbours hold.
+    pub(super) fn covered(&self, columns: &Columns, doc: u32) -> f32 {
+        if self.mass <= 0.0 {
+            return 0.0;
+        }
+        let holds = |doc: u32| self.holds.get(doc as usize).copied().unwrap_or(0);
+        let held = columns.beside(doc).into_iter().fold(holds(doc), |held, near| held | holds(near));
+        let rarity = self.rarity.iter().enumerate().filter(|(bit, _)| held >> bit & 1 == 1).map(|(_, rarity)| rarity);
+        rarity.sum::<f32>() / self.mass
+    }
+}

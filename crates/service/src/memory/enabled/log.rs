@@ -1,0 +1,219 @@
+//! What memory must not lose with its index: what it took in where no journal is kept, and what it is to forget.
+//!
+//! It is a journal of its own, in the frames of all others: numbered segments in one folder, of which the last is
+//! written. Nothing is ever cut out or written over where it was durable: behind a torn end, a failed sync and damage
+//! the log goes on in a new segment, which names where the good part of the one before ends. It never decides that
+//! something is lost: [`MemoryLog::is_whole`] says whether all that was asked for could be read.
+
+mod segments;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use self::segments::{Segment, Writer, begin, look, read};
+use crate::{
+    clock::Timestamp,
+    ids::{Seq, SessionId},
+    memory::{Intake, Passage},
+    store::{
+        StoreError,
+        enabled::journal::{
+            disk::{Disk, is_full, write_all},
+            frame::{BATCH_END, Entry as Frame, PAYLOAD_BYTES_MAX, Place, encode},
+            recovery::failed,
+        },
+    },
+};
+
+/// A segment is followed by another once it is this long.
+const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
+/// The kind of a frame that holds an [`Intake`].
+const TOOK: u16 = 1;
+/// The kind of a frame that holds a [`Forgetting`].
+const FORGOT: u16 = 2;
+
+/// What the log holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// This was taken in.
+    Took(Intake),
+    /// This is to be forgotten.
+    Forgot(Forgetting),
+}
+
+/// What memory was told to forget: all that fits each of these, and was said by then.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Forgetting {
+    /// Of this session; of all where `None`.
+    pub(crate) session_id: Option<SessionId>,
+    /// From this seq on.
+    pub(crate) from_seq: Seq,
+    /// Up to this seq; to the end where `None`.
+    pub(crate) to_seq: Option<Seq>,
+    /// From this source; from all where `None`.
+    pub(crate) source: Option<String>,
+    /// What was said later stays.
+    pub(crate) until: Timestamp,
+}
+
+impl Forgetting {
+    /// Whether a passage is to be forgotten. One that only overlaps the range goes, too.
+    pub(crate) fn covers(&self, session_id: SessionId, passage: &Passage) -> bool {
+        self.session_id.is_none_or(|id| id == session_id)
+            && passage.to_seq >= self.from_seq
+            && self.to_seq.is_none_or(|to_seq| passage.seq <= to_seq)
+            && self.source.as_ref().is_none_or(|source| *source == passage.source)
+            && passage.time <= self.until
+    }
+}
+
+/// The log, open. One at a time writes it, on a thread that may block.
+pub(crate) struct MemoryLog {
+    disk: Arc<dyn Disk>,
+    /// The segments, in order; the last may be written.
+    segments: Vec<Segment>,
+    /// Where the next entry goes; `None` where a new segment has to be begun first.
+    writer: Option<Writer>,
+    /// Behind the last entry.
+    place: Place,
+    segment_bytes: u64,
+    is_whole: AtomicBool,
+}
+
+impl MemoryLog {
+    /// Opens the log, or makes one. `known` is the last position that anyone relies on: where the log ends before it,
+    /// something was lost, and positions go on behind it.
+    ///
+    /// # Errors
+    /// What the disk answers, or where a newer version wrote the log.
+    pub(crate) fn open(disk: Arc<dyn Disk>, known: u64) -> Result<Self, StoreError> {
+        Self::open_with(disk, known, SEGMENT_BYTES)
+    }
+
+    fn open_with(disk: Arc<dyn Disk>, known: u64, segment_bytes: u64) -> Result<Self, StoreError> {
+        let found = look(disk.as_ref(), known)?;
+        Ok(Self {
+            disk,
+            segments: found.segments,
+            writer: found.writer,
+            place: found.place,
+            segment_bytes,
+            is_whole: AtomicBool::new(found.is_whole),
+        })
+    }
+
+    /// The position of the last entry; 0 where there is none.
+    pub(crate) const fn position(&self) -> u64 {
+        self.place.seq
+    }
+
+    /// Whether all that was read so far could be read.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Relaxed)
+    }
+
+    /// Appends entries, all or none of them, and answers the position of the last once they are durable.
+    ///
+    /// # Errors
+    /// `Full` where there is no room: nothing of them stands. Else nobody knows what stands.
+    pub(crate) fn append(&mut self, entries: &[Entry]) -> Result<u64, StoreError> {
+        let mut frames = Vec::new();
+        entries.iter().try_for_each(|entry| frames_of(entry, &mut frames))?;
+        let Some((last, others)) = frames.split_last() else { return Ok(self.place.seq) };
+        let disk = self.disk.clone();
+        let is_long = |writer: &Writer| writer.offset >= self.segment_bytes;
+        let mut writer = match self.writer.take().filter(|writer| !is_long(writer)) {
+            Some(writer) => writer,
+            None => begin(disk.as_ref(), &mut self.segments, &mut self.place).map_err(failed)?,
+        };
+        let (mut place, batch, mut out) = (self.place, self.place.batch + 1, Vec::new());
+        let flagged = others.iter().map(|frame| (frame, 0)).chain([(last, BATCH_END)]);
+        for ((kind, line), flags) in flagged {
+            let frame = Frame::new(place.seq + 1, *kind, 0, line.clone())?;
+            encode(&mut out, &mut place, batch, flags, &frame);
+        }
+        match write_all(writer.file.as_ref(), &out, writer.offset) {
+            Ok(()) => {}
+            Err(error) => {
+                // Cut back, it may be written again; otherwise nobody knows what it holds, and it is left as it is.
+                if is_full(&error) && writer.file.set_len(writer.offset).is_ok() {
+                    self.writer = Some(writer);
+                }
+                return Err(failed(error));
+            }
+        }
+        // A full disk that shows itself only now is a failed sync like any.
+        writer.file.sync().map_err(|error| StoreError::Failed(error.to_string()))?;
+        writer.offset += out.len() as u64;
+        if let Some(segment) = self.segments.last_mut() {
+            segment.end = writer.offset;
+        }
+        (self.writer, self.place) = (Some(writer), place);
+        Ok(place.seq)
+    }
+
+    /// Hands over the entries behind a position, in order, each with its position.
+    ///
+    /// # Errors
+    /// What the disk answers.
+    pub(crate) fn replay(&self, after: u64, mut each: impl FnMut(u64, Entry)) -> Result<(), StoreError> {
+        let from = self.segments.iter().rposition(|segment| segment.base_seq <= after.saturating_add(1)).unwrap_or(0);
+        let mut last = self.segments.get(from).map_or(0, |segment| segment.base_seq.saturating_sub(1));
+        let mut is_whole = last <= after;
+        for segment in &self.segments[from..] {
+            let is_read = read(self.disk.as_ref(), segment, |frame, line| {
+                is_whole &= frame.seq == last + 1;
+                last = frame.seq;
+                if frame.seq > after {
+                    match entry_of(frame.kind, &line) {
+                        Some(entry) => each(frame.seq, entry),
+                        None => is_whole = false,
+                    }
+                }
+            });
+            is_whole &= is_read.map_err(failed)?;
+        }
+        if !is_whole || last < self.place.seq {
+            self.is_whole.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// An entry's frames: more than one where what was taken in is too much for one.
+fn frames_of(entry: &Entry, frames: &mut Vec<(u16, Bytes)>) -> Result<(), StoreError> {
+    let json = |error: serde_json::Error| StoreError::Failed(error.to_string());
+    match entry {
+        Entry::Forgot(forgetting) => frames.push((FORGOT, serde_json::to_vec(forgetting).map_err(json)?.into())),
+        Entry::Took(intake) => {
+            let line = serde_json::to_vec(intake).map_err(json)?;
+            if line.len() > PAYLOAD_BYTES_MAX && intake.passages.len() > 1 {
+                for half in intake.passages.chunks(intake.passages.len().div_ceil(2)) {
+                    let half = Intake { passages: half.to_vec(), labels: intake.labels.clone(), ..*intake };
+                    frames_of(&Entry::Took(half), frames)?;
+                }
+            } else {
+                frames.push((TOOK, line.into()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a frame says, if this version knows it.
+fn entry_of(kind: u16, line: &Bytes) -> Option<Entry> {
+    match kind {
+        TOOK => serde_json::from_slice(line).ok().map(Entry::Took),
+        FORGOT => serde_json::from_slice(line).ok().map(Entry::Forgot),
+        _ => None,
+    }
+}

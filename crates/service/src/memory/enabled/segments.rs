@@ -1,0 +1,230 @@
+//! How postings get into the file: the terms of the newest texts in RAM, a segment once there are enough of them, and
+//! fewer, larger segments as they grow in number.
+//!
+//! A segment counts from the transaction that lists it; blocks of one that is not listed are left behind by a kill and
+//! are taken out by the next merge. It never changes what can be found.
+
+use std::collections::HashMap;
+
+use redb::WriteTransaction;
+
+use super::{
+    core::Core,
+    file::{MemoryFile, Trouble},
+    opened::Opened,
+    postings::{Block, BlockWriter, Posting, Segment, Terms as TermsOf},
+    tables::{self, meta},
+    text::Terms,
+};
+
+/// Texts after which they get a segment. In unit tests a few, so that every road is taken.
+const TAIL_DOCS: u32 = if cfg!(test) { 8 } else { 1_024 };
+/// Bytes of text after which they get a segment: a start reads them anew.
+const TAIL_BYTES: usize = 1024 * 1024;
+/// Segments of like size that are merged into one.
+const MERGED_AT_ONCE: usize = 4;
+/// Bytes of blocks that are written in one transaction.
+const WRITTEN_BYTES: usize = 4 * 1024 * 1024;
+/// One of how many texts of all segments may be forgotten before they are written without them.
+const FORGOTTEN_SHARE: u64 = 5;
+
+/// The terms of the newest texts.
+#[derive(Default)]
+pub(super) struct Tail {
+    pub(super) terms: HashMap<u32, Vec<Posting>>,
+    docs: u32,
+    bytes: usize,
+}
+
+impl Tail {
+    pub(super) fn put(&mut self, doc: u32, terms: &Terms, bytes: usize) {
+        let mut sorted: Vec<u32> = terms.words.iter().chain(&terms.runs).copied().collect();
+        sorted.sort_unstable();
+        for same in sorted.chunk_by(|a, b| a == b) {
+            let Some(term) = same.first() else { continue };
+            let count = u32::try_from(same.len()).unwrap_or(u32::MAX);
+            self.terms.entry(*term).or_default().push(Posting { doc, count });
+        }
+        self.docs += 1;
+        self.bytes += bytes;
+    }
+
+    /// Its terms as the blocks of a segment.
+    pub(super) fn blocks(&self, first_doc: u32) -> BlockWriter {
+        let mut terms: Vec<_> = self.terms.iter().collect();
+        terms.sort_unstable_by_key(|(term, _)| **term);
+        let mut writer = BlockWriter::new(first_doc);
+        for (term, postings) in terms {
+            writer.term(*term, postings);
+        }
+        writer.close();
+        writer
+    }
+
+    fn is_full(&self) -> bool {
+        self.docs >= TAIL_DOCS || self.bytes >= TAIL_BYTES
+    }
+}
+
+impl Core {
+    /// Gives the newest texts a segment when there are enough of them, or in any case.
+    pub(super) fn flush(&self, is_asked: bool) -> Result<(), Trouble> {
+        let wanted = |open: &Opened| open.tail.docs > 0 && (is_asked || open.tail.is_full());
+        if !self.read(|open| Ok(wanted(open)))? {
+            return Ok(());
+        }
+        let (file, segments, blocks) = self.read(|open| {
+            let segment = Segment {
+                number: open.next_segment,
+                first_doc: open.tail_start(),
+                end_doc: open.columns.next_doc(),
+                live_docs: live(open, open.tail_start(), open.columns.next_doc()),
+            };
+            let segments = open.segments.iter().copied().chain([segment]).collect::<Vec<_>>();
+            Ok((open.file.clone(), segments, open.tail.blocks(segment.first_doc).done))
+        })?;
+        let number = segments.last().map_or(0, |segment| segment.number);
+        file.write(|transaction| {
+            put_blocks(transaction, number, &blocks)?;
+            put_segments(transaction, &segments)
+        })?;
+        self.change(&file, |open| {
+            open.tail = Tail::default();
+            open.next_segment = number.saturating_add(1);
+            open.segments = segments;
+            open.refresh()
+        })?;
+        self.merge()
+    }
+
+    /// Merges segments until there are few of them, and few forgotten texts in them.
+    pub(super) fn merge(&self) -> Result<(), Trouble> {
+        while let Some(range) = self.read(|open| Ok(due(open)))? {
+            self.merge_range(range)?;
+        }
+        Ok(())
+    }
+
+    fn merge_range(&self, range: std::ops::Range<usize>) -> Result<(), Trouble> {
+        let (file, number) = self.next_segment()?;
+        let (segments, merged) = self.read(|open| {
+            let merged = open.segments.get(range.clone()).unwrap_or_default().to_vec();
+            let (Some(first), Some(last)) = (merged.first(), merged.last()) else { return Ok((Vec::new(), merged)) };
+            let (first_doc, end_doc) = (first.first_doc, last.end_doc);
+            let segment = Segment { number, first_doc, end_doc, live_docs: live(open, first_doc, end_doc) };
+            write_merged(open, &segment, &merged)?;
+            let mut segments = open.segments.clone();
+            segments.splice(range, [segment]);
+            Ok((segments, merged))
+        })?;
+        file.write(|transaction| {
+            for old in &merged {
+                drop_blocks(transaction, old.number)?;
+            }
+            put_segments(transaction, &segments)
+        })?;
+        self.change(&file, |open| {
+            open.segments = segments;
+            open.refresh()
+        })
+    }
+
+    /// Takes a number for a segment, whether it is finished or not.
+    pub(super) fn next_segment(&self) -> Result<(std::sync::Arc<MemoryFile>, u32), Trouble> {
+        let file = self.read(|open| Ok(open.file.clone()))?;
+        let mut number = 0;
+        self.change(&file, |open| {
+            number = open.next_segment;
+            open.next_segment = number.saturating_add(1);
+            Ok(())
+        })?;
+        Ok((file, number))
+    }
+
+    /// Takes out the blocks of segments that were begun and never finished.
+    pub(super) fn drop_unfinished(&self) -> Result<(), Trouble> {
+        let (file, unfinished) = self.read(|open| {
+            let mut unfinished = Vec::new();
+            let mut next = 0;
+            while let Some(block) = open.snapshot.postings.range((next, 0, 0)..)?.next() {
+                let number = block?.0.value().0;
+                if !open.segments.iter().any(|segment| segment.number == number) {
+                    unfinished.push(number);
+                }
+                let Some(after) = number.checked_add(1) else { break };
+                next = after;
+            }
+            Ok((open.file.clone(), unfinished))
+        })?;
+        if unfinished.is_empty() {
+            return Ok(());
+        }
+        file.write(|transaction| unfinished.iter().try_for_each(|number| drop_blocks(transaction, *number)))
+    }
+}
+
+/// The texts of a range that are there.
+fn live(open: &Opened, first_doc: u32, end_doc: u32) -> u32 {
+    let is_live = |doc: &u32| open.columns.doc(*doc).is_some();
+    u32::try_from((first_doc..end_doc).filter(is_live).count()).unwrap_or(u32::MAX)
+}
+
+/// The segments that are to be merged next.
+fn due(open: &Opened) -> Option<std::ops::Range<usize>> {
+    let segments = &open.segments;
+    let written: u64 = segments.iter().map(|segment| u64::from(segment.live_docs)).sum();
+    let now: u64 = segments.iter().map(|segment| u64::from(live(open, segment.first_doc, segment.end_doc))).sum();
+    if (written - now) * FORGOTTEN_SHARE > written {
+        return Some(0..segments.len());
+    }
+    // Each level holds segments four times as large as the one before.
+    let level = |segment: &Segment| (segment.live_docs / TAIL_DOCS).max(1).ilog(4);
+    let last = level(segments.last()?);
+    let alike = segments.iter().rev().take_while(|segment| level(segment) <= last).count();
+    (alike >= MERGED_AT_ONCE).then(|| segments.len() - alike..segments.len())
+}
+
+/// Writes the blocks of a segment that holds what others hold, in bounded transactions.
+fn write_merged(open: &Opened, segment: &Segment, merged: &[Segment]) -> Result<(), Trouble> {
+    let of = |old| TermsOf::of(&open.snapshot.postings, old, &open.columns);
+    let mut sources = merged.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+    let mut writer = BlockWriter::new(segment.first_doc);
+    let mut postings = Vec::new();
+    while let Some(term) = sources.iter().filter_map(TermsOf::next_term).min() {
+        postings.clear();
+        for source in &mut sources {
+            source.take(term, &mut postings)?;
+        }
+        writer.term(term, &postings);
+        if writer.done_bytes >= WRITTEN_BYTES {
+            write_blocks(&open.file, segment.number, &mut writer)?;
+        }
+    }
+    writer.close();
+    write_blocks(&open.file, segment.number, &mut writer)
+}
+
+pub(super) fn write_blocks(file: &MemoryFile, number: u32, writer: &mut BlockWriter) -> Result<(), Trouble> {
+    let blocks = std::mem::take(&mut writer.done);
+    writer.done_bytes = 0;
+    file.write(|transaction| put_blocks(transaction, number, &blocks))
+}
+
+fn put_blocks(transaction: &WriteTransaction, number: u32, blocks: &[Block]) -> Result<(), Trouble> {
+    let mut table = transaction.open_table(tables::POSTINGS)?;
+    for ((first, part), block) in blocks {
+        table.insert((number, *first, *part), &**block)?;
+    }
+    Ok(())
+}
+
+pub(super) fn put_segments(transaction: &WriteTransaction, segments: &[Segment]) -> Result<(), Trouble> {
+    transaction.open_table(tables::META)?.insert(meta::SEGMENTS, &*Segment::encode_all(segments))?;
+    Ok(())
+}
+
+pub(super) fn drop_blocks(transaction: &WriteTransaction, number: u32) -> Result<(), Trouble> {
+    let mut table = transaction.open_table(tables::POSTINGS)?;
+    table.retain_in((number, 0, 0)..=(number, u32::MAX, u32::MAX), |_, _| false)?;
+    Ok(())
+}

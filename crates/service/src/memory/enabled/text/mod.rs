@@ -1,0 +1,208 @@
+//! What a text is found by: the terms of its words, and those of the short runs of letters within them.
+//!
+//! The same analysis reads what is kept and what is asked, so changing it is a new layout of the file. It knows no
+//! language's dictionary, allocates by the text's length alone, and never fails.
+
+mod fold;
+mod stem;
+
+use fold::{Kind, kind};
+
+/// Bytes of a text that are looked at; the rest of it is kept, and not found by.
+const TEXT_BYTES_MAX: usize = 64 * 1024;
+/// Letters of a word that are looked at: longer ones are encoded data.
+const WORD_LETTERS_MAX: usize = 64;
+/// Letters of a path, name or number that is kept whole.
+const WHOLE_LETTERS_MAX: usize = 128;
+/// Signs between two letters that hold them together, as in `foo::bar` or `a://b`.
+const JOINT_SIGNS_MAX: usize = 3;
+/// Letters of a run, in which the word's ends count.
+const RUN_LETTERS: usize = 4;
+
+/// Where camel case joins two words, in a name that is taken apart.
+const CAMEL: char = '\u{0}';
+/// Stands for a word's end in a run.
+const END: char = '\u{1}';
+/// The bit that tells the terms of the runs from those of the words.
+const RUN_BIT: u32 = 1 << 31;
+
+/// The terms of a text, each as often as it stands there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// Words, and names, paths and numbers as a whole.
+    pub(super) words: Vec<u32>,
+    /// Runs of letters.
+    pub(super) runs: Vec<u32>,
+}
+
+/// The terms of a text.
+pub(super) fn analyse(text: &str) -> Terms {
+    let mut analysis = Analysis::default();
+    for letter in head(text, TEXT_BYTES_MAX).chars() {
+        analysis.take(letter);
+    }
+    analysis.end_name();
+    analysis.end_unspaced();
+    analysis.terms
+}
+
+/// The beginning of a text, cut between two letters.
+pub(super) fn head(text: &str, bytes: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes)).unwrap_or_default()
+}
+
+#[derive(Default)]
+struct Analysis {
+    terms: Terms,
+    /// The name at hand: what stands between two spaces and is held together by signs; folded.
+    name: Vec<char>,
+    /// Signs that belong to the name if a letter follows.
+    signs: Vec<char>,
+    /// The kinds of the last two letters of the name, for camel case.
+    last: [Option<Case>; 2],
+    /// Letters of a script that writes no spaces.
+    unspaced: Vec<char>,
+    has_joint: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Case {
+    Upper,
+    Other,
+    Digit,
+}
+
+impl Analysis {
+    fn take(&mut self, letter: char) {
+        match kind(letter) {
+            Kind::Ignored => {}
+            Kind::Letter => {
+                self.end_unspaced();
+                self.letter(letter);
+            }
+            Kind::Joint if !self.name.is_empty() && self.signs.len() < JOINT_SIGNS_MAX => {
+                self.signs.push(fold::plain_sign(letter));
+            }
+            Kind::Unspaced => {
+                self.end_name();
+                self.unspaced.extend(fold::folded(letter));
+            }
+            Kind::Symbol => {
+                self.end_name();
+                self.end_unspaced();
+                self.terms.words.push(word_term([letter]));
+            }
+            Kind::Joint | Kind::Space => {
+                self.end_name();
+                self.end_unspaced();
+            }
+        }
+    }
+
+    fn letter(&mut self, letter: char) {
+        let case = match letter {
+            _ if letter.is_uppercase() => Case::Upper,
+            _ if letter.is_numeric() => Case::Digit,
+            _ => Case::Other,
+        };
+        if !self.signs.is_empty() {
+            self.name.append(&mut self.signs);
+            self.has_joint = true;
+            self.last = [None, None];
+        }
+        match (self.last, case) {
+            // `camelCase`
+            ([_, Some(Case::Other)], Case::Upper) => self.join_camel(0),
+            // `HTTPServer`: the last capital belongs to what follows.
+            ([Some(Case::Upper), Some(Case::Upper)], Case::Other) => self.join_camel(1),
+            _ => {}
+        }
+        self.last = [self.last[1], Some(case)];
+        self.name.extend(fold::folded(letter));
+    }
+
+    fn join_camel(&mut self, letters_back: usize) {
+        let at = self.name.len().saturating_sub(letters_back);
+        self.name.insert(at, CAMEL);
+        self.has_joint = true;
+    }
+
+    /// Takes a name apart: each word of it, and each of its parts that belongs together.
+    fn end_name(&mut self) {
+        let name = std::mem::take(&mut self.name);
+        self.signs.clear();
+        self.last = [None, None];
+        for word in name.split(|letter| is_joint(*letter)) {
+            self.word(word);
+        }
+        if std::mem::take(&mut self.has_joint) {
+            self.wholes(&name);
+        }
+        self.name = name;
+        self.name.clear();
+    }
+
+    fn word(&mut self, word: &[char]) {
+        // `don't` and `l'homme`: what stands at the apostrophe is no word of its own.
+        let word = match word.iter().position(|letter| *letter == '\'') {
+            Some(at) if word.len() - at <= 3 => &word[..at],
+            Some(at) if at <= 2 => &word[at + 1..],
+            _ => word,
+        };
+        let word = &word[..word.len().min(WORD_LETTERS_MAX)];
+        if word.is_empty() {
+            return;
+        }
+        self.terms.words.push(word_term(stem::stem(word)));
+        if word.len() > 1 {
+            let ended: Vec<char> = [END].into_iter().chain(word.iter().copied()).chain([END]).collect();
+            self.terms.runs.extend(ended.windows(RUN_LETTERS).map(|run| run_term(run.iter().copied())));
+        }
+    }
+
+    /// `foo_bar` and `foo_bar.rs` of `src/foo_bar.rs`, and all of it.
+    fn wholes(&mut self, name: &[char]) {
+        let is_path = |letter: &char| matches!(letter, '/' | '\\' | ':' | '#' | '@');
+        let is_dotted = |letter: &char| is_path(letter) || *letter == '.';
+        let pieces = name.split(is_dotted).filter(|piece| piece.iter().any(|letter| is_joint(*letter)));
+        let files = name.split(is_path).filter(|piece| piece.contains(&'.'));
+        let all = name.iter().any(is_path).then_some(name);
+        for whole in pieces.chain(files).chain(all).filter(|whole| whole.len() <= WHOLE_LETTERS_MAX) {
+            let whole: Vec<char> = whole.iter().copied().filter(|letter| *letter != CAMEL).collect();
+            self.terms.words.push(word_term(stem::stem(&whole)));
+        }
+    }
+
+    /// Pairs of letters stand for words where no space tells them apart.
+    fn end_unspaced(&mut self) {
+        let letters = std::mem::take(&mut self.unspaced);
+        if let [letter] = letters[..] {
+            self.terms.words.push(word_term([letter]));
+        }
+        self.terms.words.extend(letters.windows(2).map(|pair| word_term(pair.iter().copied())));
+        self.terms.runs.extend(letters.iter().map(|letter| run_term([*letter])));
+        self.unspaced = letters;
+        self.unspaced.clear();
+    }
+}
+
+fn is_joint(letter: char) -> bool {
+    letter == CAMEL || letter != '\'' && kind(letter) == Kind::Joint
+}
+
+fn word_term(letters: impl IntoIterator<Item = char>) -> u32 {
+    term(letters) & !RUN_BIT
+}
+
+fn run_term(letters: impl IntoIterator<Item = char>) -> u32 {
+    term(letters) | RUN_BIT
+}
+
+/// FNV-1a over the letters, mixed; two words that share a term are rarer than words that mean two things.
+fn term(letters: impl IntoIterator<Item = char>) -> u32 {
+    let mixed = letters.into_iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, letter| {
+        (hash ^ u64::from(u32::from(letter))).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    u32::try_from(mixed >> 32).unwrap_or_default()
+}
