@@ -160,9 +160,12 @@ fn forgettings(open: &Opened, request: &ForgetMemory) -> Vec<Forgetting> {
 /// The texts that a forgetting covers.
 fn covered(open: &Opened, forgetting: &Forgetting) -> Vec<u32> {
     let columns = &open.columns;
-    let sessions = columns.sessions().map(|(_, session)| session);
+    let sessions: Vec<&Session> = match forgetting.session_id {
+        Some(id) => columns.session(id).into_iter().collect(),
+        None => columns.sessions().map(|(_, session)| session).collect(),
+    };
     let mut docs = Vec::new();
-    for session in sessions.filter(|it| forgetting.session_id.is_none_or(|id| id == it.row.id)) {
+    for session in sessions {
         let covers = |doc: &Doc| {
             let passage = Passage {
                 seq: doc.seq,

@@ -143,7 +143,7 @@ fn best(
     let words = lexical::score(open, &terms.words, 0, &tuning::WORDS)?;
     let runs = lexical::score(open, &terms.runs, 1, &tuning::RUNS)?;
     let cosines = vector.map_or_else(HashMap::new, |vector| nearest(open, vector, limit, &filter));
-    let mut ranked = rank(&open.columns, &filter, &words, &runs, &cosines);
+    let mut ranked = rank(&open.columns, &filter, &words, &runs, &cosines, limit);
     if !ranked.iter().take(limit).any(|it| is_answer(&open.columns, it, &words, &runs)) {
         return Ok(Vec::new());
     }
@@ -160,13 +160,14 @@ fn nearest(open: &Opened, vector: &[f32], limit: usize, filter: &Filter) -> Hash
     lane.as_ref().map_or_else(HashMap::new, |lane| lane.search(vector, wanted, &passes).into_iter().collect())
 }
 
-/// The texts that pass and that some lane found, the best first.
+/// The best of the texts that pass and that some lane found, the best first.
 fn rank(
     columns: &Columns,
     filter: &Filter,
     words: &Scores,
     runs: &Scores,
     cosines: &HashMap<u32, f32>,
+    limit: usize,
 ) -> Vec<Candidate> {
     let passing = columns.docs().filter(|(_, doc)| filter.passes(doc));
     let scored = passing.map(|(doc, _)| {
@@ -199,7 +200,12 @@ fn rank(
         let session = doc.and_then(|doc| columns.session_at(doc.session)).map(|session| session.row.id);
         (doc.map(|doc| -doc.time_ms), session, doc.map(Doc::place))
     };
-    candidates.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then_with(|| tie(a).cmp(&tie(b))));
+    let order = |a: &Candidate, b: &Candidate| b.score.total_cmp(&a.score).then_with(|| tie(a).cmp(&tie(b)));
+    if candidates.len() > limit {
+        candidates.select_nth_unstable_by(limit, order);
+        candidates.truncate(limit);
+    }
+    candidates.sort_unstable_by(order);
     candidates
 }
 
