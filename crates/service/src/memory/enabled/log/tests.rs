@@ -81,7 +81,7 @@ fn tell(disk: &SimulatedDisk, story: &mut Story, count: u64) {
 /// Every acknowledged append is there, whole and in order; another is there whole, in its place, or not at all.
 fn check(log: &MemoryLog, story: &Story, what: &str) {
     let found = entries(log, 0);
-    assert!(log.is_whole(), "{what}: not whole: {:?} of {}", log.segments, story.acknowledged);
+    assert!(log.is_whole(), "{what}: not whole");
     let mut rest: Vec<&Entry> = found.iter().map(|(_, entry)| entry).collect();
     for (entries, is_acknowledged) in &story.appends {
         if rest.len() >= entries.len() && rest.iter().zip(entries).all(|(one, other)| *one == other) {
@@ -171,7 +171,10 @@ fn a_failing_disk_fails_the_append_and_the_log_goes_on() {
             tell(&disk, &mut story, 14);
             let failed = story.appends.iter().filter(|(_, is_acknowledged)| !is_acknowledged).count();
             assert!(failed <= 1, "operation {at}, {fault:?}: {failed} appends failed");
-            tell(&disk, &mut story, 3);
+            // Where a sync failed, only a power failure says what stands, and no process opens the log before.
+            if !disk.has_lost() {
+                tell(&disk, &mut story, 3);
+            }
             let mut random = Random(seed * 1000 + at);
             let after = disk.crashed(&mut random);
             let log = open(&after, story.acknowledged).unwrap();
