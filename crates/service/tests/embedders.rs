@@ -199,9 +199,9 @@ async fn what_does_not_pass_is_refused_at_once_and_says_what_to_do() {
         ("cannot be read", Reply::refusal(200, vec![0xFF, 0xFE, 0])),
         ("cannot be read", Reply::refusal(200, "")),
         ("check its key", refusal(401, &format!("Incorrect API key provided: {KEY}"))),
-        ("check memory.embedder", refusal(404, "The model does not exist")),
+        ("check memory.endpoint", refusal(404, "The model does not exist")),
         (
-            "check memory.embedder",
+            "check memory.endpoint",
             Reply { headers: vec![("location", "http://127.0.0.1:1/".into())], ..Reply::refusal(307, "") },
         ),
     ];
@@ -209,7 +209,7 @@ async fn what_does_not_pass_is_refused_at_once_and_says_what_to_do() {
         let play = move |_| Reply { headers: headers.clone(), ..Reply::refusal(status, body.clone()) };
         let (told, asked) = failure(play).await;
         assert!(
-            told.contains(expected) && told.contains("memory.embedder") | told.contains("key"),
+            told.contains(expected) && told.contains("memory.endpoint") | told.contains("key"),
             "{expected}: {told}"
         );
         assert_eq!(asked, 1, "{told}");
@@ -246,7 +246,7 @@ fn a_url_that_is_not_allowed_is_refused() {
     for url in ["", "ftp://host/v1", "http://example.org/v1", "https://169.254.169.254/v1", "https://user:pw@host/v1"] {
         let refused = EndpointEmbedder::new(options(url), World::system()).err().unwrap();
         assert!(
-            matches!(&refused, SessionError::ConfigInvalid { key, .. } if key == "memory.embedder.base_url"),
+            matches!(&refused, SessionError::ConfigInvalid { key, .. } if key == "memory.endpoint.base_url"),
             "{url}"
         );
         assert!(!refused.to_string().contains("pw"));

@@ -185,7 +185,7 @@ impl EndpointEmbedder {
         let advice = match error.code {
             ErrorCode::ModelUnauthorized => "check its key",
             ErrorCode::ModelRateLimited | ErrorCode::ModelOverloaded | ErrorCode::ModelTimeout => "ask again later",
-            _ => "check memory.embedder, or take it out to use the built-in embedder",
+            _ => "check memory.endpoint, or set memory.embedder to builtin",
         };
         let mut why = format!("the embedder at {}: {}; {advice}", self.base_url, error.message);
         if let Some(key) = self.options.key.as_ref().map(ExposeSecret::expose_secret).filter(|key| !key.is_empty()) {

@@ -102,7 +102,7 @@ impl Embedder for Faulty {
 
     async fn embed(&self, texts: &[String], purpose: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
         if self.fails.load(Ordering::Relaxed) {
-            return Err(SessionError::MemoryDisabled);
+            return Err(SessionError::MemoryDisabled { configured: false });
         }
         HashedEmbedder.embed(texts, purpose).await
     }

@@ -25,7 +25,7 @@ const SCAN_SHARE: f64 = 0.1;
 /// Vectors that a filter is tried on, to guess the share that passes.
 const SAMPLE: usize = 512;
 /// Candidates that a walk keeps at least, and for each hit that is asked for.
-const WIDTH_MIN: usize = 64;
+const WIDTH_MIN: usize = 100;
 const WIDTH_PER_HIT: usize = 4;
 /// Hits that a walk is asked for at most; for more, each vector is looked at.
 const WALK_HITS_MAX: usize = 1_000;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{
     SCAN_MAX, Stamp, VectorError, VectorLane,
     codes::{cosine, dot, encode},
-    graph::{NONE, level_of},
+    graph::level_of,
 };
 
 const DIMENSION: usize = 24;
@@ -77,10 +77,11 @@ fn no_sum_of_a_dot_product_is_too_large() {
 
 #[test]
 fn the_graph_finds_what_looking_at_each_finds_also_after_many_were_removed() {
-    let (all, queries) = (vectors(3000, 2), vectors(50, 3));
+    let mut all = vectors(1540, 2);
+    let queries = all.split_off(1500);
     let mut lane = lane(&all);
     assert!(recall(&lane, &queries, &|_| true) >= 0.98);
-    for id in (0..3000).filter(|id| id % 5 == 0) {
+    for id in (0..1500).filter(|id| id % 5 == 0) {
         assert!(lane.remove(id));
     }
     assert!((lane.share_removed() - 0.2).abs() < 1e-9);
@@ -92,25 +93,26 @@ fn the_graph_finds_what_looking_at_each_finds_also_after_many_were_removed() {
         assert!(found.iter().all(|(id, _)| id % 5 != 0 && id % 3 == 1));
     }
     let anew = lane.rebuilt();
-    assert_eq!((anew.len(), anew.share_removed()), (2400, 0.0));
+    assert_eq!((anew.len(), anew.share_removed()), (1200, 0.0));
     assert!(recall(&anew, &queries, &|_| true) >= 0.98);
 }
 
 #[test]
 fn many_equal_vectors_are_no_island() {
-    let (mut all, queries) = (vectors(600, 4), vectors(40, 5));
+    let mut all = vectors(640, 4);
+    let queries = all.split_off(600);
     let same = all[0].clone();
     // In the middle of the others, so that those before and after have to be reached past them.
-    all.splice(300..300, std::iter::repeat_n(same.clone(), 1500));
+    all.splice(300..300, std::iter::repeat_n(same.clone(), 700));
     let mut lane = lane(&all);
     assert!(recall(&lane, &queries, &|_| true) >= 0.98);
     let code = encode(&same, DIMENSION).unwrap().unwrap();
-    let equal = |lane: &VectorLane| lane.walk(&code, 1000, &|_| true).iter().filter(|hit| hit.1 > 0.9999).count();
-    assert_eq!(equal(&lane), 1000);
+    let equal = |lane: &VectorLane| lane.walk(&code, 500, &|_| true).iter().filter(|hit| hit.1 > 0.9999).count();
+    assert_eq!(equal(&lane), 500);
     // The one that the others hang on is gone, and they are found nevertheless.
     lane.remove(0);
-    assert_eq!(equal(&lane), 1000);
-    assert!(lane.walk(&code, 10, &|id| id == 1799).iter().any(|hit| hit.0 == 1799));
+    assert_eq!(equal(&lane), 500);
+    assert!(lane.walk(&code, 10, &|id| id == 999).iter().any(|hit| hit.0 == 999));
 }
 
 #[test]
@@ -166,7 +168,6 @@ fn a_vector_takes_the_place_of_the_one_before() {
 fn levels_are_as_rare_as_they_should_be() {
     let count = |level: u32| (0..160_000).filter(|&node| level_of(node) >= level).count();
     assert!((9_000..11_000).contains(&count(1)) && (500..750).contains(&count(2)), "{} {}", count(1), count(2));
-    assert_ne!(level_of(0), level_of(NONE) + 100);
 }
 
 #[test]
