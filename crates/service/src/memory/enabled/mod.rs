@@ -11,6 +11,7 @@ mod opened;
 mod anew;
 mod embedding;
 mod forget;
+mod graph;
 mod intake;
 mod segments;
 
