@@ -15,8 +15,8 @@ use meerkat_service::{
     compaction::CompactionConfig,
     options::{EngineOptions, Policy},
     service::{
-        CompactSession, CreateSession, DeleteSession, ForgetMemory, ForkSession, InterruptTurn, ReadEvents, SearchHit,
-        SearchMemory, SearchScope, StartTurn, UpdateSession, WaitReader,
+        CompactSession, CreateSession, DeleteSession, ForgetMemory, ForkSession, InterruptTurn, ReadEvents,
+        ReadHistory, SearchHit, SearchMemory, SearchScope, StartTurn, UpdateSession, WaitReader,
     },
 };
 
@@ -105,6 +105,12 @@ async fn calls_results_and_prompts_that_waited_are_taken_in_and_what_is_open_is_
     queued.result.await.unwrap();
     let found = memory_of(&agent, &memory, id).await;
     assert_eq!(found.iter().filter(|text| text.contains("quokka")).count(), 3, "{found:?}");
+    // Every hit can be opened where it says that it stands, also the results of calls.
+    for hit in search(&agent, "quokka").await {
+        let cursor = Some((hit.from_seq - 1).to_string());
+        let page = agent.service().history(ReadHistory { session_id: id, cursor, limit: Some(1) }).await.unwrap();
+        assert_eq!((page.items[0].seq, &page.items[0].role), (hit.from_seq, &hit.role));
+    }
     assert_eq!(found[found.len() - 2..], ["@note it waited @say Then.".to_owned(), "Then.".to_owned()]);
     end(agent).await;
 }

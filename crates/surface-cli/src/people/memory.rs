@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn words_that_match_stand_out_where_they_may() {
-        let found = Found { query: "Decisions, blue", opens: false, highlights: true, width: Some(80) };
+        let found = Found { query: "Decides, blue", opens: false, highlights: true, width: Some(80) };
         let told = found.told(&[hit("We decided: BLUE it is.")]);
         assert!(told.contains("We \x1b[1mdecided\x1b[0m: \x1b[1mBLUE\x1b[0m it is."), "{told:?}");
     }

@@ -48,6 +48,8 @@ fn nothing_is_forgotten_unasked() {
     assert!(refused.err.contains("Forget all that matches") && refused.err.contains("Nothing was forgotten."));
     let done = cli(&[&forget[..], &["--json"]].concat()).in_dir(&dir).on_terminal().stdin("y\n").run();
     assert_eq!(done.json()["forgotten"], 1);
+    let found = cli(&["memory", "search", "persimmon", "--role", "assistant", "--json"]).in_dir(&dir).run();
+    assert_eq!(found.json()["items"], serde_json::json!([]));
     let again = cli(&[&forget[..], &["--json", "--yes"]].concat()).in_dir(&dir).run();
     assert_eq!(again.json()["forgotten"], 0);
     assert_eq!(cli(&["memory", "reindex", "--json"]).in_dir(&dir).run().json()["indexed"], 1);
