@@ -16,7 +16,7 @@ pub(super) const TERMS_MAX: usize = 64;
 /// Terms of a query that are looked up to find the rarest.
 const LOOKED_UP_MAX: usize = 256;
 /// Postings that a lane goes through, those of the rarest terms first: a few milliseconds.
-const POSTINGS_MAX: u64 = 300_000;
+const POSTINGS_MAX: u64 = 200_000;
 
 /// What a lane gives each text.
 pub(super) struct Scores {
