@@ -72,7 +72,8 @@ fn measure(count: usize, dir: &Path, headers: Option<&Path>) {
         Some(headers) => {
             write_floats(&dir.join("vectors"), &vectors);
             write_floats(&dir.join("queries"), &queries);
-            fs::write(dir.join("truth"), truth.concat().iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+            fs::write(dir.join("truth"), truth.concat().iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>())
+                .unwrap();
             for flags in [["-O3", "-march=native"].as_slice(), &["-O3"]] {
                 beside(dir, headers, flags, count, &ours);
             }
@@ -92,14 +93,19 @@ fn beside(dir: &Path, headers: &Path, flags: &[&str], count: usize, ours: &dyn F
     }
     let (our_speed, their_speed) = (median(&mut our_speeds), median(&mut their_speeds));
     let their_recall = theirs.answer(width).1;
-    println!("  hnswlib {:<9} build {:.1} s; width {width}: {their_speed:.0} queries/s, recall {their_recall:.4}", flags.join(" "), theirs.build_s);
+    println!(
+        "  hnswlib {:<9} build {:.1} s; width {width}: {their_speed:.0} queries/s, recall {their_recall:.4}",
+        flags.join(" "),
+        theirs.build_s
+    );
     println!("    ours beside it {our_speed:.0} queries/s, recall {recall:.4}: {:.2} x", our_speed / their_speed);
     drop(theirs.child.kill());
 }
 
 fn filtered(lane: &VectorLane, queries: &[f32], percent: u64, passes: &dyn Fn(u32) -> bool) {
     let some = &queries[..100 * DIMENSION];
-    let truth: Vec<Vec<u32>> = some.chunks(DIMENSION).map(|query| ids(&lane.search_exact(query, HITS, passes))).collect();
+    let truth: Vec<Vec<u32>> =
+        some.chunks(DIMENSION).map(|query| ids(&lane.search_exact(query, HITS, passes))).collect();
     let (speed, recall) = answer(some, &truth, |query| lane.search(query, HITS, passes));
     println!("  {percent:>3} % pass       {speed:.0} queries/s, recall@{HITS} {recall:.4}");
 }
@@ -123,7 +129,8 @@ fn reload(lane: &VectorLane, dir: &Path) {
 /// Queries a second, and the share of the truth that was found.
 fn answer(queries: &[f32], truth: &[Vec<u32>], search: impl Fn(&[f32]) -> Vec<(u32, f32)>) -> (f64, f64) {
     let (found, took) = timed(|| queries.chunks(DIMENSION).map(|query| ids(&search(query))).collect::<Vec<_>>());
-    let hits: usize = found.iter().zip(truth).map(|(found, truth)| found.iter().filter(|id| truth.contains(id)).count()).sum();
+    let hits: usize =
+        found.iter().zip(truth).map(|(found, truth)| found.iter().filter(|id| truth.contains(id)).count()).sum();
     let wanted: usize = truth.iter().take(found.len()).map(Vec::len).sum();
     (found.len() as f64 / took.as_secs_f64(), hits as f64 / wanted as f64)
 }

@@ -40,7 +40,6 @@ impl HashedEmbedder {
         features.sort_unstable_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
         let mut vector = vec![0.0; DIMENSION];
         for same in features.chunk_by(|one, other| one.0 == other.0) {
-            #[expect(clippy::cast_precision_loss, reason = "a count of words")]
             let count = same.len() as f32;
             add_feature(same[0].0, same[0].1 * count.sqrt(), &mut vector);
         }
@@ -69,7 +68,6 @@ fn add_word(word: &str, features: &mut Vec<(u64, f32)>) {
     let weight = weight(word);
     features.push((hash(&letters), weight));
     let pieces = letters.windows(PIECE_CHARS);
-    #[expect(clippy::cast_precision_loss, reason = "a count of letters")]
     let each = weight * PIECES_WEIGHT / (pieces.len().max(1) as f32).sqrt();
     features.extend(pieces.map(|piece| (hash(piece), each)));
 }

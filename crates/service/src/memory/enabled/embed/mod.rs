@@ -14,7 +14,6 @@ fn normalise(vector: &mut [f32]) {
     let norm = vector.iter().map(|&component| f64::from(component).powi(2)).sum::<f64>().sqrt();
     let scale = if norm > 0.0 { norm.recip() } else { 0.0 };
     for component in vector {
-        #[expect(clippy::cast_possible_truncation, reason = "a component of a unit vector")]
         let scaled = (f64::from(*component) * scale) as f32;
         *component = scaled;
     }

@@ -37,7 +37,6 @@ pub(super) fn encode(vector: &[f32], dimension: usize) -> Result<Option<Vec<i16>
     if norm == 0.0 {
         return Ok(None);
     }
-    #[expect(clippy::cast_possible_truncation, reason = "at most SCALE, which 16 bits hold")]
     let code = |&component: &f32| (f64::from(component) / norm * SCALE).round() as i16;
     Ok(Some(vector.iter().map(code).collect()))
 }
@@ -56,7 +55,6 @@ pub(super) fn dot(one: &[i16], other: &[i16]) -> i32 {
 
 /// The cosine that a dot product means.
 pub(super) fn cosine(dot: i32) -> f32 {
-    #[expect(clippy::cast_possible_truncation, reason = "a cosine needs no more")]
     let cosine = (f64::from(dot) / (SCALE * SCALE)) as f32;
     cosine.clamp(-1.0, 1.0)
 }

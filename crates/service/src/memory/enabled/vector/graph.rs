@@ -31,7 +31,6 @@ fn scored(score: i32, node: u32) -> Scored {
 }
 
 /// The node.
-#[expect(clippy::cast_possible_truncation, reason = "the lower half is the node")]
 pub(super) const fn node_of(scored: Scored) -> u32 {
     scored as u32
 }

@@ -75,7 +75,6 @@ impl VectorLane {
 
     /// The share of what was ever added that is removed by now. Past a fifth or so a lane is better built anew.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn share_removed(&self) -> f64 {
         let all = self.ids.len();
         if all == 0 { 0.0 } else { (all - self.nodes.len()) as f64 / all as f64 }
@@ -144,7 +143,6 @@ impl VectorLane {
     }
 
     /// Whether a query is better answered by looking at each vector: where few pass, or many are wanted.
-    #[expect(clippy::cast_precision_loss, reason = "a guess")]
     fn is_scanned(&self, k: usize, accept: &dyn Fn(u32) -> bool) -> bool {
         if self.nodes.len() <= SCAN_MAX || k > WALK_HITS_MAX {
             return true;
