@@ -132,7 +132,7 @@ impl Actor {
             }
             _ => {
                 if let Some(memory) = engine.memory.as_ref().filter(|_| !is_deleted) {
-                    memory.memory().before_it_leaves().await;
+                    memory.memory().catch_up().await;
                 }
                 self.shared.is_deleted.store(is_deleted, Ordering::Release);
                 delete(&engine, session_id, is_deleted.then_some(&*self.shared.live)).await

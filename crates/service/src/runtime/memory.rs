@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -78,6 +78,8 @@ pub(crate) struct Memory {
     reindexing: tokio::sync::Mutex<()>,
     /// Passages that a rebuild of the index has yet to come to.
     remaining: AtomicU64,
+    /// Whether the reader had a reason to begin.
+    is_begun: AtomicBool,
     /// The reader ends when it has caught up.
     ending: CancellationToken,
     /// It ends at once.
@@ -115,6 +117,7 @@ impl MemoryHandle {
             asked: Mutex::new(Some(asked)),
             reindexing: tokio::sync::Mutex::default(),
             remaining: AtomicU64::new(0),
+            is_begun: AtomicBool::new(false),
             ending: CancellationToken::new(),
             over: CancellationToken::new(),
             task: TaskTracker::new(),
@@ -141,7 +144,9 @@ impl MemoryHandle {
             () = clock.sleep(END_MAX) => over.cancel(),
         }
         task.wait().await;
-        self.0.store.close().await;
+        if self.0.is_begun.load(Ordering::Acquire) {
+            self.0.store.close().await;
+        }
     }
 }
 
@@ -167,8 +172,8 @@ impl Memory {
         if self.is_stored { self.store.gone(session_id).await } else { Ok(self.readers.left(session_id).await?) }
     }
 
-    /// A session in memory is about to leave: what it said is taken in first.
-    pub(crate) async fn before_it_leaves(&self) {
+    /// Waits for a while until what is durable is taken in: before a session in memory leaves, or a journal is compacted.
+    pub(crate) async fn catch_up(&self) {
         self.is_caught_up(SEARCH_WAIT_MAX).await;
     }
 
@@ -292,6 +297,10 @@ struct Run {
 impl Run {
     async fn until_the_end<Home: 'static>(mut self, over: fn(Arc<Inner>) -> Sessions<Home>) {
         let (mut wait, mut is_trusted) = (RETRY_BASE, false);
+        if !self.is_needed().await {
+            return;
+        }
+        self.memory.is_begun.store(true, Ordering::Release);
         loop {
             let done = match is_trusted {
                 true => self.step(over).await,
@@ -314,6 +323,22 @@ impl Run {
             }
         }
         self.answer(false);
+    }
+
+    /// Waits until there is a reason to begin: a command that only looks at something does not pay for memory's files.
+    async fn is_needed(&mut self) -> bool {
+        let Memory { ending, over, clock, .. } = self.memory.as_ref();
+        tokio::select! {
+            biased;
+            () = over.cancelled() => false,
+            Some(ask) = self.asks.recv() => {
+                self.waiting.push(ask);
+                true
+            }
+            changed = self.changes.changed() => changed.is_ok(),
+            () = ending.cancelled() => false,
+            () = clock.sleep(DEBOUNCE) => true,
+        }
     }
 
     /// Finds out whether memory has what its checkpoints say.

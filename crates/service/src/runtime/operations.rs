@@ -360,6 +360,10 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     async fn compact_journal(&self, request: CompactJournal) -> Result<JournalCompactionReport, SessionError> {
         self.stored().await?;
         self.check_exists(request.session_id).await?;
+        // It is the one reader that takes its time, and nothing is dropped that it has not read.
+        if let Some(memory) = &self.engine().memory {
+            memory.memory().catch_up().await;
+        }
         self.compact_one(request, CompactionPolicy::asked(&self.engine().options.journal)).await
     }
 

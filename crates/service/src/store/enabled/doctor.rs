@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     SessionError,
+    capability::{Capabilities, Capability},
     clock::{Clock as _, SystemClock},
     doctor::{Check, Diagnosis, Examination, Finding, Progress, Severity},
     ids::{Seq, SessionId},
@@ -50,6 +51,7 @@ const BEHIND: &str = "The next start brings them up to date; `meerkat project re
 /// # Errors
 /// Where there is none, it cannot be read, or it is to be mended and another process owns it (`STORE_LOCKED`).
 pub async fn examine(what: Examination, progress: Progress<'_>) -> Result<Diagnosis, SessionError> {
+    Capabilities::compiled().require(Capability::SessionStore)?;
     let mut doctor = Doctor::enter(what)?;
     doctor.permissions();
     doctor.room(rustix::fs::statvfs(&doctor.what.data_dir).map(|found| found.f_bavail * found.f_frsize).ok());
