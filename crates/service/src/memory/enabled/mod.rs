@@ -17,6 +17,7 @@ mod segments;
 mod fuse;
 mod lexical;
 mod text;
+mod when;
 
 mod columns;
 mod file;
