@@ -26,14 +26,14 @@ pub const ABSENCES: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// The refusal where persistence is there, and switched off.
-pub fn switched_off() -> Refusal {
-    Refusal {
-        code: "SESSION_PERSISTENCE_DISABLED".to_owned(),
-        message: Some("Session persistence is disabled (store.enabled = false).".to_owned()),
-        retryable: false,
-        details: serde_json::json!({ "reason": "configured" }),
-    }
+/// The refusal where a capability is there, and switched off.
+pub fn switched_off(capability: &str) -> Result<Refusal, String> {
+    let switch = if capability == "memory-store" { "memory.enabled = false" } else { "store.enabled = false" };
+    let mut refusal = absence(capability)?;
+    let built = format!("build without '{capability}'");
+    refusal.message = refusal.message.map(|message| message.replace(&built, switch));
+    refusal.details = serde_json::json!({ "reason": "configured" });
+    Ok(refusal)
 }
 
 /// The refusal where a capability is absent.

@@ -25,6 +25,9 @@ const POLL_MS: u64 = 30_000;
 /// The environment variable that makes time stand still and ids follow from a seed, and its value in every trial.
 pub const SEED: (&str, &str) = ("MEERKAT_TEST_SEED", "7");
 
+/// The sections whose key `enabled` switches a capability off.
+const SWITCHES: [(&str, &str); 2] = [("store", "session-store"), ("memory", "memory-store")];
+
 /// Where in a trial's folder the test tools may write.
 pub fn tools_folder(folder: &Path) -> PathBuf {
     folder.join("tools")
@@ -68,9 +71,10 @@ pub fn trial(name: &str, scenario: &Scenario, build: &Build, make: Maker<'_>) ->
 
 /// Plays a scenario, and answers with how many of its steps the surface passes over.
 pub fn run(scenario: &Scenario, build: &Build, make: Maker<'_>, place: Place) -> Result<usize, String> {
+    let is_off = |section: &str| scenario.config.get(section).is_some_and(|section| section["enabled"] == false);
     let mut run = Run {
         build,
-        is_switched_off: scenario.config.get("store").is_some_and(|store| store["enabled"] == false),
+        switched_off: SWITCHES.into_iter().filter(|(section, _)| is_off(section)).map(|(_, of)| of).collect(),
         driver: Some(make(place.clone())?),
         make,
         place,
@@ -93,7 +97,8 @@ fn title(step: &Step) -> String {
 
 struct Run<'a> {
     build: &'a Build,
-    is_switched_off: bool,
+    /// Capabilities that the scenario's options switch off.
+    switched_off: Vec<&'static str>,
     /// Gone where it could not be made again.
     driver: Option<Box<dyn Driver>>,
     make: Maker<'a>,
@@ -185,14 +190,14 @@ impl Run<'_> {
 
     /// Whether the service has this capability: it is built, and not switched off.
     fn has(&self, capability: &str) -> bool {
-        self.build.has(capability) && !(self.is_switched_off && capability == "session-store")
+        self.build.has(capability) && !self.switched_off.contains(&capability)
     }
 
     /// The refusal that takes the place of the step's own answer in this build, if one does.
     fn refusal(&self, step: &Step) -> Result<Option<Refusal>, String> {
         let mut needs = step.needs.iter().flat_map(|needs| needs.split_whitespace());
         match needs.find(|needs| !self.has(needs)) {
-            Some(absent) if self.build.has(absent) => return Ok(Some(switched_off())),
+            Some(absent) if self.build.has(absent) => return switched_off(absent).map(Some),
             Some(absent) => return absence(absent).map(Some),
             None => {}
         }

@@ -17,7 +17,7 @@ use std::{
 use async_trait::async_trait;
 use meerkat_service::{
     Agent, AgentBuildConfig,
-    compaction::{COMPACTION_PROMPT, CompactionConfig},
+    compaction::{COMPACTION_PROMPT, CompactionConfig, messages_measured},
     model::{ModelClient, ModelError, ModelRequest, ModelStream, StaticModels, scripted::ScriptedModel},
     options::{EngineOptions, Overflow},
     service::{CompactSession, ReadEvents, SessionCreated, UndoCompaction},
@@ -25,6 +25,8 @@ use meerkat_service::{
 use serde_json::Value;
 
 const ROUNDS: usize = 9;
+/// Turns that are timed on each side.
+const CHECKS: usize = 200;
 
 fn main() {
     let named: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
@@ -49,14 +51,15 @@ fn number(variable: &str, default: usize) -> usize {
     std::env::var(variable).map_or(default, |value| value.parse().unwrap())
 }
 
-/// An agent in memory with a window that no session fills, and a threshold that none reaches.
-fn roomy() -> Agent {
+/// An agent in memory with a window that no session fills, and perhaps a threshold that none reaches.
+fn roomy(compacts: bool) -> Agent {
     let mut options = EngineOptions::default();
     options.ephemeral.session_event_bytes = u64::MAX;
     options.ephemeral.max_bytes = u64::MAX;
     let models = StaticModels::new("scripted", Arc::new(ScriptedModel), u64::MAX / 8);
     let config = CompactionConfig { auto_compact_threshold: u64::MAX / 16, ..CompactionConfig::default() };
-    AgentBuildConfig::new().models(Arc::new(models)).options(options).compaction(config).build().unwrap()
+    let agent = AgentBuildConfig::new().models(Arc::new(models)).options(options);
+    if compacts { agent.compaction(config) } else { agent }.build().unwrap()
 }
 
 /// A prompt of 512 bytes that is answered with 2 KiB in one piece, and gives a summary when one is asked for.
@@ -89,7 +92,7 @@ async fn lines(agent: &Agent, session: &SessionCreated) -> Vec<String> {
 /// Compacting a session of 10,000 turns, the summary by the scripted model, against reading and writing its lines.
 fn long() {
     runtime().block_on(async {
-        let (agent, turns) = (roomy(), number("MEERKAT_BENCH_TURNS", 10_000));
+        let (agent, turns) = (roomy(true), number("MEERKAT_BENCH_TURNS", 10_000));
         let session = session_after(&agent, turns).await;
         let (session_id, lines) = (session.session_id, lines(&agent, &session).await);
         let (mut works, mut floors, mut receipt) = (Vec::new(), Vec::new(), None);
@@ -126,24 +129,29 @@ fn long() {
 }
 
 /// A turn in a short context and in a long one, each of which looks at the threshold before its call and never reaches
-/// it; against the same turns where nothing compacts.
+/// it, against the same turn where nothing compacts. Both make a request of the whole context, which grows; what the
+/// look adds does not.
 fn check() {
     runtime().block_on(async {
         for turns in [5, number("MEERKAT_BENCH_TURNS", 10_000)] {
-            let compacting = roomy();
-            let session = session_after(&compacting, turns).await;
-            let context = compacting
-                .service()
-                .preview_compaction(CompactSession { session_id: session.session_id, compaction: None });
-            let tokens = context.await.unwrap().tokens_before;
-            let view = lines(&compacting, &session).await.len();
-            let mut times = Vec::new();
-            for _ in 0..200 {
-                let started = Instant::now();
-                compacting.turn(&session, "@say x").await.unwrap();
-                times.push(started.elapsed());
+            let agents = [roomy(true), roomy(false)];
+            let sessions = [session_after(&agents[0], turns).await, session_after(&agents[1], turns).await];
+            let (mut times, measured) = ([Vec::new(), Vec::new()], messages_measured());
+            for _ in 0..CHECKS {
+                for (at, agent) in agents.iter().enumerate() {
+                    let started = Instant::now();
+                    agent.turn(&sessions[at], "@say x").await.unwrap();
+                    times[at].push(started.elapsed());
+                }
             }
-            println!("a turn beside {turns} turns ({view} events, {tokens} tokens): {:.1?}", median(&mut times));
+            let measured = (messages_measured() - measured) as usize / CHECKS / 2;
+            let [with, without] = times.map(|mut times| median(&mut times));
+            println!(
+                "a turn behind {} messages: {with:.1?} with a threshold, {without:.1?} without; {:.2} x; messages \
+                 measured: {measured}",
+                turns * 2,
+                with.as_secs_f64() / without.as_secs_f64()
+            );
         }
     });
 }

@@ -61,6 +61,15 @@ impl Capabilities {
         self
     }
 
+    /// The same with memory switched off, if it was there.
+    #[must_use]
+    pub const fn without_memory(mut self) -> Self {
+        if matches!(self.memory_store, Presence::Present) {
+            self.memory_store = Presence::SwitchedOff;
+        }
+        self
+    }
+
     /// Whether the capability is there.
     #[must_use]
     pub const fn presence(&self, capability: Capability) -> Presence {
@@ -83,7 +92,7 @@ impl Capabilities {
         };
         Err(match capability {
             Capability::SessionStore => SessionError::PersistenceDisabled { configured },
-            Capability::MemoryStore => SessionError::MemoryDisabled,
+            Capability::MemoryStore => SessionError::MemoryDisabled { configured },
             Capability::SessionCompaction => SessionError::CompactionDisabled,
         })
     }

@@ -24,8 +24,11 @@ pub enum SessionError {
     #[error("{}", ErrorCode::SessionCompactionDisabled.message())]
     CompactionDisabled,
     /// The operation needs `memory-store`.
-    #[error("{}", ErrorCode::MemoryStoreDisabled.message())]
-    MemoryDisabled,
+    #[error("{}", if *.configured { MEMORY_CONFIGURED_OFF } else { ErrorCode::MemoryStoreDisabled.message() })]
+    MemoryDisabled {
+        /// Whether the build has it and the configuration, or the SDK's config, has not.
+        configured: bool,
+    },
     /// The memory cannot be asked, or not now.
     #[error("The memory is not available: {why}.")]
     MemoryUnavailable {
@@ -212,6 +215,8 @@ pub enum SessionError {
 
 /// The text where the configuration, not the build, switched persistence off.
 const CONFIGURED_OFF: &str = "Session persistence is disabled (store.enabled = false).";
+/// The same of memory; an SDK config that names none has switched it off, too.
+const MEMORY_CONFIGURED_OFF: &str = "Semantic memory is disabled (memory.enabled = false).";
 
 fn model_not_configured(model: &str, variable: Option<&str>) -> String {
     match variable {
@@ -239,7 +244,7 @@ impl SessionError {
         match self {
             Self::PersistenceDisabled { .. } => ErrorCode::SessionPersistenceDisabled,
             Self::CompactionDisabled => ErrorCode::SessionCompactionDisabled,
-            Self::MemoryDisabled => ErrorCode::MemoryStoreDisabled,
+            Self::MemoryDisabled { .. } => ErrorCode::MemoryStoreDisabled,
             Self::MemoryUnavailable { .. } => ErrorCode::MemoryIndexUnavailable,
             Self::NotFound(_) => ErrorCode::SessionNotFound,
             Self::Busy { .. } | Self::Compacting | Self::NotNewest { .. } | Self::TakenOver(_) => {
@@ -281,7 +286,9 @@ impl SessionError {
     pub fn body(&self) -> ErrorBody {
         let body = ErrorBody::with_message(self.code(), self.to_string());
         match self {
-            Self::PersistenceDisabled { configured: true } => body.detail("reason", "configured"),
+            Self::PersistenceDisabled { configured: true } | Self::MemoryDisabled { configured: true } => {
+                body.detail("reason", "configured")
+            }
             Self::NotFound(id)
             | Self::Corrupted(id)
             | Self::Archived(id)
@@ -318,7 +325,7 @@ impl SessionError {
             Self::ToolNotFound(name) => body.detail("tool", name.clone()),
             Self::PersistenceDisabled { configured: false }
             | Self::CompactionDisabled
-            | Self::MemoryDisabled
+            | Self::MemoryDisabled { configured: false }
             | Self::MemoryUnavailable { .. }
             | Self::Compacting
             | Self::NotRunning { turn: None }

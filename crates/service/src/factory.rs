@@ -11,17 +11,24 @@ use crate::{
     capability::{Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
+    memory::{MemoryOptions, SharedMemory, endpoint_embedder, open_memory},
     model::{
         ModelClient, ModelResolver, StaticModels,
         scripted::{ScriptedModel, tools::test_tools},
     },
-    options::EngineOptions,
+    options::{EmbedderChoice, EngineOptions, MemoryConfig},
     projection::Projection,
     readers::Readers,
     redact::Secrets,
-    runtime::{ephemeral::EphemeralSessionService, persistent::PersistentSessionService, projector::ProjectorHandle},
+    runtime::{
+        ephemeral::EphemeralSessionService, memory::MemoryHandle, persistent::PersistentSessionService,
+        projector::ProjectorHandle, recall::Recall,
+    },
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
-    store::{BlobStore, EventStore, MemoryBlobStore, MemoryEventStore, MemoryUse, Stores, open_stores},
+    store::{
+        BlobStore, DirectoryOwner, EventStore, MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders,
+        MemoryUse, Stores, open_stores, own_directory,
+    },
     tool::{Tool, ToolRegistry},
 };
 
@@ -40,7 +47,16 @@ pub struct AgentBuildConfig {
     is_store_enabled: Option<bool>,
     compaction: Option<CompactionConfig>,
     compactor: Option<SharedCompactor>,
+    memory: Option<MemorySource>,
     world: Option<World>,
+}
+
+/// Where memory comes from.
+enum MemorySource {
+    /// The data directory, or this process alone.
+    Kept(Option<PathBuf>, MemoryOptions),
+    /// It is there.
+    Own(SharedMemory),
 }
 
 impl AgentBuildConfig {
@@ -120,6 +136,21 @@ impl AgentBuildConfig {
         self
     }
 
+    /// Remembers what is said: in `data_dir`, which may be that of [`Self::store`], or in this process alone. Without it,
+    /// and without the capability `memory-store`, what asks for memory answers `MEMORY_STORE_DISABLED`.
+    #[must_use]
+    pub fn memory(mut self, data_dir: Option<PathBuf>, options: MemoryOptions) -> Self {
+        self.memory = Some(MemorySource::Kept(data_dir, options));
+        self
+    }
+
+    /// A memory of your own. Needs the capability `memory-store`, as [`Self::memory`] does.
+    #[must_use]
+    pub fn memory_store(mut self, memory: SharedMemory) -> Self {
+        self.memory = Some(MemorySource::Own(memory));
+        self
+    }
+
     /// Time and ids other than the system's.
     #[must_use]
     pub fn world(mut self, world: World) -> Self {
@@ -133,6 +164,7 @@ impl AgentBuildConfig {
     /// Where a tool is not allowed, or the data directory cannot be opened.
     pub fn build(self) -> Result<Agent, SessionError> {
         let mut capabilities = Capabilities::compiled();
+        let store_dir = self.store.clone().filter(|_| self.stores.is_none() && self.is_store_enabled != Some(false));
         let stores = match (self.is_store_enabled, self.stores, self.store) {
             (Some(false), _, _) | (_, None, None) => None,
             (_, Some(stores), _) => {
@@ -144,6 +176,16 @@ impl AgentBuildConfig {
         if stores.is_none() {
             capabilities = capabilities.without_store();
         }
+        let world = self.world.unwrap_or_else(World::system);
+        let memory = self.memory.filter(|_| self.options.memory.enabled);
+        if memory.is_none() {
+            capabilities = capabilities.without_memory();
+        }
+        let memory = memory.filter(|_| capabilities.require(Capability::MemoryStore).is_ok());
+        let (memory, owner) = match memory {
+            Some(source) => open(source, store_dir, stores.is_some(), &self.options.memory, &world)?,
+            None => (None, None),
+        };
         let scripted = || -> Arc<dyn ModelResolver> {
             Arc::new(StaticModels::new("scripted", Arc::new(ScriptedModel), SCRIPTED_WINDOW_TOKENS))
         };
@@ -158,7 +200,6 @@ impl AgentBuildConfig {
         // What is stored is bounded by the disk; what is in memory of it leaves by itself.
         let max_bytes = if stores.is_some() { u64::MAX } else { self.options.ephemeral.max_bytes };
         let held = Arc::new(MemoryUse::new(max_bytes));
-        let world = self.world.unwrap_or_else(World::system);
         let (events, blobs, derived): (Arc<dyn EventStore>, Arc<dyn BlobStore>, _) = match stores {
             Some(Stores { events, blobs, snapshots, index, readers, pruner }) => {
                 let readers = Readers::new(readers, events.clone(), index.clone(), world.clock.clone());
@@ -175,6 +216,16 @@ impl AgentBuildConfig {
         };
         let is_stored = derived.is_some();
         let mut tools = self.tools;
+        let memory = memory.map(|store| {
+            let (index, clock) = (Arc::<MemoryIndex>::default(), world.clock.clone());
+            // Without a store, what memory has read is known in this process alone, as what it reads is.
+            let alone = || Readers::new(Arc::<MemoryReaders>::default(), events.clone(), index, clock.clone());
+            let readers = derived.as_ref().map_or_else(|| Arc::new(alone()), |derived| derived.readers.clone());
+            MemoryHandle::new(store, readers, world.clock.clone(), self.options.memory.index_turns, is_stored)
+        });
+        if let Some(memory) = &memory {
+            tools.push(Arc::new(Recall::new(memory.memory().clone(), self.options.limits.clone())?));
+        }
         if let Some(dir) = &self.options.tools.test_dir {
             tools.extend(test_tools(dir.clone(), world.clock.clone()));
         }
@@ -187,6 +238,8 @@ impl AgentBuildConfig {
             events,
             blobs,
             derived,
+            memory,
+            owner,
             capabilities,
             held,
             is_shutting_down: AtomicBool::new(false),
@@ -199,6 +252,31 @@ impl AgentBuildConfig {
         };
         Ok(Agent { service })
     }
+}
+
+/// The memory of a source, and the data directory that it stands in, where no store of sessions owns that.
+fn open(
+    source: MemorySource,
+    store_dir: Option<PathBuf>,
+    is_stored: bool,
+    config: &MemoryConfig,
+    world: &World,
+) -> Result<(Option<SharedMemory>, Option<DirectoryOwner>), SessionError> {
+    let (data_dir, options) = match source {
+        MemorySource::Own(memory) => return Ok((Some(memory), None)),
+        MemorySource::Kept(data_dir, options) => (data_dir, options),
+    };
+    let is_owned = data_dir.is_none() || data_dir == store_dir;
+    let owner = data_dir.as_deref().filter(|_| !is_owned).map(own_directory).transpose()?;
+    // What is in no journal that outlives the process is recorded by memory itself.
+    let embedder = match (options.embedder, config.embedder) {
+        (None, EmbedderChoice::Endpoint) => {
+            Some(endpoint_embedder(&config.endpoint, options.endpoint.clone(), world.clone())?)
+        }
+        (embedder, EmbedderChoice::Builtin | EmbedderChoice::Endpoint) => embedder,
+    };
+    let options = MemoryOptions { embedder, records_intake: !is_stored && data_dir.is_some(), ..options };
+    Ok((Some(open_memory(data_dir.as_deref(), options)?), owner))
 }
 
 /// A service, ready to run sessions.

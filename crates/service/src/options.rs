@@ -363,6 +363,63 @@ pub struct RetentionOptions {
     pub max_sessions: u64,
 }
 
+/// What makes the vectors by which memory finds texts of like meaning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EmbedderChoice {
+    /// The built-in one, which needs neither a download nor a network.
+    #[default]
+    Builtin,
+    /// A server with an embeddings endpoint as OpenAI has it.
+    Endpoint,
+}
+
+/// An embeddings endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct EndpointConfig {
+    /// Where it is, up to and without `/embeddings`.
+    pub base_url: String,
+    /// Its model.
+    pub model: String,
+    /// The variable that holds its key; without it none is sent.
+    pub key_variable: Option<String>,
+    /// Numbers of a vector that are asked for; 0 leaves it to the model.
+    pub dimensions: u32,
+}
+
+impl Default for EndpointConfig {
+    fn default() -> Self {
+        Self {
+            base_url: "http://localhost:8080/v1".to_owned(),
+            model: "text-embedding-3-small".to_owned(),
+            key_variable: None,
+            dimensions: 0,
+        }
+    }
+}
+
+/// What memory takes in, and how it finds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct MemoryConfig {
+    /// Whether there is a memory.
+    pub enabled: bool,
+    /// Whether it takes in every turn that has ended, or only what compactions discard.
+    pub index_turns: bool,
+    /// What makes its vectors.
+    pub embedder: EmbedderChoice,
+    /// Where they are made, if at an endpoint.
+    pub endpoint: EndpointConfig,
+}
+
+impl Default for MemoryConfig {
+    fn default() -> Self {
+        let (embedder, endpoint) = (EmbedderChoice::default(), EndpointConfig::default());
+        Self { enabled: true, index_turns: true, embedder, endpoint }
+    }
+}
+
 /// Everything that the engine can be told.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -385,4 +442,6 @@ pub struct EngineOptions {
     pub projection: ProjectionOptions,
     /// Which sessions go.
     pub retention: RetentionOptions,
+    /// Memory.
+    pub memory: MemoryConfig,
 }

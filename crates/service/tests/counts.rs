@@ -8,7 +8,7 @@ use std::{alloc::System, sync::Arc};
 
 use meerkat_service::{
     Agent, AgentBuildConfig, Capabilities, Capability,
-    compaction::CompactionConfig,
+    compaction::{CompactionConfig, messages_measured},
     model::{StaticModels, scripted::ScriptedModel},
     options::{EngineOptions, Overflow},
     service::{NamedReader, ReadEvents, SessionCreated},
@@ -26,18 +26,20 @@ struct Counts {
     encodes: u64,
     events: usize,
     event_bytes: usize,
+    measured: u64,
     allocations: usize,
 }
 
 async fn count(agent: &Agent, session: &SessionCreated) -> Counts {
-    let (encoded, region) = (events_encoded(), Region::new(ALLOCATOR));
+    let (encoded, measured, region) = (events_encoded(), messages_measured(), Region::new(ALLOCATOR));
     let result = agent.turn(session, "@chunks 4096 @long 2048").await.unwrap();
     let (encodes, allocations) = (events_encoded() - encoded, region.change().allocations);
+    let measured = messages_measured() - measured;
     let request = ReadEvents { session_id: session.session_id, since_seq: result.seq - 3, limit: None, wait_ms: 0 };
     let lines = agent.service().events(request).await.unwrap().items;
     // The turn's number and the seqs grow a digit now and then; nothing else of a line may.
     let event_bytes = lines.iter().map(|line| line.iter().filter(|byte| !byte.is_ascii_digit()).count()).sum();
-    Counts { encodes, events: lines.len(), event_bytes, allocations }
+    Counts { encodes, events: lines.len(), event_bytes, measured, allocations }
 }
 
 /// The least of several turns: now and then a vector grows, and pays for many turns at once.
@@ -46,8 +48,8 @@ async fn least(agent: &Agent, session: &SessionCreated) -> Counts {
     for _ in 0..7 {
         let again = count(agent, session).await;
         assert_eq!(
-            (again.encodes, again.events, again.event_bytes),
-            (counts.encodes, counts.events, counts.event_bytes)
+            (again.encodes, again.events, again.event_bytes, again.measured),
+            (counts.encodes, counts.events, counts.event_bytes, counts.measured)
         );
         counts.allocations = counts.allocations.min(again.allocations);
     }
@@ -112,7 +114,9 @@ async fn a_compactor_costs_the_same_at_every_length() {
     for _ in 0..3_000 {
         count(&agent, &session).await;
     }
-    assert_eq!(least(&agent, &session).await, early);
+    let late = least(&agent, &session).await;
+    assert_eq!(late.measured, 2, "the prompt and the answer, each once, when they are said");
+    assert_eq!(late, early);
 }
 
 /// A text turn encodes its three events once each, however many follow it, and costs the same at turn 2,000 as

@@ -15,11 +15,12 @@ use std::{
 
 use async_trait::async_trait;
 use meerkat_service::{
-    Agent, AgentBuildConfig, Seq, SessionId,
+    Agent, AgentBuildConfig, Capabilities, Capability, Seq, SessionId,
     compaction::{COMPACTION_PROMPT, CompactionConfig},
+    memory::MemoryOptions,
     model::{ModelClient, ModelError, ModelRequest, ModelStream, StaticModels, scripted::ScriptedModel},
     options::EngineOptions,
-    service::{PinFact, ReadEvents, ReadHistory, Remind},
+    service::{PinFact, ReadEvents, ReadHistory, Remind, SearchHit, SearchMemory},
     session::{
         event::{Event, Record},
         message::{Body, Message},
@@ -106,19 +107,17 @@ struct Trial {
 }
 
 impl Trial {
-    async fn new(summariser: Summariser) -> Self {
+    async fn new(summariser: Summariser, has_memory: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let model = Arc::new(Watched::default());
         let models = StaticModels::new("scripted", model.clone(), WINDOW_TOKENS);
         let config =
             CompactionConfig { recent_turn_budget: KEPT_TURNS, max_summary_tokens: 1_000, ..Default::default() };
-        let agent = AgentBuildConfig::new()
-            .models(Arc::new(models))
-            .options(EngineOptions::default())
-            .compaction(config)
-            .store(dir.path().join("data"))
-            .build()
-            .unwrap();
+        let data = dir.path().join("data");
+        let agent = AgentBuildConfig::new().models(Arc::new(models)).options(EngineOptions::default());
+        let agent = agent.compaction(config).store(data.clone());
+        let agent = if has_memory { agent.memory(Some(data), MemoryOptions::default()) } else { agent };
+        let agent = agent.build().unwrap();
         let session_id = agent.create_session().await.unwrap().session_id;
         Self { agent, model, session_id, said: Vec::new(), summariser, _dir: dir }
     }
@@ -176,7 +175,7 @@ struct Row {
 }
 
 async fn measure(summariser: Summariser, compactions: usize) -> Row {
-    let mut trial = Trial::new(summariser).await;
+    let mut trial = Trial::new(summariser, false).await;
     let (pinned, reminded) = (probes(900), probes(901));
     for (_, probe) in &pinned {
         let pin = PinFact { session_id: trial.session_id, text: probe.clone() };
@@ -270,6 +269,38 @@ async fn what_survives_is_as_the_documentation_says() {
         }
     }
     assert_documented(&table);
+}
+
+/// Whatever the summaries lost, memory finds it: each probe, at the turn that said it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_probe_is_found_in_memory() {
+    if Capabilities::compiled().require(Capability::MemoryStore).is_err() {
+        return;
+    }
+    for summariser in [SUMMARISERS[0], SUMMARISERS[1]] {
+        let mut trial = Trial::new(summariser, true).await;
+        let most = *COMPACTIONS.last().unwrap();
+        let mut round = 0;
+        while trial.compactions().await < most {
+            trial.round(round).await;
+            round += 1;
+        }
+        let started = started(&trial.records().await);
+        for (kind, probe, turn) in &trial.said {
+            let asks = SearchMemory { query: probe.clone(), limit: Some(10), ..search() };
+            let hits = trial.agent.service().search_memory(asks).await.unwrap().items;
+            let is_found = |hit: &SearchHit| {
+                hit.session_id == trial.session_id && hit.from_seq == started[turn] && hit.text.contains(probe.as_str())
+            };
+            assert!(hits.iter().any(is_found), "{kind}: {probe} is not found");
+        }
+        trial.agent.service().shut_down(1_000).await;
+    }
+}
+
+/// A search of the whole project.
+fn search() -> SearchMemory {
+    serde_json::from_str(r#"{"query": ""}"#).unwrap()
 }
 
 /// Holds the table of the documentation equal to what was measured, or writes it there.

@@ -322,7 +322,12 @@ impl<'a> Chat<'a> {
                 more = More::of(command);
                 wire::session(command, &here)
             }
-            SlashCommand::Memory(command) => wire::memory(command),
+            SlashCommand::Memory(command) => {
+                if let Err(error) = commands::memory::is_meant(app, command) {
+                    return self.refuse(id, &error.body());
+                }
+                wire::memory(command)
+            }
             SlashCommand::Readers(command) => wire::reader(command, &here),
             SlashCommand::Journal(command) => wire::journal(command, &here),
             SlashCommand::Project(command) => wire::project(command),

@@ -18,10 +18,11 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Capabilities, Capability, SessionError,
     compaction::CompactionConfig,
+    memory::{EndpointAccess, MemoryOptions},
     model::vendors::{CompatibleEndpoint, VendorOptions},
     options::{
-        ContextOptions, EngineOptions, EphemeralOptions, JournalOptions, Limits, ProjectionOptions, RetentionOptions,
-        StoreOptions, ToolOptions, TurnOptions,
+        ContextOptions, EngineOptions, EphemeralOptions, JournalOptions, Limits, MemoryConfig, ProjectionOptions,
+        RetentionOptions, StoreOptions, ToolOptions, TurnOptions,
     },
     redact::redact_key_shapes,
 };
@@ -56,8 +57,7 @@ pub(crate) struct Values {
     projection: ProjectionOptions,
     retention: RetentionOptions,
     pub(crate) compaction: CompactionConfig,
-    #[expect(dead_code, reason = "the key is there in every build, so that one file fits all; memory reads it")]
-    memory: MemoryValues,
+    memory: MemoryConfig,
     pub(crate) serve: ServeValues,
     pub(crate) log: LogValues,
 }
@@ -112,13 +112,6 @@ pub(crate) struct ServeValues {
     pub(crate) max_body_bytes: u64,
     pub(crate) stall_ms: u64,
     pub(crate) drain_ms: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MemoryValues {
-    #[expect(dead_code, reason = "the key is there in every build, so that one file fits all; memory reads it")]
-    index_turns: bool,
 }
 
 #[derive(Deserialize)]
@@ -187,6 +180,7 @@ impl Config {
             store: StoreOptions { idle_ms: self.values.store.idle_ms, queue_goes_on: self.values.store.queue_goes_on },
             journal: self.values.journal.clone(),
             retention: self.values.retention.clone(),
+            memory: self.values.memory.clone(),
         }
     }
 
@@ -241,12 +235,32 @@ impl Config {
     /// What the build has and this configuration leaves it.
     pub(crate) const fn capabilities(&self) -> Capabilities {
         let built = Capabilities::compiled();
-        if self.values.store.enabled { built } else { built.without_store() }
+        let built = if self.values.store.enabled { built } else { built.without_store() };
+        if self.values.memory.enabled { built } else { built.without_memory() }
+    }
+
+    /// Whether this process opens the data directory: for its sessions, or for memory alone.
+    pub(crate) fn opens_data_dir(&self) -> bool {
+        self.keeps_sessions() || (self.values.store.enabled && self.remembers())
+    }
+
+    /// Whether what is said is remembered.
+    pub(crate) fn remembers(&self) -> bool {
+        self.capabilities().require(Capability::MemoryStore).is_ok()
     }
 
     /// Whether sessions outlive this process.
     pub(crate) fn keeps_sessions(&self) -> bool {
         self.capabilities().require(Capability::SessionStore).is_ok()
+    }
+
+    /// How memory is kept, and how an endpoint that makes its vectors is reached.
+    pub(crate) fn memory(&self, around: &Surroundings) -> MemoryOptions {
+        let vendors = self.vendors(around);
+        let variable = self.values.memory.endpoint.key_variable.as_ref();
+        let key = variable.and_then(|variable| around.variable(variable)).map(Into::into);
+        let endpoint = EndpointAccess { key, proxy: vendors.proxy, no_proxy: vendors.no_proxy };
+        MemoryOptions { endpoint, ..MemoryOptions::default() }
     }
 
     /// How contexts are compacted: as somebody asks, else where the build can.

@@ -160,16 +160,21 @@ impl App {
         let compaction = config.compaction()?;
         let (models, seed, values) = (Arc::new(models), seed.transpose()?, config.clone());
         let projection_dir = config.projection_dir(around);
-        let build = move || {
+        let memory = config.memory(around);
+        let build = move |data_dir: Option<PathBuf>| {
             let mut options = values.engine();
             options.projection.dir = Some(projection_dir.clone());
             let mut build = AgentBuildConfig::new().options(options).models(models.clone());
             for key in &keys {
                 build = build.secret(key.clone());
             }
+            if let Some(data_dir) = data_dir.clone().filter(|_| values.keeps_sessions()) {
+                build = build.store(data_dir);
+            }
             if !values.values.store.enabled {
                 build = build.ephemeral();
             }
+            build = build.memory(data_dir, memory.clone());
             if let Some(compaction) = compaction {
                 build = build.compaction(compaction);
             }
@@ -178,8 +183,8 @@ impl App {
             }
             build
         };
-        let (service, holding) = match config.keeps_sessions() {
-            false => (build().build()?.service().clone(), Holding::Memory),
+        let (service, holding) = match config.opens_data_dir() {
+            false => (build(None).build()?.service().clone(), Holding::Memory),
             true => enter(&config, around, build).await?,
         };
         // Which model answers is the owner's business, and each answer names it.
@@ -222,12 +227,12 @@ impl App {
 async fn enter(
     config: &Arc<Config>,
     around: &Surroundings,
-    build: impl Fn() -> AgentBuildConfig + Send + Sync + 'static,
+    build: impl Fn(Option<PathBuf>) -> AgentBuildConfig + Send + Sync + 'static,
 ) -> Result<(Arc<dyn SessionService>, Holding), CliError> {
     let (data_dir, owned) = (config.data_dir(around)?, config.clone());
     let door = Door {
         place: Place::new(data_dir.clone(), around),
-        open: Arc::new(move || Ok(build().store(data_dir.clone()).build()?.service().clone())),
+        open: Arc::new(move || Ok(build(Some(data_dir.clone())).build()?.service().clone())),
         settings: config.settings().into(),
         agrees: Arc::new(move |settings| owned.agrees(settings)),
     };
@@ -267,7 +272,7 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
     // Each logs where this one does.
     let mut runtime = match cli.command {
         Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
-        _ if config.keeps_sessions() => tokio::runtime::Builder::new_multi_thread(),
+        _ if config.opens_data_dir() => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),
     };
     if !matches!(cli.command, Command::Serve(_)) {
@@ -281,7 +286,7 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
         let drain_ms = match &cli.command {
             Command::Serve(_) => None,
             Command::Rpc | Command::Mcp => Some(config.values.serve.drain_ms),
-            _ => config.keeps_sessions().then_some(0),
+            _ => config.opens_data_dir().then_some(0),
         };
         let app = App::open(Arc::new(config), out, &around).await?;
         let done = perform(&app, &around, cli.command, streams).await;
@@ -310,7 +315,7 @@ async fn perform(app: &App, around: &Surroundings, command: Command, streams: St
         Command::Compact(args) => commands::compact::compact(app, streams, &args).await,
         Command::Sessions { command } => commands::sessions::run(app, streams, &command).await,
         Command::CompleteSessions { word } => commands::sessions::complete(app, &word).await,
-        Command::Memory { command } => commands::print(app, wire::memory(&command)).await,
+        Command::Memory { command } => commands::memory::run(app, streams, &command).await,
         Command::Readers { command } => commands::print(app, wire::reader(&command, "")).await,
         Command::Journal { command } => commands::print(app, wire::journal(&command, "")).await,
         Command::Project { command: ProjectCommand::Rebuild } => commands::operators::rebuild(app).await,

@@ -129,6 +129,8 @@ pub(crate) struct Output {
     is_quiet: bool,
     pub(crate) has_colours: bool,
     is_err_terminal: bool,
+    /// Whether words may stand out on standard output.
+    pub(crate) highlights: bool,
     /// Columns of the terminal, where standard output is one.
     pub(crate) width: Option<usize>,
     /// Whether standard output shows block characters.
@@ -151,6 +153,7 @@ impl Output {
             is_quiet: false,
             has_colours: are_terminals[2] && around.allows_colours(),
             is_err_terminal: are_terminals[2],
+            highlights: are_terminals[1] && around.allows_colours(),
             width: are_terminals[1].then(|| around.columns()),
             has_blocks: are_terminals[1] && around.has_blocks(),
             can_ask: are_terminals[0] && are_terminals[2],

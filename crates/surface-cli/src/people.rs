@@ -3,6 +3,7 @@
 //! Control sequences are taken out where it is printed; what breaks a line of a table is taken out here.
 
 pub(crate) mod fill;
+pub(crate) mod memory;
 pub(crate) mod receipt;
 
 use std::{collections::BTreeMap, fmt::Write as _};
@@ -11,7 +12,8 @@ use meerkat_service::{
     Operation, SessionError, SessionId,
     clock::Timestamp,
     service::{
-        HistoryItem, Imported, Page, ReaderView, Retained, RetentionReason, SessionState, SessionSummary, SessionView,
+        HistoryItem, Imported, Page, ReaderView, Retained, RetentionReason, SearchHit, SessionState, SessionSummary,
+        SessionView,
     },
     session::message::{Block, Body, Message},
 };
@@ -40,6 +42,11 @@ pub(crate) fn render(
         Operation::ListReaders => {
             let page: Page<ReaderView> = read(answer)?;
             Some((readers(&page.items, width), page.next_cursor))
+        }
+        Operation::SearchMemory => {
+            let page: Page<SearchHit> = read(answer)?;
+            let found = memory::Found { query: "", opens: false, highlights: false, width };
+            Some((found.told(&page.items), None))
         }
         Operation::ImportBundle => Some((imported(&read(answer)?, width), None)),
         Operation::Retain => Some((retained(&read(answer)?, width), None)),

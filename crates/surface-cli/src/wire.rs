@@ -253,7 +253,7 @@ pub(crate) fn memory(command: &MemoryCommand) -> Request {
                 "role": role, "labels": labels(label), "since": since, "until": until, "limit": limit,
             }),
         ),
-        MemoryCommand::Forget { session, from_seq, to_seq, source } => (
+        MemoryCommand::Forget { session, from_seq, to_seq, source, yes: _ } => (
             Operation::ForgetMemory,
             json!({ "session_id": session, "from_seq": from_seq, "to_seq": to_seq, "source": source }),
         ),

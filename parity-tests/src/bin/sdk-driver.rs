@@ -12,6 +12,7 @@ use meerkat_service::{
     Agent, AgentBuildConfig, Operation, SessionError, SessionId, SessionService,
     capability::{Capabilities, Capability},
     clock::World,
+    memory::MemoryOptions,
     model::{
         scripted::ScriptedModel,
         vendors::{VendorModels, VendorOptions},
@@ -99,6 +100,7 @@ fn build() -> Result<Agent, Failure> {
         config = config.compaction(compaction.map(serde_json::from_value).transpose()?.unwrap_or_default());
     }
     let store: Store = serde_json::from_value(sections.remove("store").ok_or("the data directory is missing")?)?;
+    config = config.memory(store.enabled.then(|| store.data_dir.clone()), MemoryOptions::default());
     if !store.enabled {
         config = config.ephemeral();
     } else if Capabilities::compiled().require(Capability::SessionStore).is_ok() {

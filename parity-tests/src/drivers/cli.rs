@@ -63,9 +63,15 @@ const SPELLINGS: [(&str, &str, &str, &str); 41] = [
     ("preview_compaction", "compact --preview", "compact --preview", "session_id"),
     ("undo_compaction", "compact --undo", "compact --undo", "session_id"),
     ("search_memory", "memory search", "memory search", "query"),
-    ("forget_memory", "memory forget", "memory forget", ""),
+    ("forget_memory", "memory forget --yes", "memory forget --yes", ""),
     ("reindex_memory", "memory reindex", "memory reindex", ""),
 ];
+
+/// An operation as a command, as a line of `chat`, and the parameters that stand without a name.
+pub fn spelt(operation: &str) -> Option<(&'static str, &'static str, &'static str)> {
+    let row = SPELLINGS.iter().find(|(name, ..)| *name == operation)?;
+    Some((row.1, row.2, row.3))
+}
 
 /// The command line.
 pub(super) struct Cli {
@@ -196,14 +202,13 @@ impl Driver for Cli {
 
 /// The words of an operation: its command, flags, and what stands by position.
 fn words(operation: &str, params: &Map<String, Value>, is_chat: bool) -> Vec<String> {
-    let spelling = SPELLINGS.iter().find(|(name, ..)| *name == operation);
-    let (_, command, in_chat, positions) = spelling.copied().unwrap_or((operation, operation, operation, ""));
+    let (command, in_chat, positions) = spelt(operation).unwrap_or((operation, operation, ""));
     let is_position =
         |name: &str| positions.split(' ').any(|position| position == name && !(is_chat && name == "session_id"));
     let decision = params.get("decision").map(text).unwrap_or_default();
-    let spelt = if is_chat { in_chat } else { command }
+    let words = if is_chat { in_chat } else { command }
         .replace("$decision", if decision == "approve" { "approve" } else { "deny" });
-    let mut words: Vec<String> = spelt.split(' ').map(str::to_owned).collect();
+    let mut words: Vec<String> = words.split(' ').map(str::to_owned).collect();
     for (name, value) in params.iter().filter(|(name, _)| !is_position(name)) {
         match words.iter_mut().find(|word| *word == "--undo") {
             // The flag that the operation is spelt by takes it.

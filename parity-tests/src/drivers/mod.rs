@@ -2,7 +2,7 @@
 
 mod attached;
 mod bundle;
-mod cli;
+pub mod cli;
 mod http;
 mod mcp;
 mod mixed;

@@ -17,9 +17,11 @@ mod load;
 mod metrics;
 mod questions;
 mod random;
+mod ways;
 
 mod retrieval;
 mod speed;
+mod vectors;
 
 /// What stands behind an option.
 pub(crate) fn option<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
@@ -33,7 +35,8 @@ fn main() {
         return speed::in_child(&role);
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let parts: [(&str, fn(&[String])); 2] = [("retrieval", retrieval::run), ("speed", speed::run)];
+    let parts: [(&str, fn(&[String])); 3] =
+        [("retrieval", retrieval::run), ("speed", speed::run), ("vectors", vectors::run)];
     let is_named = |name: &str| args.iter().any(|arg| arg == name);
     let all = !parts.iter().any(|(name, _)| is_named(name));
     for (name, part) in parts {

@@ -20,7 +20,7 @@ use super::{
     corpus::{Size, generate},
     option,
     random::Random,
-    retrieval::request,
+    ways::request,
 };
 
 /// Names the part that a fresh process does.

@@ -1,7 +1,7 @@
 //! From the start of a process to the first accepted turn of a long session, against parsing what is live of it alone.
 //!
-//! The benchmark writes the journal itself, because nothing compacts a context yet: a session of 100,000 messages, whose
-//! context was rebuilt before the last 1,000 of them.
+//! The benchmark writes the journal itself, so that its making takes seconds: a session of 100,000 messages, whose context
+//! was rebuilt before the last 1,000 of them.
 
 use std::{
     path::Path,

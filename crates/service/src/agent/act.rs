@@ -84,9 +84,9 @@ impl Actor {
                 self.shared.live.begin_step(self.session.last_seq(), turn, step, self.engine.world.clock.now());
                 let span = tracing::info_span!(parent: &self.turn_span, "model_call", step, model = open.model);
                 let (engine, session_id) = (self.engine.clone(), self.session.id());
-                let effect = ModelEffect { engine, session_id, model, rendered, is_shown: true };
+                let effect = ModelEffect { engine, session_id, model, is_shown: true };
                 // The model is connected to while the turn's start becomes durable; nothing of it is taken before.
-                let effect = Effect::spawn(span, |outcomes, cancel| call_model(effect, outcomes, cancel));
+                let effect = Effect::spawn(span, |outcomes, cancel| call_model(effect, rendered, outcomes, cancel));
                 self.acknowledge().await?;
                 self.drive(effect).await?;
             }

@@ -387,7 +387,12 @@ impl Actor {
     /// Everything that was recorded is durable: lists show it too, and what was seen before is let go.
     pub(super) async fn publish(&self) {
         let durable = self.session.last_seq();
-        let Some(derived) = &self.engine.derived else { return drop(self.shared.view(durable)) };
+        let Some(derived) = &self.engine.derived else {
+            if let Some(memory) = &self.engine.memory {
+                memory.memory().touched(self.session.id(), durable);
+            }
+            return drop(self.shared.view(durable));
+        };
         if let Err(error) = self.shared.list(derived, durable).await {
             tracing::error!(%error, "the index did not take a session in; it will at the next start");
         }

@@ -222,10 +222,10 @@ impl Actor {
         }
         let span = tracing::info_span!(parent: &self.turn_span, "summary_call", model = model.name);
         let (engine, session_id) = (self.engine.clone(), self.session.id());
-        let effect = ModelEffect { engine, session_id, model, rendered, is_shown: false };
+        let effect = ModelEffect { engine, session_id, model, is_shown: false };
         self.summary = Summary::Awaited;
         if let Err(error) =
-            self.drive(Effect::spawn(span, |outcomes, cancel| call_model(effect, outcomes, cancel))).await
+            self.drive(Effect::spawn(span, |outcomes, cancel| call_model(effect, rendered, outcomes, cancel))).await
         {
             self.discard(&error);
         }

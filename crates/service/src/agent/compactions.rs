@@ -19,6 +19,9 @@ use crate::{
     store::{ReadLimit, StoreError},
 };
 
+/// Frames that are read at a time.
+const FRAMES_READ: usize = 256;
+
 /// A compaction that somebody asked for. Its start is recorded, and it runs.
 pub(super) struct AskedCompaction {
     pub(super) compactor: SharedCompactor,
@@ -156,19 +159,30 @@ impl Actor {
         }
     }
 
-    /// One that is older than those that can be undone is out of reach; anything else is none.
+    /// One that is older than those that can be undone, and still counts, is out of reach; anything else is none.
     async fn why_not_undoable(&self, asked: Seq) -> Result<SessionError, SessionError> {
         let is_older = self.session.undoable().next().is_none_or(|oldest| asked < oldest)
             && self.session.context().summary().is_some();
         let Some(after) = asked.checked_sub(1).filter(|_| is_older) else {
             return Ok(SessionError::ItemNotFound("compaction"));
         };
-        let page = self.engine.events.read(self.session.id(), after, ReadLimit::frames(1)).await?;
-        let frame = page.and_then(|page| page.frames.into_iter().find(|frame| frame.seq == asked));
-        let is_compaction = match frame {
-            Some(frame) => matches!(decode(&frame)?.event, Event::CompactionCompleted(_)),
-            None => false,
-        };
+        let (mut after, mut is_compaction) = (after, false);
+        // From the compaction on: it may have been undone since.
+        while let Some(page) = self.engine.events.read(self.session.id(), after, ReadLimit::frames(FRAMES_READ)).await?
+            && let Some(last) = page.frames.last()
+        {
+            after = last.seq;
+            for frame in &page.frames {
+                match decode(frame)?.event {
+                    Event::CompactionCompleted(_) if frame.seq == asked => is_compaction = true,
+                    Event::CompactionUndone(undone) if undone.compaction == asked => is_compaction = false,
+                    _ => {}
+                }
+            }
+            if !is_compaction {
+                break;
+            }
+        }
         Ok(if is_compaction { SessionError::HistoryPruned } else { SessionError::ItemNotFound("compaction") })
     }
 

@@ -43,10 +43,13 @@ use crate::{
     options::EngineOptions,
     readers::Readers,
     redact::Secrets,
-    runtime::{projector::ProjectorHandle, restore::decode},
+    runtime::{memory::MemoryHandle, projector::ProjectorHandle, restore::decode},
     service::{SessionSummary, TurnResult},
     session::{Session, TurnEnd, event::Event, message::Body},
-    store::{BlobStore, EventStore, JournalPruner, MemoryUse, ReadLimit, SessionIndex, SessionStore, StoreError},
+    store::{
+        BlobStore, DirectoryOwner, EventStore, JournalPruner, MemoryUse, ReadLimit, SessionIndex, SessionStore,
+        StoreError,
+    },
     tool::ToolRegistry,
 };
 
@@ -61,6 +64,11 @@ pub(crate) struct Engine {
     pub(crate) blobs: Arc<dyn BlobStore>,
     /// What is derived from the journals, where sessions outlive their process.
     pub(crate) derived: Option<Derived>,
+    /// What remembers what was said.
+    pub(crate) memory: Option<MemoryHandle>,
+    /// The data directory, where memory alone stands in it.
+    #[expect(dead_code, reason = "it is held, and let go with the service")]
+    pub(crate) owner: Option<DirectoryOwner>,
     pub(crate) capabilities: Capabilities,
     /// What the service holds in memory, and may.
     pub(crate) held: Arc<MemoryUse>,

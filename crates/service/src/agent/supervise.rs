@@ -131,6 +131,9 @@ impl Actor {
                 Ok(())
             }
             _ => {
+                if let Some(memory) = engine.memory.as_ref().filter(|_| !is_deleted) {
+                    memory.memory().before_it_leaves().await;
+                }
                 self.shared.is_deleted.store(is_deleted, Ordering::Release);
                 delete(&engine, session_id, is_deleted.then_some(&*self.shared.live)).await
             }
@@ -224,6 +227,11 @@ pub(crate) async fn delete(engine: &Engine, session_id: SessionId, live: Option<
     live.inspect(|live| live.end_deletion(deleted.is_ok()));
     deleted?;
     engine.blobs.forget(session_id).await;
+    if let Some(memory) = &engine.memory
+        && let Err(error) = memory.memory().gone(session_id).await
+    {
+        tracing::warn!(%session_id, %error, "memory has yet to forget a deleted session");
+    }
     if let Some(derived) = &engine.derived {
         derived.index.remove(session_id).await?;
         if let Err(error) = derived.readers.gone(session_id).await {

@@ -10,7 +10,10 @@ mod disabled;
 mod enabled;
 pub(crate) mod rebuilt;
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -203,6 +206,15 @@ pub(crate) fn message_bytes(message: &Message) -> u64 {
     json_bytes(message) + message.texts().map(of).sum::<u64>()
 }
 
+/// Messages that were measured in this process.
+static MEASURED: AtomicU64 = AtomicU64::new(0);
+
+/// How many messages were measured in this process: what is asked before each model call walks over none of them.
+#[must_use]
+pub fn messages_measured() -> u64 {
+    MEASURED.load(Ordering::Relaxed)
+}
+
 /// The length of a message as JSON, counted without writing it anywhere.
 pub(crate) fn json_bytes(message: &Message) -> u64 {
     struct Count(u64);
@@ -218,6 +230,7 @@ pub(crate) fn json_bytes(message: &Message) -> u64 {
         }
     }
 
+    MEASURED.fetch_add(1, Ordering::Relaxed);
     let mut count = Count(0);
     // The specification's estimate of what cannot be written is 0.
     serde_json::to_writer(&mut count, message).map_or(0, |()| count.0)

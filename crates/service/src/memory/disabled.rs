@@ -1,11 +1,13 @@
 //! Memory where the build lacks `memory-store`: every request for it is answered with its code.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
-use super::{MemoryOptions, SharedMemory};
+use super::{Embedder, EndpointAccess, MemoryOptions, SharedMemory};
 use crate::{
     SessionError,
     capability::{Capabilities, Capability},
+    clock::World,
+    options::EndpointConfig,
 };
 
 /// The project's memory in `data_dir`, or in this process alone.
@@ -14,5 +16,17 @@ use crate::{
 /// `MEMORY_STORE_DISABLED`.
 pub fn open_memory(_data_dir: Option<&Path>, _options: MemoryOptions) -> Result<SharedMemory, SessionError> {
     Capabilities::compiled().require(Capability::MemoryStore)?;
-    Err(SessionError::MemoryDisabled)
+    Err(SessionError::MemoryDisabled { configured: false })
+}
+
+/// The embedder behind a server.
+///
+/// # Errors
+/// `MEMORY_STORE_DISABLED`.
+pub(crate) fn endpoint_embedder(
+    _config: &EndpointConfig,
+    _access: EndpointAccess,
+    _world: World,
+) -> Result<Arc<dyn Embedder>, SessionError> {
+    Err(SessionError::MemoryDisabled { configured: false })
 }

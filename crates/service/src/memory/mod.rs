@@ -9,13 +9,20 @@ mod disabled;
 #[cfg(feature = "memory-store")]
 mod enabled;
 
+pub(crate) mod intake;
+pub mod passages;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 #[cfg(not(feature = "memory-store"))]
+pub(crate) use disabled::endpoint_embedder;
+#[cfg(not(feature = "memory-store"))]
 pub use disabled::open_memory;
+#[cfg(feature = "memory-store")]
+pub(crate) use enabled::endpoint_embedder;
 #[cfg(feature = "memory-store")]
 pub use enabled::{
     EndpointEmbedder, EndpointOptions, HashedEmbedder, HnswMemoryStore, Stamp, VectorError, VectorLane, open_memory,
@@ -124,11 +131,24 @@ pub trait Embedder: Send + Sync {
     async fn embed(&self, texts: &[String], purpose: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError>;
 }
 
+/// What is secret about an embeddings endpoint, or the surroundings' own.
+#[derive(Clone, Debug, Default)]
+pub struct EndpointAccess {
+    /// Its key.
+    pub key: Option<secrecy::SecretString>,
+    /// The proxy for `https`, which may carry a password.
+    pub proxy: Option<secrecy::SecretString>,
+    /// Hosts that are reached without the proxy, separated by commas.
+    pub no_proxy: Option<String>,
+}
+
 /// How a memory is opened.
 #[derive(Clone, Default)]
 pub struct MemoryOptions {
-    /// What makes its vectors; the built-in one where `None`.
+    /// What makes its vectors; where `None`, what the engine's options say.
     pub embedder: Option<Arc<dyn Embedder>>,
+    /// How an embeddings endpoint is reached that the options name.
+    pub endpoint: EndpointAccess,
     /// Whether it records what it takes in itself, because no journal outlives the process.
     pub records_intake: bool,
 }

@@ -49,19 +49,26 @@ impl Readers {
 
     /// Waits for what a built-in reader does next.
     pub(crate) async fn next(&self, reader: &str) -> Result<Next, SessionError> {
-        self.scan(reader).await?;
         let mut touched = self.touched.subscribe();
         loop {
             touched.borrow_and_update();
-            if let Some(session_id) = self.with(reader, |known| known.feed.take_gone())? {
-                return Ok(Next::Gone(session_id));
+            if let Some(next) = self.next_at_hand(reader).await? {
+                return Ok(next);
             }
-            let Some(due) = self.due(reader, 1).await?.first().copied() else {
-                drop(touched.changed().await);
-                continue;
-            };
+            drop(touched.changed().await);
+        }
+    }
+
+    /// The same where there is something to do already.
+    pub(crate) async fn next_at_hand(&self, reader: &str) -> Result<Option<Next>, SessionError> {
+        self.scan(reader).await?;
+        loop {
+            if let Some(session_id) = self.with(reader, |known| known.feed.take_gone())? {
+                return Ok(Some(Next::Gone(session_id)));
+            }
+            let Some(due) = self.due(reader, 1).await?.first().copied() else { return Ok(None) };
             if !self.read(reader, &due, due.checkpoint, 1).await?.is_empty() {
-                return Ok(Next::Records(due.session_id));
+                return Ok(Some(Next::Records(due.session_id)));
             }
         }
     }

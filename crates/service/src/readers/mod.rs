@@ -66,6 +66,8 @@ struct Known {
     feed: Feed,
     /// Whether the feed holds what was there before this process.
     is_scanned: bool,
+    /// Whether its checkpoints are those of what it keeps; until then nothing is pruned that it may want again.
+    is_trusted: bool,
 }
 
 /// What the readers are done with in one session: nothing behind it may be pruned.
@@ -103,21 +105,41 @@ impl Readers {
     /// Takes up the readers that are registered. From then on they are told of what changes.
     pub(crate) async fn open(&self) -> Result<(), StoreError> {
         for Registration { reader, created_at } in self.store.readers().await? {
-            self.add(reader, created_at, false);
+            self.add(reader, created_at, false, true);
         }
         Ok(())
     }
 
     /// Takes up a reader of meerkat's own. It is registered as long as this process lives.
     pub(crate) fn add_built_in(&self, reader: &str) {
-        self.add(reader.to_owned(), self.clock.now(), true);
+        self.add(reader.to_owned(), self.clock.now(), true, true);
     }
 
-    fn add(&self, reader: String, created_at: Timestamp, is_built_in: bool) {
+    /// The same of one that has yet to find out whether it has what its checkpoints say: see [`Self::trust`].
+    pub(crate) fn add_untrusted(&self, reader: &str) {
+        self.add(reader.to_owned(), self.clock.now(), true, false);
+    }
+
+    fn add(&self, reader: String, created_at: Timestamp, is_built_in: bool, is_trusted: bool) {
         let mut known = self.known();
         let feed = Feed::new(is_built_in);
-        known.entry(reader).or_insert(Known { created_at, is_built_in, feed, is_scanned: false });
+        known.entry(reader).or_insert(Known { created_at, is_built_in, feed, is_scanned: false, is_trusted });
         self.count.store(known.len(), Ordering::Release);
+    }
+
+    /// What a reader of meerkat's own keeps is what its checkpoints say; where it `is_lost`, it begins anew with every
+    /// session.
+    pub(crate) async fn trust(&self, reader: &str, is_lost: bool) -> Result<(), SessionError> {
+        if is_lost {
+            self.index.forget_reader(reader).await?;
+            self.index.flush().await?;
+        }
+        self.with(reader, |known| known.is_trusted = true)
+    }
+
+    /// Changes when a session has more records, or is gone.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.touched.subscribe()
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
@@ -168,7 +190,7 @@ impl Readers {
             }
             let created_at = self.clock.now();
             self.store.register(Registration { reader: reader.to_owned(), created_at }).await?;
-            self.add(reader.to_owned(), created_at, false);
+            self.add(reader.to_owned(), created_at, false, true);
         }
         // What it is behind in may take a while to count, and nobody is to wait for that.
         drop((registering, gate));
@@ -273,6 +295,16 @@ impl Readers {
         !is_behind && !self.with(reader, |known| known.feed.has_gone()).unwrap_or(false)
     }
 
+    /// A reader can do nothing with a session until there is more of it than `last_seq`.
+    pub(crate) fn rest(&self, reader: &str, session_id: SessionId, last_seq: Seq) -> Result<(), SessionError> {
+        self.with(reader, |known| known.feed.exhausted(session_id, last_seq))
+    }
+
+    /// A session has left a service in memory; nothing is known of it any more.
+    pub(crate) async fn left(&self, session_id: SessionId) -> Result<(), StoreError> {
+        self.index.remove(session_id).await
+    }
+
     /// A reader cannot take a session in now: others are next.
     pub(crate) fn put_off(&self, reader: &str, session_id: SessionId) -> Result<(), SessionError> {
         self.with(reader, |known| known.feed.put_off(session_id))
@@ -333,10 +365,10 @@ impl Readers {
 
     /// Up to where every reader is durably done with a session; `None` where there is no reader.
     pub(crate) async fn watermark(&self, session_id: SessionId) -> Result<Option<Watermark>, StoreError> {
-        let names: Vec<String> = self.known().keys().cloned().collect();
+        let readers: Vec<_> = self.known().iter().map(|(reader, known)| (reader.clone(), known.is_trusted)).collect();
         let mut acknowledged = BTreeMap::new();
-        for reader in names {
-            let seq = self.checkpoint(&reader, session_id).await?;
+        for (reader, is_trusted) in readers {
+            let seq = if is_trusted { self.checkpoint(&reader, session_id).await? } else { 0 };
             acknowledged.insert(reader, seq);
         }
         // What was read may not be durable before this; what is moved later does not count.

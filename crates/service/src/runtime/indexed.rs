@@ -26,18 +26,27 @@ impl<Home: 'static> Sessions<Home> {
     pub(super) async fn list_page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
         let engine = self.engine();
         let Some(derived) = &engine.derived else { return Ok(Page::whole(Vec::new())) };
-        // What became durable without an answer that told of it, such as a step of a turn.
-        for shared in self.inner.registry.unlisted() {
-            if let Some(tail) = engine.events.watch(shared.session_id).await? {
-                let durable = *tail.borrow();
-                shared.list(derived, durable).await?;
-            }
-        }
+        self.publish_all().await?;
         self.ask_index(&derived.index, |index| {
             let query = query.clone();
             async move { index.page(query).await }
         })
         .await
+    }
+
+    /// Lists and readers learn of what became durable without an answer that told of it, such as a step of a turn.
+    pub(super) async fn publish_all(&self) -> Result<(), SessionError> {
+        let engine = self.engine();
+        for shared in self.inner.registry.unlisted() {
+            let Some(tail) = engine.events.watch(shared.session_id).await? else { continue };
+            let durable = *tail.borrow();
+            match (&engine.derived, &engine.memory) {
+                (Some(derived), _) => shared.list(derived, durable).await?,
+                (None, Some(memory)) => memory.memory().touched(shared.session_id, durable),
+                (None, None) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Every stored session as lists show it, the oldest first.

@@ -12,10 +12,13 @@ pub mod follow;
 
 pub mod ended;
 
+mod beside;
 mod creations;
 mod journals;
 pub(crate) mod live;
+pub(crate) mod memory;
 pub(crate) mod projector;
+pub(crate) mod recall;
 pub(crate) mod restore;
 mod validate;
 

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     follow::{Follower, check_cursor, gone_line},
+    memory::{self, Memory},
     projector::ProjectorHandle,
     sessions::Sessions,
     validate,
@@ -28,11 +29,11 @@ use crate::{
     service::{
         AcknowledgeReader, BegunTurn, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder,
         CompactJournal, CompactSession, CompactionReceipt, CreateSession, DecideApproval, DeleteSession, EventPage,
-        ExportSession, FetchReader, ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn,
-        JournalCompactionReport, NamedReader, Page, Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents,
-        ReadHistory, ReaderView, RecordPage, Remind, Reminder, ResumeTurn, Retain, Retained, SessionCreated,
-        SessionQuery, SessionService, SessionState, SessionSummary, SessionView, StartTurn, UndoCompaction, Unpin,
-        UpdateSession, WaitReader,
+        ExportSession, FetchReader, ForgetMemory, Forgotten, ForkSession, HistoryItem, ImportBundle, Imported,
+        InterruptTurn, JournalCompactionReport, NamedReader, Page, Pin, PinFact, ProjectionRebuilt, QueueItem,
+        ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage, Reindexed, Remind, Reminder, ResumeTurn, Retain,
+        Retained, SearchHit, SearchMemory, SessionCreated, SessionQuery, SessionService, SessionState, SessionSummary,
+        SessionView, StartTurn, UndoCompaction, Unpin, UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn,
@@ -58,6 +59,26 @@ impl<Home: 'static> Sessions<Home> {
         self.complete_index().await?;
         let lost = || SessionError::Internal("a store of sessions has no readers".to_owned());
         Ok(&self.engine().derived.as_ref().ok_or_else(lost)?.readers)
+    }
+
+    /// The memory of this service.
+    fn memory(&self) -> Result<&std::sync::Arc<Memory>, SessionError> {
+        self.engine().capabilities.require(Capability::MemoryStore)?;
+        let lost = || SessionError::Internal("a service that remembers has no memory".to_owned());
+        Ok(self.engine().memory.as_ref().ok_or_else(lost)?.memory())
+    }
+
+    /// Memory learns of everything that is durable. A session is known here, or, where it ended with its process, to
+    /// memory.
+    async fn tell_memory(&self, session_id: Option<SessionId>) -> Result<(), SessionError> {
+        self.settle().await?;
+        if let Some(session_id) = session_id
+            && self.engine().events.watch(session_id).await?.is_none()
+            && self.memory()?.taken_in(session_id).await? == 0
+        {
+            return Err(SessionError::NotFound(session_id));
+        }
+        self.publish_all().await
     }
 
     /// What both asking for a compaction and asking what it would do need.
@@ -379,7 +400,12 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     async fn list_readers(&self) -> Result<Page<ReaderView>, SessionError> {
         let mut page = self.readers().await?.list().await?;
         let projector = self.engine().derived.as_ref().and_then(|derived| derived.projector.as_ref());
-        // A rebuild goes over sessions that the reader was done with before.
+        // A rebuild goes over what the reader was done with before.
+        if let Some(remaining) = self.engine().memory.as_ref().map(|memory| memory.memory().remaining())
+            && let Some(view) = page.items.iter_mut().find(|view| view.reader == memory::READER)
+        {
+            view.records_behind = view.records_behind.max(remaining);
+        }
         if let Some(remaining) = projector.map(ProjectorHandle::remaining)
             && let Some(view) = page.items.iter_mut().find(|view| view.reader == projection::READER)
         {
@@ -409,6 +435,27 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         self.retain_sessions(request).await
     }
 
+    async fn search_memory(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError> {
+        let (memory, limits) = (self.memory()?, &self.engine().options.limits);
+        validate::search(&request, limits)?;
+        let limit = Some(validate::page_limit(request.limit, limits)?);
+        self.tell_memory(request.session_id).await?;
+        Ok(Page::whole(memory.search(SearchMemory { limit, ..request }).await?))
+    }
+
+    async fn forget_memory(&self, request: ForgetMemory) -> Result<Forgotten, SessionError> {
+        let memory = self.memory()?.clone();
+        validate::forget(&request, &self.engine().options.limits)?;
+        self.tell_memory(request.session_id).await?;
+        Self::to_the_end(async move { memory.forget(request).await }).await
+    }
+
+    async fn reindex_memory(&self) -> Result<Reindexed, SessionError> {
+        let memory = self.memory()?.clone();
+        self.tell_memory(None).await?;
+        Self::to_the_end(async move { memory.reindex().await }).await
+    }
+
     async fn shut_down(&self, drain_ms: u64) {
         self.engine().is_shutting_down.store(true, Ordering::Release);
         let registry = &self.inner.registry;
@@ -425,10 +472,19 @@ impl<Home: 'static> SessionService for Sessions<Home> {
             registry.settled(id).await;
         });
         futures::future::join_all(drains).await;
-        if let Some(derived) = &self.engine().derived {
-            if let Some(projector) = &derived.projector {
-                projector.end(self.engine().world.clock.as_ref()).await;
+        let (engine, clock) = (self.engine(), self.engine().world.clock.as_ref());
+        let remembered = async {
+            if let Some(memory) = &engine.memory {
+                memory.end().await;
             }
+        };
+        let projected = async {
+            if let Some(projector) = engine.derived.as_ref().and_then(|derived| derived.projector.as_ref()) {
+                projector.end(clock).await;
+            }
+        };
+        tokio::join!(remembered, projected);
+        if let Some(derived) = &engine.derived {
             if let Err(error) = derived.index.flush().await {
                 tracing::warn!(%error, "the index could not be written; it is made good at the next start");
             }

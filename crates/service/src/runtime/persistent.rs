@@ -38,13 +38,15 @@ pub enum Persistent {}
 
 /// Frames that are read at a time.
 const FRAMES_READ: usize = 256;
+/// Frames before a cursor among which its step is looked for.
+const STEP_FRAMES_MAX: usize = 4096;
 
 impl<Home: 'static> Sessions<Home> {
     /// Settles, once, what a former process left behind: an index that is not there, and the sessions that it had in
     /// memory. Their open turns end, and their rows in the index are made good. Boot costs what was active, not what
     /// is stored.
     pub(super) async fn settle(&self) -> Result<(), SessionError> {
-        if self.engine().derived.is_none() {
+        if self.engine().derived.is_none() && self.engine().memory.is_none() {
             return Ok(());
         }
         self.inner.is_ready.get_or_try_init(|| self.settle_once()).await.map(drop)
@@ -52,9 +54,15 @@ impl<Home: 'static> Sessions<Home> {
 
     async fn settle_once(&self) -> Result<(), SessionError> {
         let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(()) };
+        // Before anything is settled, so that they are told of what is gone.
+        if let Some(memory) = &engine.memory {
+            memory.register();
+        }
+        let Some(derived) = &engine.derived else {
+            self.begin_remembering();
+            return Ok(());
+        };
         if derived.projector.is_some() {
-            // Before anything is settled, so that it is told of what is gone.
             derived.readers.add_built_in(READER);
         }
         let unsettled = stream::iter(engine.events.unsettled().await?);
@@ -83,6 +91,7 @@ impl<Home: 'static> Sessions<Home> {
         self.complete_index().await?;
         derived.readers.open().await?;
         self.begin_projecting();
+        self.begin_remembering();
         match derived.index.page(SessionQuery { limit: Some(1), ..SessionQuery::default() }).await {
             Ok(newest) => newest.items.iter().for_each(|newest| engine.world.ids.follow(newest.session_id)),
             // An index that fails stands in the way of lists alone.
@@ -100,8 +109,7 @@ impl<Home: 'static> Sessions<Home> {
     ) -> Result<Page<HistoryItem>, SessionError> {
         let events = self.engine().events.as_ref();
         let (mut items, mut fold, mut bytes) = (Vec::new(), HistoryFold::default(), 0);
-        // The item at the cursor is read again: the results after an answer belong to its calls.
-        let mut after = cursor.saturating_sub(1);
+        let mut after = self.step_before(session_id, cursor).await?;
         let mut pruned_to = None;
         loop {
             let page = events
@@ -142,6 +150,25 @@ impl<Home: 'static> Sessions<Home> {
                     return Ok(Page { items, next_cursor: Some(next) });
                 }
             }
+        }
+    }
+
+    /// Where to read from so that what follows a cursor is whole: results belong to the calls of the answer before them.
+    async fn step_before(&self, session_id: SessionId, cursor: Seq) -> Result<Seq, SessionError> {
+        let mut frames = 1;
+        loop {
+            let after = cursor.saturating_sub(frames as u64);
+            let page = self.engine().events.read(session_id, after, ReadLimit::frames(frames)).await?;
+            let page = page.ok_or(SessionError::NotFound(session_id))?;
+            for frame in page.frames.iter().filter(|frame| frame.seq <= cursor).rev() {
+                if matches!(decode(frame)?.event, Event::AssistantMessage(_) | Event::TurnStarted(_)) {
+                    return Ok(frame.seq - 1);
+                }
+            }
+            if after == 0 || frames >= STEP_FRAMES_MAX {
+                return Ok(after);
+            }
+            frames *= 16;
         }
     }
 

@@ -4,20 +4,19 @@
 use std::{
     collections::BTreeSet,
     io,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, OnceLock, Weak,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
-        mpsc,
     },
     time::Duration,
 };
 
-use tokio::sync::oneshot;
-
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::sessions::{Inner, Sessions};
+use super::{
+    beside::Beside,
+    sessions::{Inner, Sessions},
+};
 use crate::{
     SessionError,
     clock::Clock,
@@ -25,7 +24,7 @@ use crate::{
     projection::{Projection, READER},
     readers::{Readers, fetch::Next},
     service::ProjectionRebuilt,
-    store::{ReadLimit, StoreError, step_back},
+    store::{ReadLimit, StoreError},
 };
 
 /// Frames that are read at a time. It does not take long: turns are waiting.
@@ -42,13 +41,11 @@ const LIST_AT_END_BYTES: u64 = 1024 * 1024;
 /// How long it may go on when the service ends.
 const END_MAX: Duration = Duration::from_secs(2);
 
-type Job = Box<dyn FnOnce() + Send>;
-
 /// The projection of a service, and what its projector is told.
 pub(crate) struct Projector {
     projection: Projection,
     /// Works with the files.
-    thread: OnceLock<mpsc::Sender<Job>>,
+    thread: Beside,
     /// Held while files are written.
     writing: tokio::sync::Mutex<()>,
     /// Sessions that a rebuild has yet to come to.
@@ -74,7 +71,7 @@ impl ProjectorHandle {
     pub(crate) fn new(projection: Projection) -> Self {
         Self(Arc::new(Projector {
             projection,
-            thread: OnceLock::new(),
+            thread: Beside::new("meerkat-files"),
             writing: tokio::sync::Mutex::default(),
             remaining: AtomicU64::new(0),
             ending: CancellationToken::new(),
@@ -103,35 +100,13 @@ impl ProjectorHandle {
 }
 
 impl Projector {
-    /// Works with the files, on their thread.
+    /// Works with the files, on their thread: a long session is much to write.
     async fn files<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Projection) -> io::Result<T> + Send + 'static,
     ) -> Result<T, Trouble> {
         let projection = self.projection.clone();
-        let (done, answer) = oneshot::channel();
-        let job: Job = Box::new(move || drop(done.send(work(&projection))));
-        // A job that is not taken answers nothing.
-        drop(self.thread().map_err(Trouble::Files)?.send(job));
-        answer.await.unwrap_or_else(|_| Err(io::Error::other("the projector panicked"))).map_err(Trouble::Files)
-    }
-
-    /// A thread of its own, which steps back for whatever else wants to run: a long session is much to write, and no
-    /// turn is to feel it.
-    fn thread(&self) -> io::Result<&mpsc::Sender<Job>> {
-        if self.thread.get().is_none() {
-            let (sender, jobs) = mpsc::channel::<Job>();
-            std::thread::Builder::new().name("meerkat-files".to_owned()).spawn(move || {
-                step_back();
-                for job in jobs {
-                    // Whoever waits for a job that panics is told.
-                    drop(catch_unwind(AssertUnwindSafe(job)));
-                }
-            })?;
-            // Where two came at once, the one is not needed, and ends.
-            drop(self.thread.set(sender));
-        }
-        self.thread.get().ok_or_else(|| io::Error::other("it has no thread"))
+        self.thread.perform(move || work(&projection)).await.flatten().map_err(Trouble::Files)
     }
 }
 

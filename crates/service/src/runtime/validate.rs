@@ -4,10 +4,22 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-use crate::{SessionError, compaction::CompactionConfig, ids::Seq, options::Limits, service::StartTurn, store::hex};
+use crate::{
+    SessionError,
+    compaction::CompactionConfig,
+    ids::Seq,
+    options::Limits,
+    service::{ForgetMemory, SearchMemory, SearchScope, StartTurn},
+    store::hex,
+};
 
 /// Bytes of a blob that one answer may carry.
 pub const BLOB_PIECE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Bytes of what memory may be searched for.
+pub(crate) const QUERY_BYTES_MAX: usize = 16 * 1024;
+/// The roles by which it may be searched.
+const ROLES: [&str; 3] = ["user", "assistant", "tool_results"];
 
 /// The hash of a decoded request. Two requests with one hash are the same request.
 pub(crate) fn request_hash<T: serde::Serialize>(request: &T) -> Result<String, SessionError> {
@@ -105,6 +117,61 @@ pub(crate) fn labels(labels: &BTreeMap<String, String>, limits: &Limits) -> Resu
                 limits.label_bytes
             );
             return Err(SessionError::invalid("labels", message));
+        }
+    }
+    Ok(())
+}
+
+/// What memory is searched for, but for the number of hits.
+pub(crate) fn search(request: &SearchMemory, limits: &Limits) -> Result<(), SessionError> {
+    let SearchMemory { query, scope, session_id, role, labels: wanted, since, until, .. } = request;
+    not_empty("query", query, "say what to look for")?;
+    if query.len() > QUERY_BYTES_MAX {
+        let message = format!("it has {} bytes; at most {QUERY_BYTES_MAX} are allowed", query.len());
+        return Err(SessionError::invalid("query", message));
+    }
+    match (scope, session_id) {
+        (SearchScope::Session, None) => {
+            return Err(SessionError::invalid("session_id", "name the session where the scope is `session`"));
+        }
+        (SearchScope::Project, Some(_)) => {
+            return Err(SessionError::invalid("session_id", "it needs the scope `session`"));
+        }
+        (SearchScope::Session, Some(_)) | (SearchScope::Project, None) => {}
+    }
+    if let Some(role) = role
+        && !ROLES.contains(&role.as_str())
+    {
+        return Err(SessionError::invalid("role", format!("a role is one of {}", ROLES.join(", "))));
+    }
+    labels(wanted, limits)?;
+    if let (Some(since), Some(until)) = (since, until)
+        && since > until
+    {
+        return Err(SessionError::invalid("since", "it is later than `until`"));
+    }
+    Ok(())
+}
+
+/// What memory is to forget: something has to be named, and seqs are those of a session.
+pub(crate) fn forget(request: &ForgetMemory, limits: &Limits) -> Result<(), SessionError> {
+    let ForgetMemory { session_id, from_seq, to_seq, source } = request;
+    if session_id.is_none() && (from_seq.is_some() || to_seq.is_some()) {
+        return Err(SessionError::invalid("session_id", "name the session whose seqs these are"));
+    }
+    if session_id.is_none() && source.is_none() {
+        return Err(SessionError::invalid("session_id", "say what to forget: a session, seqs of one, or a source"));
+    }
+    if let (Some(from), Some(to)) = (from_seq, to_seq)
+        && from > to
+    {
+        return Err(SessionError::invalid("from_seq", "it is greater than `to_seq`"));
+    }
+    if let Some(source) = source {
+        not_empty("source", source, "name a source: user, assistant or tool:<name>")?;
+        if source.len() as u64 > limits.label_bytes {
+            let message = format!("it has at most {} bytes", limits.label_bytes);
+            return Err(SessionError::invalid("source", message));
         }
     }
     Ok(())

@@ -164,8 +164,8 @@ pub fn remove_system_reminders_by_type(messages: &mut Vec<Message>, kind: &Syste
     messages.retain(|message| !is_system_reminder_of_type(message, kind));
 }
 
-/// The names of the tags between which reminders and pins stand in a request.
-const TAGS: [&str; 2] = ["system-reminder", "pin"];
+/// The names of the tags between which reminders, pins and what was recalled stand in a request.
+const TAGS: [&str; 3] = ["system-reminder", "pin", "recalled"];
 
 /// A reminder or a pin as a request carries it; `None` of any other message. No text in it can end it, nor begin
 /// another.
@@ -185,7 +185,7 @@ pub(super) fn tagged(message: &Message) -> Option<String> {
 }
 
 /// A text with `&lt;` in place of the bracket of each of our tags, opening or closing.
-fn without_tags(text: &str) -> String {
+pub(crate) fn without_tags(text: &str) -> String {
     let is_tag = |rest: &str| {
         let name = rest.trim_start_matches(|c: char| c == '/' || c.is_whitespace());
         TAGS.iter().any(|tag| name.get(..tag.len()).is_some_and(|name| name.eq_ignore_ascii_case(tag)))

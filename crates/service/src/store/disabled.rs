@@ -17,6 +17,17 @@ pub fn open_stores(_data_dir: &Path) -> Result<Stores, SessionError> {
     Err(SessionError::PersistenceDisabled { configured: false })
 }
 
+/// A data directory that this process owns; here nothing stands in one.
+pub(crate) struct DirectoryOwner;
+
+/// Owns `data_dir`.
+///
+/// # Errors
+/// `SESSION_PERSISTENCE_DISABLED`.
+pub(crate) fn own_directory(_data_dir: &Path) -> Result<DirectoryOwner, SessionError> {
+    Err(SessionError::PersistenceDisabled { configured: false })
+}
+
 /// Lowers the priority of this thread; here nothing is done beside turns.
 pub(crate) const fn step_back() {}
 

@@ -197,10 +197,22 @@ pub(crate) enum SessionCommand {
     },
 }
 
+const SEARCH_HELP: &str = "Examples:\n  \
+        meerkat memory search 'which database did we choose'\n  \
+        meerkat memory search deadline --role user --since 2026-01-01T00:00:00Z --limit 5\n  \
+        meerkat memory search 'retry policy' --session last --json";
+
+const FORGET_HELP: &str = "What is forgotten stays so, also where the index is made anew. The session itself keeps it.\n\n\
+    Examples:\n  \
+        meerkat memory forget --session last\n  \
+        meerkat memory forget --session last --from-seq 10 --to-seq 20\n  \
+        meerkat memory forget --source tool:read_file --yes";
+
 /// Operations on what was said in all sessions.
 #[derive(Subcommand)]
 pub(crate) enum MemoryCommand {
     /// Search what was said
+    #[command(after_help = SEARCH_HELP)]
     Search {
         /// What to look for
         query: String,
@@ -224,6 +236,7 @@ pub(crate) enum MemoryCommand {
         limit: Option<u64>,
     },
     /// Make memory forget what matches all that is given
+    #[command(after_help = FORGET_HELP)]
     Forget {
         /// What this session said
         #[arg(long, value_name = "SESSION")]
@@ -234,9 +247,12 @@ pub(crate) enum MemoryCommand {
         /// Up to this seq
         #[arg(long, value_name = "SEQ")]
         to_seq: Option<u64>,
-        /// What came from this source
+        /// What came from this source: user, assistant, or tool:<name>
         #[arg(long)]
         source: Option<String>,
+        /// Do not ask first
+        #[arg(long)]
+        yes: bool,
     },
     /// Build the memory's index anew
     Reindex,

@@ -5,6 +5,7 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 mod fill;
 pub(crate) mod local;
+pub(crate) mod memory;
 pub(crate) mod operators;
 mod run;
 pub(crate) mod sessions;

@@ -155,32 +155,37 @@ pub(crate) async fn import(app: &App, file: &Path, new_ids: bool) -> Result<Vec<
     }
 }
 
-/// `project rebuild`: it can take long, so a terminal shows how far it is.
+/// `project rebuild`.
 pub(crate) async fn rebuild(app: &App) -> Result<u8, CliError> {
-    let mut progress = app.out.progress();
-    let rebuilt = {
-        let mut rebuilding = pin!(app.service.rebuild_projection());
-        let (mut looks, mut most) = (tokio::time::interval(LOOK_PAUSE), 0);
-        loop {
-            tokio::select! {
-                biased;
-                rebuilt = &mut rebuilding => break rebuilt?,
-                _ = looks.tick(), if progress.is_shown() => look(app, &mut progress, &mut most).await,
-            }
-        }
-    };
-    drop(progress);
+    let rebuilt = watched(app, PROJECTION, app.service.rebuild_projection()).await?;
     show(app, Operation::RebuildProjection, &encode(&rebuilt)?)?;
     Ok(0)
 }
 
-/// Shows how far the projection is behind. Where it cannot be asked, nothing is shown: the rebuild itself says what fails.
-async fn look(app: &App, progress: &mut Progress, most: &mut u64) {
+/// Waits for a rebuild that can take long, so a terminal shows how far its reader is.
+pub(crate) async fn watched<T>(
+    app: &App,
+    reader: &str,
+    rebuilding: impl Future<Output = Result<T, SessionError>>,
+) -> Result<T, SessionError> {
+    let (mut progress, mut rebuilding) = (app.out.progress(), pin!(rebuilding));
+    let (mut looks, mut most) = (tokio::time::interval(LOOK_PAUSE), 0);
+    loop {
+        tokio::select! {
+            biased;
+            rebuilt = &mut rebuilding => return rebuilt,
+            _ = looks.tick(), if progress.is_shown() => look(app, reader, &mut progress, &mut most).await,
+        }
+    }
+}
+
+/// Shows how far a reader is behind. Where it cannot be asked, nothing is shown: the rebuild itself says what fails.
+async fn look(app: &App, reader: &str, progress: &mut Progress, most: &mut u64) {
     let Ok(readers) = app.service.list_readers().await else { return };
-    let Some(reader) = readers.items.iter().find(|reader| reader.reader == PROJECTION) else { return };
+    let Some(reader) = readers.items.iter().find(|known| known.reader == reader) else { return };
     let behind = reader.records_behind;
     *most = behind.max(*most);
-    progress.show(*most - behind, *most, &format!("{behind} events to go"));
+    progress.show(*most - behind, *most, &format!("{behind} to go"));
 }
 
 #[cfg(test)]

@@ -23,6 +23,9 @@ use crate::{
 /// Bytes of the answer to a question.
 const ANSWER_BYTES_MAX: u64 = 1024;
 
+/// What is told where nobody wanted it after all.
+const KEPT: &str = "Nothing was deleted.";
+
 /// What a command takes beyond one request.
 #[derive(Default)]
 pub(crate) enum More {
@@ -75,7 +78,7 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
             let view: SessionView = ask(&app.service, Operation::Read, &json!({ "session_id": id })).await?;
             let title = view.title.map(|title| format!(" {title:?}")).unwrap_or_default();
             let question = format!("Delete session {id}{title} with {} messages for good?", view.message_count);
-            if !is_confirmed(app, &mut streams, &question).await {
+            if !is_confirmed(app, &mut streams, &question, KEPT).await {
                 return Ok(0);
             }
             // What was asked about, also where `last` means another one by now.
@@ -87,7 +90,7 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
             let going: Retained = ask(&app.service, Operation::Retain, &trial).await?;
             app.out.notice(&people::retained(&going, app.out.width));
             let question = format!("Delete these {} sessions for good?", going.items.len());
-            if !going.items.is_empty() && !is_confirmed(app, &mut streams, &question).await {
+            if !going.items.is_empty() && !is_confirmed(app, &mut streams, &question, KEPT).await {
                 return Ok(0);
             }
         }
@@ -107,15 +110,15 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
     Ok(0)
 }
 
-/// Asks a question. What is no yes is a no.
-async fn is_confirmed(app: &App, streams: &mut Streams, question: &str) -> bool {
+/// Asks a question. What is no yes is a no, and then `otherwise` is told.
+pub(crate) async fn is_confirmed(app: &App, streams: &mut Streams, question: &str, otherwise: &str) -> bool {
     app.out.notice(&format!("{question} [y/N] "));
     let mut lines = Lines::start(Source::Plain { input: streams.take_stdin(), limit: ANSWER_BYTES_MAX });
     lines.ask();
     let is_yes = |text: &str| matches!(text.trim().to_ascii_lowercase().as_str(), "y" | "yes");
     let is_confirmed = matches!(lines.next().await, Line::Text(text) if is_yes(&text));
     if !is_confirmed {
-        app.out.note("Nothing was deleted.");
+        app.out.note(otherwise);
     }
     is_confirmed
 }

@@ -45,7 +45,7 @@ const fn by(mode: CompactionMode, is_plan: bool) -> &'static str {
     match (mode, is_plan) {
         (CompactionMode::Summary, false) => "a summary that the model wrote",
         (CompactionMode::Summary, true) => "a summary that the model would write, here as long as it may be",
-        (CompactionMode::Mechanical, _) => "the beginnings of what went, because no summary could be had",
+        (CompactionMode::Mechanical, _) => "sentences of what went, because no summary could be had",
         (CompactionMode::Mask, _) => "masking old tool results alone",
     }
 }

@@ -3,7 +3,7 @@
 use meerkat_errors::ErrorCode;
 use serde_json::{Value, json};
 
-use super::{Talk, cli, compacts};
+use super::{Talk, cli, compacts, remembers};
 
 #[test]
 fn lines_from_a_pipe_are_turns_and_commands_in_order() {
@@ -69,8 +69,13 @@ fn every_line_gets_one_document() {
         let refusal = if compacts() { refusal } else { "SESSION_COMPACTION_DISABLED" };
         assert_eq!(code(&talk.ask(line)), refusal, "{line}");
     }
-    for line in ["/memory search x", "/memory forget --from-seq 1", "/memory reindex"] {
-        assert_eq!(code(&talk.ask(line)), "MEMORY_STORE_DISABLED", "{line}");
+    for line in ["/memory search x", "/memory forget --from-seq 1", "/memory forget --yes", "/memory reindex"] {
+        let (answer, is_refused) = (talk.ask(line), line.contains("forget"));
+        match (remembers(), is_refused) {
+            (true, false) => assert!(answer["code"].is_null(), "{line}: {answer}"),
+            (true, true) => assert_eq!(code(&answer), "INVALID_REQUEST", "{line}"),
+            (false, _) => assert_eq!(code(&answer), "MEMORY_STORE_DISABLED", "{line}"),
+        }
     }
     assert_eq!(talk.ask("/capabilities")["session_store"], false);
     assert!(talk.ask("/help")["help"].as_str().unwrap().contains("/<COMMAND>"));

@@ -5,6 +5,7 @@
 mod chat;
 mod compact;
 mod config;
+mod memory;
 mod process;
 mod run;
 
@@ -66,6 +67,11 @@ pub(crate) fn cli(args: &[&str]) -> Cli {
 /// Whether the build compacts contexts.
 pub(crate) fn compacts() -> bool {
     Capabilities::compiled().require(Capability::SessionCompaction).is_ok()
+}
+
+/// Whether the build remembers what is said.
+pub(crate) fn remembers() -> bool {
+    Capabilities::compiled().require(Capability::MemoryStore).is_ok()
 }
 
 impl Cli {

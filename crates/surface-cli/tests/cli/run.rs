@@ -131,12 +131,14 @@ fn a_missing_capability_answers_with_the_canonical_text() {
         (&["memory", "forget"], memory),
         (&["memory", "reindex"], memory),
     ] {
-        // Where the build has the store, it is switched off, and the text says so.
-        let text = match Capabilities::compiled().without_store().require(Capability::SessionStore) {
-            Err(absent) if code == store => absent.to_string(),
-            _ => code.message().to_owned(),
-        };
-        cli(&[args, &["--ephemeral"]].concat()).run().refused(code, &format!("error: {text}\n"));
+        // Where the build has it, it is switched off, and the text says so.
+        let needed = if code == store { Capability::SessionStore } else { Capability::MemoryStore };
+        let lacking = Capabilities::compiled().without_store().without_memory();
+        let text = lacking.require(needed).unwrap_err().to_string();
+        cli(&[args, &["--ephemeral"]].concat())
+            .env("MEERKAT_MEMORY__ENABLED", "false")
+            .run()
+            .refused(code, &format!("error: {text}\n"));
     }
     let disabled = ErrorCode::SessionCompactionDisabled;
     let (code, text) = if compacts() { (ErrorCode::SessionNotFound, SESSION) } else { (disabled, disabled.message()) };

@@ -34,7 +34,6 @@ pub(crate) struct ModelEffect {
     pub(crate) engine: EngineRef,
     pub(crate) session_id: SessionId,
     pub(crate) model: ResolvedModel,
-    pub(crate) rendered: Rendered,
     /// Whether what comes of the answer is shown as it comes; a call whose answer is not may always be tried again.
     pub(crate) is_shown: bool,
 }
@@ -47,11 +46,16 @@ enum Attempt {
 }
 
 /// Calls the model until it answers, fails for good, or is cancelled.
-pub(crate) async fn call_model(effect: ModelEffect, outcomes: mpsc::Sender<Outcome>, cancel: CancellationToken) {
+pub(crate) async fn call_model(
+    effect: ModelEffect,
+    rendered: Rendered,
+    outcomes: mpsc::Sender<Outcome>,
+    cancel: CancellationToken,
+) {
     let last = tokio::select! {
         biased;
         () = cancel.cancelled() => Outcome::ModelFailed { error: None, partial: String::new() },
-        request = load_bodies(&effect) => match request {
+        request = load_bodies(&effect, rendered) => match request {
             Ok(request) => attempts(&effect, request, &outcomes, &cancel).await,
             Err(error) => Outcome::Broken(crate::agent::decide::internal(&format!("a body could not be read: {error}"))),
         },
@@ -240,9 +244,9 @@ impl<'a> Reader<'a> {
 }
 
 /// Reads what stands in blobs, so that a client gets whole texts. Results of tools go as excerpts.
-async fn load_bodies(effect: &ModelEffect) -> Result<ModelRequest, StoreError> {
-    let mut request = effect.rendered.request.clone();
-    if let Some(system) = &effect.rendered.system {
+async fn load_bodies(effect: &ModelEffect, rendered: Rendered) -> Result<ModelRequest, StoreError> {
+    let Rendered { mut request, system } = rendered;
+    if let Some(system) = &system {
         request.system = Some(load(effect, system).await?.into());
     }
     for message in

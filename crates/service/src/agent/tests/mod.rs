@@ -90,6 +90,8 @@ impl Rig {
             blobs,
             capabilities: if derived.is_some() { capabilities } else { capabilities.without_store() },
             derived,
+            memory: None,
+            owner: None,
             held: Arc::default(),
             is_shutting_down: AtomicBool::new(false),
             compaction: self.compaction,

@@ -40,13 +40,40 @@ pub(super) struct Core {
     is_ready: AtomicBool,
     /// The log, once it is open; whoever holds it may open the memory.
     log: Mutex<Option<MemoryLog>>,
+    /// Held while something is changed.
+    changing: Mutex<()>,
+    /// Nothing is opened any more.
+    is_shut: AtomicBool,
 }
 
 impl Core {
     /// Nothing is opened yet.
     pub(super) fn new(dir: Option<PathBuf>, embedder: Arc<dyn Embedder>, records_intake: bool) -> Self {
-        let (open, is_ready, log) = (RwLock::default(), AtomicBool::new(false), Mutex::default());
-        Self { dir, embedder, records_intake, open, is_ready, log }
+        Self {
+            dir,
+            embedder,
+            records_intake,
+            open: RwLock::default(),
+            is_ready: AtomicBool::new(false),
+            log: Mutex::default(),
+            changing: Mutex::default(),
+            is_shut: AtomicBool::new(false),
+        }
+    }
+
+    /// Closes the file for good, once what is being done with it is done.
+    pub(super) fn shut(&self) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _log = self.log();
+        self.is_shut.store(true, Ordering::Release);
+        self.is_ready.store(false, Ordering::Release);
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Does some work that changes the memory: no other does meanwhile.
+    pub(super) fn work_alone<T>(&self, work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.work(work)
     }
 
     /// Does some work on the memory, which is opened where it is not. A file that failed is closed, and set aside where
@@ -94,6 +121,9 @@ impl Core {
         let mut log = self.log();
         if self.is_ready.load(Ordering::Acquire) {
             return Ok(());
+        }
+        if self.is_shut.load(Ordering::Acquire) {
+            return Err(closed());
         }
         let opened = self.open_file()?;
         let known = opened.log_position;

@@ -13,9 +13,9 @@ use super::{
     file::Trouble,
     intake::put_number,
     opened::Opened,
-    tables::{self, decode_vector, encode_vector, meta},
+    tables::{self, encode_vector, meta},
     text::head,
-    vector::{Stamp, VectorLane},
+    vector::VectorLane,
 };
 use crate::{SessionError, memory::EmbedFor};
 
@@ -25,54 +25,48 @@ const BATCH_DOCS: usize = 64;
 const BATCH_BYTES: usize = 128 * 1024;
 /// Bytes of a text that its vector is made of.
 const TEXT_BYTES_MAX: usize = 16 * 1024;
-/// The share of removed vectors past which the graph is built anew.
-const REMOVED_SHARE: f64 = 0.2;
 
 /// Texts that are to get their vectors.
-struct Batch {
+#[derive(Default)]
+pub(super) struct Batch {
+    /// The first one whose vector is missing.
+    start: u32,
     docs: Vec<u32>,
     texts: Vec<String>,
     /// The texts before this one have theirs then.
     end: u32,
 }
 
-/// Why vectors were not made.
-pub(super) enum NoVectors {
-    /// The embedder did not make them.
-    Embedder(SessionError),
-    /// The file failed.
-    File(Trouble),
-}
-
-impl From<Trouble> for NoVectors {
-    fn from(trouble: Trouble) -> Self {
-        Self::File(trouble)
-    }
-}
-
 impl Core {
-    /// Makes the vectors that are missing; `progress` is told how many texts have theirs, of how many.
-    pub(super) fn embed(&self, runtime: &Handle, progress: &dyn Fn(u64, u64)) -> Result<(), NoVectors> {
+    /// The next texts that are to get their vectors; `None` where all have theirs.
+    pub(super) fn next_batch(&self) -> Result<Option<Batch>, Trouble> {
+        let id = self.embedder.id();
+        self.read(|open| if open.embedder == id { next_batch(open) } else { Ok(Some(Batch::default())) })
+    }
+
+    /// The vectors of a batch. It may take as long as the embedder does.
+    pub(super) fn embed(&self, runtime: &Handle, batch: &Batch) -> Result<Vec<Vec<f32>>, SessionError> {
+        if batch.texts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let vectors = runtime.block_on(self.embedder.embed(&batch.texts, EmbedFor::Passage))?;
+        let dimension = vectors.first().map(Vec::len);
+        if vectors.len() != batch.texts.len() || vectors.iter().any(|vector| Some(vector.len()) != dimension) {
+            let why = "the embedder did not answer one vector for each text, all of one length".to_owned();
+            return Err(SessionError::MemoryUnavailable { why });
+        }
+        Ok(vectors)
+    }
+
+    /// Puts the vectors of a batch, if it is still the next one; answers how many texts have theirs, of how many.
+    pub(super) fn put_batch(&self, batch: &Batch, vectors: &[Vec<f32>]) -> Result<(u64, u64), Trouble> {
         let id = self.embedder.id();
         if self.read(|open| Ok(open.embedder != id))? {
             self.drop_vectors(&id)?;
+        } else if self.read(|open| Ok(open.embedded_to == batch.start && batch.end > batch.start))? {
+            self.put_vectors(batch, vectors)?;
         }
-        while let Some(batch) = self.read(next_batch)? {
-            let vectors = if batch.texts.is_empty() {
-                Vec::new()
-            } else {
-                let made = runtime.block_on(self.embedder.embed(&batch.texts, EmbedFor::Passage));
-                made.map_err(NoVectors::Embedder)?
-            };
-            let dimension = self.read(|open| Ok(open.with_lane(|lane| lane.as_ref().map(VectorLane::dimension))))?;
-            check(&vectors, batch.docs.len(), dimension)?;
-            self.put_vectors(&batch, &vectors)?;
-            self.read(|open| {
-                progress(u64::from(batch.end), u64::from(open.columns.next_doc()));
-                Ok(())
-            })?;
-        }
-        Ok(())
+        self.read(|open| Ok((u64::from(open.embedded_to), u64::from(open.columns.next_doc()))))
     }
 
     /// Begins the vectors anew, for this embedder.
@@ -89,16 +83,22 @@ impl Core {
             embedder.clone_into(&mut open.embedder);
             (open.generation, open.embedded_to) = (generation, 0);
             open.with_lane(|lane| *lane = None);
+            open.building = None;
             Ok(())
         })
     }
 
     fn put_vectors(&self, batch: &Batch, vectors: &[Vec<f32>]) -> Result<(), Trouble> {
         let file = self.read(|open| Ok(open.file.clone()))?;
+        let live = self.read(|open| Ok(batch.docs.iter().map(|doc| open.columns.doc(*doc).is_some()).collect()))?;
+        let live: Vec<bool> = live;
         file.write(|transaction| {
             let mut table = transaction.open_table(tables::VECTORS)?;
-            for (doc, vector) in batch.docs.iter().zip(vectors).filter(|(_, vector)| has_direction(vector)) {
-                table.insert(*doc, &*encode_vector(vector))?;
+            for ((doc, vector), _) in batch.docs.iter().zip(vectors).zip(&live).filter(|(_, is_live)| **is_live) {
+                // A text whose vector has no direction is found by its words alone.
+                if has_direction(vector) {
+                    table.insert(*doc, &*encode_vector(vector))?;
+                }
             }
             put_number(transaction, meta::EMBEDDED_TO, u64::from(batch.end))
         })?;
@@ -106,60 +106,26 @@ impl Core {
             open.embedded_to = batch.end;
             Ok(open.lane.clone())
         })?;
-        for (doc, vector) in batch.docs.iter().zip(vectors).filter(|(_, vector)| has_direction(vector)) {
-            // One at a time: searches go on in between.
-            let mut lane = lane.write().unwrap_or_else(PoisonError::into_inner);
-            put(&mut lane, *doc, vector);
-        }
-        Ok(())
-    }
-
-    /// Reads the graph, or builds it from the vectors; what was saved may be older than the file.
-    pub(super) fn load_lane(&self) -> Result<(), Trouble> {
-        self.read(|open| {
-            let saved = self.dir.as_deref().and_then(|dir| VectorLane::load(dir, stamp(open)));
-            let mut lane = saved;
-            let vectors = open.file.read()?.open_table(tables::VECTORS)?;
-            for doc in 0..open.embedded_to {
-                let is_in = lane.as_ref().is_some_and(|lane| lane.contains(doc));
-                match (open.columns.doc(doc).is_some(), is_in) {
-                    (true, false) => {
-                        if let Some(row) = vectors.get(doc)? {
-                            put(&mut lane, doc, &decode_vector(row.value()));
-                        }
-                    }
-                    (false, true) => drop(lane.as_mut().map(|lane| lane.remove(doc))),
-                    _ => {}
-                }
+        for ((doc, vector), _) in batch.docs.iter().zip(vectors).zip(&live).filter(|(_, is_live)| **is_live) {
+            if has_direction(vector) {
+                // One at a time: searches go on in between.
+                put(&mut lane.write().unwrap_or_else(PoisonError::into_inner), *doc, vector);
             }
-            open.with_lane(|slot| *slot = lane);
-            Ok(())
-        })
-    }
-
-    /// Saves the graph for the next start.
-    pub(super) fn save_lane(&self) -> Result<(), Trouble> {
-        let Some(dir) = &self.dir else { return Ok(()) };
-        self.read(|open| {
-            let lane = open.lane.read().unwrap_or_else(PoisonError::into_inner);
-            let saved = lane.as_ref().map_or(Ok(()), |lane| lane.save(dir, stamp(open)));
-            saved.map_err(|error| Trouble::Failed(format!("the graph was not saved: {error}")))
-        })
-    }
-
-    /// Builds the graph anew where much of it was forgotten. Searches use the old one meanwhile.
-    pub(super) fn tidy_lane(&self) -> Result<(), Trouble> {
-        let lane = self.read(|open| Ok(open.lane.clone()))?;
-        let read = || lane.read().unwrap_or_else(PoisonError::into_inner);
-        let anew = read().as_ref().filter(|lane| lane.share_removed() > REMOVED_SHARE).map(VectorLane::rebuilt);
-        if let Some(anew) = anew {
-            *lane.write().unwrap_or_else(PoisonError::into_inner) = Some(anew);
         }
         Ok(())
     }
 
     pub(super) fn has_vectors(&self) -> Result<bool, Trouble> {
         self.read(|open| Ok(open.lane.read().unwrap_or_else(PoisonError::into_inner).is_some()))
+    }
+
+    /// Whether texts are without their vectors, or vectors outside the graph.
+    pub(super) fn is_behind(&self) -> Result<bool, Trouble> {
+        let id = self.embedder.id();
+        self.read(|open| {
+            let is_whole = open.embedder == id && open.embedded_to == open.columns.next_doc();
+            Ok(!is_whole || open.building.is_some())
+        })
     }
 
     /// The vector of a query; `None` where it has none, or the embedder fails.
@@ -176,7 +142,8 @@ impl Core {
 }
 
 fn next_batch(open: &Opened) -> Result<Option<Batch>, Trouble> {
-    let mut batch = Batch { docs: Vec::new(), texts: Vec::new(), end: open.embedded_to };
+    let start = open.embedded_to;
+    let mut batch = Batch { start, end: start, ..Batch::default() };
     let mut bytes = 0;
     while batch.end < open.columns.next_doc() && batch.docs.len() < BATCH_DOCS && bytes < BATCH_BYTES {
         if open.columns.doc(batch.end).is_some() {
@@ -187,36 +154,16 @@ fn next_batch(open: &Opened) -> Result<Option<Batch>, Trouble> {
         }
         batch.end += 1;
     }
-    Ok((batch.end > open.embedded_to).then_some(batch))
+    Ok((batch.end > start).then_some(batch))
 }
 
-/// An embedder is asked for one vector a text, all of one length, of finite numbers.
-fn check(vectors: &[Vec<f32>], wanted: usize, dimension: Option<usize>) -> Result<(), NoVectors> {
-    let dimension = dimension.or(vectors.first().map(Vec::len));
-    let is_sound = |vector: &Vec<f32>| Some(vector.len()) == dimension && vector.iter().all(|value| value.is_finite());
-    if vectors.len() == wanted && vectors.iter().all(is_sound) {
-        return Ok(());
-    }
-    let trouble = Trouble::Failed("the embedder answers vectors that are not as its others".to_owned());
-    Err(NoVectors::Embedder(super::file::unavailable(&trouble)))
-}
-
-fn has_direction(vector: &[f32]) -> bool {
+pub(super) fn has_direction(vector: &[f32]) -> bool {
     vector.iter().all(|value| value.is_finite()) && vector.iter().any(|value| *value != 0.0)
 }
 
-fn put(lane: &mut Option<VectorLane>, doc: u32, vector: &[f32]) {
+pub(super) fn put(lane: &mut Option<VectorLane>, doc: u32, vector: &[f32]) {
     let lane = lane.get_or_insert_with(|| VectorLane::new(vector.len()));
     if let Err(error) = lane.insert(doc, vector) {
         tracing::debug!(%error, doc, "a text is found by its words alone");
     }
-}
-
-fn stamp(open: &Opened) -> Stamp {
-    let embedder = open
-        .embedder
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    // What was added or forgotten since is made good when it is loaded.
-    Stamp { embedder, count: 0, generation: open.generation }
 }

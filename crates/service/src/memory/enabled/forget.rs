@@ -130,7 +130,6 @@ impl Core {
         }
         if !docs.is_empty() {
             self.merge()?;
-            self.tidy_lane()?;
         }
         Ok(docs.len() as u64)
     }

@@ -127,14 +127,15 @@ struct Candidate {
 }
 
 impl Core {
-    /// The best hits.
-    pub(super) fn search(&self, runtime: &Handle, request: &SearchMemory) -> Result<Vec<SearchHit>, Trouble> {
+    /// The best hits, and whether texts are without their vectors.
+    pub(super) fn search(&self, runtime: &Handle, request: &SearchMemory) -> Result<(Vec<SearchHit>, bool), Trouble> {
         let terms = text::analyse_query(head(&request.query, QUERY_BYTES_MAX));
         if terms.words.is_empty() && terms.runs.is_empty() || request.limit == Some(0) {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), false));
         }
         let vector = if self.has_vectors()? { self.embed_query(runtime, &request.query) } else { None };
-        self.read(|open| best(open, request, &terms, vector.as_deref()))
+        let is_behind = self.is_behind()?;
+        Ok((self.read(|open| best(open, request, &terms, vector.as_deref()))?, is_behind))
     }
 }
 

@@ -75,7 +75,7 @@ impl Core {
             })
             .collect();
         while !queue.is_empty() {
-            let mut chunk = self.read(|open| Ok(Chunk::next(open, &mut queue)?))?;
+            let mut chunk = self.read(|open| Chunk::next(open, &mut queue))?;
             chunk.log_position = log_position.filter(|_| queue.is_empty());
             let file = chunk.file.clone();
             file.write(|transaction| chunk.write(transaction))?;

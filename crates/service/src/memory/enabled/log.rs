@@ -129,17 +129,12 @@ impl MemoryLog {
         let mut frames = Vec::new();
         entries.iter().try_for_each(|entry| frames_of(entry, &mut frames))?;
         let Some((last, others)) = frames.split_last() else { return Ok(self.place.seq) };
-        let disk = self.disk.clone();
-        let is_long = |writer: &Writer| writer.offset >= self.segment_bytes;
-        let mut writer = match self.writer.take().filter(|writer| !is_long(writer)) {
-            Some(writer) => writer,
-            None => begin(disk.as_ref(), &mut self.segments, &mut self.place).map_err(failed)?,
-        };
-        let (mut place, batch, mut out) = (self.place, self.place.batch + 1, Vec::new());
+        let mut writer = self.writer()?;
+        let (mut place, mut out) = (self.place, Vec::new());
         let flagged = others.iter().map(|frame| (frame, 0)).chain([(last, BATCH_END)]);
         for ((kind, line), flags) in flagged {
-            let frame = Frame::new(place.seq + 1, *kind, 0, line.clone())?;
-            encode(&mut out, &mut place, batch, flags, &frame);
+            let frame = Frame { seq: place.seq + 1, kind: *kind, ms: 0, line: line.clone() };
+            encode(&mut out, &mut place, self.place.batch + 1, flags, &frame);
         }
         match write_all(writer.file.as_ref(), &out, writer.offset) {
             Ok(()) => {}
@@ -161,13 +156,22 @@ impl MemoryLog {
         Ok(place.seq)
     }
 
+    /// What the next entry is written to. Unless it is put back, the one after goes to a new segment.
+    fn writer(&mut self) -> Result<Writer, StoreError> {
+        match self.writer.take().filter(|writer| writer.offset < self.segment_bytes) {
+            Some(writer) => Ok(writer),
+            None => begin(self.disk.as_ref(), &mut self.segments, &mut self.place).map_err(failed),
+        }
+    }
+
     /// Hands over the entries behind a position, in order, each with its position.
     ///
     /// # Errors
     /// What the disk answers.
     pub(crate) fn replay(&self, after: u64, mut each: impl FnMut(u64, Entry)) -> Result<(), StoreError> {
-        let from = self.segments.iter().rposition(|segment| segment.base_seq <= after.saturating_add(1)).unwrap_or(0);
-        let mut last = self.segments.get(from).map_or(0, |segment| segment.base_seq.saturating_sub(1));
+        let begins = |segment: &Segment| segment.base_seq.is_some_and(|base_seq| base_seq <= after.saturating_add(1));
+        let from = self.segments.iter().rposition(begins).unwrap_or(0);
+        let mut last = self.segments.get(from).and_then(|segment| segment.base_seq).unwrap_or(1).saturating_sub(1);
         let mut is_whole = last <= after;
         for segment in &self.segments[from..] {
             let is_read = read(self.disk.as_ref(), segment, |frame, line| {
@@ -201,6 +205,8 @@ fn frames_of(entry: &Entry, frames: &mut Vec<(u16, Bytes)>) -> Result<(), StoreE
                     let half = Intake { passages: half.to_vec(), labels: intake.labels.clone(), ..*intake };
                     frames_of(&Entry::Took(half), frames)?;
                 }
+            } else if line.len() > PAYLOAD_BYTES_MAX {
+                return Err(StoreError::Failed(format!("a passage of {} bytes is too long", line.len())));
             } else {
                 frames.push((TOOK, line.into()));
             }

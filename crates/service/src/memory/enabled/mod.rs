@@ -11,6 +11,7 @@ mod opened;
 mod anew;
 mod embedding;
 mod forget;
+mod graph;
 mod intake;
 mod segments;
 
@@ -38,8 +39,8 @@ pub use embed::{EndpointEmbedder, EndpointOptions, HashedEmbedder};
 pub use store::HnswMemoryStore;
 pub use vector::{Stamp, VectorError, VectorLane};
 
-use super::{Embedder, MemoryOptions, SharedMemory};
-use crate::SessionError;
+use super::{Embedder, EndpointAccess, MemoryOptions, SharedMemory};
+use crate::{SessionError, clock::World, options::EndpointConfig};
 
 /// The project's memory in `data_dir`, or in this process alone. The directory is owned by this process. Its files are
 /// opened when they are first needed.
@@ -49,4 +50,20 @@ use crate::SessionError;
 pub fn open_memory(data_dir: Option<&Path>, options: MemoryOptions) -> Result<SharedMemory, SessionError> {
     let embedder: Arc<dyn Embedder> = options.embedder.unwrap_or_else(|| Arc::new(HashedEmbedder));
     Ok(Arc::new(HnswMemoryStore::new(data_dir, embedder, options.records_intake)))
+}
+
+/// The embedder behind a server. Nothing is sent yet.
+///
+/// # Errors
+/// `CONFIG_INVALID` where it cannot be reached so.
+pub(crate) fn endpoint_embedder(
+    config: &EndpointConfig,
+    access: EndpointAccess,
+    world: World,
+) -> Result<Arc<dyn Embedder>, SessionError> {
+    let EndpointAccess { key, proxy, no_proxy } = access;
+    let dimensions = (config.dimensions > 0).then_some(config.dimensions);
+    let (base_url, model) = (config.base_url.clone(), config.model.clone());
+    let options = EndpointOptions { base_url, model, key, dimensions, proxy, no_proxy, ..EndpointOptions::default() };
+    Ok(Arc::new(EndpointEmbedder::new(options, world)?))
 }

@@ -13,6 +13,7 @@ use redb::ReadTransaction;
 use super::{
     columns::Columns,
     file::{MemoryFile, Trouble},
+    graph::Building,
     log::Forgetting,
     postings::Segment,
     segments::Tail,
@@ -43,6 +44,10 @@ pub(super) struct Opened {
     pub(super) is_whole: bool,
     /// Vectors are put one at a time, so that no search waits for many.
     pub(super) lane: Arc<RwLock<Option<VectorLane>>>,
+    /// The graph that will take its place.
+    pub(super) building: Option<Building>,
+    /// How many vectors the saved graph has.
+    pub(super) saved_vectors: usize,
 }
 
 impl Opened {
@@ -66,6 +71,8 @@ impl Opened {
             log_position: meta.long(meta::LOG)?,
             is_whole: meta.get(meta::WHOLE)?.is_some(),
             lane: Arc::default(),
+            building: None,
+            saved_vectors: 0,
             segments,
             snapshot,
             file,

@@ -2,17 +2,23 @@
 //!
 //! One change is made at a time, and one that was begun is finished, whether its caller waits or not.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{
+        Arc, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use async_trait::async_trait;
 use tokio::{
     runtime::Handle,
     sync::{Mutex, mpsc},
+    task::{JoinError, JoinHandle},
 };
 
 use super::{
     core::Core,
-    embedding::NoVectors,
     file::{Trouble, unavailable},
 };
 use crate::{
@@ -22,11 +28,17 @@ use crate::{
     service::{ForgetMemory, Forgotten, Page, Reindexed, SearchHit, SearchMemory},
 };
 
+/// Steps towards the vectors of what is new that an add waits for; the rest is made beside all else.
+const STEPS_OF_ADD: usize = 32;
+
 /// Memory whose postings and vectors stand in redb, with a graph over the vectors.
 pub struct HnswMemoryStore {
     core: Arc<Core>,
     /// Held by whoever changes something.
     writer: Arc<Mutex<()>>,
+    /// The vectors that nobody waits for are made here.
+    background: std::sync::Mutex<Option<JoinHandle<()>>>,
+    is_closing: Arc<AtomicBool>,
 }
 
 impl HnswMemoryStore {
@@ -34,7 +46,27 @@ impl HnswMemoryStore {
     #[must_use]
     pub fn new(data_dir: Option<&Path>, embedder: Arc<dyn Embedder>, records_intake: bool) -> Self {
         let core = Core::new(data_dir.map(Path::to_owned), embedder, records_intake);
-        Self { core: Arc::new(core), writer: Arc::default() }
+        Self {
+            core: Arc::new(core),
+            writer: Arc::default(),
+            background: std::sync::Mutex::default(),
+            is_closing: Arc::default(),
+        }
+    }
+
+    fn worker(&self) -> Worker {
+        let (core, writer) = (Arc::downgrade(&self.core), self.writer.clone());
+        Worker { core, writer, is_closing: self.is_closing.clone() }
+    }
+
+    /// Makes what vectors are missing, without anybody waiting for it.
+    fn catch_up(&self) {
+        let mut background = self.background.lock().unwrap_or_else(PoisonError::into_inner);
+        if background.as_ref().is_none_or(JoinHandle::is_finished) {
+            let worker = self.worker();
+            let work = async move { while let Ok(Step::Embedded(..) | Step::Built) = worker.step().await {} };
+            *background = Some(tokio::spawn(work));
+        }
     }
 
     async fn read<T: Send + 'static>(
@@ -52,7 +84,7 @@ impl HnswMemoryStore {
     ) -> Result<T, SessionError> {
         let (core, writer) = (self.core.clone(), self.writer.clone().lock_owned().await);
         let done = tokio::task::spawn_blocking(move || {
-            let done = core.work(|| change(&core));
+            let done = core.work_alone(|| change(&core));
             drop(writer);
             done
         });
@@ -60,20 +92,64 @@ impl HnswMemoryStore {
     }
 }
 
-fn answer<T>(done: Result<Result<T, Trouble>, tokio::task::JoinError>) -> Result<T, SessionError> {
+impl Drop for HnswMemoryStore {
+    fn drop(&mut self) {
+        self.is_closing.store(true, Ordering::Release);
+        // What is made beside all else holds the file no longer: the directory may be opened again at once.
+        self.core.shut();
+    }
+}
+
+fn answer<T>(done: Result<Result<T, Trouble>, JoinError>) -> Result<T, SessionError> {
     let done = done.unwrap_or_else(|error| Err(Trouble::Failed(error.to_string())));
     done.map_err(|trouble| unavailable(&trouble))
 }
 
-/// What an embedder did not make is made another time.
-fn later(done: Result<(), NoVectors>) -> Result<(), Trouble> {
-    match done {
-        Ok(()) => Ok(()),
-        Err(NoVectors::File(trouble)) => Err(trouble),
-        Err(NoVectors::Embedder(error)) => {
-            tracing::warn!(%error, "new passages are found by their words alone until the embedder answers");
-            Ok(())
+/// What makes the vectors and the graph, beside all else.
+#[derive(Clone)]
+struct Worker {
+    core: Weak<Core>,
+    writer: Arc<Mutex<()>>,
+    is_closing: Arc<AtomicBool>,
+}
+
+/// What a step of it came to.
+enum Step {
+    /// So many texts have their vectors, of so many.
+    Embedded(u64, u64),
+    /// The graph was worked on.
+    Built,
+    /// Nothing is left to do.
+    Done,
+}
+
+impl Worker {
+    /// Makes the vectors of some texts, or works on the graph. Others may change the memory while the embedder works.
+    async fn step(&self) -> Result<Step, SessionError> {
+        if self.is_closing.load(Ordering::Acquire) {
+            return Ok(Step::Done);
         }
+        let runtime = Handle::current();
+        let core = self.core.upgrade().ok_or_else(|| unavailable(&Trouble::Failed("it is closed".to_owned())))?;
+        let batch = core.clone();
+        let made = tokio::task::spawn_blocking(move || {
+            let Some(next) = batch.work(|| batch.next_batch()).map_err(|trouble| unavailable(&trouble))? else {
+                return Ok(None);
+            };
+            let vectors = batch.embed(&runtime, &next)?;
+            Ok(Some((next, vectors)))
+        });
+        let made = made.await.unwrap_or_else(|error| Err(unavailable(&Trouble::Failed(error.to_string()))))?;
+        let writer = self.writer.clone().lock_owned().await;
+        let put = tokio::task::spawn_blocking(move || {
+            let put = core.work_alone(|| match &made {
+                Some((batch, vectors)) => core.put_batch(batch, vectors).map(|(done, of)| Step::Embedded(done, of)),
+                None => core.step().map(|has_more| if has_more { Step::Built } else { Step::Done }),
+            });
+            drop(writer);
+            put
+        });
+        answer(put.await)
     }
 }
 
@@ -84,18 +160,29 @@ impl MemoryStore for HnswMemoryStore {
     }
 
     async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError> {
-        let runtime = Handle::current();
-        self.change(move |core| {
-            core.add(intakes)?;
-            later(core.embed(&runtime, &|_, _| ()))
-        })
-        .await
+        self.change(move |core| core.add(intakes)).await?;
+        let worker = self.worker();
+        for _ in 0..STEPS_OF_ADD {
+            match worker.step().await {
+                Ok(Step::Done) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "what is new is found by its words alone until the embedder answers");
+                    return Ok(());
+                }
+            }
+        }
+        self.catch_up();
+        Ok(())
     }
 
     async fn search(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError> {
         let runtime = Handle::current();
-        let items = self.read(move |core| core.search(&runtime, &request));
-        Ok(Page { items: items.await?, next_cursor: None })
+        let (items, is_behind) = self.read(move |core| core.search(&runtime, &request)).await?;
+        if is_behind {
+            self.catch_up();
+        }
+        Ok(Page { items, next_cursor: None })
     }
 
     async fn forget(&self, request: ForgetMemory) -> Result<Forgotten, SessionError> {
@@ -108,28 +195,30 @@ impl MemoryStore for HnswMemoryStore {
     }
 
     async fn reindex(&self, progress: ProgressSink<'_>) -> Result<Reindexed, SessionError> {
-        let runtime = Handle::current();
         let (told, mut tells) = mpsc::unbounded_channel();
         let work = self.change(move |core| {
-            // Who listens may have gone.
             let tell = |done: u64, of: u64| {
+                // Who listens may have gone.
                 let _ = told.send((done, of));
             };
             let indexed = core.index_anew(&tell)?;
-            let id = core.embedder.id();
-            core.drop_vectors(&id)?;
-            match core.embed(&runtime, &tell) {
-                Err(NoVectors::File(trouble)) => Err(trouble),
-                Err(NoVectors::Embedder(error)) => Ok(Err(error)),
-                Ok(()) => Ok(Ok(Reindexed { indexed })),
-            }
+            core.drop_vectors(&core.embedder.id())?;
+            Ok(indexed)
         });
         tokio::pin!(work);
-        loop {
+        let indexed = loop {
             tokio::select! {
                 biased;
                 Some((done, of)) = tells.recv() => progress(done, of),
-                done = &mut work => return done?,
+                indexed = &mut work => break indexed?,
+            }
+        };
+        let worker = self.worker();
+        loop {
+            match worker.step().await? {
+                Step::Embedded(done, of) => progress(done, of),
+                Step::Built => {}
+                Step::Done => return Ok(Reindexed { indexed }),
             }
         }
     }
@@ -144,6 +233,12 @@ impl MemoryStore for HnswMemoryStore {
     }
 
     async fn close(&self) {
+        self.is_closing.store(true, Ordering::Release);
+        let background = self.background.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(background) = background {
+            // A panic of it was logged where it happened.
+            let _ = background.await;
+        }
         let saved = self.change(|core| {
             core.flush(true)?;
             core.save_lane()

@@ -30,6 +30,7 @@ pub use snapshots::RedbSessionStore;
 use super::Stores;
 use crate::{
     SessionError,
+    capability::{Capabilities, Capability},
     store::enabled::journal::{FileBlobs, OwnerLock, RealDisk, check_directory},
 };
 use readers::FileReaders;
@@ -40,6 +41,7 @@ use readers::FileReaders;
 /// `STORE_LOCKED` where another process owns it, `STORE_NOT_WRITABLE`, `STORE_FORMAT_UNSUPPORTED`; nothing was
 /// changed then. `STORE_FAILED` where the disk fails.
 pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
+    Capabilities::compiled().require(Capability::SessionStore)?;
     check_directory(data_dir)?;
     let owner = Arc::new(OwnerLock::take(data_dir)?);
     let disk = Arc::new(RealDisk::new(data_dir.to_owned()));
@@ -56,6 +58,20 @@ pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
         pruner: Some(events.clone()),
         events,
     })
+}
+
+/// A data directory that this process owns, and lets go when this is dropped.
+pub(crate) struct DirectoryOwner {
+    _lock: OwnerLock,
+}
+
+/// Owns `data_dir`, which is made where it is missing, without a store in it.
+///
+/// # Errors
+/// As [`open_stores`]; nothing was changed then.
+pub(crate) fn own_directory(data_dir: &Path) -> Result<DirectoryOwner, SessionError> {
+    check_directory(data_dir)?;
+    Ok(DirectoryOwner { _lock: OwnerLock::take(data_dir)? })
 }
 
 /// Lowers the priority of this thread, for good: what is done beside turns is not to keep them waiting.

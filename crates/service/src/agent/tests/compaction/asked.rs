@@ -241,6 +241,13 @@ async fn older_compactions_are_undone_after_newer_ones() {
         bench.undo(Some(*compaction)).await.unwrap();
     }
     assert_eq!(code(bench.undo(None).await), ErrorCode::HistoryPruned);
+    // What is undone already is no compaction any more, however many came after it.
+    for _ in 0..4 {
+        bench.turn("@long 600").await;
+        bench.compact().await.unwrap();
+    }
+    assert_eq!(code(bench.undo(Some(compactions[2])).await), ErrorCode::ItemNotFound);
+    assert_eq!(code(bench.undo(Some(compactions[0])).await), ErrorCode::HistoryPruned);
     bench.subject.check().await;
 }
 

@@ -92,10 +92,10 @@ impl EndpointEmbedder {
     /// # Errors
     /// `CONFIG_INVALID` for a URL that is not allowed, a proxy that is none, or no model.
     pub fn new(options: EndpointOptions, world: World) -> Result<Self, SessionError> {
-        let base_url = network::base_url("memory.embedder.base_url", Api::Compatible, &options.base_url)?;
+        let base_url = network::base_url("memory.endpoint.base_url", Api::Compatible, &options.base_url)?;
         if options.model.is_empty() {
             let message = "Name the model that makes the vectors.".to_owned();
-            return Err(SessionError::ConfigInvalid { key: "memory.embedder.model".to_owned(), message });
+            return Err(SessionError::ConfigInvalid { key: "memory.endpoint.model".to_owned(), message });
         }
         let http = network::http(options.proxy.as_ref(), options.no_proxy.as_deref())?;
         Ok(Self { http, base_url, options, world, length: OnceLock::new() })
@@ -185,7 +185,7 @@ impl EndpointEmbedder {
         let advice = match error.code {
             ErrorCode::ModelUnauthorized => "check its key",
             ErrorCode::ModelRateLimited | ErrorCode::ModelOverloaded | ErrorCode::ModelTimeout => "ask again later",
-            _ => "check memory.embedder, or take it out to use the built-in embedder",
+            _ => "check memory.endpoint, or set memory.embedder to builtin",
         };
         let mut why = format!("the embedder at {}: {}; {advice}", self.base_url, error.message);
         if let Some(key) = self.options.key.as_ref().map(ExposeSecret::expose_secret).filter(|key| !key.is_empty()) {

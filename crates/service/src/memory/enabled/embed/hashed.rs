@@ -17,6 +17,9 @@ const DIMENSION: usize = 256;
 const PIECE_CHARS: usize = 4;
 /// What all pieces of a word weigh together, beside the word.
 const PIECES_WEIGHT: f32 = 0.7;
+/// What a letter weighs where words have no spaces between them, and what a pair of such.
+const LETTER_WEIGHT: f32 = 0.3;
+const PAIR_WEIGHT: f32 = 0.8;
 /// Letters of a word that are looked at; what follows is hardly a word's.
 const WORD_CHARS_MAX: usize = 64;
 
@@ -59,14 +62,28 @@ impl Embedder for HashedEmbedder {
 
 /// Adds a word and its pieces: runs of letters, with marks for where it begins and ends.
 fn add_word(word: &str, features: &mut Vec<(u64, f32)>) {
+    if word.chars().any(is_unspaced) {
+        return add_run(word, features);
+    }
     let letters: Vec<char> = ['<'].into_iter().chain(word.chars().take(WORD_CHARS_MAX)).chain(['>']).collect();
     let weight = weight(word);
     features.push((hash(&letters), weight));
-    let size = if word.is_ascii() { PIECE_CHARS } else { PIECE_CHARS.min(2 + word.len() / 12) };
-    let pieces = letters.windows(size);
+    let pieces = letters.windows(PIECE_CHARS);
     #[expect(clippy::cast_precision_loss, reason = "a count of letters")]
     let each = weight * PIECES_WEIGHT / (pieces.len().max(1) as f32).sqrt();
     features.extend(pieces.map(|piece| (hash(piece), each)));
+}
+
+/// Adds what stands for words where no spaces part them: each letter, and each with the one after it.
+fn add_run(run: &str, features: &mut Vec<(u64, f32)>) {
+    let letters: Vec<char> = run.chars().collect();
+    features.extend(letters.windows(1).map(|letter| (hash(letter), LETTER_WEIGHT)));
+    features.extend(letters.windows(2).map(|pair| (hash(pair), PAIR_WEIGHT)));
+}
+
+/// Whether a letter is of a script that writes words without spaces between them, such as Chinese, Japanese or Thai.
+const fn is_unspaced(letter: char) -> bool {
+    matches!(letter, '\u{0E00}'..='\u{0EFF}' | '\u{1000}'..='\u{109F}' | '\u{1780}'..='\u{17FF}' | '\u{2E80}'..='\u{9FFF}' | '\u{20000}'..='\u{3FFFF}')
 }
 
 /// Adds a feature at two places, so that two that meet at one place still differ at the other.

@@ -6,9 +6,6 @@ mod endpoint;
 mod hashed;
 mod words;
 
-#[cfg(test)]
-mod tests;
-
 pub use endpoint::{EndpointEmbedder, EndpointOptions};
 pub use hashed::HashedEmbedder;
 

@@ -33,8 +33,7 @@ pub(super) fn weight(word: &str) -> f32 {
     if word.chars().any(|letter| letter.is_ascii_digit()) {
         weight *= 1.5;
     }
-    // Each letter of a script without spaces says as much as a short word.
-    if word.chars().all(|letter| !letter.is_ascii()) { weight.max(1.0) } else { weight }
+    weight
 }
 
 #[cfg(test)]

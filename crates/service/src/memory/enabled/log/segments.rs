@@ -29,8 +29,8 @@ const NEW: &str = "memory/log.new";
 pub(super) struct Segment {
     number: u64,
     generation: u64,
-    /// The position of its first entry; 0 where its header is damaged.
-    pub(super) base_seq: Seq,
+    /// The position of its first entry, where its header is good.
+    pub(super) base_seq: Option<Seq>,
     /// What its first frame follows, where its header is good.
     start: Option<Place>,
     /// Where what counts of it ends.
@@ -60,36 +60,20 @@ fn path_of(number: u64, generation: u64) -> std::path::PathBuf {
 /// Finds the segments, and makes sure of the last: what a process wrote that was killed may be in the system's memory
 /// alone.
 pub(super) fn look(disk: &dyn Disk, known: Seq) -> Result<Found, StoreError> {
-    if ensure_dir(disk, Path::new(FOLDER)).map_err(failed)? {
-        disk.sync_dir(Path::new("")).map_err(failed)?;
-    }
+    ensure_dir(disk, Path::new(FOLDER)).map_err(failed)?;
     let names = generations_of(&disk.list(Path::new(FOLDER)).map_err(failed)?);
+    if names.is_empty()
+        && let Err(error) = disk.sync_dir(Path::new(""))
+    {
+        // A name whose sync failed may never be durable, so the folder is to be made anew.
+        drop(disk.remove(Path::new(FOLDER)));
+        return Err(failed(error));
+    }
     let mut found =
         Found { segments: Vec::new(), writer: None, place: Place { seq: 0, batch: 0, chain: 0 }, is_whole: true };
     let mut last = None;
     for (number, generations) in names {
-        let generation = generations.first().copied().unwrap_or_default();
-        let file = disk.open(&path_of(number, generation), true).map_err(failed)?;
-        let header = match Header::read(file.as_ref()).map_err(failed)? {
-            HeaderFound::Good(header) => Some(header),
-            HeaderFound::Newer => return Err(StoreError::Failed("a newer version wrote the memory's log".to_owned())),
-            HeaderFound::Bad => None,
-        };
-        if let (Some(before), Some(header)) = (found.segments.last_mut(), header) {
-            let before: &mut Segment = before;
-            before.end = header.previous_end;
-        }
-        let end = file.len().map_err(failed)?;
-        let start = header.map(|header| header.place());
-        found.is_whole &= start.is_some() && number == found.segments.len() as u64 + 1;
-        found.segments.push(Segment {
-            number,
-            generation,
-            base_seq: header.map_or(0, |header| header.base_seq),
-            start,
-            end,
-        });
-        last = Some(file);
+        last = Some(found.add(disk, number, generations.first().copied().unwrap_or_default())?);
     }
     if let Some(file) = last {
         file.sync().and_then(|()| disk.sync_dir(Path::new(FOLDER))).map_err(failed)?;
@@ -102,6 +86,24 @@ pub(super) fn look(disk: &dyn Disk, known: Seq) -> Result<Found, StoreError> {
 }
 
 impl Found {
+    /// Adds a segment by its header, which also says where the one before it ends.
+    fn add(&mut self, disk: &dyn Disk, number: u64, generation: u64) -> Result<Arc<dyn DiskFile>, StoreError> {
+        let file = disk.open(&path_of(number, generation), true).map_err(failed)?;
+        let header = match Header::read(file.as_ref()).map_err(failed)? {
+            HeaderFound::Good(header) => Some(header),
+            HeaderFound::Newer => return Err(StoreError::Failed("a newer version wrote the memory's log".to_owned())),
+            HeaderFound::Bad => None,
+        };
+        if let (Some(before), Some(header)) = (self.segments.last_mut(), header) {
+            before.end = header.previous_end;
+        }
+        self.is_whole &= header.is_some() && number == self.segments.len() as u64 + 1;
+        let (base_seq, start) = (header.map(|header| header.base_seq), header.map(|header| header.place()));
+        let end = file.len().map_err(failed)?;
+        self.segments.push(Segment { number, generation, base_seq, start, end });
+        Ok(file)
+    }
+
     /// Finds the end of the last segment.
     fn finish(&mut self, file: Arc<dyn DiskFile>, known: Seq) -> io::Result<()> {
         let Some(segment) = self.segments.last_mut() else { return Ok(()) };
@@ -125,7 +127,7 @@ impl Found {
         }
         self.is_whole = false;
         let place = &mut self.place;
-        place.seq = place.seq.max(segment.base_seq.saturating_sub(1));
+        place.seq = place.seq.max(segment.base_seq.unwrap_or(1).saturating_sub(1));
         salvage(file.as_ref(), HEADER_BYTES, len, 0, |frame, _| {
             (place.seq, place.batch) = (place.seq.max(frame.seq), place.batch.max(frame.batch));
         })
@@ -210,7 +212,7 @@ pub(super) fn begin(disk: &dyn Disk, segments: &mut Vec<Segment>, place: &mut Pl
     segments.push(Segment {
         number: header.number,
         generation: header.generation,
-        base_seq: header.base_seq,
+        base_seq: Some(header.base_seq),
         start: Some(header.place()),
         end: HEADER_BYTES,
     });

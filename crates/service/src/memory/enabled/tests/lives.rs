@@ -168,9 +168,10 @@ async fn the_vectors_of_another_embedder_are_made_anew() {
     let other = Faulty::new("other", true);
     let store = HnswMemoryStore::new(Some(dir.path()), other.clone(), false);
     store.add(vec![talk(2, &["Something else entirely."])]).await.unwrap();
-    other.fails.store(false, Ordering::Relaxed);
     assert!(!find(&store, "bassoon").await[0].lanes.contains_key("vector"));
+    store.close().await;
     drop(store);
+    other.fails.store(false, Ordering::Relaxed);
     let store = HnswMemoryStore::new(Some(dir.path()), other, false);
     store.add(vec![talk(3, &["And more."])]).await.unwrap();
     assert!(find(&store, "bassoon").await[0].lanes.contains_key("vector"));
@@ -191,4 +192,30 @@ async fn building_anew_changes_nothing_that_is_found() {
     assert_eq!(find(&store, "harbour bassoon number7").await, before);
     drop(store);
     assert_eq!(find(&open(Some(dir.path()), false), "harbour bassoon number7").await, before);
+}
+
+/// Vectors are made by parts, also beside all else; what is saved of the graph may be older than the file, or gone.
+#[tokio::test]
+async fn a_graph_that_is_old_or_gone_is_made_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let notes = |from: u64, to: u64| (from..to).map(|seq| said(seq, "user", &format!("note number{seq}"))).collect();
+    let store = open(Some(dir.path()), false);
+    store.add(vec![intake(1, notes(1, 40))]).await.unwrap();
+    store.close().await;
+    drop(store);
+    let store = open(Some(dir.path()), false);
+    store.add(vec![intake(1, notes(40, 80))]).await.unwrap();
+    store.forget(ForgetMemory { from_seq: Some(2), to_seq: Some(30), ..forgetting(1) }).await.unwrap();
+    let before = find(&store, "number1 number35 number79").await;
+    assert!(before.iter().all(|hit| hit.lanes.contains_key("vector")));
+    drop(store);
+    for _ in 0..2 {
+        let store = open(Some(dir.path()), false);
+        assert_eq!(find(&store, "number1 number35 number79").await, before);
+        // The graph has a third of its vectors removed: it is built anew.
+        store.add(vec![intake(1, Vec::new())]).await.unwrap();
+        assert_eq!(find(&store, "number1 number35 number79").await, before);
+        drop(store);
+        std::fs::remove_file(dir.path().join("vectors.graph")).unwrap_or_default();
+    }
 }

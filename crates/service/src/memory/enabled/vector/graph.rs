@@ -18,6 +18,8 @@ const BUILD_WIDTH: usize = 100;
 const LEVEL_BITS: u32 = 4;
 /// Levels above the lowest.
 const LEVELS_MAX: u32 = 7;
+/// Codes of a line of the processor's cache.
+const LINE_CODES: usize = 32;
 /// No node.
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -243,6 +245,7 @@ impl Graph {
             }
             fresh.clear();
             fresh.extend(self.links(node_of(best), level).iter().copied().filter(|&node| is_new(node)));
+            self.touch(&fresh);
             for &node in &fresh {
                 let score = dot(code, self.code(node));
                 if near.takes(score) {
@@ -252,6 +255,13 @@ impl Graph {
             }
         }
         near.into_sorted()
+    }
+
+    /// Reads a little of each code, so that the processor fetches all of them at once instead of one after the other.
+    fn touch(&self, nodes: &[u32]) {
+        let line = |sum: i16, part: &[i16]| sum ^ part[0];
+        let touched = nodes.iter().fold(0, |sum, &node| self.code(node).chunks(LINE_CODES).fold(sum, line));
+        std::hint::black_box(touched);
     }
 
     /// Links a new node to the best of the candidates, and these back to it.

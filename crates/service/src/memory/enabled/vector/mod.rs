@@ -18,8 +18,8 @@ use self::{
     graph::{Graph, Nearest, node_of, score_of},
 };
 
-/// Up to so many vectors that a query may find, looking at each is as quick as the graph, and exact.
-const SCAN_MAX: usize = 20_000;
+/// Up to so many vectors that a query may find, looking at each costs a millisecond at most, and is exact.
+const SCAN_MAX: usize = 10_000;
 /// Below this share the graph's walk would pass mostly what it may not find.
 const SCAN_SHARE: f64 = 0.1;
 /// Vectors that a filter is tried on, to guess the share that passes.

@@ -9,7 +9,7 @@ use super::End;
 use crate::{ids::Seq, store::StoreError};
 
 /// What a frame begins with. Neither byte at its ends occurs in UTF-8, so no payload can hold it.
-pub(crate) const MARKER: [u8; 4] = [0xFF, b'm', b'k', 0xFE];
+pub(super) const MARKER: [u8; 4] = [0xFF, b'm', b'k', 0xFE];
 /// Bytes of a frame's header.
 pub(crate) const HEADER_BYTES: usize = 48;
 /// Bytes that a payload may have; a length beyond is no length.
@@ -18,9 +18,9 @@ pub(crate) const PAYLOAD_BYTES_MAX: usize = crate::store::RECORD_BYTES_MAX;
 /// The last frame of its batch.
 pub(crate) const BATCH_END: u16 = 1;
 /// The footer of a sealed segment: it holds no record.
-pub(crate) const SEALED: u16 = 1 << 2;
+pub(super) const SEALED: u16 = 1 << 2;
 /// Who does not know the record's kind may not write the session.
-pub(crate) const MUST_UNDERSTAND: u16 = 1 << 3;
+pub(super) const MUST_UNDERSTAND: u16 = 1 << 3;
 
 /// A record that is to be written.
 #[derive(Clone, Debug)]
@@ -130,7 +130,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, place: &mut Place, batch: u64, flags: u1
 }
 
 /// The footer of a segment that ends at `place`: it follows from the place alone.
-pub(crate) fn footer(place: Place) -> Vec<u8> {
+pub(super) fn footer(place: Place) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER_BYTES);
     let entry = Entry { seq: place.seq, kind: 0, ms: 0, line: Bytes::new() };
     encode(&mut out, &mut place.clone(), place.batch, BATCH_END | SEALED, &entry);
@@ -166,6 +166,6 @@ pub(crate) fn parse(bytes: &[u8]) -> Parsed {
 }
 
 /// The unsigned number of `len` bytes, at most 8, at `at`.
-pub(crate) fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
+pub(super) fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
     bytes[at..at + len].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }

@@ -257,7 +257,7 @@ pub(crate) fn scan(mut reader: Reader<'_>, knows: fn(u16) -> bool) -> io::Result
 }
 
 /// A place in the last segment that is before the record `last` and near it.
-pub(crate) fn near_end(segments: &[Segment], last: Seq) -> Option<Near> {
+pub(super) fn near_end(segments: &[Segment], last: Seq) -> Option<Near> {
     let segment = segments.last().filter(|segment| segment.after.is_none())?;
     let Mark { offset, place } = segment.index.iter().rev().find(|mark| mark.place.seq < last)?;
     let (number, generation, Place { seq, batch, chain }) = (segment.number, segment.generation, *place);
@@ -265,7 +265,7 @@ pub(crate) fn near_end(segments: &[Segment], last: Seq) -> Option<Near> {
 }
 
 /// Adds a place, unless the one before is near.
-pub(crate) fn remember(index: &mut Vec<Mark>, mark: Mark) {
+pub(super) fn remember(index: &mut Vec<Mark>, mark: Mark) {
     if index.last().is_none_or(|last| mark.offset >= last.offset + STRIDE_BYTES) {
         index.push(mark);
     }
@@ -290,7 +290,7 @@ fn rest(file: &dyn DiskFile, end: Mark, bad: u64, len: u64) -> io::Result<Rest> 
 }
 
 /// The frames with a good checksum that stand anywhere in `bytes`, which begin at a multiple of 8.
-pub(crate) fn frames_in(bytes: &[u8]) -> Vec<FrameView> {
+pub(super) fn frames_in(bytes: &[u8]) -> Vec<FrameView> {
     let mut found = Vec::new();
     let mut at = 0;
     while at + FRAME_HEADER_BYTES <= bytes.len() {

@@ -1,1 +1,0 @@
-//! What is promised of this folder.

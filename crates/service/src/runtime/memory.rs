@@ -1,0 +1,569 @@
+//! Memory at work: the reader that hands to memory what was said, and what searches it for requests and for the tool.
+//!
+//! It works beside the turns, and none waits for it. It is done only with what memory holds durably, so that nothing
+//! is dropped from a journal before; where it failed, it tries again later.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    beside::Beside,
+    restore::decode,
+    sessions::{Inner, Sessions},
+};
+use crate::{
+    SessionError,
+    agent::Engine,
+    clock::Clock,
+    ids::{Seq, SessionId},
+    memory::{
+        Intake, SharedMemory,
+        intake::{IntakeFold, Wanted},
+    },
+    readers::{Readers, fetch::Next},
+    service::{ForgetMemory, Forgotten, Reindexed, SearchHit, SearchMemory},
+    session::event::{Event, Record},
+    store::ReadLimit,
+};
+
+/// The reader's name.
+pub(crate) const READER: &str = "memory";
+
+/// How long it waits for more before it takes in what there is.
+const DEBOUNCE: Duration = Duration::from_millis(300);
+/// Frames that are read at a time.
+const FRAMES_READ: usize = 256;
+/// Sessions that are taken in together.
+const SESSIONS_TOGETHER: usize = 64;
+/// Passages after which no more are read before those are taken in.
+const PASSAGES_TOGETHER: usize = 1_000;
+/// The first wait after something failed, and the longest.
+const RETRY_BASE: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// How long it may go on when the service ends.
+const END_MAX: Duration = Duration::from_secs(2);
+/// How long a search waits until what was said before it is taken in.
+const SEARCH_WAIT_MAX: Duration = Duration::from_secs(2);
+/// The same for whoever has to be sure of it.
+const SURE_WAIT_MAX: Duration = Duration::from_secs(30);
+/// How many times more hits than wanted are looked at, because a fork has said what its parent had.
+const HITS_LOOKED_AT: usize = 8;
+
+/// Who waits until everything is taken in, and is told whether it is.
+type Waiting = oneshot::Sender<bool>;
+
+/// The memory of a service, and what its reader is told.
+pub(crate) struct Memory {
+    store: SharedMemory,
+    readers: Arc<Readers>,
+    clock: Arc<dyn Clock>,
+    wanted: Wanted,
+    /// Whether sessions outlive the process: one that is gone was deleted, and is forgotten.
+    is_stored: bool,
+    /// Held while sessions are read and taken in, so that none is whose deletion memory was told of.
+    taking_in: tokio::sync::Mutex<()>,
+    asks: mpsc::UnboundedSender<Waiting>,
+    /// Where they arrive, until the reader begins.
+    asked: Mutex<Option<mpsc::UnboundedReceiver<Waiting>>>,
+    /// Held while the index is made anew.
+    reindexing: tokio::sync::Mutex<()>,
+    /// Passages that a rebuild of the index has yet to come to.
+    remaining: AtomicU64,
+    /// The reader ends when it has caught up.
+    ending: CancellationToken,
+    /// It ends at once.
+    over: CancellationToken,
+    task: TaskTracker,
+}
+
+/// The memory as its service holds it: who drops the service ends its reader.
+pub(crate) struct MemoryHandle(Arc<Memory>);
+
+impl Drop for MemoryHandle {
+    fn drop(&mut self) {
+        self.0.over.cancel();
+    }
+}
+
+impl MemoryHandle {
+    /// A memory over a store. It takes in once it is told of a service.
+    pub(crate) fn new(
+        store: SharedMemory,
+        readers: Arc<Readers>,
+        clock: Arc<dyn Clock>,
+        index_turns: bool,
+        is_stored: bool,
+    ) -> Self {
+        let (asks, asked) = mpsc::unbounded_channel();
+        Self(Arc::new(Memory {
+            store,
+            readers,
+            clock,
+            wanted: if index_turns { Wanted::Turns } else { Wanted::Discarded },
+            is_stored,
+            taking_in: tokio::sync::Mutex::default(),
+            asks,
+            asked: Mutex::new(Some(asked)),
+            reindexing: tokio::sync::Mutex::default(),
+            remaining: AtomicU64::new(0),
+            ending: CancellationToken::new(),
+            over: CancellationToken::new(),
+            task: TaskTracker::new(),
+        }))
+    }
+
+    pub(crate) const fn memory(&self) -> &Arc<Memory> {
+        &self.0
+    }
+
+    /// From now on it is told of what changes and what goes.
+    pub(crate) fn register(&self) {
+        self.0.readers.add_untrusted(READER);
+    }
+
+    /// Waits until it has caught up, but not for long; the next start does the rest.
+    pub(crate) async fn end(&self) {
+        let Memory { ending, over, task, clock, .. } = self.0.as_ref();
+        ending.cancel();
+        task.close();
+        tokio::select! {
+            biased;
+            () = task.wait() => {}
+            () = clock.sleep(END_MAX) => over.cancel(),
+        }
+        task.wait().await;
+        self.0.store.close().await;
+    }
+}
+
+impl Memory {
+    /// A session of a service in memory has records up to `last_seq`.
+    pub(crate) fn touched(&self, session_id: SessionId, last_seq: Seq) {
+        self.readers.touched(session_id, last_seq);
+    }
+
+    /// Up to where a session is taken in.
+    pub(crate) async fn taken_in(&self, session_id: SessionId) -> Result<Seq, SessionError> {
+        self.store.taken_in(session_id).await
+    }
+
+    /// Passages that a rebuild of the index has yet to come to.
+    pub(crate) fn remaining(&self) -> u64 {
+        self.remaining.load(Ordering::Relaxed)
+    }
+
+    /// A session is deleted, and nothing of it is taken in from now on.
+    pub(crate) async fn gone(&self, session_id: SessionId) -> Result<(), SessionError> {
+        let _taking_in = self.taking_in.lock().await;
+        if self.is_stored { self.store.gone(session_id).await } else { Ok(self.readers.left(session_id).await?) }
+    }
+
+    /// A session in memory is about to leave: what it said is taken in first.
+    pub(crate) async fn before_it_leaves(&self) {
+        self.is_caught_up(SEARCH_WAIT_MAX).await;
+    }
+
+    /// Waits until everything is taken in that was durable before; says whether it is.
+    async fn is_caught_up(&self, limit: Duration) -> bool {
+        let (waiting, done) = oneshot::channel();
+        if self.asks.send(waiting).is_err() {
+            return false;
+        }
+        tokio::select! {
+            biased;
+            done = done => done.unwrap_or(false),
+            () = self.clock.sleep(limit) => false,
+        }
+    }
+
+    async fn catch_up_surely(&self) -> Result<(), SessionError> {
+        if self.is_caught_up(SURE_WAIT_MAX).await {
+            return Ok(());
+        }
+        let why = "it has not taken in yet all that was said; try again later".to_owned();
+        Err(SessionError::MemoryUnavailable { why })
+    }
+
+    /// The best hits of a request that was checked, the best first. What a fork has of its parent comes once.
+    pub(crate) async fn search(&self, mut request: SearchMemory) -> Result<Vec<SearchHit>, SessionError> {
+        self.is_caught_up(SEARCH_WAIT_MAX).await;
+        let limit = request.limit.unwrap_or_default();
+        let mut asked = limit;
+        loop {
+            request.limit = Some(asked);
+            let found = self.store.search(request.clone()).await?.items;
+            let is_all = found.len() < asked || asked >= limit.saturating_mul(HITS_LOOKED_AT);
+            let mut hits = once_each(found);
+            if is_all || hits.len() >= limit {
+                hits.truncate(limit);
+                return Ok(hits);
+            }
+            asked = limit.saturating_mul(HITS_LOOKED_AT);
+        }
+    }
+
+    pub(crate) async fn forget(&self, request: ForgetMemory) -> Result<Forgotten, SessionError> {
+        self.catch_up_surely().await?;
+        self.store.forget(request).await
+    }
+
+    pub(crate) async fn reindex(&self) -> Result<Reindexed, SessionError> {
+        let _reindexing = self.reindexing.lock().await;
+        self.catch_up_surely().await?;
+        let done =
+            self.store.reindex(&|done, of| self.remaining.store(of.saturating_sub(done), Ordering::Relaxed)).await;
+        self.remaining.store(0, Ordering::Relaxed);
+        done
+    }
+}
+
+/// Hits without those that say again, to the letter and the moment, what a better one does: a fork has its parent's
+/// records. The older session stands for both.
+fn once_each(hits: Vec<SearchHit>) -> Vec<SearchHit> {
+    let (mut known, mut once) = (HashMap::new(), Vec::<SearchHit>::with_capacity(hits.len()));
+    for hit in hits {
+        let key = (hit.from_seq, hit.to_seq, hit.time, hit.role.clone(), hit.text.clone());
+        let at = *known.entry(key).or_insert(once.len());
+        match once.get_mut(at) {
+            Some(better) => better.session_id = better.session_id.min(hit.session_id),
+            None => once.push(hit),
+        }
+    }
+    once
+}
+
+impl<Home: 'static> Sessions<Home> {
+    /// Begins to remember, where there is a memory. It ends with the service.
+    pub(super) fn begin_remembering(&self) {
+        let Some(MemoryHandle(memory)) = &self.engine().memory else { return };
+        let Some(asks) = memory.asked.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let run = Run {
+            // It does not keep the service.
+            inner: Arc::downgrade(&self.inner),
+            memory: memory.clone(),
+            changes: memory.readers.changes(),
+            asks,
+            waiting: Vec::new(),
+            thread: Beside::new("meerkat-memory"),
+            gone: BTreeSet::new(),
+            open: HashMap::new(),
+            live_after: HashMap::new(),
+            is_behind: false,
+            is_lost: false,
+            is_failing: false,
+        };
+        memory.task.spawn(run.until_the_end(Self::over));
+    }
+}
+
+/// The reader at work.
+struct Run {
+    inner: Weak<Inner>,
+    memory: Arc<Memory>,
+    /// Changes when a session has more records, or is gone.
+    changes: watch::Receiver<u64>,
+    asks: mpsc::UnboundedReceiver<Waiting>,
+    /// Those who wait until there is nothing left to take in.
+    waiting: Vec<Waiting>,
+    /// Works with what was said.
+    thread: Beside,
+    /// Deleted sessions that memory could not be told of yet.
+    gone: BTreeSet<SessionId>,
+    /// Sessions with an open turn, and up to where it is known not to have ended: it is read as a whole once it has.
+    open: HashMap<SessionId, Seq>,
+    /// Where what compactions discarded is all that is wanted: what was said up to here was discarded before.
+    live_after: HashMap<SessionId, Seq>,
+    /// Whether there was more than was taken in at once.
+    is_behind: bool,
+    is_failing: bool,
+    /// Whether memory waits to be told that it has everything again.
+    is_lost: bool,
+}
+
+impl Run {
+    async fn until_the_end<Home: 'static>(mut self, over: fn(Arc<Inner>) -> Sessions<Home>) {
+        let (mut wait, mut is_trusted) = (RETRY_BASE, false);
+        loop {
+            let done = match is_trusted {
+                true => self.step(over).await,
+                false => self.begin().await.map(|()| true),
+            };
+            match done {
+                Ok(false) => break,
+                Ok(true) => (wait, is_trusted, self.is_failing) = (RETRY_BASE, true, false),
+                Err(error) => {
+                    // Once is enough to know; what goes on failing is told of in a whisper.
+                    match std::mem::replace(&mut self.is_failing, true) {
+                        false => tracing::warn!(%error, "memory is behind, and tries again"),
+                        true => tracing::debug!(%error, "memory is behind, and tries again"),
+                    }
+                    if !self.pause(wait).await {
+                        break;
+                    }
+                    wait = (wait * 2).min(RETRY_MAX);
+                }
+            }
+        }
+        self.answer(false);
+    }
+
+    /// Finds out whether memory has what its checkpoints say.
+    async fn begin(&mut self) -> Result<(), SessionError> {
+        self.is_lost = self.memory.store.needs_rebuild().await;
+        self.memory.readers.trust(READER, self.is_lost).await
+    }
+
+    /// Those who wait go on.
+    fn answer(&mut self, is_caught_up: bool) {
+        for waiting in self.waiting.drain(..) {
+            // It may have waited long enough.
+            let _ = waiting.send(is_caught_up);
+        }
+    }
+
+    /// Waits before what failed is tried again; nobody waits for that. `false` at the end.
+    async fn pause(&mut self, wait: Duration) -> bool {
+        let mut timer = self.memory.clock.sleep(wait);
+        loop {
+            self.answer(false);
+            tokio::select! {
+                biased;
+                () = self.memory.ending.cancelled() => return false,
+                () = self.memory.over.cancelled() => return false,
+                Some(ask) = self.asks.recv() => self.waiting.push(ask),
+                () = &mut timer => return true,
+            }
+        }
+    }
+
+    /// Waits until there may be something to do; `false` at the end.
+    async fn rest(&mut self) -> bool {
+        let Memory { ending, over, .. } = self.memory.as_ref();
+        if ending.is_cancelled() {
+            return false;
+        }
+        tokio::select! {
+            biased;
+            () = over.cancelled() => false,
+            () = ending.cancelled() => true,
+            Some(ask) = self.asks.recv() => {
+                self.waiting.push(ask);
+                true
+            }
+            changed = self.changes.changed() => changed.is_ok(),
+        }
+    }
+
+    /// Waits for more, unless somebody waits for what there is.
+    async fn debounce(&mut self) {
+        let Memory { ending, over, clock, .. } = self.memory.as_ref();
+        if self.is_behind || !self.waiting.is_empty() {
+            return;
+        }
+        tokio::select! {
+            biased;
+            () = over.cancelled() => {}
+            () = ending.cancelled() => {}
+            Some(ask) = self.asks.recv() => self.waiting.push(ask),
+            () = clock.sleep(DEBOUNCE) => {}
+        }
+    }
+
+    /// Takes in what there is, or waits for it; `false` at the end.
+    async fn step<Home: 'static>(&mut self, over: fn(Arc<Inner>) -> Sessions<Home>) -> Result<bool, SessionError> {
+        self.changes.borrow_and_update();
+        while let Ok(ask) = self.asks.try_recv() {
+            self.waiting.push(ask);
+        }
+        if self.memory.over.is_cancelled() {
+            return Ok(false);
+        }
+        let sessions = self.due().await?;
+        if sessions.is_empty() && self.gone.is_empty() {
+            if self.is_lost {
+                self.memory.store.rebuilt().await?;
+                self.is_lost = false;
+            }
+            self.answer(true);
+            return Ok(self.rest().await);
+        }
+        self.debounce().await;
+        let Some(service) = self.inner.upgrade().map(over) else { return Ok(false) };
+        while let Some(&session_id) = self.gone.first() {
+            self.memory.gone(session_id).await?;
+            self.gone.remove(&session_id);
+        }
+        let memory = self.memory.clone();
+        let _taking_in = memory.taking_in.lock().await;
+        let taken = self.take_in(&service, sessions).await;
+        if taken.is_err() {
+            // What was discarded is looked for anew.
+            self.live_after.clear();
+        }
+        taken.map(|()| true)
+    }
+
+    /// Sessions that have something to be taken in, each once.
+    async fn due(&mut self) -> Result<Vec<SessionId>, SessionError> {
+        let (readers, mut sessions) = (self.memory.readers.clone(), Vec::new());
+        while sessions.len() < SESSIONS_TOGETHER {
+            match readers.next_at_hand(READER).await? {
+                Some(Next::Gone(session_id)) => drop(self.gone.insert(session_id)),
+                Some(Next::Records(session_id)) if !sessions.contains(&session_id) => {
+                    readers.put_off(READER, session_id)?;
+                    sessions.push(session_id);
+                }
+                Some(Next::Records(_)) | None => break,
+            }
+        }
+        Ok(sessions)
+    }
+
+    async fn take_in<Home: 'static>(
+        &mut self,
+        service: &Sessions<Home>,
+        sessions: Vec<SessionId>,
+    ) -> Result<(), SessionError> {
+        let (memory, mut intakes, mut passages) = (self.memory.clone(), Vec::new(), 0);
+        self.is_behind = false;
+        for session_id in sessions {
+            if memory.over.is_cancelled() || passages >= PASSAGES_TOGETHER {
+                self.is_behind = true;
+                break;
+            }
+            match self.read(service, session_id).await {
+                Ok(intake) => {
+                    passages += intake.as_ref().map_or(0, |intake| intake.passages.len());
+                    intakes.extend(intake);
+                }
+                Err(error) => {
+                    // Others are not to wait for it; it is tried again when it has more, or by the next start.
+                    if !matches!(error, SessionError::NotFound(_) | SessionError::ShuttingDown) {
+                        tracing::warn!(%session_id, %error, "memory cannot take a session in");
+                    }
+                    memory.readers.rest(READER, session_id, Seq::MAX)?;
+                }
+            }
+        }
+        self.is_behind |= passages >= PASSAGES_TOGETHER;
+        let done: Vec<(SessionId, Seq)> = intakes.iter().map(|intake| (intake.session_id, intake.up_to)).collect();
+        if !intakes.is_empty() {
+            memory.store.add(intakes).await?;
+        }
+        for (session_id, up_to) in done {
+            done_with(&memory.readers, session_id, up_to).await?;
+        }
+        Ok(())
+    }
+
+    /// What memory is to take in of a session; `None` where there is nothing yet.
+    async fn read<Home: 'static>(
+        &mut self,
+        service: &Sessions<Home>,
+        session_id: SessionId,
+    ) -> Result<Option<Intake>, SessionError> {
+        let (memory, engine) = (self.memory.clone(), service.engine());
+        let from = memory.store.taken_in(session_id).await?;
+        if let Some(looked_at) = self.open.remove(&session_id).filter(|looked_at| *looked_at > from) {
+            let fold = IntakeFold::within_turn(memory.wanted.clone(), looked_at);
+            let fold = self.fold(engine, session_id, fold, Seq::MAX).await?;
+            if fold.up_to == looked_at {
+                self.open.insert(session_id, fold.last);
+                memory.readers.rest(READER, session_id, fold.last)?;
+                return Ok(None);
+            }
+        }
+        let fold = IntakeFold::new(memory.wanted.clone(), from);
+        let mut fold = self.fold(engine, session_id, fold, Seq::MAX).await?;
+        if fold.up_to == from {
+            // A former process may have been killed before it said so.
+            done_with(&memory.readers, session_id, from).await?;
+            memory.readers.rest(READER, session_id, fold.last)?;
+            self.open.insert(session_id, fold.last);
+            return Ok(None);
+        }
+        for discarded in std::mem::take(&mut fold.discarded) {
+            let after = self.live_after.get(&session_id).copied().unwrap_or(0);
+            let (before, stays_from) = (discarded.before, discarded.stays_from());
+            let all = IntakeFold::new(Wanted::DiscardedBy(discarded), after);
+            let all = self.fold(engine, session_id, all, before).await?;
+            fold.taken.extend(all.all());
+            self.live_after.insert(session_id, stays_from.saturating_sub(1));
+        }
+        let labels = match fold.labels {
+            Some(labels) => labels,
+            None => service.look(session_id).await?.summary.labels.clone(),
+        };
+        Ok(Some(Intake { session_id, labels, passages: fold.taken, up_to: fold.up_to }))
+    }
+
+    /// Folds what a journal holds between the fold's last record and `before`; where that is much, only a part of it.
+    async fn fold(
+        &self,
+        engine: &Engine,
+        session_id: SessionId,
+        mut fold: IntakeFold,
+        before: Seq,
+    ) -> Result<IntakeFold, SessionError> {
+        let lost = |error: std::io::Error| SessionError::Internal(error.to_string());
+        loop {
+            let page = engine.events.read(session_id, fold.last, ReadLimit::frames(FRAMES_READ)).await?;
+            let frames = page.ok_or(SessionError::NotFound(session_id))?.frames;
+            let decoded = self.thread.perform(move || frames.iter().map(decode).collect::<Result<Vec<Record>, _>>());
+            let mut records = decoded.await.map_err(lost)??;
+            records.retain(|record| record.seq < before);
+            let Some(last) = records.last().map(|record| record.seq) else { return Ok(fold) };
+            let queued = queued_prompts(engine, session_id, &records).await?;
+            let folding = self.thread.perform(move || {
+                for record in &records {
+                    fold.push(record, queued.get(&record.seq));
+                }
+                fold
+            });
+            fold = folding.await.map_err(lost)?;
+            let is_enough = before == Seq::MAX && fold.taken.len() >= PASSAGES_TOGETHER;
+            if is_enough || last + 1 >= before {
+                return Ok(fold);
+            }
+            if self.memory.over.is_cancelled() {
+                return Err(SessionError::ShuttingDown);
+            }
+        }
+    }
+}
+
+/// The records that hold the prompts of turns that waited, by those that started them.
+async fn queued_prompts(
+    engine: &Engine,
+    session_id: SessionId,
+    records: &[Record],
+) -> Result<HashMap<Seq, Record>, SessionError> {
+    let mut prompts = HashMap::new();
+    for record in records {
+        if let Event::TurnStarted(started) = &record.event
+            && let (None, Some(queued)) = (&started.prompt, started.queued)
+            && let Some(page) = engine.events.read(session_id, queued - 1, ReadLimit::frames(1)).await?
+            && let Some(frame) = page.frames.first().filter(|frame| frame.seq == queued)
+        {
+            prompts.insert(record.seq, decode(frame)?);
+        }
+    }
+    Ok(prompts)
+}
+
+/// The reader is done with a session up to a record. One that is gone is none of its business any more.
+async fn done_with(readers: &Readers, session_id: SessionId, up_to: Seq) -> Result<(), SessionError> {
+    match readers.done(READER, session_id, up_to).await {
+        Ok(_) | Err(SessionError::NotFound(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

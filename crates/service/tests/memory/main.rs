@@ -1,0 +1,343 @@
+//! What memory is given of sessions, and when: by a store of sessions and without one, across restarts, failures,
+//! deletions, forks and compactions. What it finds is another matter: here it finds what holds the query to the letter.
+
+#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
+
+mod fake;
+
+use std::{
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+};
+
+use meerkat_service::{
+    Agent, AgentBuildConfig, ErrorCode, SessionId,
+    compaction::CompactionConfig,
+    options::{EngineOptions, Policy},
+    service::{
+        CompactSession, CreateSession, DeleteSession, ForgetMemory, ForkSession, InterruptTurn, ReadEvents, SearchHit,
+        SearchMemory, SearchScope, StartTurn, UpdateSession, WaitReader,
+    },
+};
+
+use fake::Fake;
+
+fn options() -> EngineOptions {
+    let mut options = EngineOptions::default();
+    options.projection.enabled = false;
+    options
+}
+
+fn config(memory: &Arc<Fake>, options: EngineOptions) -> AgentBuildConfig {
+    AgentBuildConfig::new().options(options).memory_store(memory.clone())
+}
+
+fn stored(dir: &Path, memory: &Arc<Fake>) -> Agent {
+    config(memory, options()).store(dir.to_owned()).build().unwrap()
+}
+
+fn query(query: &str) -> SearchMemory {
+    SearchMemory {
+        query: query.to_owned(),
+        scope: SearchScope::Project,
+        session_id: None,
+        role: None,
+        labels: [].into(),
+        since: None,
+        until: None,
+        limit: None,
+    }
+}
+
+async fn search(agent: &Agent, words: &str) -> Vec<SearchHit> {
+    agent.service().search_memory(query(words)).await.unwrap().items
+}
+
+async fn said(agent: &Agent, words: &str) -> Vec<(SessionId, u64, String)> {
+    search(agent, words).await.into_iter().map(|hit| (hit.session_id, hit.from_seq, hit.text)).collect()
+}
+
+async fn end(agent: Agent) {
+    agent.service().shut_down(0).await;
+}
+
+/// How far the reader is behind.
+async fn behind(agent: &Agent) -> u64 {
+    let readers = agent.service().list_readers().await.unwrap().items;
+    readers.iter().find(|reader| reader.reader == "memory").unwrap().records_behind
+}
+
+#[tokio::test]
+async fn what_a_turn_said_is_found_when_it_has_ended() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let agent = stored(dir.path(), &memory);
+    let session = agent.create_session().await.unwrap();
+    let id = session.session_id;
+    agent.turn(&session, "@note the key is blue @say The key is noted.").await.unwrap();
+    let prompt = "@note the key is blue @say The key is noted.".to_owned();
+    assert_eq!(said(&agent, "key is").await, [(id, 2, prompt), (id, 3, "The key is noted.".to_owned())]);
+    assert!(said(&agent, "red").await.is_empty());
+    assert_eq!(behind(&agent).await, 0);
+    // Labels come with what is taken in next.
+    let labels = Some([("team".to_owned(), "blue".to_owned())].into());
+    agent.service().update(UpdateSession { session_id: id, title: None, labels: labels.clone() }).await.unwrap();
+    search(&agent, "key").await;
+    assert_eq!(Some(memory.sessions()[&id].labels.clone()), labels);
+    end(agent).await;
+}
+
+#[tokio::test]
+async fn calls_results_and_prompts_that_waited_are_taken_in_and_what_is_open_is_not() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let mut options = options();
+    options.tools.test_dir = Some(dir.path().join("tools"));
+    let agent = config(&memory, options).store(dir.path().join("data")).build().unwrap();
+    let session = agent.create_session().await.unwrap();
+    let id = session.session_id;
+    let (service, open) = (agent.service(), r#"@note first @call test_echo {"text":"quokka"} @stall @say no"#);
+    service.accept_turn(StartTurn::new(id, open)).await.unwrap();
+    let mut follower = service.follow(&id, 0).await.unwrap();
+    while !String::from_utf8_lossy(&follower.next().await.unwrap().unwrap().line).contains("tool_finished") {}
+    assert!(said(&agent, "quokka").await.is_empty(), "the turn is open");
+    let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(id, "@note it waited @say Then.") };
+    let queued = service.begin_turn(queued).await.unwrap();
+    service.interrupt(InterruptTurn { session_id: id, turn: None }).await.unwrap();
+    queued.result.await.unwrap();
+    let found = memory_of(&agent, &memory, id).await;
+    assert_eq!(found.iter().filter(|text| text.contains("quokka")).count(), 3, "{found:?}");
+    assert_eq!(found[found.len() - 2..], ["@note it waited @say Then.".to_owned(), "Then.".to_owned()]);
+    end(agent).await;
+}
+
+async fn memory_of(agent: &Agent, memory: &Fake, id: SessionId) -> Vec<String> {
+    search(agent, "whatever").await;
+    memory.texts(id)
+}
+
+#[tokio::test]
+async fn nothing_is_given_twice_across_restarts_and_all_is_where_memory_or_checkpoints_are_lost() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let agent = stored(dir.path(), &memory);
+    let session = agent.create_session().await.unwrap();
+    agent.turn(&session, "@say One.").await.unwrap();
+    // Nobody searches: it catches up when it ends.
+    end(agent).await;
+    assert_eq!(memory.given(), 2);
+
+    let agent = stored(dir.path(), &memory);
+    assert_eq!(search(&agent, "One.").await.len(), 2);
+    agent.turn(&session, "@say Two.").await.unwrap();
+    assert_eq!((search(&agent, "Two.").await.len(), memory.given()), (2, 4));
+    end(agent).await;
+
+    // The index goes, and its checkpoints with it: memory knows what it has.
+    std::fs::remove_file(dir.path().join("index.redb")).unwrap();
+    let agent = stored(dir.path(), &memory);
+    assert_eq!((search(&agent, "Two.").await.len(), memory.given()), (2, 4));
+    assert_eq!(behind(&agent).await, 0);
+    end(agent).await;
+
+    // Memory itself goes.
+    let memory = Arc::<Fake>::default();
+    memory.is_lost.store(true, Ordering::Relaxed);
+    let agent = stored(dir.path(), &memory);
+    assert_eq!((search(&agent, "Two.").await.len(), memory.given()), (2, 4));
+    assert!(!memory.is_lost.load(Ordering::Relaxed), "it is told that it has everything again");
+    end(agent).await;
+}
+
+#[tokio::test]
+async fn where_memory_fails_turns_go_on_and_it_is_done_with_nothing() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let agent = stored(dir.path(), &memory);
+    let session = agent.create_session().await.unwrap();
+    memory.fails.store(true, Ordering::Relaxed);
+    agent.turn(&session, "@say One.").await.unwrap();
+    assert!(search(&agent, "One.").await.is_empty());
+    assert_eq!(behind(&agent).await, 4);
+    let forgetting =
+        agent.service().forget_memory(ForgetMemory { session_id: Some(session.session_id), ..ForgetMemory::default() });
+    assert_eq!(forgetting.await.unwrap_err().code(), ErrorCode::MemoryIndexUnavailable);
+    memory.fails.store(false, Ordering::Relaxed);
+    let (reader, session_id) = ("memory".to_owned(), session.session_id);
+    let request = WaitReader { reader, session_id, seq: 4, wait_ms: 5_000 };
+    assert_eq!(agent.service().wait_reader(request).await.unwrap().seq, 4);
+    assert_eq!(search(&agent, "One.").await.len(), 2);
+    end(agent).await;
+}
+
+#[tokio::test]
+async fn a_fork_keeps_what_its_parent_said_and_says_it_once() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let agent = stored(dir.path(), &memory);
+    let session = agent.create_session().await.unwrap();
+    agent.turn(&session, "@say Shared words.").await.unwrap();
+    let parent = session.session_id;
+    let fork = agent.service().fork(ForkSession { session_id: parent, turn: None }).await.unwrap().session_id;
+    agent.service().start_turn(StartTurn::new(fork, "@say Own words.")).await.unwrap();
+    let hits = search(&agent, "words.").await;
+    let of = |id: SessionId| hits.iter().filter(|hit| hit.session_id == id).count();
+    assert_eq!((of(parent), of(fork)), (2, 2));
+    // A limit counts what is left.
+    let limited =
+        agent.service().search_memory(SearchMemory { limit: Some(4), ..query("words.") }).await.unwrap().items;
+    assert_eq!(limited.len(), 4);
+    // Its parent goes, and it keeps what it had.
+    let deleted = agent.service().delete(DeleteSession { session_id: parent, force: false }).await;
+    deleted.unwrap();
+    assert!(!memory.sessions().contains_key(&parent), "a deletion that was answered is forgotten");
+    assert_eq!(search(&agent, "Shared").await.iter().map(|hit| hit.session_id).collect::<Vec<_>>(), [fork, fork]);
+    let request = SearchMemory { scope: SearchScope::Session, session_id: Some(parent), ..query("words") };
+    let refusal = agent.service().search_memory(request).await.unwrap_err();
+    assert_eq!(refusal.code(), ErrorCode::SessionNotFound);
+    end(agent).await;
+}
+
+#[tokio::test]
+async fn of_turns_that_are_left_out_what_a_compaction_discards_is_taken_in() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let mut options = options();
+    options.memory.index_turns = false;
+    let kept = CompactionConfig { recent_turn_budget: 1, ..CompactionConfig::default() };
+    let build = || config(&memory, options.clone()).compaction(kept).store(dir.path().to_owned()).build().unwrap();
+    let agent = build();
+    let session = agent.create_session().await.unwrap();
+    let id = session.session_id;
+    for turn in ["alpha", "beta", "gamma"] {
+        let filler = "so it was said, at length, and more than once; ".repeat(30);
+        agent.turn(&session, &format!("@note {filler} @say This is {turn}.")).await.unwrap();
+    }
+    assert!(search(&agent, "This is").await.is_empty());
+    assert_eq!(behind(&agent).await, 0, "what is not wanted keeps no journal from being compacted");
+    let compact = CompactSession { session_id: id, compaction: None };
+    agent.service().compact(compact.clone()).await.unwrap();
+    let found = said(&agent, "This is alpha.").await;
+    assert_eq!(found.last().map(|hit| hit.2.as_str()), Some("This is alpha."));
+    assert!(!search(&agent, "This is beta.").await.is_empty());
+    assert!(search(&agent, "This is gamma.").await.is_empty(), "it is in the context");
+    end(agent).await;
+
+    // Another process takes in what the next one discards, and nothing else.
+    let agent = build();
+    let filler = "and so on, and so on, until everybody had heard of it; ".repeat(30);
+    agent.turn(&session, &format!("@note {filler} @say This is delta.")).await.unwrap();
+    agent.service().compact(compact).await.unwrap();
+    assert!(!search(&agent, "This is gamma.").await.is_empty());
+    assert!(search(&agent, "This is delta.").await.is_empty());
+    end(agent).await;
+}
+
+#[tokio::test]
+async fn without_a_store_what_a_session_said_outlives_it() {
+    let memory = Arc::<Fake>::default();
+    let mut options = options();
+    options.ephemeral.idle_ms = 1;
+    let agent = config(&memory, options).build().unwrap();
+    let session = agent.create_session().await.unwrap();
+    let id = session.session_id;
+    // It leaves as soon as it has nothing to do.
+    agent.turn(&session, "@say One.").await.unwrap();
+    assert_eq!(search(&agent, "One.").await.len(), 2);
+    while agent.service().events(ReadEvents { session_id: id, since_seq: 0, limit: None, wait_ms: 0 }).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    let request = SearchMemory { scope: SearchScope::Session, session_id: Some(id), ..query("One.") };
+    assert_eq!(agent.service().search_memory(request).await.unwrap().items.len(), 2);
+    end(agent).await;
+}
+
+#[tokio::test]
+async fn without_a_store_it_catches_up_at_the_end() {
+    let memory = Arc::<Fake>::default();
+    let agent = config(&memory, options()).build().unwrap();
+    let session = agent.create_session().await.unwrap();
+    agent.turn(&session, "@say One.").await.unwrap();
+    end(agent).await;
+    assert_eq!(memory.texts(session.session_id), ["@say One.", "One."]);
+}
+
+#[tokio::test]
+async fn the_tool_gives_the_model_what_other_sessions_said_and_does_not_remember_that() {
+    let memory = Arc::<Fake>::default();
+    let agent = config(&memory, options()).build().unwrap();
+    let first = agent.create_session().await.unwrap();
+    agent.turn(&first, "@say The door code is 4711.").await.unwrap();
+    let second = agent.create_session().await.unwrap();
+    let call = r#"@call search_project_history {"query":"door code","role":"assistant"} @echo last_result"#;
+    let text = agent.turn(&second, call).await.unwrap().text;
+    assert!(text.contains(&format!("<recalled at=\"{}:3\"", first.session_id)), "{text}");
+    assert!(text.contains("The door code is 4711.\n</recalled>") && text.contains("untrusted"), "{text}");
+    let call = r#"@call search_project_history {"query":"no such thing"} @echo last_result"#;
+    let text = agent.turn(&second, call).await.unwrap().text;
+    assert!(text.starts_with("last_result: Nothing was found"), "{text}");
+    let call = r#"@call search_project_history {"query":"x","limit":0} @echo last_result"#;
+    let text = agent.turn(&second, call).await.unwrap().text;
+    assert!(text.contains("limit is 0"), "{text}");
+    search(&agent, "x").await;
+    assert!(memory.sessions()[&second.session_id].passages.values().all(|it| it.role != "tool_results"));
+    end(agent).await;
+}
+
+#[tokio::test]
+async fn a_service_without_memory_says_so() {
+    let agent = AgentBuildConfig::new().build().unwrap();
+    let error = agent.service().search_memory(query("x")).await.unwrap_err();
+    assert_eq!(error.body().details["reason"], "configured");
+    assert_eq!(error.code(), ErrorCode::MemoryStoreDisabled);
+    let mut options = options();
+    options.memory.enabled = false;
+    let agent = config(&Arc::default(), options).build().unwrap();
+    assert!(!agent.service().capabilities().view().memory_store);
+    let tools = CreateSession { tools: Some(vec!["search_project_history".to_owned()]), ..CreateSession::default() };
+    assert_eq!(agent.service().create_session(tools).await.unwrap_err().code(), ErrorCode::ToolNotFound);
+}
+
+#[tokio::test]
+async fn what_is_asked_is_checked() {
+    let agent = config(&Arc::default(), options()).build().unwrap();
+    let unknown: SessionId = "01900000-0000-7000-8000-000000000000".parse().unwrap();
+    let time = |text: &str| serde_json::from_value(text.into()).unwrap();
+    let wrong = [
+        ("query", query(" \n")),
+        ("query", query(&"x".repeat(16 * 1024 + 1))),
+        ("session_id", SearchMemory { scope: SearchScope::Session, ..query("x") }),
+        ("session_id", SearchMemory { session_id: Some(unknown), ..query("x") }),
+        ("role", SearchMemory { role: Some("system".to_owned()), ..query("x") }),
+        ("limit", SearchMemory { limit: Some(0), ..query("x") }),
+        ("limit", SearchMemory { limit: Some(1_000_000), ..query("x") }),
+        ("labels", SearchMemory { labels: [(String::new(), "x".to_owned())].into(), ..query("x") }),
+        (
+            "since",
+            SearchMemory {
+                since: Some(time("2026-01-02T00:00:00Z")),
+                until: Some(time("2026-01-01T00:00:00Z")),
+                ..query("x")
+            },
+        ),
+    ];
+    let service = agent.service();
+    for (field, request) in wrong {
+        let body = service.search_memory(request).await.unwrap_err().body();
+        assert_eq!((body.code, &body.details["field"]), (ErrorCode::InvalidRequest, &field.into()), "{}", body.message);
+    }
+    let wrong = [
+        ("session_id", ForgetMemory::default()),
+        ("session_id", ForgetMemory { from_seq: Some(1), source: Some("user".to_owned()), ..ForgetMemory::default() }),
+        (
+            "from_seq",
+            ForgetMemory { session_id: Some(unknown), from_seq: Some(2), to_seq: Some(1), ..ForgetMemory::default() },
+        ),
+        ("source", ForgetMemory { source: Some(" ".to_owned()), ..ForgetMemory::default() }),
+    ];
+    for (field, request) in wrong {
+        let body = service.forget_memory(request).await.unwrap_err().body();
+        assert_eq!((body.code, &body.details["field"]), (ErrorCode::InvalidRequest, &field.into()), "{}", body.message);
+    }
+    let request = SearchMemory { scope: SearchScope::Session, session_id: Some(unknown), ..query("x") };
+    assert_eq!(service.search_memory(request).await.unwrap_err().code(), ErrorCode::SessionNotFound);
+    let request = ForgetMemory { session_id: Some(unknown), ..ForgetMemory::default() };
+    assert_eq!(service.forget_memory(request).await.unwrap_err().code(), ErrorCode::SessionNotFound);
+    for odd in ["?!…", "\u{0}\u{1b}[2J", "何か", &"x".repeat(16 * 1024)] {
+        assert!(service.search_memory(query(odd)).await.unwrap().items.is_empty());
+    }
+}

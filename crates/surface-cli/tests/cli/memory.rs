@@ -1,0 +1,54 @@
+//! `memory …`: what people see of hits, and what they are asked before something is forgotten. In a build that remembers.
+
+use std::sync::Arc;
+
+use meerkat_errors::ErrorCode;
+use tempfile::TempDir;
+
+use super::{cli, remembers};
+
+fn with_something_said() -> Option<Arc<TempDir>> {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let said = cli(&["run", "@say The passphrase is persimmon."]).in_dir(&dir).run();
+    assert_eq!(said.code, 0, "{}", said.err);
+    remembers().then_some(dir)
+}
+
+#[test]
+fn hits_are_for_people_or_for_programs() {
+    let Some(dir) = with_something_said() else { return };
+    let search = ["memory", "search", "persimmons", "--role", "assistant"];
+    let piped = cli(&search).in_dir(&dir).run();
+    assert_eq!(piped.code, 0, "{}", piped.err);
+    let lines: Vec<&str> = piped.out.lines().collect();
+    assert!(lines[0].contains(":3  ") && lines[0].ends_with("  assistant"), "{}", piped.out);
+    assert_eq!(lines[1], "  The passphrase is persimmon.");
+    let shown = cli(&search).in_dir(&dir).on_terminal().run();
+    assert!(shown.out.contains("is \u{1b}[1mpersimmon\u{1b}[0m."), "{:?}", shown.out);
+    let plain = cli(&search).in_dir(&dir).on_terminal().env("NO_COLOR", "1").run();
+    assert!(!plain.out.contains('\u{1b}') && plain.out.contains("persimmon"), "{:?}", plain.out);
+    let json = cli(&[&search[..], &["--json"]].concat()).in_dir(&dir).run().json();
+    assert_eq!(json["items"][0]["text"], "The passphrase is persimmon.");
+    // How it is opened is how it is opened.
+    if let Some(opens) = lines.get(2).and_then(|line| line.strip_prefix("  meerkat ")) {
+        let words: Vec<&str> = opens.split(' ').collect();
+        let opened = cli(&words).in_dir(&dir).run();
+        assert!(opened.out.contains("The passphrase is persimmon."), "{}{}", opened.out, opened.err);
+    }
+    let nothing = cli(&["memory", "search", "zyzzyva"]).in_dir(&dir).run();
+    assert_eq!((nothing.code, nothing.out.as_str()), (0, "Nothing was found. Other words may find more.\n"));
+}
+
+#[test]
+fn nothing_is_forgotten_unasked() {
+    let Some(dir) = with_something_said() else { return };
+    let forget = ["memory", "forget", "--source", "assistant"];
+    cli(&forget).in_dir(&dir).run().refused(ErrorCode::InvalidRequest, "--yes");
+    let refused = cli(&forget).in_dir(&dir).on_terminal().stdin("no\n").run();
+    assert!(refused.err.contains("Forget all that matches") && refused.err.contains("Nothing was forgotten."));
+    let done = cli(&[&forget[..], &["--json"]].concat()).in_dir(&dir).on_terminal().stdin("y\n").run();
+    assert_eq!(done.json()["forgotten"], 1);
+    let again = cli(&[&forget[..], &["--json", "--yes"]].concat()).in_dir(&dir).run();
+    assert_eq!(again.json()["forgotten"], 0);
+    assert_eq!(cli(&["memory", "reindex", "--json"]).in_dir(&dir).run().json()["indexed"], 1);
+}
