@@ -65,7 +65,7 @@ pub(super) mod tuning {
     pub(super) const TOOL_RESULTS: f32 = 0.05;
 
     /// The share of a query's rarity that some hit must hold.
-    pub(super) const COVERED_MIN: f32 = 0.3;
+    pub(super) const COVERED_MIN: f32 = 0.2;
     /// The cosine that answers without any of its words.
     pub(super) const COSINE_MIN: f32 = 0.5;
     /// The share of the best score that every hit must have.
