@@ -100,7 +100,8 @@ fn spellings(document: &mut String) {
             Spelling::NoTool { reason } => reason.to_owned(),
         };
         let (command, in_chat, routes) = (words(command), words(in_chat), routes.join(", "));
-        writeln!(document, "| `{}` | {command} | {in_chat} | {routes} | `{method}` | {tool} |", operation.name()).unwrap();
+        writeln!(document, "| `{}` | {command} | {in_chat} | {routes} | `{method}` | {tool} |", operation.name())
+            .unwrap();
     }
 }
 

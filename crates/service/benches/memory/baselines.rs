@@ -17,7 +17,10 @@ const STOP: &str = "a an and are at be been by did do does for from go has had h
                     so t that the their them they this to was we were what when where which who whose why will with you";
 
 fn words(text: &str) -> Vec<String> {
-    text.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_lowercase).collect()
+    text.split(|letter: char| !letter.is_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+        .collect()
 }
 
 fn telling_words(query: &str) -> impl Iterator<Item = String> {
@@ -78,9 +81,9 @@ fn hashed(words: &[String]) -> Vec<f32> {
     let mut vector = vec![0.0_f32; DIMENSIONS];
     for word in words {
         // FNV-1a
-        let hash = word.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let hash = word
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         vector[(hash >> 1) as usize % DIMENSIONS] += if hash & 1 == 0 { 1.0 } else { -1.0 };
     }
     let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);

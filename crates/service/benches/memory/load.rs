@@ -126,7 +126,11 @@ fn locomo_haystack(seed: u64, sample: LocomoSample) -> Haystack {
         evidence.sort_unstable();
         evidence.dedup();
         // Without any evidence that exists, there is nothing to find and nothing to abstain from.
-        (!evidence.is_empty()).then(|| Question { text: asked.question, category: locomo_category(asked.category), evidence })
+        (!evidence.is_empty()).then(|| Question {
+            text: asked.question,
+            category: locomo_category(asked.category),
+            evidence,
+        })
     };
     Haystack { questions: sample.qa.into_iter().filter_map(question).collect(), sessions }
 }

@@ -17,9 +17,11 @@ mod load;
 mod metrics;
 mod questions;
 mod random;
+mod ways;
 
 mod retrieval;
 mod speed;
+mod vectors;
 
 /// What stands behind an option.
 pub(crate) fn option<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
@@ -27,13 +29,16 @@ pub(crate) fn option<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
     args.get(at + 1).map(String::as_str)
 }
 
+/// A part of the benchmark, with its arguments.
+type Part = fn(&[String]);
+
 fn main() {
     // A part that has to begin in a fresh process is this program once more.
     if let Ok(role) = std::env::var(speed::ROLE) {
         return speed::in_child(&role);
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let parts: [(&str, fn(&[String])); 2] = [("retrieval", retrieval::run), ("speed", speed::run)];
+    let parts: [(&str, Part); 3] = [("retrieval", retrieval::run), ("speed", speed::run), ("vectors", vectors::run)];
     let is_named = |name: &str| args.iter().any(|arg| arg == name);
     let all = !parts.iter().any(|(name, _)| is_named(name));
     for (name, part) in parts {

@@ -93,6 +93,11 @@ impl Scores {
         self.by_way.get(way).cloned().unwrap_or_default()
     }
 
+    /// What one way reached with the questions of a category.
+    pub(crate) fn of_category(&self, category: &str, way: &str) -> Score {
+        self.by_category.get(category).and_then(|scores| scores.get(way)).cloned().unwrap_or_default()
+    }
+
     /// Two tables: each way, and recall@20 (abstention where nothing was told) by category.
     pub(crate) fn table(&self, title: &str) -> String {
         let heads = ["recall@5", "recall@10", "recall@20", "hit@20", "MRR", "abstention", "false abst."];
@@ -105,7 +110,9 @@ impl Scores {
         for (category, scores) in &self.by_category {
             let answerable = scores.values().next().map_or(0.0, |score| score.answerable);
             let unanswerable = scores.values().next().map_or(0.0, |score| score.unanswerable);
-            let value = |way| scores.get(way).map_or(f64::NAN, |s: &Score| if answerable > 0.0 { s.recall() } else { s.abstention() });
+            let value = |way| {
+                scores.get(way).map_or(f64::NAN, |s: &Score| if answerable > 0.0 { s.recall() } else { s.abstention() })
+            };
             let last = self.ways.last().and_then(|way| scores.get(way)).map_or(f64::NAN, Score::mrr);
             let cells: Vec<String> = self.ways.iter().map(|way| cell(value(*way))).chain([cell(last)]).collect();
             lines.push(row(&format!("{category} ({})", answerable + unanswerable), &cells));

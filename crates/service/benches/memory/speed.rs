@@ -20,7 +20,7 @@ use super::{
     corpus::{Size, generate},
     option,
     random::Random,
-    retrieval::request,
+    ways::request,
 };
 
 /// Names the part that a fresh process does.
@@ -99,13 +99,16 @@ async fn add(place: &Path, messages: usize) {
     }
 }
 
+/// Adds a filter to a request.
+type Narrow = fn(SearchMemory) -> SearchMemory;
+
 async fn search(place: &Path) {
     reload(place).await;
     let before = resident_bytes();
     let memory = open(place);
     memory.search(request("anything", 1)).await.unwrap();
     let queries = queries();
-    let filters: [(&str, fn(SearchMemory) -> SearchMemory); 4] = [
+    let filters: [(&str, Narrow); 4] = [
         ("no filter", |request| request),
         ("a label", |request| SearchMemory { labels: BTreeMap::from([("team".into(), "3".into())]), ..request }),
         ("a role", |request| SearchMemory { role: Some("assistant".into()), ..request }),

@@ -1,6 +1,6 @@
 //! One ranking of three lanes: words, runs of letters, vectors; and the floor under which nothing is answered.
 //!
-//! Filters come before ranking. A score is between 0 and about 1, and says how a hit compares within its answer.
+//! Filters come before ranking. A score is between 0 and about 3, and says how a hit compares within its answer.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,6 +13,7 @@ use super::{
     lexical::{self, Scores},
     opened::Opened,
     text::{self, Terms, head},
+    when,
 };
 use crate::{
     clock::Timestamp,
@@ -39,26 +40,32 @@ pub(super) mod tuning {
         pub(in super::super) length: f32,
     }
 
-    pub(in super::super) const WORDS: Lane = Lane { saturation: 1.2, length: 0.6 };
-    pub(in super::super) const RUNS: Lane = Lane { saturation: 1.2, length: 0.6 };
+    pub(in super::super) const WORDS: Lane = Lane { saturation: 0.9, length: 0.4 };
+    pub(in super::super) const RUNS: Lane = Lane { saturation: 0.9, length: 0.3 };
 
-    /// The share of a text's score that those beside it in its session get.
-    pub(in super::super) const BESIDE: f32 = 0.35;
-    /// And those beside them.
-    pub(in super::super) const BESIDE_TWO: f32 = 0.1;
+    /// The share that a text gets of the score of the text before it in its session.
+    pub(in super::super) const BEFORE: f32 = 0.35;
+    /// And of the one before that: a question, a word in between, the answer.
+    pub(in super::super) const BEFORE_TWO: f32 = 0.25;
+    /// And of the one after it: an answer takes up what it answers.
+    pub(in super::super) const AFTER: f32 = 0.5;
 
     /// What the best of each lane gets.
-    pub(super) const WORDS_WEIGHT: f32 = 0.5;
-    pub(super) const RUNS_WEIGHT: f32 = 0.35;
-    pub(super) const VECTOR_WEIGHT: f32 = 0.15;
+    pub(super) const WORDS_WEIGHT: f32 = 0.3;
+    pub(super) const RUNS_WEIGHT: f32 = 0.6;
+    pub(super) const VECTOR_WEIGHT: f32 = 0.1;
 
     /// What the newest of the candidates gets over the oldest.
     pub(super) const NEWEST: f32 = 0.02;
+    /// What a text gets more whose speaker the question names.
+    pub(super) const SPEAKER: f32 = 0.5;
+    /// What a text gets more that was said in a month that the question names.
+    pub(super) const DATED: f32 = 0.7;
     /// How much less a tool's output gets than what was said.
     pub(super) const TOOL_RESULTS: f32 = 0.05;
 
     /// The share of a query's rarity that some hit must hold.
-    pub(super) const COVERED_MIN: f32 = 0.3;
+    pub(super) const COVERED_MIN: f32 = 0.2;
     /// The cosine that answers without any of its words.
     pub(super) const COSINE_MIN: f32 = 0.5;
     /// The share of the best score that every hit must have.
@@ -122,7 +129,7 @@ struct Candidate {
 impl Core {
     /// The best hits, and whether texts are without their vectors.
     pub(super) fn search(&self, runtime: &Handle, request: &SearchMemory) -> Result<(Vec<SearchHit>, bool), Trouble> {
-        let terms = text::analyse(head(&request.query, QUERY_BYTES_MAX));
+        let terms = text::analyse_query(head(&request.query, QUERY_BYTES_MAX));
         if terms.words.is_empty() && terms.runs.is_empty() || request.limit == Some(0) {
             return Ok((Vec::new(), false));
         }
@@ -143,7 +150,9 @@ fn best(
     let words = lexical::score(open, &terms.words, 0, &tuning::WORDS)?;
     let runs = lexical::score(open, &terms.runs, 1, &tuning::RUNS)?;
     let cosines = vector.map_or_else(HashMap::new, |vector| nearest(open, vector, limit, &filter));
-    let mut ranked = rank(&open.columns, &filter, &words, &runs, &cosines, limit);
+    let speakers = lexical::score(open, &terms.speakers, 0, &tuning::WORDS)?;
+    let mut ranked = candidates(&open.columns, &filter, &words, &runs, &cosines);
+    rank(&open.columns, &mut ranked, &speakers, &request.query, limit);
     if !ranked.iter().take(limit).any(|it| is_answer(&open.columns, it, &words, &runs)) {
         return Ok(Vec::new());
     }
@@ -160,22 +169,24 @@ fn nearest(open: &Opened, vector: &[f32], limit: usize, filter: &Filter) -> Hash
     lane.as_ref().map_or_else(HashMap::new, |lane| lane.search(vector, wanted, &passes).into_iter().collect())
 }
 
-/// The best of the texts that pass and that some lane found, the best first.
-fn rank(
+/// The texts that pass and that some lane found.
+fn candidates(
     columns: &Columns,
     filter: &Filter,
     words: &Scores,
     runs: &Scores,
     cosines: &HashMap<u32, f32>,
-    limit: usize,
 ) -> Vec<Candidate> {
     let passing = columns.docs().filter(|(_, doc)| filter.passes(doc));
     let scored = passing.map(|(doc, _)| {
         let cosine = cosines.get(&doc).copied().unwrap_or(0.0).max(0.0);
         Candidate { doc, words: words.windowed(columns, doc), runs: runs.windowed(columns, doc), cosine, score: 0.0 }
     });
-    let mut candidates: Vec<Candidate> =
-        scored.filter(|it| it.words > 0.0 || it.runs > 0.0 || it.cosine > 0.0).collect();
+    scored.filter(|it| it.words > 0.0 || it.runs > 0.0 || it.cosine > 0.0).collect()
+}
+
+/// Leaves the best, at most so many, the best first: what the lanes give it, and what speaks for it beside them.
+fn rank(columns: &Columns, candidates: &mut Vec<Candidate>, speakers: &Scores, query: &str, limit: usize) {
     let best = candidates.iter().fold(Candidate::default(), |best, it| Candidate {
         words: best.words.max(it.words),
         runs: best.runs.max(it.runs),
@@ -184,15 +195,19 @@ fn rank(
     });
     let times = candidates.iter().filter_map(|it| columns.doc(it.doc)).map(|doc| doc.time_ms);
     let (oldest, newest) = times.fold((i64::MAX, i64::MIN), |(low, high), time| (low.min(time), high.max(time)));
+    let months = when::months(head(query, QUERY_BYTES_MAX), oldest, newest);
     let tool_results = (0..).zip(columns.names()).find(|(_, name)| *name == "tool_results").map(|(number, _)| number);
-    for it in &mut candidates {
+    for it in candidates.iter_mut() {
         let Some(doc) = columns.doc(it.doc) else { continue };
         let fused = tuning::WORDS_WEIGHT * share(it.words, best.words)
             + tuning::RUNS_WEIGHT * share(it.runs, best.runs)
             + tuning::VECTOR_WEIGHT * share(it.cosine, best.cosine);
         let recency = tuning::NEWEST * recency(doc.time_ms, oldest, newest);
         let held_back = if Some(doc.role) == tool_results { tuning::TOOL_RESULTS } else { 0.0 };
-        it.score = fused * (1.0 + recency - held_back);
+        let speaker = if speakers.holds_any(it.doc) { tuning::SPEAKER } else { 0.0 };
+        let is_dated = months.iter().any(|(from, to)| (*from..*to).contains(&doc.time_ms));
+        let dated = if is_dated { tuning::DATED } else { 0.0 };
+        it.score = fused * (1.0 + speaker) * (1.0 + dated) * (1.0 + recency - held_back);
     }
     // Ties do not depend on how the texts are numbered: the newer one, then the one that was said first.
     let tie = |it: &Candidate| {
@@ -206,7 +221,6 @@ fn rank(
         candidates.truncate(limit);
     }
     candidates.sort_unstable_by(order);
-    candidates
 }
 
 fn share(score: f32, best: f32) -> f32 {

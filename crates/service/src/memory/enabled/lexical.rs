@@ -6,7 +6,7 @@
 use super::{
     columns::Columns,
     file::Trouble,
-    fuse::tuning::{BESIDE, BESIDE_TWO, Lane as Tuning},
+    fuse::tuning::{AFTER, BEFORE, BEFORE_TWO, Lane as Tuning},
     opened::Opened,
     postings::{Found, Posting},
 };
@@ -116,9 +116,13 @@ impl Scores {
     pub(super) fn windowed(&self, columns: &Columns, doc: u32) -> f32 {
         let own = |doc: u32| self.own.get(doc as usize).copied().unwrap_or(0.0);
         let [before, after] = columns.beside(doc);
-        let ([further_before, _], [_, further_after]) = (columns.beside(before), columns.beside(after));
-        // In this order on both sides, so that the sum does not depend on how the texts are numbered.
-        own(doc) + BESIDE * (own(before) + own(after)) + BESIDE_TWO * (own(further_before) + own(further_after))
+        let [further_before, _] = columns.beside(before);
+        own(doc) + (AFTER * own(after) + (BEFORE * own(before) + BEFORE_TWO * own(further_before)))
+    }
+
+    /// Whether a text itself holds any of the terms.
+    pub(super) fn holds_any(&self, doc: u32) -> bool {
+        self.holds.get(doc as usize).is_some_and(|holds| *holds != 0)
     }
 
     /// The share of the query's rarity that a text and its neighbours hold.

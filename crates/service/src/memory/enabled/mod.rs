@@ -18,6 +18,7 @@ mod segments;
 mod fuse;
 mod lexical;
 mod text;
+mod when;
 
 mod columns;
 mod file;

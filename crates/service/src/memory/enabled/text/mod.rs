@@ -3,6 +3,7 @@
 //! The same analysis reads what is kept and what is asked, so changing it is a new layout of the file. It knows no
 //! language's dictionary, allocates by the text's length alone, and never fails.
 
+mod common;
 mod fold;
 mod stem;
 
@@ -23,6 +24,10 @@ const RUN_LETTERS: usize = 4;
 const CAMEL: char = '\u{0}';
 /// Stands for a word's end in a run.
 const END: char = '\u{1}';
+/// Stands before a word that names who says a text.
+const SPEAKER: char = '\u{2}';
+/// Bytes in which a text says who says it.
+const SPEAKER_BYTES_MAX: usize = 64;
 /// The bit that tells the terms of the runs from those of the words.
 const RUN_BIT: u32 = 1 << 31;
 
@@ -33,17 +38,31 @@ pub(super) struct Terms {
     pub(super) words: Vec<u32>,
     /// Runs of letters.
     pub(super) runs: Vec<u32>,
+    /// Of a question: its words as those that name who says a text.
+    pub(super) speakers: Vec<u32>,
 }
 
 /// The terms of a text.
 pub(super) fn analyse(text: &str) -> Terms {
-    let mut analysis = Analysis::default();
-    for letter in head(text, TEXT_BYTES_MAX).chars() {
-        analysis.take(letter);
+    let mut terms = Analysis::default().all(text);
+    if let Some(speaker) = speaker(text) {
+        terms.words.push(speaker_term(&speaker));
     }
-    analysis.end_name();
-    analysis.end_unspaced();
-    analysis.terms
+    terms
+}
+
+/// The terms of a question: without words that tell nothing, where it has any others.
+pub(super) fn analyse_query(text: &str) -> Terms {
+    let telling = Analysis { is_query: true, ..Analysis::default() }.all(text);
+    if telling.words.is_empty() { Analysis::default().all(text) } else { telling }
+}
+
+/// Who says it, where a text begins with a name and a colon.
+fn speaker(text: &str) -> Option<Vec<char>> {
+    let name: Vec<char> = head(text, SPEAKER_BYTES_MAX).split_once(": ")?.0.chars().collect();
+    let is_name = name.first().is_some_and(|letter| letter.is_uppercase() || !letter.is_lowercase());
+    (is_name && name.iter().all(|letter| letter.is_alphabetic()))
+        .then(|| name.into_iter().flat_map(fold::folded).collect())
 }
 
 /// The beginning of a text, cut between two letters.
@@ -63,6 +82,7 @@ struct Analysis {
     /// Letters of a script that writes no spaces.
     unspaced: Vec<char>,
     has_joint: bool,
+    is_query: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,6 +93,15 @@ enum Case {
 }
 
 impl Analysis {
+    fn all(mut self, text: &str) -> Terms {
+        for letter in head(text, TEXT_BYTES_MAX).chars() {
+            self.take(letter);
+        }
+        self.end_name();
+        self.end_unspaced();
+        self.terms
+    }
+
     fn take(&mut self, letter: char) {
         match kind(letter) {
             Kind::Ignored => {}
@@ -150,8 +179,11 @@ impl Analysis {
             _ => word,
         };
         let word = &word[..word.len().min(WORD_LETTERS_MAX)];
-        if word.is_empty() {
+        if word.is_empty() || self.is_query && common::is_common(word) {
             return;
+        }
+        if self.is_query {
+            self.terms.speakers.push(speaker_term(word));
         }
         self.terms.words.push(word_term(stem::stem(word)));
         if word.len() > 1 {
@@ -192,6 +224,10 @@ fn is_joint(letter: char) -> bool {
 
 fn word_term(letters: impl IntoIterator<Item = char>) -> u32 {
     term(letters) & !RUN_BIT
+}
+
+fn speaker_term(word: &[char]) -> u32 {
+    word_term([SPEAKER].into_iter().chain(word.iter().copied()))
 }
 
 fn run_term(letters: impl IntoIterator<Item = char>) -> u32 {

@@ -1,0 +1,147 @@
+//! What was said is found: memory against its lanes and against plain searches on a small corpus of the retrieval
+//! benchmark, whose parts these are; and the public tests' files are read as they are written.
+//!
+//! The benchmark measures; here only stands what must never be lost again.
+
+#[path = "../../benches/memory/baselines.rs"]
+mod baselines;
+#[path = "../../benches/memory/book.rs"]
+mod book;
+#[path = "../../benches/memory/corpus.rs"]
+mod corpus;
+#[path = "../../benches/memory/load.rs"]
+mod load;
+#[allow(dead_code, reason = "the benchmark counts some categories apart")]
+#[path = "../../benches/memory/metrics.rs"]
+mod metrics;
+#[path = "../../benches/memory/questions.rs"]
+mod questions;
+#[path = "../../benches/memory/random.rs"]
+mod random;
+#[path = "../../benches/memory/ways.rs"]
+mod ways;
+
+use corpus::Size;
+use metrics::Scores;
+use questions::Haystack;
+
+const SMALL: Size = Size { sessions: 30, messages: 14, people: 2 };
+
+/// A lane alone may be better on a few questions out of a hundred, not more.
+const HAIR: f64 = 0.03;
+/// What questions in other words, with slips of the pen and with their context a message away leave to a search that
+/// knows no meanings: one question of five.
+const FOUND_MIN: f64 = 0.8;
+/// What plain BM25 must be beaten by, or the lanes, windows and priors are not worth their place.
+const OVER_PLAIN_MIN: f64 = 0.15;
+/// Of what nobody ever spoke of, nearly nothing may be found.
+const ABSTAINED_MIN: f64 = 0.8;
+
+#[tokio::test]
+async fn memory_finds_more_than_its_lanes_and_than_a_plain_search() {
+    let mut scores = Scores::default();
+    ways::measure(&questions::report(SMALL), &mut scores).await;
+    let table = scores.table("a small corpus");
+    let fusion = scores.of(ways::FUSION).recall();
+    for lane in ways::LANES {
+        assert!(fusion > scores.of(lane).recall() - HAIR, "{lane} alone is better\n{table}");
+    }
+    assert!(fusion > scores.of("plain BM25").recall() + OVER_PLAIN_MIN, "{table}");
+    assert!(fusion > FOUND_MIN, "{table}");
+    assert!(scores.of_category("foreign", ways::FUSION).abstention() > ABSTAINED_MIN, "{table}");
+}
+
+#[test]
+fn the_two_corpora_are_the_same_each_time_and_share_nothing() {
+    let texts = |haystack: &Haystack| -> Vec<String> {
+        haystack.questions.iter().map(|question| question.text.clone()).collect()
+    };
+    let (tune, report) = (texts(&questions::tune(SMALL)), texts(&questions::report(SMALL)));
+    assert_eq!(report, texts(&questions::report(SMALL)));
+    assert!(tune.iter().all(|question| !report.contains(question)));
+}
+
+#[test]
+fn every_evidence_stands_in_a_session() {
+    for haystack in [questions::tune(SMALL), questions::report(SMALL)] {
+        let known: Vec<_> = haystack
+            .sessions
+            .iter()
+            .flat_map(|session| session.passages.iter().map(|passage| (session.session_id, passage.seq)))
+            .collect();
+        assert!(haystack.questions.iter().flat_map(|question| &question.evidence).all(|place| known.contains(place)));
+        let has_slot = |text: &str| text.contains(['{', '}']) && !text.contains("{}");
+        assert!(!haystack.questions.iter().any(|question| has_slot(&question.text)));
+        let texts = haystack.sessions.iter().flat_map(|session| &session.passages);
+        assert!(!texts.clone().any(|passage| has_slot(&passage.text)));
+    }
+}
+
+/// Of the form of LoCoMo's file, in other words.
+const LOCOMO: &str = r#"[{
+    "sample_id": "conv-0",
+    "conversation": {
+        "speaker_a": "Ada", "speaker_b": "Ben",
+        "session_2_date_time": "10:37 am on 27 June, 2023",
+        "session_2": [{"speaker": "Ben", "dia_id": "D2:1", "text": "I sold the boat."}],
+        "session_1_date_time": "1:56 pm on 8 May, 2023",
+        "session_1": [
+            {"speaker": "Ada", "dia_id": "D1:1", "text": "Hi Ben!"},
+            {"speaker": "Ben", "dia_id": "D1:2", "text": "Look.", "blip_caption": "a photo of a red boat", "img_url": ["x"]}
+        ],
+        "session_3_date_time": "9:00 am on 1 July, 2023"
+    },
+    "event_summary": {},
+    "qa": [
+        {"question": "What does Ben's boat look like?", "answer": "red", "evidence": ["D1:2; D2:1"], "category": 1},
+        {"question": "When was it sold?", "answer": 2023, "evidence": ["D:2:01"], "category": 2},
+        {"question": "What did Ada sell?", "adversarial_answer": "a boat", "evidence": ["D2:1"], "category": 5},
+        {"question": "Who else?", "answer": "nobody", "evidence": ["D"], "category": 3}
+    ]
+}]"#;
+
+#[test]
+fn locomo_is_read_as_it_is_written() {
+    let mut read = Vec::new();
+    load::locomo(LOCOMO.as_bytes(), |haystack| read.push(haystack)).unwrap();
+    let [haystack] = &read[..] else { panic!("one sample is one haystack") };
+    let said: Vec<_> = haystack.sessions.iter().flat_map(|session| &session.passages).collect();
+    let texts: Vec<&str> = said.iter().map(|passage| &*passage.text).collect();
+    assert_eq!(texts, ["Ada: Hi Ben!", "Ben: Look. [shows a photo of a red boat]", "Ben: I sold the boat."]);
+    assert_eq!([&said[0].role, &said[1].role], ["user", "assistant"]);
+    assert!(said[1].time.to_string().starts_with("2023-05-08T13:5"), "{}", said[1].time);
+    assert!(said[2].time.to_string().starts_with("2023-06-27T10:3"), "{}", said[2].time);
+    let places: Vec<_> =
+        haystack.sessions.iter().flat_map(|s| s.passages.iter().map(|p| (s.session_id, p.seq))).collect();
+    let asked: Vec<_> = haystack.questions.iter().map(|question| (question.category, &question.evidence[..])).collect();
+    assert_eq!(asked, [("multi-hop", &places[1..]), ("temporal", &places[2..]), (load::ADVERSARIAL, &places[2..])]);
+}
+
+/// Of the form of LongMemEval's file, in other words.
+const LONGMEMEVAL: &str = r#"[
+    {
+        "question_id": "q1", "question_type": "knowledge-update", "question": "Which bike?", "answer": "a folding one",
+        "question_date": "2023/06/01 (Thu) 09:00", "haystack_dates": ["2023/05/20 (Sat) 02:21", "2023/05/21 (Sun) 10:00"],
+        "haystack_session_ids": ["s1", "s2"], "answer_session_ids": ["s2"],
+        "haystack_sessions": [
+            [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello!"}],
+            [{"role": "user", "content": "I ride a folding bike.", "has_answer": true}]
+        ]
+    },
+    {
+        "question_id": "q2_abs", "question_type": "multi-session", "question": "Which boat?", "answer": "not said",
+        "haystack_dates": [], "haystack_sessions": [[{"role": "user", "content": "Hello", "has_answer": false}]]
+    }
+]"#;
+
+#[test]
+fn longmemeval_is_read_as_it_is_written() {
+    let mut read = Vec::new();
+    load::longmemeval(LONGMEMEVAL.as_bytes(), |haystack| read.push(haystack)).unwrap();
+    let [one, other] = &read[..] else { panic!("one question is one haystack") };
+    let said = &one.sessions[1].passages[0];
+    assert!(said.time.to_string().starts_with("2023-05-21T10:00"), "{}", said.time);
+    assert_eq!(one.questions[0].evidence, [(one.sessions[1].session_id, said.seq)]);
+    assert_eq!((one.questions[0].category, other.questions[0].category), ("update", "abstention"));
+    assert!(other.questions[0].evidence.is_empty());
+}
