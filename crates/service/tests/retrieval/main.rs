@@ -3,6 +3,8 @@
 //!
 //! The benchmark measures; here only stands what must never be lost again.
 
+#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
+
 #[path = "../../benches/memory/baselines.rs"]
 mod baselines;
 #[path = "../../benches/memory/book.rs"]
