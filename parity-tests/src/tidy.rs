@@ -42,7 +42,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
 ];
 
 /// Where bytes are made, so that types may be encoded and decoded there.
-const ENCODED: [&str; 28] = [
+const ENCODED: [&str; 32] = [
     "crates/errors/src/body.rs",
     "crates/service/src/service/",
     "crates/service/src/session/message.rs",
@@ -61,11 +61,15 @@ const ENCODED: [&str; 28] = [
     "crates/service/src/options.rs",
     "crates/service/src/capability.rs",
     "crates/service/src/compaction/mod.rs",
+    "crates/service/src/memory/mod.rs",
+    "crates/service/src/memory/enabled/",
     "crates/service/src/model/mod.rs",
     "crates/service/src/model/scripted/",
     "crates/service/src/tool/mod.rs",
     "crates/service/src/wire/",
+    "crates/service/src/runtime/recall.rs",
     "crates/service/examples/",
+    "crates/service/benches/",
     "crates/surface-cli/src/attach/wire.rs",
     "crates/surface-cli/src/config.rs",
     "crates/surface-cli/tests/crash/",

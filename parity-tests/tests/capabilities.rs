@@ -85,7 +85,8 @@ fn spellings(document: &mut String) {
          `SessionService`.\n\n| operation | CLI | `chat` | REST | JSON-RPC | MCP |\n|---|---|---|---|---|---|\n",
     );
     for &operation in Operation::ALL {
-        let (command, in_chat, _) = cli::spelt(operation.name()).unwrap();
+        // Those that need no parameters are spelt as they are named.
+        let (command, in_chat, _) = cli::spelt(operation.name()).unwrap_or((operation.name(), operation.name(), ""));
         let routes: Vec<String> = meerkat_surface_rest::table()
             .iter()
             .filter(|route| route.operation == operation)
