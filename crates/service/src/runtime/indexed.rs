@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Session, SessionError,
-    agent::record::SNAPSHOT_EVENTS_MIN,
+    agent::{record::SNAPSHOT_EVENTS_MIN, supervise::delete},
     ids::SessionId,
     service::{Page, SessionQuery, SessionState, SessionSummary},
     store::{IndexedKey, SessionIndex, StoreError},
@@ -125,6 +125,34 @@ impl<Home: 'static> Sessions<Home> {
             }
         });
         Ok(())
+    }
+
+    /// Drops what is derived of sessions that are no longer stored, where no mark says which those are.
+    pub(super) async fn drop_stale_rows(&self) {
+        let engine = self.engine();
+        let Some(derived) = &engine.derived else { return };
+        let mut cursor = None;
+        loop {
+            let query = SessionQuery { cursor, limit: Some(IDS_READ), ..SessionQuery::default() };
+            let page = match derived.index.page(query).await {
+                Ok(page) => page,
+                Err(error) => {
+                    tracing::warn!(%error, "sessions that were deleted may stand in lists until the next start");
+                    return;
+                }
+            };
+            for SessionSummary { session_id, .. } in page.items {
+                if let Ok(0) = engine.events.journal_bytes(session_id).await
+                    && let Err(error) = delete(engine, session_id, None).await
+                {
+                    tracing::warn!(%session_id, %error, "what is left of a deleted session stays until the next start");
+                }
+            }
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                return;
+            }
+        }
     }
 
     /// Puts the row of a session into the index that a former process had in memory. Answers what the session was doing,

@@ -88,6 +88,10 @@ impl<Home: 'static> Sessions<Home> {
                 Err(error) => tracing::error!(%session_id, %error, "a session can be read, and no longer changed"),
             }
         }
+        if !derived.readers.is_trusted() {
+            // The marks of what was deleted last may be lost with those of readers.
+            self.drop_stale_rows().await;
+        }
         self.complete_index().await?;
         derived.readers.open().await?;
         self.begin_projecting();
