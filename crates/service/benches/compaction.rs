@@ -17,16 +17,20 @@ use std::{
 use async_trait::async_trait;
 use meerkat_service::{
     Agent, AgentBuildConfig,
-    compaction::{COMPACTION_PROMPT, CompactionConfig, messages_measured},
+    compaction::{
+        COMPACTION_PROMPT, CompactionConfig, CompactionContext, CompactionResult, Compactor, SharedCompactor,
+        default_compactor, messages_measured,
+    },
     model::{ModelClient, ModelError, ModelRequest, ModelStream, StaticModels, scripted::ScriptedModel},
     options::{EngineOptions, Overflow},
     service::{CompactSession, ReadEvents, SessionCreated, UndoCompaction},
+    session::message::Message,
 };
 use serde_json::Value;
 
 const ROUNDS: usize = 9;
 /// Turns that are timed on each side.
-const CHECKS: usize = 200;
+const CHECKS: usize = 1_000;
 
 fn main() {
     let named: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
@@ -51,15 +55,14 @@ fn number(variable: &str, default: usize) -> usize {
     std::env::var(variable).map_or(default, |value| value.parse().unwrap())
 }
 
-/// An agent in memory with a window that no session fills, and perhaps a threshold that none reaches.
-fn roomy(compacts: bool) -> Agent {
+/// An agent in memory with a window that no session fills, and a threshold that none reaches.
+fn roomy() -> Agent {
     let mut options = EngineOptions::default();
     options.ephemeral.session_event_bytes = u64::MAX;
     options.ephemeral.max_bytes = u64::MAX;
     let models = StaticModels::new("scripted", Arc::new(ScriptedModel), u64::MAX / 8);
     let config = CompactionConfig { auto_compact_threshold: u64::MAX / 16, ..CompactionConfig::default() };
-    let agent = AgentBuildConfig::new().models(Arc::new(models)).options(options);
-    if compacts { agent.compaction(config) } else { agent }.build().unwrap()
+    AgentBuildConfig::new().models(Arc::new(models)).options(options).compaction(config).build().unwrap()
 }
 
 /// A prompt of 512 bytes that is answered with 2 KiB in one piece, and gives a summary when one is asked for.
@@ -92,7 +95,7 @@ async fn lines(agent: &Agent, session: &SessionCreated) -> Vec<String> {
 /// Compacting a session of 10,000 turns, the summary by the scripted model, against reading and writing its lines.
 fn long() {
     runtime().block_on(async {
-        let (agent, turns) = (roomy(true), number("MEERKAT_BENCH_TURNS", 10_000));
+        let (agent, turns) = (roomy(), number("MEERKAT_BENCH_TURNS", 10_000));
         let session = session_after(&agent, turns).await;
         let (session_id, lines) = (session.session_id, lines(&agent, &session).await);
         let (mut works, mut floors, mut receipt) = (Vec::new(), Vec::new(), None);
@@ -128,13 +131,45 @@ fn long() {
     });
 }
 
-/// A turn in a short context and in a long one, each of which looks at the threshold before its call and never reaches
-/// it, against the same turn where nothing compacts. Both make a request of the whole context, which grows; what the
-/// look adds does not.
+/// The default compactor, which looks as it always does; but nothing comes of it, so that the context grows.
+struct Looking(SharedCompactor);
+
+impl Compactor for Looking {
+    fn should_compact(&self, context: &CompactionContext) -> bool {
+        let _ = std::hint::black_box(self.0.should_compact(context));
+        false
+    }
+
+    fn compaction_prompt(&self) -> &str {
+        self.0.compaction_prompt()
+    }
+
+    fn max_summary_tokens(&self) -> u32 {
+        self.0.max_summary_tokens()
+    }
+
+    fn rebuild_history(&self, messages: &[Message], summary: &str) -> CompactionResult {
+        self.0.rebuild_history(messages, summary)
+    }
+}
+
+/// An agent in memory whose requests slide, so that they do not grow with the context.
+fn sliding(looks: bool) -> Agent {
+    let mut options = EngineOptions::default();
+    options.context.overflow = Overflow::Slide;
+    options.ephemeral.max_bytes = u64::MAX;
+    let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 8_000);
+    let agent = AgentBuildConfig::new().models(Arc::new(models)).options(options);
+    let looking = || Looking(default_compactor(CompactionConfig::default(), 8_000).unwrap());
+    if looks { agent.compactor(Arc::new(looking())) } else { agent }.build().unwrap()
+}
+
+/// A turn in a short context and in a long one, each of which looks at the threshold before its call, against the same
+/// turn where nobody looks.
 fn check() {
     runtime().block_on(async {
-        for turns in [5, number("MEERKAT_BENCH_TURNS", 10_000)] {
-            let agents = [roomy(true), roomy(false)];
+        for turns in [5, number("MEERKAT_BENCH_TURNS", 50_000)] {
+            let agents = [sliding(true), sliding(false)];
             let sessions = [session_after(&agents[0], turns).await, session_after(&agents[1], turns).await];
             let (mut times, measured) = ([Vec::new(), Vec::new()], messages_measured());
             for _ in 0..CHECKS {
@@ -147,8 +182,8 @@ fn check() {
             let measured = (messages_measured() - measured) as usize / CHECKS / 2;
             let [with, without] = times.map(|mut times| median(&mut times));
             println!(
-                "a turn behind {} messages: {with:.1?} with a threshold, {without:.1?} without; {:.2} x; messages \
-                 measured: {measured}",
+                "a turn behind {} messages: {with:.1?} with a look at the threshold, {without:.1?} without; {:.2} x; \
+                 messages measured: {measured}",
                 turns * 2,
                 with.as_secs_f64() / without.as_secs_f64()
             );

@@ -22,9 +22,9 @@ use crate::{
     session::event::{EventKind, Record},
     store::enabled::journal::{
         Context, Disk, Drops, End, Entry, Executor, Health, Import, KnownEnd, Limits, Log, OwnerLock, Pool, Resting,
-        StoreJournal, Witness, abandon, appear, blobs_of, bytes_of, candidates, discard, drop_blobs, fork_files,
-        is_gone, journal_bytes_of, lock, on, page, parts, pass, prepare, replace, rewrite, seal, sessions_on,
-        set_aside, store_id,
+        StoreJournal, Witness, abandon, appear, blobs_of, bytes_of, candidates, discard, drop_blobs, exists,
+        fork_files, is_gone, journal_bytes_of, lock, on, page, parts, pass, prepare, replace, rewrite, seal,
+        sessions_on, set_aside, store_id,
     },
     store::{
         EventStore, Frame, FramePage, JournalPruner, Lease, LineSink, ReadLimit, RecordSource, StoreError, TailRepair,
@@ -411,7 +411,11 @@ impl EventStore for RedbEventStore {
         if self.opened(session_id).is_some() || !journal.is_active(session_id) {
             return;
         }
-        let known = on(self.context.executor.as_ref(), move || Ok(context.witness.end_of(session_id))).await;
+        // One that was deleted since is looked at by the next start, which takes its row out.
+        let end_of = move |context: &Context| {
+            exists(context.disk.as_ref(), session_id).then(|| context.witness.end_of(session_id)).flatten()
+        };
+        let known = on(self.context.executor.as_ref(), move || Ok(end_of(&context))).await;
         if let Ok(Some(KnownEnd { end: End { seq, chain }, .. })) = known
             && seq == last_seq
         {

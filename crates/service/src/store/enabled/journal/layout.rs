@@ -47,7 +47,7 @@ pub(crate) fn session_dir(id: SessionId) -> PathBuf {
 }
 
 /// Whether a session is there.
-pub(super) fn exists(disk: &dyn Disk, id: SessionId) -> bool {
+pub(crate) fn exists(disk: &dyn Disk, id: SessionId) -> bool {
     disk.list(&session_dir(id)).is_ok()
 }
 

@@ -46,7 +46,7 @@ pub(crate) use frame::Entry;
 pub(crate) use health::Health;
 pub(crate) use import::Import;
 pub(crate) use layout::{
-    bytes_of, journal_bytes_of, known_store_id, prepare, seal, session_dir, sessions_on, store_id,
+    bytes_of, exists, journal_bytes_of, known_store_id, prepare, seal, session_dir, sessions_on, store_id,
 };
 pub(crate) use lock::{OwnerLock, check_directory};
 pub(crate) use log::Log;

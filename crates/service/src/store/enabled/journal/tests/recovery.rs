@@ -248,6 +248,21 @@ fn a_session_in_which_nothing_is_open_rests_without_being_opened() {
     assert_eq!(unsettled(&rig.killed()), [session(1)], "it is used again");
 }
 
+/// Somebody settles a session, and meanwhile another one deletes it; the process is killed before the index forgets it.
+#[test]
+fn a_session_that_is_deleted_while_it_is_settled_is_looked_at_by_the_next_start() {
+    let rig = filled(Limits::default(), 3).0.killed();
+    lock(&rig.known.listed).insert(session(1));
+    assert_eq!(rig.scan(session(1), 0).map(|lines| lines.len()), Some(3));
+    rig.steps.drive(rig.store.delete(session(1))).unwrap();
+    rig.steps.drive(rig.store.rests(session(1), 3));
+    while rig.steps.step() {}
+    let rig = rig.killed();
+    assert_eq!(rig.steps.drive(rig.store.unsettled()).unwrap(), [session(1)], "a list still shows it");
+    lock(&rig.known.listed).clear();
+    assert_eq!(rig.steps.drive(rig.store.unsettled()).unwrap(), []);
+}
+
 #[test]
 fn what_is_lost_of_a_journal_is_not_passed_over() {
     let (rig, end) = resting_beyond_the_marks();
