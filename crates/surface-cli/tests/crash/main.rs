@@ -8,6 +8,7 @@ mod damage;
 mod every;
 mod faults;
 mod keys;
+mod memory;
 mod oracle;
 mod places;
 mod process;

@@ -1,0 +1,147 @@
+//! Memory, killed at everything it writes: the next start finds what an index made from nothing finds, and nothing
+//! that was forgotten.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    every::Told,
+    process::{Answer, Process, Stage, Trouble, copy},
+    shim::{Act, NAMES, Shim, WRITES},
+};
+
+/// What was said before, a word for each session.
+const BEFORE: [&str; 3] = ["kumquat", "persimmon", "rambutan"];
+/// What is said meanwhile.
+const MEANWHILE: [&str; 2] = ["tamarind", "mangosteen"];
+
+/// A data directory with three sessions that memory has taken in.
+struct Base {
+    stage: Stage,
+    sessions: [String; 3],
+}
+
+impl Base {
+    fn new() -> Self {
+        let stage = Stage::made();
+        let process = stage.rpc(&Arc::default(), None);
+        let sessions = BEFORE.map(|word| {
+            let id = process.create().unwrap();
+            say(&process, &id, word).unwrap();
+            id
+        });
+        caught_up(&process).unwrap();
+        assert_eq!(process.end(), Some(0));
+        Self { stage, sessions }
+    }
+
+    fn copied(&self) -> Stage {
+        let stage = Stage::empty();
+        copy(&self.stage.data(), &stage.data());
+        stage
+    }
+}
+
+fn say(process: &Process, session_id: &str, word: &str) -> Answer<()> {
+    let prompt = format!("@say The {word} is ripe.");
+    process.ask("turn/start", &json!({ "session_id": session_id, "prompt": prompt })).map(drop)
+}
+
+/// Forgetting waits until everything is taken in, also where there is nothing to be forgotten.
+fn caught_up(process: &Process) -> Answer<()> {
+    forget(process, &json!({ "source": "nothing of this name" })).map(|forgotten| assert_eq!(forgotten, 0))
+}
+
+fn forget(process: &Process, what: &Value) -> Answer<u64> {
+    Ok(process.value("memory/forget", what)?["forgotten"].as_u64().unwrap())
+}
+
+/// What of the script was acknowledged.
+#[derive(Default)]
+struct Done {
+    said: Vec<&'static str>,
+    forgotten: Vec<&'static str>,
+}
+
+/// Takes in, forgets, deletes, and makes the index anew.
+fn script(process: &Process, sessions: &[String; 3], done: &mut Done) -> Answer<()> {
+    say(process, &sessions[0], MEANWHILE[0])?;
+    done.said.push(MEANWHILE[0]);
+    caught_up(process)?;
+    let forgotten = forget(process, &json!({ "session_id": sessions[0], "from_seq": 1, "to_seq": 4 }))?;
+    assert_eq!(forgotten, 2, "a prompt and an answer");
+    done.forgotten.push(BEFORE[0]);
+    process.delete(&sessions[2])?;
+    done.forgotten.push(BEFORE[2]);
+    say(process, &sessions[1], MEANWHILE[1])?;
+    done.said.push(MEANWHILE[1]);
+    process.ask("memory/reindex", &json!({})).map(drop)
+}
+
+/// The hits for each word that hold it.
+fn found(process: &Process) -> BTreeMap<&'static str, Vec<Value>> {
+    caught_up(process).unwrap();
+    let of = |word: &'static str| {
+        let mut page = process.value("memory/search", &json!({ "query": word, "limit": 100 })).unwrap();
+        let mut hits: Vec<Value> = std::mem::take(page["items"].as_array_mut().unwrap());
+        hits.retain(|hit| hit["text"].as_str().unwrap().contains(word));
+        (word, hits)
+    };
+    BEFORE.into_iter().chain(MEANWHILE).map(of).collect()
+}
+
+/// Kills it at its `at`th write or change of a name; `false` where there are fewer.
+fn killed(base: &Base, at: u64) -> bool {
+    let stage = base.copied();
+    let shim = Shim::new(&stage.data()).under("/memory").only(WRITES | NAMES).at(at, Act::KillTorn);
+    let process = stage.rpc(&Arc::default(), Some(&shim));
+    let mut done = Done::default();
+    let ended = script(&process, &base.sessions, &mut done);
+    process.end();
+    let what = shim.fired();
+    match &what {
+        Some(_) => assert!(matches!(ended, Ok(()) | Err(Trouble::Gone))),
+        None => ended.unwrap(),
+    }
+    let is_killed = what.is_some();
+    let _told = Told(format!("{at}: {}", what.unwrap_or_default()));
+
+    let process = stage.rpc(&Arc::default(), None);
+    let after = found(&process);
+    assert_eq!(process.end(), Some(0), "{}", stage.stderr());
+    for word in &done.forgotten {
+        assert_eq!(after[word], [Value::Null; 0], "{word} was forgotten");
+    }
+    for word in done.said.iter().chain(&BEFORE[1..2]) {
+        assert_eq!(after[word].len(), 2, "{word} was said by both");
+    }
+    fs::remove_file(stage.data().join("memory.redb")).unwrap();
+    let process = stage.rpc(&Arc::default(), None);
+    assert_eq!(found(&process), after, "from nothing");
+    is_killed
+}
+
+#[test]
+fn killed_while_memory_changes_it_finds_what_an_index_from_nothing_finds() {
+    let base = Base::new();
+    let (next, last) = (AtomicU64::new(1), AtomicU64::new(u64::MAX));
+    let work = || loop {
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        if at > last.load(Ordering::Relaxed) {
+            return;
+        }
+        if !killed(&base, at) {
+            last.fetch_min(at, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
+    assert!(last.into_inner() > 40);
+}
