@@ -58,6 +58,21 @@ impl Feed {
         self.touched(session_id, last_seq);
     }
 
+    /// What is known of checkpoints is to be looked at again.
+    pub(super) fn unlearn(&mut self) {
+        self.behind.values_mut().for_each(|behind| behind.checkpoint = None);
+    }
+
+    /// The sessions that the reader may be behind in, with their last records.
+    pub(super) fn behind(&self) -> HashMap<SessionId, Seq> {
+        self.behind.iter().map(|(session_id, behind)| (*session_id, behind.last_seq)).collect()
+    }
+
+    /// Whether the reader may be behind in a session up to `seq`.
+    pub(super) fn is_behind(&self, session_id: SessionId, seq: Seq) -> bool {
+        self.behind.get(&session_id).is_some_and(|behind| behind.checkpoint.is_none_or(|checkpoint| checkpoint < seq))
+    }
+
     /// The reader was found to be done with a session up to `checkpoint`.
     pub(super) fn learned(&mut self, session_id: SessionId, checkpoint: Seq) {
         let Some(behind) = self.behind.get_mut(&session_id) else { return };

@@ -11,7 +11,7 @@ pub(crate) mod fetch;
 mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -130,11 +130,34 @@ impl Readers {
     /// What a reader of meerkat's own keeps is what its checkpoints say; where it `is_lost`, it begins anew with every
     /// session.
     pub(crate) async fn trust(&self, reader: &str, is_lost: bool) -> Result<(), SessionError> {
+        // Nobody finds out meanwhile what it is behind in: that would be by the checkpoints it had.
+        let _scanning = self.scanning.lock().await;
         if is_lost {
             self.index.forget_reader(reader).await?;
             self.index.flush().await?;
         }
-        self.with(reader, |known| known.is_trusted = true)
+        self.with(reader, |known| {
+            known.is_trusted = true;
+            if is_lost {
+                known.feed.unlearn();
+                known.is_scanned = false;
+            }
+        })
+    }
+
+    /// The sessions that a reader may be behind in now, with their last records.
+    pub(crate) async fn behind(&self, reader: &str) -> Result<HashMap<SessionId, Seq>, SessionError> {
+        self.scan(reader).await?;
+        self.with(reader, |known| known.feed.behind())
+    }
+
+    /// Takes those out that the reader is done with since, or rests in.
+    pub(crate) fn retain_behind(
+        &self,
+        reader: &str,
+        sessions: &mut HashMap<SessionId, Seq>,
+    ) -> Result<(), SessionError> {
+        self.with(reader, |known| sessions.retain(|session_id, seq| known.feed.is_behind(*session_id, *seq)))
     }
 
     /// Changes when a session has more records, or is gone.

@@ -121,6 +121,31 @@ fn wait(reader: &str, n: u8, seq: Seq, wait_ms: u64) -> WaitReader {
     WaitReader { reader: reader.to_owned(), session_id: id(n), seq, wait_ms }
 }
 
+/// Somebody lists the readers while memory still finds out that it has lost what its checkpoints say.
+#[tokio::test]
+async fn a_reader_that_begins_anew_is_behind_in_all_sessions_also_where_it_was_looked_at_before() {
+    let place = Place::new().await;
+    place.readers.add_untrusted("memory");
+    for n in [1, 2] {
+        place.append(n, 3, "x").await;
+        place.readers.done("memory", id(n), 3).await.unwrap();
+    }
+    let place = place.restarted().await;
+    place.readers.add_untrusted("memory");
+    assert_eq!(place.lag("memory").await, (0, 0));
+    place.append(2, 1, "x").await;
+    place.readers.trust("memory", true).await.unwrap();
+    assert_eq!(place.lag("memory").await, (2, 7));
+    let mut waited_for = place.readers.behind("memory").await.unwrap();
+    assert_eq!(waited_for, [(id(1), 3), (id(2), 4)].into());
+    // What comes later is not waited for.
+    place.append(1, 1, "x").await;
+    place.append(3, 1, "x").await;
+    place.readers.done("memory", id(1), 3).await.unwrap();
+    place.readers.retain_behind("memory", &mut waited_for).unwrap();
+    assert_eq!(waited_for, [(id(2), 4)].into());
+}
+
 #[tokio::test]
 async fn records_come_in_order_and_again_until_they_are_acknowledged() {
     let place = Place::new().await;

@@ -58,8 +58,21 @@ const SURE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How many times more hits than wanted are looked at, because a fork has said what its parent had.
 const HITS_LOOKED_AT: usize = 8;
 
-/// Who waits until everything is taken in, and is told whether it is.
-type Waiting = oneshot::Sender<bool>;
+/// Asks to be told whether everything is taken in.
+type Ask = oneshot::Sender<bool>;
+
+/// Who waits until everything is taken in that was there when it asked.
+struct Waiting {
+    ask: Ask,
+    /// What it waits for, once that was looked up.
+    due: Option<HashMap<SessionId, Seq>>,
+}
+
+impl From<Ask> for Waiting {
+    fn from(ask: Ask) -> Self {
+        Self { ask, due: None }
+    }
+}
 
 /// The memory of a service, and what its reader is told.
 pub(crate) struct Memory {
@@ -71,9 +84,9 @@ pub(crate) struct Memory {
     is_stored: bool,
     /// Held while sessions are read and taken in, so that none is whose deletion memory was told of.
     taking_in: tokio::sync::Mutex<()>,
-    asks: mpsc::UnboundedSender<Waiting>,
+    asks: mpsc::UnboundedSender<Ask>,
     /// Where they arrive, until the reader begins.
-    asked: Mutex<Option<mpsc::UnboundedReceiver<Waiting>>>,
+    asked: Mutex<Option<mpsc::UnboundedReceiver<Ask>>>,
     /// Held while the index is made anew.
     reindexing: tokio::sync::Mutex<()>,
     /// Passages that a rebuild of the index has yet to come to.
@@ -133,15 +146,20 @@ impl MemoryHandle {
         self.0.readers.add_untrusted(READER);
     }
 
-    /// Waits until it has caught up, but not for long; the next start does the rest.
+    /// Waits until it has caught up, but not for long where the next start does the rest.
     pub(crate) async fn end(&self) {
-        let Memory { ending, over, task, clock, .. } = self.0.as_ref();
+        let Memory { ending, over, task, clock, is_stored, .. } = self.0.as_ref();
         ending.cancel();
         task.close();
         tokio::select! {
             biased;
             () = task.wait() => {}
-            () = clock.sleep(END_MAX) => over.cancel(),
+            () = clock.sleep(if *is_stored { END_MAX } else { SURE_WAIT_MAX }) => {
+                over.cancel();
+                if !is_stored {
+                    tracing::warn!("what was said last is not remembered: memory did not take it in in time");
+                }
+            }
         }
         task.wait().await;
         if self.0.is_begun.load(Ordering::Acquire) {
@@ -174,7 +192,9 @@ impl Memory {
 
     /// Waits for a while until what is durable is taken in: before a session in memory leaves, or a journal is compacted.
     pub(crate) async fn catch_up(&self) {
-        self.is_caught_up(SEARCH_WAIT_MAX).await;
+        if !self.is_caught_up(SEARCH_WAIT_MAX).await && !self.is_stored {
+            tracing::warn!("a session leaves, and memory has not taken in all that was said");
+        }
     }
 
     /// Waits until everything is taken in that was durable before; says whether it is.
@@ -276,7 +296,7 @@ struct Run {
     memory: Arc<Memory>,
     /// Changes when a session has more records, or is gone.
     changes: watch::Receiver<u64>,
-    asks: mpsc::UnboundedReceiver<Waiting>,
+    asks: mpsc::UnboundedReceiver<Ask>,
     /// Those who wait until there is nothing left to take in.
     waiting: Vec<Waiting>,
     /// Works with what was said.
@@ -332,7 +352,7 @@ impl Run {
             biased;
             () = over.cancelled() => false,
             Some(ask) = self.asks.recv() => {
-                self.waiting.push(ask);
+                self.waiting.push(ask.into());
                 true
             }
             changed = self.changes.changed() => changed.is_ok(),
@@ -351,8 +371,36 @@ impl Run {
     fn answer(&mut self, is_caught_up: bool) {
         for waiting in self.waiting.drain(..) {
             // It may have waited long enough.
-            let _ = waiting.send(is_caught_up);
+            let _ = waiting.ask.send(is_caught_up);
         }
+    }
+
+    /// Those who have just asked wait for what there is now, not for what comes while it is taken in.
+    async fn note_due(&mut self) -> Result<(), SessionError> {
+        if self.waiting.iter().all(|waiting| waiting.due.is_some()) {
+            return Ok(());
+        }
+        let behind = self.memory.readers.behind(READER).await?;
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.due.is_none()) {
+            waiting.due = Some(behind.clone());
+        }
+        Ok(())
+    }
+
+    /// Those go on for whom everything is taken in that was there when they asked.
+    fn answer_done(&mut self) -> Result<(), SessionError> {
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            if let Some(due) = &mut waiting.due {
+                self.memory.readers.retain_behind(READER, due)?;
+            }
+            if waiting.due.as_ref().is_some_and(HashMap::is_empty) {
+                // It may have waited long enough.
+                let _ = waiting.ask.send(true);
+            } else {
+                self.waiting.push(waiting);
+            }
+        }
+        Ok(())
     }
 
     /// Waits before what failed is tried again; nobody waits for that. `false` at the end.
@@ -362,9 +410,10 @@ impl Run {
             self.answer(false);
             tokio::select! {
                 biased;
-                () = self.memory.ending.cancelled() => return false,
+                // What no journal keeps is tried again to the last.
+                () = self.memory.ending.cancelled(), if self.memory.is_stored => return false,
                 () = self.memory.over.cancelled() => return false,
-                Some(ask) = self.asks.recv() => self.waiting.push(ask),
+                Some(ask) = self.asks.recv() => self.waiting.push(ask.into()),
                 () = &mut timer => return true,
             }
         }
@@ -381,7 +430,7 @@ impl Run {
             () = over.cancelled() => false,
             () = ending.cancelled() => true,
             Some(ask) = self.asks.recv() => {
-                self.waiting.push(ask);
+                self.waiting.push(ask.into());
                 true
             }
             changed = self.changes.changed() => changed.is_ok(),
@@ -398,7 +447,7 @@ impl Run {
             biased;
             () = over.cancelled() => {}
             () = ending.cancelled() => {}
-            Some(ask) = self.asks.recv() => self.waiting.push(ask),
+            Some(ask) = self.asks.recv() => self.waiting.push(ask.into()),
             () = clock.sleep(DEBOUNCE) => {}
         }
     }
@@ -407,11 +456,12 @@ impl Run {
     async fn step<Home: 'static>(&mut self, over: fn(Arc<Inner>) -> Sessions<Home>) -> Result<bool, SessionError> {
         self.changes.borrow_and_update();
         while let Ok(ask) = self.asks.try_recv() {
-            self.waiting.push(ask);
+            self.waiting.push(ask.into());
         }
         if self.memory.over.is_cancelled() {
             return Ok(false);
         }
+        self.note_due().await?;
         let sessions = self.due().await?;
         if sessions.is_empty() && self.gone.is_empty() {
             if self.is_lost {
@@ -426,6 +476,9 @@ impl Run {
         while let Some(&session_id) = self.gone.first() {
             self.memory.gone(session_id).await?;
             self.gone.remove(&session_id);
+            // Another one may come under its id.
+            self.open.remove(&session_id);
+            self.live_after.remove(&session_id);
         }
         let memory = self.memory.clone();
         let _taking_in = memory.taking_in.lock().await;
@@ -434,20 +487,25 @@ impl Run {
             // What was discarded is looked for anew.
             self.live_after.clear();
         }
-        taken.map(|()| true)
+        taken?;
+        self.answer_done()?;
+        Ok(true)
     }
 
     /// Sessions that have something to be taken in, each once.
     async fn due(&mut self) -> Result<Vec<SessionId>, SessionError> {
         let (readers, mut sessions) = (self.memory.readers.clone(), Vec::new());
         while sessions.len() < SESSIONS_TOGETHER {
-            match readers.next_at_hand(READER).await? {
-                Some(Next::Gone(session_id)) => drop(self.gone.insert(session_id)),
-                Some(Next::Records(session_id)) if !sessions.contains(&session_id) => {
+            match readers.next_at_hand(READER).await {
+                Ok(Some(Next::Gone(session_id))) => drop(self.gone.insert(session_id)),
+                Ok(Some(Next::Records(session_id))) if !sessions.contains(&session_id) => {
                     readers.put_off(READER, session_id)?;
                     sessions.push(session_id);
                 }
-                Some(Next::Records(_)) | None => break,
+                Ok(Some(Next::Records(_)) | None) => break,
+                Err(error) if sessions.is_empty() && self.gone.is_empty() => return Err(error),
+                // One that cannot be read keeps no other waiting: its turn comes again.
+                Err(_) => break,
             }
         }
         Ok(sessions)
@@ -458,7 +516,7 @@ impl Run {
         service: &Sessions<Home>,
         sessions: Vec<SessionId>,
     ) -> Result<(), SessionError> {
-        let (memory, mut intakes, mut passages) = (self.memory.clone(), Vec::new(), 0);
+        let (memory, mut intakes, mut passages, mut failed) = (self.memory.clone(), Vec::new(), 0, None);
         self.is_behind = false;
         for session_id in sessions {
             if memory.over.is_cancelled() || passages >= PASSAGES_TOGETHER {
@@ -470,13 +528,15 @@ impl Run {
                     passages += intake.as_ref().map_or(0, |intake| intake.passages.len());
                     intakes.extend(intake);
                 }
-                Err(error) => {
-                    // Others are not to wait for it; it is tried again when it has more, or by the next start.
-                    if !matches!(error, SessionError::NotFound(_) | SessionError::ShuttingDown) {
+                // It is tried again when it has more, or by the next start.
+                Err(error @ (SessionError::NotFound(_) | SessionError::ShuttingDown | SessionError::Corrupted(_))) => {
+                    if let SessionError::Corrupted(_) = error {
                         tracing::warn!(%session_id, %error, "memory cannot take a session in");
                     }
                     memory.readers.rest(READER, session_id, Seq::MAX)?;
                 }
+                // It may pass: others come first, and then this one again.
+                Err(error) => failed = Some(error),
             }
         }
         self.is_behind |= passages >= PASSAGES_TOGETHER;
@@ -487,7 +547,7 @@ impl Run {
         for (session_id, up_to) in done {
             done_with(&memory.readers, session_id, up_to).await?;
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// What memory is to take in of a session; `None` where there is nothing yet.

@@ -442,7 +442,7 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     async fn search_memory(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError> {
         let (memory, limits) = (self.memory()?, &self.engine().options.limits);
         validate::search(&request, limits)?;
-        let limit = Some(validate::page_limit(request.limit, limits)?);
+        let limit = Some(validate::hits(request.limit)?);
         self.tell_memory(request.session_id).await?;
         Ok(Page::whole(memory.search(SearchMemory { limit, ..request }).await?))
     }

@@ -18,6 +18,9 @@ pub const BLOB_PIECE_BYTES_MAX: usize = 1024 * 1024;
 
 /// Bytes of what memory may be searched for.
 pub(crate) const QUERY_BYTES_MAX: usize = 16 * 1024;
+/// Hits that a search answers where it does not say how many, and at most.
+const HITS: usize = 10;
+const HITS_MAX: usize = 100;
 /// The roles by which it may be searched.
 const ROLES: [&str; 3] = ["user", "assistant", "tool_results"];
 
@@ -180,6 +183,17 @@ pub(crate) fn forget(request: &ForgetMemory, limits: &Limits) -> Result<(), Sess
 /// How to compact, as far as no model's window matters.
 pub(crate) fn compaction(config: Option<CompactionConfig>) -> Result<(), SessionError> {
     config.map_or(Ok(()), |config| config.check(0))
+}
+
+/// How many hits a search answers.
+pub(crate) fn hits(limit: Option<usize>) -> Result<usize, SessionError> {
+    match limit {
+        Some(0) => Err(SessionError::invalid("limit", "a search answers at least one hit")),
+        Some(limit) if limit > HITS_MAX => {
+            Err(SessionError::invalid("limit", format!("a search answers at most {HITS_MAX} hits")))
+        }
+        limit => Ok(limit.unwrap_or(HITS)),
+    }
 }
 
 pub(crate) fn page_limit(limit: Option<usize>, limits: &Limits) -> Result<usize, SessionError> {

@@ -29,6 +29,8 @@ pub(crate) struct Fake {
     /// Passages that it was given, also those that it had.
     given: Mutex<usize>,
     pub(crate) fails: AtomicBool,
+    /// It does not say up to where it has a session.
+    pub(crate) is_mute: AtomicBool,
     pub(crate) is_lost: AtomicBool,
 }
 
@@ -51,6 +53,9 @@ impl Fake {
 #[async_trait]
 impl MemoryStore for Fake {
     async fn taken_in(&self, session_id: SessionId) -> Result<Seq, SessionError> {
+        if self.is_mute.load(Ordering::Relaxed) {
+            return Err(SessionError::MemoryUnavailable { why: "it was told to say nothing".to_owned() });
+        }
         Ok(self.sessions().get(&session_id).map_or(0, |known| known.up_to))
     }
 

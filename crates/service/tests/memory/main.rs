@@ -159,8 +159,18 @@ async fn where_memory_fails_turns_go_on_and_it_is_done_with_nothing() {
     let session = agent.create_session().await.unwrap();
     memory.fails.store(true, Ordering::Relaxed);
     agent.turn(&session, "@say One.").await.unwrap();
-    assert!(search(&agent, "One.").await.is_empty());
+    let searched = agent.service().search_memory(query("One.")).await.unwrap();
+    assert!(searched.items.is_empty());
     assert_eq!(behind(&agent).await, 4);
+    // Nor where it does not say up to where it has a session: that is no session that has nothing.
+    memory.is_mute.store(true, Ordering::Relaxed);
+    memory.fails.store(false, Ordering::Relaxed);
+    let named = ForgetMemory { source: Some("user".to_owned()), ..ForgetMemory::default() };
+    let forgetting = agent.service().forget_memory(named).await;
+    assert_eq!(forgetting.unwrap_err().code(), ErrorCode::MemoryIndexUnavailable);
+    assert_eq!(behind(&agent).await, 4);
+    memory.fails.store(true, Ordering::Relaxed);
+    memory.is_mute.store(false, Ordering::Relaxed);
     let forgetting =
         agent.service().forget_memory(ForgetMemory { session_id: Some(session.session_id), ..ForgetMemory::default() });
     assert_eq!(forgetting.await.unwrap_err().code(), ErrorCode::MemoryIndexUnavailable);
@@ -310,6 +320,7 @@ async fn what_is_asked_is_checked() {
         ("session_id", SearchMemory { session_id: Some(unknown), ..query("x") }),
         ("role", SearchMemory { role: Some("system".to_owned()), ..query("x") }),
         ("limit", SearchMemory { limit: Some(0), ..query("x") }),
+        ("limit", SearchMemory { limit: Some(101), ..query("x") }),
         ("limit", SearchMemory { limit: Some(1_000_000), ..query("x") }),
         ("labels", SearchMemory { labels: [(String::new(), "x".to_owned())].into(), ..query("x") }),
         (

@@ -22,8 +22,8 @@ use crate::{
 
 /// Hits where no number is asked for.
 const HITS: usize = 10;
-/// Hits at most.
-pub(super) const HITS_MAX: usize = 100;
+/// Hits at most; who answers a request may want more than it answers.
+pub(super) const HITS_MAX: usize = 1_000;
 /// Bytes of a query that are looked at.
 pub(super) const QUERY_BYTES_MAX: usize = 4 * 1024;
 /// Vectors that are looked for, and for each hit that is asked for.
