@@ -274,7 +274,9 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     }
 
     async fn blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
-        self.engine().capabilities.require(Capability::SessionStore)?;
+        if !request.is_waiting {
+            self.engine().capabilities.require(Capability::SessionStore)?;
+        }
         validate::blob_hash(&request.blob)?;
         let limit = validate::blob_limit(request.limit)?;
         self.settle().await?;
