@@ -162,8 +162,12 @@ impl Config {
         for layer in flags(globals) {
             figment = figment.merge(layer);
         }
-        match figment.extract() {
-            Ok(values) => Ok(Self { values, figment }),
+        match figment.extract::<Values>() {
+            Ok(mut values) => {
+                let model = &mut values.memory.local.dir;
+                *model = model.take().map(|dir| around.dir.join(dir));
+                Ok(Self { values, figment })
+            }
             Err(error) => Err(invalid(&figment, error).into()),
         }
     }
