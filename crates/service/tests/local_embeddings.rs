@@ -21,7 +21,7 @@ use meerkat_service::{
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-/// The tensors whose vectors were computed elsewhere agree to this.
+/// How near vectors come to those that were computed elsewhere.
 const DIFFERENCE_MAX: f32 = 1e-4;
 const COSINE_MIN: f32 = 0.9999;
 
@@ -35,9 +35,9 @@ fn published() -> PathBuf {
 }
 
 /// A copy of the model that a test may change.
-struct Copy(TempDir);
+struct Copied(TempDir);
 
-impl Copy {
+impl Copied {
     fn new() -> Self {
         let copy = Self(tempfile::tempdir().unwrap());
         fs::create_dir(copy.path().join("1_Pooling")).unwrap();
@@ -62,7 +62,7 @@ impl Copy {
     }
 
     /// Changes some keys of a file.
-    fn where_(self, name: &str, changes: Value) -> Self {
+    fn setting(self, name: &str, changes: Value) -> Self {
         let text = fs::read(self.path().join(name)).unwrap();
         let mut values: Map<String, Value> = serde_json::from_slice(&text).unwrap();
         values.extend(changes.as_object().unwrap().clone());
@@ -122,15 +122,15 @@ async fn agrees(dir: &Path, key: &str) {
 async fn vectors_are_those_of_the_reference() {
     agrees(&published(), "mean").await;
     // Means where nothing says how.
-    agrees(Copy::new().without("1_Pooling/config.json").path(), "mean").await;
+    agrees(Copied::new().without("1_Pooling/config.json").path(), "mean").await;
     let first = json!({ "pooling_mode_mean_tokens": false, "pooling_mode_cls_token": true });
-    agrees(Copy::new().where_("1_Pooling/config.json", first).path(), "cls").await;
-    agrees(Copy::new().where_("tokenizer_config.json", json!({ "do_lower_case": false })).path(), "cased").await;
-    agrees(Copy::new().without("vocab.txt").path(), "mean").await;
+    agrees(Copied::new().setting("1_Pooling/config.json", first).path(), "cls").await;
+    agrees(Copied::new().setting("tokenizer_config.json", json!({ "do_lower_case": false })).path(), "cased").await;
+    agrees(Copied::new().without("vocab.txt").path(), "mean").await;
     let half = fs::read(published().join("half.safetensors")).unwrap();
-    agrees(Copy::new().with(WEIGHTS, half).path(), "half").await;
+    agrees(Copied::new().with(WEIGHTS, half).path(), "half").await;
     // As models are published that can do more than encode.
-    let prefixed = Copy::new().listing(|list| {
+    let prefixed = Copied::new().listing(|list| {
         *list = std::mem::take(list).into_iter().map(|(name, tensor)| (under_bert(&name), tensor)).collect();
     });
     agrees(prefixed.path(), "mean").await;
@@ -142,7 +142,7 @@ fn under_bert(name: &str) -> String {
 
 #[tokio::test]
 async fn a_text_is_read_as_far_as_the_model_reads() {
-    let short = Copy::new().with("sentence_bert_config.json", r#"{"max_seq_length": 4}"#);
+    let short = Copied::new().with("sentence_bert_config.json", r#"{"max_seq_length": 4}"#);
     let (short, long) = (LocalEmbedder::open(short.path()).unwrap(), LocalEmbedder::open(&published()).unwrap());
     let texts = ["data base failed again and again".to_owned(), "data base".to_owned(), "a ".repeat(1_000_000)];
     let vectors = short.embed(&texts, EmbedFor::Passage).await.unwrap();
@@ -154,17 +154,17 @@ async fn a_text_is_read_as_far_as_the_model_reads() {
 
 #[test]
 fn another_model_has_another_id() {
-    let id = |copy: &Copy| LocalEmbedder::open(copy.path()).unwrap().id();
-    let same = id(&Copy::new());
+    let id = |copy: &Copied| LocalEmbedder::open(copy.path()).unwrap().id();
+    let same = id(&Copied::new());
     assert_eq!(same, LocalEmbedder::open(&published()).unwrap().id());
     let half = fs::read(published().join("half.safetensors")).unwrap();
     let first = json!({ "pooling_mode_mean_tokens": false, "pooling_mode_cls_token": true });
     let others = [
-        Copy::new().with(WEIGHTS, half),
-        Copy::new().where_("tokenizer_config.json", json!({ "do_lower_case": false })),
-        Copy::new().where_("1_Pooling/config.json", first),
-        Copy::new().where_(CONFIG, json!({ "layer_norm_eps": 1e-5 })),
-        Copy::new().with("sentence_bert_config.json", r#"{"max_seq_length": 4}"#),
+        Copied::new().with(WEIGHTS, half),
+        Copied::new().setting("tokenizer_config.json", json!({ "do_lower_case": false })),
+        Copied::new().setting("1_Pooling/config.json", first),
+        Copied::new().setting(CONFIG, json!({ "layer_norm_eps": 1e-5 })),
+        Copied::new().with("sentence_bert_config.json", r#"{"max_seq_length": 4}"#),
     ];
     let mut ids: Vec<String> = others.iter().map(id).chain([same]).collect();
     ids.sort();
@@ -221,13 +221,13 @@ fn what_cannot_be_used_is_refused_with_what_to_do() {
     let empty = tempfile::tempdir().unwrap();
     told(refusal(&empty.path().join("absent")), &["no directory", "Name the one"]);
     told(refusal(empty.path()), &["has no config.json", "as they are published"]);
-    told(Copy::new().without(WEIGHTS).refusal(), &["has no model.safetensors"]);
+    told(Copied::new().without(WEIGHTS).refusal(), &["has no model.safetensors"]);
     told(
-        Copy::new().without("vocab.txt").without("tokenizer.json").refusal(),
+        Copied::new().without("vocab.txt").without("tokenizer.json").refusal(),
         &["has no vocab.txt (or tokenizer.json)"],
     );
 
-    let config = |changes| Copy::new().where_(CONFIG, changes).refusal();
+    let config = |changes| Copied::new().setting(CONFIG, changes).refusal();
     told(config(json!({ "model_type": "roberta" })), &["type `roberta`", "not supported", "BERT family"]);
     told(config(json!({ "position_embedding_type": "relative_key" })), &["`relative_key`", "not supported"]);
     told(config(json!({ "hidden_act": "swish" })), &["activation `swish`", "not supported"]);
@@ -238,36 +238,36 @@ fn what_cannot_be_used_is_refused_with_what_to_do() {
     told(config(json!({ "num_hidden_layers": 3 })), &["no tensor `encoder.layer.2."]);
     told(config(json!({ "intermediate_size": 48 })), &["sizes [40] instead of [48]"]);
     told(config(json!({ "hidden_size": "wide" })), &["config.json cannot be read"]);
-    told(Copy::new().with(CONFIG, "{").refusal(), &["config.json cannot be read"]);
+    told(Copied::new().with(CONFIG, "{").refusal(), &["config.json cannot be read"]);
 
     let pools = json!({ "pooling_mode_max_tokens": true });
-    let pooling = Copy::new().where_("1_Pooling/config.json", pools);
+    let pooling = Copied::new().setting("1_Pooling/config.json", pools);
     told(pooling.refusal(), &["pools by max_tokens and mean_tokens", "not supported"]);
     let dense =
         r#"[{"type": "sentence_transformers.models.Transformer"}, {"type": "sentence_transformers.models.Dense"}]"#;
-    told(Copy::new().with("modules.json", dense).refusal(), &["module `Dense`", "not supported"]);
+    told(Copied::new().with("modules.json", dense).refusal(), &["module `Dense`", "not supported"]);
 
-    told(Copy::new().with("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n").refusal(), &["vocabulary has no [SEP]"]);
-    told(Copy::new().with("vocab.txt", [0xff, 0xfe]).refusal(), &["vocab.txt is not UTF-8"]);
+    told(Copied::new().with("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n").refusal(), &["vocabulary has no [SEP]"]);
+    told(Copied::new().with("vocab.txt", [0xff, 0xfe]).refusal(), &["vocab.txt is not UTF-8"]);
     let other = json!({ "model": { "type": "BPE", "vocab": {} } });
-    let other = Copy::new().without("vocab.txt").where_("tokenizer.json", other);
+    let other = Copied::new().without("vocab.txt").setting("tokenizer.json", other);
     told(other.refusal(), &["tokenizer.json has no WordPiece vocabulary"]);
 
     let whole = fs::read(published().join(WEIGHTS)).unwrap();
-    told(Copy::new().with(WEIGHTS, &whole[..4]).refusal(), &["too short"]);
-    told(Copy::new().with(WEIGHTS, &whole[..whole.len() - 4]).refusal(), &["not as long as it says"]);
-    told(Copy::new().with(WEIGHTS, [0xff; 64]).refusal(), &["does not begin with the list"]);
+    told(Copied::new().with(WEIGHTS, &whole[..4]).refusal(), &["too short"]);
+    told(Copied::new().with(WEIGHTS, &whole[..whole.len() - 4]).refusal(), &["not as long as it says"]);
+    told(Copied::new().with(WEIGHTS, [0xff; 64]).refusal(), &["does not begin with the list"]);
     told(
-        Copy::new().with(WEIGHTS, [16, 0, 0, 0, 0, 0, 0, 0].repeat(4)).refusal(),
+        Copied::new().with(WEIGHTS, [16, 0, 0, 0, 0, 0, 0, 0].repeat(4)).refusal(),
         &["model.safetensors cannot be read"],
     );
-    let whole_numbers = Copy::new().listing(|list| list["embeddings.LayerNorm.bias"]["dtype"] = json!("I32"));
+    let whole_numbers = Copied::new().listing(|list| list["embeddings.LayerNorm.bias"]["dtype"] = json!("I32"));
     told(whole_numbers.refusal(), &["is I32", "F32, F16 and BF16 are supported"]);
 }
 
 #[tokio::test]
 async fn weights_that_went_away_after_the_start_are_said_so() {
-    let copy = Copy::new();
+    let copy = Copied::new();
     let embedder = LocalEmbedder::open(copy.path()).unwrap();
     let copy = copy.without(WEIGHTS);
     let error = embedder.embed(&texts(), EmbedFor::Query).await.unwrap_err();

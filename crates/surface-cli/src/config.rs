@@ -602,6 +602,15 @@ mod tests {
     }
 
     #[test]
+    fn a_models_directory_is_found_from_the_folder_of_the_command() {
+        let env = [("MEERKAT_MEMORY__EMBEDDER", "local"), ("MEERKAT_MEMORY__LOCAL__DIR", "models/mini")];
+        let env = env.map(|(name, value)| (name.to_owned(), value.into())).into();
+        let cli = <crate::args::Cli as clap::Parser>::try_parse_from(["meerkat", "capabilities"]).ok().unwrap();
+        let config = Config::load(&Surroundings { env, dir: "/project".into() }, &cli.globals).ok().unwrap();
+        assert_eq!(config.engine().memory.local.dir, Some(PathBuf::from("/project/models/mini")));
+    }
+
+    #[test]
     fn the_template_sets_nothing_and_holds_the_table() {
         let set = Figment::from(Layer::text("test", &template()).ok().unwrap());
         let set: BTreeMap<String, Value> = set.extract().unwrap();

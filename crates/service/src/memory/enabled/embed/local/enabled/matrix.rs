@@ -6,6 +6,8 @@
 const LANES: usize = 8;
 /// Rows that are worked on together.
 const ROWS: usize = 4;
+/// Rows of the matrix that are worked on together, so that they stay in the processor's nearest cache.
+const DEPTH: usize = 256;
 
 /// A matrix to be multiplied by, laid out in panels of columns.
 #[derive(Debug)]
@@ -27,21 +29,25 @@ impl Matrix {
     pub(super) fn times(&self, rows: &[f32]) -> Vec<f32> {
         let count = rows.len() / self.depth;
         let mut product = vec![0.0; count * self.columns];
-        let mut block = vec![[0.0; ROWS]; self.depth];
-        for first in (0..count).step_by(ROWS) {
-            let height = ROWS.min(count - first);
-            for row in 0..height {
-                let values = &rows[(first + row) * self.depth..][..self.depth];
-                for (together, value) in block.iter_mut().zip(values) {
-                    together[row] = *value;
+        let mut block = [[0.0; ROWS]; DEPTH];
+        for top in (0..self.depth).step_by(DEPTH) {
+            let depth = DEPTH.min(self.depth - top);
+            for first in (0..count).step_by(ROWS) {
+                let height = ROWS.min(count - first);
+                for row in 0..height {
+                    let values = &rows[(first + row) * self.depth + top..][..depth];
+                    for (together, value) in block.iter_mut().zip(values) {
+                        together[row] = *value;
+                    }
                 }
-            }
-            for (at, panel) in self.panels.chunks_exact(self.depth).enumerate() {
-                let sums = sums(&block, panel);
-                let column = at * LANES;
-                let width = LANES.min(self.columns - column);
-                for (row, sums) in sums.iter().enumerate().take(height) {
-                    product[(first + row) * self.columns + column..][..width].copy_from_slice(&sums[..width]);
+                for (at, panel) in self.panels.chunks_exact(self.depth).enumerate() {
+                    let sums = sums(&block[..depth], &panel[top..top + depth]);
+                    let column = at * LANES;
+                    let width = LANES.min(self.columns - column);
+                    for (row, sums) in sums.iter().enumerate().take(height) {
+                        let into = &mut product[(first + row) * self.columns + column..][..width];
+                        into.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum);
+                    }
                 }
             }
         }
@@ -67,9 +73,9 @@ mod tests {
 
     #[test]
     fn a_product_is_the_sums_of_products_at_every_size() {
-        for (count, depth, columns) in [(1, 1, 1), (3, 5, 7), (4, 8, 8), (5, 3, 9), (9, 2, 17)] {
-            let rows: Vec<f32> = (0..count * depth).map(|at| at as f32 - 3.0).collect();
-            let at = |row: usize, column: usize| (row * 2) as f32 - column as f32;
+        for (count, depth, columns) in [(1, 1, 1), (3, 5, 7), (4, 8, 8), (5, 3, 9), (9, 2, 17), (2, 259, 3)] {
+            let rows: Vec<f32> = (0..count * depth).map(|at| at as f32 % 7.0 - 3.0).collect();
+            let at = |row: usize, column: usize| (row % 5) as f32 - column as f32;
             let product = Matrix::new(depth, columns, at).times(&rows);
             for (place, value) in product.iter().enumerate() {
                 let (row, column) = (place / columns, place % columns);
