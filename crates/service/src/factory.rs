@@ -11,7 +11,7 @@ use crate::{
     capability::{Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
-    memory::{MemoryOptions, SharedMemory, endpoint_embedder, open_memory},
+    memory::{MemoryOptions, SharedMemory, endpoint_embedder, local_embedder, open_memory},
     model::{
         ModelClient, ModelResolver, StaticModels,
         scripted::{ScriptedModel, tools::test_tools},
@@ -273,7 +273,8 @@ fn open(
         (None, EmbedderChoice::Endpoint) => {
             Some(endpoint_embedder(&config.endpoint, options.endpoint.clone(), world.clone())?)
         }
-        (embedder, EmbedderChoice::Builtin | EmbedderChoice::Endpoint) => embedder,
+        (None, EmbedderChoice::Local) => Some(local_embedder(&config.local)?),
+        (embedder, EmbedderChoice::Builtin | EmbedderChoice::Endpoint | EmbedderChoice::Local) => embedder,
     };
     let options = MemoryOptions { embedder, records_intake: !is_stored && data_dir.is_some(), ..options };
     Ok((Some(open_memory(data_dir.as_deref(), options)?), owner))

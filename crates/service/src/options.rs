@@ -372,6 +372,16 @@ pub enum EmbedderChoice {
     Builtin,
     /// A server with an embeddings endpoint as OpenAI has it.
     Endpoint,
+    /// A model in a local directory, in a build with `local-embeddings`.
+    Local,
+}
+
+/// A model in a local directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LocalConfig {
+    /// The directory.
+    pub dir: Option<std::path::PathBuf>,
 }
 
 /// An embeddings endpoint.
@@ -411,12 +421,14 @@ pub struct MemoryConfig {
     pub embedder: EmbedderChoice,
     /// Where they are made, if at an endpoint.
     pub endpoint: EndpointConfig,
+    /// The model, if a local one makes them.
+    pub local: LocalConfig,
 }
 
 impl Default for MemoryConfig {
     fn default() -> Self {
-        let (embedder, endpoint) = (EmbedderChoice::default(), EndpointConfig::default());
-        Self { enabled: true, index_turns: true, embedder, endpoint }
+        let (endpoint, local) = (EndpointConfig::default(), LocalConfig::default());
+        Self { enabled: true, index_turns: true, embedder: EmbedderChoice::default(), endpoint, local }
     }
 }
 

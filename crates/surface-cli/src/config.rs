@@ -162,8 +162,12 @@ impl Config {
         for layer in flags(globals) {
             figment = figment.merge(layer);
         }
-        match figment.extract() {
-            Ok(values) => Ok(Self { values, figment }),
+        match figment.extract::<Values>() {
+            Ok(mut values) => {
+                let model = &mut values.memory.local.dir;
+                *model = model.take().map(|dir| around.dir.join(dir));
+                Ok(Self { values, figment })
+            }
             Err(error) => Err(invalid(&figment, error).into()),
         }
     }
@@ -595,6 +599,15 @@ mod tests {
             }
         }
         assert!(whole.extract::<Values>().is_ok());
+    }
+
+    #[test]
+    fn a_models_directory_is_found_from_the_folder_of_the_command() {
+        let env = [("MEERKAT_MEMORY__EMBEDDER", "local"), ("MEERKAT_MEMORY__LOCAL__DIR", "models/mini")];
+        let env = env.map(|(name, value)| (name.to_owned(), value.into())).into();
+        let cli = <crate::args::Cli as clap::Parser>::try_parse_from(["meerkat", "capabilities"]).ok().unwrap();
+        let config = Config::load(&Surroundings { env, dir: "/project".into() }, &cli.globals).ok().unwrap();
+        assert_eq!(config.engine().memory.local.dir, Some(PathBuf::from("/project/models/mini")));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::{
     SessionError,
     capability::{Capabilities, Capability},
     clock::World,
-    options::EndpointConfig,
+    options::{EndpointConfig, LocalConfig},
 };
 
 /// The project's memory in `data_dir`, or in this process alone.
@@ -28,5 +28,13 @@ pub(crate) fn endpoint_embedder(
     _access: EndpointAccess,
     _world: World,
 ) -> Result<Arc<dyn Embedder>, SessionError> {
+    Err(SessionError::MemoryDisabled { configured: false })
+}
+
+/// The embedder that is a model in a local directory.
+///
+/// # Errors
+/// `MEMORY_STORE_DISABLED`.
+pub(crate) fn local_embedder(_config: &LocalConfig) -> Result<Arc<dyn Embedder>, SessionError> {
     Err(SessionError::MemoryDisabled { configured: false })
 }

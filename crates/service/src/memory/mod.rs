@@ -18,15 +18,16 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 #[cfg(not(feature = "memory-store"))]
-pub(crate) use disabled::endpoint_embedder;
-#[cfg(not(feature = "memory-store"))]
 pub use disabled::open_memory;
-#[cfg(feature = "memory-store")]
-pub(crate) use enabled::endpoint_embedder;
+#[cfg(not(feature = "memory-store"))]
+pub(crate) use disabled::{endpoint_embedder, local_embedder};
 #[cfg(feature = "memory-store")]
 pub use enabled::{
-    EndpointEmbedder, EndpointOptions, HashedEmbedder, HnswMemoryStore, Stamp, VectorError, VectorLane, open_memory,
+    EndpointEmbedder, EndpointOptions, HashedEmbedder, HnswMemoryStore, LocalEmbedder, Stamp, VectorError, VectorLane,
+    open_memory,
 };
+#[cfg(feature = "memory-store")]
+pub(crate) use enabled::{endpoint_embedder, local_embedder};
 
 use crate::{
     SessionError,

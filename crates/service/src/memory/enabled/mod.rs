@@ -35,12 +35,16 @@ mod tests;
 
 use std::{path::Path, sync::Arc};
 
-pub use embed::{EndpointEmbedder, EndpointOptions, HashedEmbedder};
+pub use embed::{EndpointEmbedder, EndpointOptions, HashedEmbedder, LocalEmbedder};
 pub use store::HnswMemoryStore;
 pub use vector::{Stamp, VectorError, VectorLane};
 
 use super::{Embedder, EndpointAccess, MemoryOptions, SharedMemory};
-use crate::{SessionError, clock::World, options::EndpointConfig};
+use crate::{
+    SessionError,
+    clock::World,
+    options::{EndpointConfig, LocalConfig},
+};
 
 /// The project's memory in `data_dir`, or in this process alone. The directory is owned by this process. Its files are
 /// opened when they are first needed.
@@ -66,4 +70,16 @@ pub(crate) fn endpoint_embedder(
     let (base_url, model) = (config.base_url.clone(), config.model.clone());
     let options = EndpointOptions { base_url, model, key, dimensions, proxy, no_proxy, ..EndpointOptions::default() };
     Ok(Arc::new(EndpointEmbedder::new(options, world)?))
+}
+
+/// The embedder that is a model in a local directory. Its weights are not read yet.
+///
+/// # Errors
+/// `CONFIG_INVALID` where no directory is named, or none with a model that can be used.
+pub(crate) fn local_embedder(config: &LocalConfig) -> Result<Arc<dyn Embedder>, SessionError> {
+    let Some(dir) = &config.dir else {
+        let message = "Name the directory of a model: config.json, model.safetensors and vocab.txt.".to_owned();
+        return Err(SessionError::ConfigInvalid { key: "memory.local.dir".to_owned(), message });
+    };
+    Ok(Arc::new(LocalEmbedder::open(dir)?))
 }
