@@ -427,6 +427,7 @@ impl Run {
             self.memory.gone(session_id).await?;
             self.gone.remove(&session_id);
         }
+            service.drop_row_of_gone(session_id).await?;
         let memory = self.memory.clone();
         let _taking_in = memory.taking_in.lock().await;
         let taken = self.take_in(&service, sessions).await;
