@@ -143,9 +143,11 @@ impl MemoryHandle {
             () = task.wait() => {}
             () = clock.sleep(END_MAX) => over.cancel(),
         }
-        task.wait().await;
+        // The reader may wait for an embedder, which closing ends.
         if self.0.is_begun.load(Ordering::Acquire) {
-            self.0.store.close().await;
+            tokio::join!(task.wait(), self.0.store.close());
+        } else {
+            task.wait().await;
         }
     }
 }
@@ -343,7 +345,7 @@ impl Run {
 
     /// Finds out whether memory has what its checkpoints say.
     async fn begin(&mut self) -> Result<(), SessionError> {
-        self.is_lost = self.memory.store.needs_rebuild().await;
+        self.is_lost = self.memory.store.needs_rebuild().await?;
         self.memory.readers.trust(READER, self.is_lost).await
     }
 
@@ -425,9 +427,9 @@ impl Run {
         let Some(service) = self.inner.upgrade().map(over) else { return Ok(false) };
         while let Some(&session_id) = self.gone.first() {
             self.memory.gone(session_id).await?;
+            service.drop_row_of_gone(session_id).await?;
             self.gone.remove(&session_id);
         }
-            service.drop_row_of_gone(session_id).await?;
         let memory = self.memory.clone();
         let _taking_in = memory.taking_in.lock().await;
         let taken = self.take_in(&service, sessions).await;
