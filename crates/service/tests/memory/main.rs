@@ -234,10 +234,11 @@ async fn a_memory_that_cannot_say_what_it_lost_is_asked_again() {
     let agent = stored(dir.path(), &memory);
     assert!(search(&agent, "One.").await.is_empty());
     memory.fails.store(false, Ordering::Relaxed);
-    agent.turn(&session, "@say Two.").await.unwrap();
-    let request = WaitReader { reader: "memory".to_owned(), session_id: session.session_id, seq: 7, wait_ms: 5_000 };
-    assert_eq!(agent.service().wait_reader(request).await.unwrap().seq, 7);
-    assert_eq!(memory.texts(session.session_id), ["@say One.", "One.", "@say Two.", "Two."]);
+    let other = agent.create_session().await.unwrap();
+    agent.turn(&other, "@say Two.").await.unwrap();
+    let request = WaitReader { reader: "memory".to_owned(), session_id: other.session_id, seq: 4, wait_ms: 5_000 };
+    assert_eq!(agent.service().wait_reader(request).await.unwrap().seq, 4);
+    assert_eq!(memory.texts(session.session_id), ["@say One.", "One."]);
     end(agent).await;
 }
 
