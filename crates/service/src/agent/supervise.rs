@@ -227,13 +227,18 @@ pub(crate) async fn delete(engine: &Engine, session_id: SessionId, live: Option<
     live.inspect(|live| live.end_deletion(deleted.is_ok()));
     deleted?;
     engine.blobs.forget(session_id).await;
-    if let Some(memory) = &engine.memory
-        && let Err(error) = memory.memory().gone(session_id).await
-    {
-        tracing::warn!(%session_id, %error, "memory has yet to forget a deleted session");
+    let forgotten = match &engine.memory {
+        Some(memory) => memory.memory().gone(session_id).await,
+        None => Ok(()),
+    };
+    if let Err(error) = &forgotten {
+        tracing::warn!(%session_id, %error, "memory has yet to forget a deleted session, which lists show until it has");
     }
     if let Some(derived) = &engine.derived {
-        derived.index.remove(session_id).await?;
+        // Nothing but its row says then that the session was there: the next start finds it, and deletes it again.
+        if forgotten.is_ok() {
+            derived.index.remove(session_id).await?;
+        }
         if let Err(error) = derived.readers.gone(session_id).await {
             tracing::warn!(%session_id, %error, "what readers were done with in a deleted session stays in the store");
         }

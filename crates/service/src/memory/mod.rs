@@ -91,8 +91,11 @@ pub trait MemoryStore: Send + Sync {
     async fn reindex(&self, progress: ProgressSink<'_>) -> Result<Reindexed, SessionError>;
 
     /// Whether it lost what it knew, and every session is to be taken in from its beginning.
-    async fn needs_rebuild(&self) -> bool {
-        false
+    ///
+    /// # Errors
+    /// Where it cannot say so now; it is to be asked again before it is given anything.
+    async fn needs_rebuild(&self) -> Result<bool, SessionError> {
+        Ok(false)
     }
 
     /// Every session was taken in from its beginning, after it was said to be needed.

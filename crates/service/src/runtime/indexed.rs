@@ -155,6 +155,18 @@ impl<Home: 'static> Sessions<Home> {
         }
     }
 
+    /// Drops the row of a deleted session, which stays until memory has forgotten the session.
+    pub(super) async fn drop_row_of_gone(&self, session_id: SessionId) -> Result<(), SessionError> {
+        let engine = self.engine();
+        let Some(derived) = &engine.derived else { return Ok(()) };
+        if engine.events.journal_bytes(session_id).await? == 0 {
+            derived.index.remove(session_id).await?;
+            // One may have been made under its id meanwhile.
+            self.index_stored(session_id).await?;
+        }
+        Ok(())
+    }
+
     /// Puts the row of a session into the index that a former process had in memory. Answers what the session was doing,
     /// where that is known; one that was doing nothing rests once its row is durable.
     pub(super) async fn index_left(&self, session_id: SessionId) -> Option<SessionState> {

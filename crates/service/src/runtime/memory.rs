@@ -161,9 +161,11 @@ impl MemoryHandle {
                 }
             }
         }
-        task.wait().await;
+        // The reader may wait for an embedder, which closing ends.
         if self.0.is_begun.load(Ordering::Acquire) {
-            self.0.store.close().await;
+            tokio::join!(task.wait(), self.0.store.close());
+        } else {
+            task.wait().await;
         }
     }
 }
@@ -363,7 +365,7 @@ impl Run {
 
     /// Finds out whether memory has what its checkpoints say.
     async fn begin(&mut self) -> Result<(), SessionError> {
-        self.is_lost = self.memory.store.needs_rebuild().await;
+        self.is_lost = self.memory.store.needs_rebuild().await?;
         self.memory.readers.trust(READER, self.is_lost).await
     }
 
@@ -475,6 +477,7 @@ impl Run {
         let Some(service) = self.inner.upgrade().map(over) else { return Ok(false) };
         while let Some(&session_id) = self.gone.first() {
             self.memory.gone(session_id).await?;
+            service.drop_row_of_gone(session_id).await?;
             self.gone.remove(&session_id);
             // Another one may come under its id.
             self.open.remove(&session_id);

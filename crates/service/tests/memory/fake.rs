@@ -43,6 +43,11 @@ impl Fake {
         *self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn check(&self) -> Result<(), SessionError> {
+        let why = || SessionError::MemoryUnavailable { why: "it was told to fail".to_owned() };
+        if self.fails.load(Ordering::Relaxed) { Err(why()) } else { Ok(()) }
+    }
+
     /// The texts of a session, in order.
     pub(crate) fn texts(&self, session_id: SessionId) -> Vec<String> {
         let sessions = self.sessions();
@@ -60,9 +65,7 @@ impl MemoryStore for Fake {
     }
 
     async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError> {
-        if self.fails.load(Ordering::Relaxed) {
-            return Err(SessionError::MemoryUnavailable { why: "it was told to fail".to_owned() });
-        }
+        self.check()?;
         for Intake { session_id, labels, passages, up_to } in intakes {
             let mut sessions = self.sessions();
             let known = sessions.entry(session_id).or_default();
@@ -106,6 +109,7 @@ impl MemoryStore for Fake {
     }
 
     async fn gone(&self, session_id: SessionId) -> Result<(), SessionError> {
+        self.check()?;
         self.sessions().remove(&session_id);
         Ok(())
     }
@@ -116,8 +120,9 @@ impl MemoryStore for Fake {
         Ok(Reindexed { indexed })
     }
 
-    async fn needs_rebuild(&self) -> bool {
-        self.is_lost.load(Ordering::Relaxed)
+    async fn needs_rebuild(&self) -> Result<bool, SessionError> {
+        self.check()?;
+        Ok(self.is_lost.load(Ordering::Relaxed))
     }
 
     async fn rebuilt(&self) -> Result<(), SessionError> {

@@ -11,12 +11,13 @@ use std::{
 };
 
 use meerkat_service::{
-    Agent, AgentBuildConfig, ErrorCode, SessionId,
+    Agent, AgentBuildConfig, ErrorCode, SessionError, SessionId,
     compaction::CompactionConfig,
+    memory::{EmbedFor, Embedder, MemoryOptions},
     options::{EngineOptions, Policy},
     service::{
         CompactSession, CreateSession, DeleteSession, ForgetMemory, ForkSession, InterruptTurn, ReadEvents,
-        ReadHistory, SearchHit, SearchMemory, SearchScope, StartTurn, UpdateSession, WaitReader,
+        ReadHistory, SearchHit, SearchMemory, SearchScope, SessionQuery, StartTurn, UpdateSession, WaitReader,
     },
 };
 
@@ -55,6 +56,11 @@ async fn search(agent: &Agent, words: &str) -> Vec<SearchHit> {
 
 async fn said(agent: &Agent, words: &str) -> Vec<(SessionId, u64, String)> {
     search(agent, words).await.into_iter().map(|hit| (hit.session_id, hit.from_seq, hit.text)).collect()
+}
+
+async fn listed(agent: &Agent) -> Vec<SessionId> {
+    let page = agent.service().list(SessionQuery::default()).await.unwrap();
+    page.items.into_iter().map(|session| session.session_id).collect()
 }
 
 async fn end(agent: Agent) {
@@ -179,6 +185,98 @@ async fn where_memory_fails_turns_go_on_and_it_is_done_with_nothing() {
     let request = WaitReader { reader, session_id, seq: 4, wait_ms: 5_000 };
     assert_eq!(agent.service().wait_reader(request).await.unwrap().seq, 4);
     assert_eq!(search(&agent, "One.").await.len(), 2);
+    end(agent).await;
+}
+
+/// The row that stayed of a deleted session was all that said that memory had yet to forget it, and it went.
+#[tokio::test]
+async fn a_deletion_that_memory_failed_at_is_repeated_by_the_next_start() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let agent = stored(dir.path(), &memory);
+    let session = agent.create_session().await.unwrap();
+    agent.turn(&session, "@say One.").await.unwrap();
+    assert_eq!(search(&agent, "One.").await.len(), 2);
+    memory.fails.store(true, Ordering::Relaxed);
+    agent.service().delete(DeleteSession { session_id: session.session_id, force: false }).await.unwrap();
+    end(agent).await;
+    // The next start fails at it, too; the one after that does not.
+    let agent = stored(dir.path(), &memory);
+    agent.service().ready().await.unwrap();
+    end(agent).await;
+    assert_eq!(memory.sessions().len(), 1);
+    memory.fails.store(false, Ordering::Relaxed);
+    let agent = stored(dir.path(), &memory);
+    agent.service().ready().await.unwrap();
+    assert!(memory.sessions().is_empty());
+    assert!(listed(&agent).await.is_empty());
+    end(agent).await;
+}
+
+#[tokio::test]
+async fn a_deletion_that_memory_failed_at_is_tried_again_and_then_lists_forget_it() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let agent = stored(dir.path(), &memory);
+    let (session, other) = (agent.create_session().await.unwrap(), agent.create_session().await.unwrap());
+    agent.turn(&session, "@say One.").await.unwrap();
+    assert_eq!(search(&agent, "One.").await.len(), 2);
+    memory.fails.store(true, Ordering::Relaxed);
+    agent.service().delete(DeleteSession { session_id: session.session_id, force: false }).await.unwrap();
+    memory.fails.store(false, Ordering::Relaxed);
+    agent.turn(&other, "@say Two.").await.unwrap();
+    let request = WaitReader { reader: "memory".to_owned(), session_id: other.session_id, seq: 4, wait_ms: 5_000 };
+    assert_eq!(agent.service().wait_reader(request).await.unwrap().seq, 4);
+    assert_eq!(memory.sessions().keys().copied().collect::<Vec<_>>(), [other.session_id]);
+    assert_eq!(listed(&agent).await, [other.session_id]);
+    end(agent).await;
+}
+
+/// A memory that could not be opened passed for one that had lost nothing.
+#[tokio::test]
+async fn a_memory_that_cannot_say_what_it_lost_is_asked_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = stored(dir.path(), &Arc::default());
+    let session = agent.create_session().await.unwrap();
+    agent.turn(&session, "@say One.").await.unwrap();
+    end(agent).await;
+    let memory = Arc::<Fake>::default();
+    memory.is_lost.store(true, Ordering::Relaxed);
+    memory.fails.store(true, Ordering::Relaxed);
+    let agent = stored(dir.path(), &memory);
+    assert!(search(&agent, "One.").await.is_empty());
+    memory.fails.store(false, Ordering::Relaxed);
+    let other = agent.create_session().await.unwrap();
+    agent.turn(&other, "@say Two.").await.unwrap();
+    let request = WaitReader { reader: "memory".to_owned(), session_id: other.session_id, seq: 4, wait_ms: 5_000 };
+    assert_eq!(agent.service().wait_reader(request).await.unwrap().seq, 4);
+    assert_eq!(memory.texts(session.session_id), ["@say One.", "One."]);
+    end(agent).await;
+}
+
+/// It makes no vector, and says that it was asked for one.
+#[derive(Default)]
+struct Silent(tokio::sync::Notify);
+
+#[async_trait::async_trait]
+impl Embedder for Silent {
+    fn id(&self) -> String {
+        "silent".to_owned()
+    }
+
+    async fn embed(&self, _: &[String], _: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
+        self.0.notify_one();
+        std::future::pending().await
+    }
+}
+
+/// The service waited at its end for a request to an embedder, which may take minutes.
+#[tokio::test]
+async fn the_end_does_not_wait_for_an_embedder_that_is_silent() {
+    let embedder = Arc::<Silent>::default();
+    let memory = MemoryOptions { embedder: Some(embedder.clone()), ..MemoryOptions::default() };
+    let agent = AgentBuildConfig::new().options(options()).memory(None, memory).build().unwrap();
+    let session = agent.create_session().await.unwrap();
+    agent.turn(&session, "@say One.").await.unwrap();
+    embedder.0.notified().await;
     end(agent).await;
 }
 

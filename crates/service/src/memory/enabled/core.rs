@@ -4,11 +4,14 @@
 //! Everything here blocks; [`super::store`] keeps it off the async threads. A change is committed first and stands in
 //! RAM after that, so a search never sees what a kill would take away.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -36,8 +39,10 @@ pub(super) struct Core {
     /// No journal outlives the process: what is taken in is in the memory's own log.
     pub(super) records_intake: bool,
     open: RwLock<Option<Opened>>,
-    /// Whether `open` is filled and the log is applied.
+    /// Whether `open` is filled.
     is_ready: AtomicBool,
+    /// Whether the log is applied; it is not where there was no room for it.
+    is_settled: AtomicBool,
     /// The log, once it is open; whoever holds it may open the memory.
     log: Mutex<Option<MemoryLog>>,
     /// Held while something is changed.
@@ -55,6 +60,7 @@ impl Core {
             records_intake,
             open: RwLock::default(),
             is_ready: AtomicBool::new(false),
+            is_settled: AtomicBool::new(false),
             log: Mutex::default(),
             changing: Mutex::default(),
             is_shut: AtomicBool::new(false),
@@ -73,17 +79,20 @@ impl Core {
     /// Does some work that changes the memory: no other does meanwhile.
     pub(super) fn work_alone<T>(&self, work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.work(work)
+        self.work(|| {
+            self.settle()?;
+            work()
+        })
     }
 
     /// Does some work on the memory, which is opened where it is not. A file that failed is closed, and set aside where
-    /// it is damaged.
+    /// it is damaged. Nobody else's code may run in it: a panic is the file's fault.
     pub(super) fn work<T>(&self, work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
-        let ready = catch_unwind(AssertUnwindSafe(|| self.make_ready()));
-        // A damaged file makes redb panic.
-        ready.unwrap_or_else(|_| self.give_up(panicked()))?;
+        self.make_ready()?;
+        // It is not kept open by this: whoever finds it damaged first closes it.
+        let file = self.read(|open| Ok(Arc::downgrade(&open.file)))?;
         let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked()));
-        done.or_else(|trouble| self.give_up(trouble))
+        done.or_else(|trouble| self.give_up(Some(&file), trouble))
     }
 
     /// Reads what is open.
@@ -125,19 +134,38 @@ impl Core {
         if self.is_shut.load(Ordering::Acquire) {
             return Err(closed());
         }
+        // A damaged file makes redb panic.
+        let made = catch_unwind(AssertUnwindSafe(|| self.open_all(&mut log))).unwrap_or_else(|_| Err(panicked()));
+        made.or_else(|trouble| self.give_up(None, trouble))
+    }
+
+    fn open_all(&self, log: &mut Option<MemoryLog>) -> Result<(), Trouble> {
+        let known = self.open_anew()?;
+        if let Some(dir) = self.dir.as_deref().filter(|_| log.is_none()) {
+            let disk = Arc::new(RealDisk::new(dir.to_owned()));
+            *log = Some(MemoryLog::open(disk, known).map_err(log_failed)?);
+        }
+        let is_settled = match self.settle_by(log.as_ref()) {
+            Err(Trouble::Full(why)) => {
+                tracing::warn!(%why, "the memory has no room for what its log says; it is searched as it is");
+                self.open_anew()?;
+                false
+            }
+            settled => settled.map(|()| true)?,
+        };
+        self.load_lane()?;
+        self.is_settled.store(is_settled, Ordering::Release);
+        self.is_ready.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Opens the file, once what was open is closed; answers up to where the log is applied.
+    fn open_anew(&self) -> Result<u64, Trouble> {
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = None;
         let opened = self.open_file()?;
         let known = opened.log_position;
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(opened);
-        if let Some(dir) = self.dir.as_deref().filter(|_| log.is_none()) {
-            *log = Some(open_log(dir, known)?);
-        }
-        if let Some(log) = log.as_ref() {
-            self.replay(log, known)?;
-        }
-        self.drop_unfinished()?;
-        self.load_lane()?;
-        self.is_ready.store(true, Ordering::Release);
-        Ok(())
+        Ok(known)
     }
 
     fn open_file(&self) -> Result<Opened, Trouble> {
@@ -161,17 +189,46 @@ impl Core {
         Ok(opened)
     }
 
+    /// Applies what the log says, where there was no room for it when the file was opened: no change may overtake it.
+    fn settle(&self) -> Result<(), Trouble> {
+        if self.is_settled.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let log = self.log();
+        self.settle_by(log.as_ref())?;
+        self.is_settled.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn settle_by(&self, log: Option<&MemoryLog>) -> Result<(), Trouble> {
+        log.map_or(Ok(()), |log| self.replay(log))?;
+        self.drop_unfinished()
+    }
+
     /// Applies what the log holds and the file does not: all of it where the file was lost.
-    fn replay(&self, log: &MemoryLog, known: u64) -> Result<(), Trouble> {
+    fn replay(&self, log: &MemoryLog) -> Result<(), Trouble> {
+        let (known, is_empty) =
+            self.read(|open| Ok((open.log_position, !open.is_whole && open.columns.next_doc() == 0)))?;
+        if known == 0 && is_empty && !self.records_intake {
+            check_forgettings(log)?;
+        }
         let (mut entries, mut done) = (Vec::new(), Ok(()));
         let read = log.replay(known, |position, entry| {
+            if done.is_err() {
+                return;
+            }
             entries.push(entry);
-            if entries.len() >= REPLAYED_ENTRIES && done.is_ok() {
+            if entries.len() >= REPLAYED_ENTRIES {
                 done = self.apply(std::mem::take(&mut entries), position);
             }
         });
         read.map_err(log_failed)?;
         done?;
+        if !log.is_whole() {
+            tracing::warn!(
+                "the memory's log is damaged; what it lost is not forgotten where the memory is built from nothing"
+            );
+        }
         if log.position() == known { Ok(()) } else { self.apply(entries, log.position()) }
     }
 
@@ -185,31 +242,41 @@ impl Core {
         self.applied(position)
     }
 
-    /// Closes a file that failed, so that the next use opens it anew; where it is damaged, it is set aside.
-    fn give_up<T>(&self, trouble: Trouble) -> Result<T, Trouble> {
+    /// Closes a file that failed, so that the next use opens it anew; where it is damaged, it is set aside. Another one
+    /// that was opened since is not to blame.
+    fn give_up<T>(&self, file: Option<&Weak<MemoryFile>>, trouble: Trouble) -> Result<T, Trouble> {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        let was_open = open.take().is_some();
-        self.is_ready.store(false, Ordering::Release);
-        if let (Trouble::Damaged(why), Some(dir), true) = (&trouble, &self.dir, was_open) {
-            file::set_aside(&dir.join(FILE_NAME), why)?;
+        let is_to_blame = |open: &mut Opened| {
+            file.is_none_or(|file| std::ptr::eq(file.as_ptr(), Arc::as_ptr(&open.file)))
+                && (!matches!(trouble, Trouble::Full(_)) || file.is_none() || open.file.is_stuck())
+        };
+        if open.take_if(is_to_blame).is_some() {
+            self.is_ready.store(false, Ordering::Release);
+            if let (Trouble::Damaged(why), Some(dir)) = (&trouble, &self.dir) {
+                file::set_aside(&dir.join(FILE_NAME), why)?;
+            }
         }
         Err(trouble)
     }
 }
 
-fn open_log(dir: &Path, known: u64) -> Result<MemoryLog, Trouble> {
-    let log = MemoryLog::open(Arc::new(RealDisk::new(dir.to_owned())), known).map_err(log_failed)?;
-    if !log.is_whole() {
-        tracing::warn!(
-            "the memory's log is damaged; what it lost is not forgotten where the memory is built from nothing"
-        );
+/// Where journals tell what was said, but the log no longer tells all that is to be forgotten of it, nothing is taken in
+/// from nothing: what was forgotten would come back.
+fn check_forgettings(log: &MemoryLog) -> Result<(), Trouble> {
+    log.replay(0, |_, _| ()).map_err(log_failed)?;
+    if log.is_whole() {
+        return Ok(());
     }
-    Ok(log)
+    let why = "the index is gone, and the log is damaged that says what to forget; to take everything in without it, \
+               move the folder `memory` away and start anew";
+    Err(Trouble::Failed(why.to_owned()))
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it maps errors")]
 fn log_failed(error: StoreError) -> Trouble {
-    Trouble::Failed(format!("the memory's log: {error}"))
+    match error {
+        StoreError::Full => Trouble::Full("the memory's log has no room".to_owned()),
+        error => Trouble::Failed(format!("the memory's log: {error}")),
+    }
 }
 
 fn closed() -> Trouble {

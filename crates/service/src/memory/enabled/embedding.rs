@@ -4,9 +4,11 @@
 //! A text without a vector is found by its terms alone. An embedder that fails is asked again when memory takes in more
 //! or is built anew; how far it came is durable, so nothing is made twice.
 
-use std::sync::PoisonError;
+use std::{panic::AssertUnwindSafe, sync::PoisonError, time::Duration};
 
+use futures::FutureExt as _;
 use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     core::Core,
@@ -17,12 +19,17 @@ use super::{
     text::head,
     vector::VectorLane,
 };
-use crate::{SessionError, memory::EmbedFor};
+use crate::{
+    SessionError,
+    memory::{EmbedFor, Embedder},
+};
 
 /// Texts that an embedder is given at once.
 const BATCH_DOCS: usize = 64;
 /// Bytes of text that an embedder is given at once, but for the last text.
 const BATCH_BYTES: usize = 128 * 1024;
+/// How long a search waits for its query's vector.
+const QUERY_MAX: Duration = Duration::from_secs(1);
 /// Bytes of a text that its vector is made of.
 const TEXT_BYTES_MAX: usize = 16 * 1024;
 
@@ -44,12 +51,19 @@ impl Core {
         self.read(|open| if open.embedder == id { next_batch(open) } else { Ok(Some(Batch::default())) })
     }
 
-    /// The vectors of a batch. It may take as long as the embedder does.
-    pub(super) fn embed(&self, runtime: &Handle, batch: &Batch) -> Result<Vec<Vec<f32>>, SessionError> {
+    /// The vectors of a batch. It may take as long as the embedder does, but no longer than until the memory closes.
+    pub(super) fn embed(
+        &self,
+        runtime: &Handle,
+        batch: &Batch,
+        closing: &CancellationToken,
+    ) -> Result<Vec<Vec<f32>>, SessionError> {
         if batch.texts.is_empty() {
             return Ok(Vec::new());
         }
-        let vectors = runtime.block_on(self.embedder.embed(&batch.texts, EmbedFor::Passage))?;
+        let embed = self.embedder.embed(&batch.texts, EmbedFor::Passage);
+        let closed = || SessionError::MemoryUnavailable { why: "it is being closed".to_owned() };
+        let vectors = runtime.block_on(closing.run_until_cancelled(embed)).ok_or_else(closed)??;
         let dimension = vectors.first().map(Vec::len);
         if vectors.len() != batch.texts.len() || vectors.iter().any(|vector| Some(vector.len()) != dimension) {
             let why = "the embedder did not answer one vector for each text, all of one length".to_owned();
@@ -127,18 +141,20 @@ impl Core {
             Ok(!is_whole || open.building.is_some())
         })
     }
+}
 
-    /// The vector of a query; `None` where it has none, or the embedder fails.
-    pub(super) fn embed_query(&self, runtime: &Handle, query: &str) -> Option<Vec<f32>> {
-        let texts = [head(query, TEXT_BYTES_MAX).to_owned()];
-        match runtime.block_on(self.embedder.embed(&texts, EmbedFor::Query)) {
-            Ok(vectors) => vectors.into_iter().next().filter(|vector| has_direction(vector)),
-            Err(error) => {
-                tracing::debug!(%error, "the query has no vector; its words alone are looked for");
-                None
-            }
-        }
-    }
+/// The vector of a query; `None` where it has none, or the embedder fails or is silent.
+pub(super) async fn embed_query(embedder: &dyn Embedder, query: &str) -> Option<Vec<f32>> {
+    let texts = [head(query, TEXT_BYTES_MAX).to_owned()];
+    let embedded = AssertUnwindSafe(async { embedder.embed(&texts, EmbedFor::Query).await }).catch_unwind();
+    let why = match tokio::time::timeout(QUERY_MAX, embedded).await {
+        Ok(Ok(Ok(vectors))) => return vectors.into_iter().next().filter(|vector| has_direction(vector)),
+        Ok(Ok(Err(error))) => error.to_string(),
+        Ok(Err(_)) => "the embedder panicked".to_owned(),
+        Err(_) => "the embedder is silent".to_owned(),
+    };
+    tracing::debug!(%why, "the query has no vector; its words alone are looked for");
+    None
 }
 
 fn next_batch(open: &Opened) -> Result<Option<Batch>, Trouble> {

@@ -7,7 +7,10 @@ use std::{
     fs::OpenOptions,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use redb::{Database, ReadableDatabase as _, TableError, WriteTransaction, backends::InMemoryBackend};
@@ -27,6 +30,8 @@ const CACHE_BYTES: usize = 32 * 1024 * 1024;
 pub(super) struct MemoryFile {
     database: Database,
     phase: Arc<Phase>,
+    /// Whether a write met a full disk: redb does nothing more with it, and it is to be opened anew.
+    is_stuck: AtomicBool,
 }
 
 impl Drop for MemoryFile {
@@ -50,7 +55,7 @@ impl MemoryFile {
                 builder.create_with_backend(Backend::new(file.map_err(redb::Error::Io)?, phase.clone())?)?
             }
         };
-        let file = Self { database, phase };
+        let file = Self { database, phase, is_stuck: AtomicBool::new(false) };
         let is_new = file.is_new()?;
         if is_new {
             file.write(|transaction| {
@@ -76,6 +81,19 @@ impl MemoryFile {
 
     /// Changes the file in one durable transaction.
     pub(super) fn write<T>(&self, change: impl FnOnce(&WriteTransaction) -> Result<T, Trouble>) -> Result<T, Trouble> {
+        let done = self.try_write(change);
+        if matches!(done, Err(Trouble::Full(_))) {
+            self.is_stuck.store(true, Ordering::Release);
+        }
+        done
+    }
+
+    /// Whether it is of no use until it is opened anew.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.is_stuck.load(Ordering::Acquire)
+    }
+
+    fn try_write<T>(&self, change: impl FnOnce(&WriteTransaction) -> Result<T, Trouble>) -> Result<T, Trouble> {
         self.phase.has_committed.store(true, Ordering::Release);
         let mut transaction = self.database.begin_write()?;
         // Without it the first opening after a kill would walk the whole file.
@@ -105,7 +123,10 @@ pub(super) fn set_aside(path: &Path, why: &str) -> Result<(), Trouble> {
 
 /// What is answered where the memory's files did not do what they were asked.
 pub(super) fn unavailable(trouble: &Trouble) -> SessionError {
-    let (Trouble::Damaged(why) | Trouble::Failed(why)) = trouble;
+    let (Trouble::Damaged(why) | Trouble::Failed(why) | Trouble::Full(why)) = trouble;
     tracing::warn!(%why, "the memory's index is not available");
+    if matches!(trouble, Trouble::Full(_)) {
+        return SessionError::StoreFull;
+    }
     SessionError::MemoryUnavailable { why: "its index failed; try again, or build it anew".to_owned() }
 }

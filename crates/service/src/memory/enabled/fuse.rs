@@ -4,8 +4,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tokio::runtime::Handle;
-
 use super::{
     columns::{Columns, Doc},
     core::Core,
@@ -127,15 +125,24 @@ struct Candidate {
 }
 
 impl Core {
-    /// The best hits, and whether texts are without their vectors.
-    pub(super) fn search(&self, runtime: &Handle, request: &SearchMemory) -> Result<(Vec<SearchHit>, bool), Trouble> {
+    /// What a request looks for, and whether there are vectors to compare its own with; `None` where nothing can be found.
+    pub(super) fn asked(&self, request: &SearchMemory) -> Result<Option<(Terms, bool)>, Trouble> {
         let terms = text::analyse_query(head(&request.query, QUERY_BYTES_MAX));
         if terms.words.is_empty() && terms.runs.is_empty() || request.limit == Some(0) {
-            return Ok((Vec::new(), false));
+            return Ok(None);
         }
-        let vector = if self.has_vectors()? { self.embed_query(runtime, &request.query) } else { None };
+        Ok(Some((terms, self.has_vectors()?)))
+    }
+
+    /// The best hits, and whether texts are without their vectors.
+    pub(super) fn search(
+        &self,
+        request: &SearchMemory,
+        terms: &Terms,
+        vector: Option<&[f32]>,
+    ) -> Result<(Vec<SearchHit>, bool), Trouble> {
         let is_behind = self.is_behind()?;
-        Ok((self.read(|open| best(open, request, &terms, vector.as_deref()))?, is_behind))
+        Ok((self.read(|open| best(open, request, terms, vector))?, is_behind))
     }
 }
 

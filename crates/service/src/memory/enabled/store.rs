@@ -4,10 +4,7 @@
 
 use std::{
     path::Path,
-    sync::{
-        Arc, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, PoisonError, Weak},
 };
 
 use async_trait::async_trait;
@@ -16,9 +13,11 @@ use tokio::{
     sync::{Mutex, mpsc},
     task::{JoinError, JoinHandle},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{
     core::Core,
+    embedding::embed_query,
     file::{Trouble, unavailable},
 };
 use crate::{
@@ -38,7 +37,8 @@ pub struct HnswMemoryStore {
     writer: Arc<Mutex<()>>,
     /// The vectors that nobody waits for are made here.
     background: std::sync::Mutex<Option<JoinHandle<()>>>,
-    is_closing: Arc<AtomicBool>,
+    /// Ends what nobody needs to be finished.
+    closing: CancellationToken,
 }
 
 impl HnswMemoryStore {
@@ -50,13 +50,13 @@ impl HnswMemoryStore {
             core: Arc::new(core),
             writer: Arc::default(),
             background: std::sync::Mutex::default(),
-            is_closing: Arc::default(),
+            closing: CancellationToken::new(),
         }
     }
 
     fn worker(&self) -> Worker {
         let (core, writer) = (Arc::downgrade(&self.core), self.writer.clone());
-        Worker { core, writer, is_closing: self.is_closing.clone() }
+        Worker { core, writer, closing: self.closing.clone() }
     }
 
     /// Makes what vectors are missing, without anybody waiting for it.
@@ -94,7 +94,7 @@ impl HnswMemoryStore {
 
 impl Drop for HnswMemoryStore {
     fn drop(&mut self) {
-        self.is_closing.store(true, Ordering::Release);
+        self.closing.cancel();
         // What is made beside all else holds the file no longer: the directory may be opened again at once.
         self.core.shut();
     }
@@ -110,7 +110,7 @@ fn answer<T>(done: Result<Result<T, Trouble>, JoinError>) -> Result<T, SessionEr
 struct Worker {
     core: Weak<Core>,
     writer: Arc<Mutex<()>>,
-    is_closing: Arc<AtomicBool>,
+    closing: CancellationToken,
 }
 
 /// What a step of it came to.
@@ -126,20 +126,23 @@ enum Step {
 impl Worker {
     /// Makes the vectors of some texts, or works on the graph. Others may change the memory while the embedder works.
     async fn step(&self) -> Result<Step, SessionError> {
-        if self.is_closing.load(Ordering::Acquire) {
+        if self.closing.is_cancelled() {
             return Ok(Step::Done);
         }
         let runtime = Handle::current();
         let core = self.core.upgrade().ok_or_else(|| unavailable(&Trouble::Failed("it is closed".to_owned())))?;
-        let batch = core.clone();
+        let (batch, closing) = (core.clone(), self.closing.clone());
         let made = tokio::task::spawn_blocking(move || {
             let Some(next) = batch.work(|| batch.next_batch()).map_err(|trouble| unavailable(&trouble))? else {
                 return Ok(None);
             };
-            let vectors = batch.embed(&runtime, &next)?;
+            let vectors = batch.embed(&runtime, &next, &closing)?;
             Ok(Some((next, vectors)))
         });
-        let made = made.await.unwrap_or_else(|error| Err(unavailable(&Trouble::Failed(error.to_string()))))?;
+        let made = match made.await.unwrap_or_else(|error| Err(unavailable(&Trouble::Failed(error.to_string())))) {
+            Err(_) if self.closing.is_cancelled() => return Ok(Step::Done),
+            made => made?,
+        };
         let writer = self.writer.clone().lock_owned().await;
         let put = tokio::task::spawn_blocking(move || {
             let put = core.work_alone(|| match &made {
@@ -177,8 +180,14 @@ impl MemoryStore for HnswMemoryStore {
     }
 
     async fn search(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError> {
-        let runtime = Handle::current();
-        let (items, is_behind) = self.read(move |core| core.search(&runtime, &request)).await?;
+        let asked = request.clone();
+        let Some((terms, has_vectors)) = self.read(move |core| core.asked(&asked)).await? else {
+            return Ok(Page::whole(Vec::new()));
+        };
+        let embedder = self.core.embedder.as_ref();
+        let vector = if has_vectors { embed_query(embedder, &request.query).await } else { None };
+        let found = self.read(move |core| core.search(&request, &terms, vector.as_deref()));
+        let (items, is_behind) = found.await?;
         if is_behind {
             self.catch_up();
         }
@@ -223,9 +232,8 @@ impl MemoryStore for HnswMemoryStore {
         }
     }
 
-    async fn needs_rebuild(&self) -> bool {
-        let is_whole = self.read(|core| Ok(core.records_intake || core.read(|open| Ok(open.is_whole))?));
-        !is_whole.await.unwrap_or(true)
+    async fn needs_rebuild(&self) -> Result<bool, SessionError> {
+        self.read(|core| Ok(!core.records_intake && core.read(|open| Ok(!open.is_whole))?)).await
     }
 
     async fn rebuilt(&self) -> Result<(), SessionError> {
@@ -233,7 +241,7 @@ impl MemoryStore for HnswMemoryStore {
     }
 
     async fn close(&self) {
-        self.is_closing.store(true, Ordering::Release);
+        self.closing.cancel();
         let background = self.background.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(background) = background {
             // A panic of it was logged where it happened.

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use redb::{Database, ReadableDatabase as _, TableDefinition, TableError};
 use tokio::sync::oneshot;
 
-use super::journal::OwnerLock;
+use super::journal::{OwnerLock, disk::is_full};
 use super::{
     backend::{Backend, Phase},
     expiry::Expiry,
@@ -116,6 +116,8 @@ pub(crate) enum Trouble {
     Damaged(String),
     /// It could not be read or written.
     Failed(String),
+    /// There is no room to write it.
+    Full(String),
 }
 
 impl<E: Into<redb::Error>> From<E> for Trouble {
@@ -128,6 +130,7 @@ impl<E: Into<redb::Error>> From<E> for Trouble {
             | redb::Error::TableIsMultimap(_)
             | redb::Error::TypeDefinitionChanged { .. }) => Self::Damaged(error.to_string()),
             redb::Error::Io(error) if is_of_the_content(&error) => Self::Damaged(error.to_string()),
+            redb::Error::Io(error) if is_full(&error) => Self::Full(error.to_string()),
             error => Self::Failed(error.to_string()),
         }
     }
@@ -137,7 +140,7 @@ impl Trouble {
     fn answer(self) -> StoreError {
         match self {
             Self::Damaged(why) => StoreError::Failed(format!("the index was damaged: {why}")),
-            Self::Failed(why) => StoreError::Failed(format!("the index: {why}")),
+            Self::Failed(why) | Self::Full(why) => StoreError::Failed(format!("the index: {why}")),
         }
     }
 }

@@ -80,11 +80,11 @@ async fn what_was_forgotten_does_not_come_back_and_what_comes_later_stays() {
         // The file is lost; the log is not.
         std::fs::remove_file(dir.path().join("memory.redb")).unwrap();
         let store = open(Some(dir.path()), false);
-        assert!(store.needs_rebuild().await);
+        assert!(store.needs_rebuild().await.unwrap());
         store.add(vec![talk(1, &TALK)]).await.unwrap();
         store.rebuilt().await.unwrap();
         assert!(is_gone(&store).await);
-        assert!(!store.needs_rebuild().await);
+        assert!(!store.needs_rebuild().await.unwrap());
         store.add(vec![intake(1, vec![said(9, "user", "The bassoon was sold.")])]).await.unwrap();
         assert_eq!(find(&store, "bassoon").await[0].from_seq, 9);
     }
@@ -113,7 +113,7 @@ async fn what_has_no_journal_comes_back_from_the_memorys_own() {
     drop(store);
     std::fs::remove_file(dir.path().join("memory.redb")).unwrap();
     let store = open(Some(dir.path()), true);
-    assert!(!store.needs_rebuild().await);
+    assert!(!store.needs_rebuild().await.unwrap());
     let hits = find(&store, "bassoon").await;
     assert_eq!(hits.iter().map(|hit| hit.session_id).collect::<Vec<_>>(), [session(2)]);
     assert_eq!(store.taken_in(session(2)).await.unwrap(), 1);

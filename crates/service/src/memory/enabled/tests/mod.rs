@@ -4,6 +4,7 @@ mod lanes;
 mod lives;
 mod model;
 mod postings;
+mod troubles;
 mod words;
 
 use std::{
