@@ -86,13 +86,19 @@ fn script(process: &Process, sessions: &[String; 3], done: &mut Done) -> Answer<
     process.ask("memory/reindex", &json!({})).map(drop)
 }
 
-/// The hits for each word that hold it.
+/// The hits for each word that hold it, in the order of what was said, without their vectors: those are made beside all
+/// else, and may not be there yet.
 fn found(process: &Process) -> BTreeMap<&'static str, Vec<Value>> {
     caught_up(process).unwrap();
     let of = |word: &'static str| {
         let mut page = process.value("memory/search", &json!({ "query": word, "limit": 100 })).unwrap();
         let mut hits: Vec<Value> = std::mem::take(page["items"].as_array_mut().unwrap());
         hits.retain(|hit| hit["text"].as_str().unwrap().contains(word));
+        for hit in &mut hits {
+            hit["score"].take();
+            hit["lanes"].as_object_mut().unwrap().remove("vector");
+        }
+        hits.sort_by_key(|hit| (hit["session_id"].to_string(), hit["from_seq"].as_u64()));
         (word, hits)
     };
     BEFORE.into_iter().chain(MEANWHILE).map(of).collect()
