@@ -151,21 +151,31 @@ impl MemoryHandle {
         let Memory { ending, over, task, clock, is_stored, .. } = self.0.as_ref();
         ending.cancel();
         task.close();
-        tokio::select! {
+        let is_done = tokio::select! {
             biased;
-            () = task.wait() => {}
-            () = clock.sleep(if *is_stored { END_MAX } else { SURE_WAIT_MAX }) => {
-                over.cancel();
-                if !is_stored {
-                    tracing::warn!("what was said last is not remembered: memory did not take it in in time");
-                }
-            }
+            () = task.wait() => true,
+            () = clock.sleep(END_MAX) => false,
+        };
+        if !is_done && *is_stored {
+            over.cancel();
         }
+        // What no journal keeps is taken in to the last.
+        let taken_in = async {
+            tokio::select! {
+                biased;
+                () = task.wait() => return,
+                () = clock.sleep(SURE_WAIT_MAX) => over.cancel(),
+            }
+            if !is_stored {
+                tracing::warn!("what was said last is not remembered: memory did not take it in in time");
+            }
+            task.wait().await;
+        };
         // The reader may wait for an embedder, which closing ends.
         if self.0.is_begun.load(Ordering::Acquire) {
-            tokio::join!(task.wait(), self.0.store.close());
+            tokio::join!(taken_in, self.0.store.close());
         } else {
-            task.wait().await;
+            taken_in.await;
         }
     }
 }
