@@ -46,7 +46,7 @@ pub(crate) fn show(app: &App, operation: Operation, answer: &[u8]) -> Result<(),
         return Ok(());
     }
     let mut answer: Value = read(answer)?;
-    for item in answer["items"].as_array_mut().into_iter().flatten() {
+    for item in answer.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten() {
         match operation {
             Operation::Events => *item = stream::described(&item.to_string()).into(),
             Operation::FetchReader => {

@@ -53,4 +53,7 @@ fn nothing_is_forgotten_unasked() {
     let again = cli(&[&forget[..], &["--json", "--yes"]].concat()).in_dir(&dir).run();
     assert_eq!(again.json()["forgotten"], 0);
     assert_eq!(cli(&["memory", "reindex", "--json"]).in_dir(&dir).run().json()["indexed"], 1);
+    // People are told that alone.
+    let again = cli(&[&forget[..], &["--yes"]].concat()).in_dir(&dir).run();
+    assert_eq!(again.out, "forgotten  0\n");
 }

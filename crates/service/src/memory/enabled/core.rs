@@ -283,6 +283,6 @@ fn closed() -> Trouble {
     Trouble::Failed("it was closed meanwhile".to_owned())
 }
 
-fn panicked() -> Trouble {
+pub(super) fn panicked() -> Trouble {
     Trouble::Damaged("reading it panicked".to_owned())
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{
     columns::{Columns, Doc},
-    core::Core,
+    core::{Core, panicked},
     file::Trouble,
     lexical::{self, Scores},
     opened::Opened,
@@ -154,9 +154,14 @@ fn best(
 ) -> Result<Vec<SearchHit>, Trouble> {
     let Some(filter) = Filter::of(&open.columns, request) else { return Ok(Vec::new()) };
     let limit = request.limit.unwrap_or(HITS).min(HITS_MAX);
-    let words = lexical::score(open, &terms.words, 0, &tuning::WORDS)?;
-    let runs = lexical::score(open, &terms.runs, 1, &tuning::RUNS)?;
-    let cosines = vector.map_or_else(HashMap::new, |vector| nearest(open, vector, limit, &filter));
+    let (words, runs, cosines) = std::thread::scope(|scope| {
+        // Beside the others: it may take as long as both of them.
+        let cosines = vector.map(|vector| scope.spawn(|| nearest(open, vector, limit, &filter)));
+        let words = lexical::score(open, &terms.words, 0, &tuning::WORDS)?;
+        let runs = lexical::score(open, &terms.runs, 1, &tuning::RUNS)?;
+        let cosines = cosines.map_or_else(|| Ok(HashMap::new()), |cosines| cosines.join().map_err(|_| panicked()))?;
+        Ok::<_, Trouble>((words, runs, cosines))
+    })?;
     let speakers = lexical::score(open, &terms.speakers, 0, &tuning::WORDS)?;
     let mut ranked = candidates(&open.columns, &filter, &words, &runs, &cosines);
     rank(&open.columns, &mut ranked, &speakers, &request.query, limit);
