@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
 mod fake;
+mod forgotten;
 
 use std::{
     path::Path,
@@ -16,8 +17,9 @@ use meerkat_service::{
     memory::{EmbedFor, Embedder, MemoryOptions},
     options::{EngineOptions, Policy},
     service::{
-        CompactSession, CreateSession, DeleteSession, ForgetMemory, ForkSession, InterruptTurn, ReadEvents,
-        ReadHistory, SearchHit, SearchMemory, SearchScope, SessionQuery, StartTurn, UpdateSession, WaitReader,
+        CompactJournal, CompactSession, CreateSession, DeleteSession, ForgetMemory, ForkSession, InterruptTurn,
+        ReadEvents, ReadHistory, SearchHit, SearchMemory, SearchScope, SessionQuery, StartTurn, UpdateSession,
+        WaitReader,
     },
 };
 
@@ -268,15 +270,22 @@ impl Embedder for Silent {
     }
 }
 
-/// The service waited at its end for a request to an embedder, which may take minutes.
+/// Searching, forgetting, and the end of the service waited for a request to an embedder, which may take minutes.
 #[tokio::test]
-async fn the_end_does_not_wait_for_an_embedder_that_is_silent() {
+async fn nobody_waits_for_an_embedder_that_is_silent() {
     let embedder = Arc::<Silent>::default();
     let memory = MemoryOptions { embedder: Some(embedder.clone()), ..MemoryOptions::default() };
     let agent = AgentBuildConfig::new().options(options()).memory(None, memory).build().unwrap();
     let session = agent.create_session().await.unwrap();
     agent.turn(&session, "@say One.").await.unwrap();
     embedder.0.notified().await;
+    let forget = ForgetMemory { session_id: Some(session.session_id), ..ForgetMemory::default() };
+    assert_eq!(agent.service().forget_memory(forget).await.unwrap().forgotten, 2);
+    agent.turn(&session, "@say Two.").await.unwrap();
+    // It looks for what is taken in by then: all of it, though the embedder has not answered for the first part.
+    let request = SearchMemory { limit: Some(1), role: Some("assistant".to_owned()), ..query("Two.") };
+    let found = agent.service().search_memory(request).await.unwrap().items;
+    assert_eq!(found.iter().map(|hit| hit.text.as_str()).collect::<Vec<_>>(), ["Two."]);
     end(agent).await;
 }
 

@@ -162,6 +162,16 @@ impl MemoryStore for HnswMemoryStore {
         self.read(move |core| core.read(|open| Ok(open.columns.session(session_id).map_or(0, |it| it.row.up_to)))).await
     }
 
+    async fn sessions(&self) -> Result<Vec<SessionId>, SessionError> {
+        let of_journals = |core: &Core| {
+            core.read(|open| {
+                let rows = open.columns.sessions().map(|(_, session)| &session.row);
+                Ok(rows.filter(|row| !row.is_recorded).map(|row| row.id).collect())
+            })
+        };
+        self.read(of_journals).await
+    }
+
     async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError> {
         self.change(move |core| core.add(intakes)).await?;
         let worker = self.worker();
