@@ -9,6 +9,7 @@ mod forgotten;
 use std::{
     path::Path,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use meerkat_service::{
@@ -367,6 +368,30 @@ async fn without_a_store_what_a_session_said_outlives_it() {
     let request = SearchMemory { scope: SearchScope::Session, session_id: Some(id), ..query("One.") };
     assert_eq!(agent.service().search_memory(request).await.unwrap().items.len(), 2);
     end(agent).await;
+}
+
+/// It left while memory failed, and what it had said was lost.
+#[tokio::test(start_paused = true)]
+async fn without_a_store_a_session_stays_until_memory_has_it_unless_there_is_no_room() {
+    for (max_sessions, stays) in [(4, true), (1, false)] {
+        let memory = Arc::<Fake>::default();
+        memory.fails.store(true, Ordering::Relaxed);
+        let mut options = options();
+        (options.ephemeral.idle_ms, options.ephemeral.max_sessions) = (1_000, max_sessions);
+        let agent = config(&memory, options).build().unwrap();
+        let session = agent.create_session().await.unwrap();
+        agent.turn(&session, "@say One.").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let events = ReadEvents { session_id: session.session_id, since_seq: 0, limit: None, wait_ms: 0 };
+        assert_eq!(agent.service().events(events.clone()).await.is_ok(), stays);
+        memory.fails.store(false, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        let said: &[&str] = if stays { &["@say One.", "One."] } else { &[] };
+        assert_eq!(memory.texts(session.session_id), said);
+        assert!(agent.service().events(events).await.is_err(), "it has left");
+        agent.create_session().await.unwrap();
+        end(agent).await;
+    }
 }
 
 #[tokio::test]
