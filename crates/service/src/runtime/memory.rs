@@ -152,6 +152,12 @@ impl Memory {
         self.readers.touched(session_id, last_seq);
     }
 
+    /// Whether a session may not be taken in up to `seq`.
+    pub(crate) fn is_behind(&self, session_id: SessionId, seq: Seq) -> bool {
+        let mut behind = HashMap::from([(session_id, seq)]);
+        self.readers.retain_behind(READER, &mut behind).is_ok() && !behind.is_empty()
+    }
+
     /// Up to where a session is taken in.
     pub(crate) async fn taken_in(&self, session_id: SessionId) -> Result<Seq, SessionError> {
         self.store.taken_in(session_id).await
