@@ -187,7 +187,13 @@ async fn memory_finds_by_it() {
         text: text.to_owned(),
     });
     let session_id = serde_json::from_value(json!("018bcfe5-6800-7000-8000-000000000001")).unwrap();
-    let intake = Intake { session_id, labels: BTreeMap::new(), passages: passages.collect(), up_to: 3 };
+    let intake = Intake {
+        session_id,
+        labels: BTreeMap::new(),
+        passages: passages.collect(),
+        up_to: 3,
+        inherited: BTreeMap::new(),
+    };
     memory.add(vec![intake]).await.unwrap();
     // When it is done, every text has its vector.
     memory.reindex(&|_, _| {}).await.unwrap();

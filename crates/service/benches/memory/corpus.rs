@@ -169,8 +169,13 @@ struct Session {
 
 impl Session {
     fn new(seed: u64, nth: u64, time_ms: i64) -> Self {
-        let intake =
-            Intake { session_id: session_id(seed, nth), labels: BTreeMap::new(), passages: Vec::new(), up_to: 0 };
+        let intake = Intake {
+            session_id: session_id(seed, nth),
+            labels: BTreeMap::new(),
+            passages: Vec::new(),
+            up_to: 0,
+            inherited: BTreeMap::new(),
+        };
         Self { intake, time_ms, told: Vec::new() }
     }
 

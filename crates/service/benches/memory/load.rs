@@ -45,7 +45,13 @@ fn each<T: DeserializeOwned>(file: impl Read, mut take: impl FnMut(T)) -> serde_
 
 /// A session while it is read; without a date, the epoch stands for it.
 fn session(seed: u64, nth: u64) -> Intake {
-    Intake { session_id: session_id(seed, nth), labels: BTreeMap::new(), passages: Vec::new(), up_to: 0 }
+    Intake {
+        session_id: session_id(seed, nth),
+        labels: BTreeMap::new(),
+        passages: Vec::new(),
+        up_to: 0,
+        inherited: BTreeMap::new(),
+    }
 }
 
 fn say(session: &mut Intake, seq: u64, role: &str, started_ms: i64, text: String) {

@@ -256,8 +256,22 @@ impl Actor {
     /// Takes the actor out of the registry, if nobody needs it.
     pub(super) fn leaves(&mut self) -> bool {
         let Some(registry) = self.registry.upgrade() else { return true };
+        if self.is_owed_to_memory(&registry) {
+            return false;
+        }
         self.departure = registry.leave(self.session.id(), || self.mailbox.is_empty());
         self.departure.is_some()
+    }
+
+    /// Whether memory has yet to take in what is nowhere else. While it fails, sessions stay for it in half of the room
+    /// that there is; the other half is for new ones.
+    fn is_owed_to_memory(&self, registry: &Registry) -> bool {
+        let Engine { derived: None, memory: Some(memory), held, options, .. } = self.engine.as_ref() else {
+            return false;
+        };
+        let limits = &options.ephemeral;
+        let has_room = registry.len() <= limits.max_sessions / 2 && held.bytes() <= limits.max_bytes / 2;
+        has_room && memory.memory().is_behind(self.session.id(), self.session.last_seq())
     }
 
     /// No turn runs: those who waited for that go on.

@@ -80,7 +80,10 @@ pub(crate) async fn survey(
     let safe_up_to = watermark.safe_up_to;
     let up_to = if policy.is_sparing { sealed_up_to(&parts, safe_up_to) } else { safe_up_to };
     let records = outline(engine, session_id, up_to).await?;
-    let (now, drops_history) = (engine.world.clock.now(), request.drop_history);
+    let now = engine.world.clock.now();
+    // Memory without turns takes in what compactions discard when it reads of them, from the records before.
+    let reads_back = engine.memory.is_some() && !engine.options.memory.index_turns;
+    let drops_history = request.drop_history && !(reads_back && session.context().floor() >= Some(safe_up_to));
     let bounds = Bounds { policy, now, parts: &parts, drops_history };
     let plan = plan(&records, &session, &bounds);
     let (older_than, scanned) = (bounds.older_than(), records.len() as u64);

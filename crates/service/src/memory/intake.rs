@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    ids::Seq,
+    ids::{Seq, SessionId},
     memory::{Passage, passages::passages},
     service::HistoryItem,
     session::{
@@ -73,6 +73,8 @@ pub(crate) struct IntakeFold {
     pub(crate) discarded: Vec<Discarded>,
     /// The session's labels, where a record says them.
     pub(crate) labels: Option<BTreeMap<String, String>>,
+    /// The sessions in which the records were written, and those of which they were forked, each with its last record.
+    pub(crate) written: BTreeMap<SessionId, Seq>,
 }
 
 impl IntakeFold {
@@ -89,6 +91,7 @@ impl IntakeFold {
             last: after,
             discarded: Vec::new(),
             labels: None,
+            written: BTreeMap::new(),
         }
     }
 
@@ -104,7 +107,9 @@ impl IntakeFold {
             item = self.history.queued_prompt(queued.unwrap_or(record));
         }
         self.last = record.seq;
+        self.written.insert(record.session_id, record.seq);
         match &record.event {
+            Event::SessionForked(forked) => drop(self.written.insert(forked.parent, forked.at)),
             Event::SessionCreated(created) => self.labels = Some(created.labels.clone()),
             Event::SessionUpdated(updated) => self.labels = Some(updated.labels.clone()),
             Event::TurnStarted(_) => self.is_open = true,

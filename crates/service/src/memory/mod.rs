@@ -66,6 +66,10 @@ pub struct Intake {
     pub passages: Vec<Passage>,
     /// The session's journal is taken in up to here.
     pub up_to: Seq,
+    /// The sessions that it is a fork of, and up to where it has their records: what is forgotten of those records is
+    /// forgotten here, too.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inherited: BTreeMap<SessionId, Seq>,
 }
 
 /// A store that finds what was said.
@@ -74,6 +78,11 @@ pub trait MemoryStore: Send + Sync {
     /// Up to where a session is taken in; 0 where it is not known.
     async fn taken_in(&self, session_id: SessionId) -> Result<Seq, SessionError>;
 
+    /// The sessions that it took in from their journals. One whose journal is gone is then said to be [`Self::gone`].
+    async fn sessions(&self) -> Result<Vec<SessionId>, SessionError> {
+        Ok(Vec::new())
+    }
+
     /// Takes in what was said. It is durable, as a whole, when this answers. A passage that is there already, or was
     /// forgotten, changes nothing.
     async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError>;
@@ -81,7 +90,7 @@ pub trait MemoryStore: Send + Sync {
     /// The best hits, the best first. Where nothing fits, there is none.
     async fn search(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError>;
 
-    /// Forgets what was taken in so far, for good: no rebuild brings it back.
+    /// Forgets what was taken in so far, for good, of a session and of its forks: no rebuild brings it back.
     async fn forget(&self, request: ForgetMemory) -> Result<Forgotten, SessionError>;
 
     /// A session is deleted: nothing is left of it.
@@ -127,6 +136,12 @@ pub enum EmbedFor {
 pub trait Embedder: Send + Sync {
     /// Its name and version. Vectors of another one are made anew.
     fn id(&self) -> String;
+
+    /// Whether it answers at once, so that what is taken in may wait for its vectors. What others make of them is put in
+    /// beside all else.
+    fn is_quick(&self) -> bool {
+        false
+    }
 
     /// A vector for each text, all of one length, each of length 1 or all zeros.
     ///

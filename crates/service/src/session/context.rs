@@ -178,7 +178,7 @@ impl Context {
     }
 
     /// The newest rebuild that cannot be undone.
-    pub(super) fn floor(&self) -> Option<Seq> {
+    pub(crate) fn floor(&self) -> Option<Seq> {
         self.rebuilds.floor.as_ref().map(|floor| floor.seq)
     }
 

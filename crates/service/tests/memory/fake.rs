@@ -66,7 +66,7 @@ impl MemoryStore for Fake {
 
     async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError> {
         self.check()?;
-        for Intake { session_id, labels, passages, up_to } in intakes {
+        for Intake { session_id, labels, passages, up_to, .. } in intakes {
             let mut sessions = self.sessions();
             let known = sessions.entry(session_id).or_default();
             assert!(up_to > known.up_to, "{session_id} is taken in up to {} and then to {up_to}", known.up_to);

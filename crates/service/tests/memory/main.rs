@@ -4,10 +4,12 @@
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
 mod fake;
+mod forgotten;
 
 use std::{
     path::Path,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use meerkat_service::{
@@ -16,8 +18,9 @@ use meerkat_service::{
     memory::{EmbedFor, Embedder, MemoryOptions},
     options::{EngineOptions, Policy},
     service::{
-        CompactSession, CreateSession, DeleteSession, ForgetMemory, ForkSession, InterruptTurn, ReadEvents,
-        ReadHistory, SearchHit, SearchMemory, SearchScope, SessionQuery, StartTurn, UpdateSession, WaitReader,
+        CompactJournal, CompactSession, CreateSession, DeleteSession, ForgetMemory, ForkSession, InterruptTurn,
+        ReadEvents, ReadHistory, SearchHit, SearchMemory, SearchScope, SessionQuery, StartTurn, UpdateSession,
+        WaitReader,
     },
 };
 
@@ -268,15 +271,22 @@ impl Embedder for Silent {
     }
 }
 
-/// The service waited at its end for a request to an embedder, which may take minutes.
+/// Searching, forgetting, and the end of the service waited for a request to an embedder, which may take minutes.
 #[tokio::test]
-async fn the_end_does_not_wait_for_an_embedder_that_is_silent() {
+async fn nobody_waits_for_an_embedder_that_is_silent() {
     let embedder = Arc::<Silent>::default();
     let memory = MemoryOptions { embedder: Some(embedder.clone()), ..MemoryOptions::default() };
     let agent = AgentBuildConfig::new().options(options()).memory(None, memory).build().unwrap();
     let session = agent.create_session().await.unwrap();
     agent.turn(&session, "@say One.").await.unwrap();
     embedder.0.notified().await;
+    let forget = ForgetMemory { session_id: Some(session.session_id), ..ForgetMemory::default() };
+    assert_eq!(agent.service().forget_memory(forget).await.unwrap().forgotten, 2);
+    agent.turn(&session, "@say Two.").await.unwrap();
+    // It looks for what is taken in by then: all of it, though the embedder has not answered for the first part.
+    let request = SearchMemory { limit: Some(1), role: Some("assistant".to_owned()), ..query("Two.") };
+    let found = agent.service().search_memory(request).await.unwrap().items;
+    assert_eq!(found.iter().map(|hit| hit.text.as_str()).collect::<Vec<_>>(), ["Two."]);
     end(agent).await;
 }
 
@@ -358,6 +368,38 @@ async fn without_a_store_what_a_session_said_outlives_it() {
     let request = SearchMemory { scope: SearchScope::Session, session_id: Some(id), ..query("One.") };
     assert_eq!(agent.service().search_memory(request).await.unwrap().items.len(), 2);
     end(agent).await;
+}
+
+/// It left while memory failed, and what it had said was lost.
+#[tokio::test(start_paused = true)]
+async fn without_a_store_a_session_stays_until_memory_has_it_unless_there_is_no_room() {
+    for (max_sessions, stays) in [(4, true), (1, false)] {
+        let memory = Arc::<Fake>::default();
+        memory.fails.store(true, Ordering::Relaxed);
+        let mut options = options();
+        (options.ephemeral.idle_ms, options.ephemeral.max_sessions) = (1_000, max_sessions);
+        let agent = config(&memory, options).build().unwrap();
+        let session = agent.create_session().await.unwrap();
+        agent.turn(&session, "@say One.").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let events = ReadEvents { session_id: session.session_id, since_seq: 0, limit: None, wait_ms: 0 };
+        assert_eq!(agent.service().events(events.clone()).await.is_ok(), stays);
+        memory.fails.store(false, Ordering::Relaxed);
+        // It tries again by now; its own thread knows nothing of a clock that stands still.
+        tokio::time::advance(Duration::from_secs(60)).await;
+        tokio::time::resume();
+        let left = async {
+            while agent.service().events(events.clone()).await.is_ok() {
+                tokio::task::yield_now().await
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), left).await.unwrap();
+        let said: &[&str] = if stays { &["@say One.", "One."] } else { &[] };
+        assert_eq!(memory.texts(session.session_id), said);
+        agent.create_session().await.unwrap();
+        end(agent).await;
+        tokio::time::pause();
+    }
 }
 
 #[tokio::test]

@@ -235,7 +235,7 @@ impl Core {
     fn apply(&self, entries: Vec<Entry>, position: u64) -> Result<(), Trouble> {
         for entry in entries {
             match entry {
-                Entry::Took(intake) => self.take_in(vec![intake], None)?,
+                Entry::Took(intake) => self.take_in(vec![intake], true, None)?,
                 Entry::Forgot(forgetting) => self.forget_now(vec![forgetting], None).map(drop)?,
             }
         }

@@ -26,6 +26,12 @@ pub(super) use crate::store::enabled::file::Trouble;
 /// Bytes of pages that redb keeps in memory.
 const CACHE_BYTES: usize = 32 * 1024 * 1024;
 
+#[cfg(test)]
+thread_local! {
+    /// How many writes of this thread find room, where that is bounded.
+    pub(super) static WRITES_LEFT: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
+}
+
 /// The open file.
 pub(super) struct MemoryFile {
     database: Database,
@@ -93,7 +99,21 @@ impl MemoryFile {
         self.is_stuck.load(Ordering::Acquire)
     }
 
+    #[cfg(not(test))]
+    const fn check_room() -> Result<(), Trouble> {
+        Ok(())
+    }
+
+    #[cfg(test)]
+    fn check_room() -> Result<(), Trouble> {
+        let is_left = WRITES_LEFT.get().is_none_or(|left| left > 0);
+        WRITES_LEFT.set(WRITES_LEFT.get().map(|left| left.saturating_sub(1)));
+        let full = || Trouble::Full("there is no room for another write".to_owned());
+        is_left.then_some(()).ok_or_else(full)
+    }
+
     fn try_write<T>(&self, change: impl FnOnce(&WriteTransaction) -> Result<T, Trouble>) -> Result<T, Trouble> {
+        Self::check_room()?;
         self.phase.has_committed.store(true, Ordering::Release);
         let mut transaction = self.database.begin_write()?;
         // Without it the first opening after a kill would walk the whole file.

@@ -14,6 +14,7 @@ use super::{
     columns::Doc,
     core::Core,
     file::{MemoryFile, Trouble},
+    forget::forgotten_in,
     log::Entry,
     opened::Opened,
     tables::{self, SessionRow, meta},
@@ -55,18 +56,26 @@ impl Core {
         if fresh.is_empty() {
             return Ok(());
         }
+        // A long fork is taken in by parts, and a later one may name another session that it is a fork of.
+        let forgotten = self.read(|open| Ok(fresh.iter().flat_map(|intake| forgotten_in(open, intake)).collect()))?;
+        self.take_out(forgotten)?;
         let position = if self.records_intake {
             let entries: Vec<Entry> = fresh.iter().cloned().map(Entry::Took).collect();
             self.record(&entries)?
         } else {
             None
         };
-        self.take_in(fresh, position)?;
+        self.take_in(fresh, self.records_intake, position)?;
         self.flush(false)
     }
 
-    /// Takes in, up to this position of the log.
-    pub(super) fn take_in(&self, intakes: Vec<Intake>, log_position: Option<u64>) -> Result<(), Trouble> {
+    /// Takes in what the log holds, up to this position of it, or what it does not.
+    pub(super) fn take_in(
+        &self,
+        intakes: Vec<Intake>,
+        is_recorded: bool,
+        log_position: Option<u64>,
+    ) -> Result<(), Trouble> {
         let mut queue: VecDeque<(Intake, VecDeque<Passage>)> = intakes
             .into_iter()
             .map(|mut intake| {
@@ -75,7 +84,7 @@ impl Core {
             })
             .collect();
         while !queue.is_empty() {
-            let mut chunk = self.read(|open| Chunk::next(open, &mut queue))?;
+            let mut chunk = self.read(|open| Chunk::next(open, &mut queue, is_recorded))?;
             chunk.log_position = log_position.filter(|_| queue.is_empty());
             let file = chunk.file.clone();
             file.write(|transaction| chunk.write(transaction))?;
@@ -100,17 +109,22 @@ impl Core {
 fn fresh(open: &Opened, mut intake: Intake) -> Option<Intake> {
     let id = intake.session_id;
     let known = open.columns.session(id);
+    let row = SessionRow::with(known.map(|known| &known.row), &intake, false);
     intake.passages.retain(|passage| {
         let is_known = known.is_some_and(|known| open.columns.at(known, (passage.seq, passage.part)).is_some());
-        !is_known && !open.is_forgotten(id, passage)
+        !is_known && !open.is_forgotten(&row, passage)
     });
-    let changes = known.is_none_or(|known| known.row.labels != intake.labels || known.row.up_to < intake.up_to);
+    let changes = known.is_none_or(|known| known.row != row || known.row.up_to < intake.up_to);
     (changes || !intake.passages.is_empty()).then_some(intake)
 }
 
 impl Chunk {
     /// Takes as much from the queue as one transaction may hold.
-    fn next(open: &Opened, queue: &mut VecDeque<(Intake, VecDeque<Passage>)>) -> Result<Self, Trouble> {
+    fn next(
+        open: &Opened,
+        queue: &mut VecDeque<(Intake, VecDeque<Passage>)>,
+        is_recorded: bool,
+    ) -> Result<Self, Trouble> {
         let columns = &open.columns;
         let mut chunk = Self {
             file: open.file.clone(),
@@ -129,20 +143,23 @@ impl Chunk {
             let known = columns.session(id);
             let next = columns.next_ordinal() + u32::try_from(new_ordinals.len()).unwrap_or(u32::MAX);
             let ordinal = columns.ordinal(id).unwrap_or_else(|| *new_ordinals.entry(id).or_insert(next));
+            let before = chunk.sessions.get(&ordinal).or(known.map(|known| &known.row));
+            let mut row = SessionRow::with(before, intake, is_recorded);
             while chunk.docs.len() < CHUNK_DOCS && bytes < CHUNK_BYTES {
                 let Some(passage) = passages.pop_front() else { break };
                 let place = (passage.seq, passage.part);
                 let is_known = known.is_some_and(|known| columns.at(known, place).is_some());
-                if is_known || open.is_forgotten(id, &passage) || !places.insert((ordinal, place)) {
+                if is_known || open.is_forgotten(&row, &passage) || !places.insert((ordinal, place)) {
                     continue;
                 }
                 bytes += passage.text.len();
                 chunk.take(open, &mut numbers, ordinal, passage)?;
             }
             let is_done = passages.is_empty();
-            let before = chunk.sessions.get(&ordinal).or(known.map(|known| &known.row)).map_or(0, |row| row.up_to);
-            let up_to = if is_done { before.max(intake.up_to) } else { before };
-            chunk.sessions.insert(ordinal, SessionRow { id, labels: intake.labels.clone(), up_to });
+            if is_done {
+                row.up_to = row.up_to.max(intake.up_to);
+            }
+            chunk.sessions.insert(ordinal, row);
             if !is_done {
                 break;
             }

@@ -202,7 +202,12 @@ fn frames_of(entry: &Entry, frames: &mut Vec<(u16, Bytes)>) -> Result<(), StoreE
             let line = serde_json::to_vec(intake).map_err(json)?;
             if line.len() > PAYLOAD_BYTES_MAX && intake.passages.len() > 1 {
                 for half in intake.passages.chunks(intake.passages.len().div_ceil(2)) {
-                    let half = Intake { passages: half.to_vec(), labels: intake.labels.clone(), ..*intake };
+                    let half = Intake {
+                        passages: half.to_vec(),
+                        labels: intake.labels.clone(),
+                        inherited: intake.inherited.clone(),
+                        ..*intake
+                    };
                     frames_of(&Entry::Took(half), frames)?;
                 }
             } else if line.len() > PAYLOAD_BYTES_MAX {

@@ -17,11 +17,14 @@ use super::{
     log::Forgetting,
     postings::Segment,
     segments::Tail,
-    tables::{self, Snapshot, meta},
+    tables::{self, SessionRow, Snapshot, meta},
     text,
     vector::VectorLane,
 };
-use crate::{ids::SessionId, memory::Passage};
+use crate::{
+    ids::{Seq, SessionId},
+    memory::Passage,
+};
 
 /// The open memory.
 pub(super) struct Opened {
@@ -112,13 +115,14 @@ impl Opened {
         self.forgotten.entry(forgetting.session_id).or_default().push((number, forgetting));
     }
 
-    /// Whether a passage was forgotten.
-    pub(super) fn is_forgotten(&self, session: SessionId, passage: &Passage) -> bool {
-        let covers = |of| {
+    /// Whether a passage of a session was forgotten: there, or where the session has it from.
+    pub(super) fn is_forgotten(&self, session: &SessionRow, passage: &Passage) -> bool {
+        let covers = |of, id| {
             let forgotten: &[(u32, Forgetting)] = self.forgotten.get(&of).map_or(&[], Vec::as_slice);
-            forgotten.iter().any(|(_, forgetting)| forgetting.covers(session, passage))
+            forgotten.iter().any(|(_, forgetting)| forgetting.covers(id, passage))
         };
-        covers(Some(session)) || covers(None)
+        let is_inherited = |(id, up_to): (&SessionId, &Seq)| passage.seq <= *up_to && covers(Some(*id), *id);
+        covers(Some(session.id), session.id) || covers(None, session.id) || session.inherited.iter().any(is_inherited)
     }
 
     /// Reads the file anew for the searches to come.

@@ -4,14 +4,18 @@
 
 use std::{
     path::Path,
-    sync::{Arc, PoisonError, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use async_trait::async_trait;
 use tokio::{
     runtime::Handle,
-    sync::{Mutex, mpsc},
-    task::{JoinError, JoinHandle},
+    sync::{Mutex, Semaphore, mpsc},
+    task::JoinError,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -27,16 +31,25 @@ use crate::{
     service::{ForgetMemory, Forgotten, Page, Reindexed, SearchHit, SearchMemory},
 };
 
-/// Steps towards the vectors of what is new that an add waits for; the rest is made beside all else.
+/// Steps towards the vectors of what is new that an add waits for where the embedder is quick; the rest is made beside
+/// all else.
 const STEPS_OF_ADD: usize = 32;
+/// How long closing waits for vectors that take longer.
+const VECTORS_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Who makes vectors beside all else: one does, and one more waits, which sees what came too late for the first.
+const MAKERS: u32 = 2;
 
 /// Memory whose postings and vectors stand in redb, with a graph over the vectors.
 pub struct HnswMemoryStore {
     core: Arc<Core>,
     /// Held by whoever changes something.
     writer: Arc<Mutex<()>>,
-    /// The vectors that nobody waits for are made here.
-    background: std::sync::Mutex<Option<JoinHandle<()>>>,
+    /// The places of those who make vectors that nobody waits for.
+    makers: Arc<Semaphore>,
+    /// Held by the one of them that is at work.
+    making: Arc<Mutex<()>>,
+    /// Whether the last attempt at that failed.
+    is_failing: Arc<AtomicBool>,
     /// Ends what nobody needs to be finished.
     closing: CancellationToken,
 }
@@ -49,24 +62,29 @@ impl HnswMemoryStore {
         Self {
             core: Arc::new(core),
             writer: Arc::default(),
-            background: std::sync::Mutex::default(),
+            makers: Arc::new(Semaphore::new(MAKERS as usize)),
+            making: Arc::default(),
+            is_failing: Arc::default(),
             closing: CancellationToken::new(),
         }
     }
 
     fn worker(&self) -> Worker {
         let (core, writer) = (Arc::downgrade(&self.core), self.writer.clone());
-        Worker { core, writer, closing: self.closing.clone() }
+        Worker { core, is_failing: self.is_failing.clone(), writer, closing: self.closing.clone() }
     }
 
     /// Makes what vectors are missing, without anybody waiting for it.
     fn catch_up(&self) {
-        let mut background = self.background.lock().unwrap_or_else(PoisonError::into_inner);
-        if background.as_ref().is_none_or(JoinHandle::is_finished) {
-            let worker = self.worker();
-            let work = async move { while let Ok(Step::Embedded(..) | Step::Built) = worker.step().await {} };
-            *background = Some(tokio::spawn(work));
-        }
+        let Ok(place) = self.makers.clone().try_acquire_owned() else { return };
+        let (worker, making) = (self.worker(), self.making.clone());
+        tokio::spawn(async move {
+            let making = making.lock_owned().await;
+            while let Some(Step::Embedded(..) | Step::Built) = worker.step_or_warn().await {}
+            // Whoever comes from now on finds a place, and makes what this one has not seen.
+            drop(place);
+            drop(making);
+        });
     }
 
     async fn read<T: Send + 'static>(
@@ -109,6 +127,7 @@ fn answer<T>(done: Result<Result<T, Trouble>, JoinError>) -> Result<T, SessionEr
 #[derive(Clone)]
 struct Worker {
     core: Weak<Core>,
+    is_failing: Arc<AtomicBool>,
     writer: Arc<Mutex<()>>,
     closing: CancellationToken,
 }
@@ -154,6 +173,19 @@ impl Worker {
         });
         answer(put.await)
     }
+
+    /// The same where nobody is told that it failed; `None` where it did.
+    async fn step_or_warn(&self) -> Option<Step> {
+        let step = self.step().await;
+        // Once is enough to know; what goes on failing is told of in a whisper.
+        let was_failing = self.is_failing.swap(step.is_err(), Ordering::Relaxed);
+        match &step {
+            Err(error) if was_failing => tracing::debug!(%error, "the embedder does not answer yet"),
+            Err(error) => tracing::warn!(%error, "what is new is found by its words alone until the embedder answers"),
+            Ok(_) => {}
+        }
+        step.ok()
+    }
 }
 
 #[async_trait]
@@ -162,17 +194,22 @@ impl MemoryStore for HnswMemoryStore {
         self.read(move |core| core.read(|open| Ok(open.columns.session(session_id).map_or(0, |it| it.row.up_to)))).await
     }
 
+    async fn sessions(&self) -> Result<Vec<SessionId>, SessionError> {
+        let of_journals = |core: &Core| {
+            core.read(|open| {
+                let rows = open.columns.sessions().map(|(_, session)| &session.row);
+                Ok(rows.filter(|row| !row.is_recorded).map(|row| row.id).collect())
+            })
+        };
+        self.read(of_journals).await
+    }
+
     async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError> {
         self.change(move |core| core.add(intakes)).await?;
-        let worker = self.worker();
-        for _ in 0..STEPS_OF_ADD {
-            match worker.step().await {
-                Ok(Step::Done) => return Ok(()),
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "what is new is found by its words alone until the embedder answers");
-                    return Ok(());
-                }
+        let (worker, steps) = (self.worker(), if self.core.embedder.is_quick() { STEPS_OF_ADD } else { 0 });
+        for _ in 0..steps {
+            if matches!(worker.step_or_warn().await, None | Some(Step::Done)) {
+                return Ok(());
             }
         }
         self.catch_up();
@@ -241,12 +278,13 @@ impl MemoryStore for HnswMemoryStore {
     }
 
     async fn close(&self) {
-        self.closing.cancel();
-        let background = self.background.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(background) = background {
-            // A panic of it was logged where it happened.
-            let _ = background.await;
+        let all_made = || self.makers.acquire_many(MAKERS);
+        if !self.core.embedder.is_quick() {
+            // A process that does one turn and ends would never have vectors.
+            drop(tokio::time::timeout(VECTORS_WAIT_MAX, all_made()).await);
         }
+        self.closing.cancel();
+        drop(all_made().await);
         let saved = self.change(|core| {
             core.flush(true)?;
             core.save_lane()

@@ -3,7 +3,7 @@
 //! | table | key | value |
 //! |---|---|---|
 //! | meta | a name | what stands in [`meta`] |
-//! | sessions | ordinal | its id, labels, and up to where it is taken in (JSON) |
+//! | sessions | ordinal | a [`SessionRow`] (JSON) |
 //! | names | number | a role or a source |
 //! | columns | text | the fixed row of [`encode_doc`] |
 //! | texts | text | CRC-32C, then the text |
@@ -18,10 +18,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use super::{columns::Doc, file::Trouble, postings::BlockTable};
-use crate::ids::{Seq, SessionId};
+use crate::{
+    ids::{Seq, SessionId},
+    memory::Intake,
+};
 
 /// The layout of the tables, and the analysis of texts.
-pub(super) const LAYOUT: u32 = 1;
+pub(super) const LAYOUT: u32 = 2;
 
 /// The rows of the table `meta`.
 pub(super) mod meta {
@@ -88,11 +91,34 @@ impl Snapshot {
 }
 
 /// A session's row.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SessionRow {
     pub(super) id: SessionId,
     pub(super) labels: BTreeMap<String, String>,
+    /// It is taken in up to here.
     pub(super) up_to: Seq,
+    /// The sessions that it is a fork of, and up to where it has their records.
+    pub(super) inherited: BTreeMap<SessionId, Seq>,
+    /// What is known of it stands in the memory's log, and in no journal.
+    pub(super) is_recorded: bool,
+}
+
+impl SessionRow {
+    /// What stands in the row of a session once this is known of it besides, but for how far it is taken in.
+    pub(super) fn with(known: Option<&Self>, intake: &Intake, is_recorded: bool) -> Self {
+        let new = || {
+            let (id, labels, inherited) = (intake.session_id, BTreeMap::new(), BTreeMap::new());
+            Self { id, labels, up_to: 0, inherited, is_recorded: false }
+        };
+        let mut row = known.cloned().unwrap_or_else(new);
+        row.labels.clone_from(&intake.labels);
+        row.is_recorded |= is_recorded;
+        for (from, up_to) in &intake.inherited {
+            let known = row.inherited.entry(*from).or_default();
+            *known = (*known).max(*up_to);
+        }
+        row
+    }
 }
 
 /// A text with its checksum: redb does not look at its own when it reads.

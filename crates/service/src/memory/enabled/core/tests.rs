@@ -7,7 +7,7 @@ use crate::{
     ErrorCode,
     memory::enabled::{
         HashedEmbedder,
-        file::unavailable,
+        file::{WRITES_LEFT, unavailable},
         log::MemoryLog,
         tests::{query, session, talk},
     },
@@ -69,6 +69,34 @@ fn a_log_without_room_answers_so_and_searches_go_on() {
     disk.limit(None);
     assert_eq!(core.work_alone(|| core.forget(&forget)).unwrap(), 1, "there is room again");
     assert_eq!(found(&core, "bassoon"), 0);
+}
+
+/// The file is lost, and the disk is full before all of the log stands in a new one.
+#[test]
+fn what_there_was_room_for_of_the_log_is_searched_and_the_rest_comes_before_anything_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["harbour", "bassoon", "tulips"];
+    let add = |core: &Core, n: u64, word: &str| core.work_alone(|| core.add(vec![talk(n, &[word])]));
+    let all = |core: &Core| words.map(|word| found(core, word));
+    let before = core(dir.path(), true);
+    (1..).zip(words).for_each(|(n, word)| add(&before, n, word).unwrap());
+    drop(before);
+    std::fs::remove_file(dir.path().join("memory.redb")).unwrap();
+
+    // One write makes the file, and one takes in the first that was said.
+    WRITES_LEFT.set(Some(2));
+    let core = core(dir.path(), true);
+    assert_eq!(all(&core), [1, 0, 0]);
+    for _ in 0..2 {
+        assert_eq!(unavailable(&add(&core, 4, "pipeline").unwrap_err()).code(), ErrorCode::StoreFull);
+        assert_eq!(all(&core), [1, 0, 0]);
+    }
+    WRITES_LEFT.set(None);
+    let forget = ForgetMemory { session_id: Some(session(2)), ..ForgetMemory::default() };
+    assert_eq!(core.work_alone(|| core.forget(&forget)).unwrap(), 1, "it is known by then");
+    assert_eq!(all(&core), [1, 0, 1]);
+    drop(core);
+    assert_eq!(all(&Core::new(Some(dir.path().to_owned()), Arc::new(HashedEmbedder), true)), [1, 0, 1]);
 }
 
 /// The disk is full when the file is written: redb does nothing more with it, and it is opened anew.

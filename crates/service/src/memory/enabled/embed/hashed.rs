@@ -50,6 +50,10 @@ impl HashedEmbedder {
 
 #[async_trait]
 impl Embedder for HashedEmbedder {
+    fn is_quick(&self) -> bool {
+        true
+    }
+
     fn id(&self) -> String {
         format!("hashed-{DIMENSION}-1")
     }

@@ -31,7 +31,13 @@ fn passage(seq: u64, text: &str) -> Passage {
 fn took(n: u64) -> Entry {
     let text = format!("what was said {n} {}", "x".repeat((n as usize * 37) % 700));
     let labels = BTreeMap::from([("team".to_owned(), "red".to_owned())]);
-    Entry::Took(Intake { session_id: session(1), labels, passages: vec![passage(n, &text)], up_to: n })
+    Entry::Took(Intake {
+        session_id: session(1),
+        labels,
+        passages: vec![passage(n, &text)],
+        up_to: n,
+        inherited: BTreeMap::new(),
+    })
 }
 
 fn forgot(n: u64) -> Entry {
@@ -271,7 +277,8 @@ fn a_missing_segment_is_told() {
 fn what_is_too_much_for_a_frame_is_split_between_passages() {
     let long = "x".repeat(PAYLOAD_BYTES_MAX / 3);
     let passages: Vec<Passage> = (1..=7).map(|seq| passage(seq, &long)).collect();
-    let whole = Intake { session_id: session(1), labels: BTreeMap::new(), passages, up_to: 7 };
+    let whole =
+        Intake { session_id: session(1), labels: BTreeMap::new(), passages, up_to: 7, inherited: BTreeMap::new() };
     let mut frames = Vec::new();
     frames_of(&Entry::Took(whole.clone()), &mut frames).unwrap();
     assert!(frames.len() > 1 && frames.iter().all(|(kind, line)| *kind == TOOK && line.len() <= PAYLOAD_BYTES_MAX));

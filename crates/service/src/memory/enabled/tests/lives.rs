@@ -91,14 +91,33 @@ async fn what_was_forgotten_does_not_come_back_and_what_comes_later_stays() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_of_a_session_that_is_gone() {
+async fn nothing_is_left_of_a_session_that_is_gone_and_what_was_forgotten_of_it_stays_so_in_its_forks() {
     let store = open(None, false);
     store.add(vec![talk(1, &TALK), talk(2, &["The bassoon again."])]).await.unwrap();
     store.forget(ForgetMemory { from_seq: Some(1), to_seq: Some(1), ..forgetting(1) }).await.unwrap();
     store.gone(session(1)).await.unwrap();
     store.gone(session(1)).await.unwrap();
     assert_eq!(store.taken_in(session(1)).await.unwrap(), 0);
+    assert_eq!(store.sessions().await.unwrap(), [session(2)]);
     assert!(find(&store, "bassoon pipeline").await.iter().all(|hit| hit.session_id == session(2)));
+    store.add(vec![Intake { inherited: [(session(1), 4)].into(), ..talk(3, &TALK) }]).await.unwrap();
+    let hits = find(&store, "blue pipeline").await;
+    assert_eq!(hits.iter().map(|hit| (hit.session_id, hit.from_seq)).next(), Some((session(3), 2)));
+    assert!(hits.iter().all(|hit| hit.from_seq != 1), "{hits:?}");
+}
+
+/// A long fork is taken in by parts, and it is only a later one that names a session between it and the first.
+#[tokio::test]
+async fn what_is_forgotten_leaves_a_fork_when_it_is_known_whose_it_is() {
+    let store = open(None, false);
+    store.add(vec![talk(1, &TALK)]).await.unwrap();
+    store.forget(ForgetMemory { from_seq: Some(3), to_seq: Some(3), ..forgetting(1) }).await.unwrap();
+    store.add(vec![talk(2, &TALK)]).await.unwrap();
+    assert_eq!(find(&store, "bassoon").await[0].session_id, session(2));
+    let later = intake(2, vec![said(7, "user", "Later words.")]);
+    store.add(vec![Intake { inherited: [(session(1), 3)].into(), ..later }]).await.unwrap();
+    assert!(find(&store, "bassoon").await.iter().all(|hit| hit.from_seq != 3));
+    assert_eq!(find(&store, "rare choice instrument").await[0].from_seq, 4, "it is its own");
 }
 
 #[tokio::test]

@@ -46,7 +46,7 @@ pub(super) fn said(seq: u64, role: &str, text: &str) -> Passage {
 
 pub(super) fn intake(n: u64, passages: Vec<Passage>) -> Intake {
     let up_to = passages.iter().map(|passage| passage.to_seq).max().unwrap_or(0);
-    Intake { session_id: session(n), labels: BTreeMap::new(), passages, up_to }
+    Intake { session_id: session(n), labels: BTreeMap::new(), passages, up_to, inherited: BTreeMap::new() }
 }
 
 /// What was said in turns by user and assistant.
@@ -97,6 +97,10 @@ impl Faulty {
 
 #[async_trait]
 impl Embedder for Faulty {
+    fn is_quick(&self) -> bool {
+        true
+    }
+
     fn id(&self) -> String {
         self.id.to_owned()
     }

@@ -125,7 +125,6 @@ async fn live(steps: Vec<Step>, records_intake: bool) {
             Step::Gone(session) => {
                 store.gone(super::session(session)).await.unwrap();
                 model.passages.retain(|(of, _), _| *of != session);
-                model.forgotten.retain(|(of, _)| *of != session);
                 model.up_to.remove(&session);
             }
             Step::Open { is_lost, is_closed } => {

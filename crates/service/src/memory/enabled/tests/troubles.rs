@@ -24,6 +24,10 @@ impl Odd {
 
 #[async_trait]
 impl Embedder for Odd {
+    fn is_quick(&self) -> bool {
+        !self.is_silent
+    }
+
     fn id(&self) -> String {
         "odd".to_owned()
     }
@@ -60,18 +64,16 @@ async fn a_search_waits_a_second_for_an_embedder_that_is_silent() {
     assert!(find(&store, "?!").await.is_empty() && started.elapsed() < Duration::from_secs(2), "nothing is looked for");
 }
 
-/// Closing waited for requests to an endpoint, each of which may take minutes.
+/// Adding and closing waited for requests to an endpoint, each of which may take minutes.
 #[tokio::test]
-async fn closing_ends_the_wait_for_an_embedder() {
+async fn neither_adding_nor_closing_waits_for_an_embedder_that_is_silent() {
     let embedder = Odd::new(false, true);
-    let store = Arc::new(HnswMemoryStore::new(None, embedder.clone(), false));
-    let adding = tokio::spawn({
-        let store = store.clone();
-        async move { store.add(vec![talk(1, &[SAID])]).await }
-    });
+    let store = HnswMemoryStore::new(None, embedder.clone(), false);
+    store.add(vec![talk(1, &[SAID])]).await.unwrap();
     embedder.asked.notified().await;
+    store.add(vec![talk(2, &["The harbour."])]).await.unwrap();
+    store.forget(ForgetMemory { session_id: Some(session(2)), ..ForgetMemory::default() }).await.unwrap();
     store.close().await;
-    adding.await.unwrap().unwrap();
     assert_eq!(find(&store, "bassoon").await[0].text, SAID);
 }
 
