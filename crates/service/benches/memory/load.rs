@@ -1,5 +1,5 @@
 //! Reads the public tests of long-term memory, LoCoMo and LongMemEval, one haystack after the other: their files are
-//! large. Nothing of memory is chosen by them.
+//! large.
 
 use std::{collections::BTreeMap, fmt, io::Read};
 
@@ -119,9 +119,9 @@ fn locomo_haystack(seed: u64, sample: LocomoSample) -> Haystack {
         let started_ms = time(&date.unwrap_or_default().to_uppercase(), "%I:%M %p ON %d %B, %Y");
         for turn in said {
             let Some(id) = dia_ids(&turn.dia_id).first().copied() else { continue };
-            let picture = turn.blip_caption.map_or(String::new(), |shows| format!(" [shows {shows}]"));
+            let picture = turn.blip_caption.map_or(String::new(), |shows| format!("[shows {shows}] "));
             let role = if turn.speaker == first_speaker { "user" } else { "assistant" };
-            say(&mut session, id.1, role, started_ms, format!("{}: {}{picture}", turn.speaker, turn.text));
+            say(&mut session, id.1, role, started_ms, format!("{}: {picture}{}", turn.speaker, turn.text));
             known.insert(id, (session.session_id, id.1));
         }
         sessions.push(session);

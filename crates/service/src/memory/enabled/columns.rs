@@ -28,11 +28,26 @@ pub(super) struct Doc {
     pub(super) words: u16,
     /// Terms of its runs, at most what fits.
     pub(super) runs: u16,
+    /// It ends with a question.
+    pub(super) asks: bool,
+    /// It names a time.
+    pub(super) names_time: bool,
 }
 
 impl Doc {
-    const GONE: Self =
-        Self { session: NONE, part: 0, seq: 0, to_seq: 0, time_ms: 0, role: 0, source: 0, words: 0, runs: 0 };
+    const GONE: Self = Self {
+        session: NONE,
+        part: 0,
+        seq: 0,
+        to_seq: 0,
+        time_ms: 0,
+        role: 0,
+        source: 0,
+        words: 0,
+        runs: 0,
+        asks: false,
+        names_time: false,
+    };
 
     /// Its place in its session.
     pub(super) const fn place(&self) -> (Seq, u32) {

@@ -202,6 +202,8 @@ impl Chunk {
             source,
             words: length(&terms.words),
             runs: length(&terms.runs),
+            asks: terms.asks,
+            names_time: terms.names_time,
         };
         self.docs.push(NewDoc { number: self.next_doc, doc, terms, text: passage.text });
         self.next_doc = self.next_doc.checked_add(1).ok_or_else(|| Trouble::Failed("the memory is full".to_owned()))?;

@@ -6,7 +6,7 @@
 use super::{
     columns::Columns,
     file::Trouble,
-    fuse::tuning::{AFTER, BEFORE, BEFORE_TWO, Lane as Tuning},
+    fuse::tuning::{AFTER, ASKED_BEFORE, BEFORE, BEFORE_TWO, Lane as Tuning},
     opened::Opened,
     postings::{Found, Posting},
 };
@@ -99,10 +99,11 @@ impl Scores {
         let mean = (total as f64 / texts.max(1.0)).max(1.0) as f32;
         let flat = tuning.saturation * (1.0 - tuning.length);
         let by_length = tuning.saturation * tuning.length / mean;
+        let worth = rarity.powi(tuning.rarity);
         for posting in postings {
             let length = f32::from(columns.lengths(posting.doc)[lane]);
             let count = posting.count as f32;
-            let gain = rarity * count * (tuning.saturation + 1.0) / (count + flat + by_length * length);
+            let gain = worth * count * (tuning.saturation + 1.0) / (count + flat + by_length * length);
             if let (Some(own), Some(holds)) =
                 (self.own.get_mut(posting.doc as usize), self.holds.get_mut(posting.doc as usize))
             {
@@ -117,7 +118,9 @@ impl Scores {
         let own = |doc: u32| self.own.get(doc as usize).copied().unwrap_or(0.0);
         let [before, after] = columns.beside(doc);
         let [further_before, _] = columns.beside(before);
-        own(doc) + (AFTER * own(after) + (BEFORE * own(before) + BEFORE_TWO * own(further_before)))
+        let is_answer = columns.doc(before).is_some_and(|before| before.asks);
+        let share = if is_answer { BEFORE + ASKED_BEFORE } else { BEFORE };
+        own(doc) + (AFTER * own(after) + (share * own(before) + BEFORE_TWO * own(further_before)))
     }
 
     /// Whether a text itself holds any of the terms.

@@ -134,9 +134,9 @@ fn decode_text(doc: u32, row: &[u8]) -> Option<String> {
 }
 
 /// Bytes of a text's row in `columns`.
-pub(super) const DOC_BYTES: usize = 44;
+pub(super) const DOC_BYTES: usize = 46;
 
-/// Session, part, seq, last seq, time, role, source, words, runs.
+/// Session, part, seq, last seq, time, role, source, words, runs, whether it asks, whether it names a time.
 pub(super) fn encode_doc(doc: &Doc) -> [u8; DOC_BYTES] {
     let mut row = [0; DOC_BYTES];
     row[0..4].copy_from_slice(&doc.session.to_le_bytes());
@@ -148,8 +148,10 @@ pub(super) fn encode_doc(doc: &Doc) -> [u8; DOC_BYTES] {
     row[34..36].copy_from_slice(&doc.source.to_le_bytes());
     row[36..38].copy_from_slice(&doc.words.to_le_bytes());
     row[38..40].copy_from_slice(&doc.runs.to_le_bytes());
-    let sum = crc32c::crc32c(&row[..40]);
-    row[40..44].copy_from_slice(&sum.to_le_bytes());
+    row[40] = u8::from(doc.asks);
+    row[41] = u8::from(doc.names_time);
+    let sum = crc32c::crc32c(&row[..42]);
+    row[42..46].copy_from_slice(&sum.to_le_bytes());
     row
 }
 
@@ -157,7 +159,7 @@ pub(super) fn decode_doc(row: &[u8; DOC_BYTES]) -> Result<Doc, Trouble> {
     fn at<const N: usize>(row: &[u8], from: usize) -> [u8; N] {
         row.get(from..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
     }
-    if crc32c::crc32c(&row[..40]) != u32::from_le_bytes(at(row, 40)) {
+    if crc32c::crc32c(&row[..42]) != u32::from_le_bytes(at(row, 42)) {
         return Err(Trouble::Damaged("a row is not as it was written".to_owned()));
     }
     Ok(Doc {
@@ -170,6 +172,8 @@ pub(super) fn decode_doc(row: &[u8; DOC_BYTES]) -> Result<Doc, Trouble> {
         source: u16::from_le_bytes(at(row, 34)),
         words: u16::from_le_bytes(at(row, 36)),
         runs: u16::from_le_bytes(at(row, 38)),
+        asks: row[40] != 0,
+        names_time: row[41] != 0,
     })
 }
 

@@ -49,6 +49,16 @@ async fn an_answer_is_found_by_the_question_beside_it() {
 }
 
 #[tokio::test]
+async fn a_question_for_a_time_is_answered_by_a_text_that_names_one() {
+    let store = open(None, false);
+    let texts = ["The tulips in the yard bloomed nicely.", "The tulips in the yard bloomed yesterday."];
+    store.add(vec![talk(1, &texts[..1]), talk(2, &texts[1..]), talk(3, &["Rain.", "Snow."])]).await.unwrap();
+    assert_eq!(find(&store, "When did the tulips in the yard bloom?").await[0].text, texts[1]);
+    store.add(vec![talk(4, &["When did the tulips bloom?"])]).await.unwrap();
+    assert_eq!(find(&store, "When did the tulips bloom?").await[0].text, texts[1]);
+}
+
+#[tokio::test]
 async fn nothing_is_found_where_nothing_fits() {
     let store = open(None, false);
     let filler = (1..=30).map(|seq| said(seq, "user", &format!("the plan for the day is item{seq} of the week")));

@@ -1,6 +1,6 @@
 //! Terms: what is one, and what is the same.
 
-use super::super::text::analyse;
+use super::super::text::{analyse, analyse_query};
 
 /// The words of each of these are the same.
 #[test]
@@ -11,6 +11,8 @@ fn forms_of_a_word_are_one_word() {
         ["make", "makes", "Making", "MAKE"],
         ["happy", "happily", "Happy", "happy's"],
         ["box", "boxes", "boxed", "boxing"],
+        ["buy", "buys", "bought", "buying"],
+        ["write", "wrote", "written", "writing"],
         ["stop", "stopped", "stops", "stopping"],
         ["play", "plays", "played", "playing"],
         ["day", "days", "Day", "day’s"],
@@ -57,6 +59,29 @@ fn runs_are_shared_by_what_is_written_alike() {
     assert!(wrong.iter().filter(|run| right.contains(run)).count() >= 3);
     assert_eq!(analyse("ab").runs.len(), 1);
     assert!(analyse("a ?! \u{0}").runs.is_empty());
+}
+
+#[test]
+fn what_asks_and_what_names_a_time_is_known() {
+    for asks in ["Where is it?", "And then? ", "(really?)", "「どこ？」", "أين هو؟"] {
+        assert!(analyse(asks).asks, "{asks}");
+    }
+    for tells in ["It is there.", "Why? Because.", "a?b", ""] {
+        assert!(!analyse(tells).asks, "{tells}");
+    }
+    for timed in ["I went yesterday", "in May", "since 2019", "vor einer Woche", "l'année dernière, en août", "вчера"]
+    {
+        assert!(analyse(timed).names_time, "{timed}");
+    }
+    for timeless in ["I went there", "port 7432", "3019 of them", ""] {
+        assert!(!analyse(timeless).names_time, "{timeless}");
+    }
+    for question in ["When did she leave?", "which year was it", "Wann war das?", "когда?"] {
+        assert!(analyse_query(question).asks_when, "{question}");
+    }
+    for question in ["Where was it last year?", "what did the day bring", "whenever", ""] {
+        assert!(!analyse_query(question).asks_when, "{question}");
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@
 
 mod common;
 mod fold;
+mod irregular;
+mod manner;
 mod stem;
 
 use fold::{Kind, kind};
@@ -40,11 +42,18 @@ pub(super) struct Terms {
     pub(super) runs: Vec<u32>,
     /// Of a question: its words as those that name who says a text.
     pub(super) speakers: Vec<u32>,
+    /// It ends with a question.
+    pub(super) asks: bool,
+    /// It names a time, such as `yesterday` or `May`.
+    pub(super) names_time: bool,
+    /// Of a question: it asks for a time.
+    pub(super) asks_when: bool,
 }
 
 /// The terms of a text.
 pub(super) fn analyse(text: &str) -> Terms {
     let mut terms = Analysis::default().all(text);
+    terms.asks = manner::asks(text);
     if let Some(speaker) = speaker(text) {
         terms.words.push(speaker_term(&speaker));
     }
@@ -83,6 +92,8 @@ struct Analysis {
     unspaced: Vec<char>,
     has_joint: bool,
     is_query: bool,
+    /// Of a question: whether the last word was like `which`.
+    after_which: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -179,6 +190,7 @@ impl Analysis {
             _ => word,
         };
         let word = &word[..word.len().min(WORD_LETTERS_MAX)];
+        self.time(word);
         if word.is_empty() || self.is_query && common::is_common(word) {
             return;
         }
@@ -189,6 +201,15 @@ impl Analysis {
         if word.len() > 1 {
             let ended: Vec<char> = [END].into_iter().chain(word.iter().copied()).chain([END]).collect();
             self.terms.runs.extend(ended.windows(RUN_LETTERS).map(|run| run_term(run.iter().copied())));
+        }
+    }
+
+    fn time(&mut self, word: &[char]) {
+        let names_time = manner::names_time(word);
+        self.terms.names_time |= names_time;
+        if self.is_query {
+            self.terms.asks_when |= self.after_which && names_time || manner::asks_when(word);
+            self.after_which = manner::asks_which(word);
         }
     }
 

@@ -1,0 +1,21 @@
+//! English words whose forms no rule makes from each other: `bought` is found by `buy`.
+
+/// A word and its other forms, each where it first stands.
+const FORMS: &str = "become became;begin began begun;blow blew blown;break broke broken;bring brought;\
+    build built;buy bought;catch caught;choose chose chosen;come came;deal dealt;dig dug;draw drew drawn;\
+    dream dreamt;drink drank drunk;drive drove driven;eat ate eaten;fall fell fallen;feed fed;feel felt;fight fought;\
+    find found;fly flew flown;forget forgot forgotten;forgive forgave forgiven;freeze froze frozen;give gave given;\
+    go went gone;grow grew grown;hang hung;hear heard;hide hid hidden;hold held;keep kept;know knew known;lay laid;\
+    lead led;learn learnt;leave left;lend lent;lie lain;light lit;lose lost;make made;mean meant;meet met;pay paid;\
+    ride rode ridden;ring rang rung;rise risen;run ran;say said;see saw seen;seek sought;sell sold;send sent;\
+    shake shook shaken;shine shone;shoot shot;show shown;sing sang sung;sit sat;sleep slept;speak spoke spoken;\
+    spend spent;stand stood;steal stole stolen;stick stuck;strike struck;swear swore sworn;swim swam swum;\
+    swing swung;take took taken;teach taught;tear tore torn;tell told;think thought;throw threw thrown;\
+    understand understood;wake woke woken;wear wore worn;win won;write wrote written;child children;man men;\
+    woman women;foot feet;tooth teeth;mouse mice;wife wives;knife knives";
+
+/// The form that stands for all of them.
+pub(super) fn plain(word: &[char]) -> Option<&'static str> {
+    let is_word = |form: &&str| form.chars().eq(word.iter().copied());
+    FORMS.split(';').find(|forms| forms.split(' ').skip(1).any(|form| is_word(&form)))?.split(' ').next()
+}
