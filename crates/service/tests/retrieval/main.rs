@@ -109,7 +109,7 @@ fn locomo_is_read_as_it_is_written() {
     let [haystack] = &read[..] else { panic!("one sample is one haystack") };
     let said: Vec<_> = haystack.sessions.iter().flat_map(|session| &session.passages).collect();
     let texts: Vec<&str> = said.iter().map(|passage| &*passage.text).collect();
-    assert_eq!(texts, ["Ada: Hi Ben!", "Ben: Look. [shows a photo of a red boat]", "Ben: I sold the boat."]);
+    assert_eq!(texts, ["Ada: Hi Ben!", "Ben: [shows a photo of a red boat] Look.", "Ben: I sold the boat."]);
     assert_eq!([&said[0].role, &said[1].role], ["user", "assistant"]);
     assert!(said[1].time.to_string().starts_with("2023-05-08T13:5"), "{}", said[1].time);
     assert!(said[2].time.to_string().starts_with("2023-06-27T10:3"), "{}", said[2].time);

@@ -63,7 +63,10 @@ pub(super) fn analyse(text: &str) -> Terms {
 /// The terms of a question: without words that tell nothing, where it has any others.
 pub(super) fn analyse_query(text: &str) -> Terms {
     let telling = Analysis { is_query: true, ..Analysis::default() }.all(text);
-    if telling.words.is_empty() { Analysis::default().all(text) } else { telling }
+    if !telling.words.is_empty() {
+        return telling;
+    }
+    Terms { asks_when: telling.asks_when, ..Analysis::default().all(text) }
 }
 
 /// Who says it, where a text begins with a name and a colon.
