@@ -4,20 +4,20 @@
 
 use std::{
     path::Path,
-    sync::{Arc, PoisonError, Weak},
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Duration,
 };
 
 use async_trait::async_trait;
 use tokio::{
     runtime::Handle,
-    sync::{Mutex, mpsc},
-    task::{JoinError, JoinHandle},
+    sync::{Mutex, mpsc, watch},
+    task::JoinError,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     core::Core,
-    embedding::embed_query,
     file::{Trouble, unavailable},
 };
 use crate::{
@@ -27,18 +27,34 @@ use crate::{
     service::{ForgetMemory, Forgotten, Page, Reindexed, SearchHit, SearchMemory},
 };
 
-/// Steps towards the vectors of what is new that an add waits for; the rest is made beside all else.
-const STEPS_OF_ADD: usize = 32;
+/// How long the end waits for vectors that are being made; a later process makes the rest.
+const END_MAX: Duration = Duration::from_secs(1);
 
 /// Memory whose postings and vectors stand in redb, with a graph over the vectors.
 pub struct HnswMemoryStore {
     core: Arc<Core>,
     /// Held by whoever changes something.
     writer: Arc<Mutex<()>>,
-    /// The vectors that nobody waits for are made here.
-    background: std::sync::Mutex<Option<JoinHandle<()>>>,
+    /// What is made beside all else: nobody waits for an embedder.
+    making: Arc<watch::Sender<Making>>,
     /// Ends what nobody needs to be finished.
     closing: CancellationToken,
+}
+
+/// Whether vectors are being made, and whether somebody wanted some since that began.
+#[derive(Default)]
+struct Making {
+    is_wanted: bool,
+    is_running: bool,
+}
+
+/// Whoever makes vectors, while it does.
+struct Alone<'a>(&'a watch::Sender<Making>);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|making| making.is_running = false);
+    }
 }
 
 impl HnswMemoryStore {
@@ -46,27 +62,42 @@ impl HnswMemoryStore {
     #[must_use]
     pub fn new(data_dir: Option<&Path>, embedder: Arc<dyn Embedder>, records_intake: bool) -> Self {
         let core = Core::new(data_dir.map(Path::to_owned), embedder, records_intake);
-        Self {
-            core: Arc::new(core),
-            writer: Arc::default(),
-            background: std::sync::Mutex::default(),
-            closing: CancellationToken::new(),
-        }
+        Self { core: Arc::new(core), writer: Arc::default(), making: Arc::default(), closing: CancellationToken::new() }
     }
 
     fn worker(&self) -> Worker {
         let (core, writer) = (Arc::downgrade(&self.core), self.writer.clone());
-        Worker { core, writer, closing: self.closing.clone() }
+        Worker { core, writer, making: self.making.clone(), closing: self.closing.clone() }
     }
 
     /// Makes what vectors are missing, without anybody waiting for it.
     fn catch_up(&self) {
-        let mut background = self.background.lock().unwrap_or_else(PoisonError::into_inner);
-        if background.as_ref().is_none_or(JoinHandle::is_finished) {
-            let worker = self.worker();
-            let work = async move { while let Ok(Step::Embedded(..) | Step::Built) = worker.step().await {} };
-            *background = Some(tokio::spawn(work));
+        let mut begins = false;
+        self.making.send_modify(|making| {
+            making.is_wanted = true;
+            begins = !std::mem::replace(&mut making.is_running, true);
+        });
+        if begins {
+            tokio::spawn(self.worker().work());
         }
+    }
+
+    /// Waits until no vectors are being made, and keeps all others from making some.
+    async fn alone(&self) -> Alone<'_> {
+        loop {
+            self.made().await;
+            let mut is_taken = false;
+            self.making.send_modify(|making| is_taken = !std::mem::replace(&mut making.is_running, true));
+            if is_taken {
+                return Alone(&self.making);
+            }
+        }
+    }
+
+    /// Waits until no vectors are being made.
+    pub(super) async fn made(&self) {
+        // It fails where nobody makes any more.
+        let _ = self.making.subscribe().wait_for(|making| !making.is_running).await;
     }
 
     async fn read<T: Send + 'static>(
@@ -110,6 +141,7 @@ fn answer<T>(done: Result<Result<T, Trouble>, JoinError>) -> Result<T, SessionEr
 struct Worker {
     core: Weak<Core>,
     writer: Arc<Mutex<()>>,
+    making: Arc<watch::Sender<Making>>,
     closing: CancellationToken,
 }
 
@@ -124,6 +156,22 @@ enum Step {
 }
 
 impl Worker {
+    /// Works as long as somebody wants it to.
+    async fn work(self) {
+        while self.is_wanted() {
+            while let Ok(Step::Embedded(..) | Step::Built) = self.step().await {}
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        let mut is_wanted = false;
+        self.making.send_modify(|making| {
+            is_wanted = std::mem::take(&mut making.is_wanted) && !self.closing.is_cancelled();
+            making.is_running = is_wanted;
+        });
+        is_wanted
+    }
+
     /// Makes the vectors of some texts, or works on the graph. Others may change the memory while the embedder works.
     async fn step(&self) -> Result<Step, SessionError> {
         if self.closing.is_cancelled() {
@@ -141,7 +189,11 @@ impl Worker {
         });
         let made = match made.await.unwrap_or_else(|error| Err(unavailable(&Trouble::Failed(error.to_string())))) {
             Err(_) if self.closing.is_cancelled() => return Ok(Step::Done),
-            made => made?,
+            Err(error) => {
+                core.embedder_failed(&error);
+                return Err(error);
+            }
+            Ok(made) => made,
         };
         let writer = self.writer.clone().lock_owned().await;
         let put = tokio::task::spawn_blocking(move || {
@@ -164,17 +216,6 @@ impl MemoryStore for HnswMemoryStore {
 
     async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError> {
         self.change(move |core| core.add(intakes)).await?;
-        let worker = self.worker();
-        for _ in 0..STEPS_OF_ADD {
-            match worker.step().await {
-                Ok(Step::Done) => return Ok(()),
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "what is new is found by its words alone until the embedder answers");
-                    return Ok(());
-                }
-            }
-        }
         self.catch_up();
         Ok(())
     }
@@ -184,11 +225,11 @@ impl MemoryStore for HnswMemoryStore {
         let Some((terms, has_vectors)) = self.read(move |core| core.asked(&asked)).await? else {
             return Ok(Page::whole(Vec::new()));
         };
-        let embedder = self.core.embedder.as_ref();
-        let vector = if has_vectors { embed_query(embedder, &request.query).await } else { None };
+        let vector = if has_vectors { self.core.embed_query(&request.query).await } else { None };
         let found = self.read(move |core| core.search(&request, &terms, vector.as_deref()));
         let (items, is_behind) = found.await?;
-        if is_behind {
+        // One that fails is asked again when more is taken in, not by every search.
+        if is_behind && !self.core.is_embedder_failing.load(Ordering::Relaxed) {
             self.catch_up();
         }
         Ok(Page { items, next_cursor: None })
@@ -222,14 +263,18 @@ impl MemoryStore for HnswMemoryStore {
                 indexed = &mut work => break indexed?,
             }
         };
-        let worker = self.worker();
+        let (alone, worker) = (self.alone().await, self.worker());
         loop {
             match worker.step().await? {
                 Step::Embedded(done, of) => progress(done, of),
                 Step::Built => {}
-                Step::Done => return Ok(Reindexed { indexed }),
+                Step::Done => break,
             }
         }
+        drop(alone);
+        // Something may have been taken in since.
+        self.catch_up();
+        Ok(Reindexed { indexed })
     }
 
     async fn needs_rebuild(&self) -> Result<bool, SessionError> {
@@ -241,15 +286,15 @@ impl MemoryStore for HnswMemoryStore {
     }
 
     async fn close(&self) {
-        self.closing.cancel();
-        let background = self.background.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(background) = background {
-            // A panic of it was logged where it happened.
-            let _ = background.await;
+        // What is not made by then is made by who opens it next.
+        if tokio::time::timeout(END_MAX, self.made()).await.is_err() {
+            tracing::warn!("not all that was said has its vector yet; a process that runs longer makes the rest");
         }
+        self.closing.cancel();
+        let _ = tokio::time::timeout(END_MAX, self.made()).await;
         let saved = self.change(|core| {
             core.flush(true)?;
-            core.save_lane()
+            core.save_at_end()
         });
         if let Err(error) = saved.await {
             tracing::debug!(%error, "the memory's next start takes longer");
