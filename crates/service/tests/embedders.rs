@@ -175,8 +175,11 @@ async fn what_passes_is_tried_again() {
         1 => refusal(503, "overloaded"),
         _ => answer(&[(0, json!([1.0, 0.0]))]),
     });
-    let vectors = embedder(&server.await).embed(&texts(&["one"]), EmbedFor::Query).await.unwrap();
-    assert_eq!(vectors, [[1.0, 0.0]]);
+    let embedder = embedder(&server.await);
+    // A query waits for no second answer, and is told why at once.
+    let refused = embedder.embed(&texts(&["one"]), EmbedFor::Query).await.unwrap_err();
+    assert!(refused.to_string().contains("slow down"), "{refused}");
+    assert_eq!(embedder.embed(&texts(&["one"]), EmbedFor::Passage).await.unwrap(), [[1.0, 0.0]]);
     assert_eq!(failure(|_| refusal(429, "slow down")).await.1, 3);
     let (told, asked) = failure(|_| Reply { ends: Ends::Abruptly, ..Reply::refusal(200, "{\"data\":") }).await;
     assert_eq!(asked, 3, "{told}");

@@ -152,6 +152,34 @@ async fn a_text_is_read_as_far_as_the_model_reads() {
     assert_ne!(vectors[0], vectors[1]);
 }
 
+#[tokio::test]
+async fn what_a_model_wants_before_a_text_is_put_there() {
+    let plain = LocalEmbedder::open(&published()).unwrap();
+    let text = ["the cafe is far".to_owned()];
+    for (config, query, passage) in [
+        (json!({"prompts": {"query": "data: ", "passage": "base: "}}), "data: ", "base: "),
+        (json!({"prompts": {"query": "data: ", "document": "again: ", "passage": "base: "}}), "data: ", "again: "),
+        (
+            json!({"prompts": {"query": "data: ", "other": "base: "}, "default_prompt_name": "other"}),
+            "data: ",
+            "base: ",
+        ),
+        (
+            json!({"prompts": {"query": "data: "}, "default_prompt_name": null, "similarity_fn_name": "cosine"}),
+            "data: ",
+            "",
+        ),
+        (json!({"__version__": {}}), "", ""),
+    ] {
+        let copy = Copied::new().with("config_sentence_transformers.json", config.to_string());
+        let embedder = LocalEmbedder::open(copy.path()).unwrap();
+        for (purpose, prompt) in [(EmbedFor::Query, query), (EmbedFor::Passage, passage)] {
+            let expected = plain.embed(&[format!("{prompt}{}", text[0])], purpose).await.unwrap();
+            assert_eq!(embedder.embed(&text, purpose).await.unwrap(), expected, "{config} {purpose:?}");
+        }
+    }
+}
+
 #[test]
 fn another_model_has_another_id() {
     let id = |copy: &Copied| LocalEmbedder::open(copy.path()).unwrap().id();
@@ -165,6 +193,7 @@ fn another_model_has_another_id() {
         Copied::new().setting("1_Pooling/config.json", first),
         Copied::new().setting(CONFIG, json!({ "layer_norm_eps": 1e-5 })),
         Copied::new().with("sentence_bert_config.json", r#"{"max_seq_length": 4}"#),
+        Copied::new().with("config_sentence_transformers.json", r#"{"prompts": {"query": "query: "}}"#),
     ];
     let mut ids: Vec<String> = others.iter().map(id).chain([same]).collect();
     ids.sort();
@@ -252,6 +281,13 @@ fn what_cannot_be_used_is_refused_with_what_to_do() {
     let dense =
         r#"[{"type": "sentence_transformers.models.Transformer"}, {"type": "sentence_transformers.models.Dense"}]"#;
     told(Copied::new().with("modules.json", dense).refusal(), &["module `Dense`", "not supported"]);
+
+    let prompts = |text: &str| Copied::new().with("config_sentence_transformers.json", text);
+    told(prompts(r#"{"default_prompt_name": "s2s"}"#).refusal(), &["no prompt `s2s`"]);
+    told(prompts(r#"{"prompts": 1}"#).refusal(), &["config_sentence_transformers.json cannot be read"]);
+    let left_out = prompts(r#"{"prompts": {"query": "query: "}}"#);
+    let left_out = left_out.setting("1_Pooling/config.json", json!({ "include_prompt": false }));
+    told(left_out.refusal(), &["leaves its prompts out", "not supported"]);
 
     told(Copied::new().with("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n").refusal(), &["vocabulary has no [SEP]"]);
     told(Copied::new().with("vocab.txt", [0xff, 0xfe]).refusal(), &["vocab.txt is not UTF-8"]);

@@ -147,8 +147,9 @@ impl App {
     async fn open(config: Arc<Config>, out: &Output, around: &Surroundings) -> Result<Self, CliError> {
         let vendors = config.vendors(around);
         let keys = [&vendors.anthropic.key, &vendors.openai.key, &vendors.gemini.key];
-        let keys: Vec<_> =
-            keys.into_iter().chain(vendors.compatible.iter().map(|server| &server.key)).flatten().cloned().collect();
+        let memory = config.memory(around);
+        let keys = keys.into_iter().chain(vendors.compatible.iter().map(|server| &server.key));
+        let keys: Vec<_> = keys.chain([&memory.endpoint.key]).flatten().cloned().collect();
         let models =
             VendorModels::new(&vendors, Arc::new(ScriptedModel)).map_err(|error| config.with_origin(&error))?;
         let is_scripted = config.values.model.name.is_none() && models.default_model() == SCRIPTED;
@@ -160,7 +161,6 @@ impl App {
         let compaction = config.compaction()?;
         let (models, seed, values) = (Arc::new(models), seed.transpose()?, config.clone());
         let projection_dir = config.projection_dir(around);
-        let memory = config.memory(around);
         let build = move |data_dir: Option<PathBuf>| {
             let mut options = values.engine();
             options.projection.dir = Some(projection_dir.clone());

@@ -137,12 +137,6 @@ pub trait Embedder: Send + Sync {
     /// Its name and version. Vectors of another one are made anew.
     fn id(&self) -> String;
 
-    /// Whether it answers at once, so that what is taken in may wait for its vectors. What others make of them is put in
-    /// beside all else.
-    fn is_quick(&self) -> bool {
-        false
-    }
-
     /// A vector for each text, all of one length, each of length 1 or all zeros.
     ///
     /// # Errors

@@ -137,11 +137,9 @@ impl MemoryHandle {
             }
             task.wait().await;
         };
-        // The reader may wait for an embedder, which closing ends.
+        taken_in.await;
         if self.0.is_begun.load(Ordering::Acquire) {
-            tokio::join!(taken_in, self.0.store.close());
-        } else {
-            taken_in.await;
+            self.0.store.close().await;
         }
     }
 }

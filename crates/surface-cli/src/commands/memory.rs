@@ -23,7 +23,7 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &MemoryCommand
             app.out.text(&found.told(&hits.items))?;
             return Ok(0);
         }
-        MemoryCommand::Forget { yes: false, .. } if app.out.can_ask => {
+        MemoryCommand::Forget { yes: false, .. } if app.out.can_ask && is_to_be_asked(command) => {
             sessions::require(app, Operation::ForgetMemory)?;
             let question = "Forget all that matches, for good?";
             if !sessions::is_confirmed(app, &mut streams, question, "Nothing was forgotten.").await {
@@ -42,9 +42,17 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &MemoryCommand
 
 /// Refuses to forget where nobody was asked. What the service lacks it says first.
 pub(crate) fn is_meant(app: &App, command: &MemoryCommand) -> Result<(), SessionError> {
-    if !matches!(command, MemoryCommand::Forget { yes: false, .. }) {
+    if !is_to_be_asked(command) {
         return Ok(());
     }
     sessions::require(app, Operation::ForgetMemory)?;
     Err(SessionError::invalid("--yes", "what is forgotten does not come back, and nobody can be asked; say --yes"))
+}
+
+/// Whether it forgets something unasked. Where nothing is named, the operation refuses it and says what is missing.
+const fn is_to_be_asked(command: &MemoryCommand) -> bool {
+    match command {
+        MemoryCommand::Forget { session, source, yes, .. } => !*yes && (session.is_some() || source.is_some()),
+        MemoryCommand::Search { .. } | MemoryCommand::Reindex => false,
+    }
 }

@@ -5,6 +5,7 @@
 mod chat;
 mod compact;
 mod config;
+mod endpoint;
 mod memory;
 mod process;
 mod run;

@@ -43,6 +43,11 @@ fn hits_are_for_people_or_for_programs() {
 fn nothing_is_forgotten_unasked() {
     let Some(dir) = with_something_said() else { return };
     let forget = ["memory", "forget", "--source", "assistant"];
+    // What is missing comes first, whether somebody can be asked or not.
+    for unnamed in [&["memory", "forget"][..], &["memory", "forget", "--from-seq", "1"]] {
+        cli(unnamed).in_dir(&dir).run().refused(ErrorCode::InvalidRequest, "session_id");
+        cli(unnamed).in_dir(&dir).on_terminal().stdin("y\n").run().refused(ErrorCode::InvalidRequest, "session_id");
+    }
     cli(&forget).in_dir(&dir).run().refused(ErrorCode::InvalidRequest, "--yes");
     let refused = cli(&forget).in_dir(&dir).on_terminal().stdin("no\n").run();
     assert!(refused.err.contains("Forget all that matches") && refused.err.contains("Nothing was forgotten."));

@@ -8,7 +8,7 @@ use std::{
 use meerkat_errors::ErrorCode;
 use tempfile::TempDir;
 
-fn meerkat(dir: &TempDir, args: &[&str]) -> Command {
+pub(crate) fn meerkat(dir: &TempDir, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meerkat"));
     command.args(args).current_dir(dir.path()).env_clear().env("HOME", dir.path());
     command

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 #![allow(clippy::print_stderr, reason = "a test says where it was when it failed")]
 
+mod counts;
 mod damage;
 mod every;
 mod faults;

@@ -36,6 +36,8 @@ const REPLAYED_ENTRIES: usize = 256;
 pub(super) struct Core {
     pub(super) dir: Option<PathBuf>,
     pub(super) embedder: Arc<dyn Embedder>,
+    /// Whether it failed when it was asked last.
+    pub(super) is_embedder_failing: AtomicBool,
     /// No journal outlives the process: what is taken in is in the memory's own log.
     pub(super) records_intake: bool,
     open: RwLock<Option<Opened>>,
@@ -57,6 +59,7 @@ impl Core {
         Self {
             dir,
             embedder,
+            is_embedder_failing: AtomicBool::new(false),
             records_intake,
             open: RwLock::default(),
             is_ready: AtomicBool::new(false),

@@ -1,18 +1,24 @@
-//! The vectors of the texts: made in the order of the texts, after these are durable, and made anew where another
-//! embedder made them.
+//! The vectors of the texts: made in the order of the texts, and made anew where another embedder made them. The built-in
+//! one's are durable with their texts, others after them: nobody waits for an embedder.
 //!
 //! A text without a vector is found by its terms alone. An embedder that fails is asked again when memory takes in more
 //! or is built anew; how far it came is durable, so nothing is made twice.
 
-use std::{panic::AssertUnwindSafe, sync::PoisonError, time::Duration};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, PoisonError, atomic::Ordering},
+    time::Duration,
+};
 
 use futures::FutureExt as _;
+use redb::WriteTransaction;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    HashedEmbedder,
     core::Core,
-    file::Trouble,
+    file::{MemoryFile, Trouble},
     intake::put_number,
     opened::Opened,
     tables::{self, encode_vector, meta},
@@ -21,7 +27,7 @@ use super::{
 };
 use crate::{
     SessionError,
-    memory::{EmbedFor, Embedder},
+    memory::{EmbedFor, Embedder as _},
 };
 
 /// Texts that an embedder is given at once.
@@ -42,6 +48,31 @@ pub(super) struct Batch {
     texts: Vec<String>,
     /// The texts before this one have theirs then.
     end: u32,
+}
+
+/// Vectors that are written together.
+pub(super) struct Vectors {
+    embedder: String,
+    made: Vec<(u32, Vec<f32>)>,
+    /// The texts before this one have theirs then.
+    embedded_to: u32,
+}
+
+impl Vectors {
+    fn new(embedder: String, mut made: Vec<(u32, Vec<f32>)>, embedded_to: u32) -> Self {
+        // A text whose vector has no direction is found by its words alone.
+        made.retain(|(_, vector)| has_direction(vector));
+        Self { embedder, made, embedded_to }
+    }
+
+    pub(super) fn write(&self, transaction: &WriteTransaction) -> Result<(), Trouble> {
+        let mut table = transaction.open_table(tables::VECTORS)?;
+        for (doc, vector) in &self.made {
+            table.insert(*doc, &*encode_vector(vector))?;
+        }
+        transaction.open_table(tables::META)?.insert(meta::EMBEDDER, self.embedder.as_bytes())?;
+        put_number(transaction, meta::EMBEDDED_TO, u64::from(self.embedded_to))
+    }
 }
 
 impl Core {
@@ -69,7 +100,59 @@ impl Core {
             let why = "the embedder did not answer one vector for each text, all of one length".to_owned();
             return Err(SessionError::MemoryUnavailable { why });
         }
+        self.fits(dimension)?;
+        self.is_embedder_failing.store(false, Ordering::Relaxed);
         Ok(vectors)
+    }
+
+    /// The vector of a query; `None` where it has none, or the embedder fails or is silent.
+    pub(super) async fn embed_query(&self, query: &str) -> Option<Vec<f32>> {
+        let texts = [head(query, TEXT_BYTES_MAX).to_owned()];
+        let embedded = AssertUnwindSafe(async { self.embedder.embed(&texts, EmbedFor::Query).await }).catch_unwind();
+        let why = |why: &str| SessionError::MemoryUnavailable { why: why.to_owned() };
+        let vector = match tokio::time::timeout(QUERY_MAX, embedded).await {
+            Ok(Ok(Ok(vectors))) => {
+                let vector = vectors.into_iter().next();
+                self.fits(vector.as_ref().map(Vec::len)).map(|()| vector)
+            }
+            Ok(Ok(Err(error))) => Err(error),
+            Ok(Err(_)) => Err(why("the embedder panicked")),
+            Err(_) => Err(why("the embedder is silent")),
+        };
+        match vector {
+            Ok(vector) => {
+                self.is_embedder_failing.store(false, Ordering::Relaxed);
+                vector.filter(|vector| has_direction(vector))
+            }
+            Err(error) => {
+                self.embedder_failed(&error);
+                None
+            }
+        }
+    }
+
+    /// Whether vectors are as long as those that are there: a server may have another model under the same name.
+    fn fits(&self, dimension: Option<usize>) -> Result<(), SessionError> {
+        let of = |lane: &Option<VectorLane>| lane.as_ref().map(VectorLane::dimension);
+        let known = self.read(|open| Ok(of(&open.lane.read().unwrap_or_else(PoisonError::into_inner))));
+        match (known.ok().flatten(), dimension) {
+            (Some(known), Some(new)) if known != new => Err(SessionError::MemoryUnavailable {
+                why: format!(
+                    "the embedder answers with {new} components, and the vectors that are there have {known}; \
+                     `meerkat memory reindex` makes all of them anew"
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Once is enough to know; what goes on failing is told of in a whisper.
+    pub(super) fn embedder_failed(&self, error: &SessionError) {
+        if self.is_embedder_failing.swap(true, Ordering::Relaxed) {
+            tracing::debug!(%error, "the embedder still fails");
+        } else {
+            tracing::warn!(%error, "words alone find what is said until the embedder answers");
+        }
     }
 
     /// Puts the vectors of a batch, if it is still the next one; answers how many texts have theirs, of how many.
@@ -103,28 +186,42 @@ impl Core {
     }
 
     fn put_vectors(&self, batch: &Batch, vectors: &[Vec<f32>]) -> Result<(), Trouble> {
-        let file = self.read(|open| Ok(open.file.clone()))?;
-        let live = self.read(|open| Ok(batch.docs.iter().map(|doc| open.columns.doc(*doc).is_some()).collect()))?;
-        let live: Vec<bool> = live;
-        file.write(|transaction| {
-            let mut table = transaction.open_table(tables::VECTORS)?;
-            for ((doc, vector), _) in batch.docs.iter().zip(vectors).zip(&live).filter(|(_, is_live)| **is_live) {
-                // A text whose vector has no direction is found by its words alone.
-                if has_direction(vector) {
-                    table.insert(*doc, &*encode_vector(vector))?;
-                }
-            }
-            put_number(transaction, meta::EMBEDDED_TO, u64::from(batch.end))
+        let id = self.embedder.id();
+        let (file, vectors) = self.read(|open| {
+            let made = batch.docs.iter().copied().zip(vectors.iter().cloned());
+            let live = made.filter(|(doc, _)| open.columns.doc(*doc).is_some()).collect();
+            Ok((open.file.clone(), Vectors::new(id, live, batch.end)))
         })?;
-        let lane = self.change(&file, |open| {
-            open.embedded_to = batch.end;
+        file.write(|transaction| vectors.write(transaction))?;
+        self.stand(&file, vectors)
+    }
+
+    /// The vectors of texts that are about to be written, where they cost no more than that does and none is missing
+    /// before them: one transaction takes both.
+    pub(super) fn vectors_at_once<'a>(
+        &self,
+        texts: impl Iterator<Item = (u32, &'a str)>,
+        end: u32,
+    ) -> Result<Option<Vectors>, Trouble> {
+        let id = self.embedder.id();
+        let is_next = self.read(|open| {
+            let next = open.columns.next_doc();
+            Ok(next == 0 || (open.embedder == id && open.embedded_to == next))
+        })?;
+        let vector = |(doc, text)| (doc, HashedEmbedder::vector(head(text, TEXT_BYTES_MAX)));
+        let is_quick = is_next && id == HashedEmbedder.id();
+        Ok(is_quick.then(|| Vectors::new(id, texts.map(vector).collect(), end)))
+    }
+
+    /// Lets vectors that were written stand in RAM.
+    pub(super) fn stand(&self, file: &Arc<MemoryFile>, vectors: Vectors) -> Result<(), Trouble> {
+        let lane = self.change(file, |open| {
+            (open.embedder, open.embedded_to) = (vectors.embedder, vectors.embedded_to);
             Ok(open.lane.clone())
         })?;
-        for ((doc, vector), _) in batch.docs.iter().zip(vectors).zip(&live).filter(|(_, is_live)| **is_live) {
-            if has_direction(vector) {
-                // One at a time: searches go on in between.
-                put(&mut lane.write().unwrap_or_else(PoisonError::into_inner), *doc, vector);
-            }
+        for (doc, vector) in &vectors.made {
+            // One at a time: searches go on in between.
+            put(&mut lane.write().unwrap_or_else(PoisonError::into_inner), *doc, vector);
         }
         Ok(())
     }
@@ -141,20 +238,6 @@ impl Core {
             Ok(!is_whole || open.building.is_some())
         })
     }
-}
-
-/// The vector of a query; `None` where it has none, or the embedder fails or is silent.
-pub(super) async fn embed_query(embedder: &dyn Embedder, query: &str) -> Option<Vec<f32>> {
-    let texts = [head(query, TEXT_BYTES_MAX).to_owned()];
-    let embedded = AssertUnwindSafe(async { embedder.embed(&texts, EmbedFor::Query).await }).catch_unwind();
-    let why = match tokio::time::timeout(QUERY_MAX, embedded).await {
-        Ok(Ok(Ok(vectors))) => return vectors.into_iter().next().filter(|vector| has_direction(vector)),
-        Ok(Ok(Err(error))) => error.to_string(),
-        Ok(Err(_)) => "the embedder panicked".to_owned(),
-        Err(_) => "the embedder is silent".to_owned(),
-    };
-    tracing::debug!(%why, "the query has no vector; its words alone are looked for");
-    None
 }
 
 fn next_batch(open: &Opened) -> Result<Option<Batch>, Trouble> {

@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use redb::{Database, ReadableDatabase as _, TableError, WriteTransaction, backends::InMemoryBackend};
+use redb::{Database, Durability, ReadableDatabase as _, TableError, WriteTransaction, backends::InMemoryBackend};
 
 use super::tables::{self, LAYOUT, meta};
 use crate::{
@@ -64,13 +64,18 @@ impl MemoryFile {
         let file = Self { database, phase, is_stuck: AtomicBool::new(false) };
         let is_new = file.is_new()?;
         if is_new {
-            file.write(|transaction| {
-                tables::make_all(transaction)?;
-                transaction.open_table(tables::META)?.insert(meta::LAYOUT, &LAYOUT.to_le_bytes()[..])?;
-                Ok(())
-            })?;
+            file.make_tables()?;
         }
         Ok((file, is_new))
+    }
+
+    /// They are durable with what is first put into them.
+    fn make_tables(&self) -> Result<(), Trouble> {
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_durability(Durability::None)?;
+        tables::make_all(&transaction)?;
+        transaction.open_table(tables::META)?.insert(meta::LAYOUT, &LAYOUT.to_le_bytes()[..])?;
+        Ok(transaction.commit()?)
     }
 
     fn is_new(&self) -> Result<bool, Trouble> {

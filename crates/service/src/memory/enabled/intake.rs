@@ -86,9 +86,15 @@ impl Core {
         while !queue.is_empty() {
             let mut chunk = self.read(|open| Chunk::next(open, &mut queue, is_recorded))?;
             chunk.log_position = log_position.filter(|_| queue.is_empty());
+            let texts = chunk.docs.iter().map(|new| (new.number, &*new.text));
+            let vectors = self.vectors_at_once(texts, chunk.next_doc)?;
             let file = chunk.file.clone();
-            file.write(|transaction| chunk.write(transaction))?;
+            file.write(|transaction| {
+                chunk.write(transaction)?;
+                vectors.as_ref().map_or(Ok(()), |vectors| vectors.write(transaction))
+            })?;
             self.change(&file, |open| chunk.stand(open))?;
+            vectors.map_or(Ok(()), |vectors| self.stand(&file, vectors))?;
             self.flush(false)?;
         }
         Ok(())

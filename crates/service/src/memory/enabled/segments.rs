@@ -21,6 +21,8 @@ use super::{
 const TAIL_DOCS: u32 = if cfg!(test) { 8 } else { 1_024 };
 /// Bytes of text after which they get a segment: a start reads them anew.
 const TAIL_BYTES: usize = 1024 * 1024;
+/// One of how many of either is enough for a segment at the end of a process; fewer are read anew by the next start.
+const SHARE_AT_END: u32 = 16;
 /// Segments of like size that are merged into one.
 const MERGED_AT_ONCE: usize = 4;
 /// Bytes of blocks that are written in one transaction.
@@ -61,15 +63,16 @@ impl Tail {
         writer
     }
 
-    fn is_full(&self) -> bool {
-        self.docs >= TAIL_DOCS || self.bytes >= TAIL_BYTES
+    fn holds(&self, share: u32) -> bool {
+        self.docs >= TAIL_DOCS / share || self.bytes >= TAIL_BYTES / share as usize
     }
 }
 
 impl Core {
-    /// Gives the newest texts a segment when there are enough of them, or in any case.
-    pub(super) fn flush(&self, is_asked: bool) -> Result<(), Trouble> {
-        let wanted = |open: &Opened| open.tail.docs > 0 && (is_asked || open.tail.is_full());
+    /// Gives the newest texts a segment when there are enough of them; at the end fewer are enough.
+    pub(super) fn flush(&self, is_end: bool) -> Result<(), Trouble> {
+        let share = if is_end { SHARE_AT_END } else { 1 };
+        let wanted = |open: &Opened| open.tail.docs > 0 && open.tail.holds(share);
         if !self.read(|open| Ok(wanted(open)))? {
             return Ok(());
         }

@@ -4,24 +4,20 @@
 
 use std::{
     path::Path,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use tokio::{
     runtime::Handle,
-    sync::{Mutex, Semaphore, mpsc},
+    sync::{Mutex, mpsc, watch},
     task::JoinError,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     core::Core,
-    embedding::embed_query,
     file::{Trouble, unavailable},
 };
 use crate::{
@@ -31,27 +27,34 @@ use crate::{
     service::{ForgetMemory, Forgotten, Page, Reindexed, SearchHit, SearchMemory},
 };
 
-/// Steps towards the vectors of what is new that an add waits for where the embedder is quick; the rest is made beside
-/// all else.
-const STEPS_OF_ADD: usize = 32;
-/// How long closing waits for vectors that take longer.
-const VECTORS_WAIT_MAX: Duration = Duration::from_secs(2);
-/// Who makes vectors beside all else: one does, and one more waits, which sees what came too late for the first.
-const MAKERS: u32 = 2;
+/// How long the end waits for vectors that are being made; a later process makes the rest.
+const END_MAX: Duration = Duration::from_secs(1);
 
 /// Memory whose postings and vectors stand in redb, with a graph over the vectors.
 pub struct HnswMemoryStore {
     core: Arc<Core>,
     /// Held by whoever changes something.
     writer: Arc<Mutex<()>>,
-    /// The places of those who make vectors that nobody waits for.
-    makers: Arc<Semaphore>,
-    /// Held by the one of them that is at work.
-    making: Arc<Mutex<()>>,
-    /// Whether the last attempt at that failed.
-    is_failing: Arc<AtomicBool>,
+    /// What is made beside all else: nobody waits for an embedder.
+    making: Arc<watch::Sender<Making>>,
     /// Ends what nobody needs to be finished.
     closing: CancellationToken,
+}
+
+/// Whether vectors are being made, and whether somebody wanted some since that began.
+#[derive(Default)]
+struct Making {
+    is_wanted: bool,
+    is_running: bool,
+}
+
+/// Whoever makes vectors, while it does.
+struct Alone<'a>(&'a watch::Sender<Making>);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|making| making.is_running = false);
+    }
 }
 
 impl HnswMemoryStore {
@@ -59,32 +62,42 @@ impl HnswMemoryStore {
     #[must_use]
     pub fn new(data_dir: Option<&Path>, embedder: Arc<dyn Embedder>, records_intake: bool) -> Self {
         let core = Core::new(data_dir.map(Path::to_owned), embedder, records_intake);
-        Self {
-            core: Arc::new(core),
-            writer: Arc::default(),
-            makers: Arc::new(Semaphore::new(MAKERS as usize)),
-            making: Arc::default(),
-            is_failing: Arc::default(),
-            closing: CancellationToken::new(),
-        }
+        Self { core: Arc::new(core), writer: Arc::default(), making: Arc::default(), closing: CancellationToken::new() }
     }
 
     fn worker(&self) -> Worker {
         let (core, writer) = (Arc::downgrade(&self.core), self.writer.clone());
-        Worker { core, is_failing: self.is_failing.clone(), writer, closing: self.closing.clone() }
+        Worker { core, writer, making: self.making.clone(), closing: self.closing.clone() }
     }
 
     /// Makes what vectors are missing, without anybody waiting for it.
     fn catch_up(&self) {
-        let Ok(place) = self.makers.clone().try_acquire_owned() else { return };
-        let (worker, making) = (self.worker(), self.making.clone());
-        tokio::spawn(async move {
-            let making = making.lock_owned().await;
-            while let Some(Step::Embedded(..) | Step::Built) = worker.step_or_warn().await {}
-            // Whoever comes from now on finds a place, and makes what this one has not seen.
-            drop(place);
-            drop(making);
+        let mut begins = false;
+        self.making.send_modify(|making| {
+            making.is_wanted = true;
+            begins = !std::mem::replace(&mut making.is_running, true);
         });
+        if begins {
+            tokio::spawn(self.worker().work());
+        }
+    }
+
+    /// Waits until no vectors are being made, and keeps all others from making some.
+    async fn alone(&self) -> Alone<'_> {
+        loop {
+            self.made().await;
+            let mut is_taken = false;
+            self.making.send_modify(|making| is_taken = !std::mem::replace(&mut making.is_running, true));
+            if is_taken {
+                return Alone(&self.making);
+            }
+        }
+    }
+
+    /// Waits until no vectors are being made.
+    pub(super) async fn made(&self) {
+        // It fails where nobody makes any more.
+        let _ = self.making.subscribe().wait_for(|making| !making.is_running).await;
     }
 
     async fn read<T: Send + 'static>(
@@ -127,8 +140,8 @@ fn answer<T>(done: Result<Result<T, Trouble>, JoinError>) -> Result<T, SessionEr
 #[derive(Clone)]
 struct Worker {
     core: Weak<Core>,
-    is_failing: Arc<AtomicBool>,
     writer: Arc<Mutex<()>>,
+    making: Arc<watch::Sender<Making>>,
     closing: CancellationToken,
 }
 
@@ -143,6 +156,22 @@ enum Step {
 }
 
 impl Worker {
+    /// Works as long as somebody wants it to.
+    async fn work(self) {
+        while self.is_wanted() {
+            while let Ok(Step::Embedded(..) | Step::Built) = self.step().await {}
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        let mut is_wanted = false;
+        self.making.send_modify(|making| {
+            is_wanted = std::mem::take(&mut making.is_wanted) && !self.closing.is_cancelled();
+            making.is_running = is_wanted;
+        });
+        is_wanted
+    }
+
     /// Makes the vectors of some texts, or works on the graph. Others may change the memory while the embedder works.
     async fn step(&self) -> Result<Step, SessionError> {
         if self.closing.is_cancelled() {
@@ -160,7 +189,11 @@ impl Worker {
         });
         let made = match made.await.unwrap_or_else(|error| Err(unavailable(&Trouble::Failed(error.to_string())))) {
             Err(_) if self.closing.is_cancelled() => return Ok(Step::Done),
-            made => made?,
+            Err(error) => {
+                core.embedder_failed(&error);
+                return Err(error);
+            }
+            Ok(made) => made,
         };
         let writer = self.writer.clone().lock_owned().await;
         let put = tokio::task::spawn_blocking(move || {
@@ -172,19 +205,6 @@ impl Worker {
             put
         });
         answer(put.await)
-    }
-
-    /// The same where nobody is told that it failed; `None` where it did.
-    async fn step_or_warn(&self) -> Option<Step> {
-        let step = self.step().await;
-        // Once is enough to know; what goes on failing is told of in a whisper.
-        let was_failing = self.is_failing.swap(step.is_err(), Ordering::Relaxed);
-        match &step {
-            Err(error) if was_failing => tracing::debug!(%error, "the embedder does not answer yet"),
-            Err(error) => tracing::warn!(%error, "what is new is found by its words alone until the embedder answers"),
-            Ok(_) => {}
-        }
-        step.ok()
     }
 }
 
@@ -206,12 +226,6 @@ impl MemoryStore for HnswMemoryStore {
 
     async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError> {
         self.change(move |core| core.add(intakes)).await?;
-        let (worker, steps) = (self.worker(), if self.core.embedder.is_quick() { STEPS_OF_ADD } else { 0 });
-        for _ in 0..steps {
-            if matches!(worker.step_or_warn().await, None | Some(Step::Done)) {
-                return Ok(());
-            }
-        }
         self.catch_up();
         Ok(())
     }
@@ -221,11 +235,11 @@ impl MemoryStore for HnswMemoryStore {
         let Some((terms, has_vectors)) = self.read(move |core| core.asked(&asked)).await? else {
             return Ok(Page::whole(Vec::new()));
         };
-        let embedder = self.core.embedder.as_ref();
-        let vector = if has_vectors { embed_query(embedder, &request.query).await } else { None };
+        let vector = if has_vectors { self.core.embed_query(&request.query).await } else { None };
         let found = self.read(move |core| core.search(&request, &terms, vector.as_deref()));
         let (items, is_behind) = found.await?;
-        if is_behind {
+        // One that fails is asked again when more is taken in, not by every search.
+        if is_behind && !self.core.is_embedder_failing.load(Ordering::Relaxed) {
             self.catch_up();
         }
         Ok(Page { items, next_cursor: None })
@@ -259,14 +273,18 @@ impl MemoryStore for HnswMemoryStore {
                 indexed = &mut work => break indexed?,
             }
         };
-        let worker = self.worker();
+        let (alone, worker) = (self.alone().await, self.worker());
         loop {
             match worker.step().await? {
                 Step::Embedded(done, of) => progress(done, of),
                 Step::Built => {}
-                Step::Done => return Ok(Reindexed { indexed }),
+                Step::Done => break,
             }
         }
+        drop(alone);
+        // Something may have been taken in since.
+        self.catch_up();
+        Ok(Reindexed { indexed })
     }
 
     async fn needs_rebuild(&self) -> Result<bool, SessionError> {
@@ -278,16 +296,15 @@ impl MemoryStore for HnswMemoryStore {
     }
 
     async fn close(&self) {
-        let all_made = || self.makers.acquire_many(MAKERS);
-        if !self.core.embedder.is_quick() {
-            // A process that does one turn and ends would never have vectors.
-            drop(tokio::time::timeout(VECTORS_WAIT_MAX, all_made()).await);
+        // What is not made by then is made by who opens it next.
+        if tokio::time::timeout(END_MAX, self.made()).await.is_err() {
+            tracing::warn!("not all that was said has its vector yet; a process that runs longer makes the rest");
         }
         self.closing.cancel();
-        drop(all_made().await);
+        let _ = tokio::time::timeout(END_MAX, self.made()).await;
         let saved = self.change(|core| {
             core.flush(true)?;
-            core.save_lane()
+            core.save_at_end()
         });
         if let Err(error) = saved.await {
             tracing::debug!(%error, "the memory's next start takes longer");

@@ -3,7 +3,13 @@
 //! What it answers is not trusted: as many vectors as texts, all of one length, each component finite, or it is refused.
 //! It is reached by the same rules as a model's vendor, and its key goes nowhere but into a header.
 
-use std::{sync::OnceLock, time::Duration};
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use meerkat_errors::ErrorCode;
@@ -63,6 +69,8 @@ pub struct EndpointEmbedder {
     world: World,
     /// How many components the first answer had; all that follow have as many.
     length: OnceLock<usize>,
+    /// Whether it was said that it fails.
+    is_told: AtomicBool,
 }
 
 #[derive(Serialize)]
@@ -98,20 +106,30 @@ impl EndpointEmbedder {
             return Err(SessionError::ConfigInvalid { key: "memory.endpoint.model".to_owned(), message });
         }
         let http = network::http(options.proxy.as_ref(), options.no_proxy.as_deref())?;
-        Ok(Self { http, base_url, options, world, length: OnceLock::new() })
+        Ok(Self { http, base_url, options, world, length: OnceLock::new(), is_told: AtomicBool::new(false) })
     }
 
-    /// The vectors of a few texts, tried again where that may help.
-    async fn batch(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, SessionError> {
+    /// The vectors of a few texts, tried again where that may help: not for a query, which waits for no second answer.
+    async fn batch(&self, texts: &[&str], purpose: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
         let mut failed = 0;
         loop {
             let error = match self.ask(texts).await {
-                Ok(vectors) => return Ok(vectors),
+                Ok(vectors) => {
+                    self.is_told.store(false, Ordering::Relaxed);
+                    return Ok(vectors);
+                }
                 Err(error) => error,
             };
             failed += 1;
-            match self.options.retry.wait(&error, failed, self.world.ids.as_ref()) {
-                Some(wait) => self.world.clock.sleep(wait).await,
+            let wait = self.options.retry.wait(&error, failed, self.world.ids.as_ref());
+            match wait.filter(|_| purpose == EmbedFor::Passage) {
+                Some(wait) => {
+                    // A process may end before it is over.
+                    if !self.is_told.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(error = %self.unavailable(&error), "it is asked again");
+                    }
+                    self.world.clock.sleep(wait).await;
+                }
                 None => return Err(self.unavailable(&error)),
             }
         }
@@ -183,8 +201,9 @@ impl EndpointEmbedder {
     /// The error as a caller sees it.
     fn unavailable(&self, error: &ModelError) -> SessionError {
         let advice = match error.code {
-            ErrorCode::ModelUnauthorized => "check its key",
-            ErrorCode::ModelRateLimited | ErrorCode::ModelOverloaded | ErrorCode::ModelTimeout => "ask again later",
+            ErrorCode::ModelUnauthorized => "check its key, in the variable that memory.endpoint.key_variable names",
+            ErrorCode::ModelRateLimited => "it is asked again later",
+            ErrorCode::ModelOverloaded | ErrorCode::ModelTimeout => "see whether it works, and check memory.endpoint",
             _ => "check memory.endpoint, or set memory.embedder to builtin",
         };
         let mut why = format!("the embedder at {}: {}; {advice}", self.base_url, error.message);
@@ -202,14 +221,14 @@ impl Embedder for EndpointEmbedder {
         format!("{}{}{dimensions}", self.base_url, self.options.model)
     }
 
-    async fn embed(&self, texts: &[String], _: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
+    async fn embed(&self, texts: &[String], purpose: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
         let mut vectors = Vec::with_capacity(texts.len());
         let mut batch: Vec<&str> = Vec::new();
         let mut bytes = 0;
         for text in texts {
             let size = text.len().min(TEXT_BYTES_MAX);
             if batch.len() == BATCH_TEXTS || (!batch.is_empty() && bytes + size > BATCH_BYTES) {
-                vectors.extend(self.batch(&batch).await?);
+                vectors.extend(self.batch(&batch, purpose).await?);
                 batch.clear();
                 bytes = 0;
             }
@@ -217,7 +236,7 @@ impl Embedder for EndpointEmbedder {
             bytes += size;
         }
         if !batch.is_empty() {
-            vectors.extend(self.batch(&batch).await?);
+            vectors.extend(self.batch(&batch, purpose).await?);
         }
         Ok(vectors)
     }

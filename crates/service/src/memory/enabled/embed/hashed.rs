@@ -50,10 +50,6 @@ impl HashedEmbedder {
 
 #[async_trait]
 impl Embedder for HashedEmbedder {
-    fn is_quick(&self) -> bool {
-        true
-    }
-
     fn id(&self) -> String {
         format!("hashed-{DIMENSION}-1")
     }

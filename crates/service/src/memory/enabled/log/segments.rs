@@ -62,13 +62,6 @@ fn path_of(number: u64, generation: u64) -> std::path::PathBuf {
 pub(super) fn look(disk: &dyn Disk, known: Seq) -> Result<Found, StoreError> {
     ensure_dir(disk, Path::new(FOLDER)).map_err(failed)?;
     let names = generations_of(&disk.list(Path::new(FOLDER)).map_err(failed)?);
-    if names.is_empty()
-        && let Err(error) = disk.sync_dir(Path::new(""))
-    {
-        // A name whose sync failed may never be durable, so the folder is to be made anew.
-        drop(disk.remove(Path::new(FOLDER)));
-        return Err(failed(error));
-    }
     let mut found =
         Found { segments: Vec::new(), writer: None, place: Place { seq: 0, batch: 0, chain: 0 }, is_whole: true };
     let mut last = None;
@@ -203,6 +196,14 @@ pub(super) fn begin(disk: &dyn Disk, segments: &mut Vec<Segment>, place: &mut Pl
         previous_end: segments.last().map_or(0, |segment| segment.end),
         compacted: None,
     };
+    if segments.is_empty() {
+        ensure_dir(disk, Path::new(FOLDER))?;
+        if let Err(error) = disk.sync_dir(Path::new("")) {
+            // A name whose sync failed may never be durable, so the folder is to be made anew.
+            drop(disk.remove(Path::new(FOLDER)));
+            return Err(error);
+        }
+    }
     let file = create_anew(disk, Path::new(NEW))?;
     write_all(file.as_ref(), &header.encode(), 0)?;
     file.sync()?;

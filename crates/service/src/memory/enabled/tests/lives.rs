@@ -172,6 +172,7 @@ async fn an_embedder_that_fails_leaves_the_words() {
 
     embedder.fails.store(false, Ordering::Relaxed);
     store.add(vec![talk(2, &["Something else entirely."])]).await.unwrap();
+    store.made().await;
     assert!(find(&store, "bassoon").await[0].lanes.contains_key("vector"));
     embedder.fails.store(true, Ordering::Relaxed);
     assert!(!find(&store, "bassoon").await[0].lanes.contains_key("vector"));
@@ -193,6 +194,7 @@ async fn the_vectors_of_another_embedder_are_made_anew() {
     other.fails.store(false, Ordering::Relaxed);
     let store = HnswMemoryStore::new(Some(dir.path()), other, false);
     store.add(vec![talk(3, &["And more."])]).await.unwrap();
+    store.made().await;
     assert!(find(&store, "bassoon").await[0].lanes.contains_key("vector"));
 }
 

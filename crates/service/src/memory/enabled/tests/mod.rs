@@ -97,10 +97,6 @@ impl Faulty {
 
 #[async_trait]
 impl Embedder for Faulty {
-    fn is_quick(&self) -> bool {
-        true
-    }
-
     fn id(&self) -> String {
         self.id.to_owned()
     }

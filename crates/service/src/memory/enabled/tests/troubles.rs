@@ -24,10 +24,6 @@ impl Odd {
 
 #[async_trait]
 impl Embedder for Odd {
-    fn is_quick(&self) -> bool {
-        !self.is_silent
-    }
-
     fn id(&self) -> String {
         "odd".to_owned()
     }
@@ -48,6 +44,7 @@ async fn an_embedder_that_panics_leaves_the_file_and_the_words() {
     let dir = tempfile::tempdir().unwrap();
     let store = HnswMemoryStore::new(Some(dir.path()), Odd::new(true, false), false);
     store.add(vec![talk(1, &[SAID])]).await.unwrap();
+    store.made().await;
     let hits = find(&store, "bassoon").await;
     assert_eq!(hits[0].lanes.keys().collect::<Vec<_>>(), ["ngrams", "words"]);
     assert!(!dir.path().join("memory.redb.set-aside-1").exists());
@@ -57,6 +54,7 @@ async fn an_embedder_that_panics_leaves_the_file_and_the_words() {
 async fn a_search_waits_a_second_for_an_embedder_that_is_silent() {
     let store = HnswMemoryStore::new(None, Odd::new(false, false), false);
     store.add(vec![talk(1, &[SAID])]).await.unwrap();
+    store.made().await;
     let started = tokio::time::Instant::now();
     let hits = find(&store, "bassoon").await;
     assert_eq!((hits[0].text.as_str(), hits[0].lanes.contains_key("vector")), (SAID, false));
@@ -64,9 +62,10 @@ async fn a_search_waits_a_second_for_an_embedder_that_is_silent() {
     assert!(find(&store, "?!").await.is_empty() && started.elapsed() < Duration::from_secs(2), "nothing is looked for");
 }
 
-/// Adding and closing waited for requests to an endpoint, each of which may take minutes.
+/// Closing waited for requests to an endpoint, each of which may take minutes; and so did taking in, and with it whoever
+/// waits for that.
 #[tokio::test]
-async fn neither_adding_nor_closing_waits_for_an_embedder_that_is_silent() {
+async fn neither_taking_in_nor_closing_waits_for_an_embedder_that_is_silent() {
     let embedder = Odd::new(false, true);
     let store = HnswMemoryStore::new(None, embedder.clone(), false);
     store.add(vec![talk(1, &[SAID])]).await.unwrap();
@@ -75,6 +74,54 @@ async fn neither_adding_nor_closing_waits_for_an_embedder_that_is_silent() {
     store.forget(ForgetMemory { session_id: Some(session(2)), ..ForgetMemory::default() }).await.unwrap();
     store.close().await;
     assert_eq!(find(&store, "bassoon").await[0].text, SAID);
+}
+
+/// Waits before each answer until it may, and notes what it was asked for.
+#[derive(Default)]
+struct Slow {
+    asked: std::sync::Mutex<Vec<String>>,
+    may_answer: Notify,
+}
+
+#[async_trait]
+impl Embedder for Slow {
+    fn id(&self) -> String {
+        "slow".to_owned()
+    }
+
+    async fn embed(&self, texts: &[String], purpose: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
+        if purpose == EmbedFor::Passage {
+            self.asked.lock().unwrap().extend_from_slice(texts);
+            self.may_answer.notified().await;
+        }
+        HashedEmbedder.embed(texts, purpose).await
+    }
+}
+
+/// What was being made anew was asked for twice where somebody searched or took in meanwhile.
+#[tokio::test]
+async fn no_vector_is_asked_for_twice_while_all_are_made_anew() {
+    let embedder = Arc::<Slow>::default();
+    let store = HnswMemoryStore::new(None, embedder.clone(), false);
+    embedder.may_answer.notify_one();
+    store.add(vec![talk(1, &[SAID])]).await.unwrap();
+    store.made().await;
+    let reindex = store.reindex(&|_, _| ());
+    let meanwhile = async {
+        while embedder.asked.lock().unwrap().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        store.add(vec![talk(2, &["And more."])]).await.unwrap();
+        assert_eq!(find(&store, "bassoon").await.len(), 1);
+        embedder.may_answer.notify_one();
+        while embedder.asked.lock().unwrap().len() < 3 {
+            tokio::task::yield_now().await;
+        }
+        embedder.may_answer.notify_one();
+    };
+    assert_eq!(tokio::join!(reindex, meanwhile).0.unwrap().indexed, 1);
+    store.made().await;
+    assert_eq!(*embedder.asked.lock().unwrap(), [SAID, SAID, "And more."]);
 }
 
 /// It answered that nothing was lost, and what its checkpoints said was never taken in again.

@@ -106,12 +106,17 @@ impl Embedder for LocalEmbedder {
         self.model.read().map_or_else(|_| "local-unreadable".to_owned(), |read| format!("local-1-{}", read.hash))
     }
 
-    async fn embed(&self, texts: &[String], _: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
+    async fn embed(&self, texts: &[String], purpose: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
+        let (query, passage) = &self.model.directory.prompts;
+        let prompt = match purpose {
+            EmbedFor::Query => query,
+            EmbedFor::Passage => passage,
+        };
         let mut vectors = Vec::with_capacity(texts.len());
         // One at a time, so that a query waits for no more than one text of many.
         for text in texts {
             let (answer, made) = oneshot::channel();
-            self.jobs.send(Job { text: text.clone(), answer }).map_err(|error| failed(&error))?;
+            self.jobs.send(Job { text: format!("{prompt}{text}"), answer }).map_err(|error| failed(&error))?;
             vectors.push(made.await.map_err(|error| failed(&error))??);
         }
         Ok(vectors)

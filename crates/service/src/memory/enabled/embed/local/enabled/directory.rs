@@ -27,8 +27,9 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const POOLING: &str = "1_Pooling/config.json";
 const MODULES: &str = "modules.json";
 const LENGTH: &str = "sentence_bert_config.json";
+const PROMPTS: &str = "config_sentence_transformers.json";
 /// All files that a vector depends on.
-const FILES: [&str; 8] = [CONFIG, WORDS, TOKENIZER, TOKENIZER_CONFIG, POOLING, MODULES, LENGTH, WEIGHTS];
+const FILES: [&str; 9] = [CONFIG, WORDS, TOKENIZER, TOKENIZER_CONFIG, POOLING, MODULES, LENGTH, PROMPTS, WEIGHTS];
 
 /// Bytes of a file beside the weights.
 const TEXT_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -47,6 +48,8 @@ pub(super) struct Directory {
     pub(super) vocabulary: Vocabulary,
     /// Tokens of a text that are read; the rest of it is left out.
     pub(super) tokens_max: usize,
+    /// What the model wants before a query, and before a passage.
+    pub(super) prompts: (String, String),
 }
 
 /// The sizes of an encoder, and what it does where encoders differ.
@@ -129,6 +132,13 @@ struct Length {
     max_seq_length: Option<usize>,
 }
 
+#[derive(Default, Deserialize)]
+struct Prompts {
+    #[serde(default)]
+    prompts: HashMap<String, String>,
+    default_prompt_name: Option<String>,
+}
+
 const fn two() -> usize {
     2
 }
@@ -160,7 +170,7 @@ impl Directory {
             return Err(misfit(path, "it reads less than two tokens"));
         }
         let prefix = check_weights(path, &shape)?;
-        Ok(Self { path: path.to_owned(), shape, prefix, vocabulary, tokens_max })
+        Ok(Self { path: path.to_owned(), shape, prefix, vocabulary, tokens_max, prompts: prompts(path)? })
     }
 
     /// The encoder, and a hash of all files that its vectors depend on.
@@ -238,6 +248,22 @@ fn shape(path: &Path, config: &Config) -> Result<Shape, String> {
         return Err(misfit(path, &format!("the sizes in {CONFIG} do not go together")));
     }
     Ok(shape)
+}
+
+/// What is put before a query, and before a passage, as sentence-transformers does it.
+fn prompts(path: &Path) -> Result<(String, String), String> {
+    let Prompts { prompts, default_prompt_name } = optional(path, PROMPTS)?.unwrap_or_default();
+    let otherwise = default_prompt_name.map_or_else(
+        || Ok(String::new()),
+        |name| prompts.get(&name).cloned().ok_or_else(|| misfit(path, &format!("{PROMPTS} has no prompt `{name}`"))),
+    )?;
+    let of = |names: &[&str]| names.iter().find_map(|name| prompts.get(*name)).unwrap_or(&otherwise).clone();
+    let found = (of(&["query"]), of(&["document", "passage", "corpus"]));
+    let pooling: Map<String, Value> = optional(path, POOLING)?.unwrap_or_default();
+    if pooling.get("include_prompt") == Some(&Value::Bool(false)) && found != (String::new(), String::new()) {
+        return Err(misfit(path, "it leaves its prompts out when it pools, which is not supported"));
+    }
+    Ok(found)
 }
 
 /// The modes of pooling that are on.

@@ -1,0 +1,321 @@
+//! `memory.embedder = "endpoint"` through the whole program: a server on loopback that speaks as OpenAI's does, processes
+//! that take in and search, and what people are told where it fails. In a build that remembers.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    process::Output,
+    sync::{Arc, Mutex},
+};
+
+use meerkat_errors::ErrorCode;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{process::meerkat, remembers};
+
+const KEY: &str = "embed-key-0123456789abcdef";
+/// Words of one meaning each.
+const MEANINGS: [&[&str]; 3] = [&["hound", "canine"], &["lorry", "vehicle"], &["drizzle", "precipitation"]];
+
+/// What the server does with a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Does {
+    #[default]
+    Answers,
+    /// With vectors that have more components than before.
+    AnswersLonger,
+    Refuses(u16),
+    Hangs,
+}
+
+#[derive(Default)]
+struct Seen {
+    does: Does,
+    /// Requests that are answered; after them it refuses.
+    answers: Option<usize>,
+    /// The model and a text of each that was answered.
+    answered: Vec<(String, String)>,
+}
+
+/// An endpoint on loopback.
+struct Server {
+    port: u16,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Server {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (port, seen) = (listener.local_addr().unwrap().port(), Arc::<Mutex<Seen>>::default());
+        let shared = seen.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let seen = shared.clone();
+                std::thread::spawn(move || serve(stream.unwrap(), &seen));
+            }
+        });
+        Self { port, seen }
+    }
+
+    fn does(&self, does: Does) {
+        self.seen.lock().unwrap().does = does;
+    }
+
+    /// The texts that a model was asked for and gave vectors of.
+    fn texts(&self, model: &str) -> Vec<String> {
+        let seen = self.seen.lock().unwrap();
+        let mut texts: Vec<String> =
+            seen.answered.iter().filter(|(of, _)| of == model).map(|(_, text)| text.clone()).collect();
+        texts.sort();
+        texts
+    }
+}
+
+/// Serves one connection until its client leaves it.
+fn serve(stream: TcpStream, seen: &Mutex<Seen>) -> Option<()> {
+    let mut out = stream.try_clone().unwrap();
+    let mut stream = BufReader::new(stream);
+    loop {
+        let (mut first, mut key, mut length) = (String::new(), String::new(), 0);
+        stream.read_line(&mut first).ok().filter(|read| *read > 0)?;
+        loop {
+            let mut line = String::new();
+            stream.read_line(&mut line).ok()?;
+            match line.trim_end().split_once(": ").map(|(name, value)| (name.to_lowercase(), value)) {
+                Some((name, value)) if name == "content-length" => length = value.parse().unwrap(),
+                Some((name, value)) if name == "authorization" => key = value.trim_start_matches("Bearer ").to_owned(),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).ok()?;
+        assert_eq!(first.trim_end(), "POST /v1/embeddings HTTP/1.1");
+        let Some((status, answer)) = answer(&serde_json::from_slice(&body).unwrap(), &key, seen) else {
+            // Until the client goes.
+            stream.read_to_end(&mut body).ok()?;
+            return None;
+        };
+        let head = format!("HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\nretry-after: 0\r\n");
+        out.write_all(format!("{head}content-length: {}\r\n\r\n{answer}", answer.len()).as_bytes()).ok()?;
+    }
+}
+
+/// The status and the body, as OpenAI's server writes them; `None` where it is silent.
+fn answer(request: &Value, key: &str, seen: &Mutex<Seen>) -> Option<(u16, String)> {
+    let refused = |status: u16, code: &str| {
+        let message = format!("Refused. You sent the key {key}.");
+        let error = json!({"message": message, "type": "requests", "param": null, "code": code});
+        Some((status, json!({ "error": error }).to_string()))
+    };
+    let mut seen = seen.lock().unwrap();
+    if seen.answers == Some(0) {
+        seen.does = Does::Refuses(500);
+    }
+    let does = seen.does;
+    match does {
+        _ if key != KEY => return refused(401, "invalid_api_key"),
+        Does::Refuses(status) => return refused(status, "refused"),
+        Does::Hangs => return None,
+        Does::Answers | Does::AnswersLonger => {}
+    }
+    assert_eq!(request["encoding_format"], "float");
+    let model = request["model"].as_str().unwrap();
+    let texts: Vec<&str> = request["input"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    let embedded = |(index, text): (usize, &&str)| {
+        let mut vector: Vec<f64> =
+            MEANINGS.iter().map(|words| f64::from(words.iter().any(|word| text.contains(word)))).collect();
+        vector.resize(if does == Does::AnswersLonger { 6 } else { 4 }, if vector.contains(&1.0) { 0.0 } else { 0.5 });
+        json!({"object": "embedding", "index": index, "embedding": vector})
+    };
+    // Each says which text it belongs to, and they come as they come.
+    let data: Vec<Value> = texts.iter().enumerate().map(embedded).rev().collect();
+    seen.answers = seen.answers.map(|left| left - 1);
+    seen.answered.extend(texts.iter().map(|text| (model.to_owned(), (*text).to_owned())));
+    let usage = json!({"prompt_tokens": texts.len(), "total_tokens": texts.len()});
+    Some((200, json!({"object": "list", "data": data, "model": model, "usage": usage}).to_string()))
+}
+
+/// A project that is configured for a server.
+struct Project(TempDir);
+
+impl Project {
+    fn new(server: &Server, model: &str) -> Self {
+        let project = Self(TempDir::new().unwrap());
+        project.configure(server, model);
+        project
+    }
+
+    fn configure(&self, server: &Server, model: &str) {
+        let config = format!(
+            "[memory]\nembedder = \"endpoint\"\nendpoint.base_url = \"http://127.0.0.1:{}/v1\"\nendpoint.model = \
+             \"{model}\"\nendpoint.key_variable = \"EMBEDDINGS_KEY\"\n",
+            server.port
+        );
+        std::fs::create_dir_all(self.0.path().join(".git")).unwrap();
+        std::fs::write(self.0.path().join("meerkat.toml"), config).unwrap();
+    }
+
+    fn run_with(&self, args: &[&str], key: &str) -> Ran {
+        let output = meerkat(&self.0, args).env("EMBEDDINGS_KEY", key).output().unwrap();
+        let ran = Ran::of(output);
+        assert!(!format!("{}{}", ran.out, ran.err).contains(KEY), "the key is told: {}{}", ran.out, ran.err);
+        ran
+    }
+
+    #[track_caller]
+    fn run(&self, args: &[&str]) -> Ran {
+        self.run_with(args, KEY)
+    }
+
+    #[track_caller]
+    fn say(&self, text: &str) {
+        let said = self.run(&["run", &format!("@say {text}")]);
+        assert_eq!(said.code, 0, "{}", said.err);
+    }
+
+    /// The hits for a query, each with its text and the lanes that found it; and what people are told beside them.
+    #[track_caller]
+    fn find(&self, query: &str) -> (Vec<(String, Vec<String>)>, String) {
+        let found = self.run(&["memory", "search", query, "--role", "assistant", "--json"]);
+        assert_eq!(found.code, 0, "{}", found.err);
+        let items: Value = serde_json::from_str(&found.out).unwrap();
+        let hit = |hit: &Value| {
+            let lanes = hit["lanes"].as_object().unwrap().keys().cloned().collect();
+            (hit["text"].as_str().unwrap().to_owned(), lanes)
+        };
+        (items["items"].as_array().unwrap().iter().map(hit).collect(), found.err)
+    }
+
+    /// Searches until so many are found: vectors are made beside all else.
+    #[track_caller]
+    fn find_by_meaning(&self, query: &str, hits: usize) -> Vec<(String, Vec<String>)> {
+        let found = (0..30).map(|_| self.find(query).0).find(|found| found.len() >= hits);
+        found.unwrap_or_else(|| panic!("{query} is not found by its meaning"))
+    }
+}
+
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Ran {
+    fn of(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Self { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+fn by_meaning(text: &str) -> Vec<(String, Vec<String>)> {
+    vec![(text.to_owned(), vec!["vector".to_owned()])]
+}
+
+#[test]
+fn what_shares_no_word_is_found_by_its_meaning() {
+    if !remembers() {
+        return;
+    }
+    let server = Server::start();
+    let project = Project::new(&server, "small");
+    project.say("The hound sleeps.");
+    project.say("A lorry was sold.");
+    assert_eq!(project.find_by_meaning("canine", 1), by_meaning("The hound sleeps."));
+    assert_eq!(project.find_by_meaning("vehicle", 1), by_meaning("A lorry was sold."));
+    let (hits, _) = project.find("hound");
+    assert_eq!(hits[0], ("The hound sleeps.".to_owned(), ["ngrams", "vector", "words"].map(str::to_owned).to_vec()));
+    // What is an answer by its words alone is no secret, and the key of the endpoint is one.
+    let echoed = project.run(&["run", &format!("@say The key is {KEY}.")]);
+    assert_eq!(echoed.out, "The key is [redacted].\n");
+}
+
+#[test]
+fn another_model_makes_all_vectors_anew_and_goes_on_where_it_was_interrupted() {
+    if !remembers() {
+        return;
+    }
+    let server = Server::start();
+    let project = Project::new(&server, "small");
+    // More than one request has room for.
+    let paragraphs: Vec<String> = (0..90).map(|n| format!("Paragraph {n}: {}", "drizzle ".repeat(150))).collect();
+    std::fs::write(project.0.path().join("prompt"), paragraphs.join("\n\n")).unwrap();
+    let prompt = std::fs::File::open(project.0.path().join("prompt")).unwrap();
+    let mut long = meerkat(&project.0, &["run", "-"]);
+    assert!(long.env("EMBEDDINGS_KEY", KEY).stdin(prompt).output().unwrap().status.success());
+    project.say("The hound sleeps.");
+    assert_eq!(project.find_by_meaning("canine", 1), by_meaning("The hound sleeps."));
+    let of = |model: &str| -> Vec<String> {
+        server.texts(model).into_iter().filter(|text| text != "canine" && text != "hound").collect()
+    };
+    let all = of("small");
+    assert!(all.len() > 90 && all.windows(2).all(|pair| pair[0] != pair[1]), "each once: {}", all.len());
+
+    project.configure(&server, "large");
+    server.seen.lock().unwrap().answers = Some(1);
+    // The old vectors are of no use, and the words answer.
+    let (hits, _) = project.find("hound");
+    assert_eq!(hits[0], ("The hound sleeps.".to_owned(), ["ngrams", "words"].map(str::to_owned).to_vec()));
+    while of("large").is_empty() {
+        project.find("hound");
+    }
+    assert_eq!(of("large").len(), 64);
+    {
+        let mut seen = server.seen.lock().unwrap();
+        (seen.answers, seen.does) = (None, Does::Answers);
+    }
+    assert_eq!(project.find_by_meaning("canine", 1), by_meaning("The hound sleeps."));
+    assert_eq!(of("large"), all, "each once, also those that were made before it was interrupted");
+    assert_eq!(of("small"), all);
+}
+
+#[test]
+fn where_the_server_fails_the_words_answer_and_people_are_told() {
+    if !remembers() {
+        return;
+    }
+    let server = Server::start();
+    let project = Project::new(&server, "small");
+    // Before there is any vector, who takes in is told.
+    for (does, told) in [(Does::Refuses(500), "500"), (Does::Hangs, "not all that was said has its vector yet")] {
+        server.does(does);
+        let said = project.run(&["run", "@say The hound sleeps."]);
+        assert!(said.code == 0 && said.err.contains(told), "{does:?}: {}", said.err);
+    }
+    server.does(Does::Answers);
+    assert_eq!(project.find_by_meaning("canine", 2)[0], by_meaning("The hound sleeps.")[0]);
+    let words = ["ngrams", "words"].map(str::to_owned).to_vec();
+    for (does, told) in [
+        (Does::Refuses(401), "memory.endpoint.key_variable"),
+        (Does::Refuses(404), "check memory.endpoint"),
+        (Does::Refuses(429), "429"),
+        (Does::Refuses(500), "500"),
+        (Does::Hangs, "silent"),
+        (Does::AnswersLonger, "meerkat memory reindex"),
+    ] {
+        server.does(does);
+        let said = project.run(&["-vvv", "run", &format!("@say A lorry for {does:?}.")]);
+        assert_eq!(said.code, 0, "{does:?}: {}", said.err);
+        let (hits, err) = project.find("lorry");
+        assert!(hits.iter().any(|(text, lanes)| text.contains("lorry") && *lanes == words), "{does:?}: {hits:?}");
+        assert!(err.contains(told), "{does:?}: {err}");
+        // Of 500 it is tried again for a while, and a server that is silent may take minutes.
+        if matches!(does, Does::Refuses(401 | 404 | 429)) {
+            let refused = project.run(&["memory", "reindex"]);
+            assert_eq!(refused.code, i32::from(ErrorCode::MemoryIndexUnavailable.exit_code()), "{}", refused.err);
+            assert!(refused.err.contains("MEMORY_INDEX_UNAVAILABLE") && refused.err.contains(told), "{}", refused.err);
+            server.does(Does::Answers);
+            assert!(!project.find_by_meaning("vehicle", 1).is_empty());
+        }
+    }
+    // It answers as before: nothing is to be done for that.
+    server.does(Does::Answers);
+    assert!(project.find_by_meaning("vehicle", 6).iter().all(|(_, lanes)| *lanes == ["vector"]));
+    // As it answers now.
+    server.does(Does::AnswersLonger);
+    assert_eq!(project.run(&["memory", "reindex"]).code, 0);
+    assert_eq!(project.find_by_meaning("canine", 2)[1], by_meaning("The hound sleeps.")[0]);
+    let unset = project.run_with(&["memory", "search", "hound"], "");
+    assert!(unset.code == 0 && unset.err.contains("memory.endpoint.key_variable"), "{}", unset.err);
+}
