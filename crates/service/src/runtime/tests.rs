@@ -100,28 +100,6 @@ fn shown(follower: &mut Follower) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_follower_replays_and_then_follows() {
-    let stage = Stage::new(200).await;
-    let mut follower = stage.follow(3).await;
-    let seqs: Vec<_> = ready(&mut follower).iter().map(|line| line.seq.unwrap()).collect();
-    assert_eq!(seqs, (4..=200).collect::<Vec<_>>());
-    assert_eq!(follower.cursor(), 200);
-    stage.append(201);
-    assert_eq!(shown(&mut follower), ["201"]);
-    assert!(shown(&mut follower).is_empty());
-    assert!(shown(&mut stage.follow(201).await).is_empty());
-}
-
-#[tokio::test]
-async fn a_cursor_beyond_the_end_is_refused() {
-    let stage = Stage::new(2).await;
-    let refused = stage.try_follow(3).await.err().unwrap();
-    assert!(matches!(refused, SessionError::CursorOutOfRange { oldest_seq: 1, last_seq: 2 }), "{refused:?}");
-    stage.store.delete(session_id()).await.unwrap();
-    assert!(matches!(stage.try_follow(0).await.err(), Some(SessionError::NotFound(_))));
-}
-
-#[tokio::test]
 async fn who_comes_in_the_middle_of_a_step_gets_what_has_come_from_its_beginning() {
     let stage = Stage::new(2).await;
     let mut early = stage.follow(2).await;
@@ -281,16 +259,6 @@ async fn a_past_that_is_gone_whole_is_announced_once() {
     assert_eq!(short(&[follower.next().await.unwrap().unwrap()]), ["0: pruned 1 to 5"]);
     assert_eq!(follower.next().await.unwrap().unwrap().seq, Some(6));
     assert!(follower.next().now_or_never().is_none());
-}
-
-#[tokio::test]
-async fn the_end_of_a_session_ends_its_streams() {
-    let stage = Stage::new(1).await;
-    let mut follower = stage.follow(1).await;
-    let task = tokio::spawn(async move { follower.next().await });
-    tokio::task::yield_now().await;
-    stage.store.delete(session_id()).await.unwrap();
-    assert_eq!(task.await.unwrap().unwrap(), None);
 }
 
 /// A follower was told of a deletion that was not durable yet, and that might fail.
