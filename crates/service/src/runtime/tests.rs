@@ -289,33 +289,6 @@ async fn a_deletion_is_shown_when_it_is_durable() {
     }
 }
 
-/// Encoded once: every follower gets the very bytes that the store and the hub hold.
-#[tokio::test]
-async fn all_followers_share_the_same_bytes() {
-    let stage = Stage::new(1).await;
-    let mut followers = Vec::new();
-    for _ in 0..3 {
-        followers.push(stage.follow(0).await);
-    }
-    let mut places: Vec<Vec<(*const u8, usize)>> = vec![Vec::new(); 3];
-    let place = |line: &FollowedLine| (line.line.as_ptr(), line.line.len());
-    let mut take = |followers: &mut Vec<Follower>| {
-        for (places, follower) in places.iter_mut().zip(followers) {
-            places.extend(ready(follower).iter().map(place));
-        }
-    };
-    take(&mut followers);
-    stage.begin_step(1);
-    stage.hub.delta(1, false, "Hello".to_owned());
-    take(&mut followers);
-    stage.append(2);
-    take(&mut followers);
-    let stored = stage.store.read(session_id(), 0, ReadLimit::frames(9)).await.unwrap().unwrap().frames;
-    assert_eq!(places[0].len(), 3);
-    assert_eq!((places[0][0].0, places[0][2].0), (stored[0].line.as_ptr(), stored[1].line.as_ptr()));
-    assert!(places.iter().all(|of_one| *of_one == places[0]));
-}
-
 /// Events and deltas come while followers come and read: each has every durable event once, in order, and
 /// each delta between the events that it stands between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -116,15 +116,6 @@ async fn whoever_asked_can_give_it_up() {
     );
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_service_that_ends_waits_no_longer_for_a_summary_than_for_a_turn() {
-    let Some(bench) = Bench::new(patient()).await else { return };
-    bench.fill().await;
-    let (_said, compacting) = bench.begin().await;
-    bench.subject.service.shut_down(1_000).await;
-    assert_eq!(code(compacting.await.unwrap()), ErrorCode::TurnInterrupted);
-}
-
 /// Newer ones first, and no more than three.
 #[tokio::test]
 async fn older_compactions_are_undone_after_newer_ones() {
