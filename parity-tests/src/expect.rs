@@ -207,10 +207,6 @@ mod tests {
 
     use super::*;
 
-    fn line(template: &str, line: &str) -> Result<(), String> {
-        Names::default().compare_line(&template.into(), line)
-    }
-
     #[test]
     fn an_object_has_exactly_its_members() {
         let mut names = Names::default();
