@@ -42,7 +42,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
 ];
 
 /// Where bytes are made, so that types may be encoded and decoded there.
-const ENCODED: [&str; 32] = [
+const ENCODED: [&str; 34] = [
     "crates/errors/src/body.rs",
     "crates/service/src/service/",
     "crates/service/src/session/message.rs",
@@ -52,6 +52,8 @@ const ENCODED: [&str; 32] = [
     "crates/service/src/session/context.rs",
     "crates/service/src/session/reminder.rs",
     "crates/service/src/session/snapshot.rs",
+    "crates/service/src/session/state.rs",
+    "crates/service/src/session/turn.rs",
     "crates/service/src/bundle/mod.rs",
     "crates/service/src/doctor.rs",
     "crates/service/src/projection/mod.rs",

@@ -4,16 +4,16 @@
 
 mod common;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use common::{agent_with, lines, types};
+use common::{agent_with, lines};
 use meerkat_service::{
     AgentBuildConfig, ErrorCode,
     model::ToolSpec,
     options::EngineOptions,
-    service::{CreateSession, PinFact, ReadEvents, Remind, StartTurn},
-    session::{message::RawJson, reminder::SystemReminderType},
+    service::{ReadEvents, StartTurn},
+    session::message::RawJson,
     tool::{Effect, Invocation, OutputSink, Tool, ToolError},
 };
 
@@ -69,27 +69,6 @@ async fn a_service_full_of_bytes_goes_on_reading() {
     assert_eq!(agent.turn(&next, "@say Room again.").await.unwrap().text, "Room again.");
 }
 
-/// A session keeps its newest events; what is gone is announced, and its context is whole all the same.
-#[tokio::test]
-async fn old_events_are_pruned_and_announced() {
-    let mut options = EngineOptions::default();
-    options.ephemeral.session_event_bytes = 4_000;
-    let agent = agent_with(options);
-    let session = agent.create_session().await.unwrap();
-    for _ in 0..10 {
-        agent.turn(&session, "@say Short.").await.unwrap();
-    }
-    let events = lines(&agent, &session).await;
-    let first = events[1]["seq"].as_u64().unwrap();
-    assert_eq!((types(&events)[0], &events[0]["from"], &events[0]["to"]), ("pruned", &1.into(), &(first - 1).into()));
-    assert_eq!(events.last().unwrap()["seq"], 31);
-    assert_eq!(agent.turn(&session, "@echo messages").await.unwrap().text, "messages: 21");
-    let beyond = ReadEvents { session_id: session.session_id, since_seq: 99, limit: None, wait_ms: 0 };
-    let refused = agent.service().events(beyond).await.unwrap_err().body();
-    assert_eq!((refused.code, &refused.details["last_seq"]), (ErrorCode::CursorOutOfRange, &34.into()));
-    assert!(refused.details["oldest_seq"].as_u64().unwrap() > 1);
-}
-
 /// The answer that a key stands for is read from the events. Where it is no longer kept, nobody makes up another one.
 #[tokio::test]
 async fn a_keyed_answer_that_was_pruned_is_told_as_such() {
@@ -109,34 +88,6 @@ async fn a_keyed_answer_that_was_pruned_is_told_as_such() {
     let refused = agent.service().start_turn(keyed.clone()).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::HistoryPruned);
     assert_eq!(agent.service().accept_turn(keyed).await.unwrap().turn, first.turn, "it is the same turn still");
-}
-
-/// Whatever is too large or empty is refused with its code, and nothing is recorded.
-#[tokio::test]
-async fn a_refused_request_changes_nothing() {
-    let agent = agent_with(EngineOptions::default());
-    let session = agent.create_session().await.unwrap();
-    let session_id = session.session_id;
-    let service = agent.service();
-    let long = "x".repeat(10_000_000);
-    let turn = |prompt: &str| service.start_turn(StartTurn::new(session_id, prompt));
-    assert_eq!(turn("").await.unwrap_err().code(), ErrorCode::InvalidRequest);
-    assert_eq!(turn(" \n").await.unwrap_err().code(), ErrorCode::InvalidRequest);
-    let refused = turn(&long).await.unwrap_err().body();
-    assert_eq!((refused.code, &refused.details["bytes"]), (ErrorCode::PayloadTooLarge, &10_000_000.into()));
-    let kind = SystemReminderType::ClaudeMd;
-    let remind = service.remind(Remind { session_id, kind, text: long.clone() }).await;
-    assert_eq!(remind.unwrap_err().code(), ErrorCode::PayloadTooLarge);
-    let pin = service.pin(PinFact { session_id, text: long.clone() }).await;
-    assert_eq!(pin.unwrap_err().code(), ErrorCode::PayloadTooLarge);
-    let labels: BTreeMap<_, _> = (0..65).map(|n| (n.to_string(), String::new())).collect();
-    let create = service.create_session(CreateSession { labels, ..CreateSession::default() }).await;
-    assert_eq!(create.unwrap_err().code(), ErrorCode::InvalidRequest);
-    let create = service.create_session(CreateSession { system_prompt: Some(long), ..CreateSession::default() }).await;
-    assert_eq!(create.unwrap_err().code(), ErrorCode::PayloadTooLarge);
-    let key = StartTurn { idempotency_key: Some("k\n".to_owned()), ..StartTurn::new(session_id, "@say No.") };
-    assert_eq!(service.start_turn(key).await.unwrap_err().code(), ErrorCode::InvalidRequest);
-    assert_eq!(types(&lines(&agent, &session).await), ["session_created"]);
 }
 
 struct Named(ToolSpec);

@@ -23,9 +23,8 @@ use crate::{
     commands::{
         self, Questions,
         compact::until,
-        print_told, resolve,
+        print_told, read, resolve,
         sessions::{self, More},
-        unreadable,
     },
     error::{self, CliError, exit_code_of_leaving},
     input::{Line, Lines, Source},
@@ -161,7 +160,7 @@ async fn open(app: &App, args: &ChatArgs) -> Result<SessionId, CliError> {
             if args.turn.model.is_none() {
                 app.tell_of_scripted_model();
             }
-            (created(&document)?, document)
+            (read::<SessionCreated>(&document)?.session_id, document)
         }
     };
     if app.out.is_json {
@@ -170,11 +169,6 @@ async fn open(app: &App, args: &ChatArgs) -> Result<SessionId, CliError> {
         app.out.note(&format!("Session {session_id}; /help lists the commands, Ctrl-D leaves."));
     }
     Ok(session_id)
-}
-
-fn created(document: &[u8]) -> Result<SessionId, SessionError> {
-    let created: SessionCreated = serde_json::from_slice(document).map_err(|error| unreadable(&error))?;
-    Ok(created.session_id)
 }
 
 /// The next progress of any turn, and which one it is.
@@ -412,7 +406,7 @@ impl<'a> Chat<'a> {
         match result {
             Ok(answer) => {
                 if operation == Operation::CreateSession {
-                    self.session_id = created(&answer)?;
+                    self.session_id = read::<SessionCreated>(&answer)?.session_id;
                 }
                 if self.app.out.is_json {
                     self.document(id, &answer)

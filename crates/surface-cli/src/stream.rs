@@ -18,7 +18,11 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use self::view::View;
-use crate::{App, commands::unreadable, error::CliError};
+use crate::{
+    App,
+    commands::{read, unreadable},
+    error::CliError,
+};
 
 /// What is printed while a turn runs.
 #[derive(Clone, Copy, PartialEq)]
@@ -125,7 +129,7 @@ impl RunningTurn {
 
     /// The seq that ended the turn. A turn that ended before it was asked for again is shown by its answer.
     fn end(&mut self, answer: &[u8]) -> Result<Seq, CliError> {
-        let result: TurnResult = serde_json::from_slice(answer).map_err(|error| unreadable(&error))?;
+        let result: TurnResult = read(answer)?;
         if result.seq <= self.since {
             self.view.rest_of_step(u64::MAX, &result.text)?;
         }
@@ -170,7 +174,7 @@ impl RunningTurn {
     /// Ends the last line of the turn's text, and says why the turn did not complete.
     pub(crate) fn finish(&mut self, answer: &[u8]) -> Result<Option<ErrorBody>, CliError> {
         self.view.end_line()?;
-        let result: TurnResult = serde_json::from_slice(answer).map_err(|error| unreadable(&error))?;
+        let result: TurnResult = read(answer)?;
         Ok(result.error)
     }
 }

@@ -265,28 +265,6 @@ fn sessions_are_listed_shown_and_deleted_by_short_names() {
 }
 
 #[test]
-fn a_reader_picks_up_where_it_stopped() {
-    let stage = Stage::new();
-    let _server = stage.serve();
-    let id = stage.json(&["run", "@say One."])["session_id"].as_str().unwrap().to_owned();
-    assert_eq!(stage.json(&["readers", "create", "audit"])["records_behind"], 4);
-    let page = stage.json(&["readers", "fetch", "audit", "--limit", "2"]);
-    assert_eq!(page["items"][1]["idempotency_key"], format!("{id}:2"));
-    let line = serde_json::to_string(&page["items"][1]["event"]).unwrap();
-    let events = stage.run(&["events", &id, "--since", "1", "--limit", "1", "--json"]).out;
-    assert_eq!(serde_json::from_str::<Value>(&events).unwrap()["items"][0].to_string(), line);
-    let shown = stage.run(&["readers", "fetch", "audit"]).out;
-    assert!(shown.lines().count() == 4 && shown.lines().all(|line| line.starts_with(&id)), "{shown}");
-    assert_eq!(stage.json(&["readers", "acknowledge", "audit", "last", "3"])["seq"], 3);
-    assert_eq!(stage.json(&["readers", "wait", "audit", &id[28..], "3", "--wait-ms", "60000"])["seq"], 3);
-    let list = stage.run(&["readers", "list"]).out;
-    let row: Vec<&str> = list.lines().nth(1).unwrap().split_whitespace().take(3).collect();
-    assert_eq!(row, ["audit", "1", "1"], "{list}");
-    assert_eq!(stage.json(&["readers", "delete", "audit"])["reader"], "audit");
-    assert_eq!(stage.run(&["readers", "fetch", "audit"]).code, exit(ErrorCode::ReaderNotFound));
-}
-
-#[test]
 fn sessions_go_into_a_file_and_come_back() {
     let stage = Stage::new();
     let _server = stage.serve();
@@ -340,20 +318,6 @@ fn a_bundle_that_no_import_would_take_in_is_told_of() {
         let ran = ran(command.env("MEERKAT_LIMITS__BUNDLE_BYTES", limit).stdin(Stdio::null()));
         assert_eq!((ran.code, ran.err.contains("limits.bundle_bytes")), (0, is_told), "{}", ran.err);
     }
-}
-
-#[test]
-fn sessions_that_are_too_many_go_where_somebody_says_so() {
-    let stage = Stage::new();
-    let _server = stage.serve();
-    let id = stage.json(&["run", "@say One."])["session_id"].as_str().unwrap().to_owned();
-    stage.json(&["run", "@say Two."]);
-    let shown = stage.run(&["sessions", "retain", "--max-sessions", "1", "--dry-run"]).out;
-    assert!(shown.contains(&id) && shown.ends_with("1 would go\n"), "{shown}");
-    let kept = stage.run(&["sessions", "retain", "--max-sessions", "1"]);
-    assert_eq!(kept.code, exit(ErrorCode::InvalidRequest), "{}", kept.err);
-    let gone = stage.json(&["sessions", "retain", "--max-sessions", "1", "--yes"]);
-    assert_eq!((&gone["deleted"], &gone["items"][0]["session_id"]), (&json!(1), &json!(id)));
 }
 
 #[test]

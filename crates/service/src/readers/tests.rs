@@ -147,47 +147,6 @@ async fn a_reader_that_begins_anew_is_behind_in_all_sessions_also_where_it_was_l
 }
 
 #[tokio::test]
-async fn records_come_in_order_and_again_until_they_are_acknowledged() {
-    let place = Place::new().await;
-    place.append(1, 5, "x").await;
-    place.readers.create("r").await.unwrap();
-    for _ in 0..3 {
-        assert_eq!(place.fetch("r", 3).await, [(1, 1), (1, 2), (1, 3)]);
-    }
-    assert_eq!(place.acknowledge("r", 1, 2).await, Ok(2));
-    assert_eq!(place.fetch("r", 3).await, [(1, 3), (1, 4), (1, 5)]);
-    assert_eq!(place.lag("r").await, (1, 3));
-    assert_eq!(place.acknowledge("r", 1, 5).await, Ok(5));
-    assert_eq!((place.fetch("r", 3).await, place.lag("r").await), (vec![], (0, 0)));
-    place.append(1, 1, "x").await;
-    assert_eq!((place.fetch("r", 3).await, place.lag("r").await), (vec![(1, 6)], (1, 1)));
-    let page = place.readers.fetch("r", 1, 0).await.unwrap();
-    assert_eq!(page.items[0].idempotency_key(), format!("{}:6", id(1)));
-    let stored = place.events.read(id(1), 5, crate::store::ReadLimit::frames(1)).await.unwrap().unwrap();
-    assert_eq!(page.items[0].line, stored.frames[0].line);
-}
-
-#[tokio::test]
-async fn an_acknowledgement_is_checked_and_never_goes_back() {
-    let place = Place::new().await;
-    place.append(1, 5, "x").await;
-    place.readers.create("r").await.unwrap();
-    for (reader, n, seq, due) in [
-        ("r", 1, 4, Ok(4)),
-        ("r", 1, 2, Ok(4)),
-        ("r", 1, 0, Ok(4)),
-        ("r", 1, 6, Err(ErrorCode::CursorOutOfRange)),
-        ("r", 1, Seq::MAX, Err(ErrorCode::CursorOutOfRange)),
-        ("r", 2, 1, Err(ErrorCode::SessionNotFound)),
-        ("other", 1, 1, Err(ErrorCode::ReaderNotFound)),
-        ("projection", 1, 1, Err(ErrorCode::InvalidRequest)),
-    ] {
-        assert_eq!(place.acknowledge(reader, n, seq).await, due, "{reader} {n} {seq}");
-    }
-    assert_eq!(place.fetch("r", 9).await, [(1, 5)]);
-}
-
-#[tokio::test]
 async fn a_long_session_keeps_no_other_waiting() {
     let place = Place::new().await;
     place.readers.create("r").await.unwrap();
@@ -225,28 +184,6 @@ async fn a_page_is_bounded_in_bytes_and_never_without_a_record() {
     }
     place.append(1, 2, &"x".repeat(5_000_000)).await;
     assert_eq!(place.fetch("r", 1000).await, [(1, 21)]);
-}
-
-#[tokio::test]
-async fn a_reader_that_comes_late_is_given_everything_and_each_has_its_own_place() {
-    let place = Place::new().await;
-    place.readers.create("a").await.unwrap();
-    place.append(1, 2, "x").await;
-    place.append(2, 1, "x").await;
-    place.acknowledge("a", 1, 2).await.unwrap();
-    let view = place.readers.create("b").await.unwrap();
-    assert_eq!((view.sessions_behind, view.records_behind, view.built_in), (2, 3, false));
-    assert_eq!(place.readers.create("b").await.unwrap(), view, "registered already");
-    assert_eq!((place.lag("a").await, place.lag("b").await), ((1, 1), (2, 3)));
-    let place = place.restarted().await;
-    assert_eq!((place.lag("a").await, place.lag("b").await), ((1, 1), (2, 3)));
-    assert_eq!(place.readers.delete("a").await.unwrap().records_behind, 1);
-    assert_eq!(place.readers.fetch("a", 1, 0).await.unwrap_err().code(), ErrorCode::ReaderNotFound);
-    assert_eq!(place.readers.delete("a").await.unwrap_err().code(), ErrorCode::ReaderNotFound);
-    // Under a name that was used before, a reader begins where all do.
-    assert_eq!(place.readers.create("a").await.unwrap().records_behind, 3);
-    let names: Vec<String> = place.readers.list().await.unwrap().items.into_iter().map(|view| view.reader).collect();
-    assert_eq!(names, ["a", "b"]);
 }
 
 #[tokio::test]

@@ -100,28 +100,6 @@ fn shown(follower: &mut Follower) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_follower_replays_and_then_follows() {
-    let stage = Stage::new(200).await;
-    let mut follower = stage.follow(3).await;
-    let seqs: Vec<_> = ready(&mut follower).iter().map(|line| line.seq.unwrap()).collect();
-    assert_eq!(seqs, (4..=200).collect::<Vec<_>>());
-    assert_eq!(follower.cursor(), 200);
-    stage.append(201);
-    assert_eq!(shown(&mut follower), ["201"]);
-    assert!(shown(&mut follower).is_empty());
-    assert!(shown(&mut stage.follow(201).await).is_empty());
-}
-
-#[tokio::test]
-async fn a_cursor_beyond_the_end_is_refused() {
-    let stage = Stage::new(2).await;
-    let refused = stage.try_follow(3).await.err().unwrap();
-    assert!(matches!(refused, SessionError::CursorOutOfRange { oldest_seq: 1, last_seq: 2 }), "{refused:?}");
-    stage.store.delete(session_id()).await.unwrap();
-    assert!(matches!(stage.try_follow(0).await.err(), Some(SessionError::NotFound(_))));
-}
-
-#[tokio::test]
 async fn who_comes_in_the_middle_of_a_step_gets_what_has_come_from_its_beginning() {
     let stage = Stage::new(2).await;
     let mut early = stage.follow(2).await;
@@ -283,16 +261,6 @@ async fn a_past_that_is_gone_whole_is_announced_once() {
     assert!(follower.next().now_or_never().is_none());
 }
 
-#[tokio::test]
-async fn the_end_of_a_session_ends_its_streams() {
-    let stage = Stage::new(1).await;
-    let mut follower = stage.follow(1).await;
-    let task = tokio::spawn(async move { follower.next().await });
-    tokio::task::yield_now().await;
-    stage.store.delete(session_id()).await.unwrap();
-    assert_eq!(task.await.unwrap().unwrap(), None);
-}
-
 /// A follower was told of a deletion that was not durable yet, and that might fail.
 #[tokio::test]
 async fn a_deletion_is_shown_when_it_is_durable() {
@@ -319,33 +287,6 @@ async fn a_deletion_is_shown_when_it_is_durable() {
         stage.hub.end_deletion(is_durable);
         assert_eq!(stage.hub.last_frames(0).len(), kept, "what is still there is read from the store");
     }
-}
-
-/// Encoded once: every follower gets the very bytes that the store and the hub hold.
-#[tokio::test]
-async fn all_followers_share_the_same_bytes() {
-    let stage = Stage::new(1).await;
-    let mut followers = Vec::new();
-    for _ in 0..3 {
-        followers.push(stage.follow(0).await);
-    }
-    let mut places: Vec<Vec<(*const u8, usize)>> = vec![Vec::new(); 3];
-    let place = |line: &FollowedLine| (line.line.as_ptr(), line.line.len());
-    let mut take = |followers: &mut Vec<Follower>| {
-        for (places, follower) in places.iter_mut().zip(followers) {
-            places.extend(ready(follower).iter().map(place));
-        }
-    };
-    take(&mut followers);
-    stage.begin_step(1);
-    stage.hub.delta(1, false, "Hello".to_owned());
-    take(&mut followers);
-    stage.append(2);
-    take(&mut followers);
-    let stored = stage.store.read(session_id(), 0, ReadLimit::frames(9)).await.unwrap().unwrap().frames;
-    assert_eq!(places[0].len(), 3);
-    assert_eq!((places[0][0].0, places[0][2].0), (stored[0].line.as_ptr(), stored[1].line.as_ptr()));
-    assert!(places.iter().all(|of_one| *of_one == places[0]));
 }
 
 /// Events and deltas come while followers come and read: each has every durable event once, in order, and

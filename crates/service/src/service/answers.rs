@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use meerkat_errors::{ErrorBody, ErrorCode};
@@ -281,17 +282,7 @@ impl BlobPage {
     /// The bytes themselves; `None` where they are no base64.
     #[must_use]
     pub fn bytes(&self) -> Option<Vec<u8>> {
-        const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        let mut decoded = Vec::with_capacity(self.data.len() / 4 * 3);
-        for digits in self.data.trim_end_matches('=').as_bytes().chunks(4) {
-            let mut bits = 0;
-            for digit in digits {
-                bits = bits << 6 | DIGITS.iter().position(|known| known == digit)?;
-            }
-            let bytes = u32::try_from(bits << (6 * (4 - digits.len()))).ok()?.to_be_bytes();
-            decoded.extend_from_slice(&bytes[1..digits.len()]);
-        }
-        Some(decoded)
+        BASE64_STANDARD.decode(&self.data).ok()
     }
 }
 

@@ -1,7 +1,6 @@
 //! [`SessionService`]: the contract that every surface calls and every runtime keeps.
 //!
-//! An operation whose capability is absent answers with that capability's code: that is the default
-//! body here, so a runtime implements only what it has.
+//! An operation whose capability is absent answers with that capability's code, before it looks at anything else.
 
 mod answers;
 mod operators;
@@ -15,12 +14,7 @@ pub use operators::*;
 pub use requests::*;
 pub(crate) use requests::{object, object_or_null};
 
-use crate::{
-    SessionError,
-    capability::{Capabilities, Capability},
-    ids::SessionId,
-    runtime::follow::Follower,
-};
+use crate::{SessionError, capability::Capabilities, ids::SessionId, runtime::follow::Follower};
 
 /// Everything that can be asked of meerkat, in process.
 #[async_trait]
@@ -100,144 +94,75 @@ pub trait SessionService: Send + Sync {
     async fn shut_down(&self, drain_ms: u64);
 
     /// Like [`Self::resume`], as [`Self::begin_turn`] is like [`Self::start_turn`].
-    async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<BegunTurn, SessionError> {
-        let _ = (session_id, request);
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<BegunTurn, SessionError>;
 
     /// Goes on with a session that a former process left behind.
     async fn resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnResult, SessionError> {
         self.begin_resume(session_id, request).await?.result.await
     }
 
-    /// Like [`Self::resume`], answered when the input is recorded.
-    async fn accept_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnAccepted, SessionError> {
-        Ok(self.begin_resume(session_id, request).await?.accepted)
-    }
-
     /// Shows a session.
-    async fn read(&self, session_id: &SessionId) -> Result<SessionView, SessionError> {
-        let _ = session_id;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn read(&self, session_id: &SessionId) -> Result<SessionView, SessionError>;
 
     /// Pages through what was said.
-    async fn history(&self, request: ReadHistory) -> Result<Page<HistoryItem>, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn history(&self, request: ReadHistory) -> Result<Page<HistoryItem>, SessionError>;
 
     /// Reads a body that stands in a blob.
-    async fn blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError>;
 
     /// Lists sessions.
-    async fn list(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
-        let _ = query;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn list(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError>;
 
     /// Changes title and labels.
-    async fn update(&self, request: UpdateSession) -> Result<Changed, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn update(&self, request: UpdateSession) -> Result<Changed, SessionError>;
 
     /// Archives a session.
-    async fn archive(&self, session_id: &SessionId) -> Result<Changed, SessionError> {
-        let _ = session_id;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn archive(&self, session_id: &SessionId) -> Result<Changed, SessionError>;
 
     /// Brings an archived session back.
-    async fn unarchive(&self, session_id: &SessionId) -> Result<Changed, SessionError> {
-        let _ = session_id;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn unarchive(&self, session_id: &SessionId) -> Result<Changed, SessionError>;
 
     /// Deletes a session for good.
-    async fn delete(&self, request: DeleteSession) -> Result<Changed, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn delete(&self, request: DeleteSession) -> Result<Changed, SessionError>;
 
     /// Makes a new session from the beginning of one.
-    async fn fork(&self, request: ForkSession) -> Result<Changed, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn fork(&self, request: ForkSession) -> Result<Changed, SessionError>;
 
     /// Registers a reader of all journals; where it is registered already, nothing changes.
-    async fn create_reader(&self, request: NamedReader) -> Result<ReaderView, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn create_reader(&self, request: NamedReader) -> Result<ReaderView, SessionError>;
 
     /// Records that a reader is not done with. They come again until they are acknowledged.
-    async fn fetch_reader(&self, request: FetchReader) -> Result<RecordPage, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn fetch_reader(&self, request: FetchReader) -> Result<RecordPage, SessionError>;
 
     /// Says up to where a reader is done with a session.
-    async fn acknowledge_reader(&self, request: AcknowledgeReader) -> Result<Checkpoint, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn acknowledge_reader(&self, request: AcknowledgeReader) -> Result<Checkpoint, SessionError>;
 
     /// Waits until a reader is done with a record; answers with how far it has come by then.
-    async fn wait_reader(&self, request: WaitReader) -> Result<Checkpoint, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn wait_reader(&self, request: WaitReader) -> Result<Checkpoint, SessionError>;
 
     /// Forgets a reader; answers with it as it was.
-    async fn delete_reader(&self, request: NamedReader) -> Result<ReaderView, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn delete_reader(&self, request: NamedReader) -> Result<ReaderView, SessionError>;
 
     /// The readers, with how far each is behind.
-    async fn list_readers(&self) -> Result<Page<ReaderView>, SessionError> {
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn list_readers(&self) -> Result<Page<ReaderView>, SessionError>;
 
     /// Drops records of a journal that nothing depends on any more.
-    async fn compact_journal(&self, request: CompactJournal) -> Result<JournalCompactionReport, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn compact_journal(&self, request: CompactJournal) -> Result<JournalCompactionReport, SessionError>;
 
     /// Makes the projection anew.
-    async fn rebuild_projection(&self) -> Result<ProjectionRebuilt, SessionError> {
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn rebuild_projection(&self) -> Result<ProjectionRebuilt, SessionError>;
 
     /// Deletes the sessions that are too old or too many.
-    async fn retain(&self, request: Retain) -> Result<Retained, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn retain(&self, request: Retain) -> Result<Retained, SessionError>;
 
     /// A page of a session's bundle.
-    async fn export_session(&self, request: ExportSession) -> Result<BundlePage, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn export_session(&self, request: ExportSession) -> Result<BundlePage, SessionError>;
 
     /// Takes a piece of a bundle in; with the last one its sessions are made.
-    async fn import_bundle(&self, request: ImportBundle) -> Result<Imported, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionStore))
-    }
+    async fn import_bundle(&self, request: ImportBundle) -> Result<Imported, SessionError>;
 
     /// Compacts the live context now.
-    async fn compact(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionCompaction))
-    }
+    async fn compact(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError>;
 
     /// The same, until `cancel` is: then it ends without a summary. Whatever else runs or waits is not touched, and a
     /// compaction whose receipt is recorded stands.
@@ -251,39 +176,17 @@ pub trait SessionService: Send + Sync {
     }
 
     /// Shows what a compaction would do; calls no model.
-    async fn preview_compaction(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionCompaction))
-    }
+    async fn preview_compaction(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError>;
 
     /// Takes the latest compaction back.
-    async fn undo_compaction(&self, request: UndoCompaction) -> Result<Changed, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::SessionCompaction))
-    }
+    async fn undo_compaction(&self, request: UndoCompaction) -> Result<Changed, SessionError>;
 
     /// Searches what was said.
-    async fn search_memory(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::MemoryStore))
-    }
+    async fn search_memory(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError>;
 
     /// Makes memory forget.
-    async fn forget_memory(&self, request: ForgetMemory) -> Result<Forgotten, SessionError> {
-        let _ = request;
-        Err(absent(self.capabilities(), Capability::MemoryStore))
-    }
+    async fn forget_memory(&self, request: ForgetMemory) -> Result<Forgotten, SessionError>;
 
     /// Builds the memory's index anew.
-    async fn reindex_memory(&self) -> Result<Reindexed, SessionError> {
-        Err(absent(self.capabilities(), Capability::MemoryStore))
-    }
-}
-
-/// The code of an absent capability. A runtime that has it and forgets its operation shows as `INTERNAL`.
-fn absent(capabilities: Capabilities, capability: Capability) -> SessionError {
-    match capabilities.require(capability) {
-        Err(error) => error,
-        Ok(()) => SessionError::Internal("the runtime lacks an operation whose capability it has".to_owned()),
-    }
+    async fn reindex_memory(&self) -> Result<Reindexed, SessionError>;
 }

@@ -15,7 +15,7 @@ use super::{
     apply::proposed,
     compactions::{CompactionCounters, OpenCompaction},
     context::{Context, Rebuilds},
-    event::{Decision, Event, Key, Record, TurnStarted, TurnTotals},
+    event::{Decision, Event, Key, Record, TurnStarted},
     history::HistoryFold,
     message::Body,
     reminder::{Pin, Reminder},
@@ -26,9 +26,8 @@ use crate::{
     clock::Timestamp,
     compaction::CompactionConfig,
     ids::{Seq, SessionId, TurnNumber},
-    model::{StopReason, Usage},
-    options::{Budget, Budgets},
-    service::TurnStatus,
+    model::Usage,
+    options::Budgets,
 };
 
 /// Events that are read along rather than read past, so that few reads get many.
@@ -67,9 +66,9 @@ pub(crate) struct Snapshot {
     pins: Vec<Seq>,
     /// The `turn_queued` of each turn that waits.
     queue: Vec<Seq>,
-    open_turn: Option<OpenShape>,
-    last_end: Option<EndShape>,
-    keys: BTreeMap<String, KeyShape>,
+    open_turn: Option<OpenTurn>,
+    last_end: Option<TurnEnd>,
+    keys: BTreeMap<String, KeyUse>,
     keys_by_age: VecDeque<(Timestamp, String)>,
     decisions: BTreeMap<String, (Decision, Seq)>,
     usage: Usage,
@@ -93,48 +92,6 @@ struct Span {
     turn: TurnNumber,
 }
 
-/// The turn that runs. Where its calls stand is read from the events since its last answer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct OpenShape {
-    turn: TurnNumber,
-    model: String,
-    budgets: Budgets,
-    compaction: Option<CompactionConfig>,
-    key: Option<Key>,
-    totals: TurnTotals,
-    is_answered: bool,
-    stop_reason: Option<StopReason>,
-    text_seq: Option<Seq>,
-    warned: Vec<Budget>,
-    /// Another version may hash otherwise; a turn that is loaded never runs on, so nothing is compared with these.
-    signatures: Vec<u64>,
-    last_tool: String,
-    malformed_calls: usize,
-    malformed_steps: u32,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct EndShape {
-    turn: TurnNumber,
-    seq: Seq,
-    status: TurnStatus,
-    model: String,
-    text_seq: Option<Seq>,
-    stop_reason: Option<StopReason>,
-    totals: TurnTotals,
-    error: Option<meerkat_errors::ErrorBody>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct KeyShape {
-    request: String,
-    turn: TurnNumber,
-    seq: Seq,
-    time: Timestamp,
-    end: Option<EndShape>,
-    is_dequeued: bool,
-}
-
 /// Why the records do not bear a snapshot out: what stands at this seq, or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unfounded(pub(crate) Seq);
@@ -142,20 +99,8 @@ pub(crate) struct Unfounded(pub(crate) Seq);
 impl Snapshot {
     /// Takes a session's small fields.
     pub(crate) fn of(session: &Session) -> Self {
-        let end = |end: &TurnEnd| EndShape {
-            turn: end.turn,
-            seq: end.seq,
-            status: end.status,
-            model: end.model.clone(),
-            text_seq: end.text_seq,
-            stop_reason: end.stop_reason,
-            totals: end.totals.clone(),
-            error: end.error.clone(),
-        };
-        let key = |(name, used): (&String, &KeyUse)| {
-            let KeyUse { request, turn, seq, time, is_dequeued, .. } = used.clone();
-            (name.clone(), KeyShape { request, turn, seq, time, end: used.end.as_ref().map(end), is_dequeued })
-        };
+        let open = |open: &OpenTurn| OpenTurn { calls: Vec::new(), text: Arc::default(), ..open.clone() };
+        let end = |end: &TurnEnd| TurnEnd { text: Arc::default(), ..end.clone() };
         Self {
             id: session.id,
             created_at: session.created_at,
@@ -178,9 +123,9 @@ impl Snapshot {
             reminders: session.reminders.iter().map(|reminder| reminder.seq).collect(),
             pins: session.pins.iter().map(|pin| pin.seq).collect(),
             queue: session.queue.iter().map(|queued| queued.seq).collect(),
-            open_turn: session.open_turn.as_ref().map(open_shape),
+            open_turn: session.open_turn.as_ref().map(open),
             last_end: session.last_end.as_ref().map(end),
-            keys: session.keys.iter().map(key).collect(),
+            keys: session.keys.iter().map(|(name, used)| (name.clone(), used.clone())).collect(),
             keys_by_age: session.keys_by_age.clone(),
             decisions: session.decisions.iter().map(|(call_id, decided)| (call_id.clone(), *decided)).collect(),
             usage: session.usage,
@@ -278,15 +223,7 @@ impl Snapshot {
     }
 
     fn small_fields(self) -> Session {
-        let end = |end: EndShape| {
-            let EndShape { turn, seq, status, model, text_seq, stop_reason, totals, error } = end;
-            TurnEnd { turn, seq, status, model, text: Arc::default(), text_seq, stop_reason, totals, error }
-        };
-        let key = |(name, used): (String, KeyShape)| {
-            let KeyShape { request, turn, seq, time, is_dequeued, .. } = used;
-            (name, KeyUse { request, turn, seq, time, end: used.end.map(end), is_dequeued })
-        };
-        let keys: HashMap<_, _> = self.keys.into_iter().map(key).collect();
+        let keys: HashMap<_, _> = self.keys.into_iter().collect();
         Session {
             id: self.id,
             created_at: self.created_at,
@@ -308,7 +245,7 @@ impl Snapshot {
             pins: Arc::default(),
             queue: Arc::default(),
             open_turn: None,
-            last_end: self.last_end.map(end),
+            last_end: self.last_end,
             keyed_bytes: keys.values().map(KeyUse::bytes).sum(),
             keys,
             keys_by_age: self.keys_by_age,
@@ -371,45 +308,11 @@ fn context(spans: &[Span], records: &BTreeMap<Seq, Record>) -> Result<Context, U
     Ok(context)
 }
 
-fn open_shape(open: &OpenTurn) -> OpenShape {
-    OpenShape {
-        turn: open.turn,
-        model: open.model.clone(),
-        budgets: open.budgets,
-        compaction: open.compaction,
-        key: open.key.clone(),
-        totals: open.totals.clone(),
-        is_answered: open.is_answered,
-        stop_reason: open.stop_reason,
-        text_seq: open.text_seq,
-        warned: open.warned.clone(),
-        signatures: open.signatures.clone(),
-        last_tool: open.last_tool.clone(),
-        malformed_calls: open.malformed_calls,
-        malformed_steps: open.malformed_steps,
-    }
-}
-
-fn open_turn(open: OpenShape, context: &Context, records: &BTreeMap<Seq, Record>) -> Result<OpenTurn, Unfounded> {
+/// The turn that runs. Where its calls stand is read from the events since its last answer.
+fn open_turn(open: OpenTurn, context: &Context, records: &BTreeMap<Seq, Record>) -> Result<OpenTurn, Unfounded> {
     let answer = open.is_answered.then(|| context.entries().last()).flatten();
-    Ok(OpenTurn {
-        turn: open.turn,
-        model: open.model,
-        budgets: open.budgets,
-        compaction: open.compaction,
-        key: open.key,
-        totals: open.totals,
-        calls: answer.map(|entry| proposed(&entry.message)).unwrap_or_default(),
-        is_answered: open.is_answered,
-        stop_reason: open.stop_reason,
-        text: text(open.text_seq, records)?,
-        text_seq: open.text_seq,
-        warned: open.warned,
-        signatures: open.signatures,
-        last_tool: open.last_tool,
-        malformed_calls: open.malformed_calls,
-        malformed_steps: open.malformed_steps,
-    })
+    let calls = answer.map(|entry| proposed(&entry.message)).unwrap_or_default();
+    Ok(OpenTurn { calls, text: text(open.text_seq, records)?, ..open })
 }
 
 fn text(seq: Option<Seq>, records: &BTreeMap<Seq, Record>) -> Result<Arc<[Body]>, Unfounded> {

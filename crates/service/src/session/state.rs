@@ -7,6 +7,8 @@ use std::{
     sync::Arc,
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     compactions::{CompactionCounters, OpenCompaction},
     context::Context,
@@ -72,7 +74,7 @@ pub struct Session {
 }
 
 /// What an idempotency key stands for.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeyUse {
     /// The hash of the request.
     pub request: String,

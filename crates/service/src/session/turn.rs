@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use meerkat_errors::ErrorBody;
+use serde::{Deserialize, Serialize};
 
 use super::{
     event::{Decision, Event, Key, Record, TurnQueued, TurnTotals},
@@ -57,7 +58,7 @@ impl QueuedTurn {
 }
 
 /// The turn that runs.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OpenTurn {
     /// Its number.
     pub turn: TurnNumber,
@@ -71,19 +72,22 @@ pub struct OpenTurn {
     pub key: Option<Key>,
     /// What it did and cost so far.
     pub totals: TurnTotals,
-    /// The calls of the last answer, in call order; empty once their results stand in the context.
+    /// The calls of the last answer, in call order; empty once their results stand in the context, and in a snapshot.
+    #[serde(skip)]
     pub calls: Vec<CallState>,
     /// Whether the model has answered since the last prompt or results.
     pub is_answered: bool,
     /// Why the model stopped last.
     pub stop_reason: Option<StopReason>,
-    /// What the model said last.
+    /// What the model said last; empty in a snapshot.
+    #[serde(skip)]
     pub text: Arc<[Body]>,
     /// The event that holds it.
     pub text_seq: Option<Seq>,
     /// Budgets that were warned of.
     pub warned: Vec<Budget>,
-    /// Hashes of the newest calls with their results, the newest last.
+    /// Hashes of the newest calls with their results, the newest last. Another version may hash otherwise; a turn that
+    /// is loaded never runs on, so nothing is compared with those of a snapshot.
     pub signatures: Vec<u64>,
     /// The tool of the newest call.
     pub last_tool: String,
@@ -133,7 +137,7 @@ impl CallProgress {
 }
 
 /// How a turn ended.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TurnEnd {
     /// The turn.
     pub turn: TurnNumber,
@@ -143,7 +147,8 @@ pub struct TurnEnd {
     pub status: TurnStatus,
     /// The model that answered.
     pub model: String,
-    /// What it said last; empty in what an idempotency key stands for.
+    /// What it said last; empty in what an idempotency key stands for, and in a snapshot.
+    #[serde(skip)]
     pub text: Arc<[Body]>,
     /// The event that holds it.
     pub text_seq: Option<Seq>,

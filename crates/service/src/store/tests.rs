@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::session::tests::{created, pinned, record, session_id};
+use crate::session::tests::{pinned, session_id};
 
 const CHILD: SessionId = SessionId::from_uuid(uuid::Uuid::from_u128(7));
 
@@ -40,16 +40,6 @@ async fn weight(store: &MemoryEventStore, session_id: SessionId) -> u64 {
 }
 
 #[tokio::test]
-async fn only_the_newest_lease_may_append() {
-    let (store, _) = store(u64::MAX);
-    let old = filled(&store, 2).await;
-    let new = store.lease(session_id()).await.unwrap();
-    assert_eq!((old.tail, new.tail, new.epoch > old.epoch), (0, 2, true));
-    assert_eq!(store.stage(&old, &[pinned(3, "x")]).unwrap_err(), StoreError::Fenced);
-    assert_eq!(store.stage(&new, &[pinned(3, "x")]).unwrap().durable().await, Ok(3));
-}
-
-#[tokio::test]
 async fn a_batch_that_does_not_follow_is_refused_whole() {
     let (store, held) = store(u64::MAX);
     let lease = filled(&store, 2).await;
@@ -61,23 +51,6 @@ async fn a_batch_that_does_not_follow_is_refused_whole() {
     assert_eq!((read(&store, 0, 9).await, held.bytes()), (vec![1, 2], before));
     let batch = [pinned(3, "x"), pinned(4, "x"), pinned(5, "x")];
     assert_eq!(store.stage(&lease, &batch).unwrap().durable().await, Ok(5));
-}
-
-#[tokio::test]
-async fn frames_are_the_encoded_events_in_order() {
-    let (store, _) = store(u64::MAX);
-    let lease = store.lease(session_id()).await.unwrap();
-    let records = [record(1, None, created()), pinned(2, "é"), pinned(3, "x")];
-    drop(store.stage(&lease, &records).unwrap());
-    let page = store.read(session_id(), 1, ReadLimit::frames(1)).await.unwrap().unwrap();
-    assert_eq!(page.frames, [Frame { seq: 2, line: crate::wire::encode_event(&records[1]).unwrap() }]);
-    for (after, limit, seqs) in
-        [(0, 9, vec![1, 2, 3]), (1, 9, vec![2, 3]), (3, 9, vec![]), (0, 0, vec![]), (9, 9, vec![])]
-    {
-        assert_eq!(read(&store, after, limit).await, seqs, "after {after}");
-    }
-    assert_eq!(read(&store, Seq::MAX, 9).await, [0; 0]);
-    assert!(store.read(CHILD, 0, ReadLimit::frames(9)).await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -161,15 +134,4 @@ async fn a_blob_is_named_by_its_content_and_counted_once() {
     store.forget(session_id()).await;
     assert!(store.read(session_id(), hello, 0, 9).await.unwrap().is_none());
     assert_eq!(held.bytes(), 0);
-}
-
-#[tokio::test]
-async fn a_page_has_no_more_bytes_than_are_wanted_and_one_frame_at_least() {
-    let (store, _) = store(u64::MAX);
-    filled(&store, 9).await;
-    let line = store.read(session_id(), 3, ReadLimit::frames(1)).await.unwrap().unwrap().frames[0].line.len();
-    for (bytes, frames) in [(0, 1), (line * 2 - 1, 1), (line * 2, 2), (line * 3 - 1, 2), (line * 9, 5)] {
-        let page = store.read(session_id(), 3, ReadLimit { frames: 5, bytes }).await.unwrap().unwrap();
-        assert_eq!(page.frames.len(), frames, "{bytes}");
-    }
 }

@@ -255,24 +255,6 @@ fn modes_that_let_others_in_are_found_and_set() {
 }
 
 #[test]
-fn beside_an_owner_it_only_reads() {
-    let place = Place::new();
-    place.process(true, |process| {
-        let place = &place;
-        async move {
-            let session_id = process.create().await;
-            drop(process.service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap());
-            process.until(session_id, "turn_started").await;
-            let what = |is_repair| Examination { data_dir: place.data_dir(), projection: None, is_repair };
-            let found = examine(what(false), &|_, _| {}).await.unwrap();
-            assert_eq!((found.findings, found.owner_pid), (vec![], Some(std::process::id())));
-            let refused = examine(what(true), &|_, _| {}).await.unwrap_err();
-            assert_eq!(refused.code(), ErrorCode::StoreLocked);
-        }
-    });
-}
-
-#[test]
 fn a_damaged_store_journal_is_found_and_its_readers_are_named() {
     let place = Place::new();
     place.process(true, |process| async move {

@@ -267,28 +267,3 @@ fn nothing_is_dropped_until_somebody_has_looked_at_the_readers_that_remain() {
         assert_eq!((report.dropped, report.skipped), (5, None));
     });
 }
-
-#[test]
-fn room_is_returned() {
-    let place = place();
-    let bytes = |place: &Place| -> u64 {
-        let root = place.data_dir().join("journal");
-        files(&root).iter().map(|file| std::fs::metadata(root.join(file)).unwrap().len()).sum()
-    };
-    let session_id = place.process(true, |process| async move {
-        let session_id = process.create().await;
-        for n in 0..40 {
-            process.remind(session_id, &format!("{n} {}", "x".repeat(10_000))).await;
-        }
-        session_id
-    });
-    let before = bytes(&place);
-    place.process(true, |process| async move {
-        process.register("one").await;
-        process.is_done("one", session_id, 41).await;
-        assert_eq!(process.compact(session_id, false, false).await.dropped, 39);
-    });
-    let after = bytes(&place);
-    assert!(after + 39 * 10_000 < before, "{after} of {before}");
-    assert_eq!(files(&place.data_dir().join("new")), Vec::<String>::new());
-}

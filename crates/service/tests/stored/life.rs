@@ -6,8 +6,8 @@ use meerkat_service::{
     ErrorCode,
     options::Overflow,
     service::{
-        CreateSession, DeleteSession, ForkSession, InterruptTurn, Page, ReadBlob, ReadHistory, ResumeTurn,
-        SessionQuery, SessionSummary, StartTurn, UpdateSession,
+        DeleteSession, ForkSession, InterruptTurn, Page, ReadBlob, ReadHistory, ResumeTurn, SessionQuery,
+        SessionSummary, StartTurn, UpdateSession,
     },
     store::open_stores,
 };
@@ -93,44 +93,6 @@ fn a_history_of_long_messages_comes_in_pages_of_bounded_bytes() {
     });
 }
 
-#[test]
-fn sessions_are_listed_in_pages_and_by_what_they_are() {
-    let place = Place::new();
-    let ids = place.process(false, |process| async move {
-        let mut ids = Vec::new();
-        for n in 0..7 {
-            let labels = BTreeMap::from([("team".to_owned(), if n % 2 == 0 { "dig" } else { "watch" }.to_owned())]);
-            let request = CreateSession { labels, ..CreateSession::default() };
-            ids.push(process.service.create_session(request).await.unwrap().session_id);
-        }
-        let title = Some("A title".to_owned());
-        process.service.update(UpdateSession { session_id: ids[1], title, labels: None }).await.unwrap();
-        process.service.archive(&ids[2]).await.unwrap();
-        ids
-    });
-    place.process(true, |process| async move {
-        let newest_first: Vec<_> = ids.iter().rev().copied().collect();
-        let (mut seen, mut cursor) = (Vec::new(), None);
-        loop {
-            let page = list(&process, SessionQuery { limit: Some(3), cursor, ..SessionQuery::default() }).await;
-            seen.extend(page.items.iter().map(|summary| summary.session_id));
-            cursor = page.next_cursor;
-            if cursor.is_none() {
-                break;
-            }
-        }
-        assert_eq!(seen, newest_first);
-        let labels = BTreeMap::from([("team".to_owned(), "watch".to_owned())]);
-        let watch = list(&process, SessionQuery { labels, ..SessionQuery::default() }).await;
-        assert_eq!(watch.items.iter().map(|item| item.session_id).collect::<Vec<_>>(), [ids[5], ids[3], ids[1]]);
-        assert_eq!(watch.items[2].title.as_deref(), Some("A title"));
-        let archived = list(&process, SessionQuery { archived: Some(true), ..SessionQuery::default() }).await;
-        assert_eq!(archived.items.iter().map(|item| item.session_id).collect::<Vec<_>>(), [ids[2]]);
-        let bad = SessionQuery { cursor: Some("../x".to_owned()), ..SessionQuery::default() };
-        assert_eq!(process.service.list(bad).await.unwrap_err().code(), ErrorCode::InvalidRequest);
-    });
-}
-
 /// What is acknowledged stands in the list; and so does what a running turn has come to, as far as it can be read.
 #[test]
 fn a_list_shows_what_a_read_shows() {
@@ -177,25 +139,6 @@ fn a_list_shows_what_a_read_shows() {
         assert_eq!(same("a turn that has ended").await["state"], "idle");
         process.service.delete(DeleteSession { session_id, force: false }).await.unwrap();
         assert!(list(&process, SessionQuery::default()).await.items.is_empty());
-    });
-}
-
-#[test]
-fn an_archived_session_is_read_and_not_changed() {
-    let place = Place::new();
-    let session_id = place.process(false, |process| async move {
-        let session_id = process.create().await;
-        let archived = process.service.archive(&session_id).await.unwrap();
-        assert_eq!(archived.seq, 2);
-        assert_eq!(process.service.archive(&session_id).await.unwrap(), archived, "twice is once");
-        session_id
-    });
-    place.process(true, |process| async move {
-        assert!(process.service.read(&session_id).await.unwrap().archived);
-        let refused = process.turn(session_id, "@say No.").await.unwrap_err();
-        assert_eq!(refused.code(), ErrorCode::SessionArchived);
-        process.service.unarchive(&session_id).await.unwrap();
-        assert_eq!(process.turn(session_id, "@say Yes.").await.unwrap().text, "Yes.");
     });
 }
 

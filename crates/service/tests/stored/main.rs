@@ -49,10 +49,6 @@ impl Place {
         self.dir.path().join("data")
     }
 
-    fn tool_file(&self, name: &str) -> std::path::PathBuf {
-        self.dir.path().join("tools").join(name)
-    }
-
     fn agent(&self) -> AgentBuildConfig {
         AgentBuildConfig::new().options(self.options.clone()).store(self.data_dir())
     }

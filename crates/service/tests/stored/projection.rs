@@ -158,30 +158,6 @@ fn a_fork_has_its_files_and_a_deleted_session_has_none() {
 }
 
 #[test]
-fn a_process_that_just_ends_leaves_files_that_the_next_one_makes_good() {
-    let place = Place::projected();
-    let mut ids = Vec::new();
-    for _ in 0..4 {
-        ids.push(place.process(false, |process| async move {
-            let id = process.create().await;
-            process.turn(id, "@say One.").await.unwrap();
-            id
-        }));
-    }
-    let wanted = ids.clone();
-    place.process(true, |process| async move {
-        for id in wanted {
-            process.projected(id).await;
-        }
-    });
-    let found = place.projection();
-    for id in ids {
-        let journal = String::from_utf8(found[&format!("sessions/{id}/events.jsonl")].clone()).unwrap();
-        assert!(journal.lines().count() >= 4 && journal.ends_with("\n"), "{journal}");
-    }
-}
-
-#[test]
 fn a_folder_that_cannot_be_written_disturbs_no_turn_and_is_told_of() {
     let place = Place::projected();
     fs::write(place.dir.path().join("project"), "a file where the folder should be").unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use meerkat_service::{
-    AgentBuildConfig, ErrorCode, SessionError, SessionId, SessionService,
+    ErrorCode, SessionId,
     service::{
         AcknowledgeReader, DeleteSession, FetchReader, ForkSession, NamedReader, ReaderRecord, ReaderView, WaitReader,
     },
@@ -82,39 +82,6 @@ fn by_session(records: &[ReaderRecord]) -> BTreeMap<SessionId, Vec<String>> {
         sessions.entry(record.session_id).or_default().push(line);
     }
     sessions
-}
-
-#[test]
-fn a_reader_goes_on_behind_what_it_acknowledged_in_every_process() {
-    let place = Place::new();
-    for is_clean in [true, false] {
-        let name = format!("clean-{is_clean}");
-        let ids = place.process(is_clean, |process| {
-            let name = name.clone();
-            async move {
-                let mut ids = Vec::new();
-                for _ in 0..3 {
-                    let session_id = process.create().await;
-                    process.turn(session_id, "@say One.").await.unwrap();
-                    ids.push(session_id);
-                }
-                process.reader(&name).await;
-                assert_eq!(process.acknowledge(&name, ids[0], 4).await, Ok(4));
-                assert_eq!(process.acknowledge(&name, ids[1], 2).await, Ok(2));
-                ids
-            }
-        });
-        place.process(true, |process| async move {
-            let view = process.service.list_readers().await.unwrap().items;
-            let view = view.into_iter().find(|view| view.reader == name).unwrap();
-            let found = by_session(&process.consume(&name, 2).await);
-            assert_eq!(found.get(&ids[0]), None);
-            assert_eq!(found[&ids[1]], process.lines(ids[1]).await[2..]);
-            assert_eq!(found[&ids[2]], process.lines(ids[2]).await);
-            let records: usize = found.values().map(Vec::len).sum();
-            assert_eq!((view.sessions_behind, view.records_behind), (found.len() as u64, records as u64));
-        });
-    }
 }
 
 #[test]
@@ -259,7 +226,7 @@ fn a_reader_that_follows_has_every_journal() {
 }
 
 #[test]
-fn what_a_reader_is_asked_is_checked() {
+fn a_readers_name_is_checked() {
     let place = Place::new();
     place.process(true, |process| async move {
         let service = &process.service;
@@ -273,18 +240,6 @@ fn what_a_reader_is_asked_is_checked() {
         for name in ["a", "0", "a.b_c-9", &longest] {
             assert_eq!(process.reader(name).await.reader, name);
         }
-        let fetch = |limit, wait_ms| FetchReader { reader: "a".to_owned(), limit, wait_ms };
-        for refused in [fetch(Some(0), 0), fetch(Some(1001), 0)] {
-            assert_eq!(service.fetch_reader(refused).await.unwrap_err().code(), ErrorCode::InvalidRequest);
-        }
-        let unknown = || "unknown".to_owned();
-        let session_id = process.create().await;
-        let wait = WaitReader { reader: unknown(), session_id, seq: 1, wait_ms: 0 };
-        assert_eq!(service.wait_reader(wait).await.unwrap_err().code(), ErrorCode::ReaderNotFound);
-        let fetch = FetchReader { reader: unknown(), limit: None, wait_ms: 0 };
-        assert_eq!(service.fetch_reader(fetch).await.unwrap_err().code(), ErrorCode::ReaderNotFound);
-        assert_eq!(process.acknowledge("unknown", session_id, 1).await, Err(ErrorCode::ReaderNotFound));
-        assert_eq!(process.acknowledge("a", session_id, 2).await, Err(ErrorCode::CursorOutOfRange));
     });
 }
 
@@ -298,30 +253,4 @@ fn no_poll_waits_longer_than_the_service_does() {
         let wait = WaitReader { reader: "r".to_owned(), session_id: process.create().await, seq: 1, wait_ms: u64::MAX };
         assert_eq!(process.service.wait_reader(wait).await.unwrap().seq, 0);
     });
-}
-
-#[tokio::test]
-async fn sessions_in_memory_have_no_readers() {
-    let agent = AgentBuildConfig::new().build().unwrap();
-    let service: &dyn SessionService = agent.service().as_ref();
-    let session_id = agent.create_session().await.unwrap().session_id;
-    let reader = || "r".to_owned();
-    let code = |error: SessionError| error.code();
-    let codes = [
-        service.create_reader(named("r")).await.map(drop).map_err(code),
-        service.fetch_reader(FetchReader { reader: reader(), limit: None, wait_ms: 0 }).await.map(drop).map_err(code),
-        service
-            .acknowledge_reader(AcknowledgeReader { reader: reader(), session_id, seq: 1 })
-            .await
-            .map(drop)
-            .map_err(code),
-        service
-            .wait_reader(WaitReader { reader: reader(), session_id, seq: 1, wait_ms: 0 })
-            .await
-            .map(drop)
-            .map_err(code),
-        service.delete_reader(named("r")).await.map(drop).map_err(code),
-        service.list_readers().await.map(drop).map_err(code),
-    ];
-    assert_eq!(codes, [Err(ErrorCode::SessionPersistenceDisabled); 6]);
 }

@@ -12,19 +12,16 @@ use std::{
 use clap::Parser as _;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
-    AgentBuildConfig, Operation, SessionError, SessionId, SessionService,
+    AgentBuildConfig, SessionError, SessionId, SessionService,
     runtime::follow::Follower,
-    service::{CreateSession, InterruptTurn, Remind, StartTurn, TurnResult, TurnStatus},
+    service::{CreateSession, InterruptTurn, Remind, StartTurn},
     session::reminder::SystemReminderType,
-    store::Router as _,
-    wire::call,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::UnixListener,
-    runtime::{Builder, Runtime},
     sync::mpsc,
 };
 
@@ -118,10 +115,6 @@ impl Process {
     }
 }
 
-fn runtime() -> Runtime {
-    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
-}
-
 async fn lines(follower: &mut Follower, last_seq: u64) -> Vec<String> {
     let mut lines = Vec::new();
     while follower.cursor() < last_seq {
@@ -130,72 +123,6 @@ async fn lines(follower: &mut Follower, last_seq: u64) -> Vec<String> {
         lines.extend(line.seq.map(|_| String::from_utf8(line.line.to_vec()).unwrap()));
     }
     lines
-}
-
-#[tokio::test]
-async fn an_attached_command_has_the_owners_answers_to_the_letter() {
-    let stage = Stage::new();
-    let first = stage.process(&[]);
-    let owner = first.own().await;
-    let remote = stage.process(&[]).attach().await;
-    assert_eq!(owner.attached(), 1);
-    let mode = std::fs::metadata(stage.data_dir.join("socket")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600);
-
-    let made = call(&remote, Operation::CreateSession, r#"{"labels":{"team":"dig"}}"#).await.unwrap();
-    let id = serde_json::from_slice::<Value>(&made).unwrap()["session_id"].clone();
-    let id: SessionId = id.as_str().unwrap().parse().unwrap();
-    let result = remote.start_turn(StartTurn::new(id, "@say One. @say Two.")).await.unwrap();
-    assert_eq!((result.status, result.text.as_str(), result.turn), (TurnStatus::Completed, "One.Two.", 0));
-    remote.pin(serde_json::from_value(json!({ "session_id": id, "text": "a \u{1b}[31mfact" })).unwrap()).await.unwrap();
-
-    let nobody = "00000000-0000-7000-8000-000000000000";
-    for (operation, params) in [
-        (Operation::Pins, json!({ "session_id": id })),
-        (Operation::Queue, json!({ "session_id": id })),
-        (Operation::Reminders, json!({ "session_id": id })),
-        (Operation::Events, json!({ "session_id": id, "limit": 3 })),
-        (Operation::Events, json!({ "session_id": id, "since_seq": 99 })),
-        (Operation::Events, json!({ "session_id": nobody })),
-        (Operation::Interrupt, json!({ "session_id": id })),
-        (Operation::Unpin, json!({ "session_id": id, "pin": 1 })),
-        (Operation::StartTurn, json!({ "session_id": id, "prompt": " " })),
-        (Operation::StartTurn, json!({ "session_id": id, "prompt": "x", "model": "none" })),
-        (Operation::Read, json!({ "session_id": id })),
-        (Operation::List, json!({})),
-        (Operation::Compact, json!({ "session_id": id })),
-        (Operation::SearchMemory, json!({ "query": "x" })),
-    ] {
-        let params = params.to_string();
-        let answer = |service: Arc<dyn SessionService>| async move { call(service.as_ref(), operation, &params).await };
-        let own = answer.clone()(stage.service.clone()).await.map_err(|error| error.body());
-        let far = answer(Arc::new(remote.clone())).await.map_err(|error| error.body());
-        assert_eq!(far, own, "{}", operation.name());
-    }
-    let last_seq = result.seq + 1;
-    let own = lines(&mut stage.service.follow(&id, 0).await.unwrap(), last_seq).await;
-    assert_eq!(lines(&mut remote.follow(&id, 0).await.unwrap(), last_seq).await, own);
-    assert_eq!(remote.follow(&id, 99).await.err().unwrap().code(), ErrorCode::CursorOutOfRange);
-}
-
-#[tokio::test]
-async fn what_an_attached_command_asks_for_is_recorded_as_it_was_asked() {
-    let stage = Stage::new();
-    let first = stage.process(&[]);
-    let _owner = first.own().await;
-    let remote = stage.process(&[]).attach().await;
-    let id = remote.create_session(CreateSession::default()).await.unwrap().session_id;
-    let far = remote.start_turn(StartTurn::new(id, "@say One.")).await.unwrap();
-    let own = stage.service.start_turn(StartTurn::new(id, "@say One.")).await.unwrap();
-    assert_eq!(TurnResult { turn: own.turn, seq: own.seq, ..far }, own);
-    let events = lines(&mut stage.service.follow(&id, 0).await.unwrap(), own.seq).await;
-    let events: Vec<Value> = events.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
-    for (far, own) in [(1, 4), (2, 5), (3, 6)] {
-        let names = |event: &Value| event.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-        assert_eq!(names(&events[far]), names(&events[own]));
-    }
-    let keyed: Vec<&Value> = events.iter().filter(|event| !event["key"].is_null()).collect();
-    assert!(keyed.is_empty(), "nobody gave a key: {keyed:?}");
 }
 
 /// Whether new work is taken is the owner's to say, also where it says why not.
@@ -296,43 +223,6 @@ async fn what_cannot_be_asked_twice_is_not() {
     asked("session/create", 2);
 }
 
-#[test]
-fn an_attached_command_goes_on_when_the_owner_is_killed() {
-    let (stage, world, killed) = (Stage::new(), runtime(), runtime());
-    let id = world.block_on(stage.session());
-    let first = stage.process(&[]);
-    let owner = killed.block_on(first.own());
-    let remote = world.block_on(stage.process(&[]).attach());
-    let (mut follower, begun) = world.block_on(async {
-        let begun = remote.begin_turn(StartTurn::new(id, "@say One. @stall")).await.unwrap();
-        let mut follower = remote.follow(&id, 0).await.unwrap();
-        lines(&mut follower, begun.accepted.seq).await;
-        (follower, begun)
-    });
-    let result = world.spawn(begun.result);
-    let stays = world.spawn(async move { (lines(&mut follower, 3).await, follower) });
-
-    drop(owner);
-    killed.shutdown_timeout(std::time::Duration::from_secs(10));
-    first.unlock();
-
-    world.block_on(async {
-        // Waits for the lock, takes it, and goes on.
-        let interrupted = remote.interrupt(InterruptTurn { session_id: id, turn: Some(0) }).await.unwrap();
-        assert_eq!(remote.route(id).await.unwrap().queue(&id).await.unwrap().items, []);
-        let result = result.await.unwrap().unwrap();
-        assert_eq!((result.status, result.seq, result.turn), (TurnStatus::Interrupted, interrupted.seq, 0));
-        let (mut seen, mut follower) = stays.await.unwrap();
-        seen.extend(lines(&mut follower, interrupted.seq).await);
-        let all = lines(&mut stage.service.follow(&id, 0).await.unwrap(), interrupted.seq).await;
-        assert_eq!(seen, all[begun.accepted.seq as usize..], "no gap and no duplicate");
-
-        let third = stage.process(&[]).attach().await;
-        assert_eq!(remote.attached().await, 1);
-        assert_eq!(third.start_turn(StartTurn::new(id, "@say Still.")).await.unwrap().text, "Still.");
-    });
-}
-
 #[tokio::test]
 async fn an_owner_that_ends_hands_over() {
     let stage = Stage::new();
@@ -412,20 +302,6 @@ async fn another_version_is_refused_by_both_sides() {
     let body = other.process(&[]).refused().await;
     assert_eq!((body.code, &body.details["pid"]), (ErrorCode::StoreLocked, &json!(PID)));
     assert!(body.message.contains("9.9.9 (build F)"), "{}", body.message);
-}
-
-#[tokio::test]
-async fn what_a_command_was_told_must_be_what_the_owner_has() {
-    let stage = Stage::new();
-    let first = stage.process(&[("MEERKAT_TURN__MAX_STEPS", "7")]);
-    let _owner = first.own().await;
-    stage.process(&[("MEERKAT_TURN__MAX_STEPS", "7"), ("MEERKAT_LOG__LEVEL", "info")]).attach().await;
-    let told = stage.process(&[("MEERKAT_TURN__MAX_STEPS", "8")]);
-    let body = told.refused().await;
-    assert_eq!((body.code, &body.details["key"]), (ErrorCode::ConfigInvalid, &json!("turn.max_steps")));
-    assert!(body.message.contains("MEERKAT_TURN__MAX_STEPS"), "{}", body.message);
-    let body = stage.process(&[("MEERKAT_TOOLS__TEST_DIR", "/x")]).refused().await;
-    assert_eq!(body.details["key"], "tools.test_dir");
 }
 
 #[tokio::test]

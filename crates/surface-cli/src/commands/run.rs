@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use meerkat_errors::ErrorCode;
 use meerkat_service::{SessionError, SessionId, service::SessionCreated, wire::call};
 
-use super::unreadable;
+use super::read;
 use crate::{
     App, Streams,
     args::{CompactFlags, Delivery, ResumeArgs, RunArgs, TurnFlags},
@@ -19,7 +19,7 @@ use crate::{
 const NOBODY_TO_ASK: &str = "Nobody could be asked: the turn runs without a terminal.";
 
 /// Bytes of the answer to a question.
-const ANSWER_BYTES_MAX: u64 = 1024;
+pub(super) const ANSWER_BYTES_MAX: u64 = 1024;
 
 /// An id that no session has: a turn on it is refused for its values, or else because there is no such session.
 pub(super) const NO_SESSION: &str = "00000000-0000-7000-8000-000000000000";
@@ -78,7 +78,7 @@ async fn create(app: &App, args: &RunArgs, prompt: &str) -> Result<SessionCreate
     if args.turn.model.is_none() {
         app.tell_of_scripted_model();
     }
-    Ok(serde_json::from_slice(&created).map_err(|error| unreadable(&error))?)
+    Ok(read(&created)?)
 }
 
 /// `resume`.
@@ -156,6 +156,11 @@ async fn next_line(lines: &mut Option<Lines>) -> Line {
     }
 }
 
+/// Whether a line answers yes. What is no yes is a no.
+pub(super) fn is_yes(line: &Line) -> bool {
+    matches!(line, Line::Text(text) if matches!(text.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
 /// The calls that somebody at the terminal is asked about, one after the other.
 #[derive(Default)]
 pub(crate) struct Questions {
@@ -189,13 +194,12 @@ impl Questions {
         Ok(())
     }
 
-    /// Takes a line as the answer to the first question. What is no yes is a no.
+    /// Takes a line as the answer to the first question.
     pub(crate) fn answer(&mut self, app: &App, line: Line, lines: &mut Lines) -> Result<(), CliError> {
         if std::mem::take(&mut self.is_late) {
             app.out.note("The turn had ended before the answer came.");
         } else if let Some(call) = self.calls.pop_front() {
-            let is_yes = |text: &str| matches!(text.trim().to_ascii_lowercase().as_str(), "y" | "yes");
-            decide(app, &call, matches!(line, Line::Text(text) if is_yes(&text)), None);
+            decide(app, &call, is_yes(&line), None);
         }
         self.ask(app, lines)
     }

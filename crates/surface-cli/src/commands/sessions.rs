@@ -11,17 +11,18 @@ use meerkat_service::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{operators, print_told, read, resolve, told};
+use super::{
+    operators, print_told, read, resolve,
+    run::{ANSWER_BYTES_MAX, is_yes},
+    told,
+};
 use crate::{
     App, Streams,
     args::{ExportArgs, SessionCommand},
     error::{CliError, exit_code_of_leaving},
-    input::{Line, Lines, Source},
+    input::{Lines, Source},
     people, wire,
 };
-
-/// Bytes of the answer to a question.
-const ANSWER_BYTES_MAX: u64 = 1024;
 
 /// What is told where nobody wanted it after all.
 const KEPT: &str = "Nothing was deleted.";
@@ -110,13 +111,12 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
     Ok(0)
 }
 
-/// Asks a question. What is no yes is a no, and then `otherwise` is told.
+/// Asks a question; where the answer is no yes, `otherwise` is told.
 pub(crate) async fn is_confirmed(app: &App, streams: &mut Streams, question: &str, otherwise: &str) -> bool {
     app.out.notice(&format!("{question} [y/N] "));
     let mut lines = Lines::start(Source::Plain { input: streams.take_stdin(), limit: ANSWER_BYTES_MAX });
     lines.ask();
-    let is_yes = |text: &str| matches!(text.trim().to_ascii_lowercase().as_str(), "y" | "yes");
-    let is_confirmed = matches!(lines.next().await, Line::Text(text) if is_yes(&text));
+    let is_confirmed = is_yes(&lines.next().await);
     if !is_confirmed {
         app.out.note(otherwise);
     }

@@ -47,7 +47,7 @@ fn nothing_but_the_health_is_open_without_a_token() {
 
 /// Forms by which a page reached a local server, or a server was fooled about who asks: rebinding, look-alike names,
 /// other ports, odd spellings, several at once. `PORT` is the port that is listened on.
-const HOSTILE: [&str; 46] = [
+const HOSTILE: [&str; 50] = [
     "",
     "host:",
     "host: evil.example",
@@ -94,6 +94,11 @@ const HOSTILE: [&str; 46] = [
     "origin: http://localhost:PORT http://evil.example",
     "origin: http://localhost:PORT\r\norigin: http://evil.example",
     "origin: chrome-extension://abcdefghijklmnop",
+    // Almost the one that is allowed.
+    "origin: http://desk.example",
+    "origin: https://desk.example.evil",
+    "origin: https://DESK.example",
+    "origin: https://desk.example:PORT",
 ];
 
 const GOOD: [&str; 8] = [

@@ -235,18 +235,3 @@ pub(crate) fn ask(socket: &mut WebSocket<TcpStream>, id: u64, method: &str, para
     let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
     socket.send(Message::text(request.to_string())).unwrap();
 }
-
-#[test]
-fn one_session_is_the_same_on_every_surface() {
-    let server = Server::start(&[]);
-    let id = server.session();
-    let turn = server.rpc("turn/start", &json!({ "session_id": id, "prompt": "@say One truth." }));
-    assert_eq!(turn["result"]["text"], "One truth.");
-    let path = format!("/v1/sessions/{id}/events?since_seq=2");
-    let over_rest = server.send_with_token("GET", &path, &[("accept", "application/json")], "").body;
-    let over_mcp = server.mcp("session_events", &json!({ "session_id": id, "since_seq": 2 }));
-    let lines: Vec<&str> =
-        over_mcp["structuredContent"]["items"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect();
-    assert!(lines[0].contains(r#""type":"assistant_message""#), "{lines:?}");
-    assert_eq!(over_rest, format!(r#"{{"items":[{}],"next_seq":4}}"#, lines.join(",")));
-}

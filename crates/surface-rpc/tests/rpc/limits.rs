@@ -57,16 +57,6 @@ async fn a_message_has_a_largest_size() {
 }
 
 #[tokio::test]
-async fn a_batch_has_a_largest_length() {
-    let rpc = service(engine(), RpcOptions { batch_requests: 3, ..RpcOptions::default() });
-    let request = r#"{"jsonrpc":"2.0","id":1,"method":"errors/list"}"#;
-    for (count, expected) in [(3, "[1: ok, 1: ok, 1: ok]"), (4, "null: -32600 INVALID_REQUEST")] {
-        let line = format!("[{}]", vec![request; count].join(","));
-        assert_eq!(stdio(&rpc, line.as_bytes()).await.iter().map(|it| digest(it)).collect::<Vec<_>>(), [expected]);
-    }
-}
-
-#[tokio::test]
 async fn a_connection_has_a_largest_number_of_subscriptions() {
     let engine = engine();
     let session = session(&engine).await;

@@ -196,15 +196,6 @@ async fn over_stdio() {
 }
 
 #[tokio::test]
-async fn an_answer_is_the_services_to_the_letter() {
-    let engine = crate::common::engine();
-    let made = meerkat_service::wire::call(engine.as_ref(), meerkat_service::Operation::Errors, "").await.unwrap();
-    let expected = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{}}}"#, String::from_utf8(made).unwrap());
-    let line = br#"{"jsonrpc":"2.0","id":1,"method":"errors/list"}"#;
-    assert_eq!(stdio(&rpc(), line).await, [expected]);
-}
-
-#[tokio::test]
 async fn a_notification_is_performed() {
     let engine = crate::common::engine();
     let session_id = crate::common::session(&engine).await;

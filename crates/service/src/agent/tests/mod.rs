@@ -30,6 +30,7 @@ use crate::{
     service::{CreateSession, ReadEvents, SessionService as _, StartTurn, TurnResult},
     store::{
         BlobStore, EventStore, MemoryBlobStore, MemoryEventStore, MemoryReaders, MemorySessionStore, SessionIndex,
+        SessionStore,
     },
     tool::{Tool, ToolRegistry},
 };
@@ -71,6 +72,16 @@ impl Rig {
     /// A service whose sessions outlive it: their journals are `events`.
     fn stored(self, events: Arc<dyn EventStore>, index: Arc<dyn SessionIndex>) -> PersistentSessionService {
         let snapshots = Arc::new(MemorySessionStore::new(events.clone()));
+        self.stored_with(snapshots, events, index)
+    }
+
+    /// The same, with the snapshots that a former one left.
+    fn stored_with(
+        self,
+        snapshots: Arc<dyn SessionStore>,
+        events: Arc<dyn EventStore>,
+        index: Arc<dyn SessionIndex>,
+    ) -> PersistentSessionService {
         let blobs = Arc::new(MemoryBlobStore::new(Arc::default()));
         let clock = World::system().clock;
         let readers = Readers::new(Arc::new(MemoryReaders::default()), events.clone(), index.clone(), clock);

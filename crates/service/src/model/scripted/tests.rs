@@ -1,7 +1,5 @@
 //! Scripts, what the model makes of them, and what it refuses.
 
-use std::time::Duration;
-
 use futures::{FutureExt, StreamExt};
 
 use super::{grammar::FORMS, *};
@@ -212,22 +210,6 @@ fn usage_is_as_scripted_or_a_quarter_of_the_bytes() {
     assert_eq!(usage("@say x @usage in=100 out=20 cached=5"), (100, 20, 5));
     assert_eq!(usage("@usage out=7 @call a"), (5, 7, 0));
     assert_eq!(usage("@call abc {\"d\":1} @usage in=9"), (9, 3, 0));
-}
-
-#[test]
-fn a_failure_has_its_class() {
-    let classes = [
-        ("unauthorized", ErrorCode::ModelUnauthorized),
-        ("rate_limited", ErrorCode::ModelRateLimited),
-        ("overloaded", ErrorCode::ModelOverloaded),
-        ("timeout", ErrorCode::ModelTimeout),
-        ("context", ErrorCode::ModelContextExceeded),
-        ("rejected", ErrorCode::ModelRejected),
-    ];
-    for (class, code) in classes {
-        let error = hear(request(vec![user(&format!("@fail {class} retry_after_ms=1500"))])).err().unwrap();
-        assert_eq!((error.code, error.retry_after), (code, Some(Duration::from_millis(1500))));
-    }
 }
 
 #[test]

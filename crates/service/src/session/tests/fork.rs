@@ -3,7 +3,7 @@
 use meerkat_errors::ErrorCode;
 use proptest::{collection::vec, prelude::*};
 
-use super::{created, record, walk::Walk};
+use super::walk::Walk;
 use crate::{
     Session, SessionId,
     clock::SeededIds,
@@ -100,19 +100,4 @@ proptest! {
             prop_assert_eq!(point(&session, Some(turn)), Err(ErrorCode::ItemNotFound));
         }
     }
-}
-
-#[test]
-fn what_an_update_leaves_out_stays() {
-    let mut session = fold(&[record(1, None, created())]);
-    let labels = |name: &str| [(name.to_owned(), "1".to_owned())].into();
-    let mut update = |title: Option<&str>, labels| {
-        let event = Event::SessionUpdated(session.updated(title.map(str::to_owned), labels));
-        session.apply(&record(session.last_seq() + 1, None, event)).unwrap();
-        (session.title().map(str::to_owned), session.labels().keys().cloned().collect::<String>())
-    };
-    assert_eq!(update(Some("t"), None), (Some("t".to_owned()), String::new()));
-    assert_eq!(update(None, Some(labels("a"))), (Some("t".to_owned()), "a".to_owned()));
-    assert_eq!(update(Some("u"), None), (Some("u".to_owned()), "a".to_owned()));
-    assert_eq!(update(Some(""), Some(Default::default())), (None, String::new()));
 }

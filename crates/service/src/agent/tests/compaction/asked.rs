@@ -2,19 +2,17 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{Bench, COST, SUMMARY, Write, config, texts};
+use super::{Bench, Write, config};
 use crate::{
     ErrorCode, SessionError,
     agent::tests::ticks,
-    compaction::{CompactionConfig, SUMMARY_PREFIX},
+    compaction::CompactionConfig,
     options::Policy,
-    service::{
-        CompactSession, CompactionMode, CompactionReceipt, InterruptTurn, SessionService as _, StartTurn, TurnStatus,
-    },
+    service::{CompactSession, CompactionReceipt, InterruptTurn, SessionService as _, StartTurn, TurnStatus},
 };
 
 /// Never compacts by itself.
@@ -23,11 +21,6 @@ fn patient() -> CompactionConfig {
 }
 
 impl Bench {
-    async fn preview(&self) -> Result<CompactionReceipt, SessionError> {
-        let request = CompactSession { session_id: self.id(), compaction: None };
-        self.subject.service.preview_compaction(request).await
-    }
-
     async fn accept(&self, policy: Policy) -> Result<u32, SessionError> {
         let request = StartTurn { policy, ..StartTurn::new(self.id(), "@say Queued.") };
         Ok(self.subject.service.accept_turn(request).await?.turn)
@@ -48,42 +41,6 @@ fn code<T: std::fmt::Debug>(answer: Result<T, SessionError>) -> ErrorCode {
     answer.unwrap_err().code()
 }
 
-/// It asks neither the threshold nor the guard, and does what its preview says.
-#[tokio::test]
-async fn it_compacts_when_it_is_asked() {
-    let Some(bench) = Bench::new(patient()).await else { return };
-    bench.fill().await;
-    for _ in 0..2 {
-        bench.turn("@say Newest.").await;
-        let (events, foretold) = (bench.subject.events().await, bench.preview().await.unwrap());
-        assert_eq!(bench.subject.events().await, events);
-        let receipt = bench.compact().await.unwrap();
-        assert_eq!((foretold.compaction, foretold.retained, foretold.discarded), (None, 2, receipt.discarded));
-        assert_eq!((receipt.mode, receipt.retained, receipt.usage), (CompactionMode::Summary, 2, COST));
-        assert!(receipt.tokens_after < receipt.tokens_before);
-        let events = bench.subject.events().await;
-        let [.., started, rebuilt, completed] = &events[..] else { panic!() };
-        assert_eq!((&started["type"], &rebuilt["summary"]), (&json!("compaction_started"), &json!(SUMMARY)));
-        assert_eq!(receipt.compaction, completed["seq"].as_u64());
-        assert_eq!((&completed["summary_tokens"], &completed["turn"]), (&json!(7), &Value::Null));
-    }
-    bench.turn("@say After.").await;
-    let last = bench.requests(false).pop().unwrap();
-    assert_eq!(texts(&last)[..2], [format!("{SUMMARY_PREFIX}\n\n{SUMMARY}"), "@say Newest.".to_owned()]);
-}
-
-#[tokio::test]
-async fn where_nothing_would_leave_nothing_is_recorded() {
-    let Some(bench) = Bench::new(patient()).await else { return };
-    bench.turn("@say Only.").await;
-    let events = bench.subject.events().await;
-    assert_eq!(code(bench.compact().await), ErrorCode::CompactionNoProgress);
-    let preview = bench.preview().await.unwrap();
-    assert_eq!((preview.discarded, preview.retained, bench.subject.events().await), (0, 2, events));
-    assert!(preview.tokens_before > 0 && preview.tokens_after == preview.tokens_before, "{preview:?}");
-    assert_eq!(bench.requests(true).len(), 0);
-}
-
 #[tokio::test]
 async fn a_failure_is_answered_as_it_is_recorded() {
     let Some(bench) = Bench::new(patient()).await else { return };
@@ -98,24 +55,6 @@ async fn a_failure_is_answered_as_it_is_recorded() {
     }
     bench.turn("@say Whole.").await;
     assert_eq!(bench.requests(false)[2].messages.len(), 5);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_session_that_compacts_is_running() {
-    let Some(bench) = Bench::new(patient()).await else { return };
-    bench.fill().await;
-    let (said, compacting) = bench.begin().await;
-    assert_eq!(code(bench.accept(Policy::Reject).await), ErrorCode::SessionBusy);
-    assert_eq!(code(bench.compact().await), ErrorCode::SessionBusy);
-    assert_eq!(code(bench.undo(None).await), ErrorCode::SessionBusy);
-    assert_eq!(bench.preview().await.unwrap().discarded, 2);
-    assert_eq!(bench.accept(Policy::Queue).await.unwrap(), 2);
-    said.notify_one();
-    compacting.await.unwrap().unwrap();
-    ticks(100).await;
-    assert_eq!(bench.outcomes().await, [(Value::Null, "summary".to_owned())]);
-    let last = bench.requests(false).pop().unwrap();
-    assert_eq!((texts(&last).len(), texts(&last).pop().unwrap().as_str()), (4, "@say Queued."));
 }
 
 /// An interrupt that names no turn ends it, and so does a turn that takes its place.
@@ -177,51 +116,6 @@ async fn whoever_asked_can_give_it_up() {
     );
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_service_that_ends_waits_no_longer_for_a_summary_than_for_a_turn() {
-    let Some(bench) = Bench::new(patient()).await else { return };
-    bench.fill().await;
-    let (_said, compacting) = bench.begin().await;
-    bench.subject.service.shut_down(1_000).await;
-    assert_eq!(code(compacting.await.unwrap()), ErrorCode::TurnInterrupted);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_turn_that_runs_or_waits_comes_first() {
-    let Some(bench) = Bench::new(patient()).await else { return };
-    bench.fill().await;
-    let request = StartTurn::new(bench.id(), "@stall");
-    bench.subject.service.accept_turn(request).await.unwrap();
-    ticks(50).await;
-    let error = bench.compact().await.unwrap_err();
-    assert_eq!((error.code(), &error.body().details["turn"]), (ErrorCode::SessionBusy, &json!(2)));
-    // What could never be done is said first.
-    let wide = CompactionConfig { max_summary_tokens: 100_000, ..patient() };
-    let asks = CompactSession { session_id: bench.id(), compaction: Some(wide) };
-    assert_eq!(code(bench.subject.service.compact(asks).await), ErrorCode::InvalidRequest);
-    assert_eq!(code(bench.undo(None).await), ErrorCode::SessionBusy);
-    assert_eq!(bench.preview().await.unwrap().compaction, None);
-}
-
-/// What was discarded stands in the next request again, before what came since.
-#[tokio::test]
-async fn an_undo_brings_back_what_was_said() {
-    let Some(bench) = Bench::new(patient()).await else { return };
-    assert_eq!(code(bench.undo(None).await), ErrorCode::ItemNotFound);
-    bench.fill().await;
-    bench.turn("@say Newest.").await;
-    let compaction = bench.compact().await.unwrap().compaction;
-    bench.turn("@say Since.").await;
-    let seq = bench.undo(compaction).await.unwrap();
-    let events = bench.subject.events().await;
-    assert_eq!((&events.last().unwrap()["type"], events.len() as u64), (&json!("compaction_undone"), seq));
-    bench.turn("@say After.").await;
-    let requests = bench.requests(false);
-    let (before, after) = (&requests[2].messages, &requests[4].messages);
-    assert_eq!((&before[..], after.len()), (&after[..5], 9));
-    assert_eq!(code(bench.undo(compaction).await), ErrorCode::ItemNotFound);
-}
-
 /// Newer ones first, and no more than three.
 #[tokio::test]
 async fn older_compactions_are_undone_after_newer_ones() {
@@ -262,24 +156,4 @@ async fn an_undo_that_would_not_fit_is_refused() {
     assert_eq!(bench.outcomes().await, [(json!(2), "summary".to_owned())]);
     assert_eq!(code(bench.undo(None).await), ErrorCode::ContextOverflow);
     assert_eq!(bench.turn("@say Goes on.").await.status, TurnStatus::Completed);
-}
-
-#[tokio::test]
-async fn a_config_that_cannot_be_is_refused_before_anything_else() {
-    let Some(bench) = Bench::new(patient()).await else { return };
-    let (service, unknown) = (&bench.subject.service, "01900000-0000-7000-8000-0000000000ff".parse().unwrap());
-    let none = CompactionConfig { max_summary_tokens: 0, ..patient() };
-    let asks = CompactSession { session_id: unknown, compaction: Some(none) };
-    let field = |error: SessionError| error.body().details["field"].clone();
-    assert_eq!(field(service.compact(asks.clone()).await.unwrap_err()), "compaction.max_summary_tokens");
-    assert_eq!(field(service.preview_compaction(asks).await.unwrap_err()), "compaction.max_summary_tokens");
-    let turn = StartTurn { compaction: Some(none), ..StartTurn::new(unknown, "@say Never.") };
-    assert_eq!(field(service.start_turn(turn).await.unwrap_err()), "compaction.max_summary_tokens");
-    // The window is known once the session is.
-    let wide = CompactionConfig { max_summary_tokens: 100_000, ..patient() };
-    let turn = StartTurn { compaction: Some(wide), ..StartTurn::new(bench.id(), "@say Never.") };
-    assert_eq!(field(service.start_turn(turn).await.unwrap_err()), "compaction.max_summary_tokens");
-    let asks = CompactSession { session_id: bench.id(), compaction: Some(wide) };
-    assert_eq!(field(service.compact(asks).await.unwrap_err()), "compaction.max_summary_tokens");
-    assert_eq!(bench.subject.events().await.len(), 1);
 }

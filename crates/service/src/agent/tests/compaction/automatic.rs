@@ -8,57 +8,19 @@ use std::sync::{
 use serde_json::json;
 use tokio::sync::Notify;
 
-use super::{Bench, SUMMARY, Write, config, described, rig, texts};
+use super::{Bench, Write, config, described, rig, texts};
 use crate::{
     ErrorCode,
     agent::tests::{Subject, ticks},
     compaction::{COMPACTION_PROMPT, CompactionConfig, CompactionContext, CompactionResult, Compactor, SUMMARY_PREFIX},
     model::StaticModels,
     options::Budgets,
-    service::{InterruptTurn, PinFact, SessionService as _, StartTurn, TurnStatus},
+    service::{PinFact, SessionService as _, StartTurn, TurnStatus},
     session::message::Message,
 };
 
 /// Some 500 tokens.
 const LONG: &str = "@long 2000";
-
-#[tokio::test]
-async fn below_the_threshold_nothing_is_compacted() {
-    let Some(bench) = Bench::new(CompactionConfig::default()).await else { return };
-    for _ in 0..6 {
-        bench.turn(LONG).await;
-    }
-    assert_eq!(bench.outcomes().await, []);
-    assert_eq!((bench.requests(true).len(), bench.requests(false).len()), (0, 6));
-}
-
-/// The threshold is reached before every call; the guard counts what was tried, also what failed.
-#[tokio::test]
-async fn an_attempt_comes_at_most_once_in_three_turns() {
-    let Some(bench) = Bench::new(CompactionConfig { auto_compact_threshold: 1, ..config() }).await else { return };
-    bench.writes([Write::Text(SUMMARY), Write::Failure(ErrorCode::ModelRejected)]);
-    for _ in 0..10 {
-        bench.turn(LONG).await;
-    }
-    let expected = [(0, "COMPACTION_NO_PROGRESS"), (3, "summary"), (6, "MODEL_REJECTED"), (9, "summary")];
-    assert_eq!(bench.outcomes().await, expected.map(|(turn, what)| (json!(turn), what.to_owned())));
-    // Nobody pays for a summary that could stand for nothing.
-    assert_eq!(bench.requests(true).len(), 3);
-}
-
-#[tokio::test]
-async fn the_next_request_has_the_summary_in_place_of_what_was_said() {
-    let Some(bench) = Bench::new(config()).await else { return };
-    bench.fill().await;
-    let result = bench.turn("@say Third.").await;
-    assert_eq!((result.compactions, bench.outcomes().await), (1, vec![(json!(2), "summary".to_owned())]));
-    let (first, last) = (bench.requests(false).remove(1), bench.requests(false).pop().unwrap());
-    // The newest turn stays, and the prompt that is answered.
-    let [summary, kept, _, prompt] = &texts(&last)[..] else { panic!("{last:#?}") };
-    assert_eq!(summary, &format!("{SUMMARY_PREFIX}\n\n{SUMMARY}"));
-    assert_eq!((kept, prompt.as_str()), (&texts(&first)[2], "@say Third."));
-    assert_eq!(last.max_output_tokens, None);
-}
 
 /// The request for a summary is the next request with another message at its end: what a vendor cached stays good.
 #[tokio::test]
@@ -121,32 +83,6 @@ async fn a_mechanical_summary_stands_in_only_where_the_request_would_not_fit() {
     }
 }
 
-/// Without progress the ordinary rule holds: the turn that does not fit fails, and the session stays usable.
-#[tokio::test]
-async fn what_cannot_be_made_smaller_overflows() {
-    let Some(bench) = Bench::with(2_500, config()).await else { return };
-    let result = bench.subject.turn(&format!("@note {}", "n".repeat(12_000))).await.unwrap();
-    assert_eq!(result.error.unwrap().code, ErrorCode::ContextOverflow);
-    assert_eq!(bench.outcomes().await, [(json!(0), "COMPACTION_NO_PROGRESS".to_owned())]);
-    bench.turn("@say Small.").await;
-}
-
-/// Inside a turn the unit is the step: a long tool loop goes on where its whole would not fit.
-#[tokio::test]
-async fn a_long_tool_loop_shrinks() {
-    let config = CompactionConfig { max_summary_tokens: 100, ..CompactionConfig::default() };
-    let Some(bench) = Bench::with(4_000, config).await else { return };
-    let calls: String = (0..24).map(|n| format!("@call fill {{\"bytes\":1500,\"n\":{n}}} @step ")).collect();
-    let result = bench.turn(&format!("{calls}@say All done.")).await;
-    assert_eq!((result.text.as_str(), result.steps), ("All done.", 25));
-    let outcomes = bench.outcomes().await;
-    assert!(outcomes.len() >= 2 && outcomes.iter().all(|(_, mode)| mode == "summary"), "{outcomes:?}");
-    for request in bench.requests(false) {
-        let bytes: usize = request.messages.iter().map(|message| serde_json::to_vec(message).unwrap().len()).sum();
-        assert!(bytes <= 16_000, "a request of {bytes} bytes");
-    }
-}
-
 /// What tools say of themselves was not counted where the cut was made: the steps fitted the window, with the tools the
 /// request did not, and a turn that could have gone on failed for want of room.
 #[tokio::test]
@@ -157,57 +93,6 @@ async fn a_tool_loop_shrinks_where_the_tools_take_a_third_of_the_window() {
     let bench = Bench { model, subject: Subject::new(rig.service()).await };
     let calls: String = (0..12).map(|n| format!("@call fill {{\"bytes\":5200,\"n\":{n}}} @step ")).collect();
     assert_eq!(bench.turn(&format!("{calls}@say All done.")).await.steps, 13);
-}
-
-#[tokio::test]
-async fn stale_results_are_masked_before_anything_is_summarised() {
-    let config = CompactionConfig { mask_tool_results: true, auto_compact_threshold: 2_000, ..config() };
-    let Some(bench) = Bench::new(config).await else { return };
-    let fill = async |n: u32| bench.turn(&format!(r#"@call fill {{"bytes":900,"n":{n}}} @say Filled."#)).await;
-    let mut turns = 0;
-    while bench.outcomes().await.is_empty() {
-        fill(turns).await;
-        turns += 1;
-    }
-    assert_eq!(bench.outcomes().await, [(json!(turns - 1), "mask".to_owned())]);
-    assert_eq!(bench.requests(true).len(), 0);
-    let outputs = || -> Vec<String> {
-        let messages = bench.requests(false).pop().unwrap().messages;
-        let results = messages.iter().flat_map(|message| match &**message {
-            Message::ToolResults { results } => results.clone(),
-            _ => Vec::new(),
-        });
-        results.map(|result| result.content.excerpt().into_owned()).collect()
-    };
-    let events = bench.subject.events().await;
-    let finished: Vec<_> = events.iter().filter(|event| event["type"] == "tool_finished").collect();
-    let (masked, fresh) = finished.split_at(finished.len() - 4);
-    let reference =
-        |event: &&serde_json::Value| format!("[masked: 900 bytes, in event {} of the history]", event["seq"]);
-    let whole = |_: &&serde_json::Value| "x".repeat(900);
-    // The turn whose call comes last was compacted before it had one.
-    let expected: Vec<String> = masked.iter().map(reference).chain(fresh.iter().map(whole)).collect();
-    assert!(masked.len() >= 2, "{events:#?}");
-    assert_eq!(outputs(), expected);
-    bench.undo(None).await.unwrap();
-    fill(turns).await;
-    let restored = outputs();
-    assert_eq!((restored.len(), restored.iter().all(|output| output == &"x".repeat(900))), (finished.len() + 1, true));
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_interrupt_ends_the_summary_and_then_the_turn() {
-    let Some(bench) = Bench::new(config()).await else { return };
-    bench.fill().await;
-    bench.writes([Write::Late(Arc::default())]);
-    bench.subject.service.accept_turn(StartTurn::new(bench.id(), "@say Never.")).await.unwrap();
-    ticks(50).await;
-    let request = InterruptTurn { session_id: bench.id(), turn: Some(2) };
-    bench.subject.service.interrupt(request).await.unwrap();
-    assert_eq!(bench.outcomes().await, [(json!(2), "TURN_INTERRUPTED".to_owned())]);
-    let types: Vec<_> = bench.subject.events().await.iter().map(|event| event["type"].clone()).collect();
-    assert_eq!(types[types.len() - 3..], ["compaction_started", "compaction_failed", "turn_interrupted"]);
-    bench.subject.check().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,27 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{COST, Rig, SUMMARY, Strict, WINDOW, Write, config, outcomes, rig, texts};
 use crate::{
     ErrorCode, SessionError,
-    agent::{Derived, tests::ticks},
+    agent::tests::ticks,
     capability::{Capabilities, Capability},
-    clock::World,
     compaction::{CompactionConfig, SUMMARY_PREFIX},
     ids::SessionId,
     options::Policy,
-    readers::Readers,
     runtime::persistent::PersistentSessionService,
     service::{
         CompactSession, CompactionReceipt, CreateSession, DeleteSession, InterruptTurn, ReadEvents, ResumeTurn,
         SessionQuery, SessionService as _, SessionState, StartTurn, TurnStatus, UndoCompaction,
     },
-    store::{
-        EventStore as _, MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore,
-        SessionStore,
-    },
+    store::{EventStore as _, MemoryEventStore, MemoryIndex, MemorySessionStore, SessionStore},
 };
 
 /// What is left of a service when it has ended: journals and snapshots.
@@ -46,11 +41,7 @@ impl Disk {
     fn service(&self) -> (PersistentSessionService, Arc<Strict>) {
         let (rig, model): (Rig, _) = rig(WINDOW, self.config).unwrap();
         let index = Arc::new(MemoryIndex::default());
-        let clock = World::system().clock;
-        let readers = Readers::new(Arc::new(MemoryReaders::default()), self.events.clone(), index.clone(), clock);
-        let derived = Derived::new(self.snapshots.clone(), index, Arc::new(readers), None);
-        let blobs = Arc::new(MemoryBlobStore::new(Arc::default()));
-        (PersistentSessionService::new(rig.engine(self.events.clone(), blobs, Some(derived))), model)
+        (rig.stored_with(self.snapshots.clone(), self.events.clone(), index), model)
     }
 }
 
@@ -63,23 +54,6 @@ async fn events(service: &PersistentSessionService, session_id: SessionId) -> Ve
 async fn turn(service: &PersistentSessionService, session_id: SessionId, prompt: &str) {
     let result = service.start_turn(StartTurn::new(session_id, prompt)).await.unwrap();
     assert_eq!(result.status, TurnStatus::Completed, "{result:?}");
-}
-
-/// The guard counts what was tried in every life.
-#[tokio::test]
-async fn attempts_count_across_lives() {
-    let Some(disk) = Disk::new(CompactionConfig { auto_compact_threshold: 1, ..config() }) else { return };
-    let (service, _) = disk.service();
-    let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
-    service.shut_down(0).await;
-    for _ in 0..8 {
-        let (service, _) = disk.service();
-        turn(&service, session_id, "@long 2000").await;
-        service.shut_down(0).await;
-    }
-    let expected = [(0, "COMPACTION_NO_PROGRESS"), (3, "summary"), (6, "summary")];
-    let expected = expected.map(|(turn, what)| (json!(turn), what.to_owned()));
-    assert_eq!(outcomes(&events(&disk.service().0, session_id).await), expected);
 }
 
 /// A process that ends while a summary is written leaves the session as it was before, and usable.

@@ -1,6 +1,6 @@
 //! The test tools: what each does, and that none leaves its folder.
 
-use std::{fs, os::unix::fs::symlink, panic::AssertUnwindSafe, path::Path};
+use std::{fs, os::unix::fs::symlink, path::Path};
 
 use futures::FutureExt;
 use tempfile::TempDir;
@@ -98,24 +98,6 @@ fn every_tool_says_what_it_is() {
 }
 
 #[test]
-fn a_schema_names_the_required_arguments() {
-    #[derive(Deserialize)]
-    struct Schema {
-        r#type: String,
-        #[serde(default)]
-        required: Vec<String>,
-    }
-    let bench = Bench::new();
-    for (name, required) in [("test_echo", vec!["text"]), ("test_sleep", vec!["ms"]), ("test_panic", vec![])] {
-        let schema: Schema = bench.tool(name).spec().schema.decode().unwrap();
-        assert_eq!(
-            (schema.r#type.as_str(), schema.required),
-            ("object", required.into_iter().map(str::to_owned).collect())
-        );
-    }
-}
-
-#[test]
 fn every_tool_refuses_arguments_that_are_not_its_own() {
     let bench = Bench::new();
     for tool in &bench.tools {
@@ -123,40 +105,6 @@ fn every_tool_refuses_arguments_that_are_not_its_own() {
         bench.check_arguments(&tool.spec().name, r#""{\"text\":""#);
     }
     bench.check_arguments("test_append", r#"{"name":"a","line":"x\ny"}"#);
-}
-
-#[test]
-fn echo_answers_with_its_text() {
-    Bench::new().check("test_echo", r#"{"text":"hi\n"}"#, "hi\n");
-}
-
-#[test]
-fn set_writes_the_whole_file() {
-    let bench = Bench::new();
-    bench.check("test_set", r#"{"name":"a-B_1","value":"long value"}"#, "set a-B_1");
-    bench.check("test_set", r#"{"name":"a-B_1","value":"short"}"#, "set a-B_1");
-    assert_eq!(read(bench.dir().join("a-B_1")), "short");
-}
-
-#[test]
-fn append_and_ask_add_lines() {
-    let bench = Bench::new();
-    bench.check("test_append", r#"{"name":"a","line":"1"}"#, "appended to a");
-    bench.check("test_ask", r#"{"name":"a","line":"2"}"#, "appended to a");
-    assert_eq!(read(bench.dir().join("a")), "1\n2\n");
-}
-
-#[test]
-fn fail_fails_with_its_message() {
-    Bench::new().check("test_fail", r#"{"message":"no luck"}"#, "error: no luck");
-}
-
-#[test]
-fn panic_panics() {
-    let bench = Bench::new();
-    let call = bench.run("test_panic", "{}", CancellationToken::new());
-    let panic = AssertUnwindSafe(call).catch_unwind().now_or_never().unwrap().unwrap_err();
-    assert_eq!(panic.downcast_ref::<&str>(), Some(&"test_panic panics"));
 }
 
 #[tokio::test]

@@ -77,29 +77,6 @@ fn filled() -> Rig {
 }
 
 #[test]
-fn readers_outlive_their_process() {
-    let rig = filled();
-    rig.rely(session(1), relied(&[("a", 5), ("bb", 2)])).unwrap();
-    let rig = rig.killed();
-    assert_eq!(rig.names(), ["a", "bb"]);
-    let first = Registration { reader: "a".to_owned(), created_at: at(1) };
-    assert_eq!(rig.steps.drive(rig.readers().readers()).unwrap()[0], first);
-    assert_eq!(rig.relied(session(1)), relied(&[("a", 5), ("bb", 7)]), "nothing goes back");
-    assert!(rig.trusts());
-
-    rig.unregister("bb").unwrap();
-    rig.steps.drive(rig.readers().forget(session(1))).unwrap();
-    let rig = rig.killed();
-    assert_eq!(rig.names(), ["a"]);
-    for n in 1..=2 {
-        assert_eq!(rig.relied(session(n)), relied(&[]), "session {n}");
-    }
-    // Who comes back under a name that was used begins anew.
-    rig.register("bb").unwrap();
-    assert_eq!(rig.killed().relied(session(2)), relied(&[]));
-}
-
-#[test]
 fn what_is_relied_on_already_is_not_written_again() {
     let rig = filled();
     rig.disk.take_counts();

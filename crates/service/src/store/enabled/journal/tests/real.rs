@@ -29,36 +29,6 @@ async fn append(stores: &Stores, lease: &crate::store::Lease, seq: u64) -> Resul
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_outlives_its_store() {
-    let dir = tempfile::tempdir().unwrap();
-    let data_dir = dir.path().join("data");
-    let stores = open_stores(&data_dir).unwrap();
-    let lease = stores.events.lease(session(1)).await.unwrap();
-    assert_eq!(lease.tail, 0);
-    for seq in 1..=40 {
-        assert_eq!(append(&stores, &lease, seq).await, Ok(seq));
-    }
-    let mut watch = stores.events.watch(session(1)).await.unwrap().unwrap();
-    assert_eq!(*watch.borrow_and_update(), 40);
-    assert_eq!(stores.events.unsettled().await.unwrap(), [session(1)]);
-    stores.events.fork(session(1), 7, &[of(session(2), 8)]).await.unwrap();
-    stores.events.release(lease).await.unwrap();
-    drop(stores);
-
-    let stores = open_stores(&data_dir).unwrap();
-    assert_eq!(stores.events.unsettled().await.unwrap(), [session(2)]);
-    assert_eq!(stores.events.sessions(None, 9).await.unwrap(), [session(1), session(2)]);
-    let page = stores.events.read(session(1), 30, ReadLimit::frames(100)).await.unwrap().unwrap();
-    assert_eq!(page.frames.iter().map(|frame| frame.seq).collect::<Vec<_>>(), (31..=40).collect::<Vec<_>>());
-    let lease = stores.events.lease(session(2)).await.unwrap();
-    assert_eq!(lease.tail, 8);
-    assert_eq!(append(&stores, &lease, 9).await, Ok(9));
-    stores.events.delete(session(1)).await.unwrap();
-    assert!(stores.events.read(session(1), 0, ReadLimit::frames(1)).await.unwrap().is_none());
-    assert_eq!(stores.events.sessions(None, 9).await.unwrap(), [session(2)]);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_journal_that_is_shorter_than_the_index_knows_is_not_written() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(format!("journal/01/{}/1.1.mlog", session(1)));
@@ -117,18 +87,6 @@ async fn the_index_alone_keeps_the_directory() {
     let Stores { index, .. } = open_stores(dir.path()).unwrap();
     assert!(matches!(open_stores(dir.path()).map(drop), Err(SessionError::StoreLocked { .. })));
     drop(index);
-    drop(open_stores(dir.path()).unwrap());
-}
-
-#[test]
-fn a_directory_has_one_owner_and_the_other_is_told_who() {
-    let dir = tempfile::tempdir().unwrap();
-    let stores = open_stores(dir.path()).unwrap();
-    match open_stores(dir.path()).map(drop) {
-        Err(SessionError::StoreLocked { pid, .. }) => assert_eq!(pid, Some(std::process::id())),
-        other => panic!("{other:?}"),
-    }
-    drop(stores);
     drop(open_stores(dir.path()).unwrap());
 }
 

@@ -7,7 +7,6 @@ use std::{
 
 use super::common::{Rig, SMALL, Steps, long, of, session};
 use crate::{
-    SessionError,
     ids::SessionId,
     store::enabled::journal::{
         Limits, check, lock,
@@ -497,37 +496,6 @@ fn r6_looking_for_room_takes_none() {
     rig.disk.limit(Some(used + SMALL.reserve_bytes * 2));
     assert_eq!(room(), Ok(()));
     assert_eq!(rig.disk.used(), used + SMALL.reserve_bytes);
-}
-
-#[test]
-fn r7_a_create_and_a_delete_are_durable_when_they_are_acknowledged() {
-    for seed in 0..40 {
-        let rig = Rig::new();
-        let mut random = Random(seed);
-        let lease = rig.filled(session(1), 1);
-        rig.filled(session(2), 1);
-        rig.steps.drive(rig.store.delete(session(2))).unwrap();
-        let rig = Rig::on(rig.disk.crashed(&mut random), Limits::default(), None);
-        assert_eq!(rig.seqs(session(1)), [1]);
-        assert!(rig.read(session(2), 9).is_none());
-        assert_eq!(lease.session_id, session(1));
-    }
-}
-
-#[test]
-fn another_format_is_refused_and_nothing_is_changed() {
-    let rig = Rig::new();
-    rig.filled(session(1), 1);
-    rig.disk.set_bytes(Path::new("format"), b"meerkat store 2\n".to_vec());
-    let before = rig.disk.take_counts();
-    let disk = rig.disk.copy();
-    assert_ne!(before.writes, 0);
-    disk.take_counts();
-    match Rig::try_on(disk.clone(), SMALL, None).map(drop) {
-        Err(SessionError::StoreFormatUnsupported { found, .. }) => assert_eq!(found, "meerkat store 2"),
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(disk.take_counts(), crate::store::enabled::journal::simulated::Counts::default());
 }
 
 #[test]
