@@ -13,9 +13,9 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    every::Told,
+    KEEPS_SESSIONS,
     process::{Answer, Process, Stage, Trouble, copy},
-    shim::{Act, NAMES, Shim, WRITES},
+    shim::{Act, NAMES, Shim, Told, WRITES},
 };
 
 /// What was said before, a word for each session.
@@ -42,12 +42,12 @@ impl Base {
         assert_eq!(process.end(), Some(0));
         Self { stage, sessions }
     }
+}
 
-    fn copied(&self) -> Stage {
-        let stage = Stage::empty();
-        copy(&self.stage.data(), &stage.data());
-        stage
-    }
+fn copied(from: &Stage) -> Stage {
+    let stage = Stage::empty();
+    copy(&from.data(), &stage.data());
+    stage
 }
 
 fn say(process: &Process, session_id: &str, word: &str) -> Answer<()> {
@@ -71,19 +71,46 @@ struct Done {
     forgotten: Vec<&'static str>,
 }
 
+impl Done {
+    /// Says something that is to be found from now on: a journal holds it when it is answered, and where there is none,
+    /// the memory's log does once it is taken in.
+    fn say(&mut self, process: &Process, session_id: &str, word: &'static str) -> Answer<()> {
+        say(process, session_id, word)?;
+        if !KEEPS_SESSIONS {
+            caught_up(process)?;
+        }
+        self.said.push(word);
+        Ok(())
+    }
+}
+
+type Script = fn(&Process, &[String; 3], &mut Done) -> Answer<()>;
+
 /// Takes in, forgets, deletes, and makes the index anew.
 fn script(process: &Process, sessions: &[String; 3], done: &mut Done) -> Answer<()> {
-    say(process, &sessions[0], MEANWHILE[0])?;
-    done.said.push(MEANWHILE[0]);
+    // Sessions that did not outlive their process are remembered, and have nothing more to say.
+    let speakers = match KEEPS_SESSIONS {
+        true => [sessions[0].clone(), sessions[1].clone()],
+        false => [process.create()?, process.create()?],
+    };
+    done.say(process, &speakers[0], MEANWHILE[0])?;
     caught_up(process)?;
     let forgotten = forget(process, &json!({ "session_id": sessions[0], "from_seq": 1, "to_seq": 4 }))?;
     assert_eq!(forgotten, 2, "a prompt and an answer");
     done.forgotten.push(BEFORE[0]);
-    process.ask("session/delete", &json!({ "session_id": sessions[2] }))?;
+    let last = json!({ "session_id": sessions[2] });
+    match KEEPS_SESSIONS {
+        true => drop(process.ask("session/delete", &last)?),
+        false => assert_eq!(forget(process, &last)?, 2),
+    }
     done.forgotten.push(BEFORE[2]);
-    say(process, &sessions[1], MEANWHILE[1])?;
-    done.said.push(MEANWHILE[1]);
+    done.say(process, &speakers[1], MEANWHILE[1])?;
     process.ask("memory/reindex", &json!({})).map(drop)
+}
+
+/// Waits while the index is made from what is recorded.
+fn script_of_making(process: &Process, _: &[String; 3], _: &mut Done) -> Answer<()> {
+    caught_up(process)
 }
 
 /// The hits for each word that hold it, in the order of what was said, without their vectors: those are made beside all
@@ -105,12 +132,13 @@ fn found(process: &Process) -> BTreeMap<&'static str, Vec<Value>> {
 }
 
 /// Kills it at its `at`th write or change of a name; `false` where there are fewer.
-fn killed(base: &Base, at: u64) -> bool {
-    let stage = base.copied();
+fn killed(base: &Stage, sessions: &[String; 3], script: Script, at: u64) -> bool {
+    let stage = copied(base);
+    // What a killed process has written stays, synced or not: a sync is no place of its own.
     let shim = Shim::new(&stage.data()).under("/memory").only(WRITES | NAMES).at(at, Act::KillTorn);
     let process = stage.rpc(&Arc::default(), Some(&shim));
     let mut done = Done::default();
-    let ended = script(&process, &base.sessions, &mut done);
+    let ended = script(&process, sessions, &mut done);
     process.end();
     let what = shim.fired();
     match &what {
@@ -129,7 +157,7 @@ fn killed(base: &Base, at: u64) -> bool {
     for word in done.said.iter().chain(&BEFORE[1..2]) {
         assert_eq!(after[word].len(), 2, "{word} was said by both");
     }
-    fs::remove_file(stage.data().join("memory.redb")).unwrap();
+    without_index(&stage);
     let process = stage.rpc(&Arc::default(), None);
     for (word, hits) in found(&process) {
         assert_eq!(after[word], hits, "{word}, and from nothing");
@@ -137,19 +165,41 @@ fn killed(base: &Base, at: u64) -> bool {
     is_killed
 }
 
-#[test]
-fn killed_while_memory_changes_it_finds_what_an_index_from_nothing_finds() {
-    let base = Base::new();
+/// Leaves nothing of memory but what it is made from.
+fn without_index(stage: &Stage) {
+    fs::remove_file(stage.data().join("memory.redb")).unwrap();
+    // It is there where a process ended well.
+    fs::remove_file(stage.data().join("vectors.graph")).ok();
+}
+
+/// Kills it at each of those in a script; answers how many there were.
+fn each(base: &Stage, sessions: &[String; 3], script: Script) -> u64 {
     let (next, last) = (AtomicU64::new(1), AtomicU64::new(u64::MAX));
     let work = || loop {
         let at = next.fetch_add(1, Ordering::Relaxed);
         if at > last.load(Ordering::Relaxed) {
             return;
         }
-        if !killed(&base, at) {
+        if !killed(base, sessions, script, at) {
             last.fetch_min(at, Ordering::Relaxed);
         }
     };
     std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
-    assert!(last.into_inner() > 40);
+    last.into_inner() - 1
+}
+
+#[test]
+fn killed_while_memory_changes_it_finds_what_an_index_from_nothing_finds() {
+    let base = Base::new();
+    assert!(each(&base.stage, &base.sessions, script) > 40);
+}
+
+#[test]
+fn killed_while_its_index_is_made_from_nothing_memory_finds_the_same() {
+    let base = Base::new();
+    let process = base.stage.rpc(&Arc::default(), None);
+    forget(&process, &json!({ "session_id": base.sessions[0] })).unwrap();
+    assert_eq!(process.end(), Some(0));
+    without_index(&base.stage);
+    assert!(each(&base.stage, &base.sessions, script_of_making) > 5);
 }
