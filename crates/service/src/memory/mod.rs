@@ -21,13 +21,16 @@ use serde::{Deserialize, Serialize};
 pub use disabled::open_memory;
 #[cfg(not(feature = "memory-store"))]
 pub(crate) use disabled::{endpoint_embedder, local_embedder};
+#[cfg(not(feature = "memory-store"))]
+#[allow(unused_imports, reason = "a build without a data directory has nothing to examine")]
+pub(crate) use disabled::{examine_log, mend_log};
 #[cfg(feature = "memory-store")]
 pub use enabled::{
     EndpointEmbedder, EndpointOptions, HashedEmbedder, HnswMemoryStore, LocalEmbedder, Stamp, VectorError, VectorLane,
     open_memory,
 };
 #[cfg(feature = "memory-store")]
-pub(crate) use enabled::{endpoint_embedder, local_embedder};
+pub(crate) use enabled::{endpoint_embedder, examine_log, local_embedder, mend_log};
 
 use crate::{
     SessionError,

@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -153,6 +154,7 @@ fn killed(base: &Stage, sessions: &[String; 3], script: Script, at: u64) -> bool
     assert_eq!(process.end(), Some(0), "{}", stage.stderr());
     for word in &done.forgotten {
         assert_eq!(after[word], [Value::Null; 0], "{word} was forgotten");
+        assert!(!is_in_log(&stage, word), "{word} was forgotten");
     }
     for word in done.said.iter().chain(&BEFORE[1..2]) {
         assert_eq!(after[word].len(), 2, "{word} was said by both");
@@ -163,6 +165,19 @@ fn killed(base: &Stage, sessions: &[String; 3], script: Script, at: u64) -> bool
         assert_eq!(after[word], hits, "{word}, and from nothing");
     }
     is_killed
+}
+
+/// The files of the memory's log.
+fn log(stage: &Stage) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(stage.data().join("memory")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+fn is_in_log(stage: &Stage, word: &str) -> bool {
+    let holds = |path: &PathBuf| fs::read(path).unwrap().windows(word.len()).any(|it| it == word.as_bytes());
+    log(stage).iter().any(holds)
 }
 
 /// Leaves nothing of memory but what it is made from.
@@ -202,4 +217,82 @@ fn killed_while_its_index_is_made_from_nothing_memory_finds_the_same() {
     assert_eq!(process.end(), Some(0));
     without_index(&base.stage);
     assert!(each(&base.stage, &base.sessions, script_of_making) > 5);
+}
+
+/// What `doctor` finds of the memory's log.
+fn examined(stage: &Stage, args: &[&str]) -> Vec<Value> {
+    let ran = stage.run(&[&["doctor", "--json"], args].concat());
+    let mut diagnosis: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let mut found: Vec<Value> = std::mem::take(diagnosis["findings"].as_array_mut().unwrap());
+    found.retain(|finding| finding["check"] == "memory");
+    let is_left = found.iter().any(|finding| finding["mended"] == false);
+    assert_eq!(ran.status.code(), Some(i32::from(is_left)), "{found:?}");
+    found
+}
+
+/// Damages the place in the log that says what to forget; answers what is to be told of it.
+type Damage = fn(&Stage) -> String;
+
+fn change(stage: &Stage, change: fn(&mut [u8])) -> String {
+    let word = b"from_seq";
+    let is_place = |path: &PathBuf| fs::read(path).unwrap().windows(word.len()).any(|it| it == word);
+    let path = log(stage).into_iter().find(is_place).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(word.len()).position(|it| it == word).unwrap();
+    change(&mut bytes[at..at + word.len()]);
+    fs::write(&path, &bytes).unwrap();
+    format!("memory/{} is damaged at byte ", path.file_name().unwrap().display())
+}
+
+const DAMAGES: [(&str, Damage); 3] = [
+    ("a flipped byte", |stage| change(stage, |bytes| bytes[0] ^= 1)),
+    ("a torn middle", |stage| change(stage, |bytes| bytes.fill(0))),
+    ("no file is left", |stage| {
+        log(stage).iter().for_each(|path| fs::remove_file(path).unwrap());
+        // It is the index that knows, and says so from then on.
+        let process = stage.rpc(&Arc::default(), None);
+        caught_up(&process).unwrap();
+        assert_eq!(process.end(), Some(0));
+        "are missing before memory/1.1.mlog".to_owned()
+    }),
+];
+
+#[test]
+fn a_damaged_log_is_mended_and_what_was_forgotten_stays_forgotten() {
+    let base = Base::new();
+    let process = base.stage.rpc(&Arc::default(), None);
+    for id in [&base.sessions[0], &base.sessions[2]] {
+        assert_eq!(forget(&process, &json!({ "session_id": id })).unwrap(), 2);
+    }
+    assert_eq!(process.end(), Some(0));
+    assert_eq!(examined(&base.stage, &[]), [Value::Null; 0]);
+    for (name, damage) in DAMAGES {
+        for has_index in [true, false] {
+            let _told = Told(format!("{name}, with an index: {has_index}"));
+            let stage = copied(&base.stage);
+            let told = damage(&stage);
+            if !has_index {
+                without_index(&stage);
+            }
+            let seen = examined(&stage, &[]);
+            assert!(seen.len() == 1 && seen[0]["what"].as_str().unwrap().contains(&told), "{told}: {seen:?}");
+            let mended = examined(&stage, &["--repair"]);
+            let what = mended[0]["what"].as_str().unwrap();
+            // What the log cannot say any more, the index can.
+            assert_eq!(what.contains(&format!("session {}, events 0 to", base.sessions[0])), has_index, "{what}");
+            assert_eq!(what.contains("forget again what is missing here"), !has_index, "{what}");
+            assert!(what.contains("kept in quarantine/memory.1."), "{what}");
+            assert_eq!(examined(&stage, &[]), [Value::Null; 0]);
+            if has_index {
+                without_index(&stage);
+            }
+            let process = stage.rpc(&Arc::default(), None);
+            let after = found(&process);
+            assert_eq!(process.end(), Some(0), "{}", stage.stderr());
+            // Without journals it stands nowhere any more; with them, whoever mends is told.
+            let comes_back = KEEPS_SESSIONS && !has_index;
+            assert_eq!(after[BEFORE[0]].is_empty(), !comes_back, "{name}");
+            assert_eq!(after[BEFORE[1]].is_empty(), !KEEPS_SESSIONS && name == "no file is left", "{name}");
+        }
+    }
 }
