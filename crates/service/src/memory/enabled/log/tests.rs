@@ -315,7 +315,7 @@ fn mended(broken: &SimulatedDisk, left: &[(u64, Entry)], name: &str, what: &str)
         drop(mend(&crashing, known));
         let disk = crashing.crashed(&mut Random(at));
         mend(&disk, known).unwrap();
-        assert_eq!(examine(&disk, known).unwrap().damages, [String::new(); 0], "{what}, crash {at}");
+        assert!(examine(&disk, known).unwrap().damages.is_empty(), "{what}, crash {at}");
         let mut log = open(&disk, known).unwrap();
         assert_eq!(entries(&log, 0), left, "{what}, crash {at}");
         assert!(log.is_whole(), "{what}, crash {at}");
