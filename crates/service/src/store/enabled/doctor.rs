@@ -101,7 +101,8 @@ impl Doctor {
             path: what.data_dir.display().to_string(),
             why: why.to_owned(),
         };
-        if keeps_sessions && !what.data_dir.join("format").is_file() {
+        let is_there = if keeps_sessions { what.data_dir.join("format").is_file() } else { what.data_dir.is_dir() };
+        if !is_there {
             return Err(refuse("there is no store in it"));
         }
         check_directory(&what.data_dir)?;
