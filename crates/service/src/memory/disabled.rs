@@ -8,7 +8,6 @@ use crate::{
     capability::{Capabilities, Capability},
     clock::World,
     options::{EndpointConfig, LocalConfig},
-    store::StoreError,
 };
 
 /// The project's memory in `data_dir`, or in this process alone.
@@ -38,22 +37,4 @@ pub(crate) fn endpoint_embedder(
 /// `MEMORY_STORE_DISABLED`.
 pub(crate) fn local_embedder(_config: &LocalConfig) -> Result<Arc<dyn Embedder>, SessionError> {
     Err(SessionError::MemoryDisabled { configured: false })
-}
-
-/// What is damaged in the log of a data directory: this build reads none.
-///
-/// # Errors
-/// None in this build.
-#[allow(dead_code, reason = "a build without a data directory has nothing to examine")]
-pub(crate) fn examine_log(_data_dir: &Path, _is_owned: bool) -> Result<Vec<String>, StoreError> {
-    Ok(Vec::new())
-}
-
-/// Mends the log of a data directory.
-///
-/// # Errors
-/// That this build cannot.
-#[allow(dead_code, reason = "a build without a data directory has nothing to mend")]
-pub(crate) fn mend_log(_data_dir: &Path) -> Result<String, StoreError> {
-    Err(StoreError::Failed("this build has no memory".to_owned()))
 }

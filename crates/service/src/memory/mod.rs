@@ -8,6 +8,8 @@
 mod disabled;
 #[cfg(feature = "memory-store")]
 mod enabled;
+#[cfg(all(feature = "session-store", not(feature = "memory-store")))]
+mod unexamined;
 
 pub(crate) mod intake;
 pub mod passages;
@@ -21,9 +23,6 @@ use serde::{Deserialize, Serialize};
 pub use disabled::open_memory;
 #[cfg(not(feature = "memory-store"))]
 pub(crate) use disabled::{endpoint_embedder, local_embedder};
-#[cfg(not(feature = "memory-store"))]
-#[allow(unused_imports, reason = "a build without a data directory has nothing to examine")]
-pub(crate) use disabled::{examine_log, mend_log};
 #[cfg(feature = "memory-store")]
 pub use enabled::{
     EndpointEmbedder, EndpointOptions, HashedEmbedder, HnswMemoryStore, LocalEmbedder, Stamp, VectorError, VectorLane,
@@ -31,6 +30,8 @@ pub use enabled::{
 };
 #[cfg(feature = "memory-store")]
 pub(crate) use enabled::{endpoint_embedder, examine_log, local_embedder, mend_log};
+#[cfg(all(feature = "session-store", not(feature = "memory-store")))]
+pub(crate) use unexamined::{examine_log, mend_log};
 
 use crate::{
     SessionError,

@@ -14,9 +14,9 @@ use crate::{
     store::{
         StoreError,
         enabled::journal::{
+            check::free_in_quarantine,
             disk::{Disk, ensure_dir},
             frame::{FrameView, Place},
-            free_in_quarantine,
             layout::QUARANTINE,
             recovery::failed,
         },

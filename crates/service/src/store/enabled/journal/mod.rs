@@ -15,7 +15,7 @@ mod pass;
 mod read;
 pub(crate) mod recovery;
 
-mod check;
+pub(crate) mod check;
 
 mod blobs;
 mod fork;
@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use blobs::{FileBlobs, blobs_of, drop_blobs};
-pub(crate) use check::{Checked, Damage, Mended, check, cut, free_in_quarantine, mend_marks};
+pub(crate) use check::{Checked, Damage, Mended, check, cut, mend_marks};
 pub(crate) use disk::{Disk, RealDisk};
 pub(crate) use executor::{Executor, Pool, on};
 pub(crate) use fork::{abandon, appear, discard, fork_files, is_gone, set_aside};
