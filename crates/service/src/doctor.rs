@@ -39,6 +39,8 @@ pub enum Check {
     Blob,
     /// What redb holds.
     Index,
+    /// What memory was told to forget, and what it took in where no journal is kept.
+    Memory,
     /// Readers of the journals.
     Readers,
     /// The files that are made from the journals.

@@ -8,6 +8,8 @@
 mod disabled;
 #[cfg(feature = "memory-store")]
 mod enabled;
+#[cfg(all(feature = "session-store", not(feature = "memory-store")))]
+mod unexamined;
 
 pub(crate) mod intake;
 pub mod passages;
@@ -27,7 +29,9 @@ pub use enabled::{
     open_memory,
 };
 #[cfg(feature = "memory-store")]
-pub(crate) use enabled::{endpoint_embedder, local_embedder};
+pub(crate) use enabled::{endpoint_embedder, examine_log, local_embedder, mend_log};
+#[cfg(all(feature = "session-store", not(feature = "memory-store")))]
+pub(crate) use unexamined::{examine_log, mend_log};
 
 use crate::{
     SessionError,

@@ -456,6 +456,10 @@ impl<Home: 'static> SessionService for Sessions<Home> {
         Self::to_the_end(async move { memory.forget(request).await }).await
     }
 
+    async fn memory_to_index(&self) -> Option<u64> {
+        self.engine().memory.as_ref().map(|memory| memory.memory().remaining())
+    }
+
     async fn reindex_memory(&self) -> Result<Reindexed, SessionError> {
         let memory = self.memory()?.clone();
         self.tell_memory(None).await?;

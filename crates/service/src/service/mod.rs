@@ -187,6 +187,11 @@ pub trait SessionService: Send + Sync {
     /// Makes memory forget.
     async fn forget_memory(&self, request: ForgetMemory) -> Result<Forgotten, SessionError>;
 
+    /// Passages that building the memory's index anew has yet to come to, where that is known here.
+    async fn memory_to_index(&self) -> Option<u64> {
+        None
+    }
+
     /// Builds the memory's index anew.
     async fn reindex_memory(&self) -> Result<Reindexed, SessionError>;
 }

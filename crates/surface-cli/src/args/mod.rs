@@ -71,9 +71,9 @@ const SERVE_HELP: &str = "At least one of --rest, --rpc and --mcp is needed. The
         meerkat serve --rest --rpc --mcp               everything, on http://127.0.0.1:7670\n  \
         meerkat serve --mcp --listen 127.0.0.1:0 --json    a free port, told as JSON";
 
-const DOCTOR_HELP: &str = "It checks every journal and body, the index, readers, files at the project's root, \
-    permissions and room, and says which command mends what it finds. Beside a running process it only reads. It ends \
-    with 1 where an error is left.\n\n\
+const DOCTOR_HELP: &str = "It checks every journal and body, the index, the memory's log, readers, files at the \
+    project's root, permissions and room, and says which command mends what it finds. Beside a running process it only \
+    reads. It ends with 1 where an error is left.\n\n\
     Examples:\n  \
         meerkat doctor             changes nothing\n  \
         meerkat doctor --repair    mends; whatever it takes out of a journal is kept in quarantine/";

@@ -431,6 +431,14 @@ impl SessionService for RemoteService {
         self.ask(Operation::ForgetMemory, &request).await
     }
 
+    /// Over a connection the readers say it, where there are any.
+    async fn memory_to_index(&self) -> Option<u64> {
+        match self.current().await {
+            Ok(Current::Here(service)) => service.memory_to_index().await,
+            Ok(Current::There(_)) | Err(_) => None,
+        }
+    }
+
     async fn reindex_memory(&self) -> Result<Reindexed, SessionError> {
         self.ask(Operation::ReindexMemory, &Nothing {}).await
     }

@@ -50,7 +50,7 @@ pub(crate) fn doctor(
 
 fn look(out: &Output, around: &Surroundings, config: &Config, is_repair: bool) -> Result<Diagnosis, CliError> {
     let data_dir = config.data_dir(around)?;
-    if config.keeps_sessions() && !data_dir.exists() {
+    if config.opens_data_dir() && !data_dir.exists() {
         out.note("There is no data directory yet; the first session makes it.");
         return Ok(Diagnosis::default());
     }

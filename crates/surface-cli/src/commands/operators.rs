@@ -181,9 +181,12 @@ pub(crate) async fn watched<T>(
 
 /// Shows how far a reader is behind. Where it cannot be asked, nothing is shown: the rebuild itself says what fails.
 async fn look(app: &App, reader: &str, progress: &mut Progress, most: &mut u64) {
-    let Ok(readers) = app.service.list_readers().await else { return };
-    let Some(reader) = readers.items.iter().find(|known| known.reader == reader) else { return };
-    let behind = reader.records_behind;
+    let behind = match app.service.list_readers().await {
+        Ok(readers) => readers.items.iter().find(|known| known.reader == reader).map(|reader| reader.records_behind),
+        // Without journals there are no readers, and memory alone knows.
+        Err(_) => app.service.memory_to_index().await,
+    };
+    let Some(behind) = behind else { return };
     *most = behind.max(*most);
     progress.show(*most - behind, *most, &format!("{behind} to go"));
 }

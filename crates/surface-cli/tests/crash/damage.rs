@@ -9,9 +9,9 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    every::Told,
     oracle::{Known, Stored, Survey, check},
     process::{Answer, Process, Stage, Trouble, copy},
+    shim::Told,
 };
 
 fn refusal<T>(answer: Answer<T>) -> String {

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::{
     oracle::{Known, check},
     process::{Answer, Process, Stage, Trouble},
-    shim::{Act, INDEX, NOT_INDEX, Shim},
+    shim::{Act, INDEX, NOT_INDEX, Shim, Told},
 };
 
 type Script = fn(&Process) -> Answer<()>;
@@ -134,17 +134,6 @@ fn each(act: Act, under: &str, make: fn(&Arc<Known>) -> Stage, script: Script) -
         }
     });
     last.into_inner() - 1
-}
-
-/// Says where it was when a check fails.
-pub(crate) struct Told(pub(crate) String);
-
-impl Drop for Told {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("killed by {}", self.0);
-        }
-    }
 }
 
 #[test]

@@ -8,10 +8,9 @@ use std::sync::{
 use serde_json::{Value, json};
 
 use crate::{
-    every::Told,
     oracle::{Known, Survey, check},
     process::{Answer, Process, Stage, Trouble},
-    shim::{Act, NAMES, NOT_INDEX, SYNCS, Shim, WRITES},
+    shim::{Act, NAMES, NOT_INDEX, SYNCS, Shim, Told, WRITES},
 };
 
 /// Bytes that are kept back for turns that run.

@@ -8,11 +8,10 @@ use std::sync::{
 use serde_json::{Value, json};
 
 use crate::{
-    every::Told,
     oracle::Known,
     process::Stage,
     server::Server,
-    shim::{Act, Shim},
+    shim::{Act, Shim, Told},
 };
 
 const REQUESTS: usize = 100;

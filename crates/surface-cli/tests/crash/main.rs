@@ -17,3 +17,11 @@ mod projection;
 mod random;
 mod server;
 mod shim;
+
+/// The program that is killed.
+fn program() -> std::path::PathBuf {
+    env!("CARGO_BIN_EXE_meerkat").into()
+}
+
+/// Whether its sessions outlive it.
+const KEEPS_SESSIONS: bool = true;

@@ -72,7 +72,7 @@ impl Stage {
     }
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_meerkat"));
+        let mut command = Command::new(crate::program());
         command.args(args).current_dir(self.dir.path()).env_clear().env("HOME", self.dir.path());
         command.env("MEERKAT_DATA_DIR", self.data()).env("MEERKAT_LOG__LEVEL", "error");
         command.env("MEERKAT_TOOLS__TEST_DIR", self.dir.path().join("tools"));
@@ -108,7 +108,7 @@ impl Stage {
                 state.followers.clear();
             }
         });
-        Process { child, stdin, shared, known, reader: Some(reader), _shim: harmless }
+        Process { child: Mutex::new(child), stdin, shared, known, reader: Some(reader), _shim: harmless }
     }
 
     /// What the processes said on standard error.
@@ -185,7 +185,7 @@ impl Shared {
 
 /// A process that runs.
 pub(crate) struct Process {
-    child: Child,
+    child: Mutex<Child>,
     stdin: Mutex<Option<ChildStdin>>,
     shared: Arc<Shared>,
     pub(crate) known: Arc<Known>,
@@ -314,14 +314,13 @@ impl Process {
 
     /// Kills it, from another thread too.
     pub(crate) fn kill(&self) {
-        let pid = rustix::process::Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        self.child.lock().unwrap().kill().unwrap();
     }
 
     /// Ends it as a client does who has no more to say; its exit code, `None` where it was killed.
     pub(crate) fn end(mut self) -> Option<i32> {
         drop(self.stdin.lock().unwrap().take());
-        let code = self.child.wait().unwrap().code();
+        let code = self.child.get_mut().unwrap().wait().unwrap().code();
         if let Some(reader) = self.reader.take() {
             reader.join().unwrap();
         }
@@ -332,8 +331,9 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // It may have ended by itself.
-        self.child.kill().ok();
-        self.child.wait().ok();
+        let child = self.child.get_mut().unwrap();
+        child.kill().ok();
+        child.wait().ok();
         self.reader.take().map(JoinHandle::join);
     }
 }

@@ -13,9 +13,8 @@ use std::{
 use serde_json::json;
 
 use crate::{
-    every::Told,
     process::{Answer, Process, Stage, Trouble, copy},
-    shim::{Act, Shim},
+    shim::{Act, Shim, Told},
 };
 
 /// A data directory with two sessions, and their files where they are wanted.

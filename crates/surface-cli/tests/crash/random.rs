@@ -12,10 +12,9 @@ use std::{
 use serde_json::json;
 
 use crate::{
-    every::Told,
     oracle::{Known, check, check_stored},
     process::{Answer, Process, Stage, Trouble},
-    shim::{Act, NOT_INDEX, Shim},
+    shim::{Act, NOT_INDEX, Shim, Told},
 };
 
 /// Lives in one data directory.

@@ -5,6 +5,7 @@
 
 use std::{
     fs::File,
+    io::{Seek as _, Write as _},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     process::Command,
@@ -151,13 +152,25 @@ impl Shim {
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/crash/shim.c");
         let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("shim-{}.so", std::process::id()));
         let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
         let mut command = Command::new(&compiler);
-        command.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]);
-        let made = command.arg(&library).arg(source).arg("-ldl").status();
+        command.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-x", "c", "-", "-ldl", "-o"]);
+        let mut source = tempfile::tempfile().unwrap();
+        source.write_all(include_bytes!("shim.c")).and_then(|()| source.rewind()).unwrap();
+        let made = command.arg(&library).stdin(source).status();
         assert!(made.is_ok_and(|made| made.success()), "these tests need a C compiler; {compiler} is none");
         library
     })
+}
+
+/// Says where it was when a check fails.
+pub(crate) struct Told(pub(crate) String);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("killed by {}", self.0);
+        }
+    }
 }

@@ -18,17 +18,17 @@ use std::{
 
 use super::{
     file::{self, MemoryFile, Trouble},
-    log::{Entry, MemoryLog},
+    log::{Entry, Forgetting, MemoryLog},
     opened::Opened,
     vector::VectorLane,
 };
 use crate::{
-    memory::Embedder,
+    memory::{Embedder, Passage},
     store::{StoreError, enabled::journal::RealDisk},
 };
 
 /// The file's name.
-const FILE_NAME: &str = "memory.redb";
+pub(super) const FILE_NAME: &str = "memory.redb";
 /// Entries of the log that are applied at once.
 const REPLAYED_ENTRIES: usize = 256;
 
@@ -122,6 +122,16 @@ impl Core {
         log.append(entries).map(Some).map_err(log_failed)
     }
 
+    /// Records what is to be forgotten, and leaves nothing of it in the log.
+    pub(super) fn record_forgetting(&self, forgettings: &[Forgetting]) -> Result<Option<u64>, Trouble> {
+        let entries: Vec<Entry> = forgettings.iter().cloned().map(Entry::Forgot).collect();
+        let position = self.record(&entries)?;
+        if let Some(log) = self.log().as_mut() {
+            leave_out(log, forgettings);
+        }
+        Ok(position)
+    }
+
     fn log(&self) -> MutexGuard<'_, Option<MemoryLog>> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -148,7 +158,7 @@ impl Core {
             let disk = Arc::new(RealDisk::new(dir.to_owned()));
             *log = Some(MemoryLog::open(disk, known).map_err(log_failed)?);
         }
-        let is_settled = match self.settle_by(log.as_ref()) {
+        let is_settled = match self.settle_by(log.as_mut()) {
             Err(Trouble::Full(why)) => {
                 tracing::warn!(%why, "the memory has no room for what its log says; it is searched as it is");
                 self.open_anew()?;
@@ -197,24 +207,31 @@ impl Core {
         if self.is_settled.load(Ordering::Acquire) {
             return Ok(());
         }
-        let log = self.log();
-        self.settle_by(log.as_ref())?;
+        let mut log = self.log();
+        self.settle_by(log.as_mut())?;
         self.is_settled.store(true, Ordering::Release);
         Ok(())
     }
 
-    fn settle_by(&self, log: Option<&MemoryLog>) -> Result<(), Trouble> {
+    fn settle_by(&self, log: Option<&mut MemoryLog>) -> Result<(), Trouble> {
         log.map_or(Ok(()), |log| self.replay(log))?;
         self.drop_unfinished()
     }
 
     /// Applies what the log holds and the file does not: all of it where the file was lost.
-    fn replay(&self, log: &MemoryLog) -> Result<(), Trouble> {
+    fn replay(&self, log: &mut MemoryLog) -> Result<(), Trouble> {
         let (known, is_empty) =
             self.read(|open| Ok((open.log_position, !open.is_whole && open.columns.next_doc() == 0)))?;
         if known == 0 && is_empty && !self.records_intake {
             check_forgettings(log)?;
         }
+        let mut forgettings = Vec::new();
+        let forgotten = log.replay(known, |_, entry| match entry {
+            Entry::Forgot(forgetting) => forgettings.push(forgetting),
+            Entry::Took(_) => {}
+        });
+        forgotten.map_err(log_failed)?;
+        leave_out(log, &forgettings);
         let (mut entries, mut done) = (Vec::new(), Ok(()));
         let read = log.replay(known, |position, entry| {
             if done.is_err() {
@@ -229,7 +246,7 @@ impl Core {
         done?;
         if !log.is_whole() {
             tracing::warn!(
-                "the memory's log is damaged; what it lost is not forgotten where the memory is built from nothing"
+                "the memory's log is damaged; `meerkat doctor` says where, and mends it before anything comes back"
             );
         }
         if log.position() == known { Ok(()) } else { self.apply(entries, log.position()) }
@@ -263,6 +280,18 @@ impl Core {
     }
 }
 
+/// Leaves nothing in the log of what is to be forgotten. A kill before that is made good at the next start. Where it
+/// fails, the bytes stay in the log until memory is made from it anew.
+fn leave_out(log: &mut MemoryLog, forgettings: &[Forgetting]) {
+    if forgettings.is_empty() {
+        return;
+    }
+    let is_gone = |id, passage: &Passage| forgettings.iter().any(|forgetting| forgetting.covers(id, passage));
+    if let Err(error) = log.leave_out(is_gone) {
+        tracing::warn!(%error, "what was forgotten is found no more, but its bytes are still in the memory's log");
+    }
+}
+
 /// Where journals tell what was said, but the log no longer tells all that is to be forgotten of it, nothing is taken in
 /// from nothing: what was forgotten would come back.
 fn check_forgettings(log: &MemoryLog) -> Result<(), Trouble> {
@@ -270,8 +299,8 @@ fn check_forgettings(log: &MemoryLog) -> Result<(), Trouble> {
     if log.is_whole() {
         return Ok(());
     }
-    let why = "the index is gone, and the log is damaged that says what to forget; to take everything in without it, \
-               move the folder `memory` away and start anew";
+    let why = "the index is gone, and the log is damaged that says what to forget; `meerkat doctor --repair` says what \
+               is left of it, and lets everything else be taken in";
     Err(Trouble::Failed(why.to_owned()))
 }
 

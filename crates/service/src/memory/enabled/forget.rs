@@ -11,7 +11,7 @@ use super::{
     core::Core,
     file::Trouble,
     intake::{put_number, to_json},
-    log::{Entry, Forgetting},
+    log::Forgetting,
     opened::Opened,
     tables::{self, SessionRow, meta},
 };
@@ -34,8 +34,7 @@ impl Core {
         if forgettings.is_empty() {
             return Ok(0);
         }
-        let entries: Vec<Entry> = forgettings.iter().cloned().map(Entry::Forgot).collect();
-        let position = self.record(&entries)?;
+        let position = self.record_forgetting(&forgettings)?;
         self.forget_now(forgettings, position)
     }
 
@@ -77,8 +76,7 @@ impl Core {
         let forgettings = self.read(|open| Ok(forgettings(open, &request)))?;
         let mut position = None;
         if self.records_intake {
-            let entries: Vec<Entry> = forgettings.into_iter().map(Entry::Forgot).collect();
-            position = self.record(&entries)?;
+            position = self.record_forgetting(&forgettings)?;
         }
         let docs = self.read(|open| Ok(open.columns.session(id).map_or_else(Vec::new, |it| it.docs.clone())))?;
         self.take_out(docs)?;

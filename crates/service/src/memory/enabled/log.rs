@@ -1,11 +1,14 @@
 //! What memory must not lose with its index: what it took in where no journal is kept, and what it is to forget.
 //!
 //! It is a journal of its own, in the frames of all others: numbered segments in one folder, of which the last is
-//! written. Nothing is ever cut out or written over where it was durable: behind a torn end, a failed sync and damage
-//! the log goes on in a new segment, which names where the good part of the one before ends. It never decides that
-//! something is lost: [`MemoryLog::is_whole`] says whether all that was asked for could be read.
+//! written. Nothing is ever written over where it was durable: behind a torn end, a failed sync and damage the log goes
+//! on in a new segment, which names where the good part of the one before ends. What is forgotten is left out of it by
+//! writing its segments anew, each as its next generation. It never decides that something is lost:
+//! [`MemoryLog::is_whole`] says whether all that was asked for could be read.
 
 mod segments;
+
+mod mend;
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +21,8 @@ use std::sync::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use self::segments::{Segment, Writer, begin, look, read};
+pub(crate) use self::mend::{Examined, examine, mend};
+use self::segments::{Segment, Writer, begin, look, read, replace};
 use crate::{
     clock::Timestamp,
     ids::{Seq, SessionId},
@@ -101,14 +105,19 @@ impl MemoryLog {
 
     fn open_with(disk: Arc<dyn Disk>, known: u64, segment_bytes: u64) -> Result<Self, StoreError> {
         let found = look(disk.as_ref(), known)?;
-        Ok(Self {
+        let mut log = Self {
             disk,
             segments: found.segments,
             writer: found.writer,
             place: found.place,
             segment_bytes,
             is_whole: AtomicBool::new(found.is_whole),
-        })
+        };
+        if found.is_cut {
+            // Nothing else would know of it where the one who relied on it is lost, too.
+            log.writer = begin(log.disk.as_ref(), &mut log.segments, &mut log.place).ok();
+        }
+        Ok(log)
     }
 
     /// The position of the last entry; 0 where there is none.
@@ -164,6 +173,34 @@ impl MemoryLog {
         }
     }
 
+    /// Leaves nothing of these passages in the log: each segment that holds some is written anew without them, under
+    /// the same positions. One that is damaged stays as it is.
+    ///
+    /// # Errors
+    /// What the disk answers. The log holds the same as before, or less of these passages.
+    pub(crate) fn leave_out(&mut self, is_gone: impl Fn(SessionId, &Passage) -> bool) -> Result<(), StoreError> {
+        let mut previous_end = 0;
+        for at in 0..self.segments.len() {
+            let (segment, mut frames, mut is_held) = (self.segments[at], Vec::new(), false);
+            let damaged_at = read(self.disk.as_ref(), &segment, |frame, line| {
+                let left = without(frame.kind, &line, &is_gone);
+                is_held |= left.is_some();
+                frames.push((frame.clone(), left.unwrap_or(line)));
+            });
+            let base = segment.start.filter(|_| is_held);
+            if let (Some(base), None) = (base, damaged_at.map_err(failed)?) {
+                if at + 1 == self.segments.len() {
+                    self.writer = None;
+                }
+                let last_seq = segment.last_seq.or(frames.last().map(|(frame, _)| frame.seq)).unwrap_or(base.seq);
+                let new = replace(self.disk.as_ref(), &segment, (base, previous_end), last_seq, &frames);
+                self.segments[at] = new.map_err(failed)?;
+            }
+            previous_end = self.segments[at].end;
+        }
+        Ok(())
+    }
+
     /// Hands over the entries behind a position, in order, each with its position.
     ///
     /// # Errors
@@ -174,8 +211,9 @@ impl MemoryLog {
         let mut last = self.segments.get(from).and_then(|segment| segment.base_seq).unwrap_or(1).saturating_sub(1);
         let mut is_whole = last <= after;
         for segment in &self.segments[from..] {
-            let is_read = read(self.disk.as_ref(), segment, |frame, line| {
-                is_whole &= frame.seq == last + 1;
+            is_whole &= segment.base_seq.is_none_or(|base_seq| base_seq == last + 1);
+            let damaged_at = read(self.disk.as_ref(), segment, |frame, line| {
+                is_whole &= frame.seq == last + 1 || segment.last_seq.is_some();
                 last = frame.seq;
                 if frame.seq > after {
                     match entry_of(frame.kind, &line) {
@@ -184,13 +222,26 @@ impl MemoryLog {
                     }
                 }
             });
-            is_whole &= is_read.map_err(failed)?;
+            is_whole &= damaged_at.map_err(failed)?.is_none();
+            last = last.max(segment.last_seq.unwrap_or_default());
         }
         if !is_whole || last < self.place.seq {
             self.is_whole.store(false, Ordering::Relaxed);
         }
         Ok(())
     }
+}
+
+/// What is left of a frame's line without the passages that are gone; `None` where it holds none of them.
+fn without(kind: u16, line: &Bytes, is_gone: impl Fn(SessionId, &Passage) -> bool) -> Option<Bytes> {
+    let Some(Entry::Took(mut intake)) = entry_of(kind, line) else { return None };
+    let before = intake.passages.len();
+    let Intake { session_id, passages, .. } = &mut intake;
+    passages.retain(|passage| !is_gone(*session_id, passage));
+    if passages.len() == before {
+        return None;
+    }
+    serde_json::to_vec(&intake).ok().map(Into::into)
 }
 
 /// An entry's frames: more than one where what was taken in is too much for one.

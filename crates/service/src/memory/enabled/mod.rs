@@ -27,6 +27,8 @@ mod tables;
 
 mod log;
 
+mod doctor;
+
 mod embed;
 mod vector;
 
@@ -35,6 +37,7 @@ mod tests;
 
 use std::{path::Path, sync::Arc};
 
+pub(crate) use doctor::{examine_log, mend_log};
 pub use embed::{EndpointEmbedder, EndpointOptions, HashedEmbedder, LocalEmbedder};
 pub use store::HnswMemoryStore;
 pub use vector::{Stamp, VectorError, VectorLane};

@@ -86,10 +86,8 @@ impl Opened {
     }
 
     fn read_forgotten(&mut self, transaction: &ReadTransaction) -> Result<(), Trouble> {
-        for row in transaction.open_table(tables::FORGOTTEN)?.range::<u32>(..)? {
-            let (number, row) = row?;
-            let forgetting: Forgetting = serde_json::from_slice(row.value()).map_err(damaged)?;
-            self.remember_forgotten(number.value(), forgetting);
+        for (number, forgetting) in forgotten(transaction)? {
+            self.remember_forgotten(number, forgetting);
         }
         Ok(())
     }
@@ -137,7 +135,7 @@ impl Opened {
 }
 
 /// The rows of the table `meta`.
-struct Meta<'a>(&'a ReadTransaction);
+pub(super) struct Meta<'a>(pub(super) &'a ReadTransaction);
 
 impl Meta<'_> {
     fn get(&self, name: &str) -> Result<Option<Vec<u8>>, Trouble> {
@@ -145,7 +143,7 @@ impl Meta<'_> {
         Ok(table.get(name)?.map(|row| row.value().to_vec()))
     }
 
-    fn long(&self, name: &str) -> Result<u64, Trouble> {
+    pub(super) fn long(&self, name: &str) -> Result<u64, Trouble> {
         let Some(row) = self.get(name)? else { return Ok(0) };
         row.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)).ok_or_else(|| damaged("a number is cut off"))
     }
@@ -153,6 +151,16 @@ impl Meta<'_> {
     fn number(&self, name: &str) -> Result<u32, Trouble> {
         u32::try_from(self.long(name)?).map_err(damaged)
     }
+}
+
+/// What was forgotten, each with its number.
+pub(super) fn forgotten(transaction: &ReadTransaction) -> Result<Vec<(u32, Forgetting)>, Trouble> {
+    let table = transaction.open_table(tables::FORGOTTEN)?;
+    let rows = table.range::<u32>(..)?.map(|row| {
+        let (number, row) = row?;
+        Ok((number.value(), serde_json::from_slice(row.value()).map_err(damaged)?))
+    });
+    rows.collect()
 }
 
 fn columns(transaction: &ReadTransaction, next_doc: u32) -> Result<Columns, Trouble> {

@@ -28,6 +28,7 @@ use crate::{
     clock::{Clock as _, SystemClock},
     doctor::{Check, Diagnosis, Examination, Finding, Progress, Severity},
     ids::{Seq, SessionId},
+    memory::{examine_log, mend_log},
     projection::{ANOTHERS, ANOTHERS_REMEDY, Projection},
     session::{CallProgress, Session},
     store::{StoreError, hex},
@@ -51,17 +52,20 @@ const BEHIND: &str = "The next start brings them up to date; `meerkat project re
 /// # Errors
 /// Where there is none, it cannot be read, or it is to be mended and another process owns it (`STORE_LOCKED`).
 pub async fn examine(what: Examination, progress: Progress<'_>) -> Result<Diagnosis, SessionError> {
-    Capabilities::compiled().require(Capability::SessionStore)?;
-    let mut doctor = Doctor::enter(what)?;
+    let keeps_sessions = Capabilities::compiled().require(Capability::SessionStore).is_ok();
+    let mut doctor = Doctor::enter(what, keeps_sessions)?;
     doctor.permissions();
     doctor.room(rustix::fs::statvfs(&doctor.what.data_dir).map(|found| found.f_bavail * found.f_frsize).ok());
-    if let Some(journals) = doctor.journals(progress)
-        && doctor.owner.is_some()
-    {
-        let rows = doctor.compare(&journals).await?;
-        doctor.projection(&journals, rows.as_ref());
+    if keeps_sessions {
+        if let Some(journals) = doctor.journals(progress)
+            && doctor.owner.is_some()
+        {
+            let rows = doctor.compare(&journals).await?;
+            doctor.projection(&journals, rows.as_ref());
+        }
+        doctor.marks();
     }
-    doctor.marks();
+    doctor.memory();
     let mut diagnosis = doctor.diagnosis;
     diagnosis.findings.sort_by_key(|finding| (finding.mended, finding.severity, finding.check, finding.session_id));
     Ok(diagnosis)
@@ -91,12 +95,14 @@ struct Journal {
 }
 
 impl Doctor {
-    fn enter(what: Examination) -> Result<Self, SessionError> {
+    /// Without sessions there is no store in the directory, and only memory stands in it.
+    fn enter(what: Examination, keeps_sessions: bool) -> Result<Self, SessionError> {
         let refuse = |why: &str| SessionError::StoreNotWritable {
             path: what.data_dir.display().to_string(),
             why: why.to_owned(),
         };
-        if !what.data_dir.join("format").is_file() {
+        let is_there = if keeps_sessions { what.data_dir.join("format").is_file() } else { what.data_dir.is_dir() };
+        if !is_there {
             return Err(refuse("there is no store in it"));
         }
         check_directory(&what.data_dir)?;
@@ -355,6 +361,35 @@ impl Doctor {
         });
     }
 
+    /// The memory's log, from end to end.
+    fn memory(&mut self) {
+        let is_owned = self.owner.is_some();
+        let mut found = examine_log(&self.what.data_dir, is_owned);
+        if !is_owned && !found.as_ref().is_ok_and(Vec::is_empty) {
+            // Its owner may have put other files in place of those that were read.
+            found = examine_log(&self.what.data_dir, is_owned);
+        }
+        match found {
+            Ok(damages) if damages.is_empty() => {}
+            Ok(damages) => {
+                let what = format!("the memory's log, which says what to forget, is damaged: {}", damages.join("; "));
+                self.mend(Check::Memory, Severity::Error, None, what, |doctor| {
+                    mend_log(&doctor.what.data_dir).map_err(io::Error::other)
+                });
+            }
+            Err(error) => {
+                let what = format!("the memory's log cannot be read: {error}");
+                self.find(
+                    Check::Memory,
+                    Severity::Error,
+                    None,
+                    what,
+                    "Look to the disk, and to the modes of its files.",
+                );
+            }
+        }
+    }
+
     fn projection(&mut self, journals: &BTreeMap<SessionId, Journal>, rows: Option<&Rows>) {
         let Some(dir) = self.what.projection.clone().filter(|dir| dir.exists()) else { return };
         let projection = Projection::new(dir.clone(), known_store_id(&self.disk).ok().flatten());
@@ -401,7 +436,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = dir.path().join("data");
         drop(super::super::open_stores(&data_dir).unwrap());
-        let mut doctor = Doctor::enter(Examination { data_dir, projection: None, is_repair: false }).unwrap();
+        let mut doctor = Doctor::enter(Examination { data_dir, projection: None, is_repair: false }, true).unwrap();
         doctor.room(Some(FREE_BYTES_MIN));
         assert_eq!(doctor.diagnosis.findings, []);
         doctor.room(Some(4096));

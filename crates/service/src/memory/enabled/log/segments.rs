@@ -1,6 +1,10 @@
-//! The log's segments on the disk: found, read past damage, and begun.
+//! The log's segments on the disk: found, read past damage, begun, and written anew.
 
-use std::{io, path::Path, sync::Arc};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use uuid::Uuid;
@@ -10,31 +14,43 @@ use crate::{
     store::{
         StoreError,
         enabled::journal::{
-            disk::{Disk, DiskFile, create_anew, ensure_dir, read_range, write_all},
-            frame::{BATCH_END, FrameView, HEADER_BYTES as FRAME_HEADER_BYTES, Parsed, Place, parse},
+            disk::{Disk, DiskFile, create_anew, ensure_dir, is_missing, read_range, write_all},
+            frame::{BATCH_END, Entry, FrameView, HEADER_BYTES as FRAME_HEADER_BYTES, Parsed, Place, encode, parse},
             layout::{generations_of, segment_name},
             recovery::failed,
-            segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Step, scan},
+            segment::{Compacted, HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Step, scan},
         },
     },
 };
 
 /// The folder.
-const FOLDER: &str = "memory";
+pub(super) const FOLDER: &str = "memory";
 /// A segment that is being made.
 const NEW: &str = "memory/log.new";
 
 /// A segment.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Segment {
-    number: u64,
-    generation: u64,
+    pub(super) number: u64,
+    pub(super) generation: u64,
     /// The position of its first entry, where its header is good.
     pub(super) base_seq: Option<Seq>,
     /// What its first frame follows, where its header is good.
-    start: Option<Place>,
+    pub(super) start: Option<Place>,
     /// Where what counts of it ends.
     pub(super) end: u64,
+    /// Of one that was written anew: the position of the last entry that it is to have held. Some may be missing.
+    pub(super) last_seq: Option<Seq>,
+}
+
+impl Segment {
+    pub(super) fn name(&self) -> String {
+        segment_name(self.number, self.generation)
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        Path::new(FOLDER).join(self.name())
+    }
 }
 
 /// The file that is written.
@@ -51,50 +67,75 @@ pub(super) struct Found {
     pub(super) writer: Option<Writer>,
     pub(super) place: Place,
     pub(super) is_whole: bool,
-}
-
-fn path_of(number: u64, generation: u64) -> std::path::PathBuf {
-    Path::new(FOLDER).join(segment_name(number, generation))
+    /// Whether it ends before a position that somebody relies on.
+    pub(super) is_cut: bool,
+    last: Option<Arc<dyn DiskFile>>,
+    /// Generations in whose place others stand.
+    old: Vec<PathBuf>,
 }
 
 /// Finds the segments, and makes sure of the last: what a process wrote that was killed may be in the system's memory
 /// alone.
 pub(super) fn look(disk: &dyn Disk, known: Seq) -> Result<Found, StoreError> {
     ensure_dir(disk, Path::new(FOLDER)).map_err(failed)?;
-    let names = generations_of(&disk.list(Path::new(FOLDER)).map_err(failed)?);
-    let mut found =
-        Found { segments: Vec::new(), writer: None, place: Place { seq: 0, batch: 0, chain: 0 }, is_whole: true };
-    let mut last = None;
-    for (number, generations) in names {
-        last = Some(found.add(disk, number, generations.first().copied().unwrap_or_default())?);
-    }
-    if let Some(file) = last {
+    let mut found = find(disk, known, true)?;
+    if let Some(file) = found.last.take() {
         file.sync().and_then(|()| disk.sync_dir(Path::new(FOLDER))).map_err(failed)?;
+    }
+    // What stays is found by the next start.
+    found.old.drain(..).for_each(|path| drop(disk.remove(&path)));
+    Ok(found)
+}
+
+/// Finds the segments, and changes nothing. `known` is the last position that anyone relies on.
+pub(super) fn find(disk: &dyn Disk, known: Seq, is_written: bool) -> Result<Found, StoreError> {
+    let (segments, place) = (Vec::new(), Place { seq: 0, batch: 0, chain: 0 });
+    let mut found = Found { segments, writer: None, place, is_whole: true, is_cut: false, last: None, old: Vec::new() };
+    let names = match disk.list(Path::new(FOLDER)) {
+        Err(error) if is_missing(&error) => Vec::new(),
+        names => names.map_err(failed)?,
+    };
+    for (number, generations) in generations_of(&names) {
+        let mut named = generations.iter().map(|&generation| Segment { number, generation, ..Segment::default() });
+        // The newest one was whole when it got its name.
+        if let Some(newest) = named.next() {
+            found.add(disk, newest, is_written)?;
+        }
+        found.old.extend(named.map(|segment| segment.path()));
+    }
+    if let Some(file) = found.last.clone() {
         found.finish(file, known).map_err(failed)?;
     }
     if known > found.place.seq {
-        (found.is_whole, found.writer, found.place.seq) = (false, None, known);
+        (found.is_whole, found.is_cut, found.writer, found.place.seq) = (false, true, None, known);
     }
     Ok(found)
 }
 
 impl Found {
     /// Adds a segment by its header, which also says where the one before it ends.
-    fn add(&mut self, disk: &dyn Disk, number: u64, generation: u64) -> Result<Arc<dyn DiskFile>, StoreError> {
-        let file = disk.open(&path_of(number, generation), true).map_err(failed)?;
+    fn add(&mut self, disk: &dyn Disk, mut segment: Segment, is_written: bool) -> Result<(), StoreError> {
+        let file = disk.open(&segment.path(), is_written).map_err(failed)?;
         let header = match Header::read(file.as_ref()).map_err(failed)? {
             HeaderFound::Good(header) => Some(header),
             HeaderFound::Newer => return Err(StoreError::Failed("a newer version wrote the memory's log".to_owned())),
             HeaderFound::Bad => None,
         };
-        if let (Some(before), Some(header)) = (self.segments.last_mut(), header) {
+        if let (Some(before), Some(header)) = (self.segments.last_mut(), header)
+            && before.last_seq.is_none()
+            && before.number + 1 == segment.number
+        {
             before.end = header.previous_end;
         }
-        self.is_whole &= header.is_some() && number == self.segments.len() as u64 + 1;
-        let (base_seq, start) = (header.map(|header| header.base_seq), header.map(|header| header.place()));
-        let end = file.len().map_err(failed)?;
-        self.segments.push(Segment { number, generation, base_seq, start, end });
-        Ok(file)
+        self.is_whole &= header.is_some() && segment.number == self.segments.len() as u64 + 1;
+        let compacted = header.and_then(|header| header.compacted);
+        segment.base_seq = header.map(|header| header.base_seq);
+        segment.start = header.map(|header| header.place());
+        segment.last_seq = compacted.map(|it| it.after.seq);
+        segment.end = compacted.map_or_else(|| file.len(), |it| Ok(it.end)).map_err(failed)?;
+        self.segments.push(segment);
+        self.last = Some(file);
+        Ok(())
     }
 
     /// Finds the end of the last segment.
@@ -102,20 +143,24 @@ impl Found {
         let Some(segment) = self.segments.last_mut() else { return Ok(()) };
         let len = segment.end;
         if let Some(place) = segment.start {
-            let found = scan(Reader::new(file.as_ref(), Mark { offset: HEADER_BYTES, place }, len), |_| true)?;
+            let reader = Reader::new(file.as_ref(), Mark { offset: HEADER_BYTES, place }, len);
+            let found = scan(reader.of(segment.last_seq.is_some()), |_| true)?;
             self.place = found.end.place;
+            self.place.seq = segment.last_seq.unwrap_or(self.place.seq);
             match found.rest {
-                Rest::Nothing => {
+                // Nothing is appended to one that was written anew.
+                Rest::Nothing if segment.last_seq.is_some() && found.end.offset == len => return Ok(()),
+                Rest::Nothing if segment.last_seq.is_none() => {
                     self.writer = Some(Writer { file, offset: found.end.offset });
                     return Ok(());
                 }
                 // What was not written to its end was never answered for, unless somebody knows better.
-                Rest::Zeros | Rest::Torn if known <= found.end.place.seq => {
+                Rest::Zeros | Rest::Torn if segment.last_seq.is_none() && known <= found.end.place.seq => {
                     segment.end = found.end.offset;
                     self.place.batch += 1;
                     return Ok(());
                 }
-                Rest::Zeros | Rest::Torn | Rest::Corrupt | Rest::Footer => {}
+                Rest::Nothing | Rest::Zeros | Rest::Torn | Rest::Corrupt | Rest::Footer => {}
             }
         }
         self.is_whole = false;
@@ -127,22 +172,27 @@ impl Found {
     }
 }
 
-/// Hands over a segment's frames; answers whether none of them is damaged.
-pub(super) fn read(disk: &dyn Disk, segment: &Segment, mut each: impl FnMut(&FrameView, Bytes)) -> io::Result<bool> {
-    let file = disk.open(&path_of(segment.number, segment.generation), false)?;
+/// Hands over a segment's frames; answers where the first damaged byte is, if there is one.
+pub(super) fn read(
+    disk: &dyn Disk,
+    segment: &Segment,
+    mut each: impl FnMut(&FrameView, Bytes),
+) -> io::Result<Option<u64>> {
+    let file = disk.open(&segment.path(), false)?;
     let Some(place) = segment.start else {
         salvage(file.as_ref(), HEADER_BYTES, segment.end, 0, each)?;
-        return Ok(false);
+        return Ok(Some(0));
     };
-    let mut reader = Reader::new(file.as_ref(), Mark { offset: HEADER_BYTES, place }, segment.end);
+    let reader = Reader::new(file.as_ref(), Mark { offset: HEADER_BYTES, place }, segment.end);
+    let mut reader = reader.of(segment.last_seq.is_some());
     loop {
         match reader.next()? {
             Step::Frame(frame, line) => each(&frame, line),
-            Step::End if reader.at.offset == segment.end => return Ok(true),
+            Step::End if reader.at.offset == segment.end => return Ok(None),
             Step::End | Step::Sealed | Step::Bad => {
                 let Mark { offset, place } = reader.at;
                 salvage(file.as_ref(), offset, segment.end, place.seq, each)?;
-                return Ok(false);
+                return Ok(Some(offset));
             }
         }
     }
@@ -204,11 +254,7 @@ pub(super) fn begin(disk: &dyn Disk, segments: &mut Vec<Segment>, place: &mut Pl
             return Err(error);
         }
     }
-    let file = create_anew(disk, Path::new(NEW))?;
-    write_all(file.as_ref(), &header.encode(), 0)?;
-    file.sync()?;
-    disk.rename(Path::new(NEW), &path_of(header.number, header.generation))?;
-    disk.sync_dir(Path::new(FOLDER))?;
+    let file = put(disk, &path_of(&header), &header.encode())?;
     *place = header.place();
     segments.push(Segment {
         number: header.number,
@@ -216,6 +262,59 @@ pub(super) fn begin(disk: &dyn Disk, segments: &mut Vec<Segment>, place: &mut Pl
         base_seq: Some(header.base_seq),
         start: Some(header.place()),
         end: HEADER_BYTES,
+        last_seq: None,
     });
     Ok(Writer { file, offset: HEADER_BYTES })
+}
+
+/// Writes a segment's next generation, of these frames, which follow `base` and are all that is left of those up to
+/// `last_seq`; then takes the one before away. Where that fails, either may stand after a power failure, and nothing
+/// may be appended to it.
+pub(super) fn replace(
+    disk: &dyn Disk,
+    old: &Segment,
+    (base, previous_end): (Place, u64),
+    last_seq: Seq,
+    frames: &[(FrameView, Bytes)],
+) -> io::Result<Segment> {
+    let mut header = Header {
+        session_id: SessionId::from_uuid(Uuid::nil()),
+        number: old.number,
+        generation: old.generation + 1,
+        base_seq: base.seq + 1,
+        base_batch: base.batch + 1,
+        chain: base.chain,
+        previous_end,
+        compacted: None,
+    };
+    // The header stands first and is known last.
+    let (mut place, mut out) = (base, header.encode());
+    for (at, (frame, line)) in frames.iter().enumerate() {
+        let is_end = frames.get(at + 1).is_none_or(|(next, _)| next.batch != frame.batch);
+        let entry = Entry { seq: frame.seq, kind: frame.kind, ms: frame.ms, line: line.clone() };
+        encode(&mut out, &mut place, frame.batch, if is_end { BATCH_END } else { 0 }, &entry);
+    }
+    let (count, end) = (frames.len() as u64, out.len() as u64);
+    header.compacted = Some(Compacted { after: Place { seq: last_seq, ..place }, count, end });
+    let bytes = header.encode();
+    out[..bytes.len()].copy_from_slice(&bytes);
+    put(disk, &path_of(&header), &out)?;
+    // What stays is found by the next start.
+    drop(disk.remove(&old.path()));
+    let (base_seq, start) = (Some(header.base_seq), Some(base));
+    Ok(Segment { generation: header.generation, base_seq, start, end, last_seq: Some(last_seq), ..*old })
+}
+
+fn path_of(header: &Header) -> PathBuf {
+    Path::new(FOLDER).join(segment_name(header.number, header.generation))
+}
+
+/// Makes a file that has its name once it is whole.
+fn put(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
+    let file = create_anew(disk, Path::new(NEW))?;
+    write_all(file.as_ref(), bytes, 0)?;
+    file.sync()?;
+    disk.rename(Path::new(NEW), path)?;
+    disk.sync_dir(Path::new(FOLDER))?;
+    Ok(file)
 }

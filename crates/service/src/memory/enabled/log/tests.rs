@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
-use super::{Entry, FORGOT, Forgetting, MemoryLog, TOOK, frames_of};
+use super::{Entry, FORGOT, Forgetting, MemoryLog, TOOK, examine, frames_of, mend};
 use crate::{
     clock::{SeededIds, Timestamp},
     ids::SessionId,
@@ -10,6 +10,7 @@ use crate::{
     store::{
         StoreError,
         enabled::journal::{
+            disk::Disk,
             frame::{HEADER_BYTES, PAYLOAD_BYTES_MAX},
             simulated::{Fault, Random, SimulatedDisk},
         },
@@ -69,7 +70,12 @@ struct Story {
 
 /// Opens the log and appends `count` times, as far as it comes.
 fn tell(disk: &SimulatedDisk, story: &mut Story, count: u64) {
-    let Ok(mut log) = open(disk, story.acknowledged) else { return };
+    if let Ok(mut log) = open(disk, story.acknowledged) {
+        append(disk, &mut log, story, count);
+    }
+}
+
+fn append(disk: &SimulatedDisk, log: &mut MemoryLog, story: &mut Story, count: u64) {
     for _ in 0..count {
         let entries = batch(story.appends.len() as u64);
         let answer = log.append(&entries);
@@ -189,6 +195,101 @@ fn a_failing_disk_fails_the_append_and_the_log_goes_on() {
     }
 }
 
+/// What is left of an entry when what the session said up to `n` is forgotten.
+fn left(entry: &Entry, n: u64) -> Entry {
+    let Entry::Took(mut intake) = entry.clone() else { return entry.clone() };
+    intake.passages.retain(|passage| passage.seq > n);
+    Entry::Took(intake)
+}
+
+/// Appends, forgets what was said up to the 5th of them, appends again, as far as it comes; answers up to where it was
+/// acknowledged to be forgotten.
+fn tell_and_forget(disk: &SimulatedDisk, story: &mut Story) -> u64 {
+    tell(disk, story, 7);
+    let mut forgotten = 0;
+    if story.appends.len() < 7 {
+        return forgotten;
+    }
+    // The second time, what stands in a segment that was written anew goes, too.
+    for n in [3, 5] {
+        // Where a sync failed, only a power failure says what stands, and no process opens the log before.
+        if disk.has_lost() {
+            return forgotten;
+        }
+        let Ok(mut log) = open(disk, story.acknowledged) else { return forgotten };
+        match log.leave_out(|_, passage| passage.seq <= n) {
+            Ok(()) => forgotten = n,
+            Err(_) if disk.is_down() => return forgotten,
+            Err(_) => {}
+        }
+        // The same log goes on, too.
+        append(disk, &mut log, story, 2);
+        drop(log);
+        if !disk.has_lost() {
+            tell(disk, story, 2);
+        }
+    }
+    forgotten
+}
+
+#[test]
+fn what_is_left_out_is_in_no_file_and_the_rest_is_as_it_was() {
+    let (disk, mut story) = (SimulatedDisk::new(), new_story());
+    let forgotten = tell_and_forget(&disk, &mut story);
+    let log = open(&disk, story.acknowledged).unwrap();
+    let told: Vec<Entry> =
+        story.appends.iter().flat_map(|(entries, _)| entries).map(|it| left(it, forgotten)).collect();
+    let found = entries(&log, 0);
+    assert!(log.is_whole());
+    assert_eq!(found.iter().map(|(_, entry)| entry.clone()).collect::<Vec<_>>(), told);
+    for after in 0..=found.len() {
+        assert_eq!(entries(&log, after as u64), found[after..], "after {after}");
+    }
+    let names = disk.list(Path::new("memory")).unwrap();
+    assert!(names.len() > 2, "{names:?}");
+    for name in names {
+        let bytes = disk.bytes(&Path::new("memory").join(&name));
+        let gone = |n: u64| bytes.windows(16).any(|it| it == format!("what was said {n} ").as_bytes());
+        assert!(!(0..=forgotten).any(gone), "{name}");
+    }
+}
+
+/// A crash at every operation, with what was not synced lost, torn or reordered, and a disk that fails there: nothing
+/// that was acknowledged is lost, and what was forgotten goes whole or stays until it is left out again.
+#[test]
+fn a_crash_while_passages_are_left_out_loses_nothing_else() {
+    let whole = SimulatedDisk::new();
+    tell_and_forget(&whole, &mut new_story());
+    for at in 0..whole.operations() {
+        for (fault, seed) in
+            [(Fault::Crash, 0), (Fault::Crash, 1), (Fault::Crash, 2), (Fault::Eio, 3), (Fault::Full, 4)]
+        {
+            let (disk, mut story) = (SimulatedDisk::new(), new_story());
+            disk.fail(at, fault);
+            let forgotten = tell_and_forget(&disk, &mut story);
+            let mut random = Random(seed * 1000 + at);
+            let is_kept = random.chance(30) && !disk.has_lost();
+            let disk = if is_kept { disk.revived() } else { disk.crashed(&mut random) };
+            let what = format!("operation {at}, {fault:?}, seed {seed}");
+            let mut log = open(&disk, story.acknowledged).unwrap();
+            let least = |story: &mut Story, n: u64| {
+                for (entries, _) in &mut story.appends {
+                    entries.iter_mut().for_each(|entry| *entry = left(entry, n));
+                }
+            };
+            let stands = |log: &MemoryLog, n: u64| {
+                let said = |entry: &Entry| matches!(entry, Entry::Took(it) if it.passages.iter().any(|it| it.seq <= n));
+                entries(log, 0).iter().any(|(_, entry)| said(entry))
+            };
+            assert!(forgotten == 0 || !stands(&log, forgotten), "{what}: it came back");
+            log.leave_out(|_, passage| passage.seq <= 5).unwrap();
+            least(&mut story, 5);
+            check(&log, &story, &what);
+            check(&open(&disk, story.acknowledged).unwrap(), &story, &what);
+        }
+    }
+}
+
 #[test]
 fn a_full_disk_leaves_what_stood_before() {
     let disk = SimulatedDisk::new();
@@ -201,6 +302,33 @@ fn a_full_disk_leaves_what_stood_before() {
     let found: Vec<Entry> = entries(&open(&disk, 2).unwrap(), 0).into_iter().map(|(_, entry)| entry).collect();
     assert_eq!(found, [took(1), took(3)]);
     assert_eq!(log.segments.len(), 1, "a full disk begins no segment");
+}
+
+/// A damaged log is told with the file's name and mended, whatever crashes meanwhile: what can be read of it is all there is,
+/// and the damaged file is kept.
+fn mended(broken: &SimulatedDisk, left: &[(u64, Entry)], name: &str, what: &str) {
+    let damages = examine(broken, 0).unwrap().damages;
+    assert!(damages.iter().any(|damage| damage.contains(name)), "{what}: {damages:?}");
+    let known = left.last().unwrap().0;
+    let (disk, before) = (broken.copy(), broken.operations());
+    let kept = mend(&disk, known).unwrap().kept;
+    let is_there = broken.len(Path::new(name)).is_ok();
+    assert_eq!(kept.len(), usize::from(is_there), "{what}: {kept:?}");
+    assert!(!is_there || disk.bytes(Path::new(&kept[0])) == broken.bytes(Path::new(name)), "{what}: it is not kept");
+    for at in 0..=disk.operations() - before {
+        let crashing = broken.copy();
+        crashing.fail(at, Fault::Crash);
+        drop(mend(&crashing, known));
+        let disk = crashing.crashed(&mut Random(at));
+        mend(&disk, known).unwrap();
+        assert!(examine(&disk, known).unwrap().damages.is_empty(), "{what}, crash {at}");
+        let mut log = open(&disk, known).unwrap();
+        assert_eq!(entries(&log, 0), left, "{what}, crash {at}");
+        assert!(log.is_whole(), "{what}, crash {at}");
+        assert_eq!(log.append(&[forgot(9)]).unwrap(), known + 1);
+        let log = open(&disk, known + 1).unwrap();
+        assert_eq!((entries(&log, known), log.is_whole()), (vec![(known + 1, forgot(9))], true), "{what}, crash {at}");
+    }
 }
 
 #[test]
@@ -231,6 +359,10 @@ fn a_flipped_byte_costs_its_entry_and_no_other() {
             assert!(position > story.acknowledged);
             let again = entries(&open(&broken, position).unwrap(), story.acknowledged);
             assert_eq!(again, [(position, took(77))], "{name}, byte {at}");
+            if at % 5 == 0 {
+                let left: Vec<_> = found.into_iter().chain(again).collect();
+                mended(&broken, &left, name, &format!("{name}, byte {at}"));
+            }
         }
     }
     assert!(damaged > 5, "{damaged}");
@@ -256,21 +388,61 @@ fn a_lost_end_is_no_torn_end() {
     assert_eq!(log.append(&[forgot(1)]).unwrap(), 5);
     let log = open(&disk, 5).unwrap();
     assert_eq!(entries(&log, 4), [(5, forgot(1))]);
-    entries(&log, 0);
+    let left = entries(&log, 0);
     assert!(!log.is_whole(), "the gap stays");
+    mended(&disk, &left, "memory/1.1.mlog", "a lost end");
+}
+
+/// Who relied on the end of the log may be lost next: it stays known that something was lost.
+#[test]
+fn that_an_end_was_lost_is_known_from_then_on() {
+    let disk = SimulatedDisk::new();
+    open(&disk, 0).unwrap().append(&[took(1)]).unwrap();
+    disk.remove(Path::new("memory/1.1.mlog")).unwrap();
+    assert_eq!(examine(&disk, 1).unwrap().damages, ["memory/1.1.mlog is missing"]);
+    assert!(!open(&disk, 1).unwrap().is_whole());
+    let log = open(&disk, 0).unwrap();
+    assert_eq!(entries(&log, 0), []);
+    assert!(!log.is_whole());
+    assert_eq!(examine(&disk, 0).unwrap().damages, ["the entries 1 to 1 are missing before memory/1.1.mlog"]);
+    mend(&disk, 1).unwrap();
+    let log = open(&disk, 1).unwrap();
+    assert_eq!((entries(&log, 0), log.is_whole(), log.position()), (vec![], true, 1));
 }
 
 #[test]
-fn a_missing_segment_is_told() {
-    let disk = SimulatedDisk::new();
+fn a_missing_segment_is_told_and_the_others_stay() {
+    let whole = SimulatedDisk::new();
     let mut story = new_story();
-    tell(&disk, &mut story, 12);
-    let all = entries(&open(&disk, 0).unwrap(), 0);
-    crate::store::enabled::journal::disk::Disk::remove(&disk, Path::new("memory/2.1.mlog")).unwrap();
-    let log = open(&disk, story.acknowledged).unwrap();
-    assert!(!log.is_whole());
-    let found = entries(&log, 0);
-    assert!(found.len() < all.len() && found.iter().all(|entry| all.contains(entry)));
+    tell(&whole, &mut story, 12);
+    let all = entries(&open(&whole, 0).unwrap(), 0);
+    assert!(whole.list(Path::new("memory")).unwrap().len() > 2);
+    for name in ["memory/1.1.mlog", "memory/2.1.mlog"] {
+        let disk = whole.copy();
+        disk.remove(Path::new(name)).unwrap();
+        let log = open(&disk, story.acknowledged).unwrap();
+        let found = entries(&log, 0);
+        assert!(!log.is_whole());
+        assert!(found.len() < all.len() && found.iter().all(|entry| all.contains(entry)));
+        mended(&disk, &found, name, name);
+    }
+}
+
+/// Half a write that no process ended with: what stands behind it is whole.
+#[test]
+fn a_torn_middle_is_told_and_what_stands_behind_it_stays() {
+    let disk = SimulatedDisk::new();
+    let mut log = open(&disk, 0).unwrap();
+    for n in 1..=5 {
+        log.append(&[forgot(n)]).unwrap();
+    }
+    let path = Path::new("memory/1.1.mlog");
+    let (mut bytes, frame) = (disk.bytes(path), disk.bytes(path).len() / 5 / 8 * 8);
+    bytes[2 * frame..3 * frame].fill(0);
+    disk.set_bytes(path, bytes);
+    let left = entries(&open(&disk, 5).unwrap(), 0);
+    assert!(left.len() >= 3 && left.len() < 5 && left.last() == Some(&(5, forgot(5))), "{left:?}");
+    mended(&disk, &left, "memory/1.1.mlog", "a torn middle");
 }
 
 #[test]

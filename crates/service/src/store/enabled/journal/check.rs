@@ -123,12 +123,12 @@ pub(crate) fn cut(disk: &dyn Disk, id: SessionId, damage: &Damage) -> io::Result
     let mut kept = None;
     for &(at, generation) in &behind {
         let name = segment_name(at, generation);
-        let path = free(disk, &format!("{id}.{name}.whole"))?;
+        let path = free_in_quarantine(disk, &format!("{id}.{name}.whole"))?;
         copy(disk, &dir.join(&name), Path::new(&path))?;
         kept.get_or_insert(path);
     }
     // What no record that is left names goes with the next compaction.
-    link_blobs(disk, &dir.join(BLOBS), Path::new(&free(disk, &format!("{id}.blobs"))?))?;
+    link_blobs(disk, &dir.join(BLOBS), Path::new(&free_in_quarantine(disk, &format!("{id}.blobs"))?))?;
     disk.sync_dir(Path::new(QUARANTINE))?;
     // The last one first: a kill in between leaves a journal that is damaged at the same place.
     for (at, &(number, generation)) in behind.iter().enumerate().rev() {
@@ -171,7 +171,7 @@ fn shorten(disk: &dyn Disk, id: SessionId, name: &str, offset: u64) -> io::Resul
 }
 
 /// A path in the quarantine, under the first number that is free.
-fn free(disk: &dyn Disk, name: &str) -> io::Result<String> {
+pub(crate) fn free_in_quarantine(disk: &dyn Disk, name: &str) -> io::Result<String> {
     let taken = disk.list(Path::new(QUARANTINE))?;
     let mut names = (1_u32..).map(|n| format!("{name}-{n}")).filter(|name| !taken.contains(name));
     Ok(format!("{QUARANTINE}/{}", names.next().unwrap_or_default()))

@@ -31,7 +31,7 @@ pub(super) const NEW: &str = "new";
 /// What is deleted and not yet unlinked.
 pub(super) const TRASH: &str = "trash";
 /// What was taken out of a damaged journal.
-pub(super) const QUARANTINE: &str = "quarantine";
+pub(crate) const QUARANTINE: &str = "quarantine";
 /// A session's folder of blobs.
 pub(super) const BLOBS: &str = "blobs";
 

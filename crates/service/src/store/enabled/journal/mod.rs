@@ -15,7 +15,7 @@ mod pass;
 mod read;
 pub(crate) mod recovery;
 
-mod check;
+pub(crate) mod check;
 
 mod blobs;
 mod fork;
