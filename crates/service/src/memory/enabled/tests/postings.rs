@@ -15,7 +15,19 @@ fn columns(docs: u32) -> Columns {
     columns.set_session(0, SessionRow::with(None, &super::intake(1, Vec::new()), false));
     for number in 0..docs {
         let seq = u64::from(number);
-        let doc = Doc { session: 0, part: 0, seq, to_seq: seq, time_ms: 0, role: 0, source: 0, words: 1, runs: 1, asks: false, names_time: false };
+        let doc = Doc {
+            session: 0,
+            part: 0,
+            seq,
+            to_seq: seq,
+            time_ms: 0,
+            role: 0,
+            source: 0,
+            words: 1,
+            runs: 1,
+            asks: false,
+            names_time: false,
+        };
         columns.push(number, doc);
     }
     columns
