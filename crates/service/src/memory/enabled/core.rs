@@ -220,9 +220,8 @@ impl Core {
 
     /// Applies what the log holds and the file does not: all of it where the file was lost.
     fn replay(&self, log: &mut MemoryLog) -> Result<(), Trouble> {
-        let (known, is_empty) =
-            self.read(|open| Ok((open.log_position, !open.is_whole && open.columns.next_doc() == 0)))?;
-        if known == 0 && is_empty && !self.records_intake {
+        let (known, is_whole) = self.read(|open| Ok((open.log_position, open.is_whole)))?;
+        if !is_whole && !self.records_intake {
             check_forgettings(log)?;
         }
         let mut forgettings = Vec::new();
@@ -292,8 +291,8 @@ fn leave_out(log: &mut MemoryLog, forgettings: &[Forgetting]) {
     }
 }
 
-/// Where journals tell what was said, but the log no longer tells all that is to be forgotten of it, nothing is taken in
-/// from nothing: what was forgotten would come back.
+/// Where journals are still to tell what was said, but the log no longer tells all that is to be forgotten of it, nothing is
+/// taken in: what was forgotten would come back.
 fn check_forgettings(log: &MemoryLog) -> Result<(), Trouble> {
     log.replay(0, |_, _| ()).map_err(log_failed)?;
     if log.is_whole() {

@@ -30,7 +30,8 @@ type Known = (u64, Vec<Forgetting>);
 /// # Errors
 /// Where it cannot be read.
 pub(crate) fn examine_log(data_dir: &Path, is_owned: bool) -> Result<Vec<String>, StoreError> {
-    let index = if is_owned { read_index(data_dir)? } else { None };
+    // Where there is no room for a copy, the log alone is looked at.
+    let index = if is_owned { read_index(data_dir).ok().flatten() } else { None };
     let known = index.map_or(0, |(known, _)| known);
     Ok(log::examine(&RealDisk::new(data_dir.to_owned()), known)?.damages)
 }

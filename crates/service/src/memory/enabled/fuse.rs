@@ -1,6 +1,6 @@
 //! One ranking of three lanes: words, runs of letters, vectors; and the floor under which nothing is answered.
 //!
-//! Filters come before ranking. A score is between 0 and about 8, and says how a hit compares within its answer.
+//! Filters come before ranking. A score says how a hit compares within its answer.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -158,9 +158,14 @@ enum Step {
 impl Worker {
     /// Works as long as somebody wants it to.
     async fn work(self) {
+        // Also where its runtime ends before it does.
+        let making = self.making.clone();
+        let running = Alone(&making);
         while self.is_wanted() {
             while let Ok(Step::Embedded(..) | Step::Built) = self.step().await {}
         }
+        // It is said, and another may be running.
+        std::mem::forget(running);
     }
 
     fn is_wanted(&self) -> bool {
@@ -182,18 +187,24 @@ impl Worker {
         let (batch, closing) = (core.clone(), self.closing.clone());
         let made = tokio::task::spawn_blocking(move || {
             let Some(next) = batch.work(|| batch.next_batch()).map_err(|trouble| unavailable(&trouble))? else {
-                return Ok(None);
+                return Ok::<_, SessionError>(None);
             };
-            let vectors = batch.embed(&runtime, &next, &closing)?;
+            let vectors = batch.embed(&runtime, &next, &closing).inspect_err(|error| {
+                if !closing.is_cancelled() {
+                    batch.embedder_failed(error);
+                }
+            })?;
             Ok(Some((next, vectors)))
         });
-        let made = match made.await.unwrap_or_else(|error| Err(unavailable(&Trouble::Failed(error.to_string())))) {
-            Err(_) if self.closing.is_cancelled() => return Ok(Step::Done),
+        let made = match made.await {
+            Err(_) | Ok(Err(_)) if self.closing.is_cancelled() => return Ok(Step::Done),
+            // The embedder panicked.
             Err(error) => {
+                let error = unavailable(&Trouble::Failed(error.to_string()));
                 core.embedder_failed(&error);
                 return Err(error);
             }
-            Ok(made) => made,
+            Ok(made) => made?,
         };
         let writer = self.writer.clone().lock_owned().await;
         let put = tokio::task::spawn_blocking(move || {
@@ -278,6 +289,9 @@ impl MemoryStore for HnswMemoryStore {
             match worker.step().await? {
                 Step::Embedded(done, of) => progress(done, of),
                 Step::Built => {}
+                Step::Done if self.closing.is_cancelled() => {
+                    return Err(unavailable(&Trouble::Failed("it was closed before all vectors were made".to_owned())));
+                }
                 Step::Done => break,
             }
         }

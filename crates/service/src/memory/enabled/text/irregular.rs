@@ -1,5 +1,7 @@
 //! English words whose forms no rule makes from each other: `bought` is found by `buy`.
 
+use std::{collections::HashMap, sync::LazyLock};
+
 /// A word and its other forms, each where it first stands.
 const FORMS: &str = "become became;begin began begun;blow blew blown;break broke broken;bring brought;\
     build built;buy bought;catch caught;choose chose chosen;come came;deal dealt;dig dug;draw drew drawn;\
@@ -15,7 +17,10 @@ const FORMS: &str = "become became;begin began begun;blow blew blown;break broke
     woman women;foot feet;tooth teeth;mouse mice;wife wives;knife knives";
 
 /// The form that stands for all of them.
-pub(super) fn plain(word: &[char]) -> Option<&'static str> {
-    let is_word = |form: &&str| form.chars().eq(word.iter().copied());
-    FORMS.split(';').find(|forms| forms.split(' ').skip(1).any(|form| is_word(&form)))?.split(' ').next()
+pub(super) fn plain(word: &str) -> Option<&'static str> {
+    static ALL: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
+        let forms = FORMS.split(';').filter_map(|forms| forms.split_once(' '));
+        forms.flat_map(|(plain, others)| others.split(' ').map(move |other| (other, plain))).collect()
+    });
+    ALL.get(word).copied()
 }

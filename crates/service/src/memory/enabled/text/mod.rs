@@ -44,7 +44,7 @@ pub(super) struct Terms {
     pub(super) speakers: Vec<u32>,
     /// It ends with a question.
     pub(super) asks: bool,
-    /// It names a time, such as `yesterday` or `May`.
+    /// It names a time, such as `yesterday` or `June`.
     pub(super) names_time: bool,
     /// Of a question: it asks for a time.
     pub(super) asks_when: bool,
@@ -193,21 +193,23 @@ impl Analysis {
             _ => word,
         };
         let word = &word[..word.len().min(WORD_LETTERS_MAX)];
-        self.time(word);
+        let spelt: String = word.iter().collect();
+        self.time(&spelt);
         if word.is_empty() || self.is_query && common::is_common(word) {
             return;
         }
         if self.is_query {
             self.terms.speakers.push(speaker_term(word));
         }
-        self.terms.words.push(word_term(stem::stem(word)));
+        let plain = irregular::plain(&spelt).map(|plain| plain.chars().collect::<Vec<_>>());
+        self.terms.words.push(word_term(stem::stem(plain.as_deref().unwrap_or(word))));
         if word.len() > 1 {
             let ended: Vec<char> = [END].into_iter().chain(word.iter().copied()).chain([END]).collect();
             self.terms.runs.extend(ended.windows(RUN_LETTERS).map(|run| run_term(run.iter().copied())));
         }
     }
 
-    fn time(&mut self, word: &[char]) {
+    fn time(&mut self, word: &str) {
         let names_time = manner::names_time(word);
         self.terms.names_time |= names_time;
         if self.is_query {

@@ -3,14 +3,12 @@
 //! The rules are English, and the plural serves its neighbours too. They only ever cut or replace an ending: a word
 //! that is cut wrongly is cut so in texts and queries alike.
 
-use super::irregular;
-
 /// The shortest word that is cut.
 const LETTERS_MIN: usize = 4;
 
 /// A word without its ending; one that is not of plain Latin letters stays as it is.
 pub(super) fn stem(word: &[char]) -> Vec<char> {
-    let mut stem = irregular::plain(word).map_or_else(|| word.to_vec(), |plain| plain.chars().collect());
+    let mut stem = word.to_vec();
     if !stem.iter().all(char::is_ascii_lowercase) {
         return stem;
     }
