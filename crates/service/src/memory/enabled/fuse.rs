@@ -9,7 +9,7 @@ use super::{
     core::{Core, panicked},
     embed::HashedEmbedder,
     file::Trouble,
-    lexical::{self, Scores},
+    lexical::{self, Scores, Window},
     opened::Opened,
     text::{self, Terms, head},
     when,
@@ -27,7 +27,7 @@ pub(super) const HITS_MAX: usize = 1_000;
 /// Bytes of a query that are looked at.
 pub(super) const QUERY_BYTES_MAX: usize = 4 * 1024;
 /// Vectors that are looked for, and for each hit that is asked for.
-const VECTORS_MIN: usize = 100;
+const VECTORS_MIN: usize = 50;
 const VECTORS_PER_HIT: usize = 4;
 
 /// What the ranking depends on: measured on a split of the retrieval benchmark that is not reported, and on half of
@@ -134,6 +134,8 @@ impl Filter {
 #[derive(Clone, Copy, Debug, Default)]
 struct Candidate {
     doc: u32,
+    session: u32,
+    time_ms: i64,
     words: f32,
     runs: f32,
     cosine: f32,
@@ -183,7 +185,7 @@ fn best(
     let is_builtin = open.embedder == HashedEmbedder.id();
     let vector_weight = if is_builtin { tuning::BUILTIN_WEIGHT } else { tuning::VECTOR_WEIGHT };
     fuse(&open.columns, &mut ranked, vector_weight);
-    weigh(&open.columns, &mut ranked, terms, &speakers, &request.query);
+    weigh(&open.columns, &mut ranked, terms, &speakers, &request.query, limit);
     keep_best(&open.columns, &mut ranked, limit);
     if !ranked.iter().take(limit).any(|it| is_answer(&open.columns, it, &words, &runs)) {
         return Ok(Vec::new());
@@ -210,9 +212,17 @@ fn candidates(
     cosines: &HashMap<u32, f32>,
 ) -> Vec<Candidate> {
     let passing = columns.docs().filter(|(_, doc)| filter.passes(doc));
-    let scored = passing.map(|(doc, _)| {
-        let cosine = cosines.get(&doc).copied().unwrap_or(0.0).max(0.0);
-        Candidate { doc, words: words.windowed(columns, doc), runs: runs.windowed(columns, doc), cosine, score: 0.0 }
+    let scored = passing.map(|(number, doc)| {
+        let window = Window::of(columns, number);
+        Candidate {
+            doc: number,
+            session: doc.session,
+            time_ms: doc.time_ms,
+            words: words.windowed(&window),
+            runs: runs.windowed(&window),
+            cosine: cosines.get(&number).copied().unwrap_or(0.0).max(0.0),
+            score: 0.0,
+        }
     });
     scored.filter(|it| it.words > 0.0 || it.runs > 0.0 || it.cosine > 0.0).collect()
 }
@@ -230,32 +240,55 @@ fn fuse(columns: &Columns, candidates: &mut [Candidate], vector_weight: f32) {
         it.score = tuning::WORDS_WEIGHT * share(it.words, best.words)
             + tuning::RUNS_WEIGHT * share(it.runs, best.runs)
             + vector_weight * share(it.cosine, best.cosine);
-        let session = columns.doc(it.doc).and_then(|doc| best_of_session.get_mut(doc.session as usize));
+        let session = best_of_session.get_mut(it.session as usize);
         session.into_iter().for_each(|best| *best = best.max(it.score));
     }
     for it in candidates {
-        let session = columns.doc(it.doc).and_then(|doc| best_of_session.get(doc.session as usize));
-        it.score += tuning::SESSION * session.copied().unwrap_or(0.0);
+        it.score += tuning::SESSION * best_of_session.get(it.session as usize).copied().unwrap_or(0.0);
     }
 }
 
-/// Lets count what speaks for a text or against it beside what the lanes found.
-fn weigh(columns: &Columns, candidates: &mut [Candidate], terms: &Terms, speakers: &Scores, query: &str) {
-    let times = candidates.iter().filter_map(|it| columns.doc(it.doc)).map(|doc| doc.time_ms);
+/// Lets count what speaks for a text or against it beside what the lanes found; what cannot be among the best by that is
+/// left out.
+fn weigh(
+    columns: &Columns,
+    candidates: &mut Vec<Candidate>,
+    terms: &Terms,
+    speakers: &Scores,
+    query: &str,
+    limit: usize,
+) {
+    let times = candidates.iter().map(|it| it.time_ms);
     let (oldest, newest) = times.fold((i64::MAX, i64::MIN), |(low, high), time| (low.min(time), high.max(time)));
     let months = when::months(head(query, QUERY_BYTES_MAX), oldest, newest);
     let tool_results = (0..).zip(columns.names()).find(|(_, name)| *name == "tool_results").map(|(number, _)| number);
+    keep_possible(candidates, limit);
     for it in candidates {
         let Some(doc) = columns.doc(it.doc) else { continue };
         let more = |applies: bool, by: f32| if applies { 1.0 + by } else { 1.0 };
-        let is_dated = months.iter().any(|(from, to)| (*from..*to).contains(&doc.time_ms));
+        let is_dated = months.iter().any(|(from, to)| (*from..*to).contains(&it.time_ms));
         it.score *= more(speakers.holds_any(it.doc), tuning::SPEAKER)
             * more(is_dated, tuning::DATED)
             * more(terms.asks_when && doc.names_time, tuning::NAMES_TIME)
             * more(doc.asks, -tuning::ASKS)
             * more(Some(doc.role) == tool_results, -tuning::TOOL_RESULTS)
-            * (1.0 + tuning::NEWEST * recency(doc.time_ms, oldest, newest));
+            * (1.0 + tuning::NEWEST * recency(it.time_ms, oldest, newest));
     }
+}
+
+/// Leaves out what is not among the best whatever is weighed.
+fn keep_possible(candidates: &mut Vec<Candidate>, limit: usize) {
+    const MOST: f32 =
+        (1.0 + tuning::SPEAKER) * (1.0 + tuning::DATED) * (1.0 + tuning::NAMES_TIME) * (1.0 + tuning::NEWEST);
+    const LEAST: f32 = (1.0 - tuning::ASKS) * (1.0 - tuning::TOOL_RESULTS);
+    if limit == 0 || candidates.len() <= limit {
+        return;
+    }
+    let mut scores: Vec<f32> = candidates.iter().map(|it| it.score).collect();
+    let (_, last, _) = scores.select_nth_unstable_by(limit - 1, |a, b| b.total_cmp(a));
+    // What rounds is less than this.
+    let least = *last * (LEAST / MOST) * 0.999;
+    candidates.retain(|it| it.score >= least);
 }
 
 /// Leaves the best, at most so many, the best first.

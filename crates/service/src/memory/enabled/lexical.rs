@@ -38,13 +38,34 @@ struct Term {
     count: u64,
 }
 
+/// A text, and what stands beside it in its session.
+pub(super) struct Window {
+    doc: u32,
+    after: u32,
+    before: u32,
+    further_before: u32,
+    share_of_before: f32,
+}
+
+impl Window {
+    pub(super) fn of(columns: &Columns, doc: u32) -> Self {
+        let [before, after] = columns.beside(doc);
+        let [further_before, _] = columns.beside(before);
+        let is_answer = columns.doc(before).is_some_and(|before| before.asks);
+        let share_of_before = if is_answer { BEFORE + ASKED_BEFORE } else { BEFORE };
+        Self { doc, after, before, further_before, share_of_before }
+    }
+}
+
 /// Scores the texts by these terms; `length` picks the length that counts.
 pub(super) fn score(open: &Opened, terms: &[u32], lane: usize, tuning: &Tuning) -> Result<Scores, Trouble> {
     let columns = &open.columns;
-    let texts = columns.next_doc() as usize;
+    let terms = rarest(open, terms)?;
+    // Where no text holds any, there is nothing to be written down.
+    let texts = if terms.iter().any(|term| term.count > 0) { columns.next_doc() as usize } else { 0 };
     let mut scores = Scores { own: vec![0.0; texts], holds: vec![0; texts], rarity: Vec::new(), mass: 0.0 };
     let mut postings = Vec::new();
-    for (bit, term) in rarest(open, terms)?.iter().enumerate() {
+    for (bit, term) in terms.iter().enumerate() {
         postings.clear();
         for found in &term.found {
             found.postings(columns, &mut postings);
@@ -114,13 +135,10 @@ impl Scores {
     }
 
     /// A text's score with what stands beside it in its session.
-    pub(super) fn windowed(&self, columns: &Columns, doc: u32) -> f32 {
+    pub(super) fn windowed(&self, window: &Window) -> f32 {
         let own = |doc: u32| self.own.get(doc as usize).copied().unwrap_or(0.0);
-        let [before, after] = columns.beside(doc);
-        let [further_before, _] = columns.beside(before);
-        let is_answer = columns.doc(before).is_some_and(|before| before.asks);
-        let share = if is_answer { BEFORE + ASKED_BEFORE } else { BEFORE };
-        own(doc) + (AFTER * own(after) + (share * own(before) + BEFORE_TWO * own(further_before)))
+        let before = window.share_of_before * own(window.before) + BEFORE_TWO * own(window.further_before);
+        own(window.doc) + (AFTER * own(window.after) + before)
     }
 
     /// Whether a text itself holds any of the terms.
