@@ -276,11 +276,12 @@ fn weigh(
     }
 }
 
+/// What a text is weighed with at most, and at least.
+const MOST: f32 = (1.0 + tuning::SPEAKER) * (1.0 + tuning::DATED) * (1.0 + tuning::NAMES_TIME) * (1.0 + tuning::NEWEST);
+const LEAST: f32 = (1.0 - tuning::ASKS) * (1.0 - tuning::TOOL_RESULTS);
+
 /// Leaves out what is not among the best whatever is weighed.
 fn keep_possible(candidates: &mut Vec<Candidate>, limit: usize) {
-    const MOST: f32 =
-        (1.0 + tuning::SPEAKER) * (1.0 + tuning::DATED) * (1.0 + tuning::NAMES_TIME) * (1.0 + tuning::NEWEST);
-    const LEAST: f32 = (1.0 - tuning::ASKS) * (1.0 - tuning::TOOL_RESULTS);
     if limit == 0 || candidates.len() <= limit {
         return;
     }
@@ -342,4 +343,31 @@ fn hit(open: &Opened, candidate: &Candidate) -> Result<SearchHit, Trouble> {
         score: f64::from(candidate.score),
         lanes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever texts are weighed with, none of the best is left out before.
+        #[test]
+        fn nothing_is_left_out_that_could_be_among_the_best(
+            texts in prop::collection::vec((0.0_f32..2.0, LEAST..MOST), 1..60),
+            limit in 0_usize..20,
+        ) {
+            let weighed = |it: &Candidate| it.score * texts[it.doc as usize].1;
+            let best = |mut candidates: Vec<Candidate>| {
+                candidates.sort_by(|a, b| weighed(b).total_cmp(&weighed(a)).then(a.doc.cmp(&b.doc)));
+                candidates.iter().take(limit).map(|it| it.doc).collect::<Vec<_>>()
+            };
+            let all = (0..).zip(&texts).map(|(doc, (score, _))| Candidate { doc, score: *score, ..Candidate::default() });
+            let all: Vec<Candidate> = all.collect();
+            let mut possible = all.clone();
+            keep_possible(&mut possible, limit);
+            prop_assert_eq!(best(possible), best(all));
+        }
+    }
 }
