@@ -23,8 +23,8 @@ const ROUNDS: usize = 100;
 const WARM_UP: usize = 10;
 /// Syncs one after another, as `strace -e fsync,fdatasync` shows them: of a `run` over a store that is there, of one that
 /// makes its store, and of a server that opens one.
-const RUN_SYNCS: usize = 8;
-const NEW_SYNCS: usize = 18;
+const RUN_SYNCS: usize = 10;
+const NEW_SYNCS: usize = 24;
 const SERVE_SYNCS: usize = 0;
 
 /// One start, from the spawn to the end of the process.
