@@ -5,6 +5,7 @@
 //! build, write a row in `config/builds.toml`. An expectation is written from the contract; it is never taken from
 //! what the code under test, or another surface, has said.
 
+pub mod contract;
 pub mod scenario;
 
 pub mod expect;

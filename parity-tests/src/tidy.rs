@@ -74,6 +74,7 @@ const ENCODED: [&str; 34] = [
     "crates/service/benches/",
     "crates/surface-cli/src/attach/wire.rs",
     "crates/surface-cli/src/config.rs",
+    "crates/surface-cli/src/config/",
     "crates/surface-cli/tests/crash/",
     "crates/surface-rpc/tests/",
     "/src/wire.rs",

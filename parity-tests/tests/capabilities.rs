@@ -8,7 +8,7 @@ use std::{fmt::Write as _, fs};
 use meerkat_errors::ErrorCode;
 use meerkat_parity_tests::{
     builds::{self, workspace},
-    drivers::cli,
+    contract::contract,
     expect::{ABSENCES, absence},
 };
 use meerkat_service::{Capability, Operation};
@@ -85,8 +85,7 @@ fn spellings(document: &mut String) {
          `SessionService`.\n\n| operation | CLI | `chat` | REST | JSON-RPC | MCP |\n|---|---|---|---|---|---|\n",
     );
     for &operation in Operation::ALL {
-        // Those that need no parameters are spelt as they are named.
-        let (command, in_chat, _) = cli::spelt(operation.name()).unwrap_or((operation.name(), operation.name(), ""));
+        let (command, in_chat, _) = contract().words(operation.name()).unwrap();
         let routes: Vec<String> = meerkat_surface_rest::table()
             .iter()
             .filter(|route| route.operation == operation)
@@ -100,7 +99,7 @@ fn spellings(document: &mut String) {
             Spelling::Tool { name, .. } => format!("`{name}`"),
             Spelling::NoTool { reason } => reason.to_owned(),
         };
-        let (command, in_chat, routes) = (words(command), words(in_chat), routes.join(", "));
+        let (command, in_chat, routes) = (words(&command), words(in_chat), routes.join(", "));
         writeln!(document, "| `{}` | {command} | {in_chat} | {routes} | `{method}` | {tool} |", operation.name())
             .unwrap();
     }

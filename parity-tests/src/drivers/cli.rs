@@ -1,6 +1,6 @@
 //! Drives the command line, as a script would: `meerkat chat --json` for sessions that are live in it, and one
-//! process each for everything else. It holds the spellings of operations and parameters, and checks exit codes
-//! and the message on standard error against the error table.
+//! process each for everything else. Commands and exit codes are those of the contract; how parameters
+//! are spelt stands here.
 
 use std::{
     collections::BTreeSet,
@@ -8,70 +8,18 @@ use std::{
     thread,
 };
 
-use meerkat_errors::ErrorCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{
-    bundle,
+    bundle, numbers_of,
     process::{Process, Read, meerkat, meerkat_for_people},
 };
 use crate::{
+    contract::contract,
     driver::{Answer, Driver, Lines, Pending, Place},
     run::type_of,
 };
-
-/// How an operation is spelt: as a command, as a line of `chat`, and which parameters stand by position. In a chat the
-/// session is a flag. What is not here is spelt as it is named.
-const SPELLINGS: [(&str, &str, &str, &str); 41] = [
-    ("run", "run", "run", "prompt"),
-    ("create_session", "chat", "new", ""),
-    ("start_turn", "run", "turn", "prompt"),
-    ("interrupt", "sessions interrupt", "interrupt", "session_id turn"),
-    ("decide_approval", "sessions $decision", "$decision", "session_id call_id reason"),
-    ("queue", "sessions queue", "queue", "session_id"),
-    ("cancel_queued", "sessions queue", "queue", "session_id"),
-    ("events", "events", "events", "session_id"),
-    ("remind", "sessions remind", "remind", "session_id kind text"),
-    ("reminders", "sessions reminders", "reminders", "session_id"),
-    ("clear_reminder", "sessions remind", "remind", "session_id"),
-    ("pin", "sessions pin", "pin", "session_id text"),
-    ("pins", "sessions pins", "pins", "session_id"),
-    ("unpin", "sessions unpin", "unpin", "session_id pin"),
-    ("resume", "resume", "resume", "session_id prompt"),
-    ("read", "sessions show", "show", "session_id"),
-    ("history", "sessions history", "history", "session_id"),
-    ("blob", "sessions blob", "blob", "session_id blob"),
-    ("list", "sessions list", "list", ""),
-    ("update", "sessions update", "update", "session_id"),
-    ("archive", "sessions archive", "archive", "session_id"),
-    ("unarchive", "sessions unarchive", "unarchive", "session_id"),
-    ("delete", "sessions delete --yes", "delete --yes", "session_id"),
-    ("fork", "sessions fork", "fork", "session_id"),
-    ("export_session", "sessions export", "export", "session_id"),
-    ("import_bundle", "sessions import", "import", "file"),
-    ("create_reader", "readers create", "readers create", "reader"),
-    ("fetch_reader", "readers fetch", "readers fetch", "reader"),
-    ("acknowledge_reader", "readers acknowledge", "readers acknowledge", "reader session_id seq"),
-    ("wait_reader", "readers wait", "readers wait", "reader session_id seq"),
-    ("delete_reader", "readers delete", "readers delete", "reader"),
-    ("list_readers", "readers list", "readers list", ""),
-    ("compact_journal", "journal compact", "journal compact", "session_id"),
-    ("rebuild_projection", "project rebuild", "project rebuild", ""),
-    ("retain", "sessions retain --yes", "retain --yes", ""),
-    ("compact", "compact", "compact", "session_id"),
-    ("preview_compaction", "compact --preview", "compact --preview", "session_id"),
-    ("undo_compaction", "compact --undo", "compact --undo", "session_id"),
-    ("search_memory", "memory search", "memory search", "query"),
-    ("forget_memory", "memory forget --yes", "memory forget --yes", ""),
-    ("reindex_memory", "memory reindex", "memory reindex", ""),
-];
-
-/// An operation as a command, as a line of `chat`, and the parameters that stand without a name.
-pub fn spelt(operation: &str) -> Option<(&'static str, &'static str, &'static str)> {
-    let row = SPELLINGS.iter().find(|(name, ..)| *name == operation)?;
-    Some((row.1, row.2, row.3))
-}
 
 /// The command line.
 pub(super) struct Cli {
@@ -202,11 +150,12 @@ impl Driver for Cli {
 
 /// The words of an operation: its command, flags, and what stands by position.
 fn words(operation: &str, params: &Map<String, Value>, is_chat: bool) -> Vec<String> {
-    let (command, in_chat, positions) = spelt(operation).unwrap_or((operation, operation, ""));
-    let is_position =
-        |name: &str| positions.split(' ').any(|position| position == name && !(is_chat && name == "session_id"));
+    // What is not in the contract keeps its name.
+    let (command, in_chat, positions) =
+        contract().words(operation).unwrap_or_else(|| (operation.to_owned(), operation, Vec::new()));
+    let is_position = |name: &str| positions.contains(&name) && !(is_chat && name == "session_id");
     let decision = params.get("decision").map(text).unwrap_or_default();
-    let words = if is_chat { in_chat } else { command }
+    let words = if is_chat { in_chat } else { &command }
         .replace("$decision", if decision == "approve" { "approve" } else { "deny" });
     let mut words: Vec<String> = words.split(' ').map(str::to_owned).collect();
     for (name, value) in params.iter().filter(|(name, _)| !is_position(name)) {
@@ -221,7 +170,9 @@ fn words(operation: &str, params: &Map<String, Value>, is_chat: bool) -> Vec<Str
         words.extend(["--policy", "reject"].map(str::to_owned));
     }
     words.push("--".to_owned());
-    words.extend(positions.split(' ').filter(|name| is_position(name)).filter_map(|name| params.get(name)).map(text));
+    words.extend(
+        positions.iter().copied().filter(|name| is_position(name)).filter_map(|name| params.get(name)).map(text),
+    );
     words
 }
 
@@ -323,8 +274,7 @@ fn ended(output: &Output) -> Result<Answer, String> {
 }
 
 fn check_exit_code(failure: &Value, came: Option<i32>) -> Result<(), String> {
-    let code = failure["code"].as_str().and_then(ErrorCode::from_wire);
-    let expected = code.map_or(0, |code| i32::from(code.exit_code()));
+    let expected = if failure.is_null() { 0 } else { i32::from(numbers_of(failure)?.exit) };
     if came == Some(expected) {
         Ok(())
     } else {

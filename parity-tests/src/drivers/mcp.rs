@@ -9,20 +9,18 @@ use std::{
     thread,
 };
 
-use meerkat_errors::ErrorCode;
-use meerkat_service::Operation;
-use meerkat_surface_mcp::tools::{Spelling, spelling};
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{
-    code_of,
     http::{Event, Request, Response},
+    numbers_of,
     process::{Process, Read, meerkat},
     rest, run_in_two,
     server::Server,
 };
 use crate::{
+    contract::contract,
     driver::{Answer, Driver, Lines, PATIENCE, Pending, Place, open},
     run::{seq_of, type_of},
 };
@@ -252,21 +250,15 @@ impl Driver for OverStdio {
     }
 }
 
-/// Why an operation is not asked for here: the one place where this surface has less than the others, and the table's
+/// Why an operation is not asked for here: the one place where this surface has less than the others, and the contract's
 /// own reason. No other refusal is excused.
 fn passes_over(operation: &str) -> Option<&'static str> {
-    match spelling(Operation::from_name(operation)?) {
-        Spelling::NoTool { reason } => Some(reason),
-        Spelling::Tool { .. } => None,
-    }
+    contract().operations.get(operation)?.no_mcp.as_deref()
 }
 
-/// What an operation is called here. What is not in the table keeps its name.
+/// What an operation is called here. What is not in the contract keeps its name.
 fn tool(operation: &str) -> &str {
-    match Operation::from_name(operation).map(spelling) {
-        Some(Spelling::Tool { name, .. }) => name,
-        _ => operation,
-    }
+    contract().operations.get(operation).and_then(|spelling| spelling.mcp.as_deref()).unwrap_or(operation)
 }
 
 fn initialize(id: u64) -> String {
@@ -313,8 +305,8 @@ fn read_contents(message: &str) -> Read {
             return Err(format!("{message} does not say which resource"));
         }
         let body = &body;
-        let code = code_of(body)?;
-        let number = if code == ErrorCode::SessionNotFound { RESOURCE_NOT_FOUND } else { i64::from(code.rpc_code()) };
+        let own = i64::from(numbers_of(body)?.rpc);
+        let number = if body["code"] == "SESSION_NOT_FOUND" { RESOURCE_NOT_FOUND } else { own };
         let is_right = error["code"] == number && error["message"] == body["message"];
         return if is_right { Ok(Some((id, Err(body.clone())))) } else { Err(format!("{message} is no refusal")) };
     }
@@ -369,7 +361,7 @@ impl ToolResult {
             return Err("text and structured content differ".to_owned());
         }
         if self.is_error {
-            code_of(&told)?;
+            numbers_of(&told)?;
             return Ok(Err(told));
         }
         Ok(Ok(text.to_owned()))

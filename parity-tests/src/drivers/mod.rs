@@ -2,7 +2,7 @@
 
 mod attached;
 mod bundle;
-pub mod cli;
+mod cli;
 mod http;
 mod mcp;
 mod mixed;
@@ -13,11 +13,13 @@ mod sdk;
 mod server;
 mod websocket;
 
-use meerkat_errors::ErrorCode;
 use serde_json::{Map, Value};
 
 use self::server::Server;
-use crate::driver::{Driver, Pending, Place, open};
+use crate::{
+    contract::{Numbers, contract},
+    driver::{Driver, Pending, Place, open},
+};
 
 /// Makes a driver at a place.
 pub type Make = fn(Place) -> Result<Box<dyn Driver>, String>;
@@ -60,8 +62,8 @@ fn run_in_two(driver: &mut dyn Driver, params: &Map<String, Value>) -> Result<Pe
     }
 }
 
-/// The code of a body, which must be in the table.
-fn code_of(body: &Value) -> Result<ErrorCode, String> {
-    let code = body["code"].as_str().and_then(ErrorCode::from_wire);
-    code.ok_or_else(|| format!("its body has no code of the table: {body}"))
+/// The numbers of a body's code, which must be in the contract.
+fn numbers_of(body: &Value) -> Result<Numbers, String> {
+    let numbers = body["code"].as_str().and_then(|code| contract().errors.get(code));
+    numbers.copied().ok_or_else(|| format!("its body has no code of the contract: {body}"))
 }

@@ -1,19 +1,17 @@
-//! Drives REST: parameters go where the table of routes says, and statuses are checked against the error table.
+//! Drives REST: parameters go where the contract says, and statuses are checked against it.
 
 use std::{sync::Arc, thread};
 
-use meerkat_service::Operation;
-use meerkat_surface_rest::{Route, table};
 use serde_json::{Map, Value, json};
 
 use super::{
     bundle::{self, base64},
-    code_of,
     http::{Client, Event, Request, Response, encoded},
-    run_in_two,
+    numbers_of, run_in_two,
     server::Server,
 };
 use crate::{
+    contract::{Route, contract},
     driver::{Answer, Driver, Lines, Pending, member, open},
     run::{seq_of, type_of},
 };
@@ -55,19 +53,18 @@ impl Driver for Rest {
             let params = self.with_compaction(params)?;
             return self.send(operation, &params);
         }
-        let route = Operation::from_name(operation)
-            .and_then(|operation| table().iter().find(|route| route.operation == operation));
-        let request = match route {
-            Some(route) if route.operation == Operation::ImportBundle => upload(route, params.clone())?,
+        let spelling = contract().operations.get(operation);
+        let request = match spelling.map(|spelling| &spelling.rest) {
+            Some(route) if operation == "import_bundle" => upload(route, params.clone())?,
             Some(route) => place_params(route, params),
-            // What is not in the table has no path of its own; the surface calls an operation what stands behind `/v1/`.
+            // What is not in the contract has no path of its own; the surface calls an operation what stands behind `/v1/`.
             None => post(format!("/v1/{operation}"), params),
         };
-        let (client, operation) = (self.0.client.clone(), route.map(|route| route.operation));
+        let (client, operation) = (self.0.client.clone(), operation.to_owned());
         let is_detached = params.get("wait") == Some(&Value::Bool(false));
         let (sender, pending) = Pending::channel();
         thread::spawn(move || {
-            let answer = client.send(&request).and_then(|response| read(operation, is_detached, response));
+            let answer = client.send(&request).and_then(|response| read(&operation, is_detached, response));
             // Whoever asked may have given up.
             drop(sender.send(answer));
         });
@@ -139,27 +136,25 @@ fn post(target: String, params: &Map<String, Value>) -> Request {
 
 /// A request with every parameter in its place: path, query, header or body.
 fn place_params(route: &Route, params: &Map<String, Value>) -> Request {
-    let method = route.method.to_string();
-    let mut request = Request { target: route.full_path(), method, ..Request::default() };
+    let mut request = Request { target: route.path.clone(), method: route.method.clone(), ..Request::default() };
     let has_body = !matches!(request.method.as_str(), "GET" | "DELETE");
     let (mut query, mut body) = (Vec::new(), Map::new());
-    if let Some((name, true)) = route.switch {
-        query.push(format!("{name}=true"));
-    }
+    let is_in_query = |name: &str| route.query.iter().any(|known| known == name);
+    query.extend(route.switch.clone());
     for (name, value) in params {
         let brace = format!("{{{name}}}");
         match (name.as_str(), value) {
             _ if request.target.contains(&brace) => {
                 request.target = request.target.replace(&brace, &encoded(&text(value)))
             }
-            ("labels", Value::Object(labels)) if route.query.contains(&"labels") => {
+            ("labels", Value::Object(labels)) if is_in_query("labels") => {
                 query.extend(labels.iter().map(|(label, value)| {
                     format!("{}={}", encoded(&format!("labels[{label}]")), encoded(&text(value)))
                 }));
             }
-            (_, Value::Null) if !has_body || route.query.contains(&name.as_str()) => {}
+            (_, Value::Null) if !has_body || is_in_query(name) => {}
             // A parameter that has no place goes to the query too, where it is refused by its name.
-            _ if !has_body || route.query.contains(&name.as_str()) => {
+            _ if !has_body || is_in_query(name) => {
                 query.push(format!("{}={}", encoded(name), encoded(&text(value))));
             }
             ("wait", Value::Bool(true)) => {}
@@ -189,12 +184,12 @@ fn text(value: &Value) -> String {
 }
 
 /// Reads a response, and checks that its status is the one of what it says.
-fn read(operation: Option<Operation>, is_detached: bool, response: Response) -> Result<Answer, String> {
+fn read(operation: &str, is_detached: bool, response: Response) -> Result<Answer, String> {
     let status = response.status;
-    if status == 200 && operation == Some(Operation::Blob) {
+    if status == 200 && operation == "blob" {
         return blob(response);
     }
-    if status == 200 && operation == Some(Operation::ExportSession) {
+    if status == 200 && operation == "export_session" {
         let is_tar = response.is("application/x-tar");
         let page = bundle::page(&response.bytes()?);
         return if is_tar { Ok(Ok(page)) } else { Err("a bundle has another type".to_owned()) };
@@ -208,7 +203,7 @@ fn read(operation: Option<Operation>, is_detached: bool, response: Response) -> 
         200..=299 => 200,
         _ => {
             let body: Value = serde_json::from_str(&text).map_err(|error| format!("{text}: {error}"))?;
-            let expected = code_of(&body)?.http_status();
+            let expected = numbers_of(&body)?.http;
             return if status == expected { Ok(Err(body)) } else { Err(wrong_status(expected, status, &text)) };
         }
     };

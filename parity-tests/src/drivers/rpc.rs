@@ -1,4 +1,4 @@
-//! Drives JSON-RPC over its three transports. The number of an error is checked against the error table, and its
+//! Drives JSON-RPC over its three transports. The number of an error is checked against the contract, and its
 //! message against the body that it carries.
 
 use std::{
@@ -10,20 +10,19 @@ use std::{
     thread,
 };
 
-use meerkat_service::Operation;
-use meerkat_surface_rpc::{METHODS, Method};
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{
-    code_of,
     http::Request,
+    numbers_of,
     process::{Process, Read, meerkat},
     rest, run_in_two,
     server::Server,
     websocket::WebSocket,
 };
 use crate::{
+    contract::contract,
     driver::{Answer, Driver, Lines, PATIENCE, Pending, Place},
     run::type_of,
 };
@@ -157,11 +156,9 @@ fn in_batch(text: &str) -> Result<Answer, String> {
     }
 }
 
-/// What an operation is called here. What is not in the table keeps its name.
+/// What an operation is called here. What is not in the contract keeps its name.
 fn method(operation: &str) -> &str {
-    let found = Operation::from_name(operation)
-        .and_then(|operation| METHODS.iter().find(|(_, method)| *method == Method::Operation(operation)));
-    found.map_or(operation, |(name, _)| name)
+    contract().operations.get(operation).map_or(operation, |spelling| &spelling.rpc)
 }
 
 fn request(id: u64, method: &str, params: &Map<String, Value>) -> String {
@@ -261,6 +258,6 @@ fn read(message: &str, events: Option<&Sender<Notified>>) -> Read {
 /// The body that an error carries.
 fn refusal(error: Value) -> Result<Value, String> {
     let body = &error["data"];
-    let expected = json!({ "code": code_of(body)?.rpc_code(), "message": body["message"], "data": body });
+    let expected = json!({ "code": numbers_of(body)?.rpc, "message": body["message"], "data": body });
     if error == expected { Ok(body.clone()) } else { Err(format!("the error should be {expected}, but is {error}")) }
 }

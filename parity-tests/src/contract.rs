@@ -1,0 +1,121 @@
+//! `contract.toml`: how each operation is spelt on each surface, and the numbers of each error.
+//!
+//! The drivers speak by it and check by it, and by nothing that the product says of itself.
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use serde::Deserialize;
+
+/// The whole of it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contract {
+    /// Each operation, by its name.
+    pub operations: BTreeMap<String, Spelling>,
+    /// What the surfaces have beside the operations.
+    pub beside: Beside,
+    /// Each error, by its code.
+    pub errors: BTreeMap<String, Numbers>,
+}
+
+/// How an operation is spelt.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spelling {
+    /// As a command, with what stands by position in braces.
+    pub cli: String,
+    /// As a line of a chat.
+    pub chat: String,
+    /// Method and path, with what stands in the query.
+    pub rest: Route,
+    /// The method of JSON-RPC.
+    pub rpc: String,
+    /// The tool.
+    pub mcp: Option<String>,
+    /// Why there is no tool.
+    pub no_mcp: Option<String>,
+}
+
+/// What the surfaces have beside the operations.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beside {
+    /// A session and its first turn, on the command line.
+    pub run: Command,
+    /// Methods of JSON-RPC that are no operations.
+    pub rpc: Vec<String>,
+}
+
+/// A command of its own.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Command {
+    /// As in [`Spelling`].
+    pub cli: String,
+    /// As in [`Spelling`].
+    pub chat: String,
+}
+
+/// The numbers of an error.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Numbers {
+    /// The status over HTTP.
+    pub http: u16,
+    /// The number over JSON-RPC.
+    pub rpc: i32,
+    /// The exit code of the command line.
+    pub exit: u8,
+}
+
+/// Where an operation stands on REST: `METHOD /path?name&name=value`.
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "String")]
+pub struct Route {
+    /// Its method.
+    pub method: String,
+    /// Its path, with parameters in braces.
+    pub path: String,
+    /// The parameters that stand in the query.
+    pub query: Vec<String>,
+    /// What the query says besides: `name=value`.
+    pub switch: Option<String>,
+}
+
+impl TryFrom<String> for Route {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let (method, target) = text.split_once(' ').ok_or_else(|| format!("{text:?} is no route"))?;
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let words = query.split('&').filter(|word| !word.is_empty()).map(str::to_owned);
+        let (switches, query) = words.partition::<Vec<_>, _>(|word| word.contains('='));
+        Ok(Self { method: method.to_owned(), path: path.to_owned(), query, switch: switches.into_iter().next() })
+    }
+}
+
+/// Reads it.
+pub fn read() -> Result<Contract, String> {
+    toml_edit::de::from_str(include_str!("../contract.toml")).map_err(|error| format!("contract.toml: {error}"))
+}
+
+/// The contract. One that cannot be read has nothing in it, so that every trial fails; a test says why.
+pub fn contract() -> &'static Contract {
+    static CONTRACT: LazyLock<Contract> = LazyLock::new(|| read().unwrap_or_default());
+    &CONTRACT
+}
+
+impl Contract {
+    /// An operation as a command, as a line of `chat`, and the parameters that stand without a name.
+    pub fn words(&self, operation: &str) -> Option<(String, &str, Vec<&str>)> {
+        let (cli, chat) = match self.operations.get(operation) {
+            Some(spelling) => (&spelling.cli, &spelling.chat),
+            None if operation == "run" => (&self.beside.run.cli, &self.beside.run.chat),
+            None => return None,
+        };
+        let position = |word: &'_ str| word.starts_with('{');
+        let words: Vec<&str> = cli.split(' ').filter(|word| !position(word)).collect();
+        let positions = cli.split(' ').filter(|word| position(word)).map(|word| word.trim_matches(['{', '}']));
+        Some((words.join(" "), chat, positions.collect()))
+    }
+}

@@ -1,0 +1,72 @@
+//! The product's own tables say what `contract.toml` says, and nothing beside it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meerkat_errors::ErrorCode;
+use meerkat_parity_tests::contract::{Numbers, read};
+use meerkat_service::Operation;
+use meerkat_surface_mcp::tools::{Spelling, spelling};
+use meerkat_surface_rpc::{METHODS, Method};
+
+/// Holds two tables against each other, both ways, and says each row that differs.
+fn compare<T: PartialEq + std::fmt::Debug>(what: &str, contract: &BTreeMap<String, T>, product: &BTreeMap<String, T>) {
+    let names: BTreeSet<&String> = contract.keys().chain(product.keys()).collect();
+    let differ = names.into_iter().filter(|name| contract.get(*name) != product.get(*name));
+    let rows = differ.map(|name| {
+        format!("{name}: contract.toml says {:?}, the product {:?}", contract.get(name), product.get(name))
+    });
+    let rows: Vec<String> = rows.collect();
+    assert!(rows.is_empty(), "{what}:\n{}", rows.join("\n"));
+}
+
+#[test]
+fn each_error_has_its_numbers() {
+    let contract = read().unwrap();
+    let numbers = |code: &ErrorCode| {
+        let numbers = Numbers { http: code.http_status(), rpc: code.rpc_code(), exit: code.exit_code() };
+        (code.as_str().to_owned(), numbers)
+    };
+    compare("numbers of errors", &contract.errors, &ErrorCode::ALL.iter().map(numbers).collect());
+}
+
+#[test]
+fn each_operation_is_spelt_on_each_surface() {
+    let contract = read().unwrap();
+    let spelt = |of: fn(&meerkat_parity_tests::contract::Spelling) -> String| -> BTreeMap<String, String> {
+        contract.operations.iter().map(|(name, spelling)| (name.clone(), of(spelling))).collect()
+    };
+    let named = |operation: Operation, spelt: String| (operation.name().to_owned(), spelt);
+
+    let methods = METHODS.iter().filter_map(|(name, method)| match method {
+        Method::Operation(operation) => Some(named(*operation, (*name).to_owned())),
+        _ => None,
+    });
+    compare("methods of JSON-RPC", &spelt(|it| it.rpc.clone()), &methods.collect());
+    let beside = METHODS.iter().filter(|(_, method)| !matches!(method, Method::Operation(_)));
+    let beside: BTreeSet<&str> = beside.map(|(name, _)| *name).collect();
+    assert_eq!(contract.beside.rpc.iter().map(String::as_str).collect::<BTreeSet<_>>(), beside);
+
+    let tools = Operation::ALL.iter().map(|operation| match spelling(*operation) {
+        Spelling::Tool { name, .. } => named(*operation, format!("the tool {name}")),
+        Spelling::NoTool { reason } => named(*operation, format!("no tool: {reason}")),
+    });
+    let tool = |it: &meerkat_parity_tests::contract::Spelling| match (&it.mcp, &it.no_mcp) {
+        (Some(tool), None) => format!("the tool {tool}"),
+        (None, Some(reason)) => format!("no tool: {reason}"),
+        _ => "either a tool or a reason, and not both".to_owned(),
+    };
+    compare("tools of MCP", &spelt(tool), &tools.collect());
+
+    let route = |route: &meerkat_surface_rest::Route| {
+        let switch = route.switch.filter(|(_, value)| *value).map(|(name, value)| format!("{name}={value}"));
+        let query: Vec<String> = route.query.iter().map(|name| (*name).to_owned()).chain(switch).collect();
+        let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
+        named(route.operation, format!("{} {}{query}", route.method, route.full_path()))
+    };
+    let rest = |it: &meerkat_parity_tests::contract::Spelling| {
+        let query: Vec<String> = it.rest.query.iter().chain(&it.rest.switch).cloned().collect();
+        let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
+        format!("{} {}{query}", it.rest.method, it.rest.path)
+    };
+    compare("routes of REST", &spelt(rest), &meerkat_surface_rest::table().iter().map(route).collect());
+}
