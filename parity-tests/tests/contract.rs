@@ -8,15 +8,18 @@ use meerkat_service::Operation;
 use meerkat_surface_mcp::tools::{Spelling, spelling};
 use meerkat_surface_rpc::{METHODS, Method};
 
-/// Holds two tables against each other, both ways, and says each row that differs.
-fn compare<T: PartialEq + std::fmt::Debug>(what: &str, contract: &BTreeMap<String, T>, product: &BTreeMap<String, T>) {
+/// Holds two tables against each other, both ways: a line for each row that differs.
+fn differences<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    contract: &BTreeMap<String, T>,
+    product: &BTreeMap<String, T>,
+) -> Vec<String> {
     let names: BTreeSet<&String> = contract.keys().chain(product.keys()).collect();
     let differ = names.into_iter().filter(|name| contract.get(*name) != product.get(*name));
     let rows = differ.map(|name| {
-        format!("{name}: contract.toml says {:?}, the product {:?}", contract.get(name), product.get(name))
+        format!("{what}: {name}: contract.toml says {:?}, the product {:?}", contract.get(name), product.get(name))
     });
-    let rows: Vec<String> = rows.collect();
-    assert!(rows.is_empty(), "{what}:\n{}", rows.join("\n"));
+    rows.collect()
 }
 
 #[test]
@@ -26,7 +29,8 @@ fn each_error_has_its_numbers() {
         let numbers = Numbers { http: code.http_status(), rpc: code.rpc_code(), exit: code.exit_code() };
         (code.as_str().to_owned(), numbers)
     };
-    compare("numbers of errors", &contract.errors, &ErrorCode::ALL.iter().map(numbers).collect());
+    let product = ErrorCode::ALL.iter().map(numbers).collect();
+    assert_eq!(differences("numbers of errors", &contract.errors, &product), [""; 0]);
 }
 
 #[test]
@@ -41,7 +45,7 @@ fn each_operation_is_spelt_on_each_surface() {
         Method::Operation(operation) => Some(named(*operation, (*name).to_owned())),
         _ => None,
     });
-    compare("methods of JSON-RPC", &spelt(|it| it.rpc.clone()), &methods.collect());
+    let mut found = differences("methods of JSON-RPC", &spelt(|it| it.rpc.clone()), &methods.collect());
     let beside = METHODS.iter().filter(|(_, method)| !matches!(method, Method::Operation(_)));
     let beside: BTreeSet<&str> = beside.map(|(name, _)| *name).collect();
     assert_eq!(contract.beside.rpc.iter().map(String::as_str).collect::<BTreeSet<_>>(), beside);
@@ -55,7 +59,7 @@ fn each_operation_is_spelt_on_each_surface() {
         (None, Some(reason)) => format!("no tool: {reason}"),
         _ => "either a tool or a reason, and not both".to_owned(),
     };
-    compare("tools of MCP", &spelt(tool), &tools.collect());
+    found.extend(differences("tools of MCP", &spelt(tool), &tools.collect()));
 
     let route = |route: &meerkat_surface_rest::Route| {
         let switch = route.switch.filter(|(_, value)| *value).map(|(name, value)| format!("{name}={value}"));
@@ -68,5 +72,7 @@ fn each_operation_is_spelt_on_each_surface() {
         let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
         format!("{} {}{query}", it.rest.method, it.rest.path)
     };
-    compare("routes of REST", &spelt(rest), &meerkat_surface_rest::table().iter().map(route).collect());
+    let routes = meerkat_surface_rest::table().iter().map(route).collect();
+    found.extend(differences("routes of REST", &spelt(rest), &routes));
+    assert_eq!(found, [""; 0]);
 }

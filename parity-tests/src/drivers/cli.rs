@@ -2,18 +2,14 @@
 //! process each for everything else. Commands and exit codes are those of the contract; how parameters
 //! are spelt stands here.
 
-use std::{
-    collections::BTreeSet,
-    process::{Output, Stdio},
-    thread,
-};
+use std::{collections::BTreeSet, process::Output, thread};
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{
     bundle, numbers_of,
-    process::{Process, Read, meerkat, meerkat_for_people},
+    process::{Process, Read, meerkat, meerkat_for_people, output},
 };
 use crate::{
     contract::contract,
@@ -85,12 +81,11 @@ impl Cli {
     /// Performs an operation in a process of its own.
     fn perform(&self, operation: &str, params: &Map<String, Value>) -> Pending {
         let mut command = meerkat(&self.place);
-        command.args(words(operation, params, false)).stdin(Stdio::null());
+        command.args(words(operation, params, false));
         let (sender, pending) = Pending::channel();
         thread::spawn(move || {
-            let done = command.output().map_err(|error| format!("meerkat could not be started: {error}"));
             // Whoever asked may have given up.
-            drop(sender.send(done.and_then(|output| ended(&output))));
+            drop(sender.send(output(&mut command).and_then(|output| ended(&output))));
         });
         pending
     }
@@ -119,7 +114,7 @@ impl Driver for Cli {
         let mut command = meerkat_for_people(&self.place);
         let mut words = words("run", params, false);
         words.insert(1, "--events".to_owned());
-        let output = command.args(words).stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
+        let output = output(command.args(words))?;
         if output.stdout.is_empty() {
             // What is refused says its body only where it is asked to, and has changed nothing.
             return match self.perform("run", params).wait()? {

@@ -4,7 +4,10 @@
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
     net::TcpStream,
+    time::Instant,
 };
+
+use crate::driver::PATIENCE;
 
 /// Where a server is, and what it is shown.
 #[derive(Clone)]
@@ -38,6 +41,7 @@ pub(super) struct Response {
     pub(super) status: u16,
     headers: Vec<(String, String)>,
     body: Box<dyn BufRead>,
+    began: Instant,
 }
 
 impl Client {
@@ -62,6 +66,8 @@ impl Client {
             head.push_str(&format!("Content-Length: {}\r\n", body.len()));
         }
         let mut stream = TcpStream::connect(&self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
         stream.write_all(&[head.as_bytes(), b"\r\n", body.as_deref().unwrap_or_default()].concat())?;
         Response::read(BufReader::new(stream))
     }
@@ -81,7 +87,7 @@ impl Response {
             let (name, value) = line.split_once(':').ok_or_else(|| broken(&line))?;
             headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
         }
-        let mut response = Self { status, headers, body: Box::new(io::empty()) };
+        let mut response = Self { status, headers, body: Box::new(io::empty()), began: now() };
         response.body = match (response.header("transfer-encoding"), response.header("content-length")) {
             (Some("chunked"), _) => Box::new(BufReader::new(Chunks { stream, left: 0, is_first: true })),
             (None, Some(length)) => Box::new(stream.take(length.parse().map_err(|_| broken(length))?)),
@@ -117,6 +123,10 @@ impl Response {
     pub(super) fn event(&mut self) -> Result<Option<Event>, String> {
         let (mut id, mut name, mut data) = (None, None, None::<String>);
         loop {
+            // Signs of life alone are no event.
+            if self.began.elapsed() > PATIENCE {
+                return Err(format!("an event stream does not end within {} s", PATIENCE.as_secs()));
+            }
             let mut line = String::new();
             if self.body.read_line(&mut line).map_err(|error| format!("an event stream: {error}"))? == 0 {
                 return Ok(None);
@@ -168,6 +178,11 @@ impl Read for Chunks {
         self.left -= count;
         Ok(count)
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "patience is with the machine, and no part of what is tested")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 fn line_of(stream: &mut impl BufRead) -> io::Result<String> {

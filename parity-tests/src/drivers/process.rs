@@ -4,15 +4,18 @@ use std::{
     collections::HashMap,
     fs::File,
     io::{BufRead, BufReader, Write},
-    process::{Child, ChildStdin, Command, Stdio},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::Sender},
+    process::{Child, ChildStdin, Command, Output, Stdio},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{self, Sender},
+    },
     thread,
 };
 
 use serde_json::Value;
 
 use crate::{
-    driver::{Answer, Pending, Place},
+    driver::{Answer, PATIENCE, Pending, Place},
     run::SEED,
 };
 
@@ -132,7 +135,33 @@ impl Process {
 
     /// Waits until the process has ended by itself, and answers with its exit code.
     pub(super) fn exit_code(mut self) -> Option<i32> {
-        self.child.wait().ok().and_then(|status| status.code())
+        let id = self.child.id();
+        patiently(id, || self.child.wait()).ok().and_then(|status| status.code())
+    }
+}
+
+/// Waits for a process, which is killed where that takes too long.
+fn patiently<T>(id: u32, wait: impl FnOnce() -> T) -> T {
+    let (ended, is_ended) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        if is_ended.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            // It may have ended meanwhile.
+            drop(Command::new("kill").args(["-KILL", &id.to_string()]).status());
+        }
+    });
+    let done = wait();
+    drop(ended);
+    done
+}
+
+/// What a command says until it ends by itself. It reads nothing.
+pub(super) fn output(command: &mut Command) -> Result<Output, String> {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.map_err(|error| format!("{} could not be started: {error}", command.get_program().display()))?;
+    let output = patiently(child.id(), || child.wait_with_output()).map_err(|error| error.to_string())?;
+    match output.status.code() {
+        Some(_) => Ok(output),
+        None => Err(format!("the command does not end within {} s", PATIENCE.as_secs())),
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{BufReader, Write as _};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::{Answer, NOBODY, Server, ask, mcp_result, read, read_head, refusal, status};
+use crate::{Answer, NOBODY, Server, ask, mcp_result, read, read_head, refusal, status, until};
 
 const SURFACES: [&str; 3] = ["/v1/sessions", "/rpc", "/mcp"];
 
@@ -115,8 +115,7 @@ fn event_streams_have_a_limit() {
     let page = server.mcp("session_events", &json!({ "session_id": session }));
     assert_eq!(page["structuredContent"]["next_seq"], 1);
     drop(kept);
-    // The server sees it soon.
-    while follow().0 != 200 {}
+    until("the server sees that they are closed", || follow().0 == 200);
 }
 
 #[test]

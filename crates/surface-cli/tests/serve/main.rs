@@ -14,7 +14,7 @@ use std::{
     io::{BufRead, BufReader, Read as _, Write as _},
     net::TcpStream,
     process::{Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
@@ -26,6 +26,18 @@ pub(crate) const TOKEN: &str = "a-token-for-tests-0123456789";
 pub(crate) const MCP_REVISION: &str = "2026-07-28";
 /// An id that no session has.
 pub(crate) const NOBODY: &str = "01900000-0000-7000-8000-000000000001";
+
+/// Longer than anything here takes: what has not come by then does not come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks again until it is so.
+#[track_caller]
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+    }
+}
 
 /// A server that ends with its test.
 pub(crate) struct Server {
@@ -103,7 +115,7 @@ impl Server {
 
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         stream
     }

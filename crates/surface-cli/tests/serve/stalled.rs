@@ -4,12 +4,13 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::TcpStream,
     thread,
+    time::Instant,
 };
 
 use serde_json::json;
 use tokio_tungstenite::tungstenite::{Message, WebSocket};
 
-use crate::{Server, ask, read_head, status};
+use crate::{PATIENCE, Server, ask, read_head, status, until};
 
 /// A call whose arguments stand in its event to the letter; there is no such tool, so nothing else comes of it.
 const ARGUMENT_BYTES: usize = 62_000;
@@ -42,8 +43,10 @@ fn frames(stream: &mut BufReader<TcpStream>, last: u64) -> Vec<Event> {
 }
 
 fn frames_until(stream: &mut BufReader<TcpStream>, mut is_last: impl FnMut(&Event) -> bool) -> Vec<Event> {
-    let mut events: Vec<Event> = Vec::new();
+    let (mut events, mut last_came): (Vec<Event>, _) = (Vec::new(), Instant::now());
     while !events.last().is_some_and(&mut is_last) {
+        // Signs of life alone go on for ever.
+        assert!(last_came.elapsed() < PATIENCE, "{} events, and no more", events.len());
         let mut frame = String::new();
         // A connection that is reset has ended too.
         while !frame.ends_with("\n\n") && stream.read_line(&mut frame).is_ok_and(|bytes| bytes > 0) {}
@@ -51,6 +54,7 @@ fn frames_until(stream: &mut BufReader<TcpStream>, mut is_last: impl FnMut(&Even
         if let Some((id, line)) = frame.strip_prefix("id: ").and_then(|frame| frame.split_once("\ndata: ")) {
             assert_eq!(seq(line), id.parse().ok());
             events.push((id.parse().unwrap(), line.to_owned()));
+            last_came = Instant::now();
         }
     }
     events
@@ -65,11 +69,14 @@ fn subscribe(server: &Server, session: &str, cursor: u64) -> WebSocket<TcpStream
 
 /// The events of a subscription up to the connection's end, or up to `last`.
 fn notifications(socket: &mut WebSocket<TcpStream>, last: u64) -> Vec<Event> {
-    let mut events: Vec<Event> = Vec::new();
+    let (mut events, mut last_came): (Vec<Event>, _) = (Vec::new(), Instant::now());
     while events.last().is_none_or(|(seq, _)| *seq < last) {
+        assert!(last_came.elapsed() < PATIENCE, "{} events, and no more", events.len());
         let Ok(Message::Text(message)) = socket.read() else { break };
         let line = message.split_once(r#""result":"#).and_then(|(_, rest)| rest.strip_suffix("}}"));
-        events.extend(line.and_then(|line| Some((seq(line)?, line.to_owned()))));
+        let event = line.and_then(|line| Some((seq(line)?, line.to_owned())));
+        last_came = if event.is_some() { Instant::now() } else { last_came };
+        events.extend(event);
     }
     events
 }
@@ -80,7 +87,8 @@ fn wait_for_every_place(server: &Server, places: usize) {
         let mut stream = BufReader::new(server.open("GET", "/healthz", &server.headers(&[]), ""));
         (status(&read_head(&mut stream)), stream)
     };
-    while !(0..places).map(|_| is_served()).collect::<Vec<_>>().iter().all(|(status, _)| *status == 200) {}
+    let are_served = || (0..places).map(|_| is_served()).collect::<Vec<_>>().iter().all(|(status, _)| *status == 200);
+    until("every place is free", are_served);
 }
 
 #[test]
