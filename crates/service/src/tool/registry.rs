@@ -66,7 +66,7 @@ impl ToolRegistry {
                 return Err(SessionError::invalid("tools", format!("there are two tools named {name}")));
             }
         }
-        for name in approval.keys().filter(|name| !by_name.contains_key(*name) && !is_known(name)) {
+        if let Some(name) = approval.keys().find(|name| !by_name.contains_key(*name) && !is_known(name)) {
             let likeness = |other: &String| strsim::jaro_winkler(name, other);
             let names = by_name.keys().cloned().chain(known().map(str::to_owned));
             let nearest = names.filter(|other| likeness(other) >= NEAR);
