@@ -307,7 +307,11 @@ impl<Home: 'static> Sessions<Home> {
                 // What is deleted by now is reported, and one session is no reason to keep the others.
                 Err(error) => {
                     tracing::warn!(%session_id, %error, "a session that is too old or too much could not be deleted");
-                    failed.push(RetentionFailure { session_id, code: error.code().to_string(), message: error.to_string() });
+                    failed.push(RetentionFailure {
+                        session_id,
+                        code: error.code().to_string(),
+                        message: error.to_string(),
+                    });
                 }
             }
         }

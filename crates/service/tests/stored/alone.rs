@@ -111,7 +111,8 @@ fn retention_goes_on_when_its_client_leaves() {
             let mut asked = Box::pin(process.service.retain(request));
             // Until the first one is deleted, and no further.
             while stored(&process).await.len() == before {
-                let polled = std::future::poll_fn(|context| std::task::Poll::Ready(asked.as_mut().poll(context).is_ready()));
+                let polled =
+                    std::future::poll_fn(|context| std::task::Poll::Ready(asked.as_mut().poll(context).is_ready()));
                 if polled.await {
                     break;
                 }

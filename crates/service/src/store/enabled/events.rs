@@ -23,8 +23,8 @@ use crate::{
     store::enabled::journal::{
         Context, Disk, Drops, End, Entry, Executor, Health, Import, KnownEnd, Limits, Log, OwnerLock, Pool, Resting,
         StoreJournal, Witness, abandon, appear, blobs_of, bytes_of, candidates, discard, drop_blobs, exists,
-        fork_files, is_gone, is_unreadable, journal_bytes_of, lock, log_unlisted, on, page, parts, pass, prepare, replace, rewrite, seal,
-        sessions_on, set_aside, store_id, unreadable,
+        fork_files, is_gone, is_unreadable, journal_bytes_of, lock, log_unlisted, on, page, parts, pass, prepare,
+        replace, rewrite, seal, sessions_on, set_aside, store_id, unreadable,
     },
     store::{
         EventStore, Frame, FramePage, JournalPruner, Lease, LineSink, ReadLimit, RecordSource, StoreError, TailRepair,
@@ -435,7 +435,9 @@ impl EventStore for RedbEventStore {
             Some(all) => all,
             None => {
                 let disk = self.context.disk.clone();
-                let list = move || sessions_on(disk.as_ref(), &mut log_unlisted).map_err(|error| StoreError::Failed(error.to_string()));
+                let list = move || {
+                    sessions_on(disk.as_ref(), &mut log_unlisted).map_err(|error| StoreError::Failed(error.to_string()))
+                };
                 let all = Arc::new(on(self.context.executor.as_ref(), list).await?);
                 let mut listing = lock(&self.context.listing);
                 if listing.0 == number {

@@ -214,7 +214,8 @@ pub(crate) fn prepare(disk: &dyn Disk) -> Result<bool, SessionError> {
 fn ensure_folders(disk: &dyn Disk, is_new: bool) -> io::Result<bool> {
     let names = disk.list(Path::new(""))?;
     let mut is_one_made = false;
-    for folder in [JOURNAL, STORE, NEW, TRASH, QUARANTINE].iter().filter(|folder| !names.iter().any(|it| it == *folder)) {
+    for folder in [JOURNAL, STORE, NEW, TRASH, QUARANTINE].iter().filter(|folder| !names.iter().any(|it| it == *folder))
+    {
         is_one_made |= ensure_dir(disk, Path::new(folder))?;
     }
     let names: BTreeSet<String> = disk.list(Path::new(JOURNAL))?.into_iter().collect();
