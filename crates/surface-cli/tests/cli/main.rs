@@ -7,8 +7,10 @@ mod compact;
 mod config;
 mod endpoint;
 mod memory;
+mod models;
 mod process;
 mod run;
+mod trust;
 
 use std::{
     collections::BTreeMap,
