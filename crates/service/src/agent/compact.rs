@@ -197,7 +197,9 @@ impl Actor {
             guarded(|| rebuild(session, compactor, summary, mode)).and_then(|rebuilt| rebuilt)
         };
         let written = self.summarise(compactor).await;
-        let failure = match written.and_then(|written| rebuilt(&self.session, &written.text, CompactionMode::Summary).map(|rebuilt| (rebuilt, written))) {
+        let failure = match written.and_then(|written| {
+            rebuilt(&self.session, &written.text, CompactionMode::Summary).map(|rebuilt| (rebuilt, written))
+        }) {
             Ok((mut rebuilt, Written { rounds, unread, .. })) => {
                 (rebuilt.event.receipt.rounds, rebuilt.event.receipt.unread) = (rounds, unread.len() as u64);
                 rebuilt.completed.summary_tokens = match rounds {

@@ -9,7 +9,9 @@ mod live;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-pub use compaction::{CompactionCompleted, CompactionFailed, CompactionStarted, CompactionUndone, ContextRebuilt, SummaryUnused};
+pub use compaction::{
+    CompactionCompleted, CompactionFailed, CompactionStarted, CompactionUndone, ContextRebuilt, SummaryUnused,
+};
 use meerkat_errors::ErrorBody;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -98,7 +98,8 @@ impl Tool for Send {
 
 fn rig(model: Arc<Heard>, window_tokens: u64) -> Rig {
     let schema = RawJson::empty_object();
-    let mut rig = Rig::new(vec![Arc::new(Send(ToolSpec { name: "send".into(), description: "Sends.".into(), schema }))]);
+    let mut rig =
+        Rig::new(vec![Arc::new(Send(ToolSpec { name: "send".into(), description: "Sends.".into(), schema }))]);
     rig.models = Arc::new(StaticModels::new("heard", model, window_tokens));
     rig
 }
@@ -155,7 +156,10 @@ async fn many_small_calls_do_not_stand_in_the_way() {
     assert!((2_000..20_000).contains(&bytes), "{bytes}");
     let told = model.last()[0].text();
     // The newest are there, and that there were others is said.
-    assert!(told.contains("older calls") && told.lines().last().unwrap().starts_with("- send {\"to\":\"nobody "), "{told}");
+    assert!(
+        told.contains("older calls") && told.lines().last().unwrap().starts_with("- send {\"to\":\"nobody "),
+        "{told}"
+    );
 }
 
 /// A prompt that is too long itself leaves whole, as ever.
@@ -177,11 +181,8 @@ async fn what_is_left_outlives_the_service() {
     let model = Heard::new(answers);
     let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
     let snapshots = Arc::new(MemorySessionStore::new(events.clone()));
-    let service = rig(model.clone(), 100_000).stored_with(
-        snapshots.clone(),
-        events.clone(),
-        Arc::new(MemoryIndex::default()),
-    );
+    let service =
+        rig(model.clone(), 100_000).stored_with(snapshots.clone(), events.clone(), Arc::new(MemoryIndex::default()));
     let session_id: SessionId = service.create_session(CreateSession::default()).await.unwrap().session_id;
     let accepted = service.accept_turn(StartTurn::new(session_id, "Write.")).await.unwrap();
     while model.requests.lock().unwrap().len() < 2 {
@@ -194,7 +195,8 @@ async fn what_is_left_outlives_the_service() {
     let mut heard = Vec::new();
     for snapshots in [snapshots, Arc::new(MemorySessionStore::new(events.clone()))] {
         let model = Heard::new(vec![Answer::Says("Fine.")]);
-        let service = rig(model.clone(), 100_000).stored_with(snapshots, events.clone(), Arc::new(MemoryIndex::default()));
+        let service =
+            rig(model.clone(), 100_000).stored_with(snapshots, events.clone(), Arc::new(MemoryIndex::default()));
         service.start_turn(StartTurn::new(session_id, "Go on.")).await.unwrap();
         service.shut_down(0).await;
         heard.push(model.last().iter().map(|message| message.text()).collect::<Vec<_>>());

@@ -16,9 +16,8 @@ use crate::{
         Session,
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted,
-            CompactionStarted, ContextRebuilt, Decision, Event, Key, Record,
-            ReminderCleared, ReminderSet, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed,
-            TurnStarted, TurnTotals,
+            CompactionStarted, ContextRebuilt, Decision, Event, Key, Record, ReminderCleared, ReminderSet,
+            ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnStarted, TurnTotals,
         },
         message::{Block, RawJson, ToolCall},
         reminder::SystemReminderType,

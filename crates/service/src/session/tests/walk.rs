@@ -281,9 +281,7 @@ impl Walk {
         let is_done = open.is_answered && open.calls.is_empty();
         let event = match detail % 12 {
             // Its answer is the last straw: what the model said leaves the context with it.
-            1 if is_done => {
-                Event::TurnFailed(TurnFailed { error: ErrorBody::new(ErrorCode::ContextOverflow), totals })
-            }
+            1 if is_done => Event::TurnFailed(TurnFailed { error: ErrorBody::new(ErrorCode::ContextOverflow), totals }),
             _ if is_done => Event::TurnCompleted(TurnCompleted { stop_reason: StopReason::EndTurn, totals }),
             0 => Event::TurnInterrupted(TurnInterrupted { reason: "requested".to_owned(), totals }),
             1 | 2 => {

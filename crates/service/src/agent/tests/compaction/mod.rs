@@ -99,7 +99,8 @@ impl ModelClient for Strict {
             Write::Facts => {
                 let texts: Vec<String> = request.messages.iter().map(|message| message.text()).collect();
                 let words = texts.iter().flat_map(|text| text.split_whitespace());
-                let facts: Vec<&str> = words.filter(|word| word.starts_with("FACT-")).map(|word| word.trim_matches('.')).collect();
+                let facts: Vec<&str> =
+                    words.filter(|word| word.starts_with("FACT-")).map(|word| word.trim_matches('.')).collect();
                 AnswerBlock::Text(format!("Facts: {}.", facts.join(" ")))
             }
             Write::Failure(code) => return Err(ModelError::new(code, "no")),

@@ -226,7 +226,8 @@ async fn a_summary_that_is_not_taken_is_charged_to_the_turn_and_its_budget() {
 /// One that fails without an answer costs nothing, also where somebody asked for it.
 #[tokio::test]
 async fn what_was_not_answered_costs_nothing() {
-    for (write, paid) in [(Write::Text(""), vec![json!(COST)]), (Write::Failure(ErrorCode::ModelRejected), Vec::new())] {
+    for (write, paid) in [(Write::Text(""), vec![json!(COST)]), (Write::Failure(ErrorCode::ModelRejected), Vec::new())]
+    {
         let Some(bench) = Bench::new(patient()).await else { return };
         bench.fill().await;
         bench.writes([write]);
