@@ -1,5 +1,6 @@
 //! `meerkat serve` as a process: its guard in front of every surface, its limits, its streams, and its end.
 
+#![allow(clippy::disallowed_methods, reason = "patience is with the machine, and no part of what is tested")]
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
 mod guard;
