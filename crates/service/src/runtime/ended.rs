@@ -49,8 +49,8 @@ async fn whole(service: &dyn SessionService, session_id: SessionId, body: &Body)
     };
     let (mut bytes, mut next) = (Vec::new(), Some(0));
     while let Some(offset) = next {
-        let request = ReadBlob { session_id, blob: blob.clone(), offset, limit: None, is_waiting: true };
-        let piece = service.blob(request).await?;
+        let request = ReadBlob { session_id, blob: blob.clone(), offset, limit: None };
+        let piece = service.answer_blob(request).await?;
         bytes.extend(BASE64_STANDARD.decode(piece.data).map_err(unreadable)?);
         next = piece.next_offset;
     }

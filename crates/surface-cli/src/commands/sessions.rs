@@ -199,8 +199,7 @@ async fn make_whole(service: &Arc<dyn SessionService>, id: SessionId, body: &mut
     let Body::Blob(reference) = body else { return Ok(()) };
     let (mut bytes, mut offset) = (Vec::new(), Some(0));
     while let Some(at) = offset {
-        let request =
-            ReadBlob { session_id: id, blob: reference.blob.clone(), offset: at, limit: None, is_waiting: false };
+        let request = ReadBlob { session_id: id, blob: reference.blob.clone(), offset: at, limit: None };
         let page = service.blob(request).await?;
         let piece = page.bytes().filter(|piece| !piece.is_empty() || page.next_offset.is_none());
         bytes.extend(piece.ok_or_else(|| SessionError::Internal("a blob's page is not base64".to_owned()))?);
