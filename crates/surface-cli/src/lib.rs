@@ -255,6 +255,12 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
         _ => {}
     }
     let config = Config::load(&around, &cli.globals)?;
+    if let Command::Config { command: ConfigCommand::Trust { yes } } = cli.command {
+        return local::trust_config(out, &around, config, streams, yes);
+    }
+    if !matches!(cli.command, Command::CompleteSessions { .. }) {
+        config.warning().iter().for_each(|warning| out.note(warning));
+    }
     // Completing makes nothing, not even the folder that it would look in.
     let is_new = || config.data_dir(&around).is_ok_and(|folder| !folder.exists());
     if matches!(cli.command, Command::CompleteSessions { .. }) && (!config.keeps_sessions() || is_new()) {

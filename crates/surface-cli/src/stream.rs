@@ -2,6 +2,8 @@
 //!
 //! Event lines pass through as the service made them; only what is shown to people is read.
 
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::sync::Arc;
@@ -9,9 +11,9 @@ use std::sync::Arc;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
-    runtime::follow::Follower,
+    runtime::{ended::whole, follow::Follower},
     service::TurnResult,
-    session::event::{ApprovalRequested, Event, LiveEvent, Retrying},
+    session::event::{ApprovalRequested, Event, LiveEvent, Record, Retrying},
     wire,
 };
 use serde_json::{Value, json};
@@ -60,6 +62,10 @@ pub(crate) struct RunningTurn {
     /// The answer, while the events before it are still to be shown.
     ended: Option<(Vec<u8>, Seq)>,
     follower: Option<Follower>,
+    /// The line that is to be shown next.
+    line: Option<String>,
+    /// Why not all of the turn could be shown.
+    lost: Option<SessionError>,
     since: Seq,
     turn: Option<TurnNumber>,
     view: View,
@@ -80,7 +86,10 @@ impl RunningTurn {
             Some(since) => since,
             None => last_seq(&service, &session_id).await.unwrap_or(0),
         };
-        let follower = service.follow(&session_id, since).await.ok();
+        let (follower, lost) = match service.follow(&session_id, since).await {
+            Ok(follower) => (Some(follower), None),
+            Err(error) => (None, Some(error)),
+        };
         let params = params.to_string();
         let begun = match operation {
             Operation::Resume => wire::begin_resume(service.as_ref(), &params).await,
@@ -89,32 +98,39 @@ impl RunningTurn {
         let turn = begun.as_ref().ok().map(|begun| begun.turn.accepted.turn);
         let answer = tokio::spawn(async move { begun?.answer().await });
         let view = View::new(app.out.clone(), show);
-        Self { service, session_id, answer, ended: None, follower, since, turn, view }
+        Self { service, session_id, answer, ended: None, follower, line: None, lost, since, turn, view }
     }
 
     /// Shows what happens up to the next thing that matters. It can be dropped and called again.
     pub(crate) async fn next(&mut self) -> Result<Progress, CliError> {
         loop {
+            if let Some(line) = &self.line {
+                let seen = decoded(&self.service, self.session_id, line, self.view.show).await;
+                let Some(line) = self.line.take() else { continue };
+                match seen {
+                    Ok(record) => {
+                        if let Some(progress) = self.see(&line, record)? {
+                            return Ok(progress);
+                        }
+                    }
+                    Err(error) => self.lose(error),
+                }
+            }
             if let Some((_, seq)) = &self.ended
                 && self.follower.as_ref().is_none_or(|follower| follower.cursor() >= *seq)
                 && let Some((answer, _)) = self.ended.take()
             {
-                return Ok(Progress::Ended(Ok(answer)));
+                // What could not be shown whole did not succeed.
+                let lost = self.lost.take().filter(|_| self.view.show != Show::Nothing);
+                return Ok(Progress::Ended(lost.map_or(Ok(answer), Err)));
             }
             tokio::select! {
                 biased;
                 line = next_line(&mut self.follower) => match line {
-                    Ok(Some(line)) => {
-                        if let Some(progress) = self.see(&line)? {
-                            return Ok(progress);
-                        }
-                    }
-                    // Without its events the turn still has its answer.
+                    Ok(Some(line)) => self.line = Some(line),
+                    // A deleted session: its answer says so.
                     Ok(None) => self.follower = None,
-                    Err(error) => {
-                        tracing::warn!(%error, "the turn's events can be shown no further");
-                        self.follower = None;
-                    }
+                    Err(error) => self.lose(error),
                 },
                 answer = &mut self.answer, if self.ended.is_none() => {
                     let lost = |_| SessionError::Internal("the turn's answer was lost".to_owned());
@@ -136,11 +152,17 @@ impl RunningTurn {
         Ok(result.seq)
     }
 
-    fn see(&mut self, line: &str) -> Result<Option<Progress>, CliError> {
+    /// The turn's events cannot be shown any further; the turn still has its answer.
+    fn lose(&mut self, error: SessionError) {
+        tracing::warn!(%error, "the turn's events can be shown no further");
+        (self.follower, self.lost) = (None, Some(error));
+    }
+
+    fn see(&mut self, line: &str, record: Option<Record>) -> Result<Option<Progress>, CliError> {
         if self.view.show == Show::Events {
             self.view.out.document(line.as_bytes())?;
         }
-        let Ok(record) = wire::decode_event(line) else {
+        let Some(record) = record else {
             let event: Value = serde_json::from_str(line).map_err(|error| unreadable(&error))?;
             if self.turn.is_some_and(|turn| event["turn"] == turn) {
                 self.view.live(&event, line)?;
@@ -195,6 +217,20 @@ pub(crate) fn ask(service: &Arc<dyn SessionService>, operation: Operation, param
             tracing::info!(%error, operation = operation.name(), "it was over already");
         }
     });
+}
+
+/// The event of a line, with its texts whole if they are shown; `None` for a live event.
+async fn decoded(
+    service: &Arc<dyn SessionService>,
+    session_id: SessionId,
+    line: &str,
+    show: Show,
+) -> Result<Option<Record>, SessionError> {
+    let Ok(mut record) = wire::decode_event(line) else { return Ok(None) };
+    if show == Show::Text {
+        view::make_whole(&mut record.event, async |body| whole(service.as_ref(), session_id, body).await).await?;
+    }
+    Ok(Some(record))
 }
 
 async fn next_line(follower: &mut Option<Follower>) -> Result<Option<String>, SessionError> {

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
+#[path = "store/answers.rs"]
+mod answers;
+
 use std::{
     io::{self, BufRead as _, BufReader, Lines, Write},
     os::unix::fs::PermissionsExt as _,

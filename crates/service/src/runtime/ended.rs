@@ -1,8 +1,6 @@
 //! How a turn ended, read from its session's events: for whoever knows that it was accepted, and not the process that
 //! runs it. It asks for nothing that would have to be asked for twice.
 
-use base64::{Engine as _, prelude::BASE64_STANDARD};
-
 use crate::{
     SessionError,
     ids::SessionId,
@@ -41,8 +39,11 @@ pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Res
     Err(SessionError::Interrupted { turn })
 }
 
-/// A body's whole text.
-async fn whole(service: &dyn SessionService, session_id: SessionId, body: &Body) -> Result<String, SessionError> {
+/// A body's whole text, for the caller who was given its reference in an answer or an event.
+///
+/// # Errors
+/// Those of reading a blob.
+pub async fn whole(service: &dyn SessionService, session_id: SessionId, body: &Body) -> Result<String, SessionError> {
     let blob = match body {
         Body::Inline(text) => return Ok(text.clone()),
         Body::Blob(blob) => &blob.blob,
@@ -50,11 +51,12 @@ async fn whole(service: &dyn SessionService, session_id: SessionId, body: &Body)
     let (mut bytes, mut next) = (Vec::new(), Some(0));
     while let Some(offset) = next {
         let request = ReadBlob { session_id, blob: blob.clone(), offset, limit: None };
-        let piece = service.answer_blob(request).await?;
-        bytes.extend(BASE64_STANDARD.decode(piece.data).map_err(unreadable)?);
-        next = piece.next_offset;
+        let page = service.answer_blob(request).await?;
+        let piece = page.bytes().filter(|piece| !piece.is_empty() || page.next_offset.is_none());
+        bytes.extend(piece.ok_or_else(|| unreadable("a blob's page is empty or no base64"))?);
+        next = page.next_offset;
     }
-    String::from_utf8(bytes).map_err(unreadable)
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn unreadable(error: impl std::fmt::Display) -> SessionError {

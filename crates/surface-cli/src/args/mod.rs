@@ -53,7 +53,7 @@ pub(crate) struct Globals {
     /// Log more; -vv and -vvv log still more
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Read this configuration file too, after the others
+    /// Read this configuration file too, after the others [variable: MEERKAT_CONFIG]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Keep sessions in this folder [variable: MEERKAT_DATA_DIR]
@@ -319,4 +319,10 @@ pub(crate) enum ConfigCommand {
     Show,
     /// Write the project's meerkat.toml with every key commented out
     Init,
+    /// Let the project's meerkat.toml set what it wants, until it changes
+    Trust {
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
 }

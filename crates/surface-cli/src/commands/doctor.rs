@@ -25,7 +25,10 @@ pub(crate) fn doctor(
     args: &DoctorArgs,
 ) -> Result<u8, CliError> {
     let diagnosis = match Config::load(around, globals) {
-        Ok(config) => look(out, around, &config, args.repair)?,
+        Ok(config) => {
+            config.warning().iter().for_each(|warning| out.note(warning));
+            look(out, around, &config, args.repair)?
+        }
         Err(CliError::Refused(body)) => {
             let (what, remedy) = (body.message, "Mend it there; `meerkat config show` says what is in force.");
             let finding = Finding {

@@ -3,8 +3,9 @@
 use std::{path::PathBuf, sync::Arc};
 
 use meerkat_service::{
-    Operation, SessionError, SessionId, SessionService,
-    service::{HistoryItem, Page, ReadBlob, Retained, SessionSummary, SessionView},
+    Operation, SessionError, SessionService,
+    runtime::ended::whole,
+    service::{HistoryItem, Page, Retained, SessionSummary, SessionView},
     session::message::{Block, Body, Message},
     wire::{call, encode},
 };
@@ -149,7 +150,7 @@ async fn history(
     .await?;
     if is_full {
         for body in page.items.iter_mut().flat_map(|item| bodies(&mut item.message)) {
-            make_whole(service, id, body).await?;
+            *body = Body::Inline(whole(service.as_ref(), id, body).await?);
         }
     }
     encode(&page)
@@ -192,21 +193,6 @@ fn bodies(message: &mut Message) -> Vec<&mut Body> {
             .collect(),
         Message::ToolResults { results } => results.iter_mut().map(|result| &mut result.content).collect(),
     }
-}
-
-/// Puts a blob's text in the place of its reference.
-async fn make_whole(service: &Arc<dyn SessionService>, id: SessionId, body: &mut Body) -> Result<(), SessionError> {
-    let Body::Blob(reference) = body else { return Ok(()) };
-    let (mut bytes, mut offset) = (Vec::new(), Some(0));
-    while let Some(at) = offset {
-        let request = ReadBlob { session_id: id, blob: reference.blob.clone(), offset: at, limit: None };
-        let page = service.blob(request).await?;
-        let piece = page.bytes().filter(|piece| !piece.is_empty() || page.next_offset.is_none());
-        bytes.extend(piece.ok_or_else(|| SessionError::Internal("a blob's page is not base64".to_owned()))?);
-        offset = page.next_offset;
-    }
-    *body = Body::Inline(String::from_utf8_lossy(&bytes).into_owned());
-    Ok(())
 }
 
 async fn ask<T: DeserializeOwned>(

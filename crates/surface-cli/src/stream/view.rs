@@ -1,10 +1,17 @@
 //! What of a turn is shown to people: its text as it comes, and short lines about what else happens.
 //!
-//! It never shows a piece of text twice, nor leaves one out: what deltas lost, the whole message brings.
+//! It never shows a piece of text twice, nor leaves one out: what deltas lost, the whole message brings. It shows no
+//! excerpt of an answer: [`make_whole`] comes first.
 
 use std::collections::HashMap;
 
-use meerkat_service::session::{event::Event, message::Block};
+use meerkat_service::{
+    SessionError,
+    session::{
+        event::Event,
+        message::{Block, Body},
+    },
+};
 use serde_json::Value;
 
 use super::{Show, human_line};
@@ -33,6 +40,30 @@ pub(super) struct View {
     compacting: Option<Progress>,
     /// What the calls of this turn are called with, to ask about them.
     pub(super) arguments: HashMap<String, String>,
+}
+
+/// Puts what a model said in the place of references to it.
+pub(super) async fn make_whole(
+    event: &mut Event,
+    whole: impl AsyncFn(&Body) -> Result<String, SessionError>,
+) -> Result<(), SessionError> {
+    let bodies: Vec<&mut Body> = match event {
+        Event::AssistantMessage(message) => {
+            let texts = message.blocks.iter_mut().filter_map(|block| match block {
+                Block::Text { text } | Block::Reasoning { text, .. } => Some(text),
+                Block::ToolCall(_) => None,
+            });
+            texts.collect()
+        }
+        Event::PartialText(partial) => vec![&mut partial.text],
+        _ => Vec::new(),
+    };
+    for body in bodies {
+        if matches!(body, Body::Blob(_)) {
+            *body = Body::Inline(whole(body).await?);
+        }
+    }
+    Ok(())
 }
 
 impl View {
@@ -146,10 +177,11 @@ impl View {
         let (step, block, offset) = (number("step"), number("block"), number("offset"));
         self.enter(step);
         let text = event["text"].as_str().unwrap_or_default();
+        // Runs of text and of reasoning take turns. Whether the text before a later run was seen to its end no delta says,
+        // so that run waits for the whole message.
         let goes_on = match self.place {
-            Some((shown, end)) if shown == block => offset == end,
-            Some((shown, _)) => block > shown && offset == 0,
-            None => offset == 0,
+            Some(place) => place == (block, offset),
+            None => block <= 1 && offset == 0,
         };
         self.is_gapped |= !goes_on;
         if !self.is_gapped {
@@ -181,13 +213,14 @@ impl View {
     /// What is still to be shown of a step's whole text.
     pub(super) fn rest_of_step(&mut self, step: u64, text: &str) -> Result<(), CliError> {
         self.enter(step);
-        match text.get(self.shown..) {
-            Some(rest) if self.show == Show::Text => {
-                self.print(rest)?;
-                self.end_line()
-            }
-            _ => Ok(()),
+        if self.show != Show::Text {
+            return Ok(());
         }
+        let Some(rest) = text.get(self.shown..) else {
+            return Err(SessionError::Internal("an answer is not what was shown as it came".to_owned()).into());
+        };
+        self.print(rest)?;
+        self.end_line()
     }
 
     fn print(&mut self, text: &str) -> Result<(), CliError> {

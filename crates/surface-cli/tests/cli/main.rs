@@ -9,6 +9,7 @@ mod endpoint;
 mod memory;
 mod process;
 mod run;
+mod trust;
 
 use std::{
     collections::BTreeMap,

@@ -10,6 +10,7 @@ use proptest::{collection::vec, prelude::*, strategy::ValueTree as _, test_runne
 
 use super::{CompactionPolicy, HOUR_MS, fold};
 use crate::{
+    campaigns::Part,
     clock::{FrozenClock, SeededIds, Timestamp},
     ids::Seq,
     journal_compaction::plan::{Bounds, Brief, Plan, plan},
@@ -369,7 +370,7 @@ fn lives() -> impl Strategy<Value = Vec<(Vec<u16>, Compaction)>> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 10_000,
+        cases: u32::try_from(Part::Journal.share(10_000)).unwrap_or(u32::MAX),
         rng_seed: RngSeed::Fixed(0x5EED),
         failure_persistence: None,
         ..ProptestConfig::default()
