@@ -8,6 +8,7 @@ mod config;
 mod endpoint;
 mod memory;
 mod models;
+mod moved;
 mod process;
 mod run;
 mod trust;
