@@ -20,7 +20,7 @@ pub(crate) mod memory;
 pub(crate) mod projector;
 pub(crate) mod recall;
 pub(crate) mod restore;
-mod validate;
+pub(crate) mod validate;
 
 pub use sessions::Sessions;
 pub use validate::BLOB_PIECE_BYTES_MAX;
