@@ -142,7 +142,7 @@ async fn what_shows_nothing_is_a_sign_of_life_and_is_bounded() {
     let began = tokio::time::Instant::now();
     let result = agent.turn(&session, "Go.").await.unwrap();
     assert_eq!(result.error.unwrap().code, ErrorCode::BudgetExhausted);
-    let wall = Duration::from_millis(EngineOptions::default().turn.max_wall_ms);
+    let wall = Duration::from_millis(EngineOptions::default().turn.default_wall_ms);
     assert!((wall..wall + Duration::from_secs(1)).contains(&began.elapsed()), "{:?}", began.elapsed());
 }
 
