@@ -217,10 +217,26 @@ async fn the_wait_that_a_vendor_asks_for_is_read() {
 #[tokio::test]
 async fn a_used_up_quota_is_told_from_a_rate() {
     let said = [
-        (&CHAT, r#"{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","code":"insufficient_quota"}}"#, true),
-        (&CHAT, r#"{"error":{"message":"Rate limit reached for gpt-4.1","type":"tokens","code":"rate_limit_exceeded"}}"#, false),
-        (&GEMINI, r#"{"error":{"code":429,"message":"You exceeded your current quota, please check your plan.","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"34s"}]}}"#, false),
-        (&GEMINI, r#"{"error":{"code":429,"message":"You exceeded your current quota, please check your plan.","status":"RESOURCE_EXHAUSTED"}}"#, true),
+        (
+            &CHAT,
+            r#"{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","code":"insufficient_quota"}}"#,
+            true,
+        ),
+        (
+            &CHAT,
+            r#"{"error":{"message":"Rate limit reached for gpt-4.1","type":"tokens","code":"rate_limit_exceeded"}}"#,
+            false,
+        ),
+        (
+            &GEMINI,
+            r#"{"error":{"code":429,"message":"You exceeded your current quota, please check your plan.","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"34s"}]}}"#,
+            false,
+        ),
+        (
+            &GEMINI,
+            r#"{"error":{"code":429,"message":"You exceeded your current quota, please check your plan.","status":"RESOURCE_EXHAUSTED"}}"#,
+            true,
+        ),
     ];
     for (wire, body, is_lasting) in said {
         let error = failure(wire, move || Reply::refusal(429, body)).await;

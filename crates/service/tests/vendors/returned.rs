@@ -107,7 +107,8 @@ async fn a_server_that_wants_its_reasoning_back_gets_it() {
             }
         });
         let (name, base_url) = ("local".to_owned(), server.await.url);
-        let endpoint = CompatibleEndpoint { name, base_url, window_tokens: 32_768, returns_reasoning, ..Default::default() };
+        let endpoint =
+            CompatibleEndpoint { name, base_url, window_tokens: 32_768, returns_reasoning, ..Default::default() };
         let options = VendorOptions { compatible: vec![endpoint], ..VendorOptions::default() };
         let resolved = models(&options).unwrap().resolve("local/x").unwrap();
         let mut messages = called(&COMPATIBLE, "look");

@@ -55,9 +55,13 @@ async fn arguments_and_pings_are_signs_of_life() {
 #[tokio::test]
 async fn arguments_without_an_end_are_refused_as_they_come() {
     let begin = CHAT.calls.find(r#"data: {"id":"chatcmpl-2","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id""#);
-    let piece = format!(r#"{{"choices":[{{"delta":{{"tool_calls":[{{"index":0,"function":{{"arguments":"{}"}}}}]}}}}]}}"#, "x".repeat(10_000));
+    let piece = format!(
+        r#"{{"choices":[{{"delta":{{"tool_calls":[{{"index":0,"function":{{"arguments":"{}"}}}}]}}}}]}}"#,
+        "x".repeat(10_000)
+    );
     let first = &CHAT.calls[..begin.unwrap()];
-    let open = r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":""}}]}}]}"#;
+    let open =
+        r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":""}}]}}]}"#;
     let story = format!("{first}data: {open}\n\n{}", format!("data: {piece}\n\n").repeat(30));
     let heard = CHAT.hear(move || Reply { ends: Ends::Never, ..Reply::stream(story.clone()) });
     let heard = tokio::time::timeout(Duration::from_secs(20), heard).await.expect("it does not wait for the end");

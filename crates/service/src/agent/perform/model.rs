@@ -13,7 +13,10 @@ use super::{EngineRef, Outcome};
 use crate::{
     agent::render::Rendered,
     ids::SessionId,
-    model::{ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, ResolvedModel, RetryPolicy},
+    model::{
+        ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, ResolvedModel,
+        RetryPolicy,
+    },
     redact::StreamRedactor,
     session::{
         message::{Body, Message},

@@ -25,9 +25,7 @@ use serde_json::{Value, value::RawValue};
 
 use super::failure::Failures;
 use crate::{
-    model::{
-        ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelStream, StopReason, Usage,
-    },
+    model::{ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelStream, StopReason, Usage},
     session::message::{RawJson, ToolCall},
 };
 
@@ -40,8 +38,7 @@ const FRAME_BYTES: usize = 16;
 
 /// The parts of an answer, up to its end or its first failure.
 pub(super) fn stream(events: ChatStream, frames: Arc<Frames>, failures: Failures) -> ModelStream {
-    let reader =
-        Reader { events, frames, failures, pieces: Vec::new(), calls: Vec::new(), reasoning: String::new() };
+    let reader = Reader { events, frames, failures, pieces: Vec::new(), calls: Vec::new(), reasoning: String::new() };
     let parts = stream::unfold(Some(reader), |reader| async move {
         let mut reader = reader?;
         let part = reader.next_part().await;

@@ -31,8 +31,7 @@ const CONTEXT_PHRASES: &[&str] = &[
 const KEY_PHRASES: &[&str] = &["api key not valid", "api_key_invalid"];
 
 /// What vendors write where not the rate but what was paid for is used up, in lower case.
-const QUOTA_PHRASES: &[&str] =
-    &["insufficient_quota", "billing_hard_limit_reached", "exceeded your current quota"];
+const QUOTA_PHRASES: &[&str] = &["insufficient_quota", "billing_hard_limit_reached", "exceeded your current quota"];
 
 /// The classes of errors that come inside a stream, by the vendor's own name.
 const KINDS: &[(&str, ErrorCode)] = &[

@@ -69,8 +69,12 @@ pub(super) fn chat(
         chat.tools = Some(request.tools.iter().map(|spec| tool(spec, api)).collect::<Result<_, _>>()?);
     } else if api == Api::Anthropic {
         // Calls and results without any tool are refused.
-        let called: BTreeSet<Cow<'_, str>> =
-            request.messages.iter().flat_map(|message| message.tool_calls()).map(|call| legal(&call.name, api)).collect();
+        let called: BTreeSet<Cow<'_, str>> = request
+            .messages
+            .iter()
+            .flat_map(|message| message.tool_calls())
+            .map(|call| legal(&call.name, api))
+            .collect();
         let stub = |name: Cow<'_, str>| {
             Tool::new(ToolName::Custom(name.into_owned()))
                 .with_description("Not available any more.")
