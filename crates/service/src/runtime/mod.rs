@@ -20,7 +20,7 @@ pub(crate) mod memory;
 pub(crate) mod projector;
 pub(crate) mod recall;
 pub(crate) mod restore;
-mod validate;
+pub(crate) mod validate;
 
 pub use crate::wire::bounds::BLOB_PIECE_BYTES_MAX;
 pub use sessions::Sessions;

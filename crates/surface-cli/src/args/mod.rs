@@ -50,7 +50,7 @@ pub(crate) struct Globals {
     /// Print nothing on standard error but errors
     #[arg(long, short, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Log more; -vv and -vvv log still more
+    /// Log more; -vv and -vvv log still more. MEERKAT_LOG=genai=debug logs what a library says as well
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// Read this configuration file too, after the others [variable: MEERKAT_CONFIG]
