@@ -205,6 +205,7 @@ impl Config {
                     window_tokens: server.window_tokens.unwrap_or(SERVER_WINDOW_TOKENS),
                     model: server.model.clone(),
                     allows_http: server.insecure_http,
+                    returns_reasoning: server.returns_reasoning,
                 }
             })
             .collect();

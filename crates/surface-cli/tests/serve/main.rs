@@ -5,6 +5,7 @@
 mod guard;
 mod half_open;
 mod limits;
+mod numbers;
 
 mod disconnects;
 mod ending;
