@@ -245,7 +245,10 @@ async fn what_was_cut_out_of_a_result_can_be_read() {
     let blob = excerpt.split("the whole is blob ").nth(1).unwrap()[..64].to_owned();
     let read = |offset: u64| ("read_blob", format!("{{\"blob\":\"{blob}\",\"offset\":{offset},\"limit\":900}}"));
     let other = ("read_blob", format!("{{\"blob\":\"{}\"}}", "0".repeat(64)));
-    let (wrong, long) = (("read_blob", r#"{"blob":"../x"}"#.to_owned()), ("read_blob", format!("{{\"blob\":\"{blob}\",\"limit\":30000}}")));
+    let (wrong, long) = (
+        ("read_blob", r#"{"blob":"../x"}"#.to_owned()),
+        ("read_blob", format!("{{\"blob\":\"{blob}\",\"limit\":30000}}")),
+    );
     *model.answers.lock().unwrap() =
         vec![Answer::Calls(vec![read(0), read(5_400), read(9_999), other, wrong, long]), Answer::Says("Done.")];
     subject.turn("Read it.").await.unwrap();
