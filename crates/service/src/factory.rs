@@ -22,7 +22,7 @@ use crate::{
     redact::Secrets,
     runtime::{
         ephemeral::EphemeralSessionService, memory::MemoryHandle, persistent::PersistentSessionService,
-        projector::ProjectorHandle, recall::Recall, validate,
+        projector::ProjectorHandle, read_blob::ReadBlob, recall::Recall, validate,
     },
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
     store::{
@@ -234,6 +234,7 @@ impl AgentBuildConfig {
         if let Some(memory) = &memory {
             tools.push(Arc::new(Recall::new(memory.memory().clone(), self.options.limits.clone())?));
         }
+        tools.push(Arc::new(ReadBlob::new(blobs.clone())?));
         if let Some(dir) = &self.options.tools.test_dir {
             tools.extend(test_tools(dir.clone(), world.clock.clone()));
         }

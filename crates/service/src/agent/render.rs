@@ -153,12 +153,13 @@ const fn bytes_within(tokens: u64) -> u64 {
     tokens.saturating_mul(4).saturating_add(3)
 }
 
-/// The tools that the session may use.
+/// The tools that the session may use and has a use for.
 fn allowed(session: &Session, tools: &ToolRegistry) -> Arc<[ToolSpec]> {
-    if tools.specs().iter().all(|spec| session.may_use(&spec.name)) {
-        tools.specs().clone()
+    let specs = tools.offered(session.context().has_blobs());
+    if specs.iter().all(|spec| session.may_use(&spec.name)) {
+        specs.clone()
     } else {
-        tools.specs().iter().filter(|spec| session.may_use(&spec.name)).cloned().collect()
+        specs.iter().filter(|spec| session.may_use(&spec.name)).cloned().collect()
     }
 }
 

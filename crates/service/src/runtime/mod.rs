@@ -18,6 +18,7 @@ mod journals;
 pub(crate) mod live;
 pub(crate) mod memory;
 pub(crate) mod projector;
+pub(crate) mod read_blob;
 pub(crate) mod recall;
 pub(crate) mod restore;
 pub(crate) mod validate;
