@@ -19,6 +19,9 @@ use serde_json::{Map, Value};
 /// The packages whose binaries are driven, with the binary of each.
 const BINARIES: [(&str, &str); 2] = [("meerkat-surface-cli", "meerkat"), ("meerkat-parity-tests", "sdk-driver")];
 
+/// The builds with nothing and with everything: in these, further transports and mixed surfaces are driven too.
+pub const THOROUGH: [&str; 2] = ["A", "F"];
+
 /// What `config/builds.toml` says of a build.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -59,6 +62,11 @@ pub fn workspace() -> PathBuf {
 }
 
 impl Build {
+    /// Whether further transports and mixed surfaces are driven in it.
+    pub fn is_thorough(&self) -> bool {
+        THOROUGH.contains(&self.name.as_str())
+    }
+
     /// Whether it has this feature.
     pub fn has(&self, feature: &str) -> bool {
         self.row.features.iter().any(|name| name == feature)

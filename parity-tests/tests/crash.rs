@@ -8,6 +8,10 @@
 #![allow(clippy::print_stderr, reason = "a test says where it was when it failed")]
 #![allow(dead_code, reason = "the tests of stored sessions use the rest")]
 
+#[path = "../../crates/service/src/campaigns.rs"]
+mod campaigns;
+#[path = "../../crates/surface-cli/tests/crash/each.rs"]
+mod each;
 #[path = "../../crates/surface-cli/tests/crash/memory.rs"]
 mod memory;
 #[path = "../../crates/surface-cli/tests/crash/oracle.rs"]

@@ -36,6 +36,9 @@ pub mod wire;
 mod bundle;
 mod retention;
 
+#[cfg(test)]
+mod campaigns;
+
 pub mod runtime;
 
 pub mod clock;

@@ -2,32 +2,45 @@
 //!
 //! It reads and names; what a value means to the engine is the service's business. No key of a vendor stands in it.
 
+mod layers;
+mod project;
+mod trust;
+mod values;
+
 use std::{
-    collections::BTreeMap,
-    io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use figment::{
-    Figment, Metadata, Profile, Provider,
+    Figment, Metadata,
     error::Kind,
-    providers::{Format as _, Toml},
-    value::{Dict, Map, Value},
+    value::{Dict, Value},
 };
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Capabilities, Capability, SessionError,
     compaction::CompactionConfig,
     memory::{EndpointAccess, MemoryOptions},
-    model::vendors::{CompatibleEndpoint, VendorOptions},
-    options::{
-        ContextOptions, EngineOptions, EphemeralOptions, JournalOptions, Limits, MemoryConfig, ProjectionOptions,
-        RetentionOptions, StoreOptions, ToolOptions, TurnOptions,
+    model::{
+        scripted::ScriptedModel,
+        vendors::{CompatibleEndpoint, Preset, VendorModels, VendorOptions},
     },
+    options::{EngineOptions, StoreOptions},
     redact::redact_key_shapes,
 };
 use serde::{Deserialize, Serialize};
 
+use self::{
+    layers::{Layer, flags, named_file, user_folder, variables, vendor_addresses, whole_table},
+    project::{ProjectFile, take_ignored},
+    trust::{Seen, Trust},
+    values::{ModelValues, Values},
+};
+pub(crate) use self::{
+    project::{is_own, project},
+    values::LogLevel,
+};
 use crate::{args::Globals, attach::Defaults, error::CliError, output::Surroundings};
 
 /// Every key at its default.
@@ -39,137 +52,119 @@ const BUILT_IN_ORIGIN: &str = "built-in";
 /// Where values come from that vendors' own tools know too.
 const VENDOR_ORIGIN: &str = "a variable of the vendor";
 
-/// What the names of variables for keys begin with.
-const VARIABLE_PREFIX: &str = "MEERKAT_";
+/// The window of a server's models, unless it is configured.
+const SERVER_WINDOW_TOKENS: u64 = 32_768;
 
-/// The values in force.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Values {
-    pub(crate) model: ModelValues,
-    turn: TurnOptions,
-    tools: ToolOptions,
-    context: ContextOptions,
-    pub(crate) limits: Limits,
-    ephemeral: EphemeralOptions,
-    pub(crate) store: StoreValues,
-    journal: JournalOptions,
-    projection: ProjectionOptions,
-    retention: RetentionOptions,
-    pub(crate) compaction: CompactionConfig,
-    memory: MemoryConfig,
-    pub(crate) serve: ServeValues,
-    pub(crate) log: LogValues,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ModelValues {
-    pub(crate) name: Option<String>,
-    scripted_window_tokens: u64,
-    #[serde(default)]
-    anthropic: VendorValues,
-    #[serde(default)]
-    openai: VendorValues,
-    #[serde(default)]
-    gemini: VendorValues,
-    #[serde(default)]
-    compatible: BTreeMap<String, CompatibleValues>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct VendorValues {
-    base_url: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CompatibleValues {
-    base_url: String,
-    key_variable: Option<String>,
-    window_tokens: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct StoreValues {
-    pub(crate) enabled: bool,
-    data_dir: Option<PathBuf>,
-    idle_ms: u64,
-    queue_goes_on: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ServeValues {
-    pub(crate) listen: String,
-    pub(crate) allowed_hosts: Vec<String>,
-    pub(crate) allowed_origins: Vec<String>,
-    pub(crate) max_connections: usize,
-    pub(crate) max_streams: usize,
-    pub(crate) header_timeout_ms: u64,
-    pub(crate) max_body_bytes: u64,
-    pub(crate) stall_ms: u64,
-    pub(crate) drain_ms: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct LogValues {
-    pub(crate) level: LogLevel,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum LogLevel {
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
+/// Ignored keys that one line names.
+const NAMED_KEYS_MAX: usize = 8;
 
 /// The configuration, read and checked.
 pub(crate) struct Config {
     pub(crate) values: Values,
     figment: Figment,
+    untrusted: Option<Untrusted>,
+}
+
+/// A project's file, of which not everything counts.
+struct Untrusted {
+    seen: Seen,
+    ignored: Vec<Ignored>,
+    has_changed: bool,
+}
+
+/// A key of a project's file that does not count.
+struct Ignored {
+    key: String,
+    value: Value,
 }
 
 impl Config {
     /// Reads every layer.
     pub(crate) fn load(around: &Surroundings, globals: &Globals) -> Result<Self, CliError> {
-        let mut figment = Figment::from(Layer::text(BUILT_IN_ORIGIN, BUILT_IN)?);
-        for layer in vendor_addresses(around) {
-            figment = figment.merge(layer);
+        let user_folder = user_folder(around).map(|folder| folder.join("meerkat"));
+        let user_file = user_folder.as_ref().map(|folder| ("user", folder.join("meerkat.toml")));
+        let named_file = named_file(around, globals);
+        let (mut below, mut above) = (vec![Layer::text(BUILT_IN_ORIGIN, BUILT_IN)?], Vec::new());
+        below.extend(vendor_addresses(around));
+        below.extend(Layer::file("system", Path::new("/etc/meerkat/meerkat.toml"), false)?);
+        if let Some((name, path)) = &user_file {
+            below.extend(Layer::file(name, path, false)?);
         }
-        let mut files = vec![("system", PathBuf::from("/etc/meerkat/meerkat.toml"))];
-        files.extend(user_folder(around).map(|folder| ("user", folder.join("meerkat/meerkat.toml"))));
-        files.push(("project", project(&around.dir).join("meerkat.toml")));
-        for (name, path) in files {
-            if let Some(layer) = Layer::file(name, &path, false)? {
-                figment = figment.merge(layer);
+        if let Some((name, path)) = &named_file {
+            above.extend(Layer::file(name, path, true)?);
+        }
+        above.extend(variables(around)?);
+        above.extend(flags(globals));
+
+        let merge = |figment: Figment, layers: &[Layer]| layers.iter().fold(figment, Figment::merge);
+        let below = merge(Figment::new(), &below);
+        let user = merge(below.clone(), &above);
+        // Whoever names the project's file, or keeps the user's there, has made it a file of the user's.
+        let is_users = |file: &ProjectFile| {
+            let files = user_file.iter().chain(&named_file);
+            files.filter_map(|(_, path)| path.canonicalize().ok()).any(|path| path == file.seen.path)
+        };
+        let project = ProjectFile::read(&project(&around.dir))?.filter(|file| !is_users(file));
+        let (figment, untrusted) = match project {
+            None => (user, None),
+            Some(ProjectFile { mut layer, seen }) => {
+                let whole = merge(below.clone().merge(&layer), &above);
+                // What does not parse is refused, whether it would count or not.
+                if let Err(error) = whole.extract::<Values>() {
+                    return Err(invalid(&whole, error).into());
+                }
+                match user_folder.map_or(Trust::Missing, |folder| seen.trust(&folder)) {
+                    Trust::Full => (whole, None),
+                    trust => {
+                        let ignored = take_ignored(&mut layer, &below, &user);
+                        let has_changed = trust == Trust::Changed;
+                        (merge(below.merge(&layer), &above), Some(Untrusted { seen, ignored, has_changed }))
+                    }
+                }
             }
-        }
-        if let Some(path) = &globals.config
-            && let Some(layer) = Layer::file("--config", &around.dir.join(path), true)?
-        {
-            figment = figment.merge(layer);
-        }
-        for layer in variables(around)? {
-            figment = figment.merge(layer);
-        }
-        for layer in flags(globals) {
-            figment = figment.merge(layer);
-        }
+        };
         match figment.extract::<Values>() {
             Ok(mut values) => {
                 let model = &mut values.memory.local.dir;
                 *model = model.take().map(|dir| around.dir.join(dir));
-                Ok(Self { values, figment })
+                let untrusted = untrusted.filter(|file| !file.ignored.is_empty());
+                Ok(Self { values, figment, untrusted })
             }
             Err(error) => Err(invalid(&figment, error).into()),
         }
+    }
+
+    /// A line about what of the project's file does not count, if anything.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let Untrusted { seen, ignored, has_changed } = self.untrusted.as_ref()?;
+        let mut keys: Vec<String> = ignored.iter().take(NAMED_KEYS_MAX).map(|it| printable(&it.key)).collect();
+        if ignored.len() > NAMED_KEYS_MAX {
+            keys.push(format!("{} more", ignored.len() - NAMED_KEYS_MAX));
+        }
+        let why = if *has_changed { "has changed since it was trusted" } else { "is not trusted" };
+        Some(format!(
+            "{} {why}, so this in it is ignored: {}; `meerkat config trust` shows and allows it.",
+            printable(&seen.path.display().to_string()),
+            keys.join(", ")
+        ))
+    }
+
+    /// The project's file that is not trusted, and what trust would let it set, as key and value.
+    pub(crate) fn wanted(&self) -> Option<(&Path, Vec<(String, String)>)> {
+        let Untrusted { seen, ignored, .. } = self.untrusted.as_ref()?;
+        let wanted = |it: &Ignored| (printable(&it.key), printable(&json(&it.value).to_string()));
+        Some((&seen.path, ignored.iter().map(wanted).collect()))
+    }
+
+    /// Remembers the project's file as trusted, as it was read.
+    pub(crate) fn trust(self, around: &Surroundings) -> Result<(), CliError> {
+        let Some(Untrusted { seen, .. }) = self.untrusted else { return Ok(()) };
+        let folder = user_folder(around).ok_or_else(|| refused("HOME", "set it", "the environment"))?;
+        let folder = folder.join("meerkat");
+        seen.remember(&folder).map_err(|error| {
+            let message = format!("the trust cannot be stored in {}: {error}", folder.display());
+            ErrorBody::with_message(ErrorCode::StoreNotWritable, message).into()
+        })
     }
 
     /// What the engine is told.
@@ -199,16 +194,29 @@ impl Config {
         }
         options.compatible = compatible
             .iter()
-            .map(|(name, server)| CompatibleEndpoint {
-                name: name.clone(),
-                base_url: server.base_url.clone(),
-                key: server.key_variable.as_ref().and_then(|variable| around.variable(variable)).map(Into::into),
-                window_tokens: server.window_tokens,
+            .map(|(name, server)| {
+                let preset = server.preset.or_else(|| Preset::ALL.into_iter().find(|preset| preset.name() == name));
+                let variable = server.key_variable.as_deref().or_else(|| preset?.key_variable());
+                let base_url = server.base_url.as_deref().or_else(|| Some(preset?.base_url()));
+                CompatibleEndpoint {
+                    name: name.clone(),
+                    base_url: base_url.unwrap_or_default().to_owned(),
+                    key: variable.and_then(|variable| around.variable(variable)).map(Into::into),
+                    window_tokens: server.window_tokens.unwrap_or(SERVER_WINDOW_TOKENS),
+                    model: server.model.clone(),
+                    allows_http: server.insecure_http,
+                    returns_reasoning: server.returns_reasoning,
+                }
             })
             .collect();
         options.default_model = name.clone();
         options.scripted_window_tokens = Some(*scripted_window_tokens);
         options
+    }
+
+    /// The models that can be named.
+    pub(crate) fn models(&self, around: &Surroundings) -> Result<VendorModels, CliError> {
+        VendorModels::new(&self.vendors(around), Arc::new(ScriptedModel)).map_err(|error| self.with_origin(&error))
     }
 
     /// The data directory: as configured, else one per project in the user's data folder.
@@ -298,10 +306,18 @@ impl Config {
         }
     }
 
+    /// The same for a refusal of the service as it is made.
+    pub(crate) fn located(&self, error: SessionError) -> SessionError {
+        match (&error, self.with_origin(&error)) {
+            (SessionError::ConfigInvalid { .. }, CliError::Refused(body)) => SessionError::Failed(body),
+            _ => error,
+        }
+    }
+
     /// What flags and variables set that is neither this process's own nor a field of its requests.
     pub(crate) fn settings(&self) -> Vec<Setting> {
         let mut settings = Vec::new();
-        self.walk(|key, value, origin| {
+        walk(&self.figment, |key, value, origin| {
             if is_told(&origin) && !OWN_SECTIONS.contains(&section(key)) && !REQUESTED.contains(&key) {
                 settings.push(Setting { key: key.to_owned(), value: json(value), origin });
             }
@@ -328,7 +344,7 @@ impl Config {
     /// What variables set that the requests of an attached command carry.
     pub(crate) fn defaults(&self) -> Defaults {
         let (mut model, mut compaction) = (None, None);
-        self.walk(|key, _, origin| match section(key) {
+        walk(&self.figment, |key, _, origin| match section(key) {
             "model" if key == "model.name" && is_told(&origin) => model.clone_from(&self.values.model.name),
             "compaction" if is_told(&origin) => compaction = Some(self.values.compaction),
             _ => {}
@@ -336,28 +352,12 @@ impl Config {
         Defaults { model, compaction }
     }
 
-    /// Passes every value in force, its key and its origin.
-    fn walk(&self, mut see: impl FnMut(&str, &Value, String)) {
-        fn walk(figment: &Figment, path: &str, value: &Value, see: &mut impl FnMut(&str, &Value, String)) {
-            match value {
-                Value::Dict(_, members) if !members.is_empty() => {
-                    for (name, member) in members {
-                        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                        walk(figment, &path, member, see);
-                    }
-                }
-                _ => see(path, value, origin(figment.get_metadata(value.tag()))),
-            }
-        }
-        if let Ok(members) = self.figment.extract::<Value>() {
-            walk(&self.figment, "", &members, &mut see);
-        }
-    }
-
     /// Every value in force.
     pub(crate) fn entries(&self, around: &Surroundings) -> Vec<Entry> {
         let mut entries = Vec::new();
-        self.walk(|key, value, origin| entries.push(Entry { key: key.to_owned(), value: shown(value), origin }));
+        walk(&self.figment, |key, value, origin| {
+            entries.push(Entry { key: key.to_owned(), value: shown(value), origin })
+        });
         let vendors = VendorOptions::from_env(|variable| around.variable(variable));
         let keys = [("anthropic", vendors.anthropic), ("openai", vendors.openai), ("gemini", vendors.gemini)];
         entries.extend(keys.into_iter().map(|(vendor, access)| Entry {
@@ -365,8 +365,57 @@ impl Config {
             value: if access.key.is_some() { "set" } else { "not set" }.into(),
             origin: VENDOR_ORIGIN.to_owned(),
         }));
+        // What is set nowhere is listed all the same; a server's key depends on its name.
+        if let Ok(whole) = Layer::text(BUILT_IN_ORIGIN, &whole_table()) {
+            walk(&Figment::from(whole), |key, _, _| {
+                if self.figment.find_value(key).is_err() && !key.starts_with("model.compatible.") {
+                    entries.push(Entry { key: key.to_owned(), value: ().into(), origin: "not set".to_owned() });
+                }
+            });
+        }
+        for model in self.models(around).iter().flat_map(VendorModels::list) {
+            let value = model.missing.unwrap_or_else(|| "can be used".to_owned());
+            let origin = if model.is_default { "the default" } else { "`meerkat models`" };
+            entries.push(Entry {
+                key: format!("model {}", model.name),
+                value: value.into(),
+                origin: origin.to_owned(),
+            });
+        }
+        entries.extend(self.untrusted.iter().flat_map(|Untrusted { seen, ignored, .. }| {
+            let origin = format!("ignored, not trusted: project file {}", seen.path.display());
+            ignored.iter().map(move |Ignored { key, value }| Entry {
+                key: key.clone(),
+                value: shown(value),
+                origin: origin.clone(),
+            })
+        }));
         entries
     }
+}
+
+/// Passes every value, its key and its origin.
+fn walk(figment: &Figment, mut see: impl FnMut(&str, &Value, String)) {
+    fn walk(figment: &Figment, path: &str, value: &Value, see: &mut impl FnMut(&str, &Value, String)) {
+        match value {
+            Value::Dict(_, members) if !members.is_empty() => {
+                for (name, member) in members {
+                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    walk(figment, &path, member, see);
+                }
+            }
+            _ => see(path, value, origin(figment.get_metadata(value.tag()))),
+        }
+    }
+    if let Ok(members) = figment.extract::<Value>() {
+        walk(figment, "", &members, &mut see);
+    }
+}
+
+/// A text of a project's file as it may be printed: nothing in it moves a cursor or turns the direction of writing.
+fn printable(text: &str) -> String {
+    let plain = |char: char| matches!(char, '"' | '\'' | '\\');
+    text.chars().map(|char| if plain(char) { char.to_string() } else { char.escape_debug().to_string() }).collect()
 }
 
 /// A value and where it comes from.
@@ -397,7 +446,7 @@ fn section(key: &str) -> &str {
 
 /// Whether a value comes from this command alone: files are the owner's.
 fn is_told(origin: &str) -> bool {
-    ["flag ", "variable ", "--config "].iter().any(|told| origin.starts_with(told))
+    ["flag ", "variable ", "--config ", "MEERKAT_CONFIG "].iter().any(|told| origin.starts_with(told))
 }
 
 fn json(value: &Value) -> serde_json::Value {
@@ -408,111 +457,6 @@ fn json(value: &Value) -> serde_json::Value {
 pub(crate) fn path_hash(path: &Path) -> u64 {
     let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     path.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fold)
-}
-
-/// One layer: a file, a variable or a flag.
-struct Layer {
-    origin: String,
-    values: Dict,
-}
-
-impl Layer {
-    fn text(origin: &str, text: &str) -> Result<Self, CliError> {
-        let values = Toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-            refused(&format!("line {line}"), error.message(), origin)
-        })?;
-        Ok(Self { origin: origin.to_owned(), values })
-    }
-
-    /// The layer of a file; one that need not be there may be missing.
-    fn file(name: &str, path: &Path, is_required: bool) -> Result<Option<Self>, CliError> {
-        let origin = format!("{name} file {}", path.display());
-        match std::fs::read_to_string(path) {
-            Ok(text) => Self::text(&origin, &text).map(Some),
-            Err(error) if !is_required && is_missing(&error) => Ok(None),
-            Err(error) => Err(refused("file", &format!("it cannot be read: {error}"), &origin).into()),
-        }
-    }
-
-    fn one(origin: String, path: &[&str], value: impl Into<Value>) -> Self {
-        let values =
-            path.iter().rev().fold(value.into(), |value, name| Dict::from([((*name).to_owned(), value)]).into());
-        Self { origin, values: values.into_dict().unwrap_or_default() }
-    }
-}
-
-impl Provider for Layer {
-    fn metadata(&self) -> Metadata {
-        Metadata::named(self.origin.clone())
-    }
-
-    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
-        Ok(Map::from([(Profile::Default, self.values.clone())]))
-    }
-}
-
-/// A missing file, or a file where a folder should be.
-fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-}
-
-/// `MEERKAT_<SECTION>__<KEY>`, deeper keys by more `__`. Variables without `__` are no keys.
-fn variables(around: &Surroundings) -> Result<Vec<Layer>, CliError> {
-    let mut layers = Vec::new();
-    for (name, value) in &around.env {
-        let Some(key) = name.strip_prefix(VARIABLE_PREFIX) else { continue };
-        let key = if key == "DATA_DIR" { "STORE__DATA_DIR" } else { key };
-        if !key.contains("__") {
-            continue;
-        }
-        let (origin, key) = (format!("variable {name}"), key.to_lowercase());
-        let path: Vec<&str> = key.split("__").collect();
-        let text = value.to_str().ok_or_else(|| refused(&path.join("."), "it is not UTF-8", &origin))?;
-        let value: Value = text.parse().unwrap_or_else(|_| text.into());
-        layers.push(Layer::one(origin, &path, value));
-    }
-    Ok(layers)
-}
-
-/// Where vendors are reached, as their own tools are told.
-fn vendor_addresses(around: &Surroundings) -> Vec<Layer> {
-    let vendors = VendorOptions::from_env(|variable| around.variable(variable));
-    let addresses = [("anthropic", vendors.anthropic), ("openai", vendors.openai), ("gemini", vendors.gemini)];
-    let layer =
-        |(vendor, url): (&str, String)| Layer::one(VENDOR_ORIGIN.to_owned(), &["model", vendor, "base_url"], url);
-    addresses.into_iter().filter_map(|(vendor, access)| Some((vendor, access.base_url?))).map(layer).collect()
-}
-
-fn flags(globals: &Globals) -> Vec<Layer> {
-    let mut layers = Vec::new();
-    if let Some(folder) = &globals.data_dir {
-        layers.push(Layer::one("flag --data-dir".to_owned(), &["store", "data_dir"], folder.display().to_string()));
-    }
-    if globals.ephemeral {
-        layers.push(Layer::one("flag --ephemeral".to_owned(), &["store", "enabled"], false));
-    }
-    let level = match (globals.quiet, globals.verbose) {
-        (true, _) => Some(("flag --quiet", "error")),
-        (false, 0) => None,
-        (false, 1) => Some(("flag -v", "info")),
-        (false, 2) => Some(("flag -vv", "debug")),
-        (false, _) => Some(("flag -vvv", "trace")),
-    };
-    layers.extend(level.map(|(origin, level)| Layer::one(origin.to_owned(), &["log", "level"], level)));
-    layers
-}
-
-/// The folder of a user's configuration.
-fn user_folder(around: &Surroundings) -> Option<PathBuf> {
-    let folder = |name: &str| around.env.get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
-    folder("XDG_CONFIG_HOME").or_else(|| folder("APPDATA")).or_else(|| Some(folder("HOME")?.join(".config")))
-}
-
-/// The project's root: the nearest folder upwards with `.rkat` or `.git`, else this one.
-pub(crate) fn project(dir: &Path) -> PathBuf {
-    let is_root = |folder: &&Path| folder.join(".rkat").exists() || folder.join(".git").exists();
-    dir.ancestors().find(is_root).unwrap_or(dir).to_owned()
 }
 
 /// The project's file to begin with: every key commented out.
@@ -572,13 +516,9 @@ pub(crate) fn refused(key: &str, what: &str, origin: &str) -> ErrorBody {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::BTreeMap;
 
-    /// The table with every optional key given, as its comment gives it.
-    fn whole_table() -> String {
-        let is_key = |line: &&str| line.strip_prefix("# ").is_some_and(|line| line.split(' ').nth(1) == Some("="));
-        BUILT_IN.lines().map(|line| format!("{}\n", if is_key(&line) { &line[2..] } else { line })).collect()
-    }
+    use super::*;
 
     fn load(text: &str) -> Values {
         Figment::from(Layer::text("test", text).unwrap_or_else(|_| panic!("{text}"))).extract().unwrap()
@@ -588,7 +528,7 @@ mod tests {
     fn the_table_holds_the_engines_defaults_and_every_key() {
         let values = load(BUILT_IN);
         assert_eq!(values.compaction, CompactionConfig::default());
-        let config = Config { values, figment: Figment::new() };
+        let config = Config { values, figment: Figment::new(), untrusted: None };
         assert_eq!(config.engine(), EngineOptions::default());
         let whole = Figment::from(Layer::text("test", &whole_table()).ok().unwrap());
         let mut sections = serde_json::to_value(EngineOptions::default()).unwrap();

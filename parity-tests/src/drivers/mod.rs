@@ -31,7 +31,7 @@ pub const SURFACES: [(&str, Make); 5] = [
     ("mcp", |place| Ok(Box::new(mcp::OverHttp::new(Server::start(&place)?, false)?))),
 ];
 
-/// Other ways to speak to some of these surfaces. Each runs every scenario in every build, and counts apart.
+/// Other ways to speak to some of these surfaces. Each runs every scenario in the thorough builds, and counts apart.
 pub const TRANSPORTS: [(&str, Make); 6] = [
     ("cli-attached", |place| Ok(Box::new(attached::Attached::new(place)?))),
     ("rpc-stdio", |place| Ok(Box::new(rpc::OverStdio::new(place)?))),
@@ -42,7 +42,7 @@ pub const TRANSPORTS: [(&str, Make); 6] = [
 ];
 
 /// The network surfaces of one process in every order: where a session starts, is followed, and is interrupted. Each
-/// runs the scenarios in which something happens meanwhile, and counts apart.
+/// runs the scenarios in which something happens meanwhile, in the thorough builds, and counts apart.
 pub const MIXED: [(&str, Make); 6] = [
     ("rest-rpc-mcp", |place| Ok(Box::new(mixed::Mixed::new(place, [0, 1, 2])?))),
     ("rest-mcp-rpc", |place| Ok(Box::new(mixed::Mixed::new(place, [0, 2, 1])?))),

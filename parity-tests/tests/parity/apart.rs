@@ -26,8 +26,9 @@ pub(crate) fn trials(build: &'static Build, scenarios: &'static [Scenario]) -> V
         let name = format!("{}::{surface}::naughty-ids", build.name);
         trials.push(Trial::test(name, move || Ok(in_place(build, make, |driver| naughty(surface, driver))?)));
     }
+    let transports = TRANSPORTS.into_iter().filter(|_| build.is_thorough());
     for (transport, make) in
-        SURFACES.into_iter().chain(TRANSPORTS).filter(|(name, _)| ["mcp", "mcp-stdio"].contains(name))
+        SURFACES.into_iter().chain(transports).filter(|(name, _)| ["mcp", "mcp-stdio"].contains(name))
     {
         let name = format!("{}::{transport}::turn-is-taken-back", build.name);
         trials.push(Trial::test(name, move || Ok(in_place(build, make, turn_is_taken_back)?)));

@@ -1,14 +1,18 @@
 //! Commands that need no session and no service: errors, configuration, completions, manual pages.
 
-use std::{io::Write as _, path::Path};
+use std::{
+    io::{BufRead as _, Read as _, Write as _},
+    path::Path,
+};
 
 use clap::CommandFactory as _;
 use meerkat_errors::ErrorCode;
 use meerkat_service::{SessionError, service::ErrorList, wire::encode};
 use serde_json::{Value, json};
 
-use super::unreadable;
+use super::{run::ANSWER_BYTES_MAX, unreadable};
 use crate::{
+    Streams,
     args::{Cli, ErrorsArgs},
     config::{Config, project, template},
     error::CliError,
@@ -34,6 +38,16 @@ pub(crate) fn capabilities(out: &Output, config: &Config) -> Result<u8, CliError
         out.answer(&serde_json::from_slice(&view).map_err(|error| unreadable(&error))?)?;
     }
     Ok(0)
+}
+
+/// `models`: the default first, and what the others lack.
+pub(crate) fn models(out: &Output, around: &Surroundings, config: &Config) -> Result<u8, CliError> {
+    let models = config.models(around)?.list();
+    let rows = models.iter().map(|model| {
+        let lacks = model.missing.as_deref();
+        json!({ "model": model.name, "default": model.is_default, "usable": lacks.is_none(), "lacks": lacks })
+    });
+    print(out, &json!({ "items": rows.collect::<Vec<_>>() }))
 }
 
 /// `errors`: the table, or one code's page.
@@ -73,6 +87,40 @@ pub(crate) fn init_config(out: &Output, around: &Surroundings) -> Result<u8, Cli
     let mut file = std::fs::File::create_new(&path).map_err(refused)?;
     file.write_all(template().as_bytes()).map_err(refused)?;
     print(out, &json!({ "file": path.display().to_string() }))
+}
+
+/// `config trust`: what the project's file wants, a question, and the answer remembered.
+pub(crate) fn trust_config(
+    out: &Output,
+    around: &Surroundings,
+    config: Config,
+    mut streams: Streams,
+    is_sure: bool,
+) -> Result<u8, CliError> {
+    let Some((file, wanted)) = config.wanted() else {
+        out.note("There is nothing to trust: nothing in a meerkat.toml of the project is ignored.");
+        return print(out, &json!({ "trusted": false, "keys": {} }));
+    };
+    let keys: serde_json::Map<_, _> = wanted.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
+    let answer = |is_trusted: bool| json!({ "file": file.display().to_string(), "trusted": is_trusted, "keys": keys });
+    if !is_sure {
+        let listed: String = wanted.iter().map(|(key, value)| format!("  {key} = {value}\n")).collect();
+        out.notice(&format!("{} wants to set\n{listed}", file.display()));
+        if !out.can_ask {
+            let message = "what the file sets may send your keys elsewhere, and nobody can be asked; say --yes";
+            return Err(SessionError::invalid("--yes", message).into());
+        }
+        out.notice("Trust it, until it changes? [y/N] ");
+        let mut line = String::new();
+        streams.take_stdin().take(ANSWER_BYTES_MAX).read_line(&mut line)?;
+        if !matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
+            out.note("It stays untrusted.");
+            return Ok(0);
+        }
+    }
+    let answer = answer(true);
+    config.trust(around)?;
+    print(out, &answer)
 }
 
 /// `man`: the main page, or all of them to a folder.

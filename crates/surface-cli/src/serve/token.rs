@@ -2,15 +2,21 @@
 
 use std::{
     fs,
-    io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
+use rustix::fs::OFlags;
+
 use super::guard::Token;
+use crate::config::is_own;
 
 /// Bytes of randomness in a token.
 const TOKEN_BYTES: usize = 32;
+
+/// Bytes that a token's file may have.
+const TOKEN_FILE_BYTES_MAX: u64 = 4096;
 
 /// The token of this data directory, made now where there is none yet, and where it stands.
 pub(crate) fn load_or_make(data_dir: &Path) -> io::Result<(Token, PathBuf)> {
@@ -19,7 +25,7 @@ pub(crate) fn load_or_make(data_dir: &Path) -> io::Result<(Token, PathBuf)> {
     if !path.exists() {
         make(data_dir, &path)?;
     }
-    let token = fs::read_to_string(&path)?.trim().to_owned();
+    let token = read(&path)?.trim().to_owned();
     if token.len() < TOKEN_BYTES {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
@@ -27,6 +33,22 @@ pub(crate) fn load_or_make(data_dir: &Path) -> io::Result<(Token, PathBuf)> {
         ));
     }
     Ok((Token(token), path))
+}
+
+/// Reads a token that nobody else can have read or written.
+fn read(path: &Path) -> io::Result<String> {
+    // No link is followed, and no pipe waited for.
+    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).map_err(io::Error::other)?;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || !is_own(&metadata) || metadata.permissions().mode() & 0o077 != 0 {
+        let message =
+            format!("{} is not yours alone; delete it, or make it a file of yours of mode 0600", path.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    }
+    let mut token = String::new();
+    file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut token)?;
+    Ok(token)
 }
 
 /// Writes a new token under a temporary name and links it in place, so that of two that start at once both read one.
@@ -53,8 +75,6 @@ pub(crate) fn random_digits(bytes: usize) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     #[test]
@@ -80,9 +100,26 @@ mod tests {
     }
 
     #[test]
+    fn a_token_that_others_may_know_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, path) = load_or_make(dir.path()).unwrap();
+        for mode in [0o644, 0o640, 0o602] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(load_or_make(dir.path()).err().map(|error| error.kind()), Some(io::ErrorKind::PermissionDenied));
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(load_or_make(dir.path()).is_ok());
+        fs::rename(&path, dir.path().join("other")).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("other"), &path).unwrap();
+        assert!(load_or_make(dir.path()).is_err(), "a link leads anywhere");
+    }
+
+    #[test]
     fn an_empty_file_is_no_token() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("token"), "").unwrap();
+        let path = dir.path().join("token");
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         assert!(load_or_make(dir.path()).is_err());
     }
 }

@@ -154,7 +154,9 @@ impl Project {
             server.port
         );
         std::fs::create_dir_all(self.0.path().join(".git")).unwrap();
-        std::fs::write(self.0.path().join("meerkat.toml"), config).unwrap();
+        let folder = self.0.path().join(".config/meerkat");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("meerkat.toml"), config).unwrap();
     }
 
     fn run_with(&self, args: &[&str], key: &str) -> Ran {

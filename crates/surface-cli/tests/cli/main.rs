@@ -7,8 +7,11 @@ mod compact;
 mod config;
 mod endpoint;
 mod memory;
+mod model;
+mod models;
 mod process;
 mod run;
+mod trust;
 
 use std::{
     collections::BTreeMap,

@@ -1,13 +1,11 @@
 //! Killed at every write, every sync and every change of names.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::Arc;
 
 use serde_json::json;
 
 use crate::{
+    campaigns::Part,
     oracle::{Known, check},
     process::{Answer, Process, Stage, Trouble},
     shim::{Act, INDEX, NOT_INDEX, Shim, Told},
@@ -109,31 +107,18 @@ fn killed(stage: &Stage, known: &Arc<Known>, shim: &Shim, script: Script) -> Opt
     }
 }
 
-/// At every number from 1 on, until one is too large; several at a time. Answers how many there were.
+/// At every number from 1 on, until one is too large. Answers how many there were.
 fn each(act: Act, under: &str, make: fn(&Arc<Known>) -> Stage, script: Script) -> u64 {
-    let (next, last) = (AtomicU64::new(1), AtomicU64::new(u64::MAX));
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    if at > last.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    let known = Arc::default();
-                    let stage = make(&known);
-                    let shim = Shim::new(&stage.data()).under(under).at(at, act);
-                    let what = killed(&stage, &known, &shim, script);
-                    if what.is_none() {
-                        last.fetch_min(at, Ordering::Relaxed);
-                    }
-                    let _told = Told(format!("{act:?} at {at}: {}", what.unwrap_or_default()));
-                    check(&stage, &known);
-                }
-            });
-        }
-    });
-    last.into_inner() - 1
+    crate::each::each(Part::Store, |at| {
+        let known = Arc::default();
+        let stage = make(&known);
+        let shim = Shim::new(&stage.data()).under(under).at(at, act);
+        let what = killed(&stage, &known, &shim, script);
+        let is_there = what.is_some();
+        let _told = Told(format!("{act:?} at {at}: {}", what.unwrap_or_default()));
+        check(&stage, &known);
+        is_there
+    })
 }
 
 #[test]

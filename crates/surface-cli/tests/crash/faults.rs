@@ -1,13 +1,11 @@
 //! A disk that fails once, for good, or is full.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use crate::{
+    campaigns::Part,
     oracle::{Known, Survey, check},
     process::{Answer, Process, Stage, Trouble},
     shim::{Act, NAMES, NOT_INDEX, SYNCS, Shim, Told, WRITES},
@@ -53,38 +51,24 @@ fn script(process: &Process) {
 
 /// One operation fails: what could not be done is said, and nothing else suffers.
 fn each(act: Act) -> u64 {
-    let (next, last) = (AtomicU64::new(1), AtomicU64::new(u64::MAX));
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    if at > last.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    let (stage, known) = (Stage::made(), Arc::<Known>::default());
-                    let shim = Shim::new(&stage.data()).under(NOT_INDEX).at(at, act);
-                    let process = stage.rpc(&known, Some(&shim));
-                    script(&process);
-                    let _told = Told(format!("{act:?} at {at}: {:?}", shim.fired()));
-                    let fired = shim.fired();
-                    shim.next(0, Act::Pass);
-                    // It may have refused to start.
-                    if !matches!(process.ask("capabilities/get", &json!({})), Err(Trouble::Gone)) {
-                        let id = process.create().unwrap();
-                        assert_eq!(process.turn(&id, "@say Well.").unwrap()["text"], "Well.");
-                        Survey::of(&process).unwrap();
-                    }
-                    if fired.is_none() {
-                        last.fetch_min(at, Ordering::Relaxed);
-                    }
-                    assert!(process.end().is_some());
-                    check(&stage, &known);
-                }
-            });
+    crate::each::each(Part::Store, |at| {
+        let (stage, known) = (Stage::made(), Arc::<Known>::default());
+        let shim = Shim::new(&stage.data()).under(NOT_INDEX).at(at, act);
+        let process = stage.rpc(&known, Some(&shim));
+        script(&process);
+        let _told = Told(format!("{act:?} at {at}: {:?}", shim.fired()));
+        let is_there = shim.fired().is_some();
+        shim.next(0, Act::Pass);
+        // It may have refused to start.
+        if !matches!(process.ask("capabilities/get", &json!({})), Err(Trouble::Gone)) {
+            let id = process.create().unwrap();
+            assert_eq!(process.turn(&id, "@say Well.").unwrap()["text"], "Well.");
+            Survey::of(&process).unwrap();
         }
-    });
-    last.into_inner() - 1
+        assert!(process.end().is_some());
+        check(&stage, &known);
+        is_there
+    })
 }
 
 #[test]

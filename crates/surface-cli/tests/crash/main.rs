@@ -4,8 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 #![allow(clippy::print_stderr, reason = "a test says where it was when it failed")]
 
+#[path = "../../../service/src/campaigns.rs"]
+mod campaigns;
 mod counts;
 mod damage;
+mod each;
 mod every;
 mod faults;
 mod keys;

@@ -1,20 +1,13 @@
 //! Memory, killed at everything it writes: the next start finds what an index made from nothing finds, and nothing
 //! that was forgotten.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
 use serde_json::{Value, json};
 
 use crate::{
     KEEPS_SESSIONS,
+    campaigns::Part,
     process::{Answer, Process, Stage, Trouble, copy},
     shim::{Act, NAMES, Shim, Told, WRITES},
 };
@@ -188,25 +181,14 @@ fn without_index(stage: &Stage) {
 }
 
 /// Kills it at each of those in a script; answers how many there were.
-fn each(base: &Stage, sessions: &[String; 3], script: Script) -> u64 {
-    let (next, last) = (AtomicU64::new(1), AtomicU64::new(u64::MAX));
-    let work = || loop {
-        let at = next.fetch_add(1, Ordering::Relaxed);
-        if at > last.load(Ordering::Relaxed) {
-            return;
-        }
-        if !killed(base, sessions, script, at) {
-            last.fetch_min(at, Ordering::Relaxed);
-        }
-    };
-    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
-    last.into_inner() - 1
+fn each(base: &Base, script: Script) -> u64 {
+    crate::each::each(Part::Memory, |at| killed(&base.stage, &base.sessions, script, at))
 }
 
 #[test]
 fn killed_while_memory_changes_it_finds_what_an_index_from_nothing_finds() {
     let base = Base::new();
-    assert!(each(&base.stage, &base.sessions, script) > 40);
+    assert!(each(&base, script) > 40);
 }
 
 #[test]
@@ -216,7 +198,7 @@ fn killed_while_its_index_is_made_from_nothing_memory_finds_the_same() {
     forget(&process, &json!({ "session_id": base.sessions[0] })).unwrap();
     assert_eq!(process.end(), Some(0));
     without_index(&base.stage);
-    assert!(each(&base.stage, &base.sessions, script_of_making) > 5);
+    assert!(each(&base, script_of_making) > 5);
 }
 
 /// What `doctor` finds of the memory's log.

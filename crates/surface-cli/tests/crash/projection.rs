@@ -1,18 +1,11 @@
 //! The projector, killed at everything it does to its folder: the next start makes the files what a journal makes them.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use serde_json::json;
 
 use crate::{
+    campaigns::Part,
     process::{Answer, Process, Stage, Trouble, copy},
     shim::{Act, Shim, Told},
 };
@@ -89,12 +82,7 @@ fn each(
     script: fn(&Process, &[String]) -> Answer<()>,
     again: fn(&Process, &[String]) -> Answer<()>,
 ) -> u64 {
-    let (next, last) = (AtomicU64::new(1), AtomicU64::new(u64::MAX));
-    let work = || loop {
-        let at = next.fetch_add(1, Ordering::Relaxed);
-        if at > last.load(Ordering::Relaxed) {
-            return;
-        }
+    crate::each::each(Part::Store, |at| {
         let stage = base.copied();
         let shim = Shim::new(&stage.rkat()).at(at, Act::KillTorn);
         let process = stage.rpc(&Arc::default(), Some(&shim));
@@ -103,8 +91,8 @@ fn each(
         let what = shim.fired();
         if what.is_none() {
             assert!(!matches!(done, Err(Trouble::Gone)), "{}", stage.stderr());
-            last.fetch_min(at, Ordering::Relaxed);
         }
+        let is_there = what.is_some();
         let _told = Told(format!("{at}: {}", what.unwrap_or_default()));
         let process = stage.rpc(&Arc::default(), None);
         again(&process, &base.sessions).unwrap();
@@ -119,9 +107,8 @@ fn each(
         assert_eq!(wanted.len(), 8, "{:?}", wanted.keys());
         assert!(found == wanted, "{:?}", differences(&found, &wanted));
         assert!(rebuild(&stage) == whole);
-    };
-    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
-    last.into_inner() - 1
+        is_there
+    })
 }
 
 /// The names of the files that are not the same.

@@ -1,17 +1,15 @@
 //! Killed at any moment while several clients work, again and again in the same data directory.
 
-use std::{
-    collections::hash_map::RandomState,
-    hash::{BuildHasher as _, Hasher as _},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
 };
 
 use serde_json::json;
 
 use crate::{
+    campaigns::Part,
+    each::any,
     oracle::{Known, check, check_stored},
     process::{Answer, Process, Stage, Trouble},
     shim::{Act, NOT_INDEX, Shim, Told},
@@ -147,8 +145,8 @@ fn killed_at_random_under_load_nothing_acknowledged_is_lost() {
     if let Some(seed) = number("MEERKAT_CRASH_SEED") {
         return lives(seed, LIVES);
     }
-    let kills = number("MEERKAT_CRASH_KILLS").unwrap_or(500);
-    let seeds = Mutex::new((0..kills.div_ceil(LIVES)).map(|_| RandomState::new().build_hasher().finish()));
+    let kills = number("MEERKAT_CRASH_KILLS").unwrap_or_else(|| Part::Store.share(500));
+    let seeds = Mutex::new((0..kills.div_ceil(LIVES)).map(|_| any()));
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {

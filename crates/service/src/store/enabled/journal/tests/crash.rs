@@ -1,7 +1,8 @@
 //! Whatever is under way when the power fails, or a process is killed, or a write fails: what was acknowledged is
 //! there, byte for byte and in order; nothing is there that nobody wrote; and every session can be gone on with.
 //!
-//! `MEERKAT_CRASH_STATES` says how many crashes; `MEERKAT_CRASH_SEED` repeats the one that a failure names.
+//! `MEERKAT_CRASH_STATES` says how many crashes, `MEERKAT_CAMPAIGNS` that it is all of them; `MEERKAT_CRASH_SEED` repeats
+//! the one that a failure names.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,13 +15,14 @@ use bytes::Bytes;
 
 use super::common::{Rig, SMALL, Steps, long, session};
 use crate::{
+    campaigns::Part,
     ids::{Seq, SessionId},
     store::enabled::journal::simulated::{Fault, Random, SimulatedDisk},
     store::{BlobStore as _, EventStore as _, Frame, FramePage, Lease, ReadLimit, StoreError},
     wire::encode_event,
 };
 
-/// Crashes that are tried where nothing else is said.
+/// Crashes that are tried in a whole campaign.
 const STATES: u64 = 10_000;
 /// Crashes of one walk.
 const STATES_PER_WALK: u64 = 3;
@@ -366,7 +368,11 @@ fn walks(faults: &[Fault], name: &str) {
     let prepared = prepared();
     let seeds = match number("MEERKAT_CRASH_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("MEERKAT_CRASH_STATES").unwrap_or(STATES).div_ceil(STATES_PER_WALK * WALKS),
+        None => {
+            0..number("MEERKAT_CRASH_STATES")
+                .unwrap_or_else(|| Part::Journal.share(STATES))
+                .div_ceil(STATES_PER_WALK * WALKS)
+        }
     };
     for seed in seeds {
         let outcome = catch_unwind(AssertUnwindSafe(|| walk(&prepared, seed, faults)));

@@ -1,0 +1,34 @@
+//! How long the tests are that try chances or places in great numbers.
+//!
+//! They are short in `cargo test`. `MEERKAT_CAMPAIGNS` names parts, separated by commas, whose tests run at their whole
+//! length: `store`, `journal`, `memory`, or `all`. `.ci/run` names what has changed.
+
+/// Part of the program whose tests have two lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Store,
+    Journal,
+    Memory,
+}
+
+impl Part {
+    /// Whether tests of this part run at their whole length.
+    pub(crate) fn is_whole(self) -> bool {
+        let asked = std::env::var("MEERKAT_CAMPAIGNS").unwrap_or_default();
+        asked.split(',').filter(|name| !name.is_empty()).fold(false, |is_whole, name| {
+            is_whole
+                | match name {
+                    "all" => true,
+                    "store" => self == Self::Store,
+                    "journal" => self == Self::Journal,
+                    "memory" => self == Self::Memory,
+                    other => panic!("MEERKAT_CAMPAIGNS names {other:?}, which is no part"),
+                }
+        })
+    }
+
+    /// The count of a test that tries so many at its whole length: a tenth of it where it is short.
+    pub(crate) fn share(self, whole: u64) -> u64 {
+        if self.is_whole() { whole } else { whole.div_ceil(10) }
+    }
+}

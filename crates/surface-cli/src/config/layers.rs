@@ -1,0 +1,181 @@
+//! The layers of the configuration: where each is read, and what its values are called after.
+
+use std::{
+    cell::LazyCell,
+    io,
+    path::{Path, PathBuf},
+};
+
+use figment::{
+    Figment, Metadata, Profile, Provider,
+    providers::{Format as _, Toml},
+    value::{Dict, Map, Value},
+};
+use meerkat_service::model::vendors::VendorOptions;
+
+use super::{BUILT_IN, BUILT_IN_ORIGIN, VENDOR_ORIGIN, refused};
+use crate::{args::Globals, error::CliError, output::Surroundings};
+
+/// What the names of variables for keys begin with.
+const VARIABLE_PREFIX: &str = "MEERKAT_";
+
+/// The variable that names a file as `--config` does.
+const FILE_VARIABLE: &str = "MEERKAT_CONFIG";
+
+/// Keys that are paths: a relative one in a file is relative to that file.
+const PATHS: [&str; 4] = ["store.data_dir", "projection.dir", "tools.test_dir", "memory.local.dir"];
+
+/// One layer: a file, a variable or a flag.
+pub(super) struct Layer {
+    pub(super) origin: String,
+    pub(super) values: Dict,
+}
+
+impl Layer {
+    pub(super) fn text(origin: &str, text: &str) -> Result<Self, CliError> {
+        let values = Toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+            refused(&format!("line {line}"), error.message(), origin)
+        })?;
+        Ok(Self { origin: origin.to_owned(), values })
+    }
+
+    /// The layer of a file's text, with its paths made absolute.
+    pub(super) fn file_text(name: &str, path: &Path, text: &str) -> Result<Self, CliError> {
+        let mut layer = Self::text(&file_origin(name, path), text)?;
+        let folder = path.parent().unwrap_or(path);
+        for key in PATHS {
+            if let Some(Value::String(_, path)) = at(&mut layer.values, key)
+                && Path::new(path).is_relative()
+            {
+                *path = folder.join(&*path).display().to_string();
+            }
+        }
+        Ok(layer)
+    }
+
+    /// The layer of a file; one that need not be there may be missing.
+    pub(super) fn file(name: &str, path: &Path, is_required: bool) -> Result<Option<Self>, CliError> {
+        let origin = file_origin(name, path);
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::file_text(name, path, &text).map(Some),
+            Err(error) if !is_required && is_missing(&error) => Ok(None),
+            Err(error) => Err(refused("file", &format!("it cannot be read: {error}"), &origin).into()),
+        }
+    }
+
+    fn one(origin: String, path: &[&str], value: impl Into<Value>) -> Self {
+        let values =
+            path.iter().rev().fold(value.into(), |value, name| Dict::from([((*name).to_owned(), value)]).into());
+        Self { origin, values: values.into_dict().unwrap_or_default() }
+    }
+}
+
+impl Provider for Layer {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.origin.clone())
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(Map::from([(Profile::Default, self.values.clone())]))
+    }
+}
+
+/// How the layer of a file is called.
+fn file_origin(name: &str, path: &Path) -> String {
+    format!("{name} file {}", path.display())
+}
+
+/// The value of a key.
+fn at<'a>(values: &'a mut Dict, key: &str) -> Option<&'a mut Value> {
+    match key.split_once('.') {
+        None => values.get_mut(key),
+        Some((section, rest)) => match values.get_mut(section)? {
+            Value::Dict(_, members) => at(members, rest),
+            _ => None,
+        },
+    }
+}
+
+/// A missing file, or a file where a folder should be.
+pub(super) fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// `MEERKAT_<SECTION>__<KEY>`, deeper keys by more `__`. Variables without `__` are no keys, and an empty one is absent.
+pub(super) fn variables(around: &Surroundings) -> Result<Vec<Layer>, CliError> {
+    let mut layers = Vec::new();
+    let whole = LazyCell::new(|| Layer::text(BUILT_IN_ORIGIN, &whole_table()).map(Figment::from));
+    for (name, value) in &around.env {
+        let Some(key) = name.strip_prefix(VARIABLE_PREFIX) else { continue };
+        let key = if key == "DATA_DIR" { "STORE__DATA_DIR" } else { key };
+        if !key.contains("__") || value.is_empty() {
+            continue;
+        }
+        let (origin, key) = (format!("variable {name}"), key.to_lowercase());
+        let path: Vec<&str> = key.split("__").collect();
+        let text = value.to_str().ok_or_else(|| refused(&path.join("."), "it is not UTF-8", &origin))?;
+        let mut value: Value = text.parse().unwrap_or_else(|_| text.into());
+        if value.as_str().is_none() && whole.as_ref().is_ok_and(|whole| takes_text(whole, &path)) {
+            value = text.into();
+        }
+        layers.push(Layer::one(origin, &path, value));
+    }
+    Ok(layers)
+}
+
+/// Whether a key's value is text, as its row in the table shows.
+fn takes_text(whole: &Figment, path: &[&str]) -> bool {
+    let path = match path {
+        ["model", "compatible", _, rest @ ..] => ["model", "compatible", "local"].iter().chain(rest).copied().collect(),
+        path => path.to_vec(),
+    };
+    whole.find_value(&path.join(".")).is_ok_and(|value| value.as_str().is_some())
+}
+
+/// The table with every optional key given, as its comment gives it.
+pub(super) fn whole_table() -> String {
+    let is_key = |line: &&str| line.strip_prefix("# ").is_some_and(|line| line.split(' ').nth(1) == Some("="));
+    BUILT_IN.lines().map(|line| format!("{}\n", if is_key(&line) { &line[2..] } else { line })).collect()
+}
+
+/// Where vendors are reached, as their own tools are told.
+pub(super) fn vendor_addresses(around: &Surroundings) -> Vec<Layer> {
+    let vendors = VendorOptions::from_env(|variable| around.variable(variable));
+    let addresses = [("anthropic", vendors.anthropic), ("openai", vendors.openai), ("gemini", vendors.gemini)];
+    let layer =
+        |(vendor, url): (&str, String)| Layer::one(VENDOR_ORIGIN.to_owned(), &["model", vendor, "base_url"], url);
+    addresses.into_iter().filter_map(|(vendor, access)| Some((vendor, access.base_url?))).map(layer).collect()
+}
+
+pub(super) fn flags(globals: &Globals) -> Vec<Layer> {
+    let mut layers = Vec::new();
+    if let Some(folder) = &globals.data_dir {
+        layers.push(Layer::one("flag --data-dir".to_owned(), &["store", "data_dir"], folder.display().to_string()));
+    }
+    if globals.ephemeral {
+        layers.push(Layer::one("flag --ephemeral".to_owned(), &["store", "enabled"], false));
+    }
+    let level = match (globals.quiet, globals.verbose) {
+        (true, _) => Some(("flag --quiet", "error")),
+        (false, 0) => None,
+        (false, 1) => Some(("flag -v", "info")),
+        (false, 2) => Some(("flag -vv", "debug")),
+        (false, _) => Some(("flag -vvv", "trace")),
+    };
+    layers.extend(level.map(|(origin, level)| Layer::one(origin.to_owned(), &["log", "level"], level)));
+    layers
+}
+
+/// The file that `--config` names, else the variable for it.
+pub(super) fn named_file(around: &Surroundings, globals: &Globals) -> Option<(&'static str, PathBuf)> {
+    let flag = globals.config.as_ref().map(|path| ("--config", around.dir.join(path)));
+    let variable = || around.env.get(FILE_VARIABLE).filter(|path| !path.is_empty());
+    flag.or_else(|| Some((FILE_VARIABLE, around.dir.join(variable()?))))
+}
+
+/// The folder of a user's configuration.
+pub(super) fn user_folder(around: &Surroundings) -> Option<PathBuf> {
+    let folder = |name: &str| around.env.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    folder("XDG_CONFIG_HOME").or_else(|| folder("APPDATA")).or_else(|| Some(folder("HOME")?.join(".config")))
+}

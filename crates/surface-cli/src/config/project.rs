@@ -1,0 +1,144 @@
+//! The project's file: what of it counts by itself, and what only once the user trusts it.
+//!
+//! A project's folder may come from anybody, so nothing in it says what is sent, to whom, or what may run. A key that
+//! no row below names is one of those.
+
+use std::{
+    fs::{self, File, Metadata},
+    io::{self, Read as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use figment::{
+    Figment,
+    value::{Dict, Value},
+};
+
+use super::{Ignored, json, layers::Layer, refused, trust::Seen};
+use crate::error::CliError;
+
+/// Bytes that a project's file may have.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// What a project's file may set without trust, by key, or by the beginning of one.
+const HARMLESS: [(&str, Harmless); 5] = [
+    ("turn.max_", Harmless::Lower),
+    ("compaction.", Harmless::Always),
+    ("context.overflow", Harmless::Always),
+    ("model.name", Harmless::NamedModel),
+    ("context.summary_model", Harmless::NamedModel),
+];
+
+/// Which values of a key are harmless.
+#[derive(Clone, Copy)]
+enum Harmless {
+    /// All of them.
+    Always,
+    /// Those that are not above the one in force without the project.
+    Lower,
+    /// Models that the user names.
+    NamedModel,
+}
+
+/// The one limit that 0 does not lift.
+const LIMITED_AT_ZERO: &str = "turn.max_queued";
+
+/// The project's file as it was read.
+pub(super) struct ProjectFile {
+    pub(super) layer: Layer,
+    pub(super) seen: Seen,
+}
+
+impl ProjectFile {
+    /// Reads the file in a project's root, if it is there and this user's.
+    pub(super) fn read(root: &Path) -> Result<Option<Self>, CliError> {
+        let path = root.join("meerkat.toml");
+        let unread = |error: io::Error| {
+            let origin = format!("project file {}", path.display());
+            CliError::from(refused("file", &format!("it cannot be read: {error}"), &origin))
+        };
+        // A pipe or a device is never waited for.
+        let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
+        let file = match File::options().read(true).custom_flags(flags).open(&path) {
+            Ok(file) => file,
+            Err(error) if super::layers::is_missing(&error) => return Ok(None),
+            Err(error) => return Err(unread(error)),
+        };
+        let metadata = file.metadata().map_err(unread)?;
+        if !metadata.is_file() || !is_own(&metadata) {
+            return Ok(None);
+        }
+        if metadata.len() > FILE_BYTES_MAX {
+            return Err(unread(io::Error::other("it has more than a mebibyte")));
+        }
+        let mut text = String::new();
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unread)?;
+        let layer = Layer::file_text("project", &path, &text)?;
+        let seen = Seen::new(fs::canonicalize(&path).unwrap_or(path), metadata.uid(), text.as_bytes());
+        Ok(Some(Self { layer, seen }))
+    }
+}
+
+/// Takes out of a project's values what is not harmless. `below` is in force without the project, `user` are all layers
+/// of the user's.
+pub(super) fn take_ignored(layer: &mut Layer, below: &Figment, user: &Figment) -> Vec<Ignored> {
+    let is_harmless = |key: &str, value: &Value| {
+        let is_row = |name: &str| name == key || (name.ends_with(['.', '_']) && key.starts_with(name));
+        match HARMLESS.iter().find(|(name, _)| is_row(name)) {
+            None => false,
+            Some((_, Harmless::Always)) => true,
+            Some((_, Harmless::Lower)) => {
+                let limit = |value: &Value| {
+                    let limit = json(value).as_u64()?;
+                    Some(if limit == 0 && key != LIMITED_AT_ZERO { u64::MAX } else { limit })
+                };
+                let in_force = below.find_value(key).ok();
+                in_force.is_some_and(|in_force| limit(value).zip(limit(&in_force)).is_some_and(|(new, old)| new <= old))
+            }
+            Some((_, Harmless::NamedModel)) => ["model.name", "context.summary_model"].iter().any(|key| {
+                let named = user.find_value(key).ok();
+                let named = named.as_ref().and_then(Value::as_str).filter(|name| !name.is_empty());
+                named.is_some() && named == value.as_str()
+            }),
+        }
+    };
+    let mut ignored = Vec::new();
+    take(&mut layer.values, "", &mut |key, value| {
+        let is_harmless = is_harmless(key, value);
+        if !is_harmless {
+            ignored.push(Ignored { key: key.to_owned(), value: value.clone() });
+        }
+        is_harmless
+    });
+    ignored
+}
+
+/// Keeps the values that are to be kept, and no section without any.
+fn take(values: &mut Dict, path: &str, keeps: &mut impl FnMut(&str, &Value) -> bool) {
+    values.retain(|name, value| {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        match value {
+            Value::Dict(_, members) if !members.is_empty() => {
+                take(members, &path, keeps);
+                !members.is_empty()
+            }
+            value => keeps(&path, value),
+        }
+    });
+}
+
+/// The project's root: the nearest folder upwards with `.rkat` or `.git`, else this one. Folders and marks of other
+/// users make none: whoever may write in a shared folder would speak for all who work beneath it.
+pub(crate) fn project(dir: &Path) -> PathBuf {
+    let is_marked = |folder: &Path, mark: &str| fs::symlink_metadata(folder.join(mark)).is_ok_and(|it| is_own(&it));
+    let is_root = |folder: &&Path| {
+        fs::metadata(folder).is_ok_and(|it| is_own(&it)) && (is_marked(folder, ".rkat") || is_marked(folder, ".git"))
+    };
+    dir.ancestors().find(is_root).unwrap_or(dir).to_owned()
+}
+
+/// Whether a file or a folder is this user's.
+pub(crate) fn is_own(metadata: &Metadata) -> bool {
+    metadata.uid() == rustix::process::geteuid().as_raw()
+}

@@ -1,0 +1,79 @@
+//! Which projects' files the user trusts: by path, owner and content, in the folder of the user's configuration.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// The file with what is trusted, beside the user's configuration.
+const FILE: &str = "trusted.json";
+
+/// A file as it was when it was read.
+pub(super) struct Seen {
+    /// Its path without links.
+    pub(super) path: PathBuf,
+    content: Content,
+}
+
+/// What must be as it was for trust to hold.
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+struct Content {
+    owner: u32,
+    sha256: String,
+}
+
+/// Trusted files by their paths.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Trusted(BTreeMap<PathBuf, Content>);
+
+/// Whether a file is trusted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trust {
+    Full,
+    /// It was, and another file stands there now.
+    Changed,
+    Missing,
+}
+
+impl Seen {
+    pub(super) fn new(path: PathBuf, owner: u32, bytes: &[u8]) -> Self {
+        let sha256 = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { path, content: Content { owner, sha256 } }
+    }
+
+    /// Whether the user trusts it.
+    pub(super) fn trust(&self, folder: &Path) -> Trust {
+        match Trusted::read(folder).0.get(&self.path) {
+            Some(content) if *content == self.content => Trust::Full,
+            Some(_) => Trust::Changed,
+            None => Trust::Missing,
+        }
+    }
+
+    /// Remembers that the user trusts it.
+    pub(super) fn remember(self, folder: &Path) -> io::Result<()> {
+        let mut trusted = Trusted::read(folder);
+        trusted.0.insert(self.path, self.content);
+        fs::create_dir_all(folder)?;
+        let temporary = folder.join(format!("{FILE}.{}.new", std::process::id()));
+        drop(fs::remove_file(&temporary));
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.write_all(&serde_json::to_vec_pretty(&trusted)?)?;
+        file.sync_all()?;
+        fs::rename(&temporary, folder.join(FILE))
+    }
+}
+
+impl Trusted {
+    /// What cannot be read trusts nothing.
+    fn read(folder: &Path) -> Self {
+        fs::read(folder.join(FILE)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,108 @@
+//! The shape of the values in force, section by section.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use meerkat_service::{
+    compaction::CompactionConfig,
+    model::vendors::Preset,
+    options::{
+        ContextOptions, EphemeralOptions, JournalOptions, Limits, MemoryConfig, ProjectionOptions, RetentionOptions,
+        ToolOptions, TurnOptions,
+    },
+};
+use serde::Deserialize;
+
+/// The values in force.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Values {
+    pub(crate) model: ModelValues,
+    pub(super) turn: TurnOptions,
+    pub(super) tools: ToolOptions,
+    pub(super) context: ContextOptions,
+    pub(crate) limits: Limits,
+    pub(super) ephemeral: EphemeralOptions,
+    pub(crate) store: StoreValues,
+    pub(super) journal: JournalOptions,
+    pub(super) projection: ProjectionOptions,
+    pub(super) retention: RetentionOptions,
+    pub(crate) compaction: CompactionConfig,
+    pub(super) memory: MemoryConfig,
+    pub(crate) serve: ServeValues,
+    pub(crate) log: LogValues,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ModelValues {
+    pub(crate) name: Option<String>,
+    pub(super) scripted_window_tokens: u64,
+    #[serde(default)]
+    pub(super) anthropic: VendorValues,
+    #[serde(default)]
+    pub(super) openai: VendorValues,
+    #[serde(default)]
+    pub(super) gemini: VendorValues,
+    #[serde(default)]
+    pub(super) compatible: BTreeMap<String, CompatibleValues>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct VendorValues {
+    pub(super) base_url: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CompatibleValues {
+    pub(super) preset: Option<Preset>,
+    pub(super) base_url: Option<String>,
+    pub(super) key_variable: Option<String>,
+    pub(super) window_tokens: Option<u64>,
+    pub(super) model: Option<String>,
+    #[serde(default)]
+    pub(super) insecure_http: bool,
+    /// Whether its reasoning is sent back to it, which some servers demand.
+    #[serde(default)]
+    pub(super) returns_reasoning: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StoreValues {
+    pub(crate) enabled: bool,
+    pub(super) data_dir: Option<PathBuf>,
+    pub(super) idle_ms: u64,
+    pub(super) queue_goes_on: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServeValues {
+    pub(crate) listen: String,
+    pub(crate) allowed_hosts: Vec<String>,
+    pub(crate) allowed_origins: Vec<String>,
+    pub(crate) max_connections: usize,
+    pub(crate) max_streams: usize,
+    pub(crate) header_timeout_ms: u64,
+    pub(crate) max_body_bytes: u64,
+    pub(crate) stall_ms: u64,
+    pub(crate) drain_ms: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LogValues {
+    pub(crate) level: LogLevel,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
