@@ -13,7 +13,7 @@ use crate::{
     ids::{SessionId, TurnNumber},
     session::{
         event::{ToolFinished, ToolOutcome},
-        message::{Body, ToolCall},
+        message::{BlobRef, Body, ToolCall},
     },
     tool::{Invocation, OutputLimits, OutputSink, Tool, ToolError, prefix},
 };
@@ -148,7 +148,11 @@ async fn run_bounded(
             () = clock.sleep(Duration::from_millis(options.grace_ms)) => task.abort(),
         }
     }
-    let output = sink.finish().await;
+    // What nobody will name is not kept: a sink that is dropped leaves nothing behind.
+    let output = match ended {
+        Ended::Returned(Ok(_)) => sink.finish().await,
+        Ended::Returned(Err(_)) | Ended::Cancelled | Ended::TimedOut => Ok(Body::from("")),
+    };
     if let (Ended::Returned(Ok(returned @ Ok(()))), true) = (&mut ended, sink.is_full().await) {
         // A tool that passes over the refusal of its output has failed all the same.
         *returned = Err(ToolError::OutputTooLarge { limit: options.max_output_bytes });
@@ -162,7 +166,14 @@ async fn run_bounded(
             let (outcome, text, error, _) = tool_error(tool.as_ref(), &error, timed_out, options.timeout_ms);
             // What a failing tool wrote often says why it failed.
             let wrote = output.ok().filter(|wrote| !wrote.is_empty());
-            let body = wrote.map_or(text.clone(), |wrote| format!("{}\n{}", text.excerpt(), wrote.excerpt()).into());
+            let body = match wrote {
+                None => text,
+                Some(Body::Inline(wrote)) => format!("{}\n{wrote}", text.excerpt()).into(),
+                // It names the whole of what the tool wrote, so that it stays as long as the result does.
+                Some(Body::Blob(wrote)) => {
+                    Body::Blob(BlobRef { head: format!("{}\n{}", text.excerpt(), wrote.head), ..wrote })
+                }
+            };
             (outcome, body, error, false)
         }
         Ended::Returned(Err(_)) => {
