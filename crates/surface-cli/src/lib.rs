@@ -19,11 +19,7 @@ mod wire;
 use std::{ffi::OsString, io::BufRead, path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Parser as _;
-use meerkat_service::{
-    AgentBuildConfig, SessionService,
-    clock::World,
-    model::{ModelResolver as _, scripted::ScriptedModel, vendors::VendorModels},
-};
+use meerkat_service::{AgentBuildConfig, SessionService, clock::World, model::ModelResolver as _};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -38,9 +34,6 @@ use crate::{
     output::Output,
     telemetry::Telemetry,
 };
-
-/// The model that is built in.
-const SCRIPTED: &str = "scripted";
 
 /// The variable that makes a run deterministic.
 const TEST_SEED: &str = "MEERKAT_TEST_SEED";
@@ -126,10 +119,19 @@ pub(crate) struct App {
     service: Arc<dyn SessionService>,
     out: Output,
     config: Arc<Config>,
-    is_scripted: bool,
+    /// Which model answers where none is named; `None` where another process decides.
+    default_model: Option<DefaultModel>,
     holding: Holding,
     /// The folder that files are named from.
     dir: PathBuf,
+}
+
+/// The model that answers where none is named.
+pub(crate) struct DefaultModel {
+    /// Whether it answers only because nothing was ever configured.
+    is_stand_in: bool,
+    /// Its name, or why it cannot answer.
+    told: String,
 }
 
 /// How long an owner that is asked to end says nothing about it.
@@ -150,9 +152,11 @@ impl App {
         let memory = config.memory(around);
         let keys = keys.into_iter().chain(vendors.compatible.iter().map(|server| &server.key));
         let keys: Vec<_> = keys.chain([&memory.endpoint.key]).flatten().cloned().collect();
-        let models =
-            VendorModels::new(&vendors, Arc::new(ScriptedModel)).map_err(|error| config.with_origin(&error))?;
-        let is_scripted = config.values.model.name.is_none() && models.default_model() == SCRIPTED;
+        let models = config.models(around)?;
+        let default_model = DefaultModel {
+            is_stand_in: models.is_stand_in(),
+            told: models.resolve(models.default_model()).map_or_else(|error| error.to_string(), |model| model.name),
+        };
         let seed = around.env.get(TEST_SEED).map(|seed| {
             let seed = seed.to_str().and_then(|seed| seed.parse().ok());
             let origin = format!("variable {TEST_SEED}");
@@ -184,12 +188,15 @@ impl App {
             build
         };
         let (service, holding) = match config.opens_data_dir() {
-            false => (build(None).build()?.service().clone(), Holding::Memory),
+            false => {
+                let agent = build(None).build().map_err(|error| config.with_origin(&error))?;
+                (agent.service().clone(), Holding::Memory)
+            }
             true => enter(&config, around, build).await?,
         };
         // Which model answers is the owner's business, and each answer names it.
-        let is_scripted = is_scripted && !holding.is_attached();
-        Ok(Self { service, out: out.clone(), config, is_scripted, holding, dir: around.dir.clone() })
+        let default_model = Some(default_model).filter(|_| !holding.is_attached());
+        Ok(Self { service, out: out.clone(), config, default_model, holding, dir: around.dir.clone() })
     }
 
     /// Ends the service: what runs gets `drain_ms` to end, the turns of attached commands as long as they take.
@@ -216,9 +223,9 @@ impl App {
 
     /// Says that no real model answers, where nobody chose that.
     fn tell_of_scripted_model(&self) {
-        if self.is_scripted {
+        if self.default_model.as_ref().is_some_and(|model| model.is_stand_in) {
             self.out
-                .note("The scripted model answers, since no key of a vendor is set; `meerkat config show` says more.");
+                .note("The scripted model answers, since no model was ever configured; `meerkat models` says more.");
         }
     }
 }
@@ -229,10 +236,13 @@ async fn enter(
     around: &Surroundings,
     build: impl Fn(Option<PathBuf>) -> AgentBuildConfig + Send + Sync + 'static,
 ) -> Result<(Arc<dyn SessionService>, Holding), CliError> {
-    let (data_dir, owned) = (config.data_dir(around)?, config.clone());
+    let (data_dir, owned, built) = (config.data_dir(around)?, config.clone(), config.clone());
     let door = Door {
         place: Place::new(data_dir.clone(), around),
-        open: Arc::new(move || Ok(build(Some(data_dir.clone())).build()?.service().clone())),
+        open: Arc::new(move || {
+            let agent = build(Some(data_dir.clone())).build().map_err(|error| built.located(error))?;
+            Ok(agent.service().clone())
+        }),
         settings: config.settings().into(),
         agrees: Arc::new(move |settings| owned.agrees(settings)),
     };
@@ -269,10 +279,13 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
     if let Command::Config { command: ConfigCommand::Show } = &cli.command {
         return local::show_config(out, &around, &config);
     }
+    if let Command::Models = &cli.command {
+        return local::models(out, &around, &config);
+    }
     if let Command::Capabilities = &cli.command {
         return local::capabilities(out, &config);
     }
-    let is_server = matches!(cli.command, Command::Serve(_) | Command::Rpc | Command::Mcp);
+    let is_server = matches!(cli.command, Command::Serve(_) | Command::Rpc | Command::Mcp(_));
     let telemetry = Telemetry::begin(out, config.values.log.level, &around, is_server)?;
     // One command needs one thread, and another where it answers those attached to it; a server answers on all of them.
     // Each logs where this one does.
@@ -291,7 +304,7 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
         // A server has drained when it returns; what memory holds ends with the process.
         let drain_ms = match &cli.command {
             Command::Serve(_) => None,
-            Command::Rpc | Command::Mcp => Some(config.values.serve.drain_ms),
+            Command::Rpc | Command::Mcp(_) => Some(config.values.serve.drain_ms),
             _ => config.opens_data_dir().then_some(0),
         };
         let app = App::open(Arc::new(config), out, &around).await?;
@@ -316,7 +329,7 @@ async fn perform(app: &App, around: &Surroundings, command: Command, streams: St
         Command::Chat(args) => chat::chat(app, streams, &args).await,
         Command::Serve(args) => serve::serve(app, around, &args).await,
         Command::Rpc => serve::rpc(app).await,
-        Command::Mcp => serve::mcp(app).await,
+        Command::Mcp(args) => serve::mcp(app, &args).await,
         Command::Events(args) => commands::events(app, &args).await,
         Command::Compact(args) => commands::compact::compact(app, streams, &args).await,
         Command::Sessions { command } => commands::sessions::run(app, streams, &command).await,
@@ -326,6 +339,7 @@ async fn perform(app: &App, around: &Surroundings, command: Command, streams: St
         Command::Journal { command } => commands::print(app, wire::journal(&command, "")).await,
         Command::Project { command: ProjectCommand::Rebuild } => commands::operators::rebuild(app).await,
         Command::Capabilities
+        | Command::Models
         | Command::Errors(_)
         | Command::Doctor(_)
         | Command::Config { .. }

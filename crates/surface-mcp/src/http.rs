@@ -29,6 +29,7 @@ use tower::{BoxError, Service};
 use crate::{
     MESSAGE_BYTES_MAX, McpServer,
     error::{self, HttpAnswer, JSON},
+    tools::Offer,
 };
 
 /// Sessions of the protocol that are kept at once. A client beyond them is served without one.
@@ -44,6 +45,8 @@ pub struct HttpOptions {
     /// Whether clients of revisions that know sessions of the protocol get one. Without one
     /// `notifications/cancelled` says nothing, because nothing says whose request it names.
     pub has_sessions: bool,
+    /// The tools that clients are offered.
+    pub offer: Offer,
     /// How large a message may be, in bytes.
     pub max_message_bytes: usize,
     /// Ends every stream when it is cancelled.
@@ -52,7 +55,12 @@ pub struct HttpOptions {
 
 impl Default for HttpOptions {
     fn default() -> Self {
-        Self { has_sessions: true, max_message_bytes: MESSAGE_BYTES_MAX, shutdown: CancellationToken::new() }
+        Self {
+            has_sessions: true,
+            offer: Offer::default(),
+            max_message_bytes: MESSAGE_BYTES_MAX,
+            shutdown: CancellationToken::new(),
+        }
     }
 }
 
@@ -76,7 +84,8 @@ impl McpHttpService {
     /// Serves sessions.
     #[must_use]
     pub fn new(service: Arc<dyn SessionService>, options: HttpOptions) -> Self {
-        Self::over(move || McpServer::new(service.clone()), options)
+        let offer = options.offer;
+        Self::over(move || McpServer::new(service.clone(), offer), options)
     }
 }
 
@@ -132,11 +141,16 @@ impl<S: ServerHandler> Inner<S> {
             }
             Err(_) => Bytes::new(),
         };
+        let is_end = parts.method == Method::DELETE;
         let request = Request::from_parts(parts, Full::new(message.clone()));
-        let response = match is_for_sessions {
+        let mut response = match is_for_sessions {
             true => self.with_sessions.handle(request).await,
             false => self.without_sessions.handle(request).await,
         };
+        if is_end && response.status() == StatusCode::ACCEPTED {
+            // The session is over, and nothing follows. Clients warn of another status.
+            *response.status_mut() = StatusCode::NO_CONTENT;
+        }
         error::with_body(response, is_json, &message).await
     }
 }

@@ -4,7 +4,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures::{FutureExt as _, future::join_all};
 use meerkat_service::{
-    SessionError, SessionService,
+    Operation, SessionError, SessionService,
     service::Nothing,
     wire::{call, decode_params, encode, in_span},
 };
@@ -85,13 +85,28 @@ impl Rpc {
             Failure::from(SessionError::invalid("method", message))
         };
         match find(method) {
+            Some(Method::Operation(operation @ Operation::Blob)) if self.options.is_for_commands => {
+                let params = wire::by_name(params)?;
+                let work = async { encode(&self.service.answer_blob(decode_params(params)?).await?) };
+                Ok(in_span("rpc", operation, params, work).await?)
+            }
             Some(Method::Operation(operation)) => {
                 let params = wire::by_name(params)?;
-                Ok(in_span("rpc", operation, params, call(self.service.as_ref(), operation, params)).await?)
+                let answer = in_span("rpc", operation, params, call(self.service.as_ref(), operation, params)).await?;
+                if let (Operation::StartTurn | Operation::Resume, Some(peer)) = (operation, peer)
+                    && let Ok(wire::OfTurn { session_id, seq }) = serde_json::from_slice(&answer)
+                {
+                    // Who follows the session has the turn's events before its answer.
+                    peer.sent_up_to(session_id, seq).await;
+                }
+                Ok(answer)
             }
             Some(Method::Subscribe) => {
                 let peer = peer.ok_or_else(no_peer)?;
                 let wire::Subscribe { session_id, since_seq, is_waiting } = decode_params(wire::by_name(params)?)?;
+                if is_waiting && !self.options.is_for_commands {
+                    return Err(SessionError::invalid("params", "unknown field `is_waiting`").into());
+                }
                 let follower = if is_waiting {
                     self.service.follow_turn(&session_id, since_seq).await?
                 } else {

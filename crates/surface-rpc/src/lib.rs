@@ -56,6 +56,9 @@ pub struct RpcOptions {
     pub stall_ms: u64,
     /// Milliseconds of silence after which a WebSocket client is pinged; after as long again it is gone.
     pub ping_ms: u64,
+    /// Whether the clients are commands that attach to this process, which wait for turns as if they ran them. What
+    /// this allows is no part of the public methods.
+    pub is_for_commands: bool,
 }
 
 impl Default for RpcOptions {
@@ -67,6 +70,7 @@ impl Default for RpcOptions {
             subscriptions: 64,
             stall_ms: 30_000,
             ping_ms: 30_000,
+            is_for_commands: false,
         }
     }
 }

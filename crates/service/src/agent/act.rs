@@ -13,7 +13,7 @@ use crate::{
     SessionError,
     model::{AnswerBlock, ModelAnswer, ModelError, StopReason},
     options::Budget,
-    service::Changed,
+    service::{Changed, TurnStatus},
     session::{
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, Decision, Event, LiveEvent, PartialText, Retrying,
@@ -191,9 +191,14 @@ impl Actor {
                     Block::ToolCall(ToolCall { call_id: format!("call_{seq}_{index}"), ..call })
                 }
             })
-            .collect();
-        let message = AssistantMessage { step, model, blocks, stop_reason: answer.stop_reason, usage: answer.usage };
-        let is_last = !message.blocks.iter().any(|block| matches!(block, Block::ToolCall(_)));
+            .collect::<Vec<_>>();
+        let is_last = !blocks.iter().any(|block| matches!(block, Block::ToolCall(_)));
+        let is_said = |block: &Block| matches!(block, Block::Text { text } if !text.excerpt().trim().is_empty());
+        let stop_reason = match answer.stop_reason {
+            StopReason::EndTurn if is_last && !blocks.iter().any(is_said) => StopReason::Empty,
+            stop_reason => stop_reason,
+        };
+        let message = AssistantMessage { step, model, blocks, stop_reason, usage: answer.usage };
         let event = Event::AssistantMessage(message);
         match is_last {
             true => self.record_with_next(turn, event).await,
@@ -245,8 +250,11 @@ impl Actor {
         self.turn_span = tracing::Span::none();
         self.control.interrupt = None;
         self.control.failure = None;
+        // An interrupt behind the last answer came too late.
+        let is_late = self.session.last_end().is_some_and(|end| end.status == TurnStatus::Completed);
         for reply in self.interrupters.drain(..) {
-            drop(reply.send(Ok(Changed { session_id: self.session.id(), seq })));
+            let changed = Changed { session_id: self.session.id(), seq };
+            drop(reply.send(if is_late { Err(SessionError::NotRunning { turn: Some(turn) }) } else { Ok(changed) }));
         }
         let Some(waiters) = self.waiters.remove(&turn) else { return Ok(()) };
         let result = match self.session.last_end() {

@@ -99,13 +99,14 @@ impl<Home: 'static> Sessions<Home> {
         }
         self.complete_index().await?;
         derived.readers.open().await?;
-        self.begin_projecting();
-        self.begin_remembering();
         match derived.index.page(SessionQuery { limit: Some(1), ..SessionQuery::default() }).await {
             Ok(newest) => newest.items.iter().for_each(|newest| engine.world.ids.follow(newest.session_id)),
             // An index that fails stands in the way of lists alone.
             Err(error) => tracing::warn!(%error, "the newest session is not known; new ids go by the clock"),
         }
+        // Nothing is waited for from here on: where whoever asked gave up, each of these would begin twice.
+        self.begin_projecting();
+        self.begin_remembering();
         self.compact_on_schedule();
         Ok(())
     }
@@ -213,9 +214,10 @@ impl<Home: 'static> Sessions<Home> {
     pub(super) async fn fork_session(&self, request: ForkSession) -> Result<Changed, SessionError> {
         let ForkSession { session_id: parent, turn } = request;
         let engine = self.engine();
-        engine.events.room().await?;
         let _whole = self.journal(parent).read().await;
+        // What is not there is said before what there is no room for.
         let session = restore(engine, parent).await?.ok_or(SessionError::NotFound(parent))?;
+        engine.events.room().await?;
         let at = match session.fork_at(turn)? {
             ForkPoint::After(seq) => seq,
             ForkPoint::EndOf { turn, from } => {

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::message::{Body, Message};
+use super::{
+    message::{Body, Message},
+    outcome,
+};
 use crate::{
     compaction::{json_bytes, message_bytes, summary_message},
     ids::{Seq, TurnNumber},
@@ -41,8 +44,21 @@ pub struct ContextEntry {
     pub message: Arc<Message>,
     /// Whether references stand in it for its results.
     pub is_masked: bool,
+    /// What it was, where it is all that is left of a turn that did not fit.
+    pub(super) left: Option<Arc<Left>>,
     /// Bytes of all entries up to this one, as JSON.
     bytes_up_to: u64,
+    /// Entries up to this one that name a blob.
+    blobs_up_to: usize,
+}
+
+/// The messages that an entry is left of.
+#[derive(Debug)]
+pub(super) struct Left {
+    /// The event of each, and how many messages were said before it.
+    pub(super) messages: Vec<(Seq, u64)>,
+    /// Those whose results were masked.
+    pub(super) masked: Vec<Seq>,
 }
 
 /// Messages that are gone from the journal are not counted in what an undo brings back, so `nth` does not count here.
@@ -77,6 +93,11 @@ impl Entries {
         self.summary_bytes() + self.bytes_from(0)
     }
 
+    /// Entries that name a blob.
+    pub(super) fn blobs(&self) -> usize {
+        self.list.last().map_or(0, |entry| entry.blobs_up_to)
+    }
+
     /// The place of the first entry that an event behind `seq` brought.
     pub(super) fn place_behind(&self, seq: Seq) -> usize {
         self.list.partition_point(|entry| entry.seq <= seq)
@@ -97,8 +118,8 @@ impl Entries {
 
     pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, nth: u64, message: Message) {
         let bytes = message_bytes(&message);
-        let (message, is_masked) = (Arc::new(message), false);
-        self.append(ContextEntry { seq, turn, nth, message, is_masked, bytes_up_to: 0 }, bytes);
+        let (message, is_masked, left) = (Arc::new(message), false, None);
+        self.append(ContextEntry { seq, turn, nth, message, is_masked, left, bytes_up_to: 0, blobs_up_to: 0 }, bytes);
     }
 
     fn append(&mut self, entry: ContextEntry, bytes: u64) {
@@ -106,7 +127,8 @@ impl Entries {
             self.turns.push((entry.turn, self.list.len()));
         }
         let bytes_up_to = self.bytes_from(0) + bytes;
-        self.list.push(ContextEntry { bytes_up_to, ..entry });
+        let blobs_up_to = self.blobs() + usize::from(has_blob(&entry.message));
+        self.list.push(ContextEntry { bytes_up_to, blobs_up_to, ..entry });
     }
 
     /// Each entry with its own bytes.
@@ -156,7 +178,7 @@ impl Entries {
 
     /// Puts references in place of the results in these messages.
     pub(super) fn mask(&mut self, masked: &[Seq]) {
-        let (mut before, mut after) = (0, 0);
+        let (mut before, mut after, mut blobs) = (0, 0, 0);
         for entry in &mut self.list {
             let mut bytes = entry.bytes_up_to - std::mem::replace(&mut before, entry.bytes_up_to);
             if let Message::ToolResults { results } = &*entry.message
@@ -168,6 +190,8 @@ impl Entries {
             }
             after += bytes;
             entry.bytes_up_to = after;
+            blobs += usize::from(has_blob(&entry.message));
+            entry.blobs_up_to = blobs;
         }
     }
 
@@ -187,10 +211,17 @@ impl Entries {
         }
     }
 
-    /// Takes the newest turn out, if it is this one.
+    /// Takes the newest turn out, if it is this one, but for the head of its prompt and a line for each call.
     pub(super) fn drop_turn(&mut self, turn: TurnNumber) {
-        if let Some((_, start)) = self.turns.pop_if(|last| last.0 == turn) {
-            self.list.truncate(start);
+        let Some((_, start)) = self.turns.pop_if(|last| last.0 == turn) else { return };
+        let bytes = self.bytes_from(start);
+        let dropped = self.list.split_off(start);
+        let (Some(first), Some(text)) = (dropped.first(), outcome::of_turn(&dropped, bytes)) else { return };
+        let masked = dropped.iter().filter(|entry| entry.is_masked).map(|entry| entry.seq).collect();
+        let messages = dropped.iter().map(|entry| (entry.seq, entry.nth)).collect();
+        self.push(first.seq, turn, first.nth, Message::User { content: text.into() });
+        if let Some(entry) = self.list.last_mut() {
+            entry.left = Some(Arc::new(Left { messages, masked }));
         }
     }
 
@@ -207,4 +238,10 @@ impl Entries {
             }
         }
     }
+}
+
+/// Whether it names a blob: results of tools alone are not sent whole.
+fn has_blob(message: &Message) -> bool {
+    let Message::ToolResults { results } = message else { return false };
+    results.iter().any(|result| matches!(result.content, Body::Blob(_)))
 }

@@ -31,7 +31,10 @@ use http::{HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::SessionService;
-use meerkat_surface_mcp::{HttpOptions, McpHttpService};
+use meerkat_surface_mcp::{
+    HttpOptions, McpHttpService,
+    tools::{Offer, Toolset},
+};
 use meerkat_surface_rest::{RestOptions, RestService};
 use meerkat_surface_rpc::{RpcOptions, RpcService};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -50,7 +53,13 @@ use self::{
     listen::{ListenOptions, base_url, listen, refusal},
     streams::Streams,
 };
-use crate::{App, args::ServeArgs, config::refused, error::CliError, output::Surroundings};
+use crate::{
+    App,
+    args::{McpArgs, ServeArgs, Tools},
+    config::refused,
+    error::CliError,
+    output::Surroundings,
+};
 
 /// The variable that holds the token, in place of the file.
 const TOKEN_VARIABLE: &str = "MEERKAT_TOKEN";
@@ -117,6 +126,10 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
                 refused("tools.test_dir", "the test tools are for loopback addresses alone", "serve.listen").into()
             );
         }
+    }
+    if !address.ip().is_loopback() && app.config.values.model.name.is_none() {
+        let message = "name the model that answers: others can reach this address";
+        return Err(refused("model.name", message, "serve.listen").into());
     }
     let (token, token_file) = match args.no_auth {
         true => (None, None),
@@ -208,10 +221,25 @@ pub(crate) async fn rpc(app: &App) -> Result<u8, CliError> {
 }
 
 /// The Model Context Protocol on standard input and output.
-pub(crate) async fn mcp(app: &App) -> Result<u8, CliError> {
+pub(crate) async fn mcp(app: &App, args: &McpArgs) -> Result<u8, CliError> {
     let limit = meerkat_surface_mcp::MESSAGE_BYTES_MAX;
-    meerkat_surface_mcp::serve_stdio(app.service.clone(), limit, CancellationToken::new()).await?;
+    meerkat_surface_mcp::serve_stdio(
+        app.service.clone(),
+        offer(args.tools.unwrap_or(Tools::Core), args.approve),
+        limit,
+        CancellationToken::new(),
+    )
+    .await?;
     Ok(0)
+}
+
+/// The tools that MCP clients are offered.
+const fn offer(tools: Tools, approve: bool) -> Offer {
+    let set = match tools {
+        Tools::Core => Toolset::Core,
+        Tools::All => Toolset::All,
+    };
+    Offer { set, approve }
 }
 
 fn surfaces(app: &App, args: &ServeArgs, ending: &Ending) -> Surfaces {
@@ -227,7 +255,12 @@ fn surfaces(app: &App, args: &ServeArgs, ending: &Ending) -> Surfaces {
         ..RestOptions::default()
     };
     let rpc = RpcOptions { message_bytes: bytes, stall_ms: values.stall_ms, ..RpcOptions::default() };
-    let mcp = HttpOptions { max_message_bytes: bytes, shutdown: ending.answered.clone(), ..HttpOptions::default() };
+    let mcp = HttpOptions {
+        offer: offer(args.tools.unwrap_or(Tools::All), args.approve),
+        max_message_bytes: bytes,
+        shutdown: ending.answered.clone(),
+        ..HttpOptions::default()
+    };
     Surfaces {
         rest: RestService::new(service(), rest),
         has_rest: args.rest,
@@ -273,8 +306,12 @@ fn find_token(app: &App, around: &Surroundings) -> Result<(Option<Token>, Option
 fn tell(app: &App, base: &str, token_file: Option<&std::path::Path>, surfaces: &[&str]) -> Result<(), CliError> {
     let token_file = token_file.map(|path| path.display().to_string());
     if app.out.is_json {
-        let document = json!({ "listening": base, "token_file": token_file, "surfaces": surfaces });
+        let model = app.default_model.as_ref().map(|model| &model.told);
+        let document = json!({ "listening": base, "token_file": token_file, "surfaces": surfaces, "model": model });
         return Ok(app.out.document(document.to_string().as_bytes())?);
+    }
+    if let Some(model) = &app.default_model {
+        app.out.note(&format!("Sessions that name no model: {}.", model.told.trim_end_matches('.')));
     }
     let token = token_file.map_or_else(|| "no token file".to_owned(), |path| format!("token in {path}"));
     Ok(app.out.text(&format!("listening on {base} for {} ({token})\n", surfaces.join(", ")))?)

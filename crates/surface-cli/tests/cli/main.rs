@@ -7,6 +7,8 @@ mod compact;
 mod config;
 mod endpoint;
 mod memory;
+mod model;
+mod models;
 mod process;
 mod run;
 mod trust;
