@@ -183,9 +183,10 @@ async fn run_bounded(
                 None => text,
                 Some(Body::Inline(wrote)) => format!("{}\n{wrote}", text.excerpt()).into(),
                 // It names the whole of what the tool wrote, so that it stays as long as the result does.
-                Some(Body::Blob(wrote)) => {
-                    Body::Blob(BlobRef { head: format!("{}\n{}", prefix(&text.excerpt(), MESSAGE_BYTES_MAX), wrote.head), ..wrote })
-                }
+                Some(Body::Blob(wrote)) => Body::Blob(BlobRef {
+                    head: format!("{}\n{}", prefix(&text.excerpt(), MESSAGE_BYTES_MAX), wrote.head),
+                    ..wrote
+                }),
             };
             (outcome, body, error, false)
         }

@@ -97,11 +97,7 @@ fn path_of(generation: u64) -> PathBuf {
 }
 
 /// Writes what counts as the next generation, and drops the one before.
-pub(super) fn rewrite(
-    disk: &dyn Disk,
-    marks: impl IntoIterator<Item = Marked>,
-    writer: &mut Writer,
-) -> io::Result<()> {
+pub(super) fn rewrite(disk: &dyn Disk, marks: impl IntoIterator<Item = Marked>, writer: &mut Writer) -> io::Result<()> {
     let generation = writer.generation + 1;
     let before = writer.at.place;
     let header = Header {
