@@ -12,12 +12,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use flags::{CompactFlags, Delivery, SessionFlags, Target, TurnFlags};
-pub(crate) use operators::{ExportArgs, JournalCommand, ProjectCommand, ReaderCommand};
+pub(crate) use operators::{ExportArgs, JournalCommand, ProjectArgs, ProjectCommand, ReaderCommand};
 pub(crate) use sessions::{MemoryCommand, SessionCommand};
 
 /// Keeps agent sessions: runs turns against a language model, records every event, and goes on where it left off.
 ///
-/// Without a key the built-in scripted model answers, so everything can be tried at once.
+/// Until a model is configured, the built-in scripted model answers, so everything can be tried at once.
 #[derive(Parser)]
 #[command(
     name = "meerkat",
@@ -135,7 +135,7 @@ pub(crate) enum Command {
     /// Files that show the project's sessions
     Project {
         #[command(subcommand)]
-        command: ProjectCommand,
+        command: ProjectArgs,
     },
     /// List the models that can be named, and why not the others
     Models,

@@ -9,6 +9,7 @@ mod endpoint;
 mod memory;
 mod model;
 mod models;
+mod moved;
 mod process;
 mod run;
 mod trust;
