@@ -221,9 +221,18 @@ const MEMORY_CONFIGURED_OFF: &str = "Semantic memory is disabled (memory.enabled
 fn model_not_configured(model: &str, variable: Option<&str>) -> String {
     match variable {
         Some(variable) => format!("The model {model:?} needs a key: set {variable}."),
-        None => {
-            format!("The model {model:?} is not known; see `meerkat config show` for the models that are configured.")
+        None if model.is_empty() => {
+            "No model is named, and none is the default: name one in the request, or as model.name in \
+             the configuration; `meerkat models` lists those there are."
+                .to_owned()
         }
+        None => match model.strip_suffix('/') {
+            Some(server) => format!(
+                "No model of the server {server:?} is named: name it as \"{server}/<model>\" in the request or as \
+                 model.name, or as model.compatible.{server}.model."
+            ),
+            None => format!("The model {model:?} is not known; `meerkat models` lists those that are configured."),
+        },
     }
 }
 

@@ -105,14 +105,22 @@ pub enum Overflow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TurnOptions {
-    /// Model calls that a turn may make.
+    /// Model calls that a turn may make at most, whatever it or its session asks for; 0 is without limit.
     pub max_steps: u64,
-    /// Tool calls that a turn may make.
+    /// Tool calls that a turn may make at most; 0 is without limit.
     pub max_tool_calls: u64,
-    /// Tokens that a turn may use; 0 is without limit.
+    /// Tokens that a turn may use at most; 0 is without limit.
     pub max_tokens: u64,
-    /// Milliseconds that a turn may take.
+    /// Milliseconds that a turn may take at most; 0 is without limit.
     pub max_wall_ms: u64,
+    /// Model calls of a turn where neither it nor its session asks for a number; 0 is without limit.
+    pub default_steps: u64,
+    /// Tool calls of such a turn; 0 is without limit.
+    pub default_tool_calls: u64,
+    /// Tokens of such a turn; 0 is without limit.
+    pub default_tokens: u64,
+    /// Milliseconds of such a turn; 0 is without limit.
+    pub default_wall_ms: u64,
     /// Tokens that one answer may have; 0 leaves it to the vendor.
     pub max_output_tokens: u32,
     /// Milliseconds without anything from the model after which a call fails.
@@ -134,10 +142,14 @@ pub struct TurnOptions {
 impl Default for TurnOptions {
     fn default() -> Self {
         Self {
-            max_steps: 100,
-            max_tool_calls: 500,
+            max_steps: 0,
+            max_tool_calls: 0,
             max_tokens: 0,
-            max_wall_ms: 3_600_000,
+            max_wall_ms: 0,
+            default_steps: 100,
+            default_tool_calls: 500,
+            default_tokens: 0,
+            default_wall_ms: 3_600_000,
             max_output_tokens: 0,
             model_idle_timeout_ms: 120_000,
             model_attempts: 4,
@@ -151,14 +163,19 @@ impl Default for TurnOptions {
 }
 
 impl TurnOptions {
-    /// The budgets of a turn whose request and session set none.
+    /// The budgets of a turn that asks for these: what is left open has its default, and none is above its maximum.
     #[must_use]
-    pub const fn budgets(&self) -> Budgets {
+    pub fn budgets(&self, asked: Budgets) -> Budgets {
+        let limit = |limit: u64| (limit != 0).then_some(limit);
+        let budget = |asked: Option<u64>, default: u64, max: u64| {
+            // An absent budget is without limit, so the least of those that are there holds.
+            asked.or(limit(default)).into_iter().chain(limit(max)).min()
+        };
         Budgets {
-            tokens: if self.max_tokens == 0 { None } else { Some(self.max_tokens) },
-            steps: Some(self.max_steps),
-            tool_calls: Some(self.max_tool_calls),
-            wall_ms: Some(self.max_wall_ms),
+            tokens: budget(asked.tokens, self.default_tokens, self.max_tokens),
+            steps: budget(asked.steps, self.default_steps, self.max_steps),
+            tool_calls: budget(asked.tool_calls, self.default_tool_calls, self.max_tool_calls),
+            wall_ms: budget(asked.wall_ms, self.default_wall_ms, self.max_wall_ms),
         }
     }
 }
@@ -456,4 +473,30 @@ pub struct EngineOptions {
     pub retention: RetentionOptions,
     /// Memory.
     pub memory: MemoryConfig,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The configured maximum was a default that any request lifted.
+    #[test]
+    fn a_turn_gets_what_it_asks_for_up_to_the_maximum() {
+        let max = |max_steps| TurnOptions { max_steps, ..TurnOptions::default() };
+        for (options, asked, expected) in [
+            (max(0), None, Some(100)),
+            (max(0), Some(1_000_000), Some(1_000_000)),
+            (max(5), None, Some(5)),
+            (max(5), Some(1_000_000), Some(5)),
+            (max(5), Some(2), Some(2)),
+            (TurnOptions { default_steps: 0, ..max(0) }, None, None),
+            (TurnOptions { default_steps: 7, ..max(9) }, None, Some(7)),
+        ] {
+            assert_eq!(options.budgets(Budgets { steps: asked, ..Budgets::default() }).steps, expected, "{options:?}");
+        }
+        let asked = Budgets { tokens: Some(9), steps: Some(9), tool_calls: Some(9), wall_ms: Some(9) };
+        let all = TurnOptions { max_tokens: 1, max_steps: 2, max_tool_calls: 3, max_wall_ms: 4, ..max(0) };
+        let least = Budgets { tokens: Some(1), steps: Some(2), tool_calls: Some(3), wall_ms: Some(4) };
+        assert_eq!(all.budgets(asked), least);
+    }
 }

@@ -7,7 +7,10 @@ mod project;
 mod trust;
 mod values;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use figment::{
     Figment, Metadata,
@@ -19,14 +22,17 @@ use meerkat_service::{
     Capabilities, Capability, SessionError,
     compaction::CompactionConfig,
     memory::{EndpointAccess, MemoryOptions},
-    model::vendors::{CompatibleEndpoint, VendorOptions},
+    model::{
+        scripted::ScriptedModel,
+        vendors::{CompatibleEndpoint, Preset, VendorModels, VendorOptions},
+    },
     options::{EngineOptions, StoreOptions},
     redact::redact_key_shapes,
 };
 use serde::{Deserialize, Serialize};
 
 use self::{
-    layers::{Layer, flags, named_file, user_folder, variables, vendor_addresses},
+    layers::{Layer, flags, named_file, user_folder, variables, vendor_addresses, whole_table},
     project::{ProjectFile, take_ignored},
     trust::{Seen, Trust},
     values::{ModelValues, Values},
@@ -45,6 +51,9 @@ const BUILT_IN_ORIGIN: &str = "built-in";
 
 /// Where values come from that vendors' own tools know too.
 const VENDOR_ORIGIN: &str = "a variable of the vendor";
+
+/// The window of a server's models, unless it is configured.
+const SERVER_WINDOW_TOKENS: u64 = 32_768;
 
 /// Ignored keys that one line names.
 const NAMED_KEYS_MAX: usize = 8;
@@ -185,16 +194,28 @@ impl Config {
         }
         options.compatible = compatible
             .iter()
-            .map(|(name, server)| CompatibleEndpoint {
-                name: name.clone(),
-                base_url: server.base_url.clone(),
-                key: server.key_variable.as_ref().and_then(|variable| around.variable(variable)).map(Into::into),
-                window_tokens: server.window_tokens,
+            .map(|(name, server)| {
+                let preset = server.preset.or_else(|| Preset::ALL.into_iter().find(|preset| preset.name() == name));
+                let variable = server.key_variable.as_deref().or_else(|| preset?.key_variable());
+                let base_url = server.base_url.as_deref().or_else(|| Some(preset?.base_url()));
+                CompatibleEndpoint {
+                    name: name.clone(),
+                    base_url: base_url.unwrap_or_default().to_owned(),
+                    key: variable.and_then(|variable| around.variable(variable)).map(Into::into),
+                    window_tokens: server.window_tokens.unwrap_or(SERVER_WINDOW_TOKENS),
+                    model: server.model.clone(),
+                    allows_http: server.insecure_http,
+                }
             })
             .collect();
         options.default_model = name.clone();
         options.scripted_window_tokens = Some(*scripted_window_tokens);
         options
+    }
+
+    /// The models that can be named.
+    pub(crate) fn models(&self, around: &Surroundings) -> Result<VendorModels, CliError> {
+        VendorModels::new(&self.vendors(around), Arc::new(ScriptedModel)).map_err(|error| self.with_origin(&error))
     }
 
     /// The data directory: as configured, else one per project in the user's data folder.
@@ -284,10 +305,18 @@ impl Config {
         }
     }
 
+    /// The same for a refusal of the service as it is made.
+    pub(crate) fn located(&self, error: SessionError) -> SessionError {
+        match (&error, self.with_origin(&error)) {
+            (SessionError::ConfigInvalid { .. }, CliError::Refused(body)) => SessionError::Failed(body),
+            _ => error,
+        }
+    }
+
     /// What flags and variables set that is neither this process's own nor a field of its requests.
     pub(crate) fn settings(&self) -> Vec<Setting> {
         let mut settings = Vec::new();
-        self.walk(|key, value, origin| {
+        walk(&self.figment, |key, value, origin| {
             if is_told(&origin) && !OWN_SECTIONS.contains(&section(key)) && !REQUESTED.contains(&key) {
                 settings.push(Setting { key: key.to_owned(), value: json(value), origin });
             }
@@ -314,7 +343,7 @@ impl Config {
     /// What variables set that the requests of an attached command carry.
     pub(crate) fn defaults(&self) -> Defaults {
         let (mut model, mut compaction) = (None, None);
-        self.walk(|key, _, origin| match section(key) {
+        walk(&self.figment, |key, _, origin| match section(key) {
             "model" if key == "model.name" && is_told(&origin) => model.clone_from(&self.values.model.name),
             "compaction" if is_told(&origin) => compaction = Some(self.values.compaction),
             _ => {}
@@ -322,28 +351,12 @@ impl Config {
         Defaults { model, compaction }
     }
 
-    /// Passes every value in force, its key and its origin.
-    fn walk(&self, mut see: impl FnMut(&str, &Value, String)) {
-        fn walk(figment: &Figment, path: &str, value: &Value, see: &mut impl FnMut(&str, &Value, String)) {
-            match value {
-                Value::Dict(_, members) if !members.is_empty() => {
-                    for (name, member) in members {
-                        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                        walk(figment, &path, member, see);
-                    }
-                }
-                _ => see(path, value, origin(figment.get_metadata(value.tag()))),
-            }
-        }
-        if let Ok(members) = self.figment.extract::<Value>() {
-            walk(&self.figment, "", &members, &mut see);
-        }
-    }
-
     /// Every value in force.
     pub(crate) fn entries(&self, around: &Surroundings) -> Vec<Entry> {
         let mut entries = Vec::new();
-        self.walk(|key, value, origin| entries.push(Entry { key: key.to_owned(), value: shown(value), origin }));
+        walk(&self.figment, |key, value, origin| {
+            entries.push(Entry { key: key.to_owned(), value: shown(value), origin })
+        });
         let vendors = VendorOptions::from_env(|variable| around.variable(variable));
         let keys = [("anthropic", vendors.anthropic), ("openai", vendors.openai), ("gemini", vendors.gemini)];
         entries.extend(keys.into_iter().map(|(vendor, access)| Entry {
@@ -351,6 +364,23 @@ impl Config {
             value: if access.key.is_some() { "set" } else { "not set" }.into(),
             origin: VENDOR_ORIGIN.to_owned(),
         }));
+        // What is set nowhere is listed all the same; a server's key depends on its name.
+        if let Ok(whole) = Layer::text(BUILT_IN_ORIGIN, &whole_table()) {
+            walk(&Figment::from(whole), |key, _, _| {
+                if self.figment.find_value(key).is_err() && !key.starts_with("model.compatible.") {
+                    entries.push(Entry { key: key.to_owned(), value: ().into(), origin: "not set".to_owned() });
+                }
+            });
+        }
+        for model in self.models(around).iter().flat_map(VendorModels::list) {
+            let value = model.missing.unwrap_or_else(|| "can be used".to_owned());
+            let origin = if model.is_default { "the default" } else { "`meerkat models`" };
+            entries.push(Entry {
+                key: format!("model {}", model.name),
+                value: value.into(),
+                origin: origin.to_owned(),
+            });
+        }
         entries.extend(self.untrusted.iter().flat_map(|Untrusted { seen, ignored, .. }| {
             let origin = format!("ignored, not trusted: project file {}", seen.path.display());
             ignored.iter().map(move |Ignored { key, value }| Entry {
@@ -360,6 +390,24 @@ impl Config {
             })
         }));
         entries
+    }
+}
+
+/// Passes every value, its key and its origin.
+fn walk(figment: &Figment, mut see: impl FnMut(&str, &Value, String)) {
+    fn walk(figment: &Figment, path: &str, value: &Value, see: &mut impl FnMut(&str, &Value, String)) {
+        match value {
+            Value::Dict(_, members) if !members.is_empty() => {
+                for (name, member) in members {
+                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    walk(figment, &path, member, see);
+                }
+            }
+            _ => see(path, value, origin(figment.get_metadata(value.tag()))),
+        }
+    }
+    if let Ok(members) = figment.extract::<Value>() {
+        walk(figment, "", &members, &mut see);
     }
 }
 
@@ -469,7 +517,7 @@ pub(crate) fn refused(key: &str, what: &str, origin: &str) -> ErrorBody {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{layers::whole_table, *};
+    use super::*;
 
     fn load(text: &str) -> Values {
         Figment::from(Layer::text("test", text).unwrap_or_else(|_| panic!("{text}"))).extract().unwrap()

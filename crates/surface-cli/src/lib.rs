@@ -20,11 +20,7 @@ mod wire;
 use std::{ffi::OsString, io::BufRead, path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Parser as _;
-use meerkat_service::{
-    AgentBuildConfig, SessionService,
-    clock::World,
-    model::{ModelResolver as _, scripted::ScriptedModel, vendors::VendorModels},
-};
+use meerkat_service::{AgentBuildConfig, SessionService, clock::World, model::ModelResolver as _};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -41,9 +37,6 @@ use crate::{
     output::Output,
     telemetry::Telemetry,
 };
-
-/// The model that is built in.
-const SCRIPTED: &str = "scripted";
 
 /// The variable that makes a run deterministic.
 const TEST_SEED: &str = "MEERKAT_TEST_SEED";
@@ -129,12 +122,21 @@ pub(crate) struct App {
     service: Arc<dyn SessionService>,
     out: Output,
     config: Arc<Config>,
-    is_scripted: bool,
+    /// Which model answers where none is named; `None` where another process decides.
+    default_model: Option<DefaultModel>,
     holding: Holding,
     /// The folder that files are named from.
     dir: PathBuf,
     /// Cancelled when a command was told to end and its turns have ended.
     closing: CancellationToken,
+}
+
+/// The model that answers where none is named.
+pub(crate) struct DefaultModel {
+    /// Whether it answers only because nothing was ever configured.
+    is_stand_in: bool,
+    /// Its name, or why it cannot answer.
+    told: String,
 }
 
 /// How long an owner that is asked to end says nothing about it.
@@ -158,9 +160,11 @@ impl App {
         let memory = config.memory(around);
         let keys = keys.into_iter().chain(vendors.compatible.iter().map(|server| &server.key));
         let keys: Vec<_> = keys.chain([&memory.endpoint.key]).flatten().cloned().collect();
-        let models =
-            VendorModels::new(&vendors, Arc::new(ScriptedModel)).map_err(|error| config.with_origin(&error))?;
-        let is_scripted = config.values.model.name.is_none() && models.default_model() == SCRIPTED;
+        let models = config.models(around)?;
+        let default_model = DefaultModel {
+            is_stand_in: models.is_stand_in(),
+            told: models.resolve(models.default_model()).map_or_else(|error| error.to_string(), |model| model.name),
+        };
         let seed = around.env.get(TEST_SEED).map(|seed| {
             let seed = seed.to_str().and_then(|seed| seed.parse().ok());
             let origin = format!("variable {TEST_SEED}");
@@ -192,16 +196,19 @@ impl App {
             build
         };
         let (service, holding) = match config.opens_data_dir() {
-            false => (build(None).build()?.service().clone(), Holding::Memory),
+            false => {
+                let agent = build(None).build().map_err(|error| config.with_origin(&error))?;
+                (agent.service().clone(), Holding::Memory)
+            }
             true => enter(&config, around, build).await?,
         };
         // Which model answers is the owner's business, and each answer names it.
-        let is_scripted = is_scripted && !holding.is_attached();
+        let default_model = Some(default_model).filter(|_| !holding.is_attached());
         Ok(Self {
             service,
             out: out.clone(),
             config,
-            is_scripted,
+            default_model,
             holding,
             dir: around.dir.clone(),
             closing: CancellationToken::new(),
@@ -258,9 +265,9 @@ impl App {
 
     /// Says that no real model answers, where nobody chose that.
     fn tell_of_scripted_model(&self) {
-        if self.is_scripted {
+        if self.default_model.as_ref().is_some_and(|model| model.is_stand_in) {
             self.out
-                .note("The scripted model answers, since no key of a vendor is set; `meerkat config show` says more.");
+                .note("The scripted model answers, since no model was ever configured; `meerkat models` says more.");
         }
     }
 }
@@ -271,10 +278,13 @@ async fn enter(
     around: &Surroundings,
     build: impl Fn(Option<PathBuf>) -> AgentBuildConfig + Send + Sync + 'static,
 ) -> Result<(Arc<dyn SessionService>, Holding), CliError> {
-    let (data_dir, owned) = (config.data_dir(around)?, config.clone());
+    let (data_dir, owned, built) = (config.data_dir(around)?, config.clone(), config.clone());
     let door = Door {
         place: Place::new(data_dir.clone(), around),
-        open: Arc::new(move || Ok(build(Some(data_dir.clone())).build()?.service().clone())),
+        open: Arc::new(move || {
+            let agent = build(Some(data_dir.clone())).build().map_err(|error| built.located(error))?;
+            Ok(agent.service().clone())
+        }),
         settings: config.settings().into(),
         agrees: Arc::new(move |settings| owned.agrees(settings)),
     };
@@ -310,6 +320,9 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
     }
     if let Command::Config { command: ConfigCommand::Show } = &cli.command {
         return local::show_config(out, &around, &config);
+    }
+    if let Command::Models = &cli.command {
+        return local::models(out, &around, &config);
     }
     if let Command::Capabilities = &cli.command {
         return local::capabilities(out, &config);
@@ -372,6 +385,7 @@ async fn perform(app: &App, around: &Surroundings, command: Command, streams: St
         Command::Journal { command } => commands::print(app, wire::journal(&command, "")).await,
         Command::Project { command: ProjectCommand::Rebuild } => commands::operators::rebuild(app).await,
         Command::Capabilities
+        | Command::Models
         | Command::Errors(_)
         | Command::Doctor(_)
         | Command::Config { .. }

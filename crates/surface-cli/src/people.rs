@@ -94,9 +94,14 @@ pub(crate) fn retained(retained: &Retained, width: Option<usize>) -> String {
         [id(&item.session_id, width), reason.to_owned(), size(item.bytes), minute(item.updated_at), title]
     });
     let table = table(["SESSION", "REASON", "SIZE", "UPDATED", "TITLE"], rows, width);
+    let failed: String = retained
+        .failed
+        .iter()
+        .map(|it| format!("{} could not be deleted: {}: {}\n", it.session_id, it.code, it.message))
+        .collect();
     match (retained.deleted, retained.items.len()) {
-        (0, would_go) => format!("{table}{would_go} would go\n"),
-        (deleted, _) => format!("{table}{deleted} deleted\n"),
+        (0, would_go) if failed.is_empty() => format!("{table}{would_go} would go\n"),
+        (deleted, _) => format!("{table}{deleted} deleted\n{failed}"),
     }
 }
 

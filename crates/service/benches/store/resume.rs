@@ -138,6 +138,8 @@ fn rebuild() -> [Event; 3] {
         tokens_before: 90_000,
         tokens_after: 2_000,
         usage: Usage::default(),
+        rounds: 0,
+        unread: 0,
     };
     let last = rebuilt_at() - 2;
     let first = last + 1 - (RETAINED_TURNS * TURN_EVENTS) as Seq;

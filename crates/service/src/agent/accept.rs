@@ -200,7 +200,7 @@ impl Actor {
     }
 
     fn budgets(&self, asked: crate::options::Budgets) -> crate::options::Budgets {
-        asked.or(self.session.budgets()).or(self.engine.options.turn.budgets())
+        self.engine.options.turn.budgets(asked.or(self.session.budgets()))
     }
 }
 

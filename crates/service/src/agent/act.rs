@@ -13,7 +13,7 @@ use crate::{
     SessionError,
     model::{AnswerBlock, ModelAnswer, ModelError, StopReason},
     options::Budget,
-    service::Changed,
+    service::{Changed, TurnStatus},
     session::{
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, Decision, Event, LiveEvent, PartialText, Retrying,
@@ -245,8 +245,11 @@ impl Actor {
         self.turn_span = tracing::Span::none();
         self.control.interrupt = None;
         self.control.failure = None;
+        // An interrupt behind the last answer came too late.
+        let is_late = self.session.last_end().is_some_and(|end| end.status == TurnStatus::Completed);
         for reply in self.interrupters.drain(..) {
-            drop(reply.send(Ok(Changed { session_id: self.session.id(), seq })));
+            let changed = Changed { session_id: self.session.id(), seq };
+            drop(reply.send(if is_late { Err(SessionError::NotRunning { turn: Some(turn) }) } else { Ok(changed) }));
         }
         let Some(waiters) = self.waiters.remove(&turn) else { return Ok(()) };
         let result = match self.session.last_end() {

@@ -25,6 +25,7 @@ use super::{
 use crate::{
     SessionError,
     ids::{Seq, TurnNumber},
+    model::Usage,
     service::Changed,
     session::{
         Session,
@@ -65,6 +66,8 @@ pub(crate) struct Actor {
     pub(super) asked: Option<AskedCompaction>,
     /// The summary that a model is writing.
     pub(super) summary: Summary,
+    /// What the summary has cost so far.
+    pub(super) summary_usage: Usage,
     /// The way out of the registry, once it is taken.
     pub(super) departure: Option<Departure>,
     /// Records that are applied, and staged with the next ones.
@@ -126,6 +129,7 @@ impl Actor {
             unacknowledged: None,
             asked: None,
             summary: Summary::None,
+            summary_usage: Usage::default(),
             departure: None,
             put_off: Vec::new(),
             snapshot_seq,

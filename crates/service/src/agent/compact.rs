@@ -3,7 +3,10 @@
 //! Until the tenth step nothing of the session has changed but that a compaction was tried; a compaction that fails
 //! leaves the context as it is, to the byte. A compactor may be anybody's: what it does never takes the actor down.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
@@ -11,20 +14,27 @@ use super::{
     actor::Actor,
     decide::internal,
     perform::{Effect, ModelEffect, Outcome, call_model},
-    render::{fits, render_summary, request_bytes, window_tokens},
+    render::{Rendered, Said, fits, render_summary, request_bytes, step_end, unreadable, window_tokens},
 };
 use crate::{
     SessionError,
     compaction::{
         CompactionContext, Compactor, SUMMARY_BYTES_MAX, SharedCompactor, json_bytes,
-        rebuilt::{Rebuilt, mask, mechanical_summary, preview, rebuild},
+        rebuilt::{Rebuilt, leaving, mask, mechanical_summary, preview, rebuild, summary_of_the_rest},
         summary_message, summary_of,
     },
     model::{AnswerBlock, ModelAnswer, ModelError, ResolvedModel, StopReason, Usage},
     service::{CompactionMode, CompactionReceipt},
-    session::event::{CompactionFailed, CompactionStarted, Event, LiveEvent, Retrying},
+    session::{
+        Session,
+        event::{CompactionFailed, CompactionStarted, Event, LiveEvent, Retrying, SummaryUnused},
+        message::Message,
+    },
     store::StoreError,
 };
+
+/// Calls that a summary may take at most.
+const ROUNDS_MAX: u32 = 8;
 
 /// Where a summary stands that a model writes.
 #[derive(Default)]
@@ -42,6 +52,17 @@ pub(super) enum Summary {
 struct Wish {
     prompt: String,
     max_summary_tokens: u32,
+    /// How many of the context's messages may leave it.
+    leaving: usize,
+}
+
+/// A summary that a model wrote.
+struct Written {
+    text: String,
+    /// Calls that it took: each goes on from what the one before wrote.
+    rounds: u32,
+    /// Messages that no call took in.
+    unread: Vec<Message>,
 }
 
 impl Actor {
@@ -124,8 +145,9 @@ impl Actor {
         context: &CompactionContext,
         is_exceeded: bool,
     ) -> Result<Result<CompactionReceipt, ErrorBody>, StoreError> {
+        self.summary_usage = Usage::default();
         let rebuilt = match self.masked_enough(compactor, context, is_exceeded) {
-            Ok(Some(masked)) => Ok((masked, Usage::default())),
+            Ok(Some(masked)) => Ok(masked),
             Ok(None) => self.summarised(compactor, is_exceeded).await,
             Err(body) => Err(body),
         };
@@ -136,7 +158,7 @@ impl Actor {
         self.take_interrupts();
         match rebuilt {
             Ok(_) if self.is_given_up() => self.compaction_failed(interrupted()).await.map(Err),
-            Ok((rebuilt, usage)) => self.replace_context(rebuilt, usage).await.map(Ok),
+            Ok(rebuilt) => self.replace_context(rebuilt).await.map(Ok),
             Err(body) => self.compaction_failed(body).await.map(Err),
         }
     }
@@ -168,25 +190,23 @@ impl Actor {
 
     /// The context with a summary in it: the model's, or a mechanical one where that fails and the next request would
     /// not fit.
-    async fn summarised(
-        &mut self,
-        compactor: &dyn Compactor,
-        is_exceeded: bool,
-    ) -> Result<(Rebuilt, Usage), ErrorBody> {
+    async fn summarised(&mut self, compactor: &dyn Compactor, is_exceeded: bool) -> Result<Rebuilt, ErrorBody> {
         // Nobody pays for a summary that could stand for nothing.
         guarded(|| preview(&self.session, compactor)).and_then(|receipt| check_useful(&receipt?))?;
-        // A model that answered is paid, whatever its answer is good for.
-        let (written, usage) = match self.summarise(compactor).await {
-            Ok(answer) => (summary_in(&answer), answer.usage),
-            Err(body) => (Err(body), Usage::default()),
+        let rebuilt = |session: &Session, summary: &str, mode| {
+            guarded(|| rebuild(session, compactor, summary, mode)).and_then(|rebuilt| rebuilt)
         };
-        let rebuilt = |summary: &str, mode| {
-            guarded(|| rebuild(&self.session, compactor, summary, mode)).and_then(|rebuilt| rebuilt)
-        };
-        let failure = match written.and_then(|summary| rebuilt(&summary, CompactionMode::Summary)) {
-            Ok(mut rebuilt) => {
-                rebuilt.completed.summary_tokens = usage.output_tokens;
-                return Ok((rebuilt, usage));
+        let written = self.summarise(compactor).await;
+        let failure = match written.and_then(|written| {
+            rebuilt(&self.session, &written.text, CompactionMode::Summary).map(|rebuilt| (rebuilt, written))
+        }) {
+            Ok((mut rebuilt, Written { rounds, unread, .. })) => {
+                (rebuilt.event.receipt.rounds, rebuilt.event.receipt.unread) = (rounds, unread.len() as u64);
+                rebuilt.completed.summary_tokens = match rounds {
+                    1 if unread.is_empty() => self.summary_usage.output_tokens,
+                    _ => rebuilt.completed.summary_tokens,
+                };
+                return Ok(rebuilt);
             }
             Err(body) => body,
         };
@@ -195,7 +215,7 @@ impl Actor {
         }
         tracing::warn!(session_id = %self.session.id(), code = ?failure.code, "a context is compacted without a model");
         let summary = guarded(|| mechanical_summary(&self.session, compactor))?;
-        rebuilt(&summary, CompactionMode::Mechanical).map(|rebuilt| (rebuilt, usage))
+        rebuilt(&self.session, &summary, CompactionMode::Mechanical)
     }
 
     /// Whether the next request would fit, as it is or slid.
@@ -204,20 +224,75 @@ impl Actor {
         self.answering().is_ok_and(|model| fits(&self.session, &model, tools, options))
     }
 
-    /// Steps 2 to 5: the request is the next one with the prompt at its end.
-    async fn summarise(&mut self, compactor: &dyn Compactor) -> Result<ModelAnswer, ErrorBody> {
-        let wish = guarded(|| Wish {
-            prompt: compactor.compaction_prompt().to_owned(),
-            max_summary_tokens: compactor.max_summary_tokens(),
-        })?;
+    /// Steps 2 to 6: the request is the next one with the prompt at its end. Where the model cannot read all that may
+    /// leave at once, each further round shows it its own summary with what follows. What no round can take in is put
+    /// behind the summary without a model.
+    async fn summarise(&mut self, compactor: &dyn Compactor) -> Result<Written, ErrorBody> {
+        let wish = guarded(|| {
+            Ok(Wish {
+                prompt: compactor.compaction_prompt().to_owned(),
+                max_summary_tokens: compactor.max_summary_tokens(),
+                leaving: leaving(&self.session, compactor)?,
+            })
+        })??;
         let model = match self.engine.options.context.summary_model.as_str() {
             "" => self.answering(),
             name => self.engine.models.resolve(name),
         };
         let model = model.map_err(|error| error.body())?;
-        let Wish { prompt, max_summary_tokens } = wish;
-        let rendered = render_summary(&self.session, &model, &self.engine.tools, &prompt, max_summary_tokens)?;
-        if self.is_given_up() {
+        let Wish { prompt, max_summary_tokens, leaving } = wish;
+        let mut written = Written { text: String::new(), rounds: 0, unread: Vec::new() };
+        let mut former = self.session.context().summary().map(|summary| summary.message.clone());
+        let mut at = 0;
+        loop {
+            let said = Said { former: former.clone(), from: at, prompt: &prompt, max_summary_tokens };
+            let refusal = match render_summary(&self.session, &model, &self.engine.tools, said) {
+                Ok((rendered, end)) if end > at => {
+                    let answer = self.summary_call(model.clone(), rendered).await?;
+                    // A model that answered is paid, whatever its answer is good for.
+                    self.summary_usage.add(answer.usage);
+                    written.text = summary_in(&answer)?;
+                    written.rounds += 1;
+                    former = Some(Arc::new(summary_message(&written.text)));
+                    at = end;
+                    None
+                }
+                Ok(_) => {
+                    let end = step_end(&self.session, at);
+                    written.unread.extend(self.messages_between(at, end));
+                    at = end;
+                    None
+                }
+                Err(body) => Some(body),
+            };
+            let is_over = at >= leaving;
+            match refusal {
+                Some(body) if written.rounds == 0 => return Err(body),
+                None if !is_over && written.rounds < ROUNDS_MAX => continue,
+                _ => written.unread.extend(self.messages_between(at, leaving)),
+            }
+            break;
+        }
+        if written.rounds == 0 {
+            return Err(unreadable(&model));
+        }
+        if !written.unread.is_empty() {
+            let rest = guarded(|| summary_of_the_rest(&written.unread, &written.text, compactor))?;
+            written.text = format!("{}\n\n{rest}", written.text);
+        }
+        Ok(written)
+    }
+
+    fn messages_between(&self, from: usize, to: usize) -> impl Iterator<Item = Message> {
+        let entries = self.session.context().entries().get(from..to).unwrap_or_default();
+        entries.iter().map(|entry| Message::clone(&entry.message))
+    }
+
+    /// One call of the model that writes the summary.
+    async fn summary_call(&mut self, model: ResolvedModel, rendered: Rendered) -> Result<ModelAnswer, ErrorBody> {
+        let running = self.session.open_turn().map(|open| open.turn);
+        let is_hit = self.control.interrupt.is_some_and(|(turn, _)| Some(turn) == running);
+        if self.is_given_up() || is_hit {
             return Err(interrupted());
         }
         let span = tracing::info_span!(parent: &self.turn_span, "summary_call", model = model.name);
@@ -255,11 +330,11 @@ impl Actor {
 
     /// Steps 9 to 14, as one batch: what stays by reference, and that it is whole. What left the context stays in the
     /// journal; the fold counts what it cost.
-    async fn replace_context(&mut self, rebuilt: Rebuilt, usage: Usage) -> Result<CompactionReceipt, StoreError> {
+    async fn replace_context(&mut self, rebuilt: Rebuilt) -> Result<CompactionReceipt, StoreError> {
         let Rebuilt { mut event, completed, .. } = rebuilt;
         event.compaction = self.session.last_seq() + 2;
         event.receipt.compaction = Some(event.compaction);
-        event.receipt.usage = usage;
+        event.receipt.usage = std::mem::take(&mut self.summary_usage);
         let receipt = event.receipt.clone();
         let turn = self.session.open_turn().map(|open| open.turn);
         let events = vec![Event::ContextRebuilt(event), Event::CompactionCompleted(completed)];
@@ -272,7 +347,9 @@ impl Actor {
         let body = self.clean(body);
         let failed = CompactionFailed { code: body.code, message: body.message.clone() };
         let turn = self.session.open_turn().map(|open| open.turn);
-        self.record_durably(turn, vec![Event::CompactionFailed(failed)]).await?;
+        let usage = std::mem::take(&mut self.summary_usage);
+        let unused = (usage != Usage::default()).then_some(Event::SummaryUnused(SummaryUnused { usage }));
+        self.record_durably(turn, unused.into_iter().chain([Event::CompactionFailed(failed)]).collect()).await?;
         Ok(body)
     }
 

@@ -113,6 +113,10 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
         let is_held = control.is_draining || control.is_queue_held;
         return if session.queue().is_empty() || is_held { Action::Rest } else { Action::StartQueued };
     };
+    if open.is_answered && open.calls.is_empty() {
+        // What was answered is done: an interrupt that comes now comes too late.
+        return Action::End(Ending::Completed);
+    }
     let budgets = open.budgets;
     if let Some(ending) = forced_ending(open, control) {
         let why = match &ending {
@@ -128,9 +132,6 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
     }
     if !open.calls.is_empty() {
         return decide_calls(session, open, control, rules);
-    }
-    if open.is_answered {
-        return Action::End(Ending::Completed);
     }
     if is_loop(&open.signatures, rules.turn.loop_repeats) {
         let body = ErrorBody::new(ErrorCode::LoopDetected)
@@ -176,7 +177,6 @@ fn forced_ending(open: &OpenTurn, control: &Control) -> Option<Ending> {
 fn over_budget(open: &OpenTurn, control: &Control) -> Option<ErrorBody> {
     if let Some(limit) = open.budgets.wall_ms
         && control.elapsed_ms >= limit
-        && !(open.is_answered && open.calls.is_empty())
     {
         return Some(exhausted(Budget::WallMs, limit, limit));
     }

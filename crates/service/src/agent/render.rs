@@ -5,6 +5,7 @@ use std::{ops::Range, sync::Arc};
 use meerkat_errors::{ErrorBody, ErrorCode};
 
 use crate::{
+    compaction::json_bytes,
     model::{ModelRequest, ResolvedModel, ToolSpec},
     options::{EngineOptions, Overflow},
     session::{
@@ -34,7 +35,8 @@ pub(crate) fn render(
     let start = start(session, model, fixed_bytes, options)?;
     let max_output_tokens = (options.turn.max_output_tokens > 0).then_some(options.turn.max_output_tokens);
     let end = session.context().entries().len();
-    Ok(rendered(session, model, tools, start..end, tail, max_output_tokens))
+    let summary = session.context().summary().map(|summary| summary.message.clone());
+    Ok(rendered(session, model, tools, (summary, start..end), tail, max_output_tokens))
 }
 
 /// Where what is sent of the context begins, besides so many bytes.
@@ -63,37 +65,66 @@ pub(crate) fn fits(session: &Session, model: &ResolvedModel, tools: &ToolRegistr
     start(session, model, fixed_bytes(session, &allowed(session, tools)) + tail_bytes, options).is_ok()
 }
 
+/// What a model is shown of the context when it is to summarise.
+pub(crate) struct Said<'a> {
+    /// The summary of what stands before.
+    pub(crate) former: Option<Arc<Message>>,
+    /// The first of the context's messages.
+    pub(crate) from: usize,
+    pub(crate) prompt: &'a str,
+    pub(crate) max_summary_tokens: u32,
+}
+
 /// Renders the request for a summary: the next request with another message at its end, and without its tail, so that
-/// what a vendor has cached of it stays good. Where it would not fit, the newest are left out: they stay in the context.
+/// what a vendor has cached of it stays good. Where it would not fit, the newest are left out; answers with the place
+/// of the first message that is left out, which is `from` where nothing of the context fits.
 pub(crate) fn render_summary(
     session: &Session,
     model: &ResolvedModel,
     tools: &ToolRegistry,
-    prompt: &str,
-    max_summary_tokens: u32,
-) -> Result<Rendered, ErrorBody> {
+    said: Said<'_>,
+) -> Result<(Rendered, usize), ErrorBody> {
+    let Said { former, from, prompt, max_summary_tokens } = said;
     let tools = allowed(session, tools);
-    let fixed_bytes = fixed_bytes(session, &tools) + prompt.len() as u64;
+    let former_bytes = former.as_deref().map_or(0, json_bytes);
+    let system_bytes = session.system_prompt().map_or(0, Body::len);
+    let fixed_bytes = system_bytes + former_bytes + spec_bytes(&tools) + prompt.len() as u64;
     let window = model.window_tokens.saturating_sub(u64::from(max_summary_tokens));
-    let room_bytes = bytes_within(window).saturating_sub(fixed_bytes);
-    let Some(end) = end_within(session, room_bytes) else {
-        return Err(overflow((session.context().bytes_from(0) + fixed_bytes) / 4, window, &model.name));
+    let Some(room_bytes) = bytes_within(window).checked_sub(fixed_bytes) else {
+        return Err(overflow((session.context().bytes_from(from) + fixed_bytes) / 4, window, &model.name));
     };
-    let mut rendered = rendered(session, model, tools, 0..end, None, Some(max_summary_tokens));
+    let end = end_within(session, from, room_bytes);
+    let mut rendered = rendered(session, model, tools, (former, from..end), None, Some(max_summary_tokens));
     rendered.request.messages.push(Arc::new(Message::User { content: prompt.into() }));
     rendered.request.forbids_tools = true;
-    Ok(rendered)
+    Ok((rendered, end))
 }
 
-/// Where the longest beginning of the context ends that has at most so many bytes and no calls without their results.
-fn end_within(session: &Session, bytes: u64) -> Option<usize> {
+/// A step of the context's messages is longer than what the model can read.
+pub(crate) fn unreadable(model: &ResolvedModel) -> ErrorBody {
+    let message = format!("Nothing of the context fits the window of {}, which is to summarise it.", model.name);
+    ErrorBody::with_message(ErrorCode::ContextOverflow, message).detail("window_tokens", model.window_tokens)
+}
+
+/// Where the longest part of the context ends that begins at `from`, and has at most so many bytes and no calls
+/// without their results.
+fn end_within(session: &Session, from: usize, bytes: u64) -> usize {
     let (context, entries) = (session.context(), session.context().entries());
-    let whole = context.bytes_from(0);
-    let is_end = |end: &usize| {
-        whole - context.bytes_from(*end) <= bytes
-            && !entries.get(*end).is_some_and(|next| matches!(*next.message, Message::ToolResults { .. }))
-    };
-    (1..=entries.len()).rev().find(is_end)
+    let whole = context.bytes_from(from);
+    let places: Vec<usize> = (from..=entries.len()).collect();
+    let fitting = places.partition_point(|end| whole - context.bytes_from(*end) <= bytes);
+    let is_end = |end: &&usize| !entries.get(**end).is_some_and(|next| is_results(&next.message));
+    places[..fitting].iter().rev().find(is_end).copied().unwrap_or(from)
+}
+
+/// Where the step ends that begins at `from`: calls are not parted from their results.
+pub(crate) fn step_end(session: &Session, from: usize) -> usize {
+    let rest = session.context().entries().get(from + 1..).unwrap_or_default();
+    from + 1 + rest.iter().take_while(|entry| is_results(&entry.message)).count()
+}
+
+const fn is_results(message: &Message) -> bool {
+    matches!(message, Message::ToolResults { .. })
 }
 
 /// Bytes of the next request, whole. It walks over no message.
@@ -149,11 +180,10 @@ fn rendered(
     session: &Session,
     model: &ResolvedModel,
     tools: Arc<[ToolSpec]>,
-    said: Range<usize>,
+    (summary, said): (Option<Arc<Message>>, Range<usize>),
     tail: Option<Arc<str>>,
     max_output_tokens: Option<u32>,
 ) -> Rendered {
-    let summary = session.context().summary().map(|summary| summary.message.clone());
     let said = session.context().entries().get(said).unwrap_or_default().iter().map(|entry| entry.message.clone());
     let request = ModelRequest {
         model: model.vendor_model.clone(),

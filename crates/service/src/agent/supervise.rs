@@ -178,6 +178,7 @@ impl Actor {
         self.store_failure = None;
         self.put_off.clear();
         self.summary = Summary::None;
+        self.summary_usage = Default::default();
         let (is_draining, is_queue_held) = (self.control.is_draining, self.control.is_queue_held);
         let left_open = self.control.interrupt.filter(|(_, reason)| *reason == PROCESS_ENDED);
         self.control = Control { is_draining, is_queue_held, interrupt: left_open, ..Control::default() };

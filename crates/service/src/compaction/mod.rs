@@ -78,6 +78,19 @@ pub struct CompactionResult {
 }
 
 /// How the default compactor decides and rebuilds.
+///
+/// ```
+/// use meerkat_service::compaction::CompactionConfig;
+///
+/// let config = CompactionConfig {
+///     auto_compact_threshold: 100_000,
+///     recent_turn_budget: 4,
+///     max_summary_tokens: 4096,
+///     min_turns_between_compactions: 3,
+///     ..CompactionConfig::default()
+/// };
+/// assert_eq!(config, CompactionConfig::default());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactionConfig {

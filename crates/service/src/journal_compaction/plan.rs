@@ -97,6 +97,7 @@ impl Brief {
             | Event::CompactionStarted(_)
             | Event::CompactionCompleted(_)
             | Event::CompactionFailed(_)
+            | Event::SummaryUnused(_)
             | Event::CompactionUndone(_)
             | Event::Unknown(_) => What::Other,
         };

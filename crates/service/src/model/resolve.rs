@@ -23,6 +23,12 @@ pub trait ModelResolver: Send + Sync {
     /// The model that answers where none is named.
     fn default_model(&self) -> &str;
 
+    /// Whether the default answers only because nothing was ever configured. Sessions that name no model are refused then
+    /// where a real model answered an earlier one.
+    fn is_stand_in(&self) -> bool {
+        false
+    }
+
     /// The client for `name`.
     ///
     /// # Errors

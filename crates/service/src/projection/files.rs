@@ -3,10 +3,17 @@
 
 use std::{
     fs::{self, DirBuilder, OpenOptions},
-    io,
+    io::{self, Read as _},
     os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
+
+use rustix::fs::OFlags;
+
+/// Bytes that are read of a file.
+const READ_BYTES_MAX: u64 = 64 * 1024;
+/// Follows no link, and waits for nobody at the other end of a pipe.
+const READ_FLAGS: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
 
 /// A folder.
 pub(super) trait Files: Send + Sync {
@@ -18,6 +25,8 @@ pub(super) trait Files: Send + Sync {
     fn cut(&self, path: &str, bytes: u64) -> io::Result<()>;
     /// Writes behind the first `offset` bytes of a file that is there.
     fn append(&self, path: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Makes a file's bytes durable, or the names in a folder.
+    fn sync(&self, path: &str) -> io::Result<()>;
     /// Gives a file the name of another.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file, if it is there.
@@ -28,7 +37,8 @@ pub(super) trait Files: Send + Sync {
     fn len(&self, path: &str) -> io::Result<Option<u64>>;
     /// The names in a folder; none where there is no folder.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
-    /// What stands in a file; `None` where there is none.
+    /// What a small file begins with; `None` where there is none. What is no regular file is refused, also a link to one:
+    /// the folder may come with somebody's repository.
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>>;
 }
 
@@ -103,6 +113,10 @@ impl Files for RealFiles {
         self.open(path)?.write_all_at(bytes, offset)
     }
 
+    fn sync(&self, path: &str) -> io::Result<()> {
+        fs::File::open(self.beneath(path)?)?.sync_all()
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         fs::rename(self.beneath(from)?, self.beneath(to)?)
     }
@@ -127,6 +141,14 @@ impl Files for RealFiles {
     }
 
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
-        if_there(fs::read(self.beneath(path)?))
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(READ_FLAGS);
+        let Some(file) = if_there(options.open(self.beneath(path)?))? else { return Ok(None) };
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        let mut bytes = Vec::new();
+        file.take(READ_BYTES_MAX).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
     }
 }

@@ -10,7 +10,7 @@ mod transcript;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, io, path::PathBuf, sync::Arc};
+use std::{io, path::PathBuf, sync::Arc};
 
 use files::{Files, RealFiles};
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,8 @@ const INDEX: &str = "index.json";
 const IGNORE: &str = ".gitignore";
 /// Which store the files are made from.
 const STORE: &str = "store";
+/// Bytes of its name at most.
+const MARK_BYTES_MAX: usize = 128;
 /// Why files are not written, and what helps.
 pub(crate) const ANOTHERS: &str = "the folder holds the files of another data directory";
 pub(crate) const ANOTHERS_REMEDY: &str =
@@ -75,7 +77,16 @@ impl Projection {
 
     /// Whether the folder holds the files of another store.
     pub(crate) fn is_anothers(&self) -> io::Result<bool> {
-        Ok(self.files.read(STORE)?.is_some_and(|found| self.line().is_none_or(|line| line.as_bytes() != found)))
+        Ok(self.mark()?.is_some_and(|found| self.line().is_none_or(|line| line.as_bytes() != found)))
+    }
+
+    /// The line that names the store of the files. One that a power failure left empty or in pieces names none.
+    fn mark(&self) -> io::Result<Option<Vec<u8>>> {
+        let is_whole = |line: &Vec<u8>| {
+            let name = line.strip_suffix(b"\n").unwrap_or_default();
+            (1..=MARK_BYTES_MAX).contains(&name.len()) && name.iter().all(u8::is_ascii_graphic)
+        };
+        Ok(self.files.read(STORE)?.filter(is_whole))
     }
 
     fn line(&self) -> Option<String> {
@@ -88,10 +99,16 @@ impl Projection {
             return Err(io::Error::other(format!("{ANOTHERS}; {ANOTHERS_REMEDY}")));
         }
         if let Some(line) = self.line()
-            && self.files.len(STORE)?.is_none()
+            && self.mark()?.is_none()
         {
             self.files.make_dir("")?;
-            self.replace(STORE, line.as_bytes())?;
+            // Whole and durable before it has its name: nothing else says whose the files are.
+            let unfinished = format!("{STORE}{UNFINISHED}");
+            self.files.create(&unfinished)?;
+            self.files.append(&unfinished, 0, line.as_bytes())?;
+            self.files.sync(&unfinished)?;
+            self.files.rename(&unfinished, STORE)?;
+            self.files.sync("")?;
         }
         Ok(())
     }
@@ -138,12 +155,12 @@ impl Projection {
         if self.is_anothers()? { Ok(()) } else { self.files.remove_dir(&folder(session_id)) }
     }
 
-    /// Removes the files of all other sessions.
-    pub(crate) fn keep_only(&self, sessions: &BTreeSet<SessionId>) -> io::Result<()> {
+    /// The sessions that have files.
+    pub(crate) fn sessions(&self) -> io::Result<Vec<SessionId>> {
         self.claim()?;
         let names = self.files.list("sessions")?;
-        let others = names.iter().filter(|name| name.parse().is_ok_and(|id: SessionId| !sessions.contains(&id)));
-        others.into_iter().try_for_each(|name| self.files.remove_dir(&format!("sessions/{name}")))
+        let parsed = names.iter().filter_map(|name| name.parse().ok().filter(|id: &SessionId| id.to_string() == *name));
+        Ok(parsed.collect())
     }
 
     /// Whether the list of all sessions is there.

@@ -38,7 +38,14 @@ impl<Home: 'static> Sessions<Home> {
     pub(super) async fn publish_all(&self) -> Result<(), SessionError> {
         let engine = self.engine();
         for shared in self.inner.registry.unlisted() {
-            let Some(tail) = engine.events.watch(shared.session_id).await? else { continue };
+            let tail = match engine.events.watch(shared.session_id).await {
+                Ok(Some(tail)) => tail,
+                Ok(None) => continue,
+                Err(error) => {
+                    tracing::warn!(session_id = %shared.session_id, %error, "a list may show a session as it was");
+                    continue;
+                }
+            };
             let durable = *tail.borrow();
             match (&engine.derived, &engine.memory) {
                 (Some(derived), _) => shared.list(derived, durable).await?,
@@ -213,7 +220,13 @@ impl<Home: 'static> Sessions<Home> {
         let engine = self.engine();
         let Some(derived) = &engine.derived else { return Ok(()) };
         loop {
-            let before = engine.events.journal_bytes(session_id).await?;
+            let before = match engine.events.journal_bytes(session_id).await {
+                Err(error @ StoreError::Corrupted { .. }) => {
+                    tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read");
+                    return Ok(());
+                }
+                before => before?,
+            };
             if opens || self.index_outline(session_id).await.is_none() {
                 match restore(engine, session_id).await {
                     Ok(Some(session)) => self.index(&session).await,

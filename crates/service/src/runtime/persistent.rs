@@ -20,7 +20,7 @@ use crate::{
     retention::doomed,
     service::{
         BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, ReadBlob, Retain,
-        Retained, SessionQuery, SessionState,
+        Retained, RetentionFailure, SessionQuery, SessionState,
     },
     session::{
         ForkPoint, ForkedHistory, HistoryFold,
@@ -72,7 +72,12 @@ impl<Home: 'static> Sessions<Home> {
             match state {
                 Some(SessionState::Idle) => continue,
                 Some(_) => {}
-                None => self.index_stored(session_id).await?,
+                // One that cannot be put is looked at again by the next start, and keeps no other waiting.
+                None => {
+                    if let Err(error) = self.index_stored(session_id).await {
+                        tracing::error!(%session_id, %error, "a session could not be put into the index");
+                    }
+                }
             }
             match self.reserve(session_id).await {
                 // Its actor settles it, and leaves when nobody needs it.
@@ -94,13 +99,14 @@ impl<Home: 'static> Sessions<Home> {
         }
         self.complete_index().await?;
         derived.readers.open().await?;
-        self.begin_projecting();
-        self.begin_remembering();
         match derived.index.page(SessionQuery { limit: Some(1), ..SessionQuery::default() }).await {
             Ok(newest) => newest.items.iter().for_each(|newest| engine.world.ids.follow(newest.session_id)),
             // An index that fails stands in the way of lists alone.
             Err(error) => tracing::warn!(%error, "the newest session is not known; new ids go by the clock"),
         }
+        // Nothing is waited for from here on: where whoever asked gave up, each of these would begin twice.
+        self.begin_projecting();
+        self.begin_remembering();
         self.compact_on_schedule();
         Ok(())
     }
@@ -208,9 +214,10 @@ impl<Home: 'static> Sessions<Home> {
     pub(super) async fn fork_session(&self, request: ForkSession) -> Result<Changed, SessionError> {
         let ForkSession { session_id: parent, turn } = request;
         let engine = self.engine();
-        engine.events.room().await?;
         let _whole = self.journal(parent).read().await;
+        // What is not there is said before what there is no room for.
         let session = restore(engine, parent).await?.ok_or(SessionError::NotFound(parent))?;
+        engine.events.room().await?;
         let at = match session.fork_at(turn)? {
             ForkPoint::After(seq) => seq,
             ForkPoint::EndOf { turn, from } => {
@@ -266,30 +273,51 @@ impl<Home: 'static> Sessions<Home> {
         importing.await.unwrap_or_else(|_| Err(SessionError::Internal("an import ended too early".to_owned())))
     }
 
-    /// Deletes what the policy says, or only lists it. What runs by then, or is gone already, is passed over.
+    /// Deletes what the policy says, or only lists it, in a task of its own: it comes to its end also where its caller
+    /// leaves.
     pub(super) async fn retain_sessions(&self, request: Retain) -> Result<Retained, SessionError> {
+        let service = self.clone();
+        let retaining = tokio::spawn(async move { service.retain_all(request).await });
+        retaining.await.unwrap_or_else(|_| Err(SessionError::Internal("retention ended too early".to_owned())))
+    }
+
+    /// What runs by then, or is deleted already, is passed over.
+    async fn retain_all(&self, request: Retain) -> Result<Retained, SessionError> {
         let engine = self.engine();
         let options = engine.options.retention.of(&request);
         let mut sessions = Vec::new();
         if !options.is_off() {
             for summary in self.all_sessions().await? {
-                let bytes = engine.events.bytes(summary.session_id).await?;
+                let session_id = summary.session_id;
+                let bytes = engine.events.bytes(session_id).await.unwrap_or_else(|error| {
+                    tracing::warn!(%session_id, %error, "nobody knows how much room a session takes");
+                    0
+                });
                 sessions.push((summary, bytes));
             }
         }
         let items = doomed(sessions, &options, engine.world.clock.now());
         if request.dry_run {
-            return Ok(Retained { items, deleted: 0 });
+            return Ok(Retained { items, deleted: 0, failed: Vec::new() });
         }
-        let mut gone = Vec::new();
+        let (mut gone, mut failed) = (Vec::new(), Vec::new());
         for item in items {
-            match self.delete_session(DeleteSession { session_id: item.session_id, force: false }).await {
+            let session_id = item.session_id;
+            match self.delete_session(DeleteSession { session_id, force: false }).await {
                 Ok(_) => gone.push(item),
                 Err(SessionError::Busy { .. } | SessionError::NotFound(_)) => {}
-                Err(error) => return Err(error),
+                // What is deleted by now is reported, and one session is no reason to keep the others.
+                Err(error) => {
+                    tracing::warn!(%session_id, %error, "a session that is too old or too much could not be deleted");
+                    failed.push(RetentionFailure {
+                        session_id,
+                        code: error.code().to_string(),
+                        message: error.to_string(),
+                    });
+                }
             }
         }
-        Ok(Retained { deleted: gone.len() as u64, items: gone })
+        Ok(Retained { deleted: gone.len() as u64, items: gone, failed })
     }
 
     /// The event that ended a turn, looked for behind `from`.

@@ -95,7 +95,12 @@ impl ProjectorHandle {
             () = task.wait() => return,
             () = clock.sleep(END_MAX) => over.cancel(),
         }
-        task.wait().await;
+        // A file system that does not answer keeps its thread; nobody waits for that.
+        tokio::select! {
+            biased;
+            () = task.wait() => {}
+            () = clock.sleep(END_MAX) => tracing::warn!("the projection does not answer, and is left behind"),
+        }
     }
 }
 
@@ -168,6 +173,7 @@ impl<Home: 'static> Sessions<Home> {
             clock,
             failing: BTreeSet::new(),
             gone: BTreeSet::new(),
+            is_compared: false,
         };
         projector.task.spawn(run.until_the_end(Self::over));
     }
@@ -201,18 +207,35 @@ impl<Home: 'static> Sessions<Home> {
             }
         }
         projector.remaining.store(0, Ordering::Relaxed);
-        if let Some(trouble) = failed {
-            return Err(trouble);
+        if projector.over.is_cancelled() {
+            return Err(SessionError::ShuttingDown.into());
         }
+        self.write_list(projector, true).await?;
+        match failed {
+            // Each of these is behind, and its turn comes again; the next start does not begin with all of them.
+            Some(trouble) if is_anew => Err(trouble),
+            Some(trouble) => {
+                tracing::warn!(%trouble, "the files of a session are behind");
+                Ok(rebuilt)
+            }
+            None => Ok(rebuilt),
+        }
+    }
+
+    /// Writes the list of all sessions. With `is_compared`, files of sessions that are no longer stored go first.
+    async fn write_list(&self, projector: &Projector, is_compared: bool) -> Result<(), Trouble> {
         let _writing = projector.writing.lock().await;
         let sessions = self.all_sessions().await?;
-        projector
-            .files(move |files| {
-                files.keep_only(&sessions.iter().map(|session| session.session_id).collect())?;
-                files.write_list(&sessions)
-            })
-            .await?;
-        Ok(rebuilt)
+        if is_compared {
+            let listed: BTreeSet<SessionId> = sessions.iter().map(|session| session.session_id).collect();
+            for id in projector.files(Projection::sessions).await? {
+                // One that cannot be read may be missing in the list, and is there.
+                if !listed.contains(&id) && matches!(self.engine().events.journal_bytes(id).await, Ok(0)) {
+                    drop_files(projector, id).await?;
+                }
+            }
+        }
+        projector.files(move |files| files.write_list(&sessions)).await
     }
 
     /// Brings a session's files up to its journal's end; answers with the last record, `None` where it is gone.
@@ -280,6 +303,8 @@ struct Run {
     failing: BTreeSet<Work>,
     /// Deleted sessions whose files could not be dropped.
     gone: BTreeSet<SessionId>,
+    /// Whether files were looked for of sessions that another process deleted.
+    is_compared: bool,
 }
 
 impl Run {
@@ -363,16 +388,22 @@ impl Run {
     async fn perform<Home: 'static>(&mut self, service: &Sessions<Home>, work: Work) -> Result<(), Trouble> {
         let projector = &self.projector;
         match work {
-            Work::Session(id) | Work::Gone(id) => {
-                service.project_session(projector, id, false).await?;
-            }
+            Work::Session(id) | Work::Gone(id) => match service.project_session(projector, id, false).await {
+                // There is no more to be had of it, and others are waiting.
+                Err(Trouble::Service(error @ SessionError::Corrupted(_))) => {
+                    tracing::warn!(session_id = %id, %error, "the files of a session end where its journal can be read");
+                    drop(self.readers.rest(READER, id, Seq::MAX));
+                }
+                done => drop(done?),
+            },
             Work::All => {
                 service.project_all(projector, false).await?;
+                self.is_compared = true;
             }
             Work::List => {
                 let begun = self.clock.elapsed();
-                let sessions = service.all_sessions().await?;
-                projector.files(move |files| files.write_list(&sessions)).await?;
+                service.write_list(projector, !self.is_compared).await?;
+                self.is_compared = true;
                 self.list_took = self.clock.elapsed().saturating_sub(begun);
                 self.list_at = None;
                 return Ok(());

@@ -30,7 +30,7 @@ use crate::{
     bundle::{Exports, Uploads},
     capability::Capability,
     ids::SessionId,
-    service::{Changed, CreateSession, SessionCreated, StartTurn},
+    service::{Changed, CreateSession, SessionCreated, SessionQuery, StartTurn},
     session::{
         KEY_KEPT_MS, Session, View,
         event::{Event, Key, Record, SessionCreated as Created},
@@ -69,6 +69,8 @@ pub(super) struct Inner {
     pub(super) completing: Mutex<()>,
     /// The loss of the index since which it was told of every session, durably or not.
     pub(super) index_told: AtomicU64,
+    /// The real model that answered an earlier session, where the default is a stand-in; looked up once.
+    earlier_model: OnceCell<Option<String>>,
 }
 
 impl<Home> Sessions<Home> {
@@ -85,6 +87,7 @@ impl<Home> Sessions<Home> {
             schedule: std::sync::OnceLock::new(),
             completing: Mutex::default(),
             index_told: AtomicU64::new(0),
+            earlier_model: OnceCell::new(),
         };
         Self::of(Arc::new(inner))
     }
@@ -290,7 +293,30 @@ impl<Home: 'static> Sessions<Home> {
         engine.held.check_room()
     }
 
-    fn check_create(&self, request: &CreateSession) -> Result<String, SessionError> {
+    /// The model of a session that names none: the default, unless that only stands in for one that answered before.
+    async fn default_model(&self) -> Result<String, SessionError> {
+        let models = &self.engine().models;
+        let earlier = match models.is_stand_in() {
+            true => self.inner.earlier_model.get_or_try_init(|| self.earlier_model()).await?.clone(),
+            false => None,
+        };
+        Ok(earlier.unwrap_or_else(|| models.default_model().to_owned()))
+    }
+
+    async fn earlier_model(&self) -> Result<Option<String>, SessionError> {
+        let mut query =
+            SessionQuery { limit: Some(self.engine().options.limits.page_items), ..SessionQuery::default() };
+        loop {
+            let page = self.list_page(query.clone()).await?;
+            let real = page.items.into_iter().find(|session| session.model != self.engine().models.default_model());
+            if real.is_some() || page.next_cursor.is_none() {
+                return Ok(real.map(|session| session.model));
+            }
+            query.cursor = page.next_cursor;
+        }
+    }
+
+    fn check_create(&self, request: &CreateSession, default_model: &str) -> Result<String, SessionError> {
         self.check_compaction(request.compaction.is_some())?;
         let limits = &self.engine().options.limits;
         validate::labels(&request.labels, limits)?;
@@ -298,8 +324,7 @@ impl<Home: 'static> Sessions<Home> {
         if let Some(system_prompt) = &request.system_prompt {
             validate::size("system prompt", system_prompt, limits.system_prompt_bytes)?;
         }
-        let models = &self.engine().models;
-        let model = models.resolve(request.model.as_deref().unwrap_or(models.default_model()))?;
+        let model = self.engine().models.resolve(request.model.as_deref().unwrap_or(default_model))?;
         if let Some(config) = &request.compaction {
             config.check(window_tokens(&model, &self.engine().options))?;
         }
@@ -315,7 +340,11 @@ impl<Home: 'static> Sessions<Home> {
 
     /// Makes a session, or finds the one that its key stands for.
     pub(super) async fn create(&self, request: CreateSession) -> Result<SessionCreated, SessionError> {
-        let model = self.check_create(&request)?;
+        let default_model = match request.model {
+            Some(_) => String::new(),
+            None => self.default_model().await?,
+        };
+        let model = self.check_create(&request, &default_model)?;
         let key = request.idempotency_key.as_ref().map(|key| {
             let request = validate::request_hash(&CreateSession { idempotency_key: None, ..request.clone() })?;
             Ok::<_, SessionError>(Key { key: self.engine().secrets.replace(key).into_owned(), request })

@@ -323,6 +323,21 @@ pub struct CompactionReceipt {
     pub tokens_after: u64,
     /// What the summary cost.
     pub usage: Usage,
+    /// Calls of the model that the summary took, where one was not enough to read all that left.
+    #[serde(default, skip_serializing_if = "is_one_round")]
+    pub rounds: u32,
+    /// Messages that the model was not shown, because each is too long for it or there were too many: of them the
+    /// summary has parts, as a mechanical one has.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unread: u64,
+}
+
+const fn is_one_round(rounds: &u32) -> bool {
+    *rounds <= 1
+}
+
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A piece of what was said.

@@ -240,6 +240,20 @@ pub struct Retained {
     pub items: Vec<RetentionItem>,
     /// Sessions that were deleted; 0 where it was a dry run.
     pub deleted: u64,
+    /// What was to go and could not be deleted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<RetentionFailure>,
+}
+
+/// A session that retention could not delete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RetentionFailure {
+    /// The session.
+    pub session_id: SessionId,
+    /// Why not.
+    pub code: String,
+    /// The same in words.
+    pub message: String,
 }
 
 /// The answer of `export_session`.

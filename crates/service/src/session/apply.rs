@@ -29,7 +29,7 @@ use crate::{
     options::Policy,
 };
 
-/// How many calls the loop guard looks back on: three rounds of a cycle of four, with room for a stricter option.
+/// How many steps the loop guard looks back on: three rounds of a cycle of four, with room for a stricter option.
 const SIGNATURES_KEPT: usize = 64;
 
 /// Why a record does not follow.
@@ -147,6 +147,12 @@ impl Session {
                 }
             }
             Event::CompactionStarted(_) => self.compaction_started(record),
+            Event::SummaryUnused(unused) => {
+                self.usage.add(unused.usage);
+                if let Some(open) = &mut self.open_turn {
+                    open.totals.usage.add(unused.usage);
+                }
+            }
             Event::CompactionFailed(_) => self.open_compaction = None,
             Event::CompactionUndone(_) => {
                 self.context.undo();
@@ -174,7 +180,8 @@ impl Session {
             Event::TurnCompleted(_) | Event::TurnInterrupted(_) => self.turn_ended(record),
             Event::TurnFailed(failed) => {
                 if matches!(failed.error.code, ErrorCode::ContextOverflow | ErrorCode::ModelContextExceeded) {
-                    // What did not fit must not stand in the way of the next turn; the history keeps it.
+                    // What did not fit must not stand in the way of the next turn, which still has to know what was
+                    // called; the history keeps it all.
                     self.context.drop_turn(turn);
                     // The last call's tokens were those of a context that is gone; what is left is estimated.
                     self.counters.last_input_tokens = 0;
@@ -266,15 +273,7 @@ impl Session {
     fn tool_finished(&mut self, record: &Record, turn: TurnNumber, finished: &ToolFinished) {
         self.progress(record);
         let Some(open) = &mut self.open_turn else { return };
-        if let Some(call) = open.calls.iter().find(|call| call.call.call_id == finished.call_id) {
-            let mut hasher = DefaultHasher::new();
-            (&call.call.name, call.call.arguments.as_str(), finished.output.excerpt().as_ref()).hash(&mut hasher);
-            if open.signatures.len() == SIGNATURES_KEPT {
-                open.signatures.remove(0);
-            }
-            open.signatures.push(hasher.finish());
-            open.last_tool.clone_from(&finished.name);
-        }
+        open.last_tool.clone_from(&finished.name);
         let is_malformed = finished.outcome == ToolOutcome::NotRun
             && finished.error.as_ref().is_some_and(|error| error.code == ErrorCode::ToolFailed);
         open.malformed_calls += usize::from(is_malformed);
@@ -287,6 +286,14 @@ impl Session {
             })
             .collect();
         if let Some(results) = results {
+            let mut hasher = DefaultHasher::new();
+            for (call, result) in open.calls.iter().zip(&results) {
+                (&call.call.name, call.call.arguments.as_str(), result.content.excerpt().as_ref()).hash(&mut hasher);
+            }
+            if open.signatures.len() == SIGNATURES_KEPT {
+                open.signatures.remove(0);
+            }
+            open.signatures.push(hasher.finish());
             open.malformed_steps = if open.malformed_calls == open.calls.len() { open.malformed_steps + 1 } else { 0 };
             open.malformed_calls = 0;
             open.calls.clear();

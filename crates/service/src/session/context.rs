@@ -207,19 +207,25 @@ impl Context {
     /// The newest turn goes on as another: both are one span from now on, also in what stood before.
     pub(super) fn continue_turn(&mut self, interrupted: TurnNumber, turn: TurnNumber) {
         self.live.continue_turn(interrupted, turn);
-        for before in self.rebuilds.before_with(interrupted) {
+        for (_, before) in self.rebuilds.before_with(interrupted) {
             Arc::make_mut(&mut before.entries).continue_turn(interrupted, turn);
         }
     }
 
-    /// Takes the newest turn out, if it is this one. Nothing brings it back.
+    /// Takes the newest turn out, if it is this one, but for the head of its prompt and a line for each call. Nothing
+    /// brings the rest back.
     pub(super) fn drop_turn(&mut self, turn: TurnNumber) {
-        self.live.drop_turn(turn);
         let mut is_in = false;
-        for before in self.rebuilds.before_with(turn) {
-            Arc::make_mut(&mut before.entries).drop_turn(turn);
+        let mut newer = self.live.clone();
+        for (seq, before) in self.rebuilds.before_with(turn) {
+            let entries = Arc::make_mut(&mut before.entries);
+            // What was called since counts too: an undo brings nothing of this turn but what is left of it here.
+            entries.extend_from(&newer, seq);
+            newer = entries.clone();
+            entries.drop_turn(turn);
             is_in = true;
         }
+        self.live.drop_turn(turn);
         if is_in {
             self.rebuilds.measure(&self.live);
         }
@@ -259,10 +265,13 @@ impl Rebuilds {
         self.floor = Some(Rebuild { before: None, ..rebuild });
     }
 
-    /// What stood before, wherever this turn was the newest.
-    fn before_with(&mut self, turn: TurnNumber) -> impl Iterator<Item = &mut Before> {
-        let before = self.undoable.iter_mut().filter_map(|rebuild| rebuild.before.as_mut());
-        before.filter(move |before| before.entries.newest_turn() == Some(turn))
+    /// What stood before, wherever this turn was the newest, with the rebuild; the newest first.
+    fn before_with(&mut self, turn: TurnNumber) -> impl Iterator<Item = (Seq, &mut Before)> {
+        let before = self.undoable.iter_mut().rev().filter_map(|rebuild| {
+            let seq = rebuild.seq;
+            rebuild.before.as_mut().map(|before| (seq, before))
+        });
+        before.filter(move |(_, before)| before.entries.newest_turn() == Some(turn))
     }
 
     /// Measures anew what left the context each time; it is `live` now.

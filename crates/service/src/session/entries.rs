@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::message::{Body, Message};
+use super::{
+    message::{Body, Message},
+    outcome,
+};
 use crate::{
     compaction::{json_bytes, message_bytes, summary_message},
     ids::{Seq, TurnNumber},
@@ -41,8 +44,19 @@ pub struct ContextEntry {
     pub message: Arc<Message>,
     /// Whether references stand in it for its results.
     pub is_masked: bool,
+    /// What it was, where it is all that is left of a turn that did not fit.
+    pub(super) left: Option<Arc<Left>>,
     /// Bytes of all entries up to this one, as JSON.
     bytes_up_to: u64,
+}
+
+/// The messages that an entry is left of.
+#[derive(Debug)]
+pub(super) struct Left {
+    /// The event of each, and how many messages were said before it.
+    pub(super) messages: Vec<(Seq, u64)>,
+    /// Those whose results were masked.
+    pub(super) masked: Vec<Seq>,
 }
 
 /// Messages that are gone from the journal are not counted in what an undo brings back, so `nth` does not count here.
@@ -97,8 +111,8 @@ impl Entries {
 
     pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, nth: u64, message: Message) {
         let bytes = message_bytes(&message);
-        let (message, is_masked) = (Arc::new(message), false);
-        self.append(ContextEntry { seq, turn, nth, message, is_masked, bytes_up_to: 0 }, bytes);
+        let (message, is_masked, left) = (Arc::new(message), false, None);
+        self.append(ContextEntry { seq, turn, nth, message, is_masked, left, bytes_up_to: 0 }, bytes);
     }
 
     fn append(&mut self, entry: ContextEntry, bytes: u64) {
@@ -187,10 +201,17 @@ impl Entries {
         }
     }
 
-    /// Takes the newest turn out, if it is this one.
+    /// Takes the newest turn out, if it is this one, but for the head of its prompt and a line for each call.
     pub(super) fn drop_turn(&mut self, turn: TurnNumber) {
-        if let Some((_, start)) = self.turns.pop_if(|last| last.0 == turn) {
-            self.list.truncate(start);
+        let Some((_, start)) = self.turns.pop_if(|last| last.0 == turn) else { return };
+        let bytes = self.bytes_from(start);
+        let dropped = self.list.split_off(start);
+        let (Some(first), Some(text)) = (dropped.first(), outcome::of_turn(&dropped, bytes)) else { return };
+        let masked = dropped.iter().filter(|entry| entry.is_masked).map(|entry| entry.seq).collect();
+        let messages = dropped.iter().map(|entry| (entry.seq, entry.nth)).collect();
+        self.push(first.seq, turn, first.nth, Message::User { content: text.into() });
+        if let Some(entry) = self.list.last_mut() {
+            entry.left = Some(Arc::new(Left { messages, masked }));
         }
     }
 

@@ -9,7 +9,9 @@ mod live;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-pub use compaction::{CompactionCompleted, CompactionFailed, CompactionStarted, CompactionUndone, ContextRebuilt};
+pub use compaction::{
+    CompactionCompleted, CompactionFailed, CompactionStarted, CompactionUndone, ContextRebuilt, SummaryUnused,
+};
 use meerkat_errors::ErrorBody;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -238,6 +240,8 @@ event_kinds! {
         ContextRebuilt = "context_rebuilt";
         /// A compaction is whole.
         CompactionCompleted = "compaction_completed";
+        /// A summary was paid for and is not used.
+        SummaryUnused = "summary_unused";
         /// A compaction did not come about; nothing has changed.
         CompactionFailed = "compaction_failed";
         /// A compaction was taken back.
@@ -568,7 +572,7 @@ pub struct TurnFailed {
 /// The turn was interrupted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnInterrupted {
-    /// Why: `requested`, `replaced`, or `shutting_down`.
+    /// Why: `requested`, `replaced`, `shutting_down`, `process_ended`, or `deleted`.
     pub reason: String,
     /// What the turn did and cost.
     pub totals: TurnTotals,

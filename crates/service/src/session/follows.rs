@@ -146,7 +146,7 @@ fn needs(event: &Event) -> Needs<'_> {
         Event::CompactionStarted(_) => Needs::Start,
         Event::ContextRebuilt(rebuilt) => Needs::Rebuild(rebuilt),
         Event::CompactionCompleted(_) => Needs::Rebuilt,
-        Event::CompactionFailed(_) => Needs::Compaction,
+        Event::CompactionFailed(_) | Event::SummaryUnused(_) => Needs::Compaction,
         Event::CompactionUndone(undone) => Needs::Undoable(undone.compaction),
         Event::SessionCreated(_)
         | Event::SessionForked(_)

@@ -102,6 +102,9 @@ impl Event {
                 count(started.message_count, "message"),
                 started.estimated_history_tokens
             ),
+            Self::SummaryUnused(unused) => {
+                format!("summary not used: {} tokens in, {} out", unused.usage.input_tokens, unused.usage.output_tokens)
+            }
             Self::CompactionFailed(failed) => format!("not compacted: {}, {}", failed.code, first(&failed.message)),
             Self::CompactionUndone(undone) => format!("compaction {} undone", undone.compaction),
             Self::Unknown(unknown) => format!("event of an unknown kind: {}", unknown.type_name),

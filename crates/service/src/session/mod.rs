@@ -12,6 +12,7 @@ mod follows;
 mod fork;
 mod history;
 mod human;
+mod outcome;
 mod pruned;
 pub(crate) mod snapshot;
 mod state;

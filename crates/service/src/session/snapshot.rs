@@ -14,7 +14,7 @@ use super::{
     Session,
     apply::proposed,
     compactions::{CompactionCounters, OpenCompaction},
-    context::{Context, Rebuilds},
+    context::{Context, ContextEntry, Rebuilds},
     event::{Decision, Event, Key, Record, TurnStarted},
     history::HistoryFold,
     message::Body,
@@ -90,6 +90,9 @@ struct Span {
     past: u64,
     /// The turn that the last entry belongs to: one that was interrupted may go on as another behind it.
     turn: TurnNumber,
+    /// Whether this turn did not fit, so that little of these entries and of those before them is left.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_dropped: bool,
 }
 
 /// Why the records do not bear a snapshot out: what stands at this seq, or does not.
@@ -118,7 +121,7 @@ impl Snapshot {
             open_compaction: session.open_compaction,
             summary: session.context.summary().map(|summary| summary.seq),
             context: spans(&session.context),
-            masked: session.context.entries().iter().filter(|entry| entry.is_masked).map(|entry| entry.seq).collect(),
+            masked: masked(&session.context),
             rebuilds: session.context.rebuilds(),
             reminders: session.reminders.iter().map(|reminder| reminder.seq).collect(),
             pins: session.pins.iter().map(|pin| pin.seq).collect(),
@@ -190,7 +193,7 @@ impl Snapshot {
             return Err(Unfounded(self.last_seq));
         }
         let Event::SessionCreated(created) = &find(1)?.event else { return Err(Unfounded(1)) };
-        let mut context = context(&self.context, records)?.rebuilt_by(std::mem::take(&mut self.rebuilds));
+        let mut context = context(&self.context, &self.masked, records)?.rebuilt_by(std::mem::take(&mut self.rebuilds));
         context.mask(&self.masked);
         if let Some(seq) = self.summary {
             let Event::ContextRebuilt(rebuilt) = &find(seq)?.event else { return Err(Unfounded(seq)) };
@@ -262,23 +265,42 @@ impl Snapshot {
 fn spans(context: &Context) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     for entry in context.entries() {
-        match spans.last_mut() {
-            Some(span) if span.past == entry.nth => {
-                (span.to, span.past, span.turn) = (entry.seq, entry.nth + 1, entry.turn);
-            }
-            _ => spans.push(Span {
-                from: entry.seq,
-                to: entry.seq,
-                first: entry.nth,
-                past: entry.nth + 1,
-                turn: entry.turn,
-            }),
+        let Some(left) = &entry.left else {
+            add(&mut spans, entry.seq, entry.nth, entry.turn);
+            continue;
+        };
+        // It is read and dropped again, apart from what stands before it.
+        let mut dropped = Vec::new();
+        let first = left.messages.first().map_or(0, |(_, nth)| *nth);
+        for (seq, nth) in &left.messages {
+            // Journal compaction may have counted messages since that were said before it.
+            add(&mut dropped, *seq, (nth + entry.nth).saturating_sub(first), entry.turn);
         }
+        if let Some(last) = dropped.last_mut() {
+            last.is_dropped = true;
+        }
+        spans.append(&mut dropped);
     }
     spans
 }
 
-fn context(spans: &[Span], records: &BTreeMap<Seq, Record>) -> Result<Context, Unfounded> {
+fn add(spans: &mut Vec<Span>, seq: Seq, nth: u64, turn: TurnNumber) {
+    match spans.last_mut() {
+        Some(span) if span.past == nth && !span.is_dropped => (span.to, span.past, span.turn) = (seq, nth + 1, turn),
+        _ => spans.push(Span { from: seq, to: seq, first: nth, past: nth + 1, turn, is_dropped: false }),
+    }
+}
+
+/// The messages whose results are masked, or were when the rest of them left.
+fn masked(context: &Context) -> Vec<Seq> {
+    let of = |entry: &ContextEntry| match &entry.left {
+        Some(left) => left.masked.clone(),
+        None => entry.is_masked.then_some(entry.seq).into_iter().collect(),
+    };
+    context.entries().iter().flat_map(of).collect()
+}
+
+fn context(spans: &[Span], masked: &[Seq], records: &BTreeMap<Seq, Record>) -> Result<Context, Unfounded> {
     let mut context = Context::default();
     for span in spans {
         let (mut history, mut nth) = (HistoryFold::default(), span.first);
@@ -303,6 +325,10 @@ fn context(spans: &[Span], records: &BTreeMap<Seq, Record>) -> Result<Context, U
         }
         if let Some(last) = context.entries().last().map(|entry| entry.turn) {
             context.continue_turn(last, span.turn);
+        }
+        if span.is_dropped {
+            context.mask(masked);
+            context.drop_turn(span.turn);
         }
     }
     Ok(context)

@@ -86,7 +86,7 @@ pub struct OpenTurn {
     pub text_seq: Option<Seq>,
     /// Budgets that were warned of.
     pub warned: Vec<Budget>,
-    /// Hashes of the newest calls with their results, the newest last. Another version may hash otherwise; a turn that
+    /// Hashes of the newest steps, each its calls with their results, the newest last. Another version may hash otherwise; a turn that
     /// is loaded never runs on, so nothing is compared with those of a snapshot.
     pub signatures: Vec<u64>,
     /// The tool of the newest call.

@@ -18,11 +18,11 @@ const READ_EVENTS: usize = 1024;
 
 /// A session's snapshot as bytes.
 pub(super) fn encode(session: &Session) -> Result<Vec<u8>, SessionStoreError> {
-    serde_json::to_vec(&Snapshot::of(session)).map_err(|error| SessionStoreError::Serialization(error.to_string()))
+    Ok(serde_json::to_vec(&Snapshot::of(session))?)
 }
 
 fn decode(bytes: &[u8]) -> Result<Snapshot, SessionStoreError> {
-    serde_json::from_slice(bytes).map_err(|error| SessionStoreError::Serialization(error.to_string()))
+    Ok(serde_json::from_slice(bytes)?)
 }
 
 /// Refuses a snapshot that counts fewer messages than the stored one.

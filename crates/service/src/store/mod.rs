@@ -427,23 +427,27 @@ pub struct SessionMeta {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Why a snapshot was not saved or loaded.
+/// Why a snapshot was not saved or loaded. The texts are the specification's.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionStoreError {
     /// The disk failed.
-    #[error("the store could not be read or written")]
+    #[error("IO error: {0}")]
     Io(#[from] std::io::Error),
     /// The snapshot's bytes are not one.
-    #[error("the snapshot could not be encoded or decoded: {0}")]
+    #[error("Serialization error: {0}")]
     Serialization(String),
     /// There is none.
-    #[error("there is no session {0}")]
+    #[error("Session not found: {0}")]
     NotFound(SessionId),
     /// There is one, and it cannot be trusted.
-    #[error("the snapshot of session {0} is damaged")]
+    #[error("Session corrupted: {0}")]
     Corrupted(SessionId),
     /// It would shrink what was said.
-    #[error("session {id} had {prev_len} messages and would have {new_len}; use Session::fork_at for a shorter one")]
+    #[error(
+        "session {id} save rejected: new message count {new_len} is shorter than previously \
+         persisted {prev_len} — shrink operations must go through Session::fork_at (F1 \
+         closure, wave-c C-H1)"
+    )]
     MonotonicityViolation {
         /// The session.
         id: SessionId,
@@ -453,8 +457,14 @@ pub enum SessionStoreError {
         new_len: u64,
     },
     /// A fault of the store's own.
-    #[error("the store failed: {0}")]
+    #[error("Internal error: {0}")]
     Internal(String),
+}
+
+impl From<serde_json::Error> for SessionStoreError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Serialization(error.to_string())
+    }
 }
 
 /// Refuses a snapshot that counts fewer messages than the one before.

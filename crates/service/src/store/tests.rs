@@ -135,3 +135,25 @@ async fn a_blob_is_named_by_its_content_and_counted_once() {
     assert!(store.read(session_id(), hello, 0, 9).await.unwrap().is_none());
     assert_eq!(held.bytes(), 0);
 }
+
+/// The texts of the specification, to the letter.
+#[test]
+fn the_errors_of_the_session_store_say_what_the_specification_does() {
+    let id: SessionId = "01900000-0000-7000-8000-000000000001".parse().unwrap();
+    let shrunk = SessionStoreError::MonotonicityViolation { id, prev_len: 4, new_len: 2 };
+    let json = serde_json::from_str::<u8>("x").unwrap_err();
+    for (error, text) in [
+        (SessionStoreError::from(std::io::Error::other("no disk")), "IO error: no disk"),
+        (SessionStoreError::from(json), "Serialization error: expected value at line 1 column 1"),
+        (SessionStoreError::NotFound(id), "Session not found: 01900000-0000-7000-8000-000000000001"),
+        (SessionStoreError::Corrupted(id), "Session corrupted: 01900000-0000-7000-8000-000000000001"),
+        (
+            shrunk,
+            "session 01900000-0000-7000-8000-000000000001 save rejected: new message count 2 is shorter than \
+             previously persisted 4 — shrink operations must go through Session::fork_at (F1 closure, wave-c C-H1)",
+        ),
+        (SessionStoreError::Internal("why".to_owned()), "Internal error: why"),
+    ] {
+        assert_eq!(error.to_string(), text);
+    }
+}

@@ -3,12 +3,28 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Approval, Tool};
-use crate::{SessionError, model::ToolSpec};
+use crate::{
+    SessionError,
+    memory::passages::RECALL_TOOL,
+    model::{ToolSpec, scripted::tools::TEST_TOOLS},
+};
 
 /// The longest name of a tool.
 const NAME_BYTES_MAX: usize = 64;
 /// Names that vendors take as tools of their own, which they would run without asking anybody here.
 const NAMES_OF_VENDORS: &[&str] = &["web_search", "web_search_preview", "google_search"];
+
+/// How much two names are alike where one is taken for the other, of 1.
+const NEAR: f64 = 0.8;
+
+/// Tools that are there in some builds and configurations: a rule for one of them may wait for it.
+fn known() -> impl Iterator<Item = &'static str> {
+    std::iter::once(RECALL_TOOL).chain(TEST_TOOLS)
+}
+
+fn is_known(name: &str) -> bool {
+    known().any(|known| known == name)
+}
 
 /// The tools that sessions may use.
 #[derive(Clone, Default)]
@@ -22,7 +38,8 @@ impl ToolRegistry {
     /// A registry of these tools; `approval` holds rules that win over a tool's own.
     ///
     /// # Errors
-    /// `INVALID_REQUEST` where a name is taken or not allowed, or a schema is no JSON object.
+    /// `INVALID_REQUEST` where a name is taken or not allowed, or a schema is no JSON object; `CONFIG_INVALID` for a rule
+    /// of a tool that does not exist: whoever misspells a name would run what they mean to deny.
     pub fn new(tools: Vec<Arc<dyn Tool>>, approval: BTreeMap<String, Approval>) -> Result<Self, SessionError> {
         let mut by_name: BTreeMap<String, Arc<dyn Tool>> = BTreeMap::new();
         for tool in tools {
@@ -48,6 +65,15 @@ impl ToolRegistry {
             if by_name.insert(name.clone(), tool).is_some() {
                 return Err(SessionError::invalid("tools", format!("there are two tools named {name}")));
             }
+        }
+        if let Some(name) = approval.keys().find(|name| !by_name.contains_key(*name) && !is_known(name)) {
+            let likeness = |other: &String| strsim::jaro_winkler(name, other);
+            let names = by_name.keys().cloned().chain(known().map(str::to_owned));
+            let nearest = names.filter(|other| likeness(other) >= NEAR);
+            let nearest = nearest.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+            let hint = nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest:?}?"));
+            let message = format!("there is no tool {name:?}, so its rule would hold for nothing{hint}");
+            return Err(SessionError::ConfigInvalid { key: format!("tools.approval.{name}"), message });
         }
         let specs = by_name.values().map(|tool| tool.spec().clone()).collect();
         Ok(Self { tools: by_name, specs, approval })

@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails as a test does")]
 
+mod alone;
 mod bundles;
 mod compacting;
 mod crashes;

@@ -21,17 +21,17 @@ use tokio::sync::mpsc;
 use crate::{Place, Process, files};
 
 impl Place {
-    fn projected() -> Self {
+    pub(crate) fn projected() -> Self {
         let mut place = Self::new();
         place.options.projection.dir = Some(place.rkat());
         place
     }
 
-    fn rkat(&self) -> PathBuf {
+    pub(crate) fn rkat(&self) -> PathBuf {
         self.dir.path().join("project/.rkat")
     }
 
-    fn examined(&self, is_repair: bool) -> Diagnosis {
+    pub(crate) fn examined(&self, is_repair: bool) -> Diagnosis {
         let what = Examination { data_dir: self.data_dir(), projection: Some(self.rkat()), is_repair };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(examine(what, &|_, _| {})).unwrap()
@@ -62,7 +62,7 @@ impl Place {
 
 impl Process {
     /// Waits until the files have a session whole.
-    async fn projected(&self, session_id: SessionId) {
+    pub(crate) async fn projected(&self, session_id: SessionId) {
         let seq = self.service.read(&session_id).await.unwrap().last_seq;
         let wait = WaitReader { reader: "projection".to_owned(), session_id, seq, wait_ms: 60_000 };
         assert!(self.service.wait_reader(wait).await.unwrap().seq >= seq);

@@ -80,7 +80,12 @@ pub(crate) static GEMINI: Wire = Wire {
 pub(crate) static COMPATIBLE: Wire = Wire {
     model: "local/qwen/qwen-max",
     options: |base_url| VendorOptions {
-        compatible: vec![CompatibleEndpoint { name: "local".to_owned(), base_url, key: None, window_tokens: 32_768 }],
+        compatible: vec![CompatibleEndpoint {
+            name: "local".to_owned(),
+            base_url,
+            window_tokens: 32_768,
+            ..Default::default()
+        }],
         ..VendorOptions::default()
     },
     accepts: strict::chat_without_key,

@@ -17,7 +17,12 @@ fn env(pairs: &'static [(&'static str, &'static str)]) -> VendorOptions {
 }
 
 fn endpoint(name: &str, base_url: &str) -> CompatibleEndpoint {
-    CompatibleEndpoint { name: name.to_owned(), base_url: base_url.to_owned(), key: None, window_tokens: 32_768 }
+    CompatibleEndpoint {
+        name: name.to_owned(),
+        base_url: base_url.to_owned(),
+        window_tokens: 32_768,
+        ..Default::default()
+    }
 }
 
 #[test]
@@ -63,8 +68,31 @@ fn the_first_key_decides_the_default_and_a_missing_one_is_named() {
     assert_eq!(default(&all), "claude-sonnet-5-5");
     assert_eq!(default(&env(&[("GEMINI_API_KEY", "g"), ("OPENAI_API_KEY", "o")])), "gpt-5.6-terra");
     assert_eq!(default(&env(&[("GEMINI_API_KEY", "g"), ("OPENAI_API_KEY", " ")])), "gemini-3.8-flash");
-    assert_eq!(default(&env(&[("OPENAI_BASE_URL", "http://localhost:1/v1")])), "scripted");
+    assert_eq!(default(&env(&[("OPENAI_BASE_URL", "http://localhost:1/v1")])), "gpt-5.6-terra");
     assert_eq!(default(&with("scripted", all)), "scripted");
+    let servers = |servers: &[(&str, Option<&str>)]| VendorOptions {
+        compatible: servers
+            .iter()
+            .map(|(name, model)| CompatibleEndpoint {
+                model: model.map(str::to_owned),
+                ..endpoint(name, "http://localhost:1/v1")
+            })
+            .collect(),
+        ..VendorOptions::default()
+    };
+    for (servers, expected, missing) in [
+        (servers(&[("local", Some("qwen3"))]), "local/qwen3", None),
+        (servers(&[("local", None)]), "local/", Some("\"local/<model>\"")),
+        (servers(&[("a", Some("m")), ("b", Some("m"))]), "", Some("model.name")),
+        (env(&[("OPENAI_BASE_URL", "http://localhost:1/v1")]), "gpt-5.6-terra", Some("OPENAI_API_KEY")),
+    ] {
+        let models = models(&servers).unwrap();
+        assert_eq!((models.default_model(), models.is_stand_in()), (expected, false));
+        let refused = models.resolve(expected).err().map(|error| error.to_string());
+        assert!(refused.is_some() == missing.is_some() && refused.iter().all(|text| text.contains(missing.unwrap())));
+    }
+    assert!(models(&VendorOptions::default()).unwrap().is_stand_in());
+    assert!(!models(&with("scripted", VendorOptions::default())).unwrap().is_stand_in());
     let none = VendorOptions { scripted_window_tokens: Some(7), ..env(&[("OPENAI_API_KEY", "")]) };
     let models = models(&none).unwrap();
     assert_eq!((models.default_model(), models.resolve("scripted").unwrap().window_tokens), ("scripted", 7));
@@ -73,6 +101,19 @@ fn the_first_key_decides_the_default_and_a_missing_one_is_named() {
         let error = models.resolve(name).err().unwrap();
         assert!(matches!(error, SessionError::ModelNotConfigured { variable: Some(named), .. } if named == needed));
     }
+}
+
+#[test]
+fn a_server_elsewhere_is_reached_in_plain_text_only_as_the_user_says() {
+    let server = |base_url: &str, allows_http| {
+        let server = CompatibleEndpoint { allows_http, ..endpoint("ollama", base_url) };
+        models(&VendorOptions { compatible: vec![server], ..VendorOptions::default() }).map(drop)
+    };
+    for address in ["http://192.168.1.20:11434/v1", "http://ollama:11434/v1"] {
+        assert!(server(address, true).is_ok());
+        assert!(server(address, false).unwrap_err().to_string().contains("insecure_http"));
+    }
+    assert!(server("http://169.254.169.254/v1", true).is_err(), "a metadata service stays out of reach");
 }
 
 #[test]

@@ -136,6 +136,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: ProjectCommand,
     },
+    /// List the models that can be named, and why not the others
+    Models,
     /// Say what this build can do
     Capabilities,
     /// Look for what is wrong in the configuration and the data directory, and mend it

@@ -4,6 +4,7 @@ use std::{fmt::Write as _, sync::Mutex};
 
 use meerkat_service::{
     doctor::{Check, Diagnosis, Examination, Finding, Severity, examine},
+    model::ModelResolver as _,
     wire::encode,
 };
 
@@ -27,19 +28,13 @@ pub(crate) fn doctor(
     let diagnosis = match Config::load(around, globals) {
         Ok(config) => {
             config.warning().iter().for_each(|warning| out.note(warning));
-            look(out, around, &config, args.repair)?
+            let mut diagnosis = look(out, around, &config, args.repair)?;
+            diagnosis.findings.splice(0..0, unresolved(&config, around)?);
+            diagnosis
         }
         Err(CliError::Refused(body)) => {
-            let (what, remedy) = (body.message, "Mend it there; `meerkat config show` says what is in force.");
-            let finding = Finding {
-                check: Check::Configuration,
-                severity: Severity::Error,
-                session_id: None,
-                what,
-                remedy: remedy.to_owned(),
-                mended: false,
-            };
-            Diagnosis { findings: vec![finding], ..Diagnosis::default() }
+            let remedy = "Mend it there; `meerkat config show` says what is in force.";
+            Diagnosis { findings: vec![finding(body.message, remedy)], ..Diagnosis::default() }
         }
         Err(error) => return Err(error),
     };
@@ -49,6 +44,27 @@ pub(crate) fn doctor(
     }
     let is_left = |finding: &Finding| finding.severity == Severity::Error && !finding.mended;
     Ok(if diagnosis.findings.iter().any(is_left) { FOUND } else { 0 })
+}
+
+/// Models that are to answer or to summarise and cannot.
+fn unresolved(config: &Config, around: &Surroundings) -> Result<Vec<Finding>, CliError> {
+    let (models, summary) = (config.models(around)?, config.engine().context.summary_model);
+    let names = [models.default_model(), summary.as_str()];
+    let missing = names.iter().enumerate().filter(|(at, name)| *at == 0 || !name.is_empty());
+    let missing = missing.filter_map(|(_, name)| models.resolve(name).err());
+    Ok(missing.map(|error| finding(error.to_string(), "`meerkat models` lists what can be used.")).collect())
+}
+
+/// A fault of the configuration.
+fn finding(what: String, remedy: &str) -> Finding {
+    Finding {
+        check: Check::Configuration,
+        severity: Severity::Error,
+        session_id: None,
+        what,
+        remedy: remedy.to_owned(),
+        mended: false,
+    }
 }
 
 fn look(out: &Output, around: &Surroundings, config: &Config, is_repair: bool) -> Result<Diagnosis, CliError> {

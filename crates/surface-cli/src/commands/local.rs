@@ -40,6 +40,16 @@ pub(crate) fn capabilities(out: &Output, config: &Config) -> Result<u8, CliError
     Ok(0)
 }
 
+/// `models`: the default first, and what the others lack.
+pub(crate) fn models(out: &Output, around: &Surroundings, config: &Config) -> Result<u8, CliError> {
+    let models = config.models(around)?.list();
+    let rows = models.iter().map(|model| {
+        let lacks = model.missing.as_deref();
+        json!({ "model": model.name, "default": model.is_default, "usable": lacks.is_none(), "lacks": lacks })
+    });
+    print(out, &json!({ "items": rows.collect::<Vec<_>>() }))
+}
+
 /// `errors`: the table, or one code's page.
 pub(crate) fn errors(out: &Output, args: &ErrorsArgs) -> Result<u8, CliError> {
     let Some(name) = &args.code else { return print(out, &error_table()?) };

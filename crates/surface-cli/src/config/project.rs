@@ -41,8 +41,8 @@ enum Harmless {
     NamedModel,
 }
 
-/// Keys that are without limit at 0.
-const UNLIMITED_AT_ZERO: [&str; 2] = ["turn.max_tokens", "turn.max_output_tokens"];
+/// The one limit that 0 does not lift.
+const LIMITED_AT_ZERO: &str = "turn.max_queued";
 
 /// The project's file as it was read.
 pub(super) struct ProjectFile {
@@ -91,7 +91,7 @@ pub(super) fn take_ignored(layer: &mut Layer, below: &Figment, user: &Figment) -
             Some((_, Harmless::Lower)) => {
                 let limit = |value: &Value| {
                     let limit = json(value).as_u64()?;
-                    Some(if limit == 0 && UNLIMITED_AT_ZERO.contains(&key) { u64::MAX } else { limit })
+                    Some(if limit == 0 && key != LIMITED_AT_ZERO { u64::MAX } else { limit })
                 };
                 let in_force = below.find_value(key).ok();
                 in_force.is_some_and(|in_force| limit(value).zip(limit(&in_force)).is_some_and(|(new, old)| new <= old))

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use meerkat_service::{
     compaction::CompactionConfig,
+    model::vendors::Preset,
     options::{
         ContextOptions, EphemeralOptions, JournalOptions, Limits, MemoryConfig, ProjectionOptions, RetentionOptions,
         ToolOptions, TurnOptions,
@@ -55,9 +56,13 @@ pub(super) struct VendorValues {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CompatibleValues {
-    pub(super) base_url: String,
+    pub(super) preset: Option<Preset>,
+    pub(super) base_url: Option<String>,
     pub(super) key_variable: Option<String>,
-    pub(super) window_tokens: u64,
+    pub(super) window_tokens: Option<u64>,
+    pub(super) model: Option<String>,
+    #[serde(default)]
+    pub(super) insecure_http: bool,
 }
 
 #[derive(Deserialize)]

@@ -92,6 +92,8 @@ mod tests {
             tokens_before: 98_000,
             tokens_after: 5_200,
             usage: Usage { input_tokens: 98_200, output_tokens: 410, cached_tokens: 97_000 },
+            rounds: 0,
+            unread: 0,
         }
     }
 

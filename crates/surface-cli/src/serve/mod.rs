@@ -137,6 +137,10 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
             );
         }
     }
+    if !address.ip().is_loopback() && app.config.values.model.name.is_none() {
+        let message = "name the model that answers: others can reach this address";
+        return Err(refused("model.name", message, "serve.listen").into());
+    }
     let (token, token_file) = match args.no_auth {
         true => (None, None),
         false => find_token(app, around)?,
@@ -375,11 +379,16 @@ fn tell(
 ) -> Result<(), CliError> {
     let token_file = token_file.map(|path| path.display().to_string());
     if app.out.is_json {
-        let mut document = json!({ "listening": base, "token_file": token_file, "surfaces": surfaces });
+        let model = app.default_model.as_ref().map(|model| &model.told);
+        let mut document =
+            json!({ "listening": base, "token_file": token_file, "surfaces": surfaces, "model": model });
         if let Some(public) = public {
             document["public_url"] = public.into();
         }
         return Ok(app.out.document(document.to_string().as_bytes())?);
+    }
+    if let Some(model) = &app.default_model {
+        app.out.note(&format!("Sessions that name no model: {}.", model.told.trim_end_matches('.')));
     }
     let token = token_file.map_or_else(|| "no token file".to_owned(), |path| format!("token in {path}"));
     let public = public.map_or_else(String::new, |public| format!(", reached at {public}"));

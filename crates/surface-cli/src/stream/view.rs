@@ -133,6 +133,7 @@ impl View {
             | Event::BudgetWarning(_)
             | Event::CompactionCompleted(_)
             | Event::CompactionFailed(_)
+            | Event::SummaryUnused(_)
             | Event::CompactionUndone(_)
             | Event::TurnQueued(_) => self.note(Some(event.human_line())),
             Event::CompactionStarted(_) => {

@@ -19,7 +19,7 @@ fn the_later_layer_wins_and_every_value_has_its_origin() {
     let mut command = cli(&["config", "show", "--json"]);
     let (dir, root) = (command.dir.clone(), command.dir().display().to_string());
     let shown = |command: super::Cli| entry(&command.env("XDG_CONFIG_HOME", &root).run(), "turn.max_steps");
-    assert_eq!(shown(command), ("100".to_owned(), "built-in".to_owned()));
+    assert_eq!(shown(command), ("0".to_owned(), "built-in".to_owned()));
 
     fs::create_dir(dir.path().join("meerkat")).unwrap();
     fs::write(dir.path().join("meerkat/meerkat.toml"), "turn.max_steps = 2\nturn.max_queued = 9").unwrap();
@@ -141,7 +141,7 @@ fn init_writes_the_projects_file_once() {
     assert_eq!(command.run().code, 0);
     let path = dir.path().join("meerkat.toml");
     let text = fs::read_to_string(&path).unwrap();
-    assert!(text.contains("\n# max_steps = 100\n") && text.contains("\n[turn]\n"), "{text}");
+    assert!(text.contains("\n# default_steps = 100\n") && text.contains("\n[turn]\n"), "{text}");
     assert_eq!(cli(&["run", "@say Hi."]).in_dir(&dir).run().out, "Hi.\n");
     cli(&["config", "init"]).in_dir(&dir).run().refused(ErrorCode::InvalidRequest, "stays as it is");
     assert_eq!(fs::read_to_string(&path).unwrap(), text);

@@ -7,6 +7,7 @@ mod compact;
 mod config;
 mod endpoint;
 mod memory;
+mod models;
 mod process;
 mod run;
 mod trust;

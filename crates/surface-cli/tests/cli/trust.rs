@@ -92,8 +92,10 @@ fn a_project_sets_nothing_but_what_is_harmless() {
 #[test]
 fn a_project_lowers_limits_and_raises_none() {
     for (file, user, expected) in [
-        ("turn.max_steps = 99", "", true),
-        ("turn.max_steps = 101", "", false),
+        ("turn.max_steps = 101", "", true),
+        ("turn.max_queued = 33", "", false),
+        ("turn.max_queued = 0", "", true),
+        ("turn.max_steps = 0", "turn.max_steps = 50", false),
         ("turn.max_steps = 60", "turn.max_steps = 50", false),
         ("turn.max_steps = 40", "turn.max_steps = 50", true),
         ("turn.max_tokens = 5", "", true),

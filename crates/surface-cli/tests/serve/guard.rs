@@ -186,6 +186,10 @@ fn a_bind_that_others_can_reach_is_refused_without_a_token() {
     assert_eq!(serve(&["--listen", "0.0.0.0:0", "--no-auth"], &[]), (31, "CONFIG_INVALID".to_owned()));
     let tools = [("MEERKAT_TOOLS__TEST_DIR", "/nowhere"), ("MEERKAT_TOKEN", TOKEN)];
     assert_eq!(serve(&["--listen", "0.0.0.0:0"], &tools), (31, "CONFIG_INVALID".to_owned()));
+    let mut unnamed = command(&dir, &["serve", "--rest", "--listen", "0.0.0.0:0"], &[("MEERKAT_TOKEN", TOKEN)]);
+    let unnamed = unnamed.output().unwrap();
+    let told = String::from_utf8(unnamed.stderr).unwrap();
+    assert!(unnamed.status.code() == Some(31) && told.contains("model.name"), "{told}");
     assert_eq!(serve(&["--listen", "somewhere"], &[]), (31, "CONFIG_INVALID".to_owned()));
     assert_eq!(serve(&[], &[("MEERKAT_TOKEN", "short")]), (31, "CONFIG_INVALID".to_owned()));
     let nothing = command(&dir, &["--json", "serve"], &[]).output().unwrap();

@@ -107,7 +107,7 @@ impl Server {
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let ready: Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(ready["surfaces"], json!(["rest", "rpc", "mcp"]));
+        assert_eq!((&ready["surfaces"], &ready["model"]), (&json!(["rest", "rpc", "mcp"]), &json!("scripted")));
         let port = ready["listening"].as_str().unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
         Self { child, port, _dir: dir }
     }

@@ -123,7 +123,7 @@ async fn run_bounded(
     };
     let mut task = {
         let (tool, sink) = (tool.clone(), sink.clone());
-        tokio::spawn(async move { tool.call(invocation, &sink).await })
+        tokio::spawn(async move { tool.call(invocation, &sink).await }.in_current_span())
     };
     let clock = &effect.engine.world.clock;
     let mut deadline = clock.sleep(Duration::from_millis(options.timeout_ms));
@@ -159,6 +159,7 @@ async fn run_bounded(
             Err(error) => failed(ErrorCode::ToolFailed, &error.to_string()),
         },
         Ended::Returned(Ok(Err(error))) => {
+            let error = bounded(error, options.max_output_bytes);
             let (outcome, text, error, _) = tool_error(tool.as_ref(), &error, timed_out, options.timeout_ms);
             // What a failing tool wrote often says why it failed.
             let wrote = output.ok().filter(|wrote| !wrote.is_empty());
@@ -173,6 +174,16 @@ async fn run_bounded(
             let text = "Outcome unknown; verify before repeating. The tool did not stop when it was asked to.";
             (ToolOutcome::Unknown, text.into(), Some(ErrorBody::with_message(ErrorCode::ToolFailed, text)), false)
         }
+    }
+}
+
+/// What a tool says of its failure is output like any other: at most so many bytes.
+fn bounded(error: ToolError, limit: u64) -> ToolError {
+    let cut = |text: String| prefix(&text, usize::try_from(limit).unwrap_or(usize::MAX)).to_owned();
+    match error {
+        ToolError::Failed(text) => ToolError::Failed(cut(text)),
+        ToolError::Arguments(why) => ToolError::Arguments(cut(why)),
+        ToolError::Cancelled | ToolError::OutputTooLarge { .. } => error,
     }
 }
 

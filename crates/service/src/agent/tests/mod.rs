@@ -6,6 +6,7 @@
 mod compaction;
 mod faults;
 mod interleavings;
+mod overflow;
 mod promises;
 mod stored;
 
@@ -148,19 +149,24 @@ fn check_journal(events: &[Value]) {
     let seqs: Vec<u64> = events.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
     assert_eq!(seqs, (1..=events.len() as u64).collect::<Vec<_>>());
     let (mut open, mut ended, mut called, mut answered) = (None, HashSet::new(), Vec::new(), Vec::new());
+    let mut is_last_answer = false;
     for event in events {
         let turn = event["turn"].as_u64();
         match event["type"].as_str().unwrap() {
             "turn_started" => {
                 assert_eq!(open, None, "two turns at once: {events:#?}");
                 open = turn;
+                is_last_answer = false;
             }
             "turn_completed" | "turn_failed" | "turn_interrupted" => {
                 assert_eq!(open.take(), turn);
                 assert!(ended.insert(turn), "turn {turn:?} ends twice");
+                let is_lost = is_last_answer && event["type"] == "turn_interrupted";
+                assert!(!is_lost, "turn {turn:?} is interrupted behind its answer: {events:#?}");
             }
             "assistant_message" => {
                 let blocks = event["blocks"].as_array().unwrap();
+                is_last_answer = blocks.iter().all(|block| block["type"] != "tool_call");
                 called.extend(
                     blocks.iter().filter(|block| block["type"] == "tool_call").map(|block| block["call_id"].clone()),
                 );

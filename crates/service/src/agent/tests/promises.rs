@@ -327,3 +327,34 @@ async fn a_session_made_at_the_end_takes_no_turn() {
     let refused = service.start_turn(StartTurn::new(made.session_id, "@say Late.")).await;
     assert!(matches!(refused, Err(SessionError::ShuttingDown)), "{refused:?}");
 }
+
+/// A model that asked for the same thing three times at once was said to go round in circles, though it had had no
+/// result yet.
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_made_together_are_no_loop() {
+    let together = || vec![call("", r#"{"fail":1}"#), call("", r#"{"fail":1}"#), call("", r#"{"fail":1}"#)];
+    let answers = vec![Ok(together()), Ok(together()), Ok(vec![text("Done.")])];
+    let subject = Subject::new(rig(answers, Approval::Allow).service()).await;
+    assert_eq!(subject.turn("Go.").await.unwrap().status, TurnStatus::Completed);
+    let answers = vec![Ok(together()), Ok(together()), Ok(together()), Ok(vec![text("Never.")])];
+    let subject = Subject::new(rig(answers, Approval::Allow).service()).await;
+    assert_eq!(subject.turn("Go.").await.unwrap().error.unwrap().code, ErrorCode::LoopDetected);
+    // One that asks again until the answer changes gets on; each result here is another.
+    let mut answers: Vec<Answer> = (0..5).map(|_| Ok(vec![call("", "{}")])).collect();
+    answers.push(Ok(vec![text("Done.")]));
+    let subject = Subject::new(rig(answers, Approval::Allow).service()).await;
+    assert_eq!(subject.turn("Go.").await.unwrap().status, TurnStatus::Completed);
+}
+
+/// A failure's text passed the limit that every other output has.
+#[tokio::test(start_paused = true)]
+async fn what_a_tool_says_of_its_failure_is_bounded() {
+    let answers = vec![Ok(vec![call("", r#"{"fail":1}"#)]), Ok(vec![text("Done.")])];
+    let mut rig = rig(answers, Approval::Allow);
+    rig.options.tools.max_output_bytes = 5_000;
+    let subject = Subject::new(rig.service()).await;
+    subject.turn("Go.").await.unwrap();
+    let events = subject.events().await;
+    let finished = events.iter().find(|event| event["type"] == "tool_finished").unwrap();
+    assert_eq!(finished["output"].as_str().map(str::len), Some(5_000));
+}

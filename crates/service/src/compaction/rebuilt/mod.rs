@@ -119,6 +119,28 @@ pub(crate) fn preview(session: &Session, compactor: &dyn Compactor) -> Result<Co
     Ok(partition.receipt(session, CompactionMode::Summary, anchor))
 }
 
+/// How many of the context's messages, from the first on, hold all that may leave it, however long the summary gets.
+///
+/// # Errors
+/// What the compactor makes of the context is no context: see [`rebuild`].
+pub(crate) fn leaving(session: &Session, compactor: &dyn Compactor) -> Result<usize, ErrorBody> {
+    let source = session.messages();
+    let discarded = compactor.rebuild_history(&source, "").discarded;
+    let summary = "x".repeat(summary_room(&discarded, compactor));
+    let partition = Partition::of(session, &source, &compactor.rebuild_history(&source, &summary))?;
+    let entries = session.context().entries().len();
+    Ok((0..entries).rev().find(|at| partition.kept.binary_search(at).is_err()).map_or(0, |last| last + 1))
+}
+
+/// What stands behind a model's summary for messages that the model was not shown.
+pub(crate) fn summary_of_the_rest(unread: &[Message], written: &str, compactor: &dyn Compactor) -> String {
+    let most = compactor.max_summary_tokens().min(SUMMARY_TOKENS_MAX) as usize * 4;
+    // However much the model wrote, there is room for something.
+    let room = most.saturating_sub(written.len()).max(most / 4);
+    let unread_bytes = usize::try_from(unread.iter().map(message_bytes).sum::<u64>()).unwrap_or(usize::MAX);
+    mechanical::summary(unread, room.min(unread_bytes / 2))
+}
+
 /// A summary without a model: what is hard to find again of what leaves the context, within the tokens that a summary may have, and
 /// smaller than what leaves.
 pub(crate) fn mechanical_summary(session: &Session, compactor: &dyn Compactor) -> String {
@@ -174,6 +196,8 @@ impl Partition {
             tokens_before: self.bytes_before / 4,
             tokens_after: self.bytes_after / 4,
             usage: Usage::default(),
+            rounds: 0,
+            unread: 0,
         }
     }
 }

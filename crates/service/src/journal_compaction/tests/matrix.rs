@@ -120,8 +120,9 @@ fn of_the_replies_outside_the_context_the_last_stay() {
         life.tool_starts(&call);
         life.tool_ends(&call);
         replies.push(life.answer("It is too much.", &[]));
-        life.overflows();
+        life.ends();
     }
+    life.forgets();
     life.start(None);
     let live = life.answer("Short.", &[]);
     life.ends();

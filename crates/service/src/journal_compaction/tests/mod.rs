@@ -15,13 +15,13 @@ use crate::{
     session::{
         Session,
         event::{
-            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, Decision, Event, Key, Record,
-            ReminderCleared, ReminderSet, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed,
-            TurnStarted, TurnTotals,
+            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted,
+            CompactionStarted, ContextRebuilt, Decision, Event, Key, Record, ReminderCleared, ReminderSet,
+            ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnStarted, TurnTotals,
         },
         message::{Block, RawJson, ToolCall},
         reminder::SystemReminderType,
-        tests::{created, record},
+        tests::{created, record, walk::receipt},
     },
     tool::Effect,
 };
@@ -130,6 +130,20 @@ impl Life {
         let completed = TurnCompleted { stop_reason: StopReason::EndTurn, totals: TurnTotals::default() };
         self.turn += 1;
         self.add(Some(self.turn - 1), Event::TurnCompleted(completed))
+    }
+
+    /// All that was said leaves the live context, for good: no more than three compactions can be undone.
+    pub(super) fn forgets(&mut self) {
+        for _ in 0..4 {
+            let started = CompactionStarted { input_tokens: 0, estimated_history_tokens: 0, message_count: 0 };
+            self.add(None, Event::CompactionStarted(started));
+            let compaction = self.records.len() as Seq + 2;
+            let (summary, retained, masked) = (Some("So far.".into()), Vec::new(), Vec::new());
+            let receipt = receipt(compaction);
+            self.add(None, Event::ContextRebuilt(ContextRebuilt { compaction, summary, retained, masked, receipt }));
+            let completed = CompactionCompleted { summary_tokens: 3, messages_before: 2, messages_after: 1 };
+            self.add(None, Event::CompactionCompleted(completed));
+        }
     }
 
     /// The turn did not fit: what was said in it leaves the live context.

@@ -3,6 +3,7 @@
 //! The wire formats are genai's. None of its types and no key ever leaves this folder, except in a request's header.
 
 mod answer;
+mod choice;
 mod client;
 pub(crate) mod failure;
 pub(crate) mod network;
@@ -12,6 +13,7 @@ use std::{cell::LazyCell, sync::Arc};
 
 use secrecy::{ExposeSecret, SecretString};
 
+pub use self::choice::{ListedModel, Preset};
 use self::client::VendorClient;
 use super::{ModelClient, ModelResolver, ResolvedModel};
 use crate::SessionError;
@@ -109,7 +111,7 @@ pub struct VendorAccess {
 }
 
 /// A server that speaks OpenAI's chat completions. Its models are named `<name>/<model>`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct CompatibleEndpoint {
     /// Its name: not empty, without `/`, and not one of the built-in ones.
     pub name: String,
@@ -119,6 +121,10 @@ pub struct CompatibleEndpoint {
     pub key: Option<SecretString>,
     /// The window of its models.
     pub window_tokens: u64,
+    /// The model that answers where none is named and no other server or vendor is configured.
+    pub model: Option<String>,
+    /// Whether it may be reached in plain text elsewhere than on this machine.
+    pub allows_http: bool,
 }
 
 /// Which vendors there are and how they are reached.
@@ -132,7 +138,8 @@ pub struct VendorOptions {
     pub gemini: VendorAccess,
     /// Servers that speak as OpenAI does.
     pub compatible: Vec<CompatibleEndpoint>,
-    /// The model that answers where none is named; else the first vendor with a key decides, else it is `scripted`.
+    /// The model that answers where none is named; else the first vendor with a key decides, else the only server. Where
+    /// nothing at all is configured it is `scripted`.
     pub default_model: Option<String>,
     /// The scripted model's window; 100,000 tokens where `None`.
     pub scripted_window_tokens: Option<u64>,
@@ -167,6 +174,7 @@ impl VendorOptions {
 /// The scripted model, the vendors and the compatible servers, by name.
 pub struct VendorModels {
     default_model: String,
+    is_stand_in: bool,
     scripted: ResolvedModel,
     vendors: Vec<(&'static Vendor, Option<Arc<VendorClient>>)>,
     compatible: Vec<(CompatibleEndpoint, Arc<VendorClient>)>,
@@ -180,8 +188,8 @@ impl VendorModels {
     pub fn new(options: &VendorOptions, scripted: Arc<dyn ModelClient>) -> Result<Self, SessionError> {
         // Made only where something is configured: it reads the system's certificates.
         let http = LazyCell::new(|| network::client(options));
-        let client = |setting: &str, api, vendor: &str, base_url: &str, key: Option<&SecretString>| {
-            let base_url = network::base_url(setting, api, base_url)?;
+        let client = |setting: &str, api, vendor: &str, base_url: &str, key: Option<&SecretString>, allows_http| {
+            let base_url = network::base_url(setting, api, base_url, allows_http)?;
             let http = http.as_ref().map_err(Clone::clone)?.clone();
             Ok::<_, SessionError>(Arc::new(VendorClient::new(http, vendor, api, base_url, key)))
         };
@@ -190,12 +198,13 @@ impl VendorModels {
             let base_url = access.base_url.as_deref().unwrap_or(vendor.base_url);
             let setting = format!("model.{}.base_url", vendor.name);
             let key = access.key.as_ref().filter(|key| !key.expose_secret().is_empty());
-            let made = key.map(|key| client(&setting, vendor.api, vendor.name, base_url, Some(key))).transpose()?;
+            let made =
+                key.map(|key| client(&setting, vendor.api, vendor.name, base_url, Some(key), false)).transpose()?;
             vendors.push((vendor, made));
         }
         let mut compatible: Vec<(CompatibleEndpoint, Arc<VendorClient>)> = Vec::new();
         for endpoint in &options.compatible {
-            let CompatibleEndpoint { name, base_url, key, .. } = endpoint;
+            let CompatibleEndpoint { name, base_url, key, allows_http, .. } = endpoint;
             let is_taken = name == SCRIPTED
                 || VENDORS.iter().any(|vendor| vendor.name == name)
                 || compatible.iter().any(|(other, _)| other.name == *name);
@@ -204,24 +213,28 @@ impl VendorModels {
                 return Err(SessionError::ConfigInvalid { key: "model.compatible".to_owned(), message });
             }
             let setting = format!("model.compatible.{name}.base_url");
-            let made = client(&setting, Api::Compatible, name, base_url, key.as_ref())?;
+            let made = client(&setting, Api::Compatible, name, base_url, key.as_ref(), *allows_http)?;
             compatible.push((endpoint.clone(), made));
         }
-        let first = vendors.iter().find(|(_, client)| client.is_some()).map(|(vendor, _)| vendor.default_model);
-        let default_model = options.default_model.clone().unwrap_or_else(|| first.unwrap_or(SCRIPTED).to_owned());
+        let chosen = choice::default_model(options);
+        let (is_stand_in, default_model) = (chosen.is_none(), chosen.unwrap_or_else(|| SCRIPTED.to_owned()));
         let scripted = ResolvedModel {
             name: SCRIPTED.to_owned(),
             vendor_model: SCRIPTED.to_owned(),
             client: scripted,
             window_tokens: options.scripted_window_tokens.unwrap_or(SCRIPTED_WINDOW_TOKENS),
         };
-        Ok(Self { default_model, scripted, vendors, compatible })
+        Ok(Self { default_model, is_stand_in, scripted, vendors, compatible })
     }
 }
 
 impl ModelResolver for VendorModels {
     fn default_model(&self) -> &str {
         &self.default_model
+    }
+
+    fn is_stand_in(&self) -> bool {
+        self.is_stand_in
     }
 
     fn resolve(&self, name: &str) -> Result<ResolvedModel, SessionError> {

@@ -33,7 +33,7 @@ const METADATA_V6: [Ipv6Addr; 2] =
 ///
 /// # Errors
 /// `CONFIG_INVALID` for `setting` where the URL is not allowed. The message never repeats the URL, which may hold a password.
-pub(crate) fn base_url(setting: &str, api: Api, text: &str) -> Result<String, SessionError> {
+pub(crate) fn base_url(setting: &str, api: Api, text: &str, allows_http: bool) -> Result<String, SessionError> {
     let refused = |why: &str| SessionError::ConfigInvalid { key: setting.to_owned(), message: why.to_owned() };
     let mut url = Url::parse(text.trim()).map_err(|_| refused("This is not a URL."))?;
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
@@ -42,8 +42,10 @@ pub(crate) fn base_url(setting: &str, api: Api, text: &str) -> Result<String, Se
     if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
         return Err(refused("The URL must have no user, password, query or fragment."));
     }
-    if url.scheme() != "https" && !(url.scheme() == "http" && is_local) {
-        return Err(refused("The URL must begin with https://; http:// is for this machine alone."));
+    if url.scheme() != "https" && !(url.scheme() == "http" && (is_local || allows_http)) {
+        let or =
+            if setting.starts_with("model.compatible.") { ", unless the server has insecure_http = true" } else { "" };
+        return Err(refused(&format!("The URL must begin with https://; http:// is for this machine alone{or}.")));
     }
     if address.is_some_and(is_refused) {
         return Err(refused("The address is link-local or a metadata service."));

@@ -27,7 +27,7 @@ use crate::{
         sessions::{Inner, Sessions},
     },
     session::event::{Event, Record},
-    store::ReadLimit,
+    store::{ReadLimit, StoreError},
 };
 
 /// How long it waits for more before it takes in what there is.
@@ -179,9 +179,11 @@ impl Run {
             after = Some(*last);
         }
         for session_id in known {
-            // It may have been imported since.
-            if events.journal_bytes(session_id).await? == 0 {
-                deleted.push(session_id);
+            // It may have been imported since. One that cannot be read is there.
+            match events.journal_bytes(session_id).await {
+                Ok(0) => deleted.push(session_id),
+                Ok(_) | Err(StoreError::Corrupted { .. }) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(deleted)

@@ -4,7 +4,7 @@ use meerkat_errors::ErrorCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ids::Seq, service::CompactionReceipt, session::message::Body};
+use crate::{ids::Seq, model::Usage, service::CompactionReceipt, session::message::Body};
 
 /// A compaction began. Its sizes are those of the live context.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -41,6 +41,13 @@ pub struct CompactionCompleted {
     pub messages_before: u64,
     /// Messages of the live context after it.
     pub messages_after: u64,
+}
+
+/// A summary was paid for and is not used: the compaction that wanted it did not come about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SummaryUnused {
+    /// What it cost.
+    pub usage: Usage,
 }
 
 /// A compaction did not come about. The live context is what it was.

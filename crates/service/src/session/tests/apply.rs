@@ -75,7 +75,7 @@ impl Naive {
                 }
                 Event::ToolFinished(_) => naive.say(record, results(&naive.entries, &records[..=at])),
                 Event::TurnFailed(failed) if failed.error.code == ErrorCode::ContextOverflow => {
-                    naive.entries.retain(|(_, turn, _)| Some(*turn) != record.turn);
+                    naive.drop_turn(record.turn.unwrap());
                 }
                 Event::ContextRebuilt(rebuilt) if !undone.contains(&rebuilt.compaction) => naive.rebuild(rebuilt),
                 _ => {}
@@ -89,6 +89,45 @@ impl Naive {
         let Some(message) = message else { return };
         self.entries.push((record.seq, record.turn.unwrap(), message));
         self.count += 1;
+    }
+
+    /// Of a turn that did not fit the head of its prompt is left, and a line for each call.
+    fn drop_turn(&mut self, turn: TurnNumber) {
+        let (dropped, kept) = std::mem::take(&mut self.entries).into_iter().partition(|(_, of, _)| *of == turn);
+        self.entries = kept;
+        let dropped: Vec<(Seq, TurnNumber, Message)> = dropped;
+        let cut = |text: &str| {
+            let line = text[..text.floor_char_boundary(120)].replace(|c: char| c.is_control(), " ");
+            if text.len() > 120 { format!("{line} ...") } else { line }
+        };
+        let mut lines = Vec::new();
+        for (at, (.., message)) in dropped.iter().enumerate() {
+            let Message::ToolResults { results } = message else { continue };
+            for (result, call) in results.iter().zip(dropped[at - 1].2.tool_calls()) {
+                let failed = || format!("failed: {}", cut(&result.content.excerpt()));
+                let outcome = if result.is_error { failed() } else { "succeeded".to_owned() };
+                lines.push(format!("- {} {}: {outcome}", result.name, cut(call.arguments.as_str())));
+            }
+        }
+        let Some((seq, _, first)) = dropped.first().filter(|_| !lines.is_empty()) else { return };
+        let bytes: u64 = dropped.iter().map(|(.., message)| size(message)).sum();
+        let room = usize::try_from(bytes / 3).unwrap().min(16 * 1024);
+        let mut left_out = 0;
+        while lines[left_out..].iter().map(|line| line.len() + 1).sum::<usize>() > room {
+            left_out += 1;
+        }
+        let mut text = String::new();
+        if let Message::User { content } = first {
+            let whole = content.excerpt();
+            let head = &whole[..whole.floor_char_boundary(1024)];
+            text = format!("{head}{}\n\n", if head == whole { "" } else { " [...]" });
+        }
+        text += "[This turn did not fit the model's window, and the rest of it left the context. It had called:]";
+        if left_out > 0 {
+            text += &format!("\n[{left_out} older calls]");
+        }
+        lines[left_out..].iter().for_each(|line| text += &format!("\n{line}"));
+        self.entries.push((*seq, turn, Message::User { content: text.into() }));
     }
 
     fn rebuild(&mut self, rebuilt: &ContextRebuilt) {

@@ -20,8 +20,8 @@ use crate::{
             CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, EventKind, HistorySnapshot, Key,
             LiveEvent, LogTailRepaired, PartialText, Pinned, Pruned, ReasoningDelta, ReminderCleared, ReminderSet,
             Retrying, SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionUnarchived,
-            SessionUpdated, TextDelta, ToolFinished, ToolOutcome, ToolProgress, ToolStarted, TurnCompleted,
-            TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
+            SessionUpdated, SummaryUnused, TextDelta, ToolFinished, ToolOutcome, ToolProgress, ToolStarted,
+            TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -122,6 +122,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
         EventKind::CompactionFailed => {
             Event::CompactionFailed(CompactionFailed { code: ErrorCode::ModelOverloaded, message: text })
         }
+        EventKind::SummaryUnused => Event::SummaryUnused(SummaryUnused { usage }),
         EventKind::CompactionUndone => Event::CompactionUndone(CompactionUndone { compaction: number }),
         EventKind::CompactionCompleted => Event::CompactionCompleted(CompactionCompleted {
             summary_tokens: number,

@@ -280,6 +280,8 @@ impl Walk {
         let totals = TurnTotals { steps: open.step, ..TurnTotals::default() };
         let is_done = open.is_answered && open.calls.is_empty();
         let event = match detail % 12 {
+            // Its answer is the last straw: what the model said leaves the context with it.
+            1 if is_done => Event::TurnFailed(TurnFailed { error: ErrorBody::new(ErrorCode::ContextOverflow), totals }),
             _ if is_done => Event::TurnCompleted(TurnCompleted { stop_reason: StopReason::EndTurn, totals }),
             0 => Event::TurnInterrupted(TurnInterrupted { reason: "requested".to_owned(), totals }),
             1 | 2 => {
@@ -301,7 +303,14 @@ impl Walk {
             self.open = None;
         }
         if matches!(&event, Event::TurnFailed(failed) if failed.error.code == ErrorCode::ContextOverflow) {
-            self.each_said(|said| said.retain(|(of, _)| *of != turn));
+            // An answer with its results has two events. What was called since a compaction counts where it is undone.
+            let mut has_called = false;
+            let undoable = self.undoable.iter_mut().rev().map(|undoable| &mut undoable.said);
+            for said in std::iter::once(&mut self.said).chain(undoable) {
+                let dropped: Vec<Part> = said.extract_if(.., |(of, _)| *of == turn).collect();
+                has_called |= dropped.iter().any(|(_, seqs)| seqs.len() > 1);
+                said.extend(dropped.first().filter(|_| has_called).map(|(_, seqs)| (turn, vec![seqs[0]])));
+            }
         }
         let is_answer = matches!(event, Event::AssistantMessage(_));
         let seq = self.record(Some(turn), event);
@@ -357,7 +366,7 @@ impl Walk {
     }
 }
 
-pub(super) fn receipt(compaction: Seq) -> CompactionReceipt {
+pub(crate) fn receipt(compaction: Seq) -> CompactionReceipt {
     CompactionReceipt {
         compaction: Some(compaction),
         mode: CompactionMode::Summary,
@@ -370,6 +379,8 @@ pub(super) fn receipt(compaction: Seq) -> CompactionReceipt {
         tokens_before: 9,
         tokens_after: 4,
         usage: Usage { input_tokens: 9, output_tokens: 3, cached_tokens: 8 },
+        rounds: 0,
+        unread: 0,
     }
 }
 

@@ -192,7 +192,15 @@ impl Doctor {
 
     /// Every session's journal, from end to end; `None` where nobody knows which there are.
     fn journals(&mut self, progress: Progress<'_>) -> Option<BTreeMap<SessionId, Journal>> {
-        let ids = match sessions_on(&self.disk) {
+        let mut unlisted = Vec::new();
+        let ids = sessions_on(&self.disk, &mut |folder, error| {
+            unlisted.push(format!("the sessions in {} cannot be listed: {error}", folder.display()));
+        });
+        for what in unlisted {
+            let remedy = "Look to the disk, and to the modes of its folders.";
+            self.find(Check::Journal, Severity::Error, None, what, remedy);
+        }
+        let ids = match ids {
             Ok(ids) => ids,
             Err(error) => {
                 let what = format!("the sessions cannot be listed: {error}");

@@ -23,8 +23,8 @@ use crate::{
     store::enabled::journal::{
         Context, Disk, Drops, End, Entry, Executor, Health, Import, KnownEnd, Limits, Log, OwnerLock, Pool, Resting,
         StoreJournal, Witness, abandon, appear, blobs_of, bytes_of, candidates, discard, drop_blobs, exists,
-        fork_files, is_gone, journal_bytes_of, lock, on, page, parts, pass, prepare, replace, rewrite, seal,
-        sessions_on, set_aside, store_id,
+        fork_files, is_gone, is_unreadable, journal_bytes_of, lock, log_unlisted, on, page, parts, pass, prepare,
+        replace, rewrite, seal, sessions_on, set_aside, store_id, unreadable,
     },
     store::{
         EventStore, Frame, FramePage, JournalPruner, Lease, LineSink, ReadLimit, RecordSource, StoreError, TailRepair,
@@ -128,7 +128,12 @@ impl RedbEventStore {
     /// Bytes of a session, summed up on a thread of the store.
     async fn sum(&self, id: SessionId, sum: fn(&dyn Disk, SessionId) -> io::Result<u64>) -> Result<u64, StoreError> {
         let disk = self.context.disk.clone();
-        let sum = move || sum(disk.as_ref(), id).map_err(|error| StoreError::Failed(error.to_string()));
+        let sum = move || {
+            sum(disk.as_ref(), id).map_err(|error| match is_unreadable(&error) {
+                true => unreadable(id, &error),
+                false => StoreError::Failed(error.to_string()),
+            })
+        };
         on(self.context.executor.as_ref(), sum).await
     }
 
@@ -203,7 +208,7 @@ impl RedbEventStore {
     async fn appear(&self, id: SessionId, marked: Result<(), StoreError>) -> Result<(), StoreError> {
         let context = self.context.clone();
         on(self.context.executor.as_ref(), move || {
-            let named = || appear(&context, id).map_err(|error| context.health.unsure(id, error));
+            let named = || appear(&context, id).map_err(|trouble| trouble.error(&context.health, id));
             marked.and_then(|()| named()).inspect_err(|_| abandon(&context, id))
         })
         .await
@@ -430,7 +435,9 @@ impl EventStore for RedbEventStore {
             Some(all) => all,
             None => {
                 let disk = self.context.disk.clone();
-                let list = move || sessions_on(disk.as_ref()).map_err(|error| StoreError::Failed(error.to_string()));
+                let list = move || {
+                    sessions_on(disk.as_ref(), &mut log_unlisted).map_err(|error| StoreError::Failed(error.to_string()))
+                };
                 let all = Arc::new(on(self.context.executor.as_ref(), list).await?);
                 let mut listing = lock(&self.context.listing);
                 if listing.0 == number {

@@ -49,6 +49,8 @@ enum Write {
     Cut(&'static str),
     Call,
     Failure(ErrorCode),
+    /// The words of what it is shown that begin with `FACT-`.
+    Facts,
     /// It comes when somebody says so, if ever.
     Late(Arc<Notify>),
 }
@@ -90,10 +92,17 @@ impl ModelClient for Strict {
         let write = self.writes.lock().unwrap().pop_front().unwrap_or(Write::Text(SUMMARY));
         let stop_reason = match write {
             Write::Cut(_) => StopReason::MaxTokens,
-            Write::Text(_) | Write::Call | Write::Failure(_) | Write::Late(_) => StopReason::EndTurn,
+            Write::Text(_) | Write::Call | Write::Failure(_) | Write::Facts | Write::Late(_) => StopReason::EndTurn,
         };
         let block = match write {
             Write::Text(text) | Write::Cut(text) => AnswerBlock::Text(text.to_owned()),
+            Write::Facts => {
+                let texts: Vec<String> = request.messages.iter().map(|message| message.text()).collect();
+                let words = texts.iter().flat_map(|text| text.split_whitespace());
+                let facts: Vec<&str> =
+                    words.filter(|word| word.starts_with("FACT-")).map(|word| word.trim_matches('.')).collect();
+                AnswerBlock::Text(format!("Facts: {}.", facts.join(" ")))
+            }
             Write::Failure(code) => return Err(ModelError::new(code, "no")),
             Write::Late(said) => {
                 said.notified().await;

@@ -8,7 +8,7 @@ use crate::{
     agent::tests::Subject,
     compaction::{COMPACTION_PROMPT, CompactionConfig, SUMMARY_PREFIX},
     model::StaticModels,
-    options::Overflow,
+    options::{Budgets, Overflow},
     service::{SessionService as _, StartTurn, TurnStatus},
 };
 
@@ -144,4 +144,96 @@ async fn where_a_forced_compaction_fails_the_turn_fails_as_the_model_said() {
     assert_eq!(bench.outcomes().await, [(json!(0), "COMPACTION_NO_PROGRESS".to_owned())]);
     assert_eq!((bench.requests(false).len(), bench.requests(true).len()), (1, 0));
     assert_ne!(bench.turn("@say Goes on.").await.text, SUMMARY);
+}
+
+/// A bench whose summaries are written by a model with a window of 1,500 tokens.
+async fn with_a_small_summary_model() -> Option<Bench> {
+    let (mut rig, model) = rig(WINDOW, patient())?;
+    let models = StaticModels::new("large", model.clone(), WINDOW).with("cheap", model.clone(), 1_500);
+    rig.models = std::sync::Arc::new(models);
+    rig.options.context.summary_model = "cheap".to_owned();
+    Some(Bench { model, subject: Subject::new(rig.service()).await })
+}
+
+/// What lay between the beginning that fitted the summary's model and the turns that stayed was in no summary.
+#[tokio::test]
+async fn what_does_not_fit_one_summary_is_summarised_in_rounds() {
+    let Some(bench) = with_a_small_summary_model().await else { return };
+    bench.turn("FACT-first @long 2400").await;
+    bench.turn("@long 2400").await;
+    bench.turn("@long 2400").await;
+    bench.turn("FACT-between @long 2400").await;
+    bench.turn("@long 2400").await;
+    bench.turn("@say Stays.").await;
+    bench.writes([Write::Facts, Write::Facts, Write::Facts, Write::Facts]);
+    let receipt = serde_json::to_value(bench.compact().await.unwrap()).unwrap();
+    let rounds = bench.requests(true).len();
+    bench.turn("@say After.").await;
+    let next = texts(&bench.requests(false)[6]);
+    assert!(next[0].contains("FACT-first FACT-between"), "{next:#?}");
+    // What one round has said is what the next begins with; nothing is shown twice.
+    assert!(rounds > 1 && texts(&bench.requests(true)[1])[0].starts_with(SUMMARY_PREFIX));
+    assert_eq!((&receipt["mode"], &receipt["rounds"]), (&json!("summary"), &json!(rounds)));
+    assert_eq!(receipt["usage"]["output_tokens"], COST.output_tokens * rounds as u64);
+    let shown: Vec<String> = bench.requests(true).iter().flat_map(texts).collect();
+    assert_eq!(shown.iter().filter(|text| *text == "FACT-between @long 2400").count(), 1, "{shown:#?}");
+}
+
+/// What no round can take is not lost for that: it stands in the summary as it would without a model.
+#[tokio::test]
+async fn a_message_too_long_for_the_summarys_model_is_in_the_summary() {
+    let Some(bench) = with_a_small_summary_model().await else { return };
+    bench.turn("FACT-first @long 2400").await;
+    bench.turn(&format!("The port is FACT-4711. @note {} @say Noted.", "n".repeat(9_000))).await;
+    bench.turn("FACT-last @long 2400").await;
+    bench.turn("@say Stays.").await;
+    bench.writes([Write::Facts, Write::Facts]);
+    let receipt = serde_json::to_value(bench.compact().await.unwrap()).unwrap();
+    bench.turn("@say After.").await;
+    let next = texts(&bench.requests(false)[4]);
+    for fact in ["FACT-first", "FACT-4711", "FACT-last"] {
+        assert!(next[0].contains(fact), "{fact}: {next:#?}");
+    }
+    assert_eq!((&receipt["mode"], &receipt["rounds"], &receipt["unread"]), (&json!("summary"), &json!(2), &json!(1)));
+    let bytes: usize = next[0].len();
+    assert!(bytes < 2_000, "{bytes}");
+}
+
+/// What was paid for a summary that is not taken was counted nowhere.
+#[tokio::test]
+async fn a_summary_that_is_not_taken_is_charged_to_the_turn_and_its_budget() {
+    let Some(bench) = Bench::new(config()).await else { return };
+    bench.fill().await;
+    bench.writes([Write::Text(" ")]);
+    let result = bench.turn("@say Done. @usage in=10 out=1").await;
+    assert_eq!((result.usage.input_tokens, result.usage.output_tokens), (60, 8));
+    let events = bench.subject.events().await;
+    let at = events.iter().position(|event| event["type"] == "compaction_failed").unwrap();
+    assert_eq!((&events[at - 1]["type"], &events[at - 1]["usage"]), (&json!("summary_unused"), &json!(COST)));
+    let failed: Vec<&String> = events[at].as_object().unwrap().keys().collect();
+    assert_eq!(failed, ["v", "session_id", "seq", "turn", "time", "type", "code", "message"]);
+
+    let Some(bench) = Bench::new(config()).await else { return };
+    bench.fill().await;
+    bench.writes([Write::Call]);
+    let budgets = Budgets { tokens: Some(57), ..Budgets::default() };
+    let request = StartTurn { budgets, ..StartTurn::new(bench.id(), "@say Never.") };
+    let result = bench.subject.service.start_turn(request).await.unwrap();
+    assert_eq!((result.status, result.steps), (TurnStatus::Failed, 0));
+    assert_eq!(result.error.unwrap().code, ErrorCode::BudgetExhausted);
+}
+
+/// One that fails without an answer costs nothing, also where somebody asked for it.
+#[tokio::test]
+async fn what_was_not_answered_costs_nothing() {
+    for (write, paid) in [(Write::Text(""), vec![json!(COST)]), (Write::Failure(ErrorCode::ModelRejected), Vec::new())]
+    {
+        let Some(bench) = Bench::new(patient()).await else { return };
+        bench.fill().await;
+        bench.writes([write]);
+        assert_eq!(bench.compact().await.unwrap_err().code(), ErrorCode::ModelRejected);
+        let events = bench.subject.events().await;
+        let unused = events.iter().filter(|event| event["type"] == "summary_unused");
+        assert_eq!(unused.map(|event| event["usage"].clone()).collect::<Vec<_>>(), paid);
+    }
 }

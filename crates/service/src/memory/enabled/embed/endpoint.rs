@@ -100,7 +100,7 @@ impl EndpointEmbedder {
     /// # Errors
     /// `CONFIG_INVALID` for a URL that is not allowed, a proxy that is none, or no model.
     pub fn new(options: EndpointOptions, world: World) -> Result<Self, SessionError> {
-        let base_url = network::base_url("memory.endpoint.base_url", Api::Compatible, &options.base_url)?;
+        let base_url = network::base_url("memory.endpoint.base_url", Api::Compatible, &options.base_url, false)?;
         if options.model.is_empty() {
             let message = "Name the model that makes the vectors.".to_owned();
             return Err(SessionError::ConfigInvalid { key: "memory.endpoint.model".to_owned(), message });

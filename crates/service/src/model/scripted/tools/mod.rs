@@ -41,6 +41,10 @@ struct TestTool {
     home: Arc<Home>,
 }
 
+/// Their names.
+pub(crate) const TEST_TOOLS: [&str; 8] =
+    ["test_echo", "test_set", "test_append", "test_ask", "test_sleep", "test_fail", "test_huge", "test_panic"];
+
 #[derive(Clone, Copy)]
 enum Kind {
     Echo,

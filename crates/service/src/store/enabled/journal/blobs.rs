@@ -22,7 +22,7 @@ use super::{
     disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, is_missing, read_range, write_all},
     executor::on,
     fork::abandon,
-    layout::{BLOBS, NEW, exists, new_dir, session_dir},
+    layout::{BLOBS, NEW, exists, new_dir, session_dir, with_folders},
     lock::OwnerLock,
     recovery::failed,
 };
@@ -147,7 +147,7 @@ impl FileBlobWriter {
         let file = on(self.context.executor.as_ref(), move || {
             let disk = context.disk.as_ref();
             let attempt = || {
-                let file = file.clone().map_or_else(|| create_anew(disk, &path), Ok)?;
+                let file = file.clone().map_or_else(|| with_folders(disk, || create_anew(disk, &path)), Ok)?;
                 write_all(file.as_ref(), &chunk, at)?;
                 Ok(file)
             };
@@ -183,10 +183,7 @@ impl BlobWriter for FileBlobWriter {
         let hash = hex(&std::mem::take(&mut self.hash).finalize());
         let (context, path, name, id) = (self.context.clone(), self.path.clone(), hash.clone(), self.session_id);
         let of = self.context.clone();
-        let unsure = move |error: io::Error| match is_full(&error) {
-            true => StoreError::Full,
-            false => of.health.unsure(id, error),
-        };
+        let unsure = move |error: io::Error| of.health.unsure(id, error);
         let (executor, unsynced) = (self.context.executor.as_ref(), unsure.clone());
         on(executor, move || file.sync().map_err(unsynced)).await?;
         let naming = self.naming.clone().lock_owned().await;
@@ -225,7 +222,7 @@ fn place(context: &Context, path: &Path, id: SessionId, name: &str) -> io::Resul
     let dir = match disk.list(&session_dir(id)) {
         Ok(_) => session_dir(id),
         Err(error) if is_missing(&error) => {
-            ensure_dir(disk, &new_dir(id))?;
+            with_folders(disk, || ensure_dir(disk, &new_dir(id)))?;
             new_dir(id)
         }
         Err(error) => return Err(error),

@@ -7,12 +7,12 @@ use bytes::Bytes;
 
 use super::{
     End, Limits, Pool,
-    disk::{Disk, create_anew, read_range, write_all},
+    disk::{Disk, create_anew, is_missing, is_unreadable, read_range, write_all},
     executor::Executor as _,
     fork::{copy, link_blobs},
     frame::{BATCH_END, Place},
     health::Health,
-    layout::{BLOBS, NEW, QUARANTINE, generations_of, segment_name, session_dir},
+    layout::{BLOBS, NEW, QUARANTINE, generations_of, segment_name, session_dir, with_folders},
     recovery::{Found, Segment, examine, failed},
     segment::{Compacted, HEADER_BYTES, Header, HeaderFound, Mark, Reader, Step},
     store_journal::{Resting, StoreJournal},
@@ -83,7 +83,13 @@ pub(crate) fn check(
 
 fn walk(disk: &dyn Disk, id: SessionId, found: &Found, see: &mut dyn FnMut(Seq, &Bytes)) -> io::Result<Option<Damage>> {
     for (at, segment) in found.segments.iter().enumerate() {
-        let file = disk.open(&session_dir(id).join(segment.name()), false)?;
+        let file = match disk.open(&session_dir(id).join(segment.name()), false) {
+            Err(error) if is_unreadable(&error) => {
+                let why = format!("{} cannot be read: {error}", segment.name());
+                return Ok(Some(Damage::behind(why, segment.number, segment.start)));
+            }
+            file => file?,
+        };
         let mut reader = segment.reader(file.as_ref(), segment.start);
         // Behind the last whole batch: a part of one would look like a write that was cut short.
         let mut good = segment.start;
@@ -124,7 +130,14 @@ pub(crate) fn cut(disk: &dyn Disk, id: SessionId, damage: &Damage) -> io::Result
     for &(at, generation) in &behind {
         let name = segment_name(at, generation);
         let path = free_in_quarantine(disk, &format!("{id}.{name}.whole"))?;
-        copy(disk, &dir.join(&name), Path::new(&path))?;
+        match copy(disk, &dir.join(&name), Path::new(&path)).map_err(io::Error::from) {
+            // What cannot be read is kept as it is: nothing is written to that file any more.
+            Err(error) if is_unreadable(&error) => {
+                disk.remove(Path::new(&path)).or_else(|error| if is_missing(&error) { Ok(()) } else { Err(error) })?;
+                disk.link(&dir.join(&name), Path::new(&path))?;
+            }
+            copied => copied?,
+        }
         kept.get_or_insert(path);
     }
     // What no record that is left names goes with the next compaction.
@@ -163,7 +176,7 @@ fn shorten(disk: &dyn Disk, id: SessionId, name: &str, offset: u64) -> io::Resul
     }
     let mut out = header.encode();
     out.extend(read_range(file.as_ref(), HEADER_BYTES, offset)?);
-    let copy = create_anew(disk, &made)?;
+    let copy = with_folders(disk, || create_anew(disk, &made))?;
     write_all(copy.as_ref(), &out, 0)?;
     copy.sync()?;
     disk.rename(&made, &dir.join(name))?;
@@ -172,7 +185,7 @@ fn shorten(disk: &dyn Disk, id: SessionId, name: &str, offset: u64) -> io::Resul
 
 /// A path in the quarantine, under the first number that is free.
 pub(crate) fn free_in_quarantine(disk: &dyn Disk, name: &str) -> io::Result<String> {
-    let taken = disk.list(Path::new(QUARANTINE))?;
+    let taken = with_folders(disk, || disk.list(Path::new(QUARANTINE)))?;
     let mut names = (1_u32..).map(|n| format!("{name}-{n}")).filter(|name| !taken.contains(name));
     Ok(format!("{QUARANTINE}/{}", names.next().unwrap_or_default()))
 }

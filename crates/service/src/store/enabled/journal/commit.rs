@@ -17,16 +17,16 @@ use tokio::sync::oneshot;
 
 use super::{
     disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, write_all},
-    fork::{abandon, appear},
+    fork::{self, abandon, appear},
     frame::{BATCH_END, Entry, Place, encode, footer, padded},
-    layout::{new_dir, segment_name, session_dir},
+    layout::{new_dir, segment_name, session_dir, with_folders},
     lock,
-    log::{Log, Staged},
+    log::{Log, Staged, State},
     recovery::{Cut, Head, Segment},
     segment::{Header, Mark, remember},
 };
 use crate::{
-    ids::Seq,
+    ids::{Seq, SessionId},
     store::{Frame, StoreError},
 };
 
@@ -51,7 +51,9 @@ enum Trouble {
     /// It was not tried; nothing of it stands.
     Refused(String),
     /// A write or a sync failed: nobody knows what the disk holds.
-    Unsure(String),
+    Unsure(io::Error),
+    /// A session was given its name, and nobody knows whether it has it.
+    Unnamed(io::Error),
 }
 
 impl Trouble {
@@ -67,13 +69,19 @@ impl Trouble {
 
     /// While it was written or synced.
     fn unsure(error: io::Error) -> Self {
-        Self::Unsure(error.to_string())
+        Self::Unsure(error)
+    }
+
+    /// Whether a sync found that there is no room. That costs the file, and says nothing about the disk.
+    fn is_late_full(&self) -> bool {
+        matches!(self, Self::Unsure(error) | Self::Unnamed(error) if is_full(error))
     }
 
     fn error(&self) -> StoreError {
         match self {
             Self::Full => StoreError::Full,
-            Self::Refused(why) | Self::Unsure(why) => StoreError::Failed(why.clone()),
+            Self::Refused(why) => StoreError::Failed(why.clone()),
+            Self::Unsure(error) | Self::Unnamed(error) => StoreError::Failed(error.to_string()),
         }
     }
 }
@@ -86,10 +94,42 @@ struct Plan {
     file: Option<Arc<dyn DiskFile>>,
     previous_end: u64,
     cuts: Vec<Cut>,
+    /// Whether a write to the file failed, and no other segment could be begun yet.
+    is_poisoned: bool,
+}
+
+impl Plan {
+    fn of(state: &State) -> Self {
+        Self {
+            exists: state.exists,
+            place: state.place,
+            head: state.head,
+            file: state.file.clone(),
+            previous_end: state.segments.last().map_or(0, |segment| segment.end),
+            cuts: state.cuts.clone(),
+            is_poisoned: state.exists && state.must_stay,
+        }
+    }
+
+    /// The header of a segment that begins with the batch `skip` after the last one.
+    fn header(&self, id: SessionId, number: u64, skip: u64) -> Header {
+        let Place { seq, batch, chain } = self.place;
+        Header {
+            session_id: id,
+            number,
+            generation: 1,
+            base_seq: seq + 1,
+            base_batch: batch + skip,
+            chain,
+            previous_end: self.previous_end,
+            compacted: None,
+        }
+    }
 }
 
 /// A batch that is written and synced.
 struct Written {
+    number: u64,
     place: Place,
     end: u64,
     file: Arc<dyn DiskFile>,
@@ -129,14 +169,7 @@ fn begin(log: &Arc<Log>) -> bool {
     let commit = {
         let mut state = lock(&log.state);
         let (entries, waiters) = split(std::mem::take(&mut state.pending));
-        let plan = Plan {
-            exists: state.exists,
-            place: state.place,
-            head: state.head,
-            file: state.file.clone(),
-            previous_end: state.segments.last().map_or(0, |segment| segment.end),
-            cuts: state.cuts.clone(),
-        };
+        let plan = Plan::of(&state);
         Arc::new(Commit {
             log: log.clone(),
             plan,
@@ -185,7 +218,10 @@ impl Commit {
         if !self.plan.exists && written.is_ok() && marked.is_ok() {
             let commit = self.clone();
             self.log.context.executor.run(Box::new(move || {
-                let appeared = appear(&commit.log.context, commit.log.id).map_err(Trouble::unsure);
+                let appeared = appear(&commit.log.context, commit.log.id).map_err(|trouble| match trouble {
+                    fork::Trouble::Failed(error) => Trouble::refused(error),
+                    fork::Trouble::Unsynced(error) => Trouble::Unnamed(error),
+                });
                 let written = appeared.and(written);
                 if commit.finish(written, Ok(())) {
                     write_waiting(&commit.log);
@@ -218,26 +254,44 @@ impl Commit {
         if !self.plan.exists && health.room(disk).is_err() {
             return Err(Trouble::Full);
         }
-        match self.try_write(disk) {
-            Err(Trouble::Full) if self.plan.exists && health.release_reserve(disk) => self.try_write(disk),
-            written => written,
+        let written = match self.plan.is_poisoned {
+            true => self.write_elsewhere(disk, Trouble::refused),
+            false => self.try_write(disk, &self.plan),
+        };
+        let is_full = matches!(&written, Err(trouble) if matches!(trouble, Trouble::Full) || trouble.is_late_full());
+        if !is_full || !self.plan.exists || !health.release_reserve(disk) {
+            return written;
+        }
+        match written {
+            Err(Trouble::Full) if !self.plan.is_poisoned => self.try_write(disk, &self.plan),
+            Err(Trouble::Full) => self.write_elsewhere(disk, Trouble::refused),
+            // What the old file has of the batch may yet come to stand.
+            _ => self.write_elsewhere(disk, Trouble::unsure),
         }
     }
 
-    fn try_write(&self, disk: &dyn Disk) -> Result<Written, Trouble> {
-        let Plan { exists, head, .. } = self.plan;
+    /// Writes the batch into a new segment, because the file of the last one is not to be trusted any more.
+    fn write_elsewhere(&self, disk: &dyn Disk, trouble: fn(io::Error) -> Trouble) -> Result<Written, Trouble> {
+        self.poison();
+        begin_anew(&self.log).map_err(|error| if is_full(&error) { trouble(error) } else { Trouble::unsure(error) })?;
+        let plan = Plan::of(&lock(&self.log.state));
+        self.try_write(disk, &plan)
+    }
+
+    fn try_write(&self, disk: &dyn Disk, plan: &Plan) -> Result<Written, Trouble> {
+        let Plan { exists, head, .. } = *plan;
         let dir = if exists { session_dir(self.log.id) } else { new_dir(self.log.id) };
         if !exists {
-            ensure_dir(disk, &dir).map_err(Trouble::refused)?;
+            with_folders(disk, || ensure_dir(disk, &dir)).map_err(Trouble::refused)?;
         }
         // All of it is kept before any of it goes: where a cut fails, the next segment takes the place of them all.
-        self.plan.cuts.iter().try_for_each(|cut| cut.keep(disk, &dir)).map_err(Trouble::refused)?;
-        self.plan.cuts.iter().try_for_each(|cut| cut.perform(disk, &dir)).map_err(Trouble::unsure)?;
-        let file = self.open(disk, &dir)?;
-        let header = (head.len == 0).then(|| self.header(head.number, 1));
+        plan.cuts.iter().try_for_each(|cut| cut.keep(disk, &dir)).map_err(Trouble::refused)?;
+        plan.cuts.iter().try_for_each(|cut| cut.perform(disk, &dir)).map_err(Trouble::unsure)?;
+        let file = open(disk, &dir, plan)?;
+        let header = (head.len == 0).then(|| plan.header(self.log.id, head.number, 1));
         let mut out = header.map_or_else(Vec::new, |header| header.encode());
         out.reserve_exact(self.entries.iter().map(|entry| padded(entry.line.len())).sum());
-        let mut place = self.plan.place;
+        let mut place = plan.place;
         let batch = place.batch + 1;
         let mut entries = self.entries.iter().peekable();
         while let Some(entry) = entries.next() {
@@ -253,55 +307,36 @@ impl Commit {
         if !exists {
             disk.sync_dir(&dir).map_err(Trouble::unsure)?;
         }
-        Ok(Written { place, end: head.len + out.len() as u64, file, header })
-    }
-
-    fn open(&self, disk: &dyn Disk, dir: &Path) -> Result<Arc<dyn DiskFile>, Trouble> {
-        if let Some(file) = &self.plan.file {
-            return Ok(file.clone());
-        }
-        let path = dir.join(segment_name(self.plan.head.number, 1));
-        if self.plan.head.is_made {
-            return disk.open(&path, true).map_err(Trouble::refused);
-        }
-        let file = create_anew(disk, &path).map_err(Trouble::refused)?;
-        if self.plan.exists {
-            disk.sync_dir(dir).map_err(Trouble::unsure)?;
-        }
-        Ok(file)
-    }
-
-    /// The header of a segment that begins with the batch `skip` after the last one.
-    fn header(&self, number: u64, skip: u64) -> Header {
-        let Place { seq, batch, chain } = self.plan.place;
-        Header {
-            session_id: self.log.id,
-            number,
-            generation: 1,
-            base_seq: seq + 1,
-            base_batch: batch + skip,
-            chain,
-            previous_end: self.plan.previous_end,
-            compacted: None,
-        }
+        Ok(Written { number: head.number, place, end: head.len + out.len() as u64, file, header })
     }
 
     /// Takes the outcome over, and tells those who wait. Answers whether more waits.
     fn finish(&self, written: Result<Written, Trouble>, marked: Result<(), StoreError>) -> bool {
         let log = &self.log;
-        let error = match (&written, &marked) {
+        let mut error = match (&written, &marked) {
             (Err(trouble), _) => Some(trouble.error()),
+            // The batch is there, and may be passed over by the next start.
+            (Ok(_), Err(StoreError::Full)) if self.plan.exists => {
+                Some(StoreError::Failed("there was no room to say that the session has changed".to_owned()))
+            }
             (Ok(_), Err(error)) => Some(error.clone()),
             (Ok(_), Ok(())) => None,
         };
         let (mut fenced, mut is_long) = (Vec::new(), false);
-        let is_unsure = matches!(written, Err(Trouble::Unsure(_)));
+        let mut is_unsure = matches!(written, Err(Trouble::Unsure(_) | Trouble::Unnamed(_)));
         match written {
             // A session that is made does not stand without its mark.
             Ok(written) if self.plan.exists || marked.is_ok() => is_long = self.stand(&written),
-            Err(Trouble::Unsure(why)) => {
-                log.context.health.failed(&format!("{}: {why}", log.id));
-                self.begin_anew();
+            Err(trouble @ (Trouble::Unsure(_) | Trouble::Unnamed(_))) => {
+                let is_late_full = trouble.is_late_full();
+                if !is_late_full {
+                    log.context.health.failed(&format!("{}: {}", log.id, trouble.error()));
+                }
+                let begun = self.go_on_elsewhere();
+                // What is made has no name yet, and a new segment says that nothing of the batch stands.
+                if is_late_full && begun && matches!(trouble, Trouble::Unsure(_)) {
+                    (error, is_unsure) = (Some(StoreError::Full), false);
+                }
             }
             Ok(_) | Err(Trouble::Full | Trouble::Refused(_)) => {}
         }
@@ -334,7 +369,7 @@ impl Commit {
             state.segments.reserve_exact(1);
             state.segments.push(Segment::begun(header));
         }
-        state.head = Head { number: self.plan.head.number, len: written.end, is_made: true };
+        state.head = Head { number: written.number, len: written.end, is_made: true };
         if let Some(segment) = state.segments.last_mut() {
             segment.end = written.end;
             remember(&mut segment.index, Mark { offset: written.end, place: written.place });
@@ -359,62 +394,86 @@ impl Commit {
         written.end >= context.limits.segment_bytes
     }
 
-    /// A write or a sync failed: the journal goes on in a new segment, which names the durable end of the one before.
-    fn begin_anew(&self) {
-        let (context, plan) = (&self.log.context, &self.plan);
-        let mut state = lock(&self.log.state);
-        // What stands on the disk is not what stands here; until a new segment says so, nobody may look there.
-        state.must_stay = plan.exists;
-        state.is_over = !plan.exists;
-        state.file = None;
-        if !plan.exists || context.health.check_writable().is_err() {
-            return;
-        }
-        let last = state.segments.last().cloned();
-        drop(state);
-        let disk = context.disk.as_ref();
-        let dir = session_dir(self.log.id);
-        let number = plan.head.number + u64::from(plan.head.len > 0);
-        // The id of the batch that failed is not used again.
-        let header = self.header(number, 2);
-        let begun = last.as_ref().map_or(Ok(true), |last| self.is_intact(disk, last)).and_then(|is_intact| {
-            let file = create_anew(disk, &dir.join(segment_name(number, 1)))?;
-            write_all(file.as_ref(), &header.encode(), 0)?;
-            file.sync()?;
-            disk.sync_dir(&dir)?;
-            Ok((is_intact, file))
-        });
-        let mut state = lock(&self.log.state);
-        match begun {
-            Ok((is_intact, file)) => {
-                let segment = Segment::begun(&header);
-                state.head = Head { number, len: segment.end, is_made: true };
-                state.place.batch += 1;
-                state.segments.push(segment);
-                // The new segment says where the one before ends, so nothing of it is cut away any more.
-                state.cuts = Vec::new();
-                (state.file, state.must_stay) = (Some(file), false);
-                if !is_intact {
-                    let why = "what was durable cannot be read back after a failed write".to_owned();
-                    let last_good_seq = plan.place.seq;
-                    state.damage = Some(StoreError::Corrupted { session_id: self.log.id, last_good_seq, why });
-                }
-            }
-            Err(error) => {
-                drop(state);
-                context.health.failed(&format!("{}: {error}", self.log.id));
-            }
-        }
+    /// What stands on the disk is not what stands here; until a new segment says so, nobody may look there.
+    fn poison(&self) {
+        let (mut state, exists) = (lock(&self.log.state), self.plan.exists);
+        (state.must_stay, state.is_over, state.file) = (exists, !exists, None);
     }
 
-    /// Whether the newest durable part of a segment can still be read.
-    fn is_intact(&self, disk: &dyn Disk, segment: &Segment) -> io::Result<bool> {
-        let (segment, file) = self.log.open_segment(disk, segment.clone())?;
-        let from = segment.index.last().copied().unwrap_or(segment.start);
-        let found = segment.scan(file.as_ref(), from, segment.end, self.log.context.knows)?;
-        let Place { seq, chain, .. } = self.plan.place;
-        Ok(found.end.offset == segment.end && (found.end.place.seq, found.end.place.chain) == (seq, chain))
+    /// A write or a sync failed: the journal goes on in a new segment, where one can be begun now; answers whether
+    /// nothing of the batch can come to stand.
+    fn go_on_elsewhere(&self) -> bool {
+        let log = &self.log;
+        self.poison();
+        if !self.plan.exists {
+            return true;
+        }
+        if log.context.health.check_writable().is_err() {
+            return false;
+        }
+        let begun = begin_anew(log);
+        if let Err(error) = &begun
+            && !is_full(error)
+        {
+            log.context.health.failed(&format!("{}: {error}", log.id));
+        }
+        // Where there is no room for it, the next batch begins it first.
+        begun.is_ok()
     }
+}
+
+fn open(disk: &dyn Disk, dir: &Path, plan: &Plan) -> Result<Arc<dyn DiskFile>, Trouble> {
+    if let Some(file) = &plan.file {
+        return Ok(file.clone());
+    }
+    let path = dir.join(segment_name(plan.head.number, 1));
+    if plan.head.is_made {
+        return disk.open(&path, true).map_err(Trouble::refused);
+    }
+    let file = create_anew(disk, &path).map_err(Trouble::refused)?;
+    if plan.exists {
+        disk.sync_dir(dir).map_err(Trouble::unsure)?;
+    }
+    Ok(file)
+}
+
+/// Begins a new segment, which names the durable end of the one before: what stands behind that is ignored for ever.
+fn begin_anew(log: &Log) -> io::Result<()> {
+    let (last, plan) = {
+        let state = lock(&log.state);
+        (state.segments.last().cloned(), Plan::of(&state))
+    };
+    let (disk, dir) = (log.context.disk.as_ref(), session_dir(log.id));
+    let number = plan.head.number + u64::from(plan.head.len > 0);
+    // The id of the batch that failed is not used again.
+    let header = plan.header(log.id, number, 2);
+    let is_intact = last.as_ref().map_or(Ok(true), |last| is_intact(log, last, plan.place))?;
+    let file = create_anew(disk, &dir.join(segment_name(number, 1)))?;
+    write_all(file.as_ref(), &header.encode(), 0)?;
+    file.sync()?;
+    disk.sync_dir(&dir)?;
+    let mut state = lock(&log.state);
+    let segment = Segment::begun(&header);
+    state.head = Head { number, len: segment.end, is_made: true };
+    state.place.batch += 1;
+    state.segments.push(segment);
+    // The new segment says where the one before ends, so nothing of it is cut away any more.
+    state.cuts = Vec::new();
+    (state.file, state.must_stay) = (Some(file), false);
+    if !is_intact {
+        let why = "what was durable cannot be read back after a failed write".to_owned();
+        let last_good_seq = plan.place.seq;
+        state.damage = Some(StoreError::Corrupted { session_id: log.id, last_good_seq, why });
+    }
+    Ok(())
+}
+
+/// Whether the newest durable part of a segment can still be read.
+fn is_intact(log: &Log, segment: &Segment, end: Place) -> io::Result<bool> {
+    let (segment, file) = log.open_segment(log.context.disk.as_ref(), segment.clone())?;
+    let from = segment.index.last().copied().unwrap_or(segment.start);
+    let found = segment.scan(file.as_ref(), from, segment.end, log.context.knows)?;
+    Ok(found.end.offset == segment.end && (found.end.place.seq, found.end.place.chain) == (end.seq, end.chain))
 }
 
 /// Nothing is being written any more: what was staged meanwhile comes next.

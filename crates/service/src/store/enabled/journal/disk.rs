@@ -106,6 +106,26 @@ pub(crate) fn is_missing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }
 
+/// Whether a file or a folder itself cannot be read, however often it is asked for. What the process lacks at the moment,
+/// such as descriptors or memory, says nothing about it.
+pub(crate) fn is_unreadable(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    const REFUSALS: [Errno; 10] = [
+        Errno::IO,
+        Errno::ACCESS,
+        Errno::PERM,
+        Errno::NOTDIR,
+        Errno::ISDIR,
+        Errno::LOOP,
+        Errno::NXIO,
+        Errno::BADMSG,
+        Errno::UCLEAN,
+        Errno::STALE,
+    ];
+    let refusals = REFUSALS.map(Errno::raw_os_error);
+    error.raw_os_error().map_or(error.kind() == io::ErrorKind::NotADirectory, |number| refusals.contains(&number))
+}
+
 /// Whether there is no room.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)

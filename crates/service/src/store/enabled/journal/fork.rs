@@ -6,7 +6,8 @@ use super::{
     Context,
     disk::{Disk, create_anew, ensure_dir, is_missing, read_range, write_all},
     frame::{BATCH_END, Entry, Place, encode},
-    layout::{BLOBS, TRASH, fan_out, new_dir, segment_name, session_dir, trash_dir},
+    health::Health,
+    layout::{BLOBS, TRASH, fan_out, new_dir, segment_name, session_dir, trash_dir, with_folders},
     lock,
     log::Log,
     recovery::{Segment, failed},
@@ -41,14 +42,13 @@ pub(crate) fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &[Entry
         match trouble {
             // Journal compaction has put another segment in the place of one of them.
             Trouble::Failed(error) if is_missing(&error) && !is_same => {}
-            Trouble::Failed(error) => return Err(failed(error)),
-            Trouble::Unsynced(error) => return Err(context.health.unsure(child, error)),
+            trouble => return Err(trouble.error(&context.health, child)),
         }
     }
 }
 
-/// Why a fork was not made.
-pub(super) enum Trouble {
+/// Why a session was not made.
+pub(crate) enum Trouble {
     /// Before anything had to be durable.
     Failed(io::Error),
     /// A sync failed. What it was to make durable is removed and never asked for again.
@@ -58,6 +58,16 @@ pub(super) enum Trouble {
 impl From<io::Error> for Trouble {
     fn from(error: io::Error) -> Self {
         Self::Failed(error)
+    }
+}
+
+impl Trouble {
+    /// The store's error. What failed before a sync did has changed nothing.
+    pub(crate) fn error(self, health: &Health, id: SessionId) -> StoreError {
+        match self {
+            Self::Failed(error) => failed(error),
+            Self::Unsynced(error) => health.unsure(id, error),
+        }
     }
 }
 
@@ -87,7 +97,7 @@ fn make(
     first: &[Entry],
 ) -> Result<(), Trouble> {
     let (from, to) = (session_dir(parent), new_dir(child));
-    if !ensure_dir(disk, &to)? {
+    if !with_folders(disk, || ensure_dir(disk, &to))? {
         disk.remove(&to)?;
         disk.create_dir(&to)?;
     }
@@ -195,20 +205,20 @@ pub(super) fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Troubl
 
 /// Gives a session that was made its name. Where that cannot be made sure of, the name is taken back: a failed sync
 /// is never asked again, so a later attempt has to give the name anew.
-pub(crate) fn appear(context: &Context, id: SessionId) -> io::Result<()> {
+pub(crate) fn appear(context: &Context, id: SessionId) -> Result<(), Trouble> {
     let (made, named) = (new_dir(id), session_dir(id));
-    context.disk.rename(&made, &named)?;
+    with_folders(context.disk.as_ref(), || context.disk.rename(&made, &named))?;
     let appeared = context.disk.sync_dir(&fan_out(id));
     let appeared = appeared.inspect_err(|_| drop(context.disk.rename(&named, &made)));
     context.forget_listing();
-    appeared
+    appeared.map_err(Trouble::Unsynced)
 }
 
 /// Takes a session away: when this returns, it never comes back.
 pub(crate) fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), StoreError> {
     context.health.check_writable()?;
     let disk = context.disk.as_ref();
-    match disk.rename(&session_dir(id), &trash_dir(id)) {
+    match with_folders(disk, || disk.rename(&session_dir(id), &trash_dir(id))) {
         Err(error) if is_missing(&error) => {
             // A session that never came to be may have left blobs.
             drop(disk.remove(&new_dir(id)));

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    disk::{Disk, create_anew, write_all},
+    disk::{Disk, create_anew, is_full, write_all},
     layout::RESERVE,
     lock,
 };
@@ -48,8 +48,12 @@ impl Health {
         self.read_only.get().map_or(Ok(()), |why| Err(StoreError::ReadOnly(why.clone())))
     }
 
-    /// As [`Self::failed`], with the error for whoever waits.
+    /// As [`Self::failed`], with the error for its caller. A disk that is found to be full only when a file is synced is
+    /// no broken one: that file is not used any more, and the store goes on.
     pub(crate) fn unsure(&self, id: SessionId, error: io::Error) -> StoreError {
+        if is_full(&error) {
+            return StoreError::Full;
+        }
         self.failed(&format!("{id}: {error}"));
         StoreError::Failed(error.to_string())
     }

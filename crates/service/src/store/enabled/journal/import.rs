@@ -8,7 +8,7 @@ use super::{
     Context,
     disk::{DiskFile, create_anew, ensure_dir, write_all},
     frame::{BATCH_END, Entry, Place, encode, footer},
-    layout::{BLOBS, new_dir, segment_name},
+    layout::{BLOBS, new_dir, segment_name, with_folders},
     recovery::{Found, failed},
     segment::{Compacted, Header},
     store_journal::Resting,
@@ -56,7 +56,7 @@ impl Import {
         context.health.room(disk)?;
         let cleared = || -> io::Result<()> {
             let dir = new_dir(id);
-            if !ensure_dir(disk, &dir)? {
+            if !with_folders(disk, || ensure_dir(disk, &dir))? {
                 let names = disk.list(&dir)?;
                 // What an attempt that failed has left is no part of this one.
                 names.iter().filter(|name| *name != BLOBS).try_for_each(|name| disk.remove(&dir.join(name)))?;

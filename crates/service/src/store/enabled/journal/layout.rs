@@ -3,11 +3,12 @@
 //! A path is made of a typed id or of a number, never of a caller's text.
 
 use std::{
+    collections::BTreeSet,
     io,
     path::{Path, PathBuf},
 };
 
-use super::disk::{Disk, create_anew, ensure_dir, is_missing, write_all};
+use super::disk::{Disk, create_anew, ensure_dir, is_missing, is_unreadable, write_all};
 use crate::{
     SessionError,
     clock::{Clock as _, IdSource as _, RandomIds, SystemClock},
@@ -86,12 +87,17 @@ pub(crate) fn generations_of(names: &[String]) -> Vec<(u64, Vec<u64>)> {
     same.map(|segment| (segment[0].0, segment.iter().map(|&(_, generation)| generation).collect())).collect()
 }
 
-/// Every stored session, in the order of the ids.
-pub(crate) fn sessions_on(disk: &dyn Disk) -> io::Result<Vec<SessionId>> {
+/// Every stored session, in the order of the ids. Of folders that cannot be listed `unlisted` is told.
+pub(crate) fn sessions_on(disk: &dyn Disk, unlisted: &mut dyn FnMut(&Path, &io::Error)) -> io::Result<Vec<SessionId>> {
     let mut ids = Vec::new();
     for folder in 0..=255_u8 {
-        let names = match disk.list(&Path::new(JOURNAL).join(format!("{folder:02x}"))) {
+        let path = Path::new(JOURNAL).join(format!("{folder:02x}"));
+        let names = match disk.list(&path) {
             Err(error) if is_missing(&error) => continue,
+            Err(error) if is_unreadable(&error) => {
+                unlisted(&path, &error);
+                continue;
+            }
             names => names?,
         };
         let parsed =
@@ -100,6 +106,11 @@ pub(crate) fn sessions_on(disk: &dyn Disk) -> io::Result<Vec<SessionId>> {
     }
     ids.sort_unstable();
     Ok(ids)
+}
+
+/// Says that a folder of sessions cannot be listed.
+pub(crate) fn log_unlisted(folder: &Path, error: &io::Error) {
+    tracing::error!(folder = %folder.display(), %error, "a folder of sessions cannot be listed; what is in it is passed over");
 }
 
 /// Bytes of a session's files; what a fork shares with its parent counts for both.
@@ -178,9 +189,8 @@ pub(crate) fn store_id(disk: &dyn Disk) -> io::Result<String> {
 pub(crate) fn prepare(disk: &dyn Disk) -> Result<bool, SessionError> {
     let is_store = check_format(disk)?;
     let refuse = |error: io::Error| SessionError::StoreNotWritable { path: JOURNAL.to_owned(), why: error.to_string() };
-    if !is_store {
-        make(disk).map_err(refuse)?;
-    }
+    // Also in a store: a backup may have left out what was empty.
+    ensure_folders(disk, !is_store).map_err(refuse)?;
     for folder in [TRASH, NEW] {
         let names = disk.list(Path::new(folder)).map_err(refuse)?;
         // A session that a process took away, and then was killed, is gone for good before anything of it is.
@@ -199,15 +209,40 @@ pub(crate) fn prepare(disk: &dyn Disk) -> Result<bool, SessionError> {
     Ok(!is_store)
 }
 
-fn make(disk: &dyn Disk) -> io::Result<()> {
-    for folder in [JOURNAL, STORE, NEW, TRASH, QUARANTINE] {
-        ensure_dir(disk, Path::new(folder))?;
+/// Makes the folders that are missing, durably; answers whether one was. Those of a new store may be what a killed process
+/// left in the system's memory, so all of them are synced.
+fn ensure_folders(disk: &dyn Disk, is_new: bool) -> io::Result<bool> {
+    let names = disk.list(Path::new(""))?;
+    let mut is_one_made = false;
+    for folder in [JOURNAL, STORE, NEW, TRASH, QUARANTINE].iter().filter(|folder| !names.iter().any(|it| it == *folder))
+    {
+        is_one_made |= ensure_dir(disk, Path::new(folder))?;
     }
-    for folder in 0..=255_u8 {
-        ensure_dir(disk, &Path::new(JOURNAL).join(format!("{folder:02x}")))?;
+    let names: BTreeSet<String> = disk.list(Path::new(JOURNAL))?.into_iter().collect();
+    let missing = (0..=255_u8).map(|folder| format!("{folder:02x}")).filter(|folder| !names.contains(folder));
+    let mut is_fan_out_made = false;
+    for folder in missing {
+        is_fan_out_made |= ensure_dir(disk, &Path::new(JOURNAL).join(folder))?;
     }
-    disk.sync_dir(Path::new(JOURNAL))?;
-    disk.sync_dir(Path::new(""))
+    if is_fan_out_made || is_new {
+        disk.sync_dir(Path::new(JOURNAL))?;
+    }
+    if is_one_made || is_new {
+        disk.sync_dir(Path::new(""))?;
+    }
+    Ok(is_one_made || is_fan_out_made)
+}
+
+/// Does something that needs the store's folders. Where something is missing, it may be one of these: they are made, and
+/// it is done once more.
+pub(super) fn with_folders<T>(disk: &dyn Disk, work: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    match work() {
+        Err(error) if is_missing(&error) && ensure_folders(disk, false)? => {
+            tracing::warn!("folders of the store were missing, and are made again");
+            work()
+        }
+        done => done,
+    }
 }
 
 /// Says that the directory is a whole store now.
@@ -221,7 +256,7 @@ pub(crate) fn seal(disk: &dyn Disk) -> io::Result<()> {
 /// Makes a file of one line, durably.
 fn name(disk: &dyn Disk, name: &str, line: &str) -> io::Result<()> {
     let path = Path::new(NEW).join(name);
-    let file = create_anew(disk, &path)?;
+    let file = with_folders(disk, || create_anew(disk, &path))?;
     write_all(file.as_ref(), format!("{line}\n").as_bytes(), 0)?;
     file.sync()?;
     disk.rename(&path, Path::new(name))?;

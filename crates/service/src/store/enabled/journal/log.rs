@@ -106,7 +106,15 @@ impl Log {
         if let Some(found) = &found
             && (is_active || !(ends_at(found, marked) || ends_at(found, witnessed)))
         {
-            make_sure(&context, id, &found.segments)?;
+            match found.damage {
+                None => make_sure(&context, id, &found.segments)?,
+                // Nothing is appended to it, and a file that cannot be read is no fault of the store's.
+                Some(_) => {
+                    if let Err(error) = settle(context.disk.as_ref(), id, &found.segments) {
+                        tracing::warn!(session_id = %id, %error, "what a damaged journal holds may not be durable");
+                    }
+                }
+            }
         }
         let exists = found.is_some();
         let repair = found.as_ref().and_then(Found::tail_repair);
@@ -329,7 +337,10 @@ pub(super) fn make_sure(context: &Context, id: SessionId, segments: &[Segment]) 
     }
     settle(context.disk.as_ref(), id, segments).map_err(|error| {
         lock(&context.unsure).insert(id);
-        context.health.unsure(id, error)
+        // Reading it is what fails, and needs no room.
+        let why = error.to_string();
+        drop(context.health.unsure(id, error));
+        StoreError::Failed(why)
     })
 }
 

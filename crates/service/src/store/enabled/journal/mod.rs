@@ -39,20 +39,21 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use blobs::{FileBlobs, blobs_of, drop_blobs};
 pub(crate) use check::{Checked, Damage, Mended, check, cut, mend_marks};
-pub(crate) use disk::{Disk, RealDisk};
+pub(crate) use disk::{Disk, RealDisk, is_unreadable};
 pub(crate) use executor::{Executor, Pool, on};
 pub(crate) use fork::{abandon, appear, discard, fork_files, is_gone, set_aside};
 pub(crate) use frame::Entry;
 pub(crate) use health::Health;
 pub(crate) use import::Import;
 pub(crate) use layout::{
-    bytes_of, exists, journal_bytes_of, known_store_id, prepare, seal, session_dir, sessions_on, store_id,
+    bytes_of, exists, journal_bytes_of, known_store_id, log_unlisted, prepare, seal, session_dir, sessions_on, store_id,
 };
 pub(crate) use lock::{OwnerLock, check_directory};
 pub(crate) use log::Log;
 pub(crate) use pass::pass;
 pub(crate) use prune::{Drops, candidates, parts, replace, rewrite};
 pub(crate) use read::page;
+pub(crate) use recovery::unreadable;
 pub(crate) use store_journal::{Marks, Resting, StoreJournal, look};
 
 use crate::ids::{Seq, SessionId};

@@ -15,7 +15,7 @@ use super::{
     disk::{create_anew, is_missing, write_all},
     executor::on,
     frame::{BATCH_END, Entry, encode},
-    layout::{NEW, generations_of, segment_name, session_dir},
+    layout::{NEW, generations_of, segment_name, session_dir, with_folders},
     lock,
     log::Log,
     recovery::{Segment, failed},
@@ -190,8 +190,8 @@ fn write_anew(log: &Log, number: u64, drops: &Drops) -> Result<Option<Rewritten>
     out[..bytes.len()].copy_from_slice(&bytes);
     let new = Segment { index, ..Segment::begun(&header) };
     let made = Path::new(NEW).join(format!("{}.{}", log.id, new.name()));
-    let written =
-        create_anew(disk, &made).and_then(|file| write_all(file.as_ref(), &out, 0).and_then(|()| file.sync()));
+    let written = with_folders(disk, || create_anew(disk, &made))
+        .and_then(|file| write_all(file.as_ref(), &out, 0).and_then(|()| file.sync()));
     written.map_err(failed).inspect_err(|_| remove(log, &made))?;
     Ok(Some(Rewritten { old, new, made, dropped }))
 }

@@ -6,9 +6,9 @@
 use std::{io, path::Path, sync::Arc};
 
 use super::{
-    disk::{Disk, DiskFile, create_anew, is_missing, read_range, write_all},
+    disk::{Disk, DiskFile, create_anew, is_missing, is_unreadable, read_range, write_all},
     frame::Place,
-    layout::{QUARANTINE, fan_out, generations_of, segment_name, session_dir},
+    layout::{QUARANTINE, fan_out, generations_of, segment_name, session_dir, with_folders},
     segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Scan, frames_in, scan},
 };
 use crate::{
@@ -131,6 +131,9 @@ pub(super) fn examine(disk: &dyn Disk, id: SessionId, knows: fn(u16) -> bool) ->
     let dir = session_dir(id);
     let names = match disk.list(&dir) {
         Err(error) if is_missing(&error) => return Ok(None),
+        Err(error) if is_unreadable(&error) => {
+            return Ok(Some(Found { damage: Some(unreadable(id, &error)), ..Found::nothing(id) }));
+        }
         names => names.map_err(failed)?,
     };
     look(disk, id, &dir, &generations_of(&names), knows).map(Some).map_err(failed)
@@ -180,13 +183,19 @@ fn look(
     let mut is_corrupt = rest == Rest::Corrupt;
     if let Some((file, name, len)) = headless {
         head = Head { number: number + 1, len: 0, is_made: true };
-        let bytes = read_range(file.as_ref(), 0, len)?;
+        let (bytes, is_readable) = match read_range(file.as_ref(), 0, len) {
+            Err(error) if is_unreadable(&error) => (Vec::new(), false),
+            bytes => (bytes?, true),
+        };
+        is_corrupt |= !is_readable;
         let frames = frames_in(&bytes);
         let last_batch = frames.iter().map(|frame| frame.batch).max().unwrap_or(0);
         let first_batch = frames.iter().map(|frame| frame.batch).min().unwrap_or(0);
         // A header is written with the first batch: behind a second one it was good once.
         is_corrupt |= last_batch > first_batch || last_batch > end.place.batch + 2;
-        if bytes.iter().any(|&byte| byte != 0) {
+        if !is_readable {
+            // It stays as it is.
+        } else if bytes.iter().any(|&byte| byte != 0) {
             place.batch = last_batch.max(place.batch + 1);
             cuts.push(Cut::kept(id, name, 0, len));
         } else if len > 0 {
@@ -255,8 +264,17 @@ fn read_headers(disk: &dyn Disk, id: SessionId, dir: &Path, names: &[(u64, Vec<u
     let mut found = Headers { segments: Vec::new(), last: None, headless: None, trouble: None };
     for (at, (number, generations)) in names.iter().enumerate() {
         let before = found.segments.last();
-        let Some((file, name, header)) = best(disk, dir, *number, generations, before)? else { break };
-        let len = file.len()?;
+        let opened = best(disk, dir, *number, generations, before)
+            .and_then(|opened| opened.map(|opened| Ok((opened.0.len()?, opened))).transpose());
+        let (len, (file, name, header)) = match opened {
+            Ok(Some(opened)) => opened,
+            Ok(None) => break,
+            Err(error) if is_unreadable(&error) => {
+                found.trouble = Some(Trouble::Damage(format!("segment {number} cannot be read: {error}")));
+                break;
+            }
+            Err(error) => return Err(error),
+        };
         let is_last = at + 1 == names.len();
         let is_next = *number == at as u64 + 1;
         match header {
@@ -307,7 +325,7 @@ impl Cut {
             return Ok(());
         }
         let bytes = read_range(file.as_ref(), self.from, self.from + self.bytes)?;
-        let copy = create_anew(disk, Path::new(quarantine))?;
+        let copy = with_folders(disk, || create_anew(disk, Path::new(quarantine)))?;
         write_all(copy.as_ref(), &bytes, 0)?;
         copy.sync()?;
         disk.sync_dir(Path::new(QUARANTINE))
@@ -332,6 +350,11 @@ pub(super) fn settle(disk: &dyn Disk, id: SessionId, segments: &[Segment]) -> io
     }
     disk.sync_dir(&dir)?;
     disk.sync_dir(&fan_out(id))
+}
+
+/// The store's error where a session's files cannot be read at all.
+pub(crate) fn unreadable(session_id: SessionId, error: &io::Error) -> StoreError {
+    StoreError::Corrupted { session_id, last_good_seq: 0, why: format!("its files cannot be read: {error}") }
 }
 
 /// The store's error for one of the disk.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{
     Near,
-    disk::{DiskFile, read_range},
+    disk::{DiskFile, is_unreadable, read_range},
     frame::{BATCH_END, FrameView, HEADER_BYTES as FRAME_HEADER_BYTES, MARKER, MUST_UNDERSTAND, Parsed, Place, SEALED},
     frame::{footer, number, parse},
     recovery::Segment,
@@ -177,8 +177,17 @@ impl<'a> Reader<'a> {
         let mut skip = usize::try_from(offset - self.window_at).unwrap_or(usize::MAX);
         let mut parsed = parse(self.window.get(skip..).unwrap_or_default());
         while let Parsed::Short(needed) = parsed {
-            let until = self.end.min(offset + READ_BYTES.max(needed as u64));
-            self.window = read_range(self.file, offset, until)?.into();
+            let ahead = self.end.min(offset + READ_BYTES.max(needed as u64));
+            let exact = self.end.min(offset + needed as u64);
+            // What lies before a place that cannot be read is as good as ever.
+            let read = read_range(self.file, offset, ahead).or_else(|error| match is_unreadable(&error) {
+                true => read_range(self.file, offset, exact),
+                false => Err(error),
+            });
+            self.window = match read {
+                Err(error) if is_unreadable(&error) => return Ok(Step::Bad),
+                read => read?.into(),
+            };
             (self.window_at, skip) = (offset, 0);
             if self.window.len() < needed {
                 // The file ends here, or within what may be a frame.
@@ -273,7 +282,11 @@ pub(super) fn remember(index: &mut Vec<Mark>, mark: Mark) {
 
 /// What follows the last complete batch, where the frame at `bad` cannot be trusted.
 fn rest(file: &dyn DiskFile, end: Mark, bad: u64, len: u64) -> io::Result<Rest> {
-    let bytes = read_range(file, end.offset, len)?;
+    let bytes = match read_range(file, end.offset, len) {
+        // Nobody knows what is there, so nothing of it is cut away.
+        Err(error) if is_unreadable(&error) => return Ok(Rest::Corrupt),
+        bytes => bytes?,
+    };
     if bytes.iter().all(|&byte| byte == 0) {
         return Ok(Rest::Zeros);
     }

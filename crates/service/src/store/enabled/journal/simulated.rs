@@ -117,6 +117,10 @@ struct Sim {
     is_down: bool,
     /// Bytes that all files together may have.
     capacity: Option<u64>,
+    /// Files from which nothing can be read from a byte on, and folders that cannot be listed.
+    unreadable: BTreeMap<usize, usize>,
+    /// Whether each sync and each rename finds no room, as where room is given out late.
+    is_full_late: bool,
 }
 
 /// The disk; a clone is the same disk.
@@ -135,6 +139,8 @@ impl SimulatedDisk {
             fault: None,
             is_down: false,
             capacity: None,
+            unreadable: BTreeMap::new(),
+            is_full_late: false,
         })))
     }
 
@@ -195,6 +201,18 @@ impl SimulatedDisk {
     /// Bytes that all files together may have.
     pub(crate) fn limit(&self, capacity: Option<u64>) {
         lock(&self.0).capacity = capacity;
+    }
+
+    /// Reading a file from byte `from` on fails, and so does listing a folder.
+    pub(crate) fn wear_out(&self, path: &Path, from: usize) {
+        let mut sim = lock(&self.0);
+        let node = sim.find(path).expect("a name");
+        sim.unreadable.insert(node, from);
+    }
+
+    /// Whether each sync and each rename finds no room from now on.
+    pub(crate) fn fill_late(&self, is_full_late: bool) {
+        lock(&self.0).is_full_late = is_full_late;
     }
 
     /// Bytes that all files that have a name have together.
@@ -360,6 +378,19 @@ impl Sim {
         }
     }
 
+    /// As [`Self::begin`], for what needs room that is given out late.
+    fn begin_late(&mut self) -> io::Result<Option<Fault>> {
+        Ok(self.begin()?.or(self.is_full_late.then_some(Fault::Full)))
+    }
+
+    /// What is asked for can be read up to byte `end`.
+    fn check_readable(&self, node: usize, end: usize) -> io::Result<()> {
+        match self.unreadable.get(&node) {
+            Some(from) if end > *from => Err(io::Error::from_raw_os_error(5)),
+            _ => Ok(()),
+        }
+    }
+
     fn changed(&mut self, fault: Option<Fault>) -> io::Result<()> {
         self.counts.names += 1;
         match fault {
@@ -409,7 +440,7 @@ impl Disk for SimulatedDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut sim = lock(&self.0);
-        let fault = sim.begin()?;
+        let fault = sim.begin_late()?;
         sim.changed(fault)?;
         let (node, source, (dir, name)) = (sim.find(from)?, sim.place(from)?, sim.place(to)?);
         sim.name(Some(source), Some((dir, name, node)));
@@ -438,7 +469,9 @@ impl Disk for SimulatedDisk {
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
         let sim = lock(&self.0);
         sim.check()?;
-        match &sim.nodes[sim.find(path)?] {
+        let node = sim.find(path)?;
+        sim.check_readable(node, usize::MAX)?;
+        match &sim.nodes[node] {
             Node::Dir(dir) => Ok(dir.now.keys().cloned().collect()),
             Node::File(_) => Err(io::ErrorKind::NotADirectory.into()),
         }
@@ -453,7 +486,7 @@ impl Disk for SimulatedDisk {
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let mut sim = lock(&self.0);
-        let fault = sim.begin()?;
+        let fault = sim.begin_late()?;
         sim.counts.dir_syncs += 1;
         let dir = sim.find(path)?;
         // A name that moved is durable where it came to.
@@ -488,6 +521,8 @@ impl DiskFile for SimulatedFile {
         sim.check()?;
         let rest = sim.file(self.node).now.get(offset as usize..).unwrap_or_default();
         let len = rest.len().min(buffer.len());
+        sim.check_readable(self.node, offset as usize + len)?;
+        let rest = sim.file(self.node).now.get(offset as usize..).unwrap_or_default();
         buffer[..len].copy_from_slice(&rest[..len]);
         Ok(len)
     }
@@ -542,7 +577,7 @@ impl DiskFile for SimulatedFile {
 
     fn sync(&self) -> io::Result<()> {
         let mut sim = lock(&self.disk.0);
-        let fault = sim.begin()?;
+        let fault = sim.begin_late()?;
         sim.counts.syncs += 1;
         let file = sim.file(self.node);
         match fault {

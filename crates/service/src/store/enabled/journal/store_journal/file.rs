@@ -14,7 +14,7 @@ use super::{
     super::{
         disk::{Disk, DiskFile, create_anew, is_full, read_range, write_all},
         frame::{BATCH_END, Entry, Place, encode},
-        layout::{NEW, QUARANTINE, STORE, newest_generation, segment_name, sessions_on},
+        layout::{NEW, QUARANTINE, STORE, log_unlisted, newest_generation, segment_name, sessions_on, with_folders},
         marks::{Kept, kept_in},
         segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Scan, Step, scan},
     },
@@ -63,8 +63,8 @@ pub(super) fn append(
     }
     tell();
     if needs_sync {
-        // A full disk that shows itself only now is a failed sync like any.
-        file.sync().map_err(io::Error::other)?;
+        // A file whose sync failed is not written again, also where all that is wrong is that there is no room.
+        file.sync().inspect_err(|_| writer.file = None)?;
     }
     writer.is_synced = needs_sync;
     writer.at = Mark { offset: writer.at.offset + out.len() as u64, place };
@@ -114,7 +114,7 @@ pub(super) fn rewrite(disk: &dyn Disk, state: &State, writer: &mut Writer) -> io
     let mut place = header.place();
     encode_marks(&mut out, &mut place, header.base_batch, state.marks())?;
     let made = Path::new(NEW).join(STORE);
-    let file = create_anew(disk, &made)?;
+    let file = with_folders(disk, || create_anew(disk, &made))?;
     write_all(file.as_ref(), &out, 0)?;
     file.sync()?;
     // From here on the old generation may be passed over, so nothing is appended to it any more.
@@ -139,7 +139,7 @@ pub(super) fn load(disk: &dyn Disk, state: &mut State, is_new: bool) -> io::Resu
     let is_good = generation > 0 && read_into(disk, &path, state, &mut writer)?;
     if !is_good {
         tracing::warn!("the store journal is damaged or missing: every session is looked at");
-        state.active.extend(sessions_on(disk)?);
+        state.active.extend(sessions_on(disk, &mut log_unlisted)?);
         // A reader may have been registered where it cannot be read, and nobody may prune what it has not got.
         state.readers.apply(ReaderMark::Trusted(false));
         writer.file = None;

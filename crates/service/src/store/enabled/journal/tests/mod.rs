@@ -1,5 +1,6 @@
 //! The journal keeps what it promises: on a disk that crashes, on one that fails, and on the real one.
 
+mod alone;
 mod blobs;
 mod common;
 mod counts;

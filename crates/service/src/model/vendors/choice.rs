@@ -1,0 +1,119 @@
+//! Which model answers where none is named, which ones there are, and servers that many people run.
+
+use secrecy::ExposeSecret as _;
+use serde::Deserialize;
+
+use super::{SCRIPTED, VENDORS, VendorAccess, VendorModels, VendorOptions};
+use crate::model::ModelResolver as _;
+
+/// A server that many people run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum Preset {
+    /// Ollama.
+    #[serde(rename = "ollama")]
+    Ollama,
+    /// LM Studio.
+    #[serde(rename = "lmstudio")]
+    LmStudio,
+    /// vLLM.
+    #[serde(rename = "vllm")]
+    Vllm,
+    /// The server of llama.cpp.
+    #[serde(rename = "llama.cpp")]
+    LlamaCpp,
+    /// OpenRouter.
+    #[serde(rename = "openrouter")]
+    OpenRouter,
+}
+
+impl Preset {
+    /// Every preset.
+    pub const ALL: [Self; 5] = [Self::Ollama, Self::LmStudio, Self::Vllm, Self::LlamaCpp, Self::OpenRouter];
+
+    /// Its name in a configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ollama => "ollama",
+            Self::LmStudio => "lmstudio",
+            Self::Vllm => "vllm",
+            Self::LlamaCpp => "llama.cpp",
+            Self::OpenRouter => "openrouter",
+        }
+    }
+
+    /// Where it is reached, as it comes.
+    #[must_use]
+    pub const fn base_url(self) -> &'static str {
+        match self {
+            Self::Ollama => "http://localhost:11434/v1",
+            Self::LmStudio => "http://localhost:1234/v1",
+            Self::Vllm => "http://localhost:8000/v1",
+            Self::LlamaCpp => "http://localhost:8080/v1",
+            Self::OpenRouter => "https://openrouter.ai/api/v1",
+        }
+    }
+
+    /// The variable of its key, where it wants one.
+    #[must_use]
+    pub const fn key_variable(self) -> Option<&'static str> {
+        match self {
+            Self::OpenRouter => Some("OPENROUTER_API_KEY"),
+            Self::Ollama | Self::LmStudio | Self::Vllm | Self::LlamaCpp => None,
+        }
+    }
+}
+
+/// A model, and what keeps it from answering.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedModel {
+    /// Its name; `<server>/<model>` where any model of a server may be named.
+    pub name: String,
+    /// Whether it answers where none is named.
+    pub is_default: bool,
+    /// Why it cannot be used, if it cannot.
+    pub missing: Option<String>,
+}
+
+/// The model that answers where none is named; `None` where nothing was ever configured. A name that is not whole, such
+/// as `local/`, is refused by [`super::VendorModels`] with what is missing.
+pub(super) fn default_model(options: &VendorOptions) -> Option<String> {
+    let vendors = || VENDORS.iter().zip([&options.anthropic, &options.openai, &options.gemini]);
+    let has_key = |access: &VendorAccess| access.key.as_ref().is_some_and(|key| !key.expose_secret().is_empty());
+    let of_vendor = |is_chosen: &dyn Fn(&VendorAccess) -> bool| {
+        vendors().find(|(_, access)| is_chosen(access)).map(|(vendor, _)| vendor.default_model.to_owned())
+    };
+    let of_server = || match &options.compatible[..] {
+        [] => None,
+        [only] => Some(format!("{}/{}", only.name, only.model.as_deref().unwrap_or_default())),
+        // Which of several is meant only the user can say.
+        _ => Some(String::new()),
+    };
+    let keyed = options.default_model.clone().or_else(|| of_vendor(&has_key)).or_else(of_server);
+    keyed.or_else(|| of_vendor(&|access| access.base_url.is_some()))
+}
+
+impl VendorModels {
+    /// The default first, then one of each vendor and server, and the scripted one.
+    #[must_use]
+    pub fn list(&self) -> Vec<ListedModel> {
+        let vendors = self.vendors.iter().map(|(vendor, _)| vendor.default_model.to_owned());
+        let servers = self.compatible.iter().map(|(server, _)| match &server.model {
+            Some(model) => format!("{}/{model}", server.name),
+            None => format!("{}/<model>", server.name),
+        });
+        let mut names = vec![self.default_model.clone()];
+        for name in vendors.chain(servers).chain([SCRIPTED.to_owned()]) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let missing = |name: &str| self.resolve(name).err().map(|error| error.to_string());
+        let listed = |name: String| ListedModel {
+            is_default: name == self.default_model,
+            missing: missing(&name),
+            name: if name.is_empty() { "-".to_owned() } else { name },
+        };
+        names.into_iter().map(listed).collect()
+    }
+}

@@ -1,0 +1,71 @@
+//! What is left in the context of a turn that did not fit the model's window: what was asked, and what was called.
+//!
+//! It is made of the turn's messages alone, so that a replay and a snapshot give the same text.
+
+use super::{
+    entries::ContextEntry,
+    message::{Message, ToolCall, ToolResult},
+};
+use crate::tool::prefix;
+
+/// Bytes of the prompt that stay.
+const PROMPT_BYTES_MAX: usize = 1024;
+/// Bytes of a call's arguments, and of why it failed, that stay.
+const PART_BYTES_MAX: usize = 120;
+/// Bytes of all lines together. A turn that was small itself keeps less: at most a third of what it had.
+const LINES_BYTES_MAX: usize = 16 * 1024;
+const LINES_SHARE: u64 = 3;
+
+const HEADER: &str = "[This turn did not fit the model's window, and the rest of it left the context. It had called:]";
+
+/// The text that stays of a turn with so many bytes; `None` of one that called nothing.
+pub(super) fn of_turn(entries: &[ContextEntry], bytes: u64) -> Option<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for (at, entry) in entries.iter().enumerate() {
+        let Message::ToolResults { results } = &*entry.message else { continue };
+        let asked = at.checked_sub(1).and_then(|before| entries.get(before));
+        let calls = || asked.into_iter().flat_map(|asked| asked.message.tool_calls());
+        lines.extend(results.iter().map(|result| line(calls().find(|call| call.call_id == result.call_id), result)));
+    }
+    if lines.is_empty() {
+        return None;
+    }
+    let room = usize::try_from(bytes / LINES_SHARE).unwrap_or(usize::MAX).min(LINES_BYTES_MAX);
+    let mut used = 0;
+    let fitting = lines.iter().rev().take_while(|line| {
+        used += line.len() + 1;
+        used <= room
+    });
+    let left_out = lines.len() - fitting.count();
+    let mut text = String::new();
+    if let Some(Message::User { content }) = entries.first().map(|first| &*first.message) {
+        let excerpt = content.excerpt();
+        let head = prefix(&excerpt, PROMPT_BYTES_MAX);
+        text = format!("{head}{}\n\n", if head.len() < excerpt.len() { " [...]" } else { "" });
+    }
+    text.push_str(HEADER);
+    if left_out > 0 {
+        text.push_str(&format!("\n[{left_out} older calls]"));
+    }
+    for line in &lines[left_out..] {
+        text.push('\n');
+        text.push_str(line);
+    }
+    Some(text)
+}
+
+fn line(call: Option<&ToolCall>, result: &ToolResult) -> String {
+    let arguments = call.map_or("", |call| call.arguments.as_str());
+    let outcome = match result.is_error {
+        false => "succeeded".to_owned(),
+        true => format!("failed: {}", part(&result.content.excerpt())),
+    };
+    format!("- {} {}: {outcome}", result.name, part(arguments))
+}
+
+/// The beginning of a text, on one line.
+fn part(text: &str) -> String {
+    let head = prefix(text, PART_BYTES_MAX);
+    let line = head.split(char::is_control).collect::<Vec<_>>().join(" ");
+    if head.len() < text.len() { format!("{line} ...") } else { line }
+}

@@ -1,0 +1,150 @@
+//! A session whose files cannot be read is that session's matter: everything else goes on.
+
+use std::{fs, time::Duration};
+
+use meerkat_service::{
+    ErrorCode, SessionId,
+    service::{DeleteSession, Retain, SessionQuery},
+};
+
+use crate::{Place, Process};
+
+/// How a session's files stop answering.
+#[derive(Clone, Copy, Debug)]
+enum Broken {
+    /// Its folder is none any more.
+    Folder,
+    /// Reading its segment fails.
+    Segment,
+}
+
+impl Place {
+    /// Three sessions, the second one broken after its process has ended.
+    fn with_one_broken(&self, is_clean: bool, broken: Broken) -> [SessionId; 3] {
+        let ids = self.process(is_clean, |process| async move {
+            let mut ids = Vec::new();
+            for _ in 0..3 {
+                let id = process.create().await;
+                process.turn(id, "@say One.").await.unwrap();
+                ids.push(id);
+            }
+            [ids[0], ids[1], ids[2]]
+        });
+        let id = ids[1].to_string();
+        let dir = self.data_dir().join("journal").join(&id[id.len() - 2..]).join(&id);
+        match broken {
+            Broken::Folder => {
+                fs::remove_dir_all(&dir).unwrap();
+                fs::write(&dir, "no folder").unwrap();
+            }
+            Broken::Segment => {
+                fs::remove_file(dir.join("1.1.mlog")).unwrap();
+                fs::create_dir(dir.join("1.1.mlog")).unwrap();
+            }
+        }
+        ids
+    }
+}
+
+async fn stored(process: &Process) -> Vec<SessionId> {
+    let page = process.service.list(SessionQuery::default()).await.unwrap();
+    let mut ids: Vec<SessionId> = page.items.iter().map(|summary| summary.session_id).collect();
+    ids.sort_unstable();
+    ids
+}
+
+#[test]
+fn a_session_that_cannot_be_read_stops_neither_start_nor_lists_nor_turns() {
+    for broken in [Broken::Folder, Broken::Segment] {
+        for has_index in [true, false] {
+            let place = Place::new();
+            let [first, second, third] = place.with_one_broken(false, broken);
+            if !has_index {
+                fs::remove_file(place.data_dir().join("index.redb")).unwrap();
+            }
+            place.process(false, |process| async move {
+                let listed = stored(&process).await;
+                assert!(listed.contains(&first) && listed.contains(&third), "{broken:?}, {has_index}: {listed:?}");
+                assert_eq!(process.turn(first, "@say Two.").await.unwrap().text, "Two.");
+                process.create().await;
+                let refused = process.turn(second, "@say Two.").await.unwrap_err();
+                assert_eq!(refused.code(), ErrorCode::SessionCorrupted, "{broken:?}, {has_index}");
+            });
+            let examined = place.examined(false);
+            let is_named = examined.findings.iter().any(|finding| finding.session_id == Some(second));
+            assert!(is_named, "{broken:?}: {:?}", examined.findings);
+            // The next start is as good, and what cannot be read can be deleted.
+            place.process(true, |process| async move {
+                assert_eq!(process.turn(third, "@say Two.").await.unwrap().text, "Two.");
+                process.service.delete(DeleteSession { session_id: second, force: false }).await.unwrap();
+                assert!(!stored(&process).await.contains(&second));
+            });
+        }
+    }
+}
+
+#[test]
+fn retention_passes_over_no_session_because_another_cannot_be_read() {
+    for broken in [Broken::Folder, Broken::Segment] {
+        let place = Place::new();
+        place.with_one_broken(true, broken);
+        place.process(true, |process| async move {
+            let kept = process.create().await;
+            let done = process.service.retain(Retain { max_sessions: Some(1), ..Retain::default() }).await.unwrap();
+            assert_eq!((done.deleted, done.failed), (3, vec![]), "{broken:?}");
+            assert_eq!(stored(&process).await, [kept]);
+        });
+    }
+}
+
+/// Whoever asked may leave: what was begun is done all the same.
+#[test]
+fn retention_goes_on_when_its_client_leaves() {
+    let place = Place::new();
+    place.process(true, |process| async move {
+        for _ in 0..12 {
+            process.create().await;
+        }
+        let before = stored(&process).await.len();
+        let request = Retain { max_sessions: Some(1), ..Retain::default() };
+        {
+            let mut asked = Box::pin(process.service.retain(request));
+            // Until the first one is deleted, and no further.
+            while stored(&process).await.len() == before {
+                let polled =
+                    std::future::poll_fn(|context| std::task::Poll::Ready(asked.as_mut().poll(context).is_ready()));
+                if polled.await {
+                    break;
+                }
+            }
+        }
+        let all_gone = async {
+            while stored(&process).await.len() > 1 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), all_gone).await.unwrap();
+    });
+}
+
+#[test]
+fn files_of_other_sessions_are_written_though_one_cannot_be() {
+    for broken in [Broken::Folder, Broken::Segment] {
+        let place = Place::projected();
+        let [first, _, third] = place.with_one_broken(true, broken);
+        drop(fs::remove_dir_all(place.rkat()));
+        let list = place.rkat().join("index.json");
+        place.process(true, |process| async move {
+            process.projected(first).await;
+            process.projected(third).await;
+            process.turn(third, "@say Two.").await.unwrap();
+            process.projected(third).await;
+            let wanted = async {
+                while !list.exists() {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), wanted).await.unwrap();
+        });
+    }
+}

@@ -1,0 +1,103 @@
+//! Which model answers, what is missing where none does, and how the limits of turns and the rules of tools are read.
+
+use std::sync::Arc;
+
+use meerkat_errors::ErrorCode;
+use meerkat_service::{Capabilities, capability::Capability};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{Cli, cli};
+
+/// A user who has configured this.
+fn configured(args: &[&str], user: &str) -> Cli {
+    let command = cli(args);
+    let folder = command.dir().join(".config/meerkat");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("meerkat.toml"), user).unwrap();
+    command
+}
+
+/// What `models` says of a name: whether it is the default, and what it lacks.
+#[track_caller]
+fn listed(command: Cli, model: &str) -> (bool, String) {
+    let items = command.run().json();
+    let row = items["items"].as_array().unwrap().iter().find(|row| row["model"] == model);
+    let row: &Value = row.unwrap_or_else(|| panic!("{model} is not in {items}"));
+    assert_eq!(row["usable"] == true, row["lacks"].is_null());
+    (row["default"] == true, row["lacks"].as_str().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn the_only_server_is_the_default_and_says_what_it_lacks() {
+    let models = |user: &str| configured(&["models", "--json"], user);
+    assert_eq!(listed(cli(&["models", "--json"]), "scripted"), (true, String::new()));
+    assert_eq!(listed(models("model.compatible.ollama.model = \"qwen3\""), "ollama/qwen3"), (true, String::new()));
+    let mine = "model.compatible.mine = { preset = \"llama.cpp\", model = \"x\" }";
+    assert_eq!(listed(models(mine), "mine/x"), (true, String::new()));
+    assert_eq!(listed(models(mine), "scripted"), (false, String::new()));
+    assert!(listed(models(mine), "claude-sonnet-5-5").1.contains("ANTHROPIC_API_KEY"));
+
+    let unnamed = "model.compatible.local.base_url = \"http://localhost:1/v1\"";
+    configured(&["run", "hello"], unnamed).run().refused(ErrorCode::ModelNotConfigured, "local/<model>");
+    let diagnosis = configured(&["doctor", "--json"], unnamed).run();
+    assert_eq!(diagnosis.code, 1, "{}", diagnosis.err);
+    assert_eq!(diagnosis.json()["findings"][0]["check"], "configuration");
+    let diagnosis = configured(&["doctor"], "context.summary_model = \"gone/x\"").run();
+    assert!(diagnosis.code == 1 && diagnosis.out.contains("gone/x"), "{}", diagnosis.out);
+    assert_eq!(cli(&["doctor"]).run().code, 0);
+    configured(&["run", "x"], "model.compatible.local.model = \"x\"")
+        .run()
+        .refused(ErrorCode::ConfigInvalid, "base_url");
+}
+
+#[test]
+fn what_is_not_set_and_the_models_are_shown_too() {
+    let shown = cli(&["config", "show", "--json"]).run().json();
+    let has = |key: &str, value: Value| {
+        let entry = shown["items"].as_array().unwrap().iter().find(|entry| entry["key"] == key).unwrap();
+        assert_eq!(entry["value"], value, "{key}");
+    };
+    has("store.data_dir", Value::Null);
+    has("model.name", Value::Null);
+    has("model scripted", json!("can be used"));
+}
+
+/// Without its key, what a real model answered before was answered by the scripted one, with exit code 0.
+#[test]
+fn where_a_real_model_answered_the_scripted_one_does_not_stand_in() {
+    if Capabilities::compiled().require(Capability::SessionStore).is_err() {
+        return;
+    }
+    let run = |dir: &Arc<TempDir>| cli(&["run", "hello"]).in_dir(dir);
+    let dir = cli(&[]).dir;
+    assert!(run(&dir).run().out.contains("scripted"));
+    let real = run(&dir).env("OPENAI_API_KEY", "sk-0123456789").env("OPENAI_BASE_URL", "http://127.0.0.1:1/v1");
+    assert_ne!(real.env("MEERKAT_TURN__MODEL_ATTEMPTS", "1").run().code, 0, "nobody listens there");
+    run(&dir).run().refused(ErrorCode::ModelNotConfigured, "OPENAI_API_KEY");
+    let chosen = run(&dir).env("MEERKAT_MODEL__NAME", "scripted").run();
+    assert!(chosen.out.contains("scripted"), "{}", chosen.err);
+    let elsewhere = cli(&["run", "-q", "hello"]).run();
+    assert!(elsewhere.out.contains("scripted"), "{}", elsewhere.err);
+}
+
+#[test]
+fn no_request_lifts_the_maximum() {
+    let prompt = "@call test_echo {\"text\":\"1\"} @usage in=1 out=1 @say Never.";
+    let run = |max: &str| {
+        let command = cli(&["run", "-q", "--budget-steps", "10", prompt]).with_tools();
+        command.env("MEERKAT_TURN__MAX_STEPS", max).run()
+    };
+    assert_eq!(run("1").code, ErrorCode::BudgetExhausted.exit_code());
+    assert_eq!(run("2").code, 0);
+}
+
+#[test]
+fn a_rule_for_no_tool_is_refused_with_the_nearest_name() {
+    let rule = |name: &str| cli(&["run", "x"]).env(&format!("MEERKAT_TOOLS__APPROVAL__{name}"), "deny").run();
+    let ran = rule("TEST_ECO");
+    ran.refused(ErrorCode::ConfigInvalid, "tools.approval.test_eco (variable MEERKAT_TOOLS__APPROVAL__TEST_ECO)");
+    assert!(ran.err.contains("did you mean \"test_echo\"?"), "{}", ran.err);
+    assert!(!rule("FROB").err.contains("did you mean"));
+    assert_eq!(rule("TEST_ECHO").code, 0, "a tool of another configuration may wait for its rule");
+}
