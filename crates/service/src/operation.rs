@@ -18,10 +18,10 @@ pub enum OperationEffect {
 }
 
 macro_rules! operations {
-    ($( $(#[$doc:meta])* $variant:ident = $name:literal, $needs:expr, $effect:ident; )*) => {
+    ($( #[doc = $summary:literal] $variant:ident = $name:literal, $needs:expr, $effect:ident; )*) => {
         /// One thing that the service can be asked to do.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Operation { $( $(#[$doc])* $variant, )* }
+        pub enum Operation { $( #[doc = $summary] $variant, )* }
 
         impl Operation {
             /// Every operation, in the order of the table.
@@ -31,6 +31,12 @@ macro_rules! operations {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $( Self::$variant => $name, )* }
+            }
+
+            /// What it does, in a sentence.
+            #[must_use]
+            pub const fn summary(self) -> &'static str {
+                match self { $( Self::$variant => $summary.trim_ascii(), )* }
             }
 
             /// The capability that it needs.

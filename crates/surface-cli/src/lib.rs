@@ -327,7 +327,7 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
     if let Command::Capabilities = &cli.command {
         return local::capabilities(out, &config);
     }
-    let is_server = matches!(cli.command, Command::Serve(_) | Command::Rpc | Command::Mcp);
+    let is_server = matches!(cli.command, Command::Serve(_) | Command::Rpc | Command::Mcp(_));
     let telemetry = Telemetry::begin(out, config.values.log.level, &around, is_server)?;
     // One command needs one thread, and another where it answers those attached to it; a server answers on all of them.
     // Each logs where this one does.
@@ -346,7 +346,7 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
         // A server has drained when it returns; what memory holds ends with the process.
         let drain_ms = match &cli.command {
             Command::Serve(_) => None,
-            Command::Rpc | Command::Mcp => Some(config.values.serve.drain_ms),
+            Command::Rpc | Command::Mcp(_) => Some(config.values.serve.drain_ms),
             _ => config.opens_data_dir().then_some(0),
         };
         let told_ms = config.values.serve.drain_ms;
@@ -375,7 +375,7 @@ async fn perform(app: &App, around: &Surroundings, command: Command, streams: St
         Command::Chat(args) => chat::chat(app, streams, &args).await,
         Command::Serve(args) => serve::serve(app, around, &args).await,
         Command::Rpc => serve::rpc(app).await,
-        Command::Mcp => serve::mcp(app).await,
+        Command::Mcp(args) => serve::mcp(app, &args).await,
         Command::Events(args) => commands::events(app, &args).await,
         Command::Compact(args) => commands::compact::compact(app, streams, &args).await,
         Command::Sessions { command } => commands::sessions::run(app, streams, &command).await,

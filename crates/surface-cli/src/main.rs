@@ -4,10 +4,6 @@ use std::process::ExitCode;
 
 use meerkat_surface_cli::{Terminal, install_panic_hook, run};
 
-/// Gives back what a busy hour needed; docs/benchmarks.md has the figures.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     install_panic_hook();
     run(std::env::args_os().collect(), Terminal::process()).into()

@@ -1,29 +1,29 @@
 //! What the protocol asks, answered by one call of the service each.
 
-use meerkat_service::{
-    Operation, SessionError,
-    capability::Capability,
-    service::{ReadEvents, SessionQuery},
-    wire as service_wire,
-};
+use meerkat_service::{Operation, SessionError, capability::Capability, service::SessionQuery, wire as service_wire};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestMethod, CallToolRequestParams, CallToolResponse, CallToolResult, CancelledNotificationParam,
         CompleteRequestMethod, CompleteRequestParams, CompleteResult, ConstString as _, CustomRequest, CustomResult,
-        Implementation, ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
-        ListToolsResult, PaginatedRequestParams, ReadResourceRequestMethod, ReadResourceRequestParams,
-        ReadResourceResponse, ServerCapabilities, ServerConfig,
+        GetPromptRequestMethod, GetPromptRequestParams, GetPromptResponse, Implementation, ListPromptsRequestMethod,
+        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+        ReadResourceRequestMethod, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
+        SetLevelRequestMethod, SubscribeRequestMethod, SubscribeRequestParams, UnsubscribeRequestMethod,
+        UnsubscribeRequestParams,
     },
     service::{NotificationContext, RequestContext},
 };
 
-use crate::{McpServer, error, stream, tools, wire};
+use crate::{McpServer, error, stream, tools::Toolset, wire};
 
-/// What a client's model is told of this server.
+/// What a client's model is told of this server, by the tools that it is offered.
 const INSTRUCTIONS: &str = "meerkat keeps agent sessions. Make one with `session_create`, run turns on it with \
     `turn_start`, follow it with `session_events`, end a running turn with `turn_interrupt`. Every failure is a body \
     with a stable `code`; `errors` lists them.";
+const INSTRUCTIONS_CORE: &str = "meerkat keeps agent sessions. Make one with `session_create`, run turns on it with \
+    `turn_start`, go on later with `session_resume`. `session_list` and `session_history` show what there is, \
+    `search_project_history` finds what was said. Every failure is a body with a stable `code`.";
 
 impl McpServer {
     async fn turn(
@@ -38,7 +38,11 @@ impl McpServer {
             Operation::Resume => service_wire::begin_resume(service, params).await?,
             _ => service_wire::begin_turn(service, params).await?,
         };
-        wire::result(&stream::answer(service, begun, &request, context).await?)
+        let (answer, is_failed) = stream::answer(service, begun, &request, context).await?;
+        let mut result = wire::result(&answer)?;
+        // A client that asks for no more than this must not take a failed turn for a good one.
+        result.is_error = Some(is_failed);
+        Ok(result)
     }
 
     async fn compact(
@@ -49,18 +53,16 @@ impl McpServer {
         let request = self.cancellations.begin(context);
         wire::result(&stream::compact(self.service.as_ref(), service_wire::decode_params(params)?, &request).await?)
     }
-
-    async fn events(&self, params: &str) -> Result<CallToolResult, SessionError> {
-        let request: ReadEvents = service_wire::decode_params(params)?;
-        Ok(wire::events(&self.service.events(request).await?))
-    }
 }
 
 impl ServerHandler for McpServer {
     fn get_info(&self) -> ServerConfig {
         ServerConfig::new(ServerCapabilities::builder().enable_tools().enable_resources().build())
             .with_server_info(Implementation::new("meerkat", env!("CARGO_PKG_VERSION")))
-            .with_instructions(INSTRUCTIONS)
+            .with_instructions(match self.offer.set {
+                Toolset::Core => INSTRUCTIONS_CORE,
+                Toolset::All => INSTRUCTIONS,
+            })
     }
 
     async fn list_tools(
@@ -68,7 +70,7 @@ impl ServerHandler for McpServer {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(tools::all().to_vec()))
+        Ok(ListToolsResult::with_all_items(self.offer.tools()))
     }
 
     async fn call_tool(
@@ -76,7 +78,7 @@ impl ServerHandler for McpServer {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let operation = tools::operation(&request.name).ok_or_else(|| error::unknown_tool(&request.name))?;
+        let operation = self.offer.operation(&request.name).ok_or_else(|| error::unknown_tool(&request.name))?;
         let params = wire::params(request.arguments);
         let work = async {
             match operation {
@@ -84,7 +86,7 @@ impl ServerHandler for McpServer {
                 Operation::Compact => self.compact(&params, &context).await,
                 // A long poll ends with its client.
                 Operation::Events => tokio::select! {
-                    answer = self.events(&params) => answer,
+                    answer = service_wire::call(self.service.as_ref(), operation, &params) => wire::result(&answer?),
                     () = context.ct.cancelled() => Err(SessionError::Internal("nobody waits any more".to_owned())),
                 },
                 _ => wire::result(&service_wire::call(self.service.as_ref(), operation, &params).await?),
@@ -93,6 +95,32 @@ impl ServerHandler for McpServer {
         // Boxed, because the library moves what answers a request from one place to the next.
         let answer = service_wire::in_span("mcp", operation, &params, Box::pin(work)).await;
         Ok(answer.unwrap_or_else(|refusal| error::refused(&refusal)).into())
+    }
+
+    // The library refuses these without our body.
+    #[expect(deprecated, reason = "clients of older revisions send it")]
+    async fn set_level(
+        &self,
+        _: rmcp::model::SetLevelRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        Err(error::unknown_method(SetLevelRequestMethod::VALUE, false))
+    }
+
+    async fn get_prompt(
+        &self,
+        _: GetPromptRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        Err(error::unknown_method(GetPromptRequestMethod::VALUE, false))
+    }
+
+    async fn subscribe(&self, _: SubscribeRequestParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        Err(error::unknown_method(SubscribeRequestMethod::VALUE, false))
+    }
+
+    async fn unsubscribe(&self, _: UnsubscribeRequestParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        Err(error::unknown_method(UnsubscribeRequestMethod::VALUE, false))
     }
 
     // The library answers these two with nothing in place of a refusal, as if there were prompts.

@@ -37,6 +37,7 @@ use tower::{BoxError, Service};
 use crate::{
     MESSAGE_BYTES_MAX, McpServer,
     error::{self, HttpAnswer, JSON},
+    tools::Offer,
 };
 
 /// Sessions of the protocol that are kept at once. If there is one more, the one ends that was idle for the longest time.
@@ -52,6 +53,8 @@ pub struct HttpOptions {
     /// Whether clients of revisions that know sessions of the protocol get one. Without one
     /// `notifications/cancelled` says nothing, because nothing says whose request it names.
     pub has_sessions: bool,
+    /// The tools that clients are offered.
+    pub offer: Offer,
     /// How large a message may be, in bytes.
     pub max_message_bytes: usize,
     /// Ends every stream when it is cancelled.
@@ -60,7 +63,12 @@ pub struct HttpOptions {
 
 impl Default for HttpOptions {
     fn default() -> Self {
-        Self { has_sessions: true, max_message_bytes: MESSAGE_BYTES_MAX, shutdown: CancellationToken::new() }
+        Self {
+            has_sessions: true,
+            offer: Offer::default(),
+            max_message_bytes: MESSAGE_BYTES_MAX,
+            shutdown: CancellationToken::new(),
+        }
     }
 }
 
@@ -87,7 +95,8 @@ impl McpHttpService {
     /// Serves sessions.
     #[must_use]
     pub fn new(service: Arc<dyn SessionService>, options: HttpOptions) -> Self {
-        Self::over(move || McpServer::new(service.clone()), options)
+        let offer = options.offer;
+        Self::over(move || McpServer::new(service.clone(), offer), options)
     }
 }
 
@@ -166,18 +175,26 @@ impl<S: ServerHandler> Inner<S> {
             }
             Err(_) => Bytes::new(),
         };
+        let is_end = parts.method == Method::DELETE;
         let request = Request::from_parts(parts, Full::new(message.clone()));
-        if !self.options.has_sessions {
-            return error::with_body(self.without_sessions.handle(request).await, is_json, &message).await;
-        }
-        if has_session {
-            self.note(request.headers());
-        } else if begins_session(&message) {
-            self.make_room().await;
-        }
-        let response = self.with_sessions.handle(request).await;
-        if !has_session {
-            self.note(response.headers());
+        let mut response = match self.options.has_sessions {
+            false => self.without_sessions.handle(request).await,
+            true => {
+                if has_session {
+                    self.note(request.headers());
+                } else if begins_session(&message) {
+                    self.make_room().await;
+                }
+                let response = self.with_sessions.handle(request).await;
+                if !has_session {
+                    self.note(response.headers());
+                }
+                response
+            }
+        };
+        if is_end && response.status() == StatusCode::ACCEPTED {
+            // The session is over, and nothing follows. Clients warn of another status.
+            *response.status_mut() = StatusCode::NO_CONTENT;
         }
         error::with_body(response, is_json, &message).await
     }

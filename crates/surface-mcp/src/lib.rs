@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use http::{HttpOptions, McpHttpService};
 
-use crate::{lines::Lines, stream::Cancellations};
+use crate::{lines::Lines, stream::Cancellations, tools::Offer};
 
 /// How large a message may be where nothing else is said, in bytes: more than a prompt, which is only a part of one.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -34,14 +34,15 @@ pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// One client's server. The ids of requests are the client's own, so no two clients may share one.
 pub struct McpServer {
     service: Arc<dyn SessionService>,
+    offer: Offer,
     cancellations: Cancellations,
 }
 
 impl McpServer {
-    /// A server for one client.
+    /// A server for one client, with these tools.
     #[must_use]
-    pub fn new(service: Arc<dyn SessionService>) -> Self {
-        Self { service, cancellations: Cancellations::default() }
+    pub fn new(service: Arc<dyn SessionService>, offer: Offer) -> Self {
+        Self { service, offer, cancellations: Cancellations::default() }
     }
 }
 
@@ -53,10 +54,11 @@ impl McpServer {
 /// Where the client does not begin as the protocol asks.
 pub async fn serve_stdio(
     service: Arc<dyn SessionService>,
+    offer: Offer,
     max_message_bytes: usize,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    serve_io(service, rmcp::transport::stdio_pipes(), max_message_bytes, shutdown).await
+    serve_io(service, offer, rmcp::transport::stdio_pipes(), max_message_bytes, shutdown).await
 }
 
 /// As [`serve_stdio`], on any pair of streams.
@@ -65,6 +67,7 @@ pub async fn serve_stdio(
 /// Where the client does not begin as the protocol asks.
 pub async fn serve_io<R, W>(
     service: Arc<dyn SessionService>,
+    offer: Offer,
     (read, write): (R, W),
     max_message_bytes: usize,
     shutdown: CancellationToken,
@@ -74,7 +77,7 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let transport = Lines::new(read, write, max_message_bytes);
-    match Box::pin(serve_server_with_ct(McpServer::new(service), transport, shutdown)).await {
+    match Box::pin(serve_server_with_ct(McpServer::new(service, offer), transport, shutdown)).await {
         Ok(running) => running.waiting().await.map(drop).map_err(io::Error::other),
         // A client may leave before it began.
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),

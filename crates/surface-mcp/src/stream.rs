@@ -13,12 +13,12 @@ use futures::FutureExt as _;
 use meerkat_service::{
     SessionError, SessionService,
     runtime::follow::{FollowedLine, Follower},
-    service::{BegunTurn, CancelQueued, CompactSession, InterruptTurn, TurnAccepted, TurnResult},
+    service::{BegunTurn, CancelQueued, CompactSession, InterruptTurn, TurnAccepted, TurnResult, TurnStatus},
     wire::{self, BegunCall},
 };
 use rmcp::{
     RoleServer,
-    model::{ProgressNotificationParam, ProgressToken, RequestId},
+    model::{NotificationMetaObject, ProgressNotificationParam, ProgressToken, RequestId},
     service::{Peer, RequestContext},
 };
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,9 @@ use tokio_util::sync::CancellationToken;
 const EARLY_MAX: usize = 64;
 /// How long a client may leave a line unread before its progress ends.
 const STALL_MAX: Duration = Duration::from_secs(30);
+
+/// Where progress, which is words for people, has the event's line for programs.
+const EVENT: &str = "meerkat/event";
 
 /// The turns that a client asked for and may take back.
 #[derive(Default)]
@@ -116,8 +119,11 @@ impl Progress {
     async fn send(&mut self, line: &FollowedLine, cancelled: &CancellationToken) {
         let Some(token) = self.token.clone() else { return };
         self.sent += 1;
-        let notification =
-            ProgressNotificationParam::new(token, f64::from(self.sent)).with_message(crate::wire::line(&line.line));
+        let mut notification = ProgressNotificationParam::new(token, f64::from(self.sent));
+        notification.message = wire::words(&line.line);
+        let mut meta = NotificationMetaObject::default();
+        meta.insert(EVENT.to_owned(), crate::wire::line(&line.line).into());
+        notification.meta = Some(meta);
         let is_sent = tokio::select! {
             biased;
             () = cancelled.cancelled() => false,
@@ -129,15 +135,15 @@ impl Progress {
     }
 }
 
-/// Answers for a turn: at once, or when it has ended and its events are sent.
+/// Answers for a turn: at once, or when it has ended and its events are sent. Says whether it failed.
 pub(crate) async fn answer(
     service: &dyn SessionService,
     call: BegunCall,
     request: &Request<'_>,
     context: &RequestContext<RoleServer>,
-) -> Result<Vec<u8>, SessionError> {
+) -> Result<(Vec<u8>, bool), SessionError> {
     if !call.wait {
-        return call.answer().await;
+        return Ok((call.answer().await?, false));
     }
     let BegunTurn { accepted, mut result } = call.turn;
     let mut progress = Progress::begin(service, &accepted, context).await;
@@ -145,7 +151,7 @@ pub(crate) async fn answer(
     let mut is_taken_back = false;
     loop {
         if let Some(end) = ended.as_ref().filter(|end| progress.is_past(end)) {
-            return wire::encode(end);
+            return Ok((wire::encode(end)?, end.status == TurnStatus::Failed));
         }
         tokio::select! {
             biased;

@@ -1,18 +1,23 @@
 //! What goes over the wire: arguments to parameters, answers to results, lines to strings, sessions to resources.
 //!
-//! Structured content is a value tree, which writes numbers its own way; the text beside it is the answer's own
-//! bytes. In the tree lines of events are strings, so that they arrive to the letter.
+//! Structured content is a value tree, whose members keep their order and whose floats come back bit for bit; the text
+//! beside it is the answer's own bytes. What JSON allows and a tree cannot hold is a string with its text there.
+
+use std::fmt;
 
 use meerkat_service::{
     SessionError, SessionId,
     service::{EventPage, Page, ReadEvents, SessionSummary},
-    wire::encode_events,
 };
 use rmcp::model::{
     CallToolResult, ContentBlock, JsonObject, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResult,
     Resource, ResourceContents, ResourceTemplate,
 };
-use serde_json::Value;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+use serde_json::{Value, value::RawValue};
 
 /// What every session's URI begins with.
 const SESSIONS: &str = "meerkat://sessions/";
@@ -27,14 +32,53 @@ pub(crate) fn params(arguments: Option<JsonObject>) -> String {
 /// An answer's bytes as a tool's result.
 pub(crate) fn result(answer: &[u8]) -> Result<CallToolResult, SessionError> {
     let unreadable = |error| SessionError::Internal(format!("an answer is no JSON: {error}"));
-    let tree = serde_json::from_slice(answer).map_err(unreadable)?;
-    Ok(told(answer, tree))
-}
-
-fn told(answer: &[u8], tree: Value) -> CallToolResult {
+    let tree = tree(serde_json::from_slice(answer).map_err(unreadable)?);
     let mut result = CallToolResult::success(vec![ContentBlock::text(line(answer))]);
     result.structured_content = Some(tree);
-    result
+    Ok(result)
+}
+
+/// The value of a JSON text. A number that no float holds and a string that is no Unicode come from models, and are
+/// told as they are written.
+fn tree(json: &RawValue) -> Value {
+    let text = json.get();
+    let as_written = || Value::String(text.to_owned());
+    serde_json::from_str(text).unwrap_or_else(|_| match text.as_bytes().first() {
+        Some(b'[') => serde_json::from_str::<Vec<&RawValue>>(text)
+            .map_or_else(|_| as_written(), |items| items.into_iter().map(tree).collect()),
+        Some(b'{') => serde_json::from_str::<Members<'_>>(text).map_or_else(
+            |_| as_written(),
+            |members| members.0.into_iter().map(|(name, it)| (name, tree(it))).collect(),
+        ),
+        _ => as_written(),
+    })
+}
+
+/// The members of an object, in their order.
+struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+
+        deserializer.deserialize_map(InOrder)
+    }
 }
 
 /// A line of an event.
@@ -42,23 +86,12 @@ pub(crate) fn line(line: &[u8]) -> String {
     String::from_utf8_lossy(line).into_owned()
 }
 
-/// A page of events as a tool's result.
-pub(crate) fn events(page: &EventPage) -> CallToolResult {
-    let items = page.items.iter().map(|item| Value::String(line(item))).collect();
-    let tree = [("items", Value::Array(items)), ("next_seq", page.next_seq.into())];
-    let tree = JsonObject::from_iter(tree.map(|(name, value)| (name.to_owned(), value)));
-    told(&encode_events(page), Value::Object(tree))
-}
-
 /// The sessions of a page as resources.
 pub(crate) fn resources(page: Page<SessionSummary>) -> ListResourcesResult {
     let resource = |session: SessionSummary| {
         let id = session.session_id.to_string();
-        let resource = Resource::new(format!("{SESSIONS}{id}"), id).with_mime_type(LINES);
-        match session.title {
-            Some(title) => resource.with_title(title),
-            None => resource,
-        }
+        let title = session.title.unwrap_or_else(|| format!("Session of {}", session.created_at));
+        Resource::new(format!("{SESSIONS}{id}"), id).with_title(title).with_mime_type(LINES)
     };
     let mut result = ListResourcesResult::with_all_items(page.items.into_iter().map(resource).collect());
     result.next_cursor = page.next_cursor;

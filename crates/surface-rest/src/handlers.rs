@@ -58,7 +58,7 @@ async fn operate(
 ) -> Response {
     let performed = AssertUnwindSafe(perform(app, route, path, parts, body)).catch_unwind().await;
     let answer = performed.unwrap_or_else(|_| Err(SessionError::Internal("the request's handler panicked".to_owned())));
-    app.metrics.count(route.operation, answer.as_ref().err().map(SessionError::code));
+    app.metrics.count(wire::asked(route, parts.uri.query()).operation, answer.as_ref().err().map(SessionError::code));
     answer.unwrap_or_else(|error| {
         if error.code() == ErrorCode::Internal {
             tracing::error!(operation = route.operation.name(), %error, "a request failed");

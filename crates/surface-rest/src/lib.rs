@@ -16,6 +16,7 @@ mod stream;
 mod wire;
 
 mod metrics;
+mod names;
 mod openapi;
 
 use std::{

@@ -9,32 +9,21 @@ use meerkat_service::{
     Capability, Operation,
     operation::OperationEffect,
     options::Limits,
-    runtime::BLOB_PIECE_BYTES_MAX,
-    wire::{answer_schema, request_schema},
+    session::event::EventKind,
+    wire::{answer_schema, event_schema, request_schema},
 };
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    metrics,
+    metrics, names,
     routes::{Route, table},
 };
 
-/// A text with something in it. The class is the white space of Unicode, as this program knows it.
-const NOT_BLANK: &str = r"[^\t-\r \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]";
 /// A key in a header.
 const KEY: &str = "^[ -~]*[!-~][ -~]*$";
-/// The name of a label, and its value: neither has control characters.
-const LABEL_NAME: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
 /// The name of a label that can stand in the brackets of a query.
 const QUERY_LABEL_NAME: &str = r"^(?!.*\]\[)[^\u0000-\u001f\u007f-\u009f]+$";
-const LABEL_VALUE: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
-/// Where a page of sessions goes on.
-const SESSION_CURSOR: &str = "^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$";
-
-/// The name of a reader, and of one that is not meerkat's own.
-const READER: &str = "^[a-z0-9._-]{1,64}$";
-const OWN_READER: &str = "^(?!(?:memory|projection)$)[a-z0-9._-]{1,64}$";
 
 /// The document.
 pub(crate) fn text() -> &'static str {
@@ -60,6 +49,7 @@ impl Document {
         let body = SchemaSettings::default().into_generator().into_root_schema_for::<ErrorBody>();
         let body = self.adopt(body.to_value());
         self.schemas.insert("ErrorBody".to_owned(), body);
+        self.add_events();
         let mut paths = Map::new();
         for route in table().iter().filter(|route| route.is_first()) {
             let path = paths.entry(route.full_path()).or_insert_with(|| json!({}));
@@ -67,16 +57,18 @@ impl Document {
         }
         let state = |state: &str| json!({ "type": "object", "properties": { "state": { "const": state } }, "required": ["state"] });
         let plain = [
-            ("healthz", "application/json", state("ok")),
-            ("readyz", "application/json", state("ready")),
-            ("metrics", metrics::CONTENT_TYPE, json!({ "type": "string" })),
-            ("openapi.json", "application/json", json!({ "type": "object" })),
+            ("healthz", "application/json", state("ok"), "Says whether the process answers."),
+            ("readyz", "application/json", state("ready"), "Says whether new work is taken."),
+            ("metrics", metrics::CONTENT_TYPE, json!({ "type": "string" }), "Counts requests, streams and events."),
+            ("openapi.json", "application/json", json!({ "type": "object" }), "Shows this description."),
         ];
-        for (name, content_type, schema) in plain {
+        for (name, content_type, schema, summary) in plain {
             let content = json!({ content_type: { "schema": schema } });
             let mut responses = json!({ "200": { "description": "The answer.", "content": content } });
             self.add_errors(&mut responses, if name == "readyz" { &[ErrorCode::ShuttingDown] } else { &[] });
-            let mut operation = json!({ "operationId": name, "responses": responses });
+            let mut operation = json!({
+                "operationId": name.replace('.', "_"), "tags": ["server"], "summary": summary, "responses": responses,
+            });
             if name == "healthz" {
                 operation["security"] = json!([]);
             }
@@ -90,6 +82,7 @@ impl Document {
                 "description": "Agent sessions: their turns, and every event of them. Limits are shown at their defaults.",
                 "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
             },
+            "servers": [{ "url": "/", "description": "The server that this comes from." }],
             "paths": paths,
             "components": {
                 "schemas": self.schemas,
@@ -100,18 +93,35 @@ impl Document {
         })
     }
 
+    /// Adds the kinds of events, and the two unions of them: those of the journal, and those that only streams have.
+    fn add_events(&mut self) {
+        let mut unions = [("Event", Vec::new(), Map::new()), ("LiveEvent", Vec::new(), Map::new())];
+        for &kind in EventKind::ALL {
+            let schema = self.adopt(event_schema(kind).to_value());
+            let words = kind.name().split('_').map(|word| {
+                let (first, rest) = word.split_at(word.len().min(1));
+                first.to_ascii_uppercase() + rest
+            });
+            let name = words.collect::<String>() + "Event";
+            let reference = format!("#/components/schemas/{name}");
+            self.schemas.insert(name, schema);
+            let (_, kinds, mapping) = &mut unions[usize::from(!kind.is_durable())];
+            kinds.push(json!({ "$ref": reference }));
+            mapping.insert(kind.name().to_owned(), reference.into());
+        }
+        for (name, kinds, mapping) in unions {
+            let discriminator = json!({ "propertyName": "type", "mapping": mapping });
+            self.schemas.insert(name.to_owned(), json!({ "oneOf": kinds, "discriminator": discriminator }));
+        }
+    }
+
     fn operation(&mut self, route: &'static Route) -> Value {
-        let mut request = self.adopt(bounded(request_schema(route.operation).to_value()));
+        let mut request = self.adopt(limited(request_schema(route.operation).to_value()));
         let mut properties = match request["properties"].take() {
             Value::Object(properties) => properties,
             _ => Map::new(),
         };
         route.made().iter().for_each(|name| drop(properties.remove(*name)));
-        if let Some(reader) =
-            properties.get_mut("reader").filter(|_| route.operation.effect() != OperationEffect::Reads)
-        {
-            reader["pattern"] = OWN_READER.into();
-        }
         let required: Vec<Value> = request["required"].as_array().cloned().unwrap_or_default();
         let mut parameters: Vec<Value> = Vec::new();
         for name in route.path_params() {
@@ -129,12 +139,11 @@ impl Document {
             optional("query", name, "Only shows what would happen.", json!({ "type": "boolean", "default": false }));
         }
         if route.operation == Operation::Events {
-            let seq = json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX });
             optional(
                 "header",
                 "Last-Event-ID",
                 "The cursor of a client that comes back; `since_seq` then counts no more. Empty is none.",
-                json!({ "oneOf": [seq, { "const": "" }] }),
+                json!({ "type": "string", "pattern": "^[0-9]{0,19}$" }),
             );
         }
         if properties.remove("idempotency_key").is_some() {
@@ -151,7 +160,9 @@ impl Document {
             optional("header", "Prefer", "With `respond-async` the answer comes when the turn is accepted.", prefer);
         }
         let mut operation = json!({
-            "operationId": route.operation.name(),
+            "operationId": names::id(route.operation),
+            "tags": [names::tag(route.operation)],
+            "summary": route.operation.summary(),
             "parameters": parameters,
             "responses": self.responses(route),
         });
@@ -161,9 +172,14 @@ impl Document {
                 .filter(|name| name.as_str().is_some_and(|name| properties.contains_key(name)))
                 .collect();
             let is_required = !required.is_empty();
-            let schema = json!({
+            let mut schema = json!({
                 "type": "object", "properties": properties, "required": required, "additionalProperties": false,
             });
+            for condition in ["if", "else"] {
+                if let Some(condition_schema) = request.get_mut(condition) {
+                    schema[condition] = condition_schema.take();
+                }
+            }
             operation["requestBody"] =
                 json!({ "required": is_required, "content": { "application/json": { "schema": schema } } });
         }
@@ -177,7 +193,13 @@ impl Document {
     }
 
     fn responses(&mut self, route: &Route) -> Value {
-        let answer = self.adopt(answer_schema(route.operation).to_value());
+        let mut answer = self.adopt(answer_schema(route.operation).to_value());
+        let event = json!({ "$ref": "#/components/schemas/Event" });
+        match route.operation {
+            Operation::Events => answer["properties"]["items"]["items"] = event,
+            Operation::FetchReader => answer["properties"]["items"]["items"]["properties"]["event"] = event,
+            _ => {}
+        }
         let stream = json!({ "schema": { "type": "string" } });
         let mut responses = json!({});
         let mut answered = |status: &str, description: &str, schema: &Value| {
@@ -239,6 +261,7 @@ impl Document {
             if let Some(Value::String(reference)) = node.get_mut("$ref") {
                 *reference = reference.replace("#/$defs/", "#/components/schemas/");
             }
+            generators_way(node);
         });
         if let Some(Value::Object(definitions)) = schema.as_object_mut().and_then(|schema| schema.remove("$defs")) {
             self.schemas.extend(definitions);
@@ -348,15 +371,18 @@ fn codes(route: &Route) -> Vec<ErrorCode> {
 
 /// A parameter that stands outside of a body: it is never `null`, and one of a path is never empty.
 fn parameter(place: &str, name: &str, schema: Option<Value>, is_required: bool) -> Value {
-    let mut schema = schema.unwrap_or(Value::Bool(true));
+    let mut schema = schema.unwrap_or_else(|| json!({}));
     let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
     if let Some(either) = schema.get_mut("anyOf").and_then(Value::as_array_mut) {
         either.retain(|one| one["type"] != "null");
-        schema = either.pop().unwrap_or(Value::Bool(true));
+        schema = either.pop().unwrap_or_default();
     }
     if let Some(types) = schema.get_mut("type").and_then(Value::as_array_mut) {
         types.retain(|one| one != "null");
         schema["type"] = types.pop().unwrap_or(Value::Null);
+    }
+    if let Some(values) = schema.get_mut("enum").and_then(Value::as_array_mut) {
+        values.retain(|one| !one.is_null());
     }
     if let Some(schema) = schema.as_object_mut().filter(|schema| schema.get("default").is_some_and(Value::is_null)) {
         schema.remove("default");
@@ -377,45 +403,45 @@ fn parameter(place: &str, name: &str, schema: Option<Value>, is_required: bool) 
     parameter
 }
 
-/// Adds what the types do not say: how large a number may be, and the default limits of values.
-fn bounded(mut schema: Value) -> Value {
+/// Adds the limits that a configuration changes, at their defaults.
+fn limited(mut schema: Value) -> Value {
     let limits = Limits::default();
-    rewrite(&mut schema, &|node| {
-        let most = match node.get("format").and_then(Value::as_str) {
-            Some("uint32") => Some(u64::from(u32::MAX)),
-            Some("uint" | "uint64") => Some(u64::MAX),
-            _ => None,
-        };
-        if let Some(most) = most {
-            node.insert("maximum".to_owned(), most.into());
-        }
-    });
-    let properties = schema["properties"].as_object_mut();
-    let has = |name: &str| properties.as_ref().is_some_and(|properties| properties.contains_key(name));
-    let (is_of_blob, is_list) = (has("blob"), has("created_after"));
-    for (name, property) in properties.into_iter().flatten() {
-        let bounds = match name.as_str() {
-            "blob" => json!({ "pattern": "^[0-9a-f]{64}$" }),
-            "cursor" if is_list => json!({ "pattern": SESSION_CURSOR }),
-            "cursor" => json!({ "pattern": "^[0-9]{1,18}$" }),
-            "title" => json!({ "pattern": LABEL_VALUE }),
-            "reader" => json!({ "pattern": READER }),
-            "limit" if is_of_blob => json!({ "minimum": 1, "maximum": BLOB_PIECE_BYTES_MAX }),
-            "limit" => json!({ "minimum": 1, "maximum": limits.page_items }),
-            "prompt" | "text" => json!({ "pattern": NOT_BLANK }),
-            "labels" => json!({
-                "propertyNames": { "pattern": LABEL_NAME },
-                "additionalProperties": { "type": "string", "pattern": LABEL_VALUE },
-                "maxProperties": limits.labels,
-            }),
-            "tools" => json!({ "uniqueItems": true }),
-            _ => continue,
-        };
-        for (bound, value) in bounds.as_object().into_iter().flatten() {
-            property[bound] = value.clone();
+    for (name, property) in schema["properties"].as_object_mut().into_iter().flatten() {
+        match name.as_str() {
+            "limit" if property["maximum"].as_u64().is_none_or(|most| most == u64::MAX) => {
+                property["maximum"] = limits.page_items.into();
+            }
+            "labels" => property["maxProperties"] = limits.labels.into(),
+            _ => {}
         }
     }
     schema
+}
+
+/// Writes what generators of clients do not read in the way that they do: a schema of anything as an object, names
+/// without types as one list.
+fn generators_way(node: &mut Map<String, Value>) {
+    for property in node.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
+        if *property == Value::Bool(true) {
+            *property = json!({});
+        }
+    }
+    let names = node.get("oneOf").and_then(Value::as_array).map(|either| {
+        let of = |member: &'static str| move |one: &Value| one[member].as_str().map(str::to_owned);
+        let names: Option<Vec<String>> = either.iter().map(of("const")).collect();
+        let described = either
+            .iter()
+            .filter_map(|one| Some(format!("`{}`: {}", one["const"].as_str()?, one["description"].as_str()?)));
+        (names, described.collect::<Vec<_>>())
+    });
+    if let Some((Some(names), described)) = names {
+        node.remove("oneOf");
+        node.insert("type".to_owned(), "string".into());
+        node.insert("enum".to_owned(), names.into());
+        let about = node.get("description").and_then(Value::as_str).map(str::to_owned);
+        let about: Vec<String> = about.into_iter().chain(described).collect();
+        node.insert("description".to_owned(), about.join(" ").into());
+    }
 }
 
 /// Changes every object of a schema.

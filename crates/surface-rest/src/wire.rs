@@ -226,6 +226,12 @@ fn truth(name: &str, value: &str) -> Result<bool, SessionError> {
     value.parse().map_err(|_| SessionError::invalid(name, "it is true or false"))
 }
 
+/// The route that a request means, by its switch.
+pub(crate) fn asked(route: &'static Route, text: Option<&str>) -> &'static Route {
+    let value = route.switch.and_then(|(name, _)| switch(&query(text).ok()?, name).ok());
+    value.map_or(route, |value| route.switched(value))
+}
+
 /// The value of a switch in the query; off where it is not there.
 pub(crate) fn switch(query: &[(Cow<'_, str>, Cow<'_, str>)], name: &str) -> Result<bool, SessionError> {
     let mut values = query.iter().filter(|(known, _)| known == name).map(|(_, value)| truth(name, value));

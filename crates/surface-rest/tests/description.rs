@@ -13,10 +13,11 @@ use std::{
 use common::Server;
 use meerkat_service::{
     Operation,
+    session::event::EventKind,
     wire::{answer_schema, request_schema},
 };
 use meerkat_surface_rest::table;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 async fn described() -> (String, Value) {
     let answer = Server::start().await.send("GET /openapi.json", "").await;
@@ -44,7 +45,11 @@ async fn every_route_is_described_and_every_reference_leads_somewhere() {
     for route in table() {
         let operation = &document["paths"][route.full_path()][route.method.as_str().to_ascii_lowercase()];
         let id = operation["operationId"].as_str().unwrap();
-        assert!(id == route.operation.name() || route.switch.is_some_and(|(_, value)| value), "{id}");
+        // As the other surfaces call it.
+        let is_spelt = id.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_') && id.contains('_');
+        assert!(is_spelt && operation["tags"][0] == id.split('_').next().unwrap(), "{id}");
+        let is_its_own = operation["summary"] == route.operation.summary();
+        assert!(is_its_own || route.switch.is_some_and(|(_, value)| value), "{id}");
         for (status, response) in operation["responses"].as_object().unwrap() {
             assert!(status.starts_with('2') || response["$ref"].is_string(), "{id} {status}");
         }
@@ -72,4 +77,71 @@ fn a_shape_has_one_name_and_a_name_one_shape() {
             }
         }
     }
+}
+
+/// What the code refuses whatever is configured, the description forbids.
+#[tokio::test]
+async fn the_description_forbids_what_is_always_refused() {
+    let (_, document) = described().await;
+    let parameter = |path: &str, name: &str| {
+        let parameters = document["paths"][path]["get"]["parameters"].as_array().unwrap();
+        parameters.iter().find(|parameter| parameter["name"] == name).unwrap()["schema"].clone()
+    };
+    let query = parameter("/v1/memory/search", "query");
+    assert!(query["pattern"].as_str().unwrap().starts_with("[^") && query["maxLength"] == 16 * 1024, "{query}");
+    assert_eq!(parameter("/v1/memory/search", "limit")["maximum"], 100);
+    assert_eq!(parameter("/v1/memory/search", "role")["enum"], json!(["user", "assistant", "tool_results"]));
+    let compaction = &document["components"]["schemas"]["CompactionConfig"]["properties"];
+    for field in ["auto_compact_threshold", "recent_turn_budget", "max_summary_tokens", "min_turns_between_compactions"]
+    {
+        assert_eq!(compaction[field]["minimum"], 1, "{field}");
+    }
+    assert_eq!(compaction["max_summary_tokens"]["maximum"], 16_384);
+    // Without a session there is a source, and there are no seqs.
+    let forget =
+        &document["paths"]["/v1/memory/forget"]["post"]["requestBody"]["content"]["application/json"]["schema"];
+    assert_eq!(forget["if"]["required"], json!(["session_id"]));
+    assert_eq!(forget["else"]["required"], json!(["source"]));
+    assert_eq!(forget["else"]["properties"]["from_seq"]["type"], "null");
+}
+
+/// What generators of clients stumble over, in the whole document.
+#[tokio::test]
+async fn generators_can_read_every_schema() {
+    fn check(node: &Value, place: &str) {
+        match node {
+            Value::Object(members) => {
+                let format = members.get("format").and_then(Value::as_str).unwrap_or_default();
+                assert!(!format.starts_with("uint"), "{place} has the format {format}");
+                for (name, schema) in members.get("properties").and_then(Value::as_object).into_iter().flatten() {
+                    assert!(!schema.is_boolean(), "{place}/{name} is a boolean schema");
+                }
+                members.iter().for_each(|(name, member)| check(member, &format!("{place}/{name}")));
+            }
+            Value::Array(items) => items.iter().for_each(|item| check(item, place)),
+            _ => {}
+        }
+    }
+    let (_, document) = described().await;
+    check(&document, "");
+    let mut ids = BTreeSet::new();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            assert!(ids.insert(operation["operationId"].as_str().unwrap().to_owned()), "{method} {path}");
+            assert!(operation["summary"].is_string() && operation["tags"].is_array(), "{method} {path}");
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                assert!(parameter["schema"]["oneOf"].is_null(), "{method} {path} {parameter}");
+            }
+        }
+    }
+    assert!(document["servers"][0]["url"].is_string() && ids.contains("session_list"));
+    // A program that follows a session gets a type of each kind.
+    let schemas = &document["components"]["schemas"];
+    let events = &schemas["Event"];
+    assert_eq!(events["discriminator"]["mapping"]["turn_completed"], "#/components/schemas/TurnCompletedEvent");
+    assert_eq!(schemas["TurnCompletedEvent"]["properties"]["type"], json!({ "const": "turn_completed" }));
+    assert_eq!(
+        events["oneOf"].as_array().unwrap().len() + schemas["LiveEvent"]["oneOf"].as_array().unwrap().len(),
+        EventKind::ALL.len()
+    );
 }

@@ -229,12 +229,16 @@ async fn requests_and_events_are_counted() {
     let server = Server::start().await;
     let session = server.session().await;
     server.send("POST /v1/sessions", "[]").await;
+    // Whatever it is answered with, a preview is no compaction.
+    let previewed = server.send(&format!("POST /v1/sessions/{session}/compactions?preview=true"), "{}").await;
+    let code = if previewed.status == 200 { "OK".to_owned() } else { previewed.refusal().1 };
     let counted = server.send("GET /metrics", "").await;
     assert_eq!(counted.header("content-type"), "application/openmetrics-text; version=1.0.0; charset=utf-8");
     let text = String::from_utf8(counted.body).unwrap();
     let line = |line: &str| assert!(text.lines().any(|known| known == line), "{line} is not in {text}");
     line(r#"meerkat_rest_requests_total{operation="create_session",code="OK"} 1"#);
     line(r#"meerkat_rest_requests_total{operation="create_session",code="INVALID_REQUEST"} 1"#);
+    line(&format!(r#"meerkat_rest_requests_total{{operation="preview_compaction",code="{code}"}} 1"#));
     line("meerkat_rest_streams_open 0");
     let encoded = text.lines().find_map(|line| line.strip_prefix("meerkat_events_encoded_total ")).unwrap();
     assert!(encoded.parse::<u64>().unwrap() >= 1);

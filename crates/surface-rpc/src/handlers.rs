@@ -162,6 +162,11 @@ impl Rpc {
             Failure::from(SessionError::invalid("method", message))
         };
         match find(method) {
+            Some(Method::Operation(operation @ Operation::Blob)) if self.options.is_for_commands => {
+                let params = wire::by_name(&params)?;
+                let work = async { encode(&self.service.answer_blob(decode_params(params)?).await?) };
+                Ok(in_span("rpc", operation, params, work).await?.into())
+            }
             Some(Method::Operation(operation)) => {
                 wire::by_name(&params)?;
                 self.operate(operation, params, from, batch, place).await
@@ -169,6 +174,9 @@ impl Rpc {
             Some(Method::Subscribe) => {
                 let peer = from.peer.as_ref().ok_or_else(no_peer)?;
                 let wire::Subscribe { session_id, since_seq, is_waiting } = decode_params(wire::by_name(&params)?)?;
+                if is_waiting && !self.options.is_for_commands {
+                    return Err(SessionError::invalid("params", "unknown field `is_waiting`").into());
+                }
                 let follower = if is_waiting {
                     self.service.follow_turn(&session_id, since_seq).await?
                 } else {
@@ -230,7 +238,14 @@ impl Rpc {
         });
         let (result, held) = performed.await.map_err(|_| panicked(operation.name()))?;
         *place = held;
-        Ok(result?.into())
+        let answer = result?;
+        if let (Operation::StartTurn | Operation::Resume, Some(peer)) = (operation, &from.peer)
+            && let Ok(wire::OfTurn { session_id, seq }) = serde_json::from_slice(&answer)
+        {
+            // Who follows the session has the turn's events before its answer.
+            peer.sent_up_to(session_id, seq).await;
+        }
+        Ok(answer.into())
     }
 }
 

@@ -58,6 +58,9 @@ pub struct RpcOptions {
     pub ping_ms: u64,
     /// The room that answers take, which surfaces share.
     pub answers: Answers,
+    /// Whether the clients are commands that attach to this process, which wait for turns as if they ran them. What
+    /// this allows is no part of the public methods.
+    pub is_for_commands: bool,
 }
 
 impl Default for RpcOptions {
@@ -70,6 +73,7 @@ impl Default for RpcOptions {
             stall_ms: 30_000,
             ping_ms: 30_000,
             answers: Answers::default(),
+            is_for_commands: false,
         }
     }
 }

@@ -10,9 +10,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use meerkat_service::{ErrorBody, SessionError, SessionId, runtime::follow::Follower};
+use meerkat_service::{ErrorBody, Seq, SessionError, SessionId, runtime::follow::Follower};
 use tokio::{
-    sync::{Semaphore, mpsc, oneshot},
+    sync::{Semaphore, mpsc, oneshot, watch},
     time::timeout,
 };
 use tokio_util::task::AbortOnDropHandle;
@@ -68,7 +68,14 @@ pub(crate) struct Peer {
 #[derive(Default)]
 struct Subscriptions {
     last: u64,
-    tasks: HashMap<u64, AbortOnDropHandle<()>>,
+    tasks: HashMap<u64, Subscription>,
+}
+
+struct Subscription {
+    task: AbortOnDropHandle<()>,
+    session_id: SessionId,
+    /// The cursor behind what was sent; nothing before it begins.
+    sent: watch::Receiver<Option<Seq>>,
 }
 
 impl Peer {
@@ -106,23 +113,39 @@ impl Peer {
         let subscription = held.last;
         let (start, started) = oneshot::channel();
         let peer = self.clone();
+        let (at, sent) = watch::channel(None);
         let task = tokio::spawn(async move {
-            let end = peer.send_events(subscription, session_id, follower, started).await;
+            let end = peer.send_events(subscription, session_id, follower, started, at).await;
             if let Some(reason) = end {
                 // A client that is gone needs no word.
                 peer.out.send(Outward::Answer(end_of_subscription(subscription, &reason.into()))).await.ok();
             }
             peer.subscriptions().tasks.remove(&subscription);
         });
-        held.tasks.insert(subscription, AbortOnDropHandle::new(task));
+        held.tasks.insert(subscription, Subscription { task: AbortOnDropHandle::new(task), session_id, sent });
         Ok((subscription, start))
+    }
+
+    /// Waits until the subscriptions of a session have sent its events up to `seq`, or ended. One that has not begun
+    /// is not waited for: its number may stand in the same batch.
+    pub(crate) async fn sent_up_to(&self, session_id: SessionId, seq: Seq) {
+        let held = self
+            .subscriptions()
+            .tasks
+            .values()
+            .filter(|held| held.session_id == session_id)
+            .map(|held| held.sent.clone())
+            .collect::<Vec<_>>();
+        for mut sent in held {
+            sent.wait_for(|sent| sent.is_none_or(|sent| sent >= seq)).await.ok();
+        }
     }
 
     /// Ends a subscription; nothing of it is sent any more. Says whether it was there.
     pub(crate) async fn unsubscribe(&self, subscription: u64) -> bool {
         let task = self.subscriptions().tasks.remove(&subscription);
         let is_there = task.is_some();
-        if let Some(task) = task {
+        if let Some(Subscription { task, .. }) = task {
             task.abort();
             // Cancelled or just ended: either way it is over.
             task.await.ok();
@@ -150,10 +173,12 @@ impl Peer {
         session_id: SessionId,
         mut follower: Follower,
         started: oneshot::Receiver<()>,
+        at: watch::Sender<Option<Seq>>,
     ) -> Option<ErrorBody> {
         started.await.ok()?;
         loop {
             let since_seq = follower.cursor();
+            at.send_replace(Some(since_seq));
             let next = tokio::select! {
                 next = follower.next() => next,
                 () = self.out.closed() => return None,

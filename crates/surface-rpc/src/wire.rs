@@ -5,7 +5,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use meerkat_service::{
-    SessionError, SessionId,
+    Seq, SessionError, SessionId,
     wire::{decode_params, encode},
 };
 use schemars::JsonSchema;
@@ -147,6 +147,13 @@ pub(crate) struct Subscribe {
     #[serde(default)]
     #[schemars(skip)]
     pub(crate) is_waiting: bool,
+}
+
+/// What an answer about a turn says of where it stands.
+#[derive(Deserialize)]
+pub(crate) struct OfTurn {
+    pub(crate) session_id: SessionId,
+    pub(crate) seq: Seq,
 }
 
 /// The parameters of `session/unsubscribe`.

@@ -13,7 +13,7 @@ use meerkat_errors::ErrorCode;
 use meerkat_service::Operation;
 use meerkat_surface_mcp::tools::{Spelling, spelling};
 use serde::Deserialize;
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Map, Value, json};
 
 use super::{
     code_of,
@@ -162,9 +162,10 @@ fn answer_in(mut response: Response, id: u64, lines: &mut Vec<String>) -> Result
     Err("the stream ends without an answer".to_owned())
 }
 
-/// The line that a message of progress carries.
+/// The line that a message of progress carries, beside its words.
 fn progress(message: &Value) -> Option<String> {
-    let line = message["params"]["message"].as_str().filter(|_| message["method"] == "notifications/progress");
+    let line =
+        message["params"]["_meta"]["meerkat/event"].as_str().filter(|_| message["method"] == "notifications/progress");
     line.map(str::to_owned)
 }
 
@@ -179,7 +180,7 @@ pub(super) struct OverStdio {
 impl OverStdio {
     pub(super) fn new(place: Place) -> Result<Self, String> {
         let mut command = meerkat(&place);
-        command.arg("mcp");
+        command.args(["mcp", "--tools", "all", "--approve"]);
         let (sender, lines) = mpsc::channel();
         let (mut process, greeted) = Process::start(command, &place, move |message| {
             let value: Value = serde_json::from_str(message).unwrap_or_default();
@@ -361,31 +362,20 @@ impl ToolResult {
         let [content] = self.content.as_slice() else { return Err("there should be one piece of content".to_owned()) };
         let text = content["text"].as_str().filter(|_| content["type"] == "text").ok_or("the content is no text")?;
         let told: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let is_same = match events(&self.structured_content)? {
-            Some(page) => page == text,
-            None => told == self.structured_content,
-        };
-        if !is_same {
+        if told != self.structured_content {
             return Err("text and structured content differ".to_owned());
         }
-        if self.is_error {
+        // A turn that failed has its result; only a refusal has a code.
+        let is_failed = told["status"] == "failed";
+        if is_failed && !self.is_error {
+            return Err("a failed turn should be an error".to_owned());
+        }
+        if self.is_error && !is_failed {
             code_of(&told)?;
             return Ok(Err(told));
         }
         Ok(Ok(text.to_owned()))
     }
-}
-
-/// The page of events, if that is what this is: each line is a string there, so that it arrives to the letter.
-fn events(told: &Value) -> Result<Option<String>, String> {
-    let (Some(items), Some(next)) = (told["items"].as_array(), told["next_seq"].as_u64()) else { return Ok(None) };
-    let line = |item: &Value| {
-        let line = item.as_str().ok_or_else(|| format!("{item} is no line"))?;
-        RawValue::from_string(line.to_owned()).map_err(|error| error.to_string())
-    };
-    let lines = items.iter().map(line).collect::<Result<Vec<_>, String>>()?;
-    let lines: Vec<&str> = lines.iter().map(|line| line.get()).collect();
-    Ok(Some(format!(r#"{{"items":[{}],"next_seq":{next}}}"#, lines.join(","))))
 }
 
 /// The body of the one error that the protocol itself has for a call: there is no such tool.

@@ -23,7 +23,9 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn start(place: &Place) -> Result<Arc<Self>, String> {
         let mut command = meerkat(place);
-        command.args(["serve", "--rest", "--rpc", "--mcp", "--listen", "127.0.0.1:0"]).env("MEERKAT_TOKEN", TOKEN);
+        command
+            .args(["serve", "--rest", "--rpc", "--mcp", "--approve", "--listen", "127.0.0.1:0"])
+            .env("MEERKAT_TOKEN", TOKEN);
         let (process, ready) = Process::start(command, place, |line| Ok(Some((0, Ok(line.to_owned())))))?;
         let line = ready.wait()?.map_err(|body| body.to_string())?;
         let ready: Value = serde_json::from_str(&line).map_err(|error| format!("{line}: {error}"))?;

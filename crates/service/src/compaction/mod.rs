@@ -95,12 +95,16 @@ pub struct CompactionResult {
 #[serde(default, deny_unknown_fields)]
 pub struct CompactionConfig {
     /// Tokens at which it compacts; 80 % of the model's window where that is less.
+    #[schemars(range(min = 1))]
     pub auto_compact_threshold: u64,
     /// Recent turns that stay whole.
+    #[schemars(range(min = 1))]
     pub recent_turn_budget: usize,
     /// Tokens that a summary may have.
+    #[schemars(range(min = 1, max = SUMMARY_TOKENS_MAX))]
     pub max_summary_tokens: u32,
     /// Turns between two compactions at least; within a turn, steps.
+    #[schemars(range(min = 1))]
     pub min_turns_between_compactions: u32,
     /// Bytes of a request at which it compacts as well; 0 is without limit.
     pub max_request_bytes: u64,

@@ -50,8 +50,8 @@ pub async fn whole(service: &dyn SessionService, session_id: SessionId, body: &B
     };
     let (mut bytes, mut next) = (Vec::new(), Some(0));
     while let Some(offset) = next {
-        let request = ReadBlob { session_id, blob: blob.clone(), offset, limit: None, is_waiting: true };
-        let page = service.blob(request).await?;
+        let request = ReadBlob { session_id, blob: blob.clone(), offset, limit: None };
+        let page = service.answer_blob(request).await?;
         let piece = page.bytes().filter(|piece| !piece.is_empty() || page.next_offset.is_none());
         bytes.extend(piece.ok_or_else(|| unreadable("a blob's page is empty or no base64"))?);
         next = page.next_offset;

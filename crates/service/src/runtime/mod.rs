@@ -22,8 +22,8 @@ pub(crate) mod recall;
 pub(crate) mod restore;
 mod validate;
 
+pub use crate::wire::bounds::BLOB_PIECE_BYTES_MAX;
 pub use sessions::Sessions;
-pub use validate::BLOB_PIECE_BYTES_MAX;
 
 #[cfg(test)]
 mod tests;

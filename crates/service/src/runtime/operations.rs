@@ -274,9 +274,11 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     }
 
     async fn blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
-        if !request.is_waiting {
-            self.engine().capabilities.require(Capability::SessionStore)?;
-        }
+        self.engine().capabilities.require(Capability::SessionStore)?;
+        self.answer_blob(request).await
+    }
+
+    async fn answer_blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
         validate::blob_hash(&request.blob)?;
         let limit = validate::blob_limit(request.limit)?;
         self.settle().await?;

@@ -11,18 +11,11 @@ use crate::{
     options::Limits,
     service::{ForgetMemory, SearchMemory, SearchScope, StartTurn},
     store::hex,
+    wire::bounds::{BLOB_PIECE_BYTES_MAX, HITS_MAX, QUERY_BYTES_MAX, ROLES},
 };
 
-/// Bytes of a blob that one answer may carry.
-pub const BLOB_PIECE_BYTES_MAX: usize = 1024 * 1024;
-
-/// Bytes of what memory may be searched for.
-pub(crate) const QUERY_BYTES_MAX: usize = 16 * 1024;
-/// Hits that a search answers where it does not say how many, and at most.
+/// Hits that a search answers where it does not say how many.
 const HITS: usize = 10;
-const HITS_MAX: usize = 100;
-/// The roles by which it may be searched.
-const ROLES: [&str; 3] = ["user", "assistant", "tool_results"];
 
 /// The hash of a decoded request. Two requests with one hash are the same request.
 pub(crate) fn request_hash<T: serde::Serialize>(request: &T) -> Result<String, SessionError> {

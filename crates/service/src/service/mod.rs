@@ -110,6 +110,9 @@ pub trait SessionService: Send + Sync {
     /// Reads a body that stands in a blob.
     async fn blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError>;
 
+    /// The same for a caller that waits for a turn: its answer is the caller's own, also if there is no store.
+    async fn answer_blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError>;
+
     /// Lists sessions.
     async fn list(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError>;
 

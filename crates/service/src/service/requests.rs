@@ -253,10 +253,6 @@ pub struct ReadBlob {
     /// How many bytes at most.
     #[serde(default)]
     pub limit: Option<usize>,
-    /// An attached command waits for a turn, whose answer is its own also where there is no store.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    #[schemars(skip)]
-    pub is_waiting: bool,
 }
 
 /// `list`.

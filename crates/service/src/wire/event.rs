@@ -114,6 +114,16 @@ pub fn decode_event(line: &str) -> Result<Record, serde_json::Error> {
     Ok(Record { session_id: head.session_id, seq: head.seq, turn: head.turn, time: head.time, event })
 }
 
+/// An event's line, durable or live, in a few words for people.
+#[must_use]
+pub fn words(line: &[u8]) -> Option<String> {
+    let line = std::str::from_utf8(line).ok()?;
+    match decode_live(line) {
+        Ok(Some(live)) => Some(live.event.human_line()),
+        _ => decode_event(line).ok().map(|record| record.event.human_line()),
+    }
+}
+
 /// The members that hold what was said.
 const BODIES: [&str; 4] = [r#""text""#, r#""prompt""#, r#""output""#, r#""summary""#];
 /// Bytes of a body that is not worth passing over.

@@ -5,7 +5,7 @@
 use schemars::{JsonSchema, Schema, generate::SchemaSettings, json_schema};
 use serde_json::{Value, json};
 
-use super::call::ResumeParams;
+use super::{bounds, call::ResumeParams};
 use crate::{
     CapabilitiesView, Operation,
     clock::Timestamp,
@@ -43,12 +43,21 @@ pub fn event_schema(kind: EventKind) -> Schema {
             required.push(name.into());
         }
     }
-    schema
+    let mut schema = schema.to_value();
+    whole_numbers(&mut schema, false);
+    schema.try_into().unwrap_or_default()
 }
 
 /// The schema of an operation's parameters.
 #[must_use]
 pub fn request_schema(operation: Operation) -> Schema {
+    let mut schema = typed_request(operation).to_value();
+    whole_numbers(&mut schema, true);
+    bounds::add(operation, &mut schema);
+    schema.try_into().unwrap_or_default()
+}
+
+fn typed_request(operation: Operation) -> Schema {
     match operation {
         Operation::CreateSession => read::<CreateSession>(),
         Operation::StartTurn => read::<StartTurn>(),
@@ -96,6 +105,36 @@ pub fn request_schema(operation: Operation) -> Schema {
 /// The schema of an operation's answer.
 #[must_use]
 pub fn answer_schema(operation: Operation) -> Schema {
+    let mut schema = typed_answer(operation).to_value();
+    whole_numbers(&mut schema, false);
+    schema.try_into().unwrap_or_default()
+}
+
+/// Takes away the formats of whole numbers without a sign, which no standard knows: validators warn of each. What is
+/// read is bounded in their place.
+fn whole_numbers(schema: &mut Value, is_read: bool) {
+    match schema {
+        Value::Object(node) => {
+            let most = match node.get("format").and_then(Value::as_str) {
+                Some("uint8" | "uint16") => Some(None),
+                Some("uint32") => Some(Some(u64::from(u32::MAX))),
+                Some("uint" | "uint64") => Some(Some(u64::MAX)),
+                _ => None,
+            };
+            if let Some(most) = most {
+                node.remove("format");
+                if let Some(most) = most.filter(|_| is_read) {
+                    node.entry("maximum").or_insert(most.into());
+                }
+            }
+            node.values_mut().for_each(|value| whole_numbers(value, is_read));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|value| whole_numbers(value, is_read)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn typed_answer(operation: Operation) -> Schema {
     match operation {
         Operation::CreateSession => written::<SessionCreated>(),
         // Which one it is follows from the request's `wait`.

@@ -9,6 +9,7 @@ use crate::{
     agent::record::bodies,
     clock::Timestamp,
     ids::{Seq, TurnNumber},
+    service::SearchHit,
     session::{
         event::{Event, EventKind, LiveRecord, Record, SessionUpdated},
         message::RawJson,
@@ -83,7 +84,40 @@ fn round_trip(
     Ok(text(&line).to_owned())
 }
 
+/// Every finite float: by its bits, and by how it is usually written.
+fn floats() -> impl Strategy<Value = f64> {
+    let bits = any::<u64>().prop_map(f64::from_bits);
+    let single = any::<f32>().prop_map(f64::from);
+    let subnormal = (0..1_u64 << 52).prop_map(f64::from_bits);
+    prop_oneof![bits, single, subnormal, Just(-0.0), -2.0..2.0].prop_filter("JSON has no other", |it| it.is_finite())
+}
+
 proptest! {
+    #[test]
+    fn a_float_comes_back_bit_for_bit(float in floats(), filling in filling(), place in place()) {
+        let written = serde_json::to_string(&float).unwrap();
+        let bits = |json: &str| serde_json::from_str::<f64>(json).unwrap().to_bits();
+        // In what a model says.
+        let filling = Filling { json: RawJson::parse(&format!("{{\"n\":{written}}}")).unwrap(), ..filling };
+        let line = round_trip(EventKind::AssistantMessage, &filling, place)?;
+        let tree: Value = serde_json::from_str(&line).unwrap();
+        prop_assert_eq!(bits(&written), float.to_bits());
+        prop_assert!(tree.to_string().contains(&format!("{{\"n\":{written}}}")), "{} {}", written, tree);
+        // In an answer, and in one that an attached command hands on.
+        let hit = SearchHit {
+            session_id: session_id(), from_seq: 1, to_seq: 1, role: "user".to_owned(), time: place.2,
+            text: String::new(), score: float, lanes: [("words".to_owned(), float)].into(),
+        };
+        let answer = encode(&hit).unwrap();
+        let read: SearchHit = serde_json::from_slice(&answer).unwrap();
+        prop_assert_eq!((read.score.to_bits(), read.lanes["words"].to_bits()), (float.to_bits(), float.to_bits()));
+        prop_assert_eq!(encode(&read).unwrap(), answer);
+        // In parameters: what is no whole number keeps its digits.
+        let params = format!("{{\"n\":[{written}]}}");
+        let decoded: Value = decode_params(&params).unwrap();
+        prop_assert_eq!(bits(&decoded["n"][0].to_string()), float.to_bits());
+    }
+
     #[test]
     fn every_kind_is_read_as_it_was_written(filling in filling(), place in place()) {
         for &kind in EventKind::ALL {

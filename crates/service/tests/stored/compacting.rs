@@ -256,7 +256,7 @@ impl Process {
     }
 
     async fn has_blob(&self, session_id: SessionId, blob: &str) -> bool {
-        let request = ReadBlob { session_id, blob: blob.to_owned(), offset: 0, limit: None, is_waiting: false };
+        let request = ReadBlob { session_id, blob: blob.to_owned(), offset: 0, limit: None };
         match self.service.blob(request).await {
             Ok(_) => true,
             Err(error) => {

@@ -177,7 +177,7 @@ fn a_blob_that_is_gone_or_changed_is_found() {
         process.turn(session_id, &format!("@say Well. {}", "y".repeat(400_000))).await.unwrap();
         let events = process.events(session_id).await;
         let blob = events.iter().find_map(|event| event["prompt"]["blob"].as_str()).unwrap().to_owned();
-        let request = ReadBlob { session_id, blob: blob.clone(), offset: 0, limit: None, is_waiting: false };
+        let request = ReadBlob { session_id, blob: blob.clone(), offset: 0, limit: None };
         assert!(process.service.blob(request).await.is_ok());
         (session_id, blob)
     });

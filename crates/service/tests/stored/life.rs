@@ -244,7 +244,7 @@ fn a_fork_has_the_beginning_and_outlives_its_parent() {
         // The body that stands in a blob was the parent's too.
         let event: serde_json::Value = serde_json::from_str(&lines[1]).unwrap();
         let blob = event["prompt"]["blob"].as_str().unwrap().to_owned();
-        let piece = ReadBlob { session_id: child, blob, offset: 0, limit: Some(9), is_waiting: false };
+        let piece = ReadBlob { session_id: child, blob, offset: 0, limit: Some(9) };
         let piece = process.service.blob(piece).await.unwrap();
         assert_eq!((piece.data.as_str(), piece.next_offset), ("QHNheSBPbmUu", Some(9)));
     });

@@ -9,7 +9,7 @@ mod sessions;
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use flags::{CompactFlags, Delivery, SessionFlags, Target, TurnFlags};
 pub(crate) use operators::{ExportArgs, JournalCommand, ProjectCommand, ReaderCommand};
@@ -84,7 +84,8 @@ const RPC_HELP: &str = "One JSON-RPC 2.0 message or batch on each line, as at /r
         echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"capabilities/get\"}' | meerkat rpc";
 
 const MCP_HELP: &str = "For clients that start their servers. It needs no token; logs go to standard error. Clients that \
-    connect to a URL need `meerkat serve --mcp`.\n\n\
+    connect to a URL need `meerkat serve --mcp`. Each tool costs the client's model tokens in every request, so a few \
+    are offered; `--tools all` offers the rest.\n\n\
     In the client's configuration:\n  \
         {\"mcpServers\": {\"meerkat\": {\"command\": \"meerkat\", \"args\": [\"mcp\"]}}}";
 
@@ -105,7 +106,7 @@ pub(crate) enum Command {
     Rpc,
     /// Speak the Model Context Protocol on standard input and output
     #[command(after_help = MCP_HELP)]
-    Mcp,
+    Mcp(McpArgs),
     /// Print a session's events
     Events(EventsArgs),
     /// Compact a session's live context
@@ -181,12 +182,38 @@ pub(crate) struct ServeArgs {
     /// Serve the Model Context Protocol at /mcp
     #[arg(long)]
     pub(crate) mcp: bool,
+    /// Offer these tools over MCP [default: all]
+    #[arg(long, value_name = "SET", requires = "mcp")]
+    pub(crate) tools: Option<Tools>,
+    /// Offer `turn_approve` over MCP too: a client's model may then approve what its own turn asks a person
+    #[arg(long, requires = "mcp")]
+    pub(crate) approve: bool,
     /// Listen at this address and port; port 0 takes a free one [default: 127.0.0.1:7670]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
     /// Let everyone in without a token; only on a loopback address
     #[arg(long)]
     pub(crate) no_auth: bool,
+}
+
+/// `mcp`.
+#[derive(Args)]
+pub(crate) struct McpArgs {
+    /// Offer these tools [default: core]
+    #[arg(long, value_name = "SET")]
+    pub(crate) tools: Option<Tools>,
+    /// Offer `turn_approve` too: the client's model may then approve what its own turn asks a person
+    #[arg(long)]
+    pub(crate) approve: bool,
+}
+
+/// Which tools an MCP client is offered.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Tools {
+    /// Make a session, run turns, go on, list, read, search
+    Core,
+    /// Every tool, but for `turn_approve`
+    All,
 }
 
 /// `doctor`.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use meerkat_errors::ErrorCode;
 use meerkat_service::{
-    Capabilities, Operation, SessionError, SessionId, SessionService,
+    Capabilities, Capability, Operation, SessionError, SessionId, SessionService,
     compaction::CompactionConfig,
     operation::OperationEffect,
     runtime::{ended, follow::Follower},
@@ -319,6 +319,12 @@ impl SessionService for RemoteService {
     }
 
     async fn blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
+        // The owner does not ask this of a command: a turn's answer comes by the same method.
+        self.capabilities().require(Capability::SessionStore)?;
+        self.answer_blob(request).await
+    }
+
+    async fn answer_blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
         self.ask(Operation::Blob, &request).await
     }
 

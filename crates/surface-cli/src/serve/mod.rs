@@ -31,7 +31,10 @@ use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, heade
 use hyper::body::Incoming;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{SessionService, wire::Answers};
-use meerkat_surface_mcp::{HttpOptions, McpHttpService};
+use meerkat_surface_mcp::{
+    HttpOptions, McpHttpService,
+    tools::{Offer, Toolset},
+};
 use meerkat_surface_rest::{RestOptions, RestService};
 use meerkat_surface_rpc::{RpcOptions, RpcService};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -50,7 +53,14 @@ use self::{
     listen::{ListenOptions, Stranger, base_url, listen, refusal},
     streams::Streams,
 };
-use crate::{App, args::ServeArgs, config::refused, ends::Ends, error::CliError, output::Surroundings};
+use crate::{
+    App,
+    args::{McpArgs, ServeArgs, Tools},
+    config::refused,
+    ends::Ends,
+    error::CliError,
+    output::Surroundings,
+};
 
 /// The variable that holds the token, in place of the file.
 const TOKEN_VARIABLE: &str = "MEERKAT_TOKEN";
@@ -245,14 +255,29 @@ pub(crate) async fn rpc(app: &App) -> Result<u8, CliError> {
 }
 
 /// The Model Context Protocol on standard input and output.
-pub(crate) async fn mcp(app: &App) -> Result<u8, CliError> {
-    meerkat_surface_mcp::serve_stdio(app.service.clone(), message_bytes(app), app.closing.clone()).await?;
+pub(crate) async fn mcp(app: &App, args: &McpArgs) -> Result<u8, CliError> {
+    meerkat_surface_mcp::serve_stdio(
+        app.service.clone(),
+        offer(args.tools.unwrap_or(Tools::Core), args.approve),
+        message_bytes(app),
+        app.closing.clone(),
+    )
+    .await?;
     Ok(0)
 }
 
 /// Bytes that one message may have.
 fn message_bytes(app: &App) -> usize {
     usize::try_from(app.config.values.serve.max_body_bytes).unwrap_or(usize::MAX)
+}
+
+/// The tools that MCP clients are offered.
+const fn offer(tools: Tools, approve: bool) -> Offer {
+    let set = match tools {
+        Tools::Core => Toolset::Core,
+        Tools::All => Toolset::All,
+    };
+    Offer { set, approve }
 }
 
 fn surfaces(app: &App, args: &ServeArgs, ending: &Ending, public_url: Option<String>) -> Surfaces {
@@ -270,7 +295,12 @@ fn surfaces(app: &App, args: &ServeArgs, ending: &Ending, public_url: Option<Str
         ..RestOptions::default()
     };
     let rpc = RpcOptions { message_bytes: bytes, stall_ms: values.stall_ms, answers, ..RpcOptions::default() };
-    let mcp = HttpOptions { max_message_bytes: bytes, shutdown: ending.answered.clone(), ..HttpOptions::default() };
+    let mcp = HttpOptions {
+        offer: offer(args.tools.unwrap_or(Tools::All), args.approve),
+        max_message_bytes: bytes,
+        shutdown: ending.answered.clone(),
+        ..HttpOptions::default()
+    };
     Surfaces {
         rest: RestService::new(service(), rest),
         has_rest: args.rest,
@@ -380,8 +410,7 @@ fn tell(
     let token_file = token_file.map(|path| path.display().to_string());
     if app.out.is_json {
         let model = app.default_model.as_ref().map(|model| &model.told);
-        let mut document =
-            json!({ "listening": base, "token_file": token_file, "surfaces": surfaces, "model": model });
+        let mut document = json!({ "listening": base, "token_file": token_file, "surfaces": surfaces, "model": model });
         if let Some(public) = public {
             document["public_url"] = public.into();
         }

@@ -69,6 +69,7 @@ impl Owner {
             message_bytes: MESSAGE_BYTES_MAX,
             concurrent_messages: CONCURRENT_MAX,
             subscriptions: CONCURRENT_MAX,
+            is_for_commands: true,
             ..RpcOptions::default()
         };
         let rpc = meerkat_surface_rpc::service(service.clone(), options);

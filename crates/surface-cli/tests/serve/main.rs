@@ -6,6 +6,7 @@ mod guard;
 mod half_open;
 mod limits;
 mod memory;
+mod numbers;
 mod origins;
 mod proxy;
 

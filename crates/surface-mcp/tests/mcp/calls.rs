@@ -1,21 +1,28 @@
 //! Calls, answers and refusals, in every way and every revision.
 
 use meerkat_service::{
-    SessionError,
+    Operation, SessionError,
     service::{PinFact, SessionCreated},
 };
+use meerkat_surface_mcp::tools::{Offer, Toolset};
 use rmcp::{
     ServiceError,
     model::{
-        ArgumentInfo, CompleteRequestParams, ProtocolVersion, ReadResourceRequestParams, Reference, ResourceContents,
+        ArgumentInfo, CompleteRequestParams, GetPromptRequestParams, ProtocolVersion, ReadResourceRequestParams,
+        Reference, ResourceContents,
     },
 };
 use serde_json::{Value, json};
 
-use super::{Client, Way, agent, everywhere, lines};
+use super::{Client, Way, agent, everywhere, line_of, lines};
 
 /// An id that no session has.
 const NOBODY: &str = "01900000-0000-7000-8000-000000000001";
+
+/// A page of events, as it is written.
+fn encoded(lines: &[String], next_seq: &Value) -> String {
+    format!(r#"{{"items":[{}],"next_seq":{next_seq}}}"#, lines.join(","))
+}
 
 #[tokio::test]
 async fn a_session_is_made_and_run_and_what_goes_wrong_is_the_body() {
@@ -41,13 +48,17 @@ async fn a_session_is_made_and_run_and_what_goes_wrong_is_the_body() {
             progress.push(params);
         }
         assert!(progress.windows(2).all(|pair| pair[0].progress < pair[1].progress), "{way:?} {version}");
-        let sent: Vec<String> = progress.into_iter().map(|params| params.message.unwrap()).collect();
+        // For people there are words.
+        let words: Vec<&str> = progress.iter().map(|params| params.message.as_deref().unwrap()).collect();
+        assert!(words[0].starts_with("turn started with scripted: @say 1e2."), "{words:?}");
+        assert!(words.iter().all(|words| !words.contains('{')), "{words:?}");
+        let sent: Vec<String> = progress.iter().map(line_of).collect();
         let durable: Vec<&String> = sent.iter().filter(|line| line.contains(r#""seq":"#)).collect();
         let stored = lines(&agent, &session, session.seq).await;
         assert_eq!(durable, stored.iter().collect::<Vec<_>>(), "{way:?} {version}");
 
         let page = client.answer("session_events", json!({ "session_id": id, "since_seq": 1 })).await;
-        assert_eq!(page, json!({ "items": stored, "next_seq": result["seq"] }), "{way:?} {version}");
+        assert_eq!(page.to_string(), encoded(&stored, &result["seq"]), "{way:?} {version}");
 
         let none: Value = json!(SessionError::NotFound(NOBODY.parse().unwrap()).body());
         assert_eq!(client.refusal("turn_start", json!({ "session_id": NOBODY, "prompt": "x" })).await, none);
@@ -74,6 +85,7 @@ async fn what_is_not_offered_is_refused() {
         let refusals = [
             ("prompts/list", client.running.list_prompts(None).await.err()),
             ("completion/complete", client.running.complete(completion).await.err()),
+            ("prompts/get", client.running.get_prompt(GetPromptRequestParams::new("x")).await.err()),
         ];
         for (method, error) in refusals {
             let Some(ServiceError::McpError(error)) = error else { panic!("{way:?} {version}: {method} is answered") };
@@ -96,8 +108,8 @@ async fn a_long_poll_waits_for_the_first_event_beside_other_calls() {
         let pin = PinFact { session_id: id, text: "x".to_owned() };
         agent.service().pin(pin).await.unwrap();
         let page = serde_json::to_value(poll.await_response().await.unwrap()).unwrap();
-        let expected = json!({ "items": lines(&agent, &session, 1).await, "next_seq": 2 });
-        assert_eq!(page["structuredContent"], expected, "{way:?} {version}");
+        let expected = encoded(&lines(&agent, &session, 1).await, &json!(2));
+        assert_eq!(page["structuredContent"].to_string(), expected, "{way:?} {version}");
         let beyond = client.refusal("session_events", json!({ "session_id": id, "since_seq": 3 })).await;
         assert_eq!((&beyond["code"], &beyond["details"]["last_seq"]), (&json!("CURSOR_OUT_OF_RANGE"), &json!(2)));
     }
@@ -153,5 +165,75 @@ async fn a_client_that_left_before_it_began_is_no_error() {
     client.running.cancel().await.unwrap();
     client.server.unwrap().await.unwrap().unwrap();
     let nothing = (tokio::io::empty(), tokio::io::sink());
-    meerkat_surface_mcp::serve_io(agent.service().clone(), nothing, 1, Default::default()).await.unwrap();
+    meerkat_surface_mcp::serve_io(agent.service().clone(), Offer::ALL, nothing, 1, Default::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn events_are_objects_and_what_no_tree_holds_is_told_as_it_is_written() {
+    let agent = agent();
+    let client = Client::connect(&agent, Way::Streams, &ProtocolVersion::V_2025_11_25).await;
+    let session = agent.create_session().await.unwrap();
+    let arguments = r#"{"z":1.8000000715255737,"a":-0.0,"list":[1E400,"\ud800",5e-324],"n":18446744073709551615}"#;
+    agent.turn(&session, &format!("@call nobody {arguments} @step @say Done.")).await.unwrap();
+    let named = json!({ "session_id": session.session_id });
+    for tool in ["session_events", "session_history"] {
+        // A history needs a store.
+        let Ok(result) = client.call(tool, named.clone()).await else { panic!("{tool}") };
+        let Some(tree) = result.structured_content.filter(|_| result.is_error != Some(true)) else { continue };
+        let text = &result.content[0].as_text().unwrap().text;
+        assert!(text.contains(arguments), "{text}");
+        let told =
+            r#"{"z":1.8000000715255737,"a":-0.0,"list":["1E400","\"\\ud800\"",5e-324],"n":18446744073709551615}"#;
+        assert!(tree.to_string().contains(told), "{tree}");
+        assert!(tree["items"].as_array().unwrap().iter().all(Value::is_object));
+    }
+}
+
+#[tokio::test]
+async fn a_failed_turn_is_an_error_with_its_result() {
+    let agent = agent();
+    let client = Client::connect(&agent, Way::Streams, &ProtocolVersion::V_2025_11_25).await;
+    let session = agent.create_session().await.unwrap();
+    let turn = json!({ "session_id": session.session_id, "prompt": "@fail rejected" });
+    let result = client.call("turn_start", turn).await.unwrap();
+    let told = result.structured_content.unwrap();
+    assert_eq!((result.is_error, &told["status"]), (Some(true), &json!("failed")));
+    assert_eq!(told["error"]["code"], "MODEL_REJECTED");
+}
+
+#[tokio::test]
+async fn a_client_has_the_tools_that_it_was_offered_and_no_other() {
+    let agent = agent();
+    for (set, approve) in [(Toolset::Core, false), (Toolset::Core, true), (Toolset::All, false)] {
+        let offer = Offer { set, approve };
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let (service, streams) = (agent.service().clone(), tokio::io::split(far));
+        tokio::spawn(async move {
+            meerkat_surface_mcp::serve_io(service, offer, streams, 1 << 20, Default::default()).await
+        });
+        let client = rmcp::serve_client((), near).await.unwrap();
+        let names: Vec<String> =
+            client.list_all_tools().await.unwrap().into_iter().map(|tool| tool.name.into()).collect();
+        let core = [
+            "session_create",
+            "turn_start",
+            "session_resume",
+            "session_list",
+            "session_history",
+            "search_project_history",
+        ];
+        match set {
+            Toolset::Core => assert!(
+                core.iter().all(|name| names.iter().any(|it| it == name))
+                    && names.len() == core.len() + usize::from(approve),
+                "{names:?}"
+            ),
+            Toolset::All => assert_eq!(names.len(), meerkat_surface_mcp::tools::all().len() - 1),
+        }
+        assert_eq!(names.iter().any(|name| name == "turn_approve"), approve);
+        let call = rmcp::model::CallToolRequestParams::new("turn_approve").with_arguments(serde_json::Map::new());
+        let answer = client.call_tool(call).await;
+        assert_eq!(matches!(answer, Err(ServiceError::McpError(_))), !approve, "{answer:?}");
+        assert_eq!(offer.has(Operation::DecideApproval), approve);
+    }
 }

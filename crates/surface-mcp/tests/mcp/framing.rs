@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, Full, combinators::BoxBody};
 use meerkat_service::Agent;
-use meerkat_surface_mcp::{HttpOptions, McpHttpService, serve_io};
+use meerkat_surface_mcp::{HttpOptions, McpHttpService, serve_io, tools::Offer};
 use rmcp::model::ProtocolVersion;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
@@ -23,8 +23,13 @@ pub(crate) struct Wire(BufReader<DuplexStream>);
 impl Wire {
     pub(crate) fn open(agent: &Agent, max_message_bytes: usize, pipe_bytes: usize) -> Self {
         let (near, far) = tokio::io::duplex(pipe_bytes);
-        let server =
-            serve_io(agent.service().clone(), tokio::io::split(far), max_message_bytes, CancellationToken::new());
+        let server = serve_io(
+            agent.service().clone(),
+            Offer::ALL,
+            tokio::io::split(far),
+            max_message_bytes,
+            CancellationToken::new(),
+        );
         tokio::spawn(server);
         Self(BufReader::new(near))
     }
@@ -236,4 +241,34 @@ async fn every_line_is_answered_and_leaves_the_connection_whole() {
     let deep: Value = serde_json::from_str(&("[".repeat(100) + &"]".repeat(100))).unwrap();
     wire.write(&[call(4, json!({ "name": "session_create", "arguments": { "labels": deep } }))]).await;
     assert_eq!(wire.read().await["result"]["structuredContent"]["code"], "INVALID_REQUEST");
+}
+
+#[tokio::test]
+async fn a_session_of_the_protocol_ends_with_nothing_to_say() {
+    let agent = agent();
+    let client = Http::open(service(&agent, true), &ProtocolVersion::V_2025_06_18).await;
+    let answer = client.send(Method::DELETE, &[], String::new()).await;
+    assert_eq!(answer.status(), 204);
+    assert_eq!(body_text(answer).await, "");
+}
+
+/// Also what the library itself refuses, and known methods with parameters that it cannot read.
+#[tokio::test]
+async fn every_refusal_of_a_method_has_the_body() {
+    let agent = agent();
+    let mut wire = Wire::open(&agent, 2000, 1 << 20);
+    wire.initialize("2025-06-18").await;
+    let uri = json!({ "uri": "meerkat://sessions/x" });
+    for (method, params, expected) in [
+        ("logging/setLevel", json!({ "level": "info" }), (-32601, "UNKNOWN_OPERATION")),
+        ("resources/subscribe", uri.clone(), (-32601, "UNKNOWN_OPERATION")),
+        ("resources/unsubscribe", uri, (-32601, "UNKNOWN_OPERATION")),
+        ("prompts/get", json!({ "name": "x" }), (-32601, "UNKNOWN_OPERATION")),
+        ("resources/read", json!({ "uri": 7 }), (-32602, "INVALID_REQUEST")),
+    ] {
+        wire.write(&[json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params })]).await;
+        let answer = wire.read().await;
+        assert_eq!(answer["error"]["data"]["code"], expected.1, "{method}: {answer}");
+        assert_eq!(refused(&answer), expected, "{method}");
+    }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use meerkat_service::Operation;
-use meerkat_surface_mcp::tools::{Spelling, all, operation, spelling};
-use serde_json::json;
+use meerkat_surface_mcp::tools::{Offer, Spelling, Toolset, all, operation, spelling};
+use serde_json::{Value, json};
 
 /// The names themselves stand in `docs/capabilities.md`, which a test holds to the table.
 #[test]
@@ -39,7 +39,61 @@ fn every_tool_says_what_it_takes_gives_and_does() {
         (hints.read_only_hint, hints.destructive_hint, hints.idempotent_hint)
     };
     assert_eq!(hints("session_read"), (Some(true), Some(false), Some(true)));
-    assert_eq!(hints("turn_start"), (Some(false), Some(false), Some(false)));
-    assert_eq!(hints("turn_interrupt"), (Some(false), Some(false), Some(true)));
+    assert_eq!(hints("turn_start"), (Some(false), Some(true), Some(false)));
+    assert_eq!(hints("turn_interrupt"), (Some(false), Some(true), Some(true)));
+    // What replaces, ends or takes away is destructive to the protocol; what only adds is not.
+    let destructive: BTreeSet<&str> =
+        all().iter().map(|tool| &*tool.name).filter(|name| hints(name).1 == Some(true)).collect();
+    let expected = [
+        "session_archive",
+        "session_clear_reminder",
+        "session_compact",
+        "session_compact_undo",
+        "session_delete",
+        "session_remind",
+        "session_resume",
+        "session_unpin",
+        "session_update",
+        "turn_approve",
+        "turn_cancel",
+        "turn_interrupt",
+        "turn_start",
+    ];
+    assert_eq!(destructive, BTreeSet::from(expected));
     assert_eq!(hints("session_delete"), (Some(false), Some(true), Some(true)));
+}
+
+/// What a client's model pays for the tools in every request: four bytes are about a token.
+#[test]
+fn the_tools_of_the_core_are_few_tokens() {
+    let bytes = |offer: Offer| serde_json::to_string(&offer.tools()).unwrap().len();
+    let core = bytes(Offer { set: Toolset::Core, approve: false });
+    let all = bytes(Offer::default());
+    std::fs::write(
+        "/tmp/core.json",
+        serde_json::to_string(&Offer { set: Toolset::Core, approve: false }.tools()).unwrap(),
+    )
+    .unwrap();
+    assert!(core < 10_000 && all < 33_000, "{core} {all}");
+}
+
+#[test]
+fn no_schema_has_a_format_that_no_standard_knows() {
+    let known = ["uuid", "date-time", "double"];
+    fn formats(schema: &Value, found: &mut BTreeSet<String>) {
+        match schema {
+            Value::Object(node) => {
+                found.extend(node.get("format").and_then(Value::as_str).map(str::to_owned));
+                node.values().for_each(|value| formats(value, found));
+            }
+            Value::Array(items) => items.iter().for_each(|value| formats(value, found)),
+            _ => {}
+        }
+    }
+    let mut found = BTreeSet::new();
+    for tool in all() {
+        formats(&json!(tool.input_schema), &mut found);
+        formats(&json!(tool.output_schema), &mut found);
+    }
+    assert!(found.iter().all(|format| known.contains(&format.as_str())), "{found:?}");
 }

@@ -190,7 +190,7 @@ async fn progress_goes_from_a_turns_acceptance_to_its_end() {
         let mut sent = Vec::new();
         let answer = loop {
             let message = wire.read().await;
-            match message["params"]["message"].as_str() {
+            match message["params"]["_meta"]["meerkat/event"].as_str() {
                 Some(line) => sent.extend(line.contains(r#""seq":"#).then(|| line.to_owned())),
                 None => break message,
             }
@@ -216,7 +216,7 @@ async fn a_client_that_reads_nothing_loses_its_progress_and_not_its_answer() {
     let mut sent = Vec::new();
     let answer = loop {
         let message = wire.read().await;
-        match message["params"]["message"].as_str() {
+        match message["params"]["_meta"]["meerkat/event"].as_str() {
             Some(line) => sent.push(type_of(line)),
             None => break message,
         }

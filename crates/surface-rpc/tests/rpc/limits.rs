@@ -13,7 +13,7 @@ use meerkat_service::{
     AgentBuildConfig, ErrorBody,
     clock::{Clock, SystemClock, Timestamp, World},
 };
-use meerkat_surface_rpc::{METHODS, RpcOptions, service};
+use meerkat_surface_rpc::{METHODS, RpcOptions, RpcService, service};
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
@@ -175,4 +175,30 @@ async fn a_panic_is_an_answer_and_the_connection_goes_on() {
     assert_eq!(digest(&client.text().await.unwrap()), "2: ok");
     client.input.shutdown().await.unwrap();
     client.served.await.unwrap().unwrap();
+}
+
+/// What an attached command may ask of its owner is no part of the public methods.
+#[tokio::test]
+async fn a_public_request_cannot_wait_as_an_attached_command_does() {
+    let engine = engine();
+    let session = session(&engine).await;
+    let blob = "0".repeat(64);
+    let of_blob = |more: &str| format!(r#"{{"session_id":"{session}","blob":"{blob}"{more}}}"#);
+    let of_session = format!(r#"{{"session_id":"{session}","is_waiting":true}}"#);
+    let request =
+        |method: &str, params: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
+    let answer = async |rpc: &RpcService, request: String| {
+        let mut client = connect(rpc).await;
+        client.send(&request).await;
+        digest(&client.text().await.unwrap())
+    };
+    let public = service(engine.clone(), RpcOptions::default());
+    let waiting = request("session/blob", &of_blob(r#","is_waiting":true"#));
+    assert_eq!(answer(&public, waiting.clone()).await, "1: -32602 INVALID_REQUEST");
+    assert_eq!(answer(&public, request("session/subscribe", &of_session)).await, "1: -32602 INVALID_REQUEST");
+    // A service in memory has no store; the turn's answer is the command's own.
+    let ungated = service(engine.clone(), RpcOptions { is_for_commands: true, ..RpcOptions::default() });
+    assert_eq!(answer(&public, request("session/blob", &of_blob(""))).await, "1: -32030 SESSION_PERSISTENCE_DISABLED");
+    assert_eq!(answer(&ungated, request("session/blob", &of_blob(""))).await, "1: -32042 ITEM_NOT_FOUND");
+    assert_eq!(answer(&ungated, request("session/subscribe", &of_session)).await, "1: ok");
 }

@@ -287,3 +287,27 @@ async fn a_silent_socket_is_pinged_and_then_closed() {
     assert!(here.answer(1).await.1["result"].is_object());
     assert_eq!(gone.text().await, None);
 }
+
+/// Also where the events are many and the answer is short.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turns_events_come_before_its_answer() {
+    let (_, rpc, session) = made().await;
+    let mut client = connect(&rpc).await;
+    client.subscribe(&session, 1).await;
+    for round in 2..12 {
+        let prompt = format!("{}@say Done.", "@say x @call test_echo {} @step ".repeat(20));
+        client.request(round, "turn/start", json!({ "session_id": session, "prompt": prompt })).await;
+        let (before, answer) = client.answer(round).await;
+        let seqs = before.iter().filter_map(|message| message["params"]["result"]["seq"].as_u64());
+        assert_eq!(seqs.max(), answer["result"]["seq"].as_u64(), "round {round}");
+    }
+    // A subscription that begins with the same batch is not waited for.
+    let subscribe = json!({ "session_id": session, "since_seq": 1 });
+    let turn = json!({ "session_id": session, "prompt": "@say Done." });
+    let batch = json!([
+        { "jsonrpc": "2.0", "id": 20, "method": "session/subscribe", "params": subscribe },
+        { "jsonrpc": "2.0", "id": 21, "method": "turn/start", "params": turn },
+    ]);
+    client.send(&batch.to_string()).await;
+    while !client.next().await.is_array() {}
+}

@@ -73,7 +73,7 @@ impl Process {
         for (_, rest) in
             lines.iter().flat_map(|line| line.match_indices(r#""blob":""#).map(|(at, _)| line.split_at(at + 8)))
         {
-            let blob = ReadBlob { session_id, blob: rest[..64].to_owned(), offset: 0, limit: None, is_waiting: false };
+            let blob = ReadBlob { session_id, blob: rest[..64].to_owned(), offset: 0, limit: None };
             bodies.push(self.service.blob(blob).await.unwrap().data);
         }
         json!({ "events": lines, "history": history.items, "view": view, "bodies": bodies })
