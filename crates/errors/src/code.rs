@@ -102,7 +102,7 @@ error_codes! {
     ModelRateLimited = "MODEL_RATE_LIMITED", 429, -32068, 48, Later, "The model's rate limit is reached.";
     /// The vendor is overloaded or failed.
     ModelOverloaded = "MODEL_OVERLOADED", 503, -32069, 49, Later, "The model is overloaded.";
-    /// The model sent nothing for the idle timeout.
+    /// The model sent nothing for the idle timeout, or there is no server at its address.
     ModelTimeout = "MODEL_TIMEOUT", 504, -32070, 50, Later, "The model did not answer in time.";
     /// The model's stream ended before its end.
     ModelStreamIncomplete = "MODEL_STREAM_INCOMPLETE", 502, -32071, 51, Later, "The model's answer was cut off.";

@@ -22,7 +22,7 @@ use crate::{
     redact::Secrets,
     runtime::{
         ephemeral::EphemeralSessionService, memory::MemoryHandle, persistent::PersistentSessionService,
-        projector::ProjectorHandle, recall::Recall,
+        projector::ProjectorHandle, read_blob::ReadBlob, recall::Recall, validate,
     },
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
     store::{
@@ -190,6 +190,14 @@ impl AgentBuildConfig {
             Arc::new(StaticModels::new("scripted", Arc::new(ScriptedModel), SCRIPTED_WINDOW_TOKENS))
         };
         let models = self.models.unwrap_or_else(scripted);
+        let named = [
+            ("model.name", models.default_model()),
+            ("context.summary_model", self.options.context.summary_model.as_str()),
+        ];
+        for (key, name) in named {
+            let refused = |message| SessionError::ConfigInvalid { key: key.to_owned(), message };
+            validate::model_name(name).map_err(refused)?;
+        }
         // A config that asks for compaction where there is none is answered by each operation, not here.
         if let Some(config) = self.compaction
             && capabilities.require(Capability::SessionCompaction).is_ok()
@@ -226,6 +234,7 @@ impl AgentBuildConfig {
         if let Some(memory) = &memory {
             tools.push(Arc::new(Recall::new(memory.memory().clone(), self.options.limits.clone())?));
         }
+        tools.push(Arc::new(ReadBlob::new(blobs.clone())?));
         if let Some(dir) = &self.options.tools.test_dir {
             tools.extend(test_tools(dir.clone(), world.clock.clone()));
         }

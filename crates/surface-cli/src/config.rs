@@ -2,15 +2,13 @@
 //!
 //! It reads and names; what a value means to the engine is the service's business. No key of a vendor stands in it.
 
+mod folders;
 mod layers;
 mod project;
 mod trust;
 mod values;
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
 use figment::{
     Figment, Metadata,
@@ -205,6 +203,7 @@ impl Config {
                     window_tokens: server.window_tokens.unwrap_or(SERVER_WINDOW_TOKENS),
                     model: server.model.clone(),
                     allows_http: server.insecure_http,
+                    returns_reasoning: server.returns_reasoning,
                 }
             })
             .collect();
@@ -216,26 +215,6 @@ impl Config {
     /// The models that can be named.
     pub(crate) fn models(&self, around: &Surroundings) -> Result<VendorModels, CliError> {
         VendorModels::new(&self.vendors(around), Arc::new(ScriptedModel)).map_err(|error| self.with_origin(&error))
-    }
-
-    /// The data directory: as configured, else one per project in the user's data folder.
-    pub(crate) fn data_dir(&self, around: &Surroundings) -> Result<PathBuf, CliError> {
-        if let Some(dir) = &self.values.store.data_dir {
-            return Ok(around.dir.join(dir));
-        }
-        let home = around.variable("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-        let home = home.or_else(|| around.variable("HOME").map(|home| Path::new(&home).join(".local/share")));
-        let home = home.ok_or_else(|| refused("store.data_dir", "set it, or HOME", "the environment"))?;
-        let project = project(&around.dir);
-        let name = project.file_name().map_or_else(|| "root".into(), |name| name.to_string_lossy().into_owned());
-        // The hash keeps two projects of one name apart.
-        Ok(home.join("meerkat").join(format!("{name}-{:016x}", path_hash(&project))))
-    }
-
-    /// Where sessions stand as files: as configured, else at the project's root.
-    pub(crate) fn projection_dir(&self, around: &Surroundings) -> PathBuf {
-        let dir = self.values.projection.dir.as_ref();
-        dir.map_or_else(|| project(&around.dir).join(".rkat"), |dir| around.dir.join(dir))
     }
 
     /// Whether sessions are to stand as files.
@@ -514,49 +493,4 @@ pub(crate) fn refused(key: &str, what: &str, origin: &str) -> ErrorBody {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    fn load(text: &str) -> Values {
-        Figment::from(Layer::text("test", text).unwrap_or_else(|_| panic!("{text}"))).extract().unwrap()
-    }
-
-    #[test]
-    fn the_table_holds_the_engines_defaults_and_every_key() {
-        let values = load(BUILT_IN);
-        assert_eq!(values.compaction, CompactionConfig::default());
-        let config = Config { values, figment: Figment::new(), untrusted: None };
-        assert_eq!(config.engine(), EngineOptions::default());
-        let whole = Figment::from(Layer::text("test", &whole_table()).ok().unwrap());
-        let mut sections = serde_json::to_value(EngineOptions::default()).unwrap();
-        sections["compaction"] = serde_json::to_value(CompactionConfig::default()).unwrap();
-        for (section, options) in sections.as_object().unwrap() {
-            for key in options.as_object().unwrap().keys() {
-                assert!(whole.contains(&format!("{section}.{key}")), "{section}.{key} is not in the table");
-            }
-        }
-        assert!(whole.extract::<Values>().is_ok());
-    }
-
-    #[test]
-    fn a_models_directory_is_found_from_the_folder_of_the_command() {
-        let env = [("MEERKAT_MEMORY__EMBEDDER", "local"), ("MEERKAT_MEMORY__LOCAL__DIR", "models/mini")];
-        let env = env.map(|(name, value)| (name.to_owned(), value.into())).into();
-        let cli = <crate::args::Cli as clap::Parser>::try_parse_from(["meerkat", "capabilities"]).ok().unwrap();
-        let config = Config::load(&Surroundings { env, dir: "/project".into() }, &cli.globals).ok().unwrap();
-        assert_eq!(config.engine().memory.local.dir, Some(PathBuf::from("/project/models/mini")));
-    }
-
-    #[test]
-    fn the_template_sets_nothing_and_holds_the_table() {
-        let set = Figment::from(Layer::text("test", &template()).ok().unwrap());
-        let set: BTreeMap<String, Value> = set.extract().unwrap();
-        assert!(set.values().all(|section| section.as_dict().is_some_and(Dict::is_empty)));
-        assert_eq!(
-            template().matches("\n# ").count() + 1,
-            BUILT_IN.lines().filter(|line| !line.is_empty() && !line.starts_with('[') && *line != "#").count()
-        );
-    }
-}
+mod tests;

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 pub use output::{Surroundings, Terminal, install_panic_hook};
 
 use crate::{
-    args::{Cli, Command, ConfigCommand, ProjectCommand},
+    args::{Cli, Command, ConfigCommand, ProjectArgs, ProjectCommand},
     attach::{Door, Entered, Holding, RemoteService, socket::Place},
     commands::{completions::completions, doctor::doctor, local},
     config::{Config, refused},
@@ -327,6 +327,12 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
     if let Command::Capabilities = &cli.command {
         return local::capabilities(out, &config);
     }
+    if let Command::Project { command: ProjectArgs::Adopt } = &cli.command {
+        return local::adopt(out, &around, &config);
+    }
+    if !matches!(cli.command, Command::CompleteSessions { .. }) {
+        config.find_moved(&around).iter().for_each(|found| out.note(found));
+    }
     let is_server = matches!(cli.command, Command::Serve(_) | Command::Rpc | Command::Mcp(_));
     let telemetry = Telemetry::begin(out, config.values.log.level, &around, is_server)?;
     // One command needs one thread, and another where it answers those attached to it; a server answers on all of them.
@@ -383,8 +389,11 @@ async fn perform(app: &App, around: &Surroundings, command: Command, streams: St
         Command::Memory { command } => commands::memory::run(app, streams, &command).await,
         Command::Readers { command } => commands::print(app, wire::reader(&command, "")).await,
         Command::Journal { command } => commands::print(app, wire::journal(&command, "")).await,
-        Command::Project { command: ProjectCommand::Rebuild } => commands::operators::rebuild(app).await,
-        Command::Capabilities
+        Command::Project { command: ProjectArgs::Files(ProjectCommand::Rebuild) } => {
+            commands::operators::rebuild(app).await
+        }
+        Command::Project { command: ProjectArgs::Adopt }
+        | Command::Capabilities
         | Command::Models
         | Command::Errors(_)
         | Command::Doctor(_)

@@ -191,9 +191,14 @@ impl Actor {
                     Block::ToolCall(ToolCall { call_id: format!("call_{seq}_{index}"), ..call })
                 }
             })
-            .collect();
-        let message = AssistantMessage { step, model, blocks, stop_reason: answer.stop_reason, usage: answer.usage };
-        let is_last = !message.blocks.iter().any(|block| matches!(block, Block::ToolCall(_)));
+            .collect::<Vec<_>>();
+        let is_last = !blocks.iter().any(|block| matches!(block, Block::ToolCall(_)));
+        let is_said = |block: &Block| matches!(block, Block::Text { text } if !text.excerpt().trim().is_empty());
+        let stop_reason = match answer.stop_reason {
+            StopReason::EndTurn if is_last && !blocks.iter().any(is_said) => StopReason::Empty,
+            stop_reason => stop_reason,
+        };
+        let message = AssistantMessage { step, model, blocks, stop_reason, usage: answer.usage };
         let event = Event::AssistantMessage(message);
         match is_last {
             true => self.record_with_next(turn, event).await,

@@ -387,13 +387,16 @@ pub(super) fn check_useful(preview: &CompactionReceipt) -> Result<(), ErrorBody>
     }
 }
 
-/// Step 6: the summary in an answer. One that was cut off is one too.
+/// Step 6: the summary in an answer. One that was cut off leaves out what nobody will miss until it is needed.
 fn summary_in(answer: &ModelAnswer) -> Result<String, ErrorBody> {
     let refused = |why: &str| Err(ModelError::new(ErrorCode::ModelRejected, why).body());
     if answer.blocks.iter().any(|block| matches!(block, AnswerBlock::ToolCall(_))) {
         return refused("The model called a tool where it was asked for a summary.");
     }
-    if answer.stop_reason == StopReason::Refusal {
+    if answer.stop_reason == StopReason::MaxTokens {
+        return refused("The summary was cut off; raise compaction.max_summary_tokens.");
+    }
+    if matches!(answer.stop_reason, StopReason::Refusal | StopReason::ContentFilter) {
         return refused("The model declined to write a summary.");
     }
     let texts = answer.blocks.iter().map(|block| match block {

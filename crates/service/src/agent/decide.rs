@@ -245,7 +245,7 @@ fn answer_without_running(session: &Session, call: &CallState, rules: &Rules<'_>
             let Some(tool) = rules.tools.get(name).filter(|_| session.may_use(name)) else {
                 let known: Vec<&str> = rules
                     .tools
-                    .specs()
+                    .offered(session.context().has_blobs())
                     .iter()
                     .map(|spec| spec.name.as_str())
                     .filter(|name| session.may_use(name))

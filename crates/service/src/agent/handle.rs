@@ -145,7 +145,7 @@ impl Actor {
             Change::Update { title, labels } => {
                 let updated = self.session.updated(title, labels);
                 if updated.title.as_deref() == self.session.title() && updated.labels == *self.session.labels() {
-                    return Ok(Changed { session_id: self.session.id(), seq: self.session.last_seq() });
+                    return Ok(Changed { session_id: self.session.id(), seq: self.shared.shown_seq() });
                 }
                 Event::SessionUpdated(updated)
             }
@@ -155,7 +155,7 @@ impl Actor {
             }
             // What is so already was recorded already.
             Change::Archive(is_archived) if self.session.is_archived() == is_archived => {
-                return Ok(Changed { session_id: self.session.id(), seq: self.session.last_seq() });
+                return Ok(Changed { session_id: self.session.id(), seq: self.shared.shown_seq() });
             }
             Change::Archive(is_archived) => {
                 let running = self.session.open_turn().map(|open| open.turn);

@@ -15,6 +15,9 @@ use crate::{
     tool::ToolRegistry,
 };
 
+/// Tokens that a model may think about a summary besides what the summary may have, and no more than a share of its window.
+const THINKING_TOKENS_MAX: u64 = 8_192;
+
 /// A request as the session makes it, with bodies that may still stand in blobs.
 pub(crate) struct Rendered {
     pub(crate) request: ModelRequest,
@@ -89,7 +92,8 @@ pub(crate) fn render_summary(
     let former_bytes = former.as_deref().map_or(0, json_bytes);
     let system_bytes = session.system_prompt().map_or(0, Body::len);
     let fixed_bytes = system_bytes + former_bytes + spec_bytes(&tools) + prompt.len() as u64;
-    let window = model.window_tokens.saturating_sub(u64::from(max_summary_tokens));
+    let thinking_tokens = THINKING_TOKENS_MAX.min(model.window_tokens / 16);
+    let window = model.window_tokens.saturating_sub(u64::from(max_summary_tokens)).saturating_sub(thinking_tokens);
     let Some(room_bytes) = bytes_within(window).checked_sub(fixed_bytes) else {
         return Err(overflow((session.context().bytes_from(from) + fixed_bytes) / 4, window, &model.name));
     };
@@ -97,6 +101,7 @@ pub(crate) fn render_summary(
     let mut rendered = rendered(session, model, tools, (former, from..end), None, Some(max_summary_tokens));
     rendered.request.messages.push(Arc::new(Message::User { content: prompt.into() }));
     rendered.request.forbids_tools = true;
+    rendered.request.thinking_tokens = u32::try_from(thinking_tokens).unwrap_or(u32::MAX);
     Ok((rendered, end))
 }
 
@@ -148,12 +153,13 @@ const fn bytes_within(tokens: u64) -> u64 {
     tokens.saturating_mul(4).saturating_add(3)
 }
 
-/// The tools that the session may use.
+/// The tools that the session may use and has a use for.
 fn allowed(session: &Session, tools: &ToolRegistry) -> Arc<[ToolSpec]> {
-    if tools.specs().iter().all(|spec| session.may_use(&spec.name)) {
-        tools.specs().clone()
+    let specs = tools.offered(session.context().has_blobs());
+    if specs.iter().all(|spec| session.may_use(&spec.name)) {
+        specs.clone()
     } else {
-        tools.specs().iter().filter(|spec| session.may_use(&spec.name)).cloned().collect()
+        specs.iter().filter(|spec| session.may_use(&spec.name)).cloned().collect()
     }
 }
 
@@ -193,6 +199,7 @@ fn rendered(
         tools,
         forbids_tools: false,
         max_output_tokens,
+        thinking_tokens: 0,
         attempt: 0,
     };
     Rendered { request, system: session.system_prompt().cloned() }

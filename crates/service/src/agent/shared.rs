@@ -78,6 +78,11 @@ impl Shared {
         *self.views() = VecDeque::from([view]);
     }
 
+    /// The last event that everybody may see: it is durable.
+    pub(crate) fn shown_seq(&self) -> Seq {
+        self.views().front().map_or(0, |view| view.summary.last_seq)
+    }
+
     /// What may be seen where everything up to `durable` is durable.
     pub(crate) fn view(&self, durable: Seq) -> Option<View> {
         let mut views = self.views();

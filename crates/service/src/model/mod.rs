@@ -21,6 +21,9 @@ pub use retry::RetryPolicy;
 
 use crate::session::message::{Message, RawJson, ToolCall};
 
+/// Bytes that an answer's calls and opaque parts may have together; they stand in an event, which has a limit.
+pub(crate) const ARGUMENTS_BYTES_MAX: usize = 96 * 1024;
+
 /// A language model that answers with a stream.
 #[async_trait]
 pub trait ModelClient: Send + Sync {
@@ -57,6 +60,8 @@ pub struct ModelRequest {
     pub forbids_tools: bool,
     /// The most tokens that the answer may have; the vendor's own limit where `None`.
     pub max_output_tokens: Option<u32>,
+    /// Tokens that a model which thinks may have besides: vendors count its thoughts as output.
+    pub thinking_tokens: u32,
     /// How often this very step was tried before.
     pub attempt: u32,
 }
@@ -79,6 +84,8 @@ pub enum ModelPart {
     Text(String),
     /// More readable reasoning.
     Reasoning(String),
+    /// A sign of life that shows nothing: so many bytes of arguments, hidden reasoning, comments or pings.
+    Hidden(usize),
     /// The end: everything that was said, whole.
     End(ModelAnswer),
 }
@@ -120,8 +127,12 @@ pub enum StopReason {
     ToolUse,
     /// It reached its limit of output tokens.
     MaxTokens,
-    /// It, or its vendor, declined to answer.
+    /// It declined to answer.
     Refusal,
+    /// Its vendor's filter ended the answer.
+    ContentFilter,
+    /// It ended without a word and without a call.
+    Empty,
 }
 
 /// Tokens of one call, a turn, or a session.
@@ -172,6 +183,8 @@ pub struct ModelError {
     pub status: Option<u16>,
     /// How long the vendor asks to wait.
     pub retry_after: Option<Duration>,
+    /// Whether trying again at once is of no use, whatever the code: a used-up quota, a server that is not there.
+    pub is_lasting: bool,
     /// Whose model it was; the engine fills it in.
     pub vendor: Option<String>,
 }
@@ -180,7 +193,7 @@ impl ModelError {
     /// A failure of this class.
     #[must_use]
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), status: None, retry_after: None, vendor: None }
+        Self { code, message: message.into(), status: None, retry_after: None, is_lasting: false, vendor: None }
     }
 
     /// The body that is sent for it.

@@ -37,7 +37,7 @@ impl RetryPolicy {
                 | ErrorCode::ModelTimeout
                 | ErrorCode::ModelStreamIncomplete
         );
-        if !is_transient || failed >= self.attempts {
+        if !is_transient || error.is_lasting || failed >= self.attempts {
             return None;
         }
         let spread = |within: Duration| {
@@ -116,5 +116,11 @@ mod tests {
         assert_eq!(asked(7_000), Some((7_000, 7_499)));
         assert_eq!(asked(30_000), Some((30_000, 30_000)));
         assert_eq!(asked(30_001), None);
+    }
+
+    #[test]
+    fn what_lasts_is_not_tried_again() {
+        let error = ModelError { is_lasting: true, ..ModelError::new(ErrorCode::ModelRateLimited, "") };
+        assert_eq!(RetryPolicy::default().wait(&error, 1, &Spread { is_most: true }), None);
     }
 }

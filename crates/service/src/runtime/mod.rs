@@ -18,9 +18,10 @@ mod journals;
 pub(crate) mod live;
 pub(crate) mod memory;
 pub(crate) mod projector;
+pub(crate) mod read_blob;
 pub(crate) mod recall;
 pub(crate) mod restore;
-mod validate;
+pub(crate) mod validate;
 
 pub use crate::wire::bounds::BLOB_PIECE_BYTES_MAX;
 pub use sessions::Sessions;

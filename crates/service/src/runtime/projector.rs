@@ -331,8 +331,11 @@ impl Run {
                     }
                 }
                 Err(trouble) => {
-                    // Once is enough to know; what goes on failing is told of in a whisper.
-                    match self.failing.insert(work) {
+                    // Once is enough to know; what goes on failing is told of in a whisper, and so is a folder that is
+                    // another store's: that stays so from one process to the next.
+                    let is_anothers =
+                        matches!(&trouble, Trouble::Files(error) if error.kind() == io::ErrorKind::AlreadyExists);
+                    match self.failing.insert(work) && !is_anothers {
                         true => tracing::warn!(?work, %trouble, "the projection is behind, and tries again"),
                         false => tracing::debug!(?work, %trouble, "the projection is behind, and tries again"),
                     }

@@ -266,6 +266,7 @@ impl<Home: 'static> Sessions<Home> {
         }
         validate::idempotency_key(request.idempotency_key.as_deref(), limits)?;
         validate::compaction(request.compaction)?;
+        validate::model(request.model.as_deref())?;
         if let Some(model) = &request.model {
             self.engine().models.resolve(model)?;
         }
@@ -324,6 +325,7 @@ impl<Home: 'static> Sessions<Home> {
         if let Some(system_prompt) = &request.system_prompt {
             validate::size("system prompt", system_prompt, limits.system_prompt_bytes)?;
         }
+        validate::model(request.model.as_deref())?;
         let model = self.engine().models.resolve(request.model.as_deref().unwrap_or(default_model))?;
         if let Some(config) = &request.compaction {
             config.check(window_tokens(&model, &self.engine().options))?;

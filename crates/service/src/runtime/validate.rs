@@ -17,6 +17,23 @@ use crate::{
 /// Hits that a search answers where it does not say how many.
 const HITS: usize = 10;
 
+/// Bytes of a model's name; it stands in events, in URLs and in what people read.
+const MODEL_BYTES_MAX: usize = 256;
+
+/// The model of a request, if one is named, has a name that can be one.
+pub(crate) fn model(name: Option<&str>) -> Result<(), SessionError> {
+    name.map_or(Ok(()), |name| model_name(name).map_err(|message| SessionError::invalid("model", message)))
+}
+
+/// A model's name, if it can be one; else what one has.
+pub(crate) fn model_name(name: &str) -> Result<(), String> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/@+~-".contains(&byte);
+    if name.len() <= MODEL_BYTES_MAX && name.bytes().all(is_allowed) {
+        return Ok(());
+    }
+    Err(format!("a model's name has at most {MODEL_BYTES_MAX} letters, digits, or any of ._:/@+~-"))
+}
+
 /// The hash of a decoded request. Two requests with one hash are the same request.
 pub(crate) fn request_hash<T: serde::Serialize>(request: &T) -> Result<String, SessionError> {
     let bytes = serde_json::to_vec(request).map_err(|error| SessionError::Internal(error.to_string()))?;

@@ -84,6 +84,12 @@ impl Context {
         self.live.list()
     }
 
+    /// Whether a result in it names a blob.
+    #[must_use]
+    pub fn has_blobs(&self) -> bool {
+        self.live.blobs() > 0
+    }
+
     /// Its messages, counted.
     #[must_use]
     pub fn message_count(&self) -> usize {

@@ -48,6 +48,8 @@ pub struct ContextEntry {
     pub(super) left: Option<Arc<Left>>,
     /// Bytes of all entries up to this one, as JSON.
     bytes_up_to: u64,
+    /// Entries up to this one that name a blob.
+    blobs_up_to: usize,
 }
 
 /// The messages that an entry is left of.
@@ -91,6 +93,11 @@ impl Entries {
         self.summary_bytes() + self.bytes_from(0)
     }
 
+    /// Entries that name a blob.
+    pub(super) fn blobs(&self) -> usize {
+        self.list.last().map_or(0, |entry| entry.blobs_up_to)
+    }
+
     /// The place of the first entry that an event behind `seq` brought.
     pub(super) fn place_behind(&self, seq: Seq) -> usize {
         self.list.partition_point(|entry| entry.seq <= seq)
@@ -112,7 +119,7 @@ impl Entries {
     pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, nth: u64, message: Message) {
         let bytes = message_bytes(&message);
         let (message, is_masked, left) = (Arc::new(message), false, None);
-        self.append(ContextEntry { seq, turn, nth, message, is_masked, left, bytes_up_to: 0 }, bytes);
+        self.append(ContextEntry { seq, turn, nth, message, is_masked, left, bytes_up_to: 0, blobs_up_to: 0 }, bytes);
     }
 
     fn append(&mut self, entry: ContextEntry, bytes: u64) {
@@ -120,7 +127,8 @@ impl Entries {
             self.turns.push((entry.turn, self.list.len()));
         }
         let bytes_up_to = self.bytes_from(0) + bytes;
-        self.list.push(ContextEntry { bytes_up_to, ..entry });
+        let blobs_up_to = self.blobs() + usize::from(has_blob(&entry.message));
+        self.list.push(ContextEntry { bytes_up_to, blobs_up_to, ..entry });
     }
 
     /// Each entry with its own bytes.
@@ -170,7 +178,7 @@ impl Entries {
 
     /// Puts references in place of the results in these messages.
     pub(super) fn mask(&mut self, masked: &[Seq]) {
-        let (mut before, mut after) = (0, 0);
+        let (mut before, mut after, mut blobs) = (0, 0, 0);
         for entry in &mut self.list {
             let mut bytes = entry.bytes_up_to - std::mem::replace(&mut before, entry.bytes_up_to);
             if let Message::ToolResults { results } = &*entry.message
@@ -182,6 +190,8 @@ impl Entries {
             }
             after += bytes;
             entry.bytes_up_to = after;
+            blobs += usize::from(has_blob(&entry.message));
+            entry.blobs_up_to = blobs;
         }
     }
 
@@ -228,4 +238,10 @@ impl Entries {
             }
         }
     }
+}
+
+/// Whether it names a blob: results of tools alone are not sent whole.
+fn has_blob(message: &Message) -> bool {
+    let Message::ToolResults { results } = message else { return false };
+    results.iter().any(|result| matches!(result.content, Body::Blob(_)))
 }

@@ -136,6 +136,8 @@ const fn stop_reason(reason: StopReason) -> &'static str {
         StopReason::ToolUse => "tool_use",
         StopReason::MaxTokens => "max_tokens",
         StopReason::Refusal => "refusal",
+        StopReason::ContentFilter => "content_filter",
+        StopReason::Empty => "empty",
     }
 }
 

@@ -8,8 +8,8 @@ use std::{borrow::Cow, fmt, str::FromStr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use super::message::{Body, Message};
-use crate::{SessionError, compaction::summary_of, ids::Seq};
+use super::message::{BlobRef, Body, Message, ToolResult};
+use crate::{SessionError, compaction::summary_of, ids::Seq, memory::passages::RECALL_TOOL};
 
 /// What a reminder is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -165,12 +165,14 @@ pub fn remove_system_reminders_by_type(messages: &mut Vec<Message>, kind: &Syste
 }
 
 /// The names of the tags between which reminders, pins and what was recalled stand in a request.
-const TAGS: [&str; 3] = ["system-reminder", "pin", "recalled"];
+const TAGS: [&str; 3] = ["system-reminder", "pin", RECALLED_TAG];
+/// The tag that the tool which recalls sets itself, around texts that have none.
+const RECALLED_TAG: &str = "recalled";
 
 /// A reminder or a pin as a request carries it; `None` of any other message. No text in it can end it, nor begin
 /// another.
 pub(super) fn tagged(message: &Message) -> Option<String> {
-    let text = |content: &Body| without_tags(&content.excerpt());
+    let text = |content: &Body| without_tags(&content.excerpt()).into_owned();
     match message {
         Message::SystemReminder { kind, content } => {
             Some(format!("<system-reminder kind=\"{kind}\">\n{}\n</system-reminder>", text(content)))
@@ -185,16 +187,64 @@ pub(super) fn tagged(message: &Message) -> Option<String> {
 }
 
 /// A text with `&lt;` in place of the bracket of each of our tags, opening or closing.
-pub(crate) fn without_tags(text: &str) -> String {
+pub(crate) fn without_tags(text: &str) -> Cow<'_, str> {
+    escaped(text, |_| true)
+}
+
+/// A prompt or results as a request carries them, if something in them wears one of our tags. It depends on nothing but
+/// the message, so what a vendor has cached of it stays good.
+pub(crate) fn without_forged_tags(message: &Message) -> Option<Message> {
+    let clean = |content: &Body, is_refused: fn(&str) -> bool| match content {
+        Body::Inline(text) => match escaped(text, is_refused) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(text) => Some(Body::Inline(text)),
+        },
+        Body::Blob(blob) => match (escaped(&blob.head, is_refused), escaped(&blob.tail, is_refused)) {
+            (Cow::Borrowed(_), Cow::Borrowed(_)) => None,
+            (head, tail) => {
+                Some(Body::Blob(BlobRef { head: head.into_owned(), tail: tail.into_owned(), ..blob.clone() }))
+            }
+        },
+    };
+    match message {
+        Message::User { content } => clean(content, |_| true).map(|content| Message::User { content }),
+        Message::ToolResults { results } => {
+            let of = |result: &ToolResult| {
+                clean(&result.content, if result.name == RECALL_TOOL { |tag| tag != RECALLED_TAG } else { |_| true })
+            };
+            let cleaned: Vec<Option<Body>> = results.iter().map(of).collect();
+            cleaned.iter().any(Option::is_some).then(|| {
+                let pairs = results.iter().zip(cleaned);
+                let with = |(result, content): (&ToolResult, Option<Body>)| {
+                    let content = content.unwrap_or_else(|| result.content.clone());
+                    ToolResult { content, ..result.clone() }
+                };
+                Message::ToolResults { results: pairs.map(with).collect() }
+            })
+        }
+        Message::System { .. }
+        | Message::SystemReminder { .. }
+        | Message::Pin { .. }
+        | Message::Assistant { .. }
+        | Message::BlockAssistant { .. } => None,
+    }
+}
+
+/// A text with `&lt;` in place of the bracket of each of those of our tags that are refused.
+fn escaped(text: &str, is_refused: impl Fn(&str) -> bool) -> Cow<'_, str> {
     let is_tag = |rest: &str| {
         let name = rest.trim_start_matches(|c: char| c == '/' || c.is_whitespace());
-        TAGS.iter().any(|tag| name.get(..tag.len()).is_some_and(|name| name.eq_ignore_ascii_case(tag)))
+        let is_named = |tag: &str| name.get(..tag.len()).is_some_and(|name| name.eq_ignore_ascii_case(tag));
+        TAGS.into_iter().any(|tag| is_named(tag) && is_refused(tag))
     };
+    if !text.split('<').skip(1).any(is_tag) {
+        return Cow::Borrowed(text);
+    }
     let mut parts = text.split('<');
     let mut safe = parts.next().unwrap_or_default().to_owned();
     for rest in parts {
         safe.push_str(if is_tag(rest) { "&lt;" } else { "<" });
         safe.push_str(rest);
     }
-    safe
+    Cow::Owned(safe)
 }

@@ -7,6 +7,7 @@ use crate::{
     SessionError,
     memory::passages::RECALL_TOOL,
     model::{ToolSpec, scripted::tools::TEST_TOOLS},
+    runtime::read_blob::READ_BLOB,
 };
 
 /// The longest name of a tool.
@@ -31,6 +32,8 @@ fn is_known(name: &str) -> bool {
 pub struct ToolRegistry {
     tools: BTreeMap<String, Arc<dyn Tool>>,
     specs: Arc<[ToolSpec]>,
+    /// The same without what is offered only where the context names a blob.
+    specs_without_blobs: Arc<[ToolSpec]>,
     approval: BTreeMap<String, Approval>,
 }
 
@@ -75,8 +78,9 @@ impl ToolRegistry {
             let message = format!("there is no tool {name:?}, so its rule would hold for nothing{hint}");
             return Err(SessionError::ConfigInvalid { key: format!("tools.approval.{name}"), message });
         }
-        let specs = by_name.values().map(|tool| tool.spec().clone()).collect();
-        Ok(Self { tools: by_name, specs, approval })
+        let specs = || by_name.values().map(|tool| tool.spec().clone());
+        let (specs, specs_without_blobs) = (specs().collect(), specs().filter(|spec| spec.name != READ_BLOB).collect());
+        Ok(Self { tools: by_name, specs, specs_without_blobs, approval })
     }
 
     /// The tool of this name.
@@ -89,6 +93,11 @@ impl ToolRegistry {
     #[must_use]
     pub const fn specs(&self) -> &Arc<[ToolSpec]> {
         &self.specs
+    }
+
+    /// The tools that a request offers whose context names a blob, or does not.
+    pub(crate) const fn offered(&self, has_blobs: bool) -> &Arc<[ToolSpec]> {
+        if has_blobs { &self.specs } else { &self.specs_without_blobs }
     }
 
     /// The approval rule of a tool.

@@ -272,20 +272,26 @@ async fn what_another_vendor_thought_and_blank_texts_are_left_out() {
 
 #[tokio::test]
 async fn a_stop_is_told_apart_and_malformed_arguments_come_as_they_are() {
-    let stops: [(&Wire, &str, &str, StopReason); 8] = [
+    let stops: [(&Wire, &str, &str, StopReason); 9] = [
         (&ANTHROPIC, "end_turn", "max_tokens", StopReason::MaxTokens),
         (&ANTHROPIC, "end_turn", "refusal", StopReason::Refusal),
         (&CHAT, "\"stop\"", "\"length\"", StopReason::MaxTokens),
-        (&CHAT, "\"stop\"", "\"content_filter\"", StopReason::Refusal),
+        (&CHAT, "\"stop\"", "\"content_filter\"", StopReason::ContentFilter),
         (&RESPONSES, "response.completed", "response.incomplete", StopReason::MaxTokens),
+        (&RESPONSES, "response.completed", "response.incomplete ", StopReason::ContentFilter),
         (&GEMINI, "STOP", "MAX_TOKENS", StopReason::MaxTokens),
-        (&GEMINI, "STOP", "SAFETY", StopReason::Refusal),
+        (&GEMINI, "STOP", "SAFETY", StopReason::ContentFilter),
         (&COMPATIBLE, "\"stop\"", "\"eos\"", StopReason::EndTurn),
     ];
     for (wire, from, to, stop_reason) in stops {
         let mut story = wire.text.replace(from, to);
-        if to == "response.incomplete" {
-            story = story.replace(r#""status":"completed","model""#, r#""status":"incomplete","model""#);
+        if to.starts_with("response.incomplete") {
+            let details = match stop_reason {
+                StopReason::ContentFilter => r#","incomplete_details":{"reason":"content_filter"},"model""#,
+                _ => r#","incomplete_details":{"reason":"max_output_tokens"},"model""#,
+            };
+            story = story.replace("response.incomplete ", "response.incomplete");
+            story = story.replace(r#""status":"completed","model""#, &format!(r#""status":"incomplete"{details}"#));
         }
         let story = wire.on_wire(&story);
         let heard = wire.hear(move || Reply::stream(story.clone())).await.unwrap();
@@ -304,7 +310,7 @@ async fn a_stop_is_told_apart_and_malformed_arguments_come_as_they_are() {
     }
     let blocked = r#"data: {"promptFeedback":{"blockReason":"SAFETY"},"usageMetadata":{"promptTokenCount":9}}"#;
     let heard = GEMINI.hear(move || Reply::stream(format!("{blocked}\r\n\r\n"))).await.unwrap();
-    assert_eq!(heard.answer.stop_reason, StopReason::Refusal);
+    assert_eq!(heard.answer.stop_reason, StopReason::ContentFilter);
 }
 
 /// The tools stay as they are for the cache's sake; that none may be called is said where the cache survives it.

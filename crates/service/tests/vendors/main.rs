@@ -13,6 +13,8 @@ mod failures;
 mod mutations;
 mod names;
 mod replay;
+mod returned;
+mod signs;
 mod strict;
 mod wire;
 
@@ -172,6 +174,7 @@ impl Call {
             tools: Arc::new([]),
             forbids_tools: false,
             max_output_tokens: None,
+            thinking_tokens: 0,
             attempt: 0,
         }
     }
@@ -192,6 +195,7 @@ impl Call {
             match stream.next().await.expect("a stream ends with its end or a failure") {
                 Ok(ModelPart::Text(more)) => text.push_str(&more),
                 Ok(ModelPart::Reasoning(more)) => reasoning.push_str(&more),
+                Ok(ModelPart::Hidden(_)) => {}
                 Ok(ModelPart::End(answer)) => break Ok(answer),
                 Err(error) => break Err(error),
             }

@@ -90,7 +90,7 @@ fn a_damaged_stream_is_an_answer_or_a_failure() {
                 }
                 Err(error) => {
                     prop_assert!(error.code.as_str().starts_with("MODEL_"), "{}: {error}", wire.model);
-                    prop_assert!(!error.message.contains(KEY) && error.message.chars().count() <= 500);
+                    prop_assert!(!error.message.contains(KEY));
                 }
             }
         });

@@ -28,12 +28,23 @@ fn marks(value: &Value) -> usize {
     }
 }
 
+/// A name of a tool, as a vendor takes it in tools, calls and results.
+fn name(name: &Value, others: &str) -> Verdict {
+    let name = name.as_str().unwrap_or_default();
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
+    need((1..=64).contains(&name.len()) && name.chars().all(is_allowed), &format!("the name {name:?}"))
+}
+
 pub(crate) fn anthropic(request: &Request) -> Verdict {
     let Request { path, headers, body } = request;
     need(path == "/v1/messages", "the path")?;
     need(headers.get("x-api-key").is_some_and(|key| key == KEY), "x-api-key")?;
     need(headers.get("anthropic-version").is_some_and(|version| version == "2023-06-01"), "anthropic-version")?;
     need(body["stream"] == true && body["max_tokens"].as_u64().is_some_and(|most| most > 0), "stream and max_tokens")?;
+    items(&body["tools"]).iter().try_for_each(|tool| {
+        name(&tool["name"], "_-")?;
+        need(tool["input_schema"]["type"] == "object", "a schema is of an object")
+    })?;
     need(marks(body) <= 4, "at most four cache marks")?;
     // Adjacent messages of one role count as one, as the vendor joins them.
     let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
@@ -76,6 +87,8 @@ pub(crate) fn anthropic(request: &Request) -> Verdict {
                     let is_id = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
                     need(!id.is_empty() && id.chars().all(is_id), "an id has only letters, digits, _ and -")?;
                     need(block["input"].is_object(), "an input is an object")?;
+                    name(&block["name"], "_-")?;
+                    need(!items(&body["tools"]).is_empty(), "a request with tool_use defines tools")?;
                 }
                 "tool_result" => {}
                 other => need(false, other)?,
@@ -114,6 +127,7 @@ pub(crate) fn chat_without_key(request: &Request) -> Verdict {
                 serde_json::from_str::<Value>(arguments).is_ok_and(|value| value.is_object()),
                 "arguments are an object",
             )?;
+            name(&call["function"]["name"], "_-")?;
             open.push(&call["id"]);
         }
     }
@@ -130,7 +144,10 @@ pub(crate) fn responses(request: &Request) -> Verdict {
     let mut open: Vec<&Value> = Vec::new();
     for item in items(&body["input"]) {
         match (kind(item), item["role"].as_str()) {
-            ("function_call", _) => open.push(&item["call_id"]),
+            ("function_call", _) => {
+                name(&item["name"], "_-")?;
+                open.push(&item["call_id"]);
+            }
             ("function_call_output", _) => {
                 need(!open.is_empty() && *open.remove(0) == item["call_id"], "each output follows its call")?;
             }
@@ -163,6 +180,11 @@ pub(crate) fn gemini(request: &Request) -> Verdict {
         open = parts.iter().map(|part| &part["functionCall"]).filter(|part| part.is_object()).collect();
         need(open.is_empty() || content["role"] == "model", "only the model calls")?;
         need(open.iter().all(|call| call["args"].is_object()), "arguments are an object")?;
+        for call in open.iter().chain(&answers) {
+            name(&call["name"], "_-.:")?;
+            let begins = call["name"].as_str().and_then(|name| name.chars().next());
+            need(begins.is_some_and(|c| c.is_ascii_alphabetic() || c == '_'), "a name begins with a letter or _")?;
+        }
         let first = parts.iter().find(|part| part["functionCall"].is_object());
         need(first.is_none_or(|part| part["thoughtSignature"].is_string()), "a step's first call is signed")?;
     }

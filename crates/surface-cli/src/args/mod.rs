@@ -12,12 +12,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use flags::{CompactFlags, Delivery, SessionFlags, Target, TurnFlags};
-pub(crate) use operators::{ExportArgs, JournalCommand, ProjectCommand, ReaderCommand};
+pub(crate) use operators::{ExportArgs, JournalCommand, ProjectArgs, ProjectCommand, ReaderCommand};
 pub(crate) use sessions::{MemoryCommand, SessionCommand};
 
 /// Keeps agent sessions: runs turns against a language model, records every event, and goes on where it left off.
 ///
-/// Without a key the built-in scripted model answers, so everything can be tried at once.
+/// Until a model is configured, the built-in scripted model answers, so everything can be tried at once.
 #[derive(Parser)]
 #[command(
     name = "meerkat",
@@ -50,7 +50,7 @@ pub(crate) struct Globals {
     /// Print nothing on standard error but errors
     #[arg(long, short, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Log more; -vv and -vvv log still more
+    /// Log more; -vv and -vvv log still more. MEERKAT_LOG=genai=debug logs what a library says as well
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// Read this configuration file too, after the others [variable: MEERKAT_CONFIG]
@@ -135,7 +135,7 @@ pub(crate) enum Command {
     /// Files that show the project's sessions
     Project {
         #[command(subcommand)]
-        command: ProjectCommand,
+        command: ProjectArgs,
     },
     /// List the models that can be named, and why not the others
     Models,

@@ -118,6 +118,15 @@ pub(crate) enum ProjectCommand {
     Rebuild,
 }
 
+/// `project`: the operations, and what is about the data directory itself.
+#[derive(Subcommand)]
+pub(crate) enum ProjectArgs {
+    #[command(flatten)]
+    Files(ProjectCommand),
+    /// Go on with the sessions that `.rkat` was made from, such as after the project was moved
+    Adopt,
+}
+
 /// `sessions export`.
 #[derive(Args, Clone)]
 pub(crate) struct ExportArgs {

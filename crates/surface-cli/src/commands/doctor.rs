@@ -28,6 +28,7 @@ pub(crate) fn doctor(
     let diagnosis = match Config::load(around, globals) {
         Ok(config) => {
             config.warning().iter().for_each(|warning| out.note(warning));
+            config.find_moved(around).iter().for_each(|found| out.note(found));
             let mut diagnosis = look(out, around, &config, args.repair)?;
             diagnosis.findings.splice(0..0, unresolved(&config, around)?);
             diagnosis

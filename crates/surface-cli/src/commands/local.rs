@@ -7,7 +7,7 @@ use std::{
 
 use clap::CommandFactory as _;
 use meerkat_errors::ErrorCode;
-use meerkat_service::{SessionError, service::ErrorList, wire::encode};
+use meerkat_service::{Capability, SessionError, service::ErrorList, wire::encode};
 use serde_json::{Value, json};
 
 use super::{run::ANSWER_BYTES_MAX, unreadable};
@@ -121,6 +121,14 @@ pub(crate) fn trust_config(
     let answer = answer(true);
     config.trust(around)?;
     print(out, &answer)
+}
+
+/// `project adopt`.
+pub(crate) fn adopt(out: &Output, around: &Surroundings, config: &Config) -> Result<u8, CliError> {
+    config.capabilities().require(Capability::SessionStore)?;
+    let (data_dir, aside) = config.adopt(around)?;
+    let aside = aside.map(|aside| aside.display().to_string());
+    print(out, &json!({ "data_dir": data_dir.display().to_string(), "set_aside": aside }))
 }
 
 /// `man`: the main page, or all of them to a folder.

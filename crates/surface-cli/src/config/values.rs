@@ -63,6 +63,9 @@ pub(super) struct CompatibleValues {
     pub(super) model: Option<String>,
     #[serde(default)]
     pub(super) insecure_http: bool,
+    /// Whether its reasoning is sent back to it, which some servers demand.
+    #[serde(default)]
+    pub(super) returns_reasoning: bool,
 }
 
 #[derive(Deserialize)]

@@ -7,20 +7,24 @@ mod disabled;
 mod enabled;
 
 use tracing::{Dispatch, Subscriber, dispatcher::DefaultGuard, level_filters::LevelFilter};
-use tracing_subscriber::{Layer, layer::SubscriberExt as _, registry::LookupSpan};
+use tracing_subscriber::{Layer, filter::Targets, layer::SubscriberExt as _, registry::LookupSpan};
 
 #[cfg(not(feature = "otel"))]
 use self::disabled::Export;
 #[cfg(feature = "otel")]
 use self::enabled::Export;
 use crate::{
-    config::LogLevel,
+    config::{LogLevel, refused},
     error::CliError,
     output::{Output, Surroundings},
 };
 
 /// The variables that name a collector, for everything and for traces alone.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+
+/// The variable that asks for log lines of libraries as well: `MEERKAT_LOG=genai=debug,hyper=trace`. Their lines are
+/// no messages to people, so without it there are none.
+const LIBRARIES: &str = "MEERKAT_LOG";
 
 /// Log lines and traces, for as long as it is held.
 pub(crate) struct Telemetry {
@@ -32,7 +36,7 @@ impl Telemetry {
     /// Begins to log, and for a server to export what the environment asks for.
     ///
     /// # Errors
-    /// `CONFIG_INVALID` where it asks for what cannot be done.
+    /// `CONFIG_INVALID` if it asks for what cannot be done.
     pub(crate) fn begin(
         out: &Output,
         level: LogLevel,
@@ -46,13 +50,20 @@ impl Telemetry {
             LogLevel::Debug => LevelFilter::DEBUG,
             LogLevel::Trace => LevelFilter::TRACE,
         };
-        let logs = Dispatch::new(tracing_subscriber::registry().with(level).with(lines(out)));
+        let libraries = match around.variable(LIBRARIES).filter(|list| !list.is_empty()) {
+            Some(list) => list
+                .parse()
+                .map_err(|_| refused(LIBRARIES, "this is no list like genai=debug,hyper=trace", "variable"))?,
+            None => Targets::new(),
+        };
+        let wanted = libraries.with_target("meerkat", level);
+        let logs = Dispatch::new(tracing_subscriber::registry().with(wanted.clone()).with(lines(out)));
         let is_wanted = ENDPOINTS.iter().any(|name| around.variable(name).is_some_and(|value| !value.is_empty()));
         let export = match is_server && is_wanted {
             true => Export::begin(around, &logs)?,
             false => None,
         };
-        let all = export.as_ref().map_or(logs, |export| export.dispatch(lines(out).with_filter(level)));
+        let all = export.as_ref().map_or(logs, |export| export.dispatch(lines(out).with_filter(wanted)));
         Ok(Self { export, _held: tracing::dispatcher::set_default(&all) })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A call is tried again only while nothing of it has become visible.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use futures::StreamExt as _;
 use meerkat_errors::ErrorCode;
@@ -13,17 +13,24 @@ use super::{EngineRef, Outcome};
 use crate::{
     agent::render::Rendered,
     ids::SessionId,
-    model::{AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, ResolvedModel, RetryPolicy},
+    model::{
+        ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, ResolvedModel,
+        RetryPolicy,
+    },
     redact::StreamRedactor,
-    session::message::{Body, Message},
+    session::{
+        message::{Body, Message},
+        reminder::without_forged_tags,
+    },
     store::StoreError,
     tool::prefix,
 };
 
 /// Bytes that one answer may have; more is refused.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Bytes that an answer's calls and opaque parts may have together; they stand in an event, which has a limit.
-const ARGUMENTS_BYTES_MAX: usize = 96 * 1024;
+/// Bytes of an answer that nobody sees: frames of arguments, of hidden reasoning, pings. Frames have many times the bytes
+/// of what they bring.
+const HIDDEN_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes that are counted for each block besides.
 const BLOCK_BYTES: usize = 64;
 /// Bytes of a failure's message; more is cut.
@@ -125,6 +132,7 @@ async fn attempt(
         match part {
             ModelPart::Text(text) => reader.push(false, &text).await,
             ModelPart::Reasoning(text) => reader.push(true, &text).await,
+            ModelPart::Hidden(bytes) => reader.hidden_bytes = reader.hidden_bytes.saturating_add(bytes),
             ModelPart::End(answer) => {
                 reader.flush().await;
                 return reader.end(answer);
@@ -132,6 +140,9 @@ async fn attempt(
         }
         if reader.bytes > ANSWER_BYTES_MAX {
             return reader.fail(too_large(ANSWER_BYTES_MAX));
+        }
+        if reader.hidden_bytes > HIDDEN_BYTES_MAX {
+            return reader.fail(too_large(HIDDEN_BYTES_MAX));
         }
     }
 }
@@ -166,13 +177,15 @@ struct Reader<'a> {
     is_reasoning: bool,
     partial: String,
     bytes: usize,
+    hidden_bytes: usize,
     is_visible: bool,
 }
 
 impl<'a> Reader<'a> {
     fn new(effect: &'a ModelEffect, outcomes: &'a mpsc::Sender<Outcome>) -> Self {
         let redactor = effect.engine.secrets.stream();
-        Self { effect, outcomes, redactor, is_reasoning: false, partial: String::new(), bytes: 0, is_visible: false }
+        let (partial, is_reasoning, is_visible) = (String::new(), false, false);
+        Self { effect, outcomes, redactor, is_reasoning, partial, bytes: 0, hidden_bytes: 0, is_visible }
     }
 
     async fn push(&mut self, is_reasoning: bool, text: &str) {
@@ -202,7 +215,9 @@ impl<'a> Reader<'a> {
     }
 
     fn fail(self, error: ModelError) -> Attempt {
-        let message = self.effect.engine.secrets.replace(prefix(&error.message, MESSAGE_BYTES_MAX)).into_owned();
+        // Replaced before it is cut: of a secret at the end a part would stay.
+        let message = self.effect.engine.secrets.replace(&error.message);
+        let message = prefix(&message, MESSAGE_BYTES_MAX).to_owned();
         let vendor = Some(self.effect.model.client.vendor().to_owned());
         let error = ModelError { message, vendor, ..error };
         Attempt::Failed { error, partial: self.partial, is_visible: self.is_visible }
@@ -222,7 +237,13 @@ impl<'a> Reader<'a> {
                     ("", None, None)
                 }
                 AnswerBlock::Reasoning { text, opaque } => {
-                    *text = secrets.replace(text).into_owned();
+                    // A signature is of the text as it was.
+                    let is_changed = matches!(secrets.replace(text), Cow::Owned(_))
+                        || opaque.as_ref().is_some_and(|opaque| secrets.replace_json(opaque) != *opaque);
+                    if is_changed {
+                        *text = secrets.replace(text).into_owned();
+                        *opaque = None;
+                    }
                     ("", None, opaque.as_mut())
                 }
                 AnswerBlock::ToolCall(call) => {
@@ -257,6 +278,11 @@ async fn load_bodies(effect: &ModelEffect, rendered: Rendered) -> Result<ModelRe
             *body = Body::Inline(load(effect, body).await?);
         }
         *message = whole.into();
+    }
+    for message in &mut request.messages {
+        if let Some(clean) = without_forged_tags(message) {
+            *message = clean.into();
+        }
     }
     Ok(request)
 }

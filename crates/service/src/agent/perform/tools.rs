@@ -11,6 +11,7 @@ use tracing::Instrument as _;
 use super::{EngineRef, Outcome};
 use crate::{
     ids::{SessionId, TurnNumber},
+    redact::Secrets,
     session::{
         event::{ToolFinished, ToolOutcome},
         message::{Body, ToolCall},
@@ -113,6 +114,8 @@ async fn run_bounded(
         text_sender,
     );
     let sink = Arc::new(sink);
+    let secrets = &effect.engine.secrets;
+    let mut redactor = secrets.stream();
     let stop = cancel.child_token();
     let invocation = Invocation {
         session_id: effect.session_id,
@@ -127,12 +130,17 @@ async fn run_bounded(
     };
     let clock = &effect.engine.world.clock;
     let mut deadline = clock.sleep(Duration::from_millis(options.timeout_ms));
+    // Progress is shown in passing: where the actor does not keep up it is dropped.
+    let tell = |text: String| {
+        if !text.is_empty() {
+            drop(progress.try_send((call.call_id.clone(), text)));
+        }
+    };
     let mut ended = loop {
         tokio::select! {
             biased;
             Some(text) = texts.recv() => {
-                // Progress is shown in passing: where the actor does not keep up it is dropped.
-                drop(progress.try_send((call.call_id.clone(), effect.engine.secrets.replace(&text).into_owned())));
+                tell(redactor.push(&text).into_owned());
             }
             done = &mut task => break Ended::Returned(done),
             () = cancel.cancelled() => break Ended::Cancelled,
@@ -148,6 +156,10 @@ async fn run_bounded(
             () = clock.sleep(Duration::from_millis(options.grace_ms)) => task.abort(),
         }
     }
+    while let Ok(text) = texts.try_recv() {
+        tell(redactor.push(&text).into_owned());
+    }
+    tell(redactor.finish());
     let output = sink.finish().await;
     if let (Ended::Returned(Ok(returned @ Ok(()))), true) = (&mut ended, sink.is_full().await) {
         // A tool that passes over the refusal of its output has failed all the same.
@@ -156,11 +168,11 @@ async fn run_bounded(
     match ended {
         Ended::Returned(Ok(Ok(()))) => match output {
             Ok(body) => (ToolOutcome::Succeeded, body, None, false),
-            Err(error) => failed(ErrorCode::ToolFailed, &error.to_string()),
+            Err(error) => failed(secrets, ErrorCode::ToolFailed, &error.to_string()),
         },
         Ended::Returned(Ok(Err(error))) => {
-            let error = bounded(error, options.max_output_bytes);
-            let (outcome, text, error, _) = tool_error(tool.as_ref(), &error, timed_out, options.timeout_ms);
+            let error = bounded(secrets, error, options.max_output_bytes);
+            let (outcome, text, error, _) = tool_error(secrets, tool.as_ref(), &error, timed_out, options.timeout_ms);
             // What a failing tool wrote often says why it failed.
             let wrote = output.ok().filter(|wrote| !wrote.is_empty());
             let body = wrote.map_or(text.clone(), |wrote| format!("{}\n{}", text.excerpt(), wrote.excerpt()).into());
@@ -177,9 +189,10 @@ async fn run_bounded(
     }
 }
 
-/// What a tool says of its failure is output like any other: at most so many bytes.
-fn bounded(error: ToolError, limit: u64) -> ToolError {
-    let cut = |text: String| prefix(&text, usize::try_from(limit).unwrap_or(usize::MAX)).to_owned();
+/// What a tool says of its failure is output like any other: at most so many bytes. Secrets are replaced before it is
+/// cut: of one at the end a part would stay.
+fn bounded(secrets: &Secrets, error: ToolError, limit: u64) -> ToolError {
+    let cut = |text: String| prefix(&secrets.replace(&text), usize::try_from(limit).unwrap_or(usize::MAX)).to_owned();
     match error {
         ToolError::Failed(text) => ToolError::Failed(cut(text)),
         ToolError::Arguments(why) => ToolError::Arguments(cut(why)),
@@ -187,12 +200,16 @@ fn bounded(error: ToolError, limit: u64) -> ToolError {
     }
 }
 
-fn failed(code: ErrorCode, text: &str) -> (ToolOutcome, Body, Option<ErrorBody>, bool) {
+fn failed(secrets: &Secrets, code: ErrorCode, text: &str) -> (ToolOutcome, Body, Option<ErrorBody>, bool) {
+    // Replaced before it is cut, too.
+    let text = secrets.replace(text);
     // The output may go to a blob; the message stands in the event.
-    (ToolOutcome::Failed, text.into(), Some(ErrorBody::with_message(code, prefix(text, MESSAGE_BYTES_MAX))), false)
+    let error = ErrorBody::with_message(code, prefix(&text, MESSAGE_BYTES_MAX));
+    (ToolOutcome::Failed, text.as_ref().into(), Some(error), false)
 }
 
 fn tool_error(
+    secrets: &Secrets,
     tool: &dyn Tool,
     error: &ToolError,
     timed_out: bool,
@@ -205,14 +222,15 @@ fn tool_error(
                 "The arguments do not fit, so the tool did not run: {why}. Its schema is: {}",
                 spec.schema.as_str()
             );
-            let (_, body, error, _) = failed(ErrorCode::ToolFailed, &text);
+            let (_, body, error, _) = failed(secrets, ErrorCode::ToolFailed, &text);
             (ToolOutcome::NotRun, body, error, false)
         }
         ToolError::Cancelled if timed_out => {
-            failed(ErrorCode::ToolFailed, &format!("The tool was stopped after {timeout_ms} ms (tools.timeout_ms)."))
+            let text = format!("The tool was stopped after {timeout_ms} ms (tools.timeout_ms).");
+            failed(secrets, ErrorCode::ToolFailed, &text)
         }
         ToolError::Failed(_) | ToolError::Cancelled | ToolError::OutputTooLarge { .. } => {
-            failed(ErrorCode::ToolFailed, &error.to_string())
+            failed(secrets, ErrorCode::ToolFailed, &error.to_string())
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     options::EngineOptions,
     readers::Readers,
     redact::Secrets,
-    runtime::{ephemeral::EphemeralSessionService, persistent::PersistentSessionService},
+    runtime::{ephemeral::EphemeralSessionService, persistent::PersistentSessionService, read_blob::ReadBlob},
     service::{CreateSession, ReadEvents, SessionService as _, StartTurn, TurnResult},
     store::{
         BlobStore, EventStore, MemoryBlobStore, MemoryEventStore, MemoryReaders, MemorySessionStore, SessionIndex,
@@ -58,6 +58,13 @@ impl Rig {
 
     fn service(self) -> EphemeralSessionService {
         self.service_over(|events| events, |blobs| blobs)
+    }
+
+    /// A service whose model may read its blobs.
+    fn service_that_reads_blobs(mut self) -> EphemeralSessionService {
+        let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobStore::new(Arc::default()));
+        self.tools.push(Arc::new(ReadBlob::new(blobs.clone()).unwrap()));
+        self.service_over(|events| events, |_| blobs)
     }
 
     fn service_over(

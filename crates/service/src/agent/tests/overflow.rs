@@ -12,7 +12,7 @@ use crate::{
         AnswerBlock, ModelAnswer, ModelClient, ModelError, ModelPart, ModelRequest, ModelStream, StaticModels,
         StopReason, ToolSpec, Usage,
     },
-    service::{CreateSession, InterruptTurn, ResumeTurn, SessionService as _, StartTurn, TurnStatus},
+    service::{CreateSession, InterruptTurn, ResumeTurn, SessionService as _, StartTurn, TurnStatus, UpdateSession},
     session::message::{Message, RawJson, ToolCall},
     store::{MemoryEventStore, MemoryIndex, MemorySessionStore},
     tool::{Effect, Invocation, OutputSink, Tool, ToolError},
@@ -205,4 +205,59 @@ async fn what_is_left_outlives_the_service() {
         assert!(heard[0][0].contains(&format!(r#"- send {{"to":"{name}"}}: succeeded"#)), "{heard:#?}");
     }
     assert_eq!(heard[0], heard[1][..heard[0].len()]);
+}
+
+/// An update that changed nothing answered with an event that a crash could still take back.
+#[tokio::test(start_paused = true)]
+async fn what_changes_nothing_answers_with_what_is_durable() {
+    let model = Heard::new(vec![Answer::Calls(vec![send("ann")]), Answer::Stalls]);
+    let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
+    let service = rig(model.clone(), 100_000).stored(events, Arc::new(MemoryIndex::default()));
+    let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
+    service.accept_turn(StartTurn::new(session_id, "Write.")).await.unwrap();
+    while model.requests.lock().unwrap().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let update = UpdateSession { session_id, title: Some(String::new()), labels: None };
+    let seq = service.update(update).await.unwrap().seq;
+    // The result of the call is recorded, and nothing has waited for it yet.
+    let seen = service.read(&session_id).await.unwrap().last_seq;
+    assert!(seq <= seen, "{seq} is answered and {seen} is durable");
+    service.shut_down(0).await;
+}
+
+/// A result was cut, the model was told of a blob, and no tool read it.
+#[tokio::test(start_paused = true)]
+async fn what_was_cut_out_of_a_result_can_be_read() {
+    let model = Heard::new(vec![Answer::Calls(vec![send("ann")]), Answer::Says("Long."), Answer::Says("Later.")]);
+    let mut rig = rig(model.clone(), 100_000);
+    rig.options.tools.inline_bytes = 1_000;
+    let subject = Subject::new(rig.service_that_reads_blobs()).await;
+    let offered = |at: usize| {
+        let requests = model.requests.lock().unwrap();
+        requests[at].tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>()
+    };
+    subject.turn("Go.").await.unwrap();
+    assert_eq!((offered(0), offered(1)), (vec!["send".to_owned()], vec!["read_blob".to_owned(), "send".to_owned()]));
+    let told = model.last()[2].clone();
+    let Message::ToolResults { results } = &*told else { panic!("{told:?}") };
+    let excerpt = results[0].content.excerpt().into_owned();
+    let blob = excerpt.split("the whole is blob ").nth(1).unwrap()[..64].to_owned();
+    let read = |offset: u64| ("read_blob", format!("{{\"blob\":\"{blob}\",\"offset\":{offset},\"limit\":900}}"));
+    let other = ("read_blob", format!("{{\"blob\":\"{}\"}}", "0".repeat(64)));
+    let (wrong, long) = (
+        ("read_blob", r#"{"blob":"../x"}"#.to_owned()),
+        ("read_blob", format!("{{\"blob\":\"{blob}\",\"limit\":30000}}")),
+    );
+    *model.answers.lock().unwrap() =
+        vec![Answer::Calls(vec![read(0), read(5_400), read(9_999), other, wrong, long]), Answer::Says("Done.")];
+    subject.turn("Read it.").await.unwrap();
+    let told = model.last().pop().unwrap();
+    let Message::ToolResults { results } = &*told else { panic!("{told:?}") };
+    let texts: Vec<String> = results.iter().map(|result| result.content.excerpt().into_owned()).collect();
+    let whole = "said much ".repeat(600);
+    assert_eq!(texts[0], format!("{}\n[More follows at offset 900.]", &whole[..900]));
+    assert_eq!((texts[1].as_str(), texts[2].as_str()), (&whole[5_400..], "[The blob has no more than 9999 bytes.]"));
+    assert!(texts[3].starts_with("This session has no such blob."), "{}", texts[3]);
+    assert!(results[4..].iter().all(|result| result.is_error), "{texts:?}");
 }

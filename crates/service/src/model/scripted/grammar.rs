@@ -33,7 +33,7 @@ pub(super) const FORMS: &[(&str, &str)] = &[
     ("step", "@step"),
     ("repeat", "@repeat <times>"),
     ("usage", "@usage [in=N] [out=N] [cached=N]"),
-    ("stop", "@stop end_turn|max_tokens|refusal"),
+    ("stop", "@stop end_turn|max_tokens|refusal|content_filter"),
     ("chunks", "@chunks <characters>"),
     ("fail", "@fail unauthorized|rate_limited|overloaded|timeout|context|rejected [retry_after_ms=N] [times=N]"),
     ("cut", "@cut [times=N]"),
@@ -278,6 +278,7 @@ fn stop(raw: &str) -> Result<StopReason, String> {
         "end_turn" => StopReason::EndTurn,
         "max_tokens" => StopReason::MaxTokens,
         "refusal" => StopReason::Refusal,
+        "content_filter" => StopReason::ContentFilter,
         other => return Err(format!("does not take {other:?}")),
     })
 }

@@ -21,6 +21,7 @@ fn request(messages: Vec<Message>) -> ModelRequest {
         tools: Arc::new([]),
         forbids_tools: false,
         max_output_tokens: None,
+        thinking_tokens: 0,
         attempt: 0,
     }
 }
@@ -66,6 +67,7 @@ fn hear(request: ModelRequest) -> Result<Heard, ModelError> {
         match part {
             Some(Some(Ok(ModelPart::Text(text)))) => heard.parts.push(text),
             Some(Some(Ok(ModelPart::Reasoning(text)))) => heard.parts.push(format!("think:{text}")),
+            Some(Some(Ok(ModelPart::Hidden(bytes)))) => heard.parts.push(format!("hidden:{bytes}")),
             Some(Some(Ok(ModelPart::End(answer)))) => heard.answer = Some(answer),
             Some(Some(Err(error))) => heard.parts.push(format!("error:{}", error.code)),
             Some(None) => return Ok(heard),
@@ -183,6 +185,7 @@ fn notes_are_not_said() {
 fn a_stop_reason_belongs_to_its_step() {
     check("@say half @stop max_tokens", &["say:half|MaxTokens"]);
     check("@stop refusal", &["Refusal"]);
+    check("@stop content_filter", &["ContentFilter"]);
     check("@call a @stop end_turn", &["a{}|EndTurn"]);
 }
 

@@ -6,21 +6,26 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    future::poll_fn,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Poll,
 };
 
 use futures::{StreamExt, stream};
-use genai::chat::{
-    ChatFrameSink, ChatStream, ChatStreamEvent, ContentPart, FrameCtx, RawFrameRef, StopReason as VendorStop,
-    StreamEnd, ToolCall as VendorCall, Usage as VendorUsage,
+use genai::{
+    adapter::AdapterKind,
+    chat::{
+        ChatFrameSink, ChatStream, ChatStreamEvent, ContentPart, FrameCtx, MessageContent, RawFrameRef,
+        StopReason as VendorStop, StreamEnd, ToolCall as VendorCall, Usage as VendorUsage,
+    },
 };
 use meerkat_errors::ErrorCode;
-use serde::de::IgnoredAny;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Value, value::RawValue};
 
 use super::failure::Failures;
 use crate::{
-    model::{AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelStream, StopReason, Usage},
+    model::{ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelStream, StopReason, Usage},
     session::message::{RawJson, ToolCall},
 };
 
@@ -28,13 +33,16 @@ use crate::{
 const BROKEN_STOPS: &[&str] =
     &["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "insufficient_system_resource", "error"];
 
+/// Bytes that are counted for each frame besides its data.
+const FRAME_BYTES: usize = 16;
+
 /// The parts of an answer, up to its end or its first failure.
 pub(super) fn stream(events: ChatStream, frames: Arc<Frames>, failures: Failures) -> ModelStream {
-    let reader = Reader { events, frames, failures, pieces: Vec::new(), calls: Vec::new() };
+    let reader = Reader { events, frames, failures, pieces: Vec::new(), calls: Vec::new(), reasoning: String::new() };
     let parts = stream::unfold(Some(reader), |reader| async move {
         let mut reader = reader?;
         let part = reader.next_part().await;
-        let goes_on = matches!(part, Ok(ModelPart::Text(_) | ModelPart::Reasoning(_)));
+        let goes_on = !matches!(part, Ok(ModelPart::End(_)) | Err(_));
         Some((part, goes_on.then_some(reader)))
     });
     parts.boxed()
@@ -50,18 +58,52 @@ struct Seen {
     last: String,
     /// Blocks of reasoning that have begun; only Anthropic's frames tell.
     thoughts: usize,
+    /// Why the model stopped, and what that cost; only read from chat completions.
+    finish_reason: Option<String>,
+    usage: Option<VendorUsage>,
+    /// Bytes of frames that nobody was notified of yet.
+    bytes: usize,
+}
+
+/// What is read from a frame of chat completions.
+#[derive(Deserialize)]
+struct ChatFrame {
+    choices: Option<Vec<Choice>>,
+    usage: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    finish_reason: Option<String>,
 }
 
 impl Frames {
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn take_bytes(&self) -> usize {
+        std::mem::take(&mut self.seen().bytes)
+    }
 }
 
 impl ChatFrameSink for Frames {
-    fn on_frame(&self, _: &FrameCtx, frame: RawFrameRef<'_>) {
+    fn on_frame(&self, call: &FrameCtx, frame: RawFrameRef<'_>) {
         let mut seen = self.seen();
+        // A comment has no data, and still costs its line.
+        seen.bytes += frame.data.len() + FRAME_BYTES;
+        if frame.data.is_empty() {
+            return;
+        }
         frame.data.clone_into(&mut seen.last);
+        if call.model_iden.adapter_kind == AdapterKind::OpenAI
+            && let Ok(ChatFrame { choices, usage }) = serde_json::from_str(frame.data)
+        {
+            seen.usage = usage.and_then(|usage| serde_json::from_value(usage).ok()).or_else(|| seen.usage.take());
+            let choice = choices.into_iter().flatten().next();
+            let reason = choice.and_then(|choice| choice.finish_reason).filter(|reason| !reason.is_empty());
+            seen.finish_reason = reason.or_else(|| seen.finish_reason.take());
+        }
         if frame.event == Some("content_block_start") {
             let block = frame.json();
             let kind = block.as_ref().and_then(|block| block.pointer("/content_block/type")?.as_str());
@@ -80,6 +122,7 @@ enum Piece {
 /// A call as it came by.
 struct SeenCall {
     call_id: String,
+    name: String,
     arguments: Option<String>,
     signatures: Vec<String>,
 }
@@ -90,22 +133,28 @@ struct Reader {
     failures: Failures,
     pieces: Vec<Piece>,
     calls: Vec<SeenCall>,
+    /// The readable reasoning so far.
+    reasoning: String,
 }
 
 impl Reader {
     async fn next_part(&mut self) -> Result<ModelPart, ModelError> {
         loop {
-            let event = match self.events.next().await {
+            let Some(event) = self.next_event().await else { return Ok(ModelPart::Hidden(self.frames.take_bytes())) };
+            let event = match event {
                 Some(Ok(event)) => event,
                 Some(Err(error)) if is_without_candidate(&error) => {
                     if self.frames.seen().last.contains("blockReason") {
-                        let (stop_reason, usage) = (StopReason::Refusal, Usage::default());
+                        let (stop_reason, usage) = (StopReason::ContentFilter, Usage::default());
                         return Ok(ModelPart::End(ModelAnswer { blocks: Vec::new(), stop_reason, usage }));
                     }
                     continue;
                 }
-                Some(Err(error)) => return Err(self.failures.class(&error, &self.frames.seen().last)),
-                None => return Err(self.failures.cut()),
+                Some(Err(error)) => {
+                    let failure = self.failures.class(&error, &self.frames.seen().last);
+                    return self.cut_after_its_end(failure);
+                }
+                None => return self.cut_after_its_end(self.failures.cut()),
             };
             self.place_thoughts();
             match event {
@@ -114,16 +163,65 @@ impl Reader {
                         Some(Piece::Text(text)) => text.push_str(&chunk.content),
                         _ => self.pieces.push(Piece::Text(chunk.content.clone())),
                     }
+                    self.frames.take_bytes();
                     return Ok(ModelPart::Text(chunk.content));
                 }
                 ChatStreamEvent::ReasoningChunk(chunk) if !chunk.content.is_empty() => {
+                    self.frames.take_bytes();
+                    self.reasoning.push_str(&chunk.content);
                     return Ok(ModelPart::Reasoning(chunk.content));
                 }
-                ChatStreamEvent::ToolCallChunk(chunk) => self.note(chunk.tool_call),
+                ChatStreamEvent::ToolCallChunk(chunk) => {
+                    self.note(chunk.tool_call);
+                    // Every one of them is copied whole with each frame of its arguments.
+                    let argued: usize = self.calls.iter().filter_map(|call| Some(call.arguments.as_ref()?.len())).sum();
+                    if argued > ARGUMENTS_BYTES_MAX {
+                        let what = format!("the calls of the answer passed {ARGUMENTS_BYTES_MAX} bytes");
+                        return Err(self.failures.failure(ErrorCode::ModelRejected, &what));
+                    }
+                }
                 ChatStreamEvent::End(end) => return self.finish(end).map(ModelPart::End),
                 _ => {}
             }
         }
+    }
+
+    /// The next event; the outer `None` stands for frames that made none.
+    async fn next_event(&mut self) -> Option<Option<genai::Result<ChatStreamEvent>>> {
+        let Self { events, frames, .. } = self;
+        poll_fn(|context| match events.poll_next_unpin(context) {
+            Poll::Ready(event) => Poll::Ready(Some(event)),
+            Poll::Pending if frames.seen().bytes > 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    /// The answer of a server that said why the model stopped, and left without saying that the stream ends.
+    fn cut_after_its_end(&mut self, failure: ModelError) -> Result<ModelPart, ModelError> {
+        let (reason, usage) = {
+            let mut seen = self.frames.seen();
+            (seen.finish_reason.take(), seen.usage.take())
+        };
+        let Some(reason) = reason.filter(|_| failure.code == ErrorCode::ModelStreamIncomplete) else {
+            return Err(failure);
+        };
+        let calls = self.calls.iter().map(|call| {
+            ContentPart::ToolCall(VendorCall {
+                call_id: call.call_id.clone(),
+                fn_name: call.name.clone(),
+                fn_arguments: call.arguments.clone().unwrap_or_default().into(),
+                thought_signatures: None,
+            })
+        });
+        let end = StreamEnd {
+            captured_stop_reason: Some(reason.into()),
+            captured_content: Some(MessageContent::from_parts(calls.collect::<Vec<_>>())),
+            captured_reasoning_content: Some(std::mem::take(&mut self.reasoning)),
+            captured_usage: usage,
+            ..StreamEnd::default()
+        };
+        self.answer(end).map(ModelPart::End)
     }
 
     /// Holds a place for each block of reasoning that has begun. Redacted ones bring no event.
@@ -141,18 +239,20 @@ impl Reader {
         };
         let known = self.calls.iter_mut().rev().find(|known| grows && known.call_id == call.call_id);
         if let Some(known) = known {
-            known.arguments = arguments;
+            (known.arguments, known.name) = (arguments, call.fn_name);
             return;
         }
         self.pieces.push(Piece::Call);
         let signatures = call.thought_signatures.unwrap_or_default();
-        self.calls.push(SeenCall { call_id: call.call_id, arguments, signatures });
+        self.calls.push(SeenCall { call_id: call.call_id, name: call.fn_name, arguments, signatures });
     }
 
     fn finish(&mut self, end: StreamEnd) -> Result<ModelAnswer, ModelError> {
-        let (true, Some(stop)) = (is_whole(&self.frames.seen().last), end.captured_stop_reason) else {
-            return Err(self.failures.cut());
-        };
+        if is_whole(&self.frames.seen().last) { self.answer(end) } else { Err(self.failures.cut()) }
+    }
+
+    fn answer(&mut self, end: StreamEnd) -> Result<ModelAnswer, ModelError> {
+        let Some(stop) = end.captured_stop_reason else { return Err(self.failures.cut()) };
         let is_cut_short = matches!(stop, VendorStop::MaxTokens(_));
         let mut thoughts = VecDeque::new();
         let mut calls = VecDeque::new();
@@ -179,8 +279,10 @@ impl Reader {
             thoughts.extend(unsigned.map(|text| (text, None)));
         }
         let stop_reason = match stop {
+            VendorStop::MaxTokens(_) if is_filtered(&self.frames.seen().last) => StopReason::ContentFilter,
             VendorStop::MaxTokens(_) => StopReason::MaxTokens,
-            VendorStop::ContentFilter(_) => StopReason::Refusal,
+            VendorStop::ContentFilter(reason) if reason == "refusal" => StopReason::Refusal,
+            VendorStop::ContentFilter(_) => StopReason::ContentFilter,
             VendorStop::Other(reason) if BROKEN_STOPS.contains(&reason.as_str()) => {
                 return Err(self
                     .failures
@@ -268,6 +370,14 @@ fn raw_arguments(frame: &str, value: &Value) -> Option<String> {
 /// Whether a frame came to its end.
 fn is_whole(frame: &str) -> bool {
     frame == "[DONE]" || serde_json::from_str::<IgnoredAny>(frame).is_ok()
+}
+
+/// Whether OpenAI's last frame says that a filter left the response incomplete; genai takes each for one that was too long.
+fn is_filtered(frame: &str) -> bool {
+    let frame: Option<Value> = serde_json::from_str(frame).ok();
+    frame.is_some_and(|frame| {
+        frame.pointer("/response/incomplete_details/reason").is_some_and(|reason| reason == "content_filter")
+    })
 }
 
 fn json_string(text: &str) -> RawJson {

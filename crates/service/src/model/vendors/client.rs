@@ -27,17 +27,26 @@ pub(super) struct VendorClient {
     base_url: String,
     /// Holds the vendor's name and the key as well: it keeps the one in messages and the other out of them.
     failures: Failures,
+    /// Whether the server wants its reasoning back.
+    returns_reasoning: bool,
 }
 
 impl VendorClient {
     pub(super) fn new(
         http: genai::Client,
         vendor: &str,
+        setting: &str,
         api: Api,
         base_url: String,
         key: Option<&SecretString>,
     ) -> Self {
-        Self { http, api, base_url, failures: Failures { vendor: vendor.into(), key: key.cloned() } }
+        let failures = Failures { vendor: vendor.into(), key: key.cloned(), setting: setting.into() };
+        Self { http, api, base_url, failures, returns_reasoning: false }
+    }
+
+    /// A client that sends the server its reasoning back, as it came.
+    pub(super) fn returning_reasoning(self, returns_reasoning: bool) -> Self {
+        Self { returns_reasoning, ..self }
     }
 
     /// The wire format for a model. OpenAI's newer models think and call tools only in its responses format.
@@ -76,7 +85,7 @@ impl ModelClient for VendorClient {
     async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
         let adapter = self.adapter(&request.model);
         let frames = Arc::new(Frames::default());
-        let chat = request::chat(&request, self.api, self.vendor())?;
+        let chat = request::chat(&request, self.api, self.vendor(), self.returns_reasoning)?;
         let options = request::options(&request, adapter).with_raw_frame_sink_arc(frames.clone());
         let target = self.target(adapter, &request.model);
         let sent = self.http.exec_chat_stream(target, chat, Some(&options)).await;

@@ -1,6 +1,7 @@
 //! A vendor's failures, classed by code.
 //!
-//! A message never holds the key and is never longer than [`MESSAGE_CHARS_MAX`]: the vendor's text is not trusted.
+//! A message never holds the key. The vendor's text is not trusted, and stays whole until the engine has replaced every
+//! secret in it: of one that is cut before, a part would stay.
 
 use std::{error::Error as StdError, sync::Arc, time::Duration};
 
@@ -12,9 +13,6 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 
 use crate::model::ModelError;
-
-/// The most characters of a message.
-const MESSAGE_CHARS_MAX: usize = 500;
 
 /// What vendors write where a request does not fit the window, in lower case.
 const CONTEXT_PHRASES: &[&str] = &[
@@ -31,6 +29,9 @@ const CONTEXT_PHRASES: &[&str] = &[
 
 /// What vendors write where the status does not say that the key is wrong, in lower case.
 const KEY_PHRASES: &[&str] = &["api key not valid", "api_key_invalid"];
+
+/// What vendors write where not the rate but what was paid for is used up, in lower case.
+const QUOTA_PHRASES: &[&str] = &["insufficient_quota", "billing_hard_limit_reached", "exceeded your current quota"];
 
 /// The classes of errors that come inside a stream, by the vendor's own name.
 const KINDS: &[(&str, ErrorCode)] = &[
@@ -55,6 +56,8 @@ pub(super) struct Failures {
     pub(super) vendor: Arc<str>,
     /// The key, which is taken out of each message.
     pub(super) key: Option<SecretString>,
+    /// The setting that says where the vendor is reached.
+    pub(super) setting: Arc<str>,
 }
 
 impl Failures {
@@ -88,7 +91,7 @@ impl Failures {
         if let Some(key) = self.key.as_ref().map(ExposeSecret::expose_secret).filter(|key| !key.is_empty()) {
             message = message.replace(key, "[redacted]");
         }
-        ModelError::new(code, message.chars().take(MESSAGE_CHARS_MAX).collect::<String>())
+        ModelError::new(code, message)
     }
 
     /// The vendor answered with a status that is no success.
@@ -98,6 +101,7 @@ impl Failures {
         let mut error = self.failure(code, &format!("status {status}: {}", said.message));
         error.status = Some(status);
         error.retry_after = retry_after(headers).or(said.retry_after);
+        error.is_lasting = is_used_up(&error, body);
         error
     }
 
@@ -111,6 +115,7 @@ impl Failures {
         let code = said.code_by_text().or_else(by_kind).or_else(by_number).unwrap_or(ErrorCode::ModelOverloaded);
         let mut error = self.failure(code, &said.message);
         error.retry_after = said.retry_after;
+        error.is_lasting = is_used_up(&error, body);
         error
     }
 
@@ -124,11 +129,30 @@ impl Failures {
         }
         let code = match error.downcast_ref::<reqwest::Error>() {
             Some(error) if error.is_builder() => ErrorCode::ModelRejected,
-            Some(error) if error.is_connect() || error.is_request() => ErrorCode::ModelOverloaded,
+            Some(error) if error.is_connect() => return self.unreachable(error, &what),
+            Some(error) if error.is_request() => ErrorCode::ModelOverloaded,
             _ => ErrorCode::ModelStreamIncomplete,
         };
         self.failure(code, &what)
     }
+
+    /// There is no server at the address: people have to act, so it is not tried again.
+    fn unreachable(&self, error: &reqwest::Error, what: &str) -> ModelError {
+        let address = error.url().map_or_else(String::new, |url| url.origin().ascii_serialization());
+        let what = format!(
+            "the server at {address} cannot be reached ({what}). Start it, check the network, or correct {}",
+            self.setting
+        );
+        ModelError { is_lasting: true, ..self.failure(ErrorCode::ModelTimeout, &what) }
+    }
+}
+
+/// Whether what was paid for is used up. Gemini says the same of a minute's quota, with the wait until it is over.
+fn is_used_up(error: &ModelError, body: &str) -> bool {
+    let text = body.to_lowercase();
+    error.code == ErrorCode::ModelRateLimited
+        && error.retry_after.is_none()
+        && QUOTA_PHRASES.iter().any(|phrase| text.contains(phrase))
 }
 
 /// The class of a status that is no success.

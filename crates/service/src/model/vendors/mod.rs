@@ -121,6 +121,8 @@ pub struct CompatibleEndpoint {
     pub key: Option<SecretString>,
     /// The window of its models.
     pub window_tokens: u64,
+    /// Whether its reasoning is sent back to it: some servers refuse tool calls without, others refuse the field.
+    pub returns_reasoning: bool,
     /// The model that answers where none is named and no other server or vendor is configured.
     pub model: Option<String>,
     /// Whether it may be reached in plain text elsewhere than on this machine.
@@ -191,7 +193,7 @@ impl VendorModels {
         let client = |setting: &str, api, vendor: &str, base_url: &str, key: Option<&SecretString>, allows_http| {
             let base_url = network::base_url(setting, api, base_url, allows_http)?;
             let http = http.as_ref().map_err(Clone::clone)?.clone();
-            Ok::<_, SessionError>(Arc::new(VendorClient::new(http, vendor, api, base_url, key)))
+            Ok::<_, SessionError>(VendorClient::new(http, vendor, setting, api, base_url, key))
         };
         let mut vendors = Vec::new();
         for (vendor, access) in VENDORS.iter().zip([&options.anthropic, &options.openai, &options.gemini]) {
@@ -200,7 +202,7 @@ impl VendorModels {
             let key = access.key.as_ref().filter(|key| !key.expose_secret().is_empty());
             let made =
                 key.map(|key| client(&setting, vendor.api, vendor.name, base_url, Some(key), false)).transpose()?;
-            vendors.push((vendor, made));
+            vendors.push((vendor, made.map(Arc::new)));
         }
         let mut compatible: Vec<(CompatibleEndpoint, Arc<VendorClient>)> = Vec::new();
         for endpoint in &options.compatible {
@@ -214,7 +216,7 @@ impl VendorModels {
             }
             let setting = format!("model.compatible.{name}.base_url");
             let made = client(&setting, Api::Compatible, name, base_url, key.as_ref(), *allows_http)?;
-            compatible.push((endpoint.clone(), made));
+            compatible.push((endpoint.clone(), Arc::new(made.returning_reasoning(endpoint.returns_reasoning))));
         }
         let chosen = choice::default_model(options);
         let (is_stand_in, default_model) = (chosen.is_none(), chosen.unwrap_or_else(|| SCRIPTED.to_owned()));

@@ -2,7 +2,7 @@
 //!
 //! The prefix of two requests of one session must stay the same: what changes goes into the tail, behind the cache mark.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use genai::{
     adapter::AdapterKind,
@@ -20,11 +20,20 @@ use crate::{
     session::message::{Block, Message, RawJson, ToolCall as Call, ToolResult},
 };
 
+/// Bytes that a tool's name may have.
+const NAME_BYTES_MAX: usize = 64;
+
 /// The system prompt, the messages, the tail and the tools.
 ///
 /// # Errors
 /// `MODEL_REJECTED` for a tool schema that holds a number no wire format can carry.
-pub(super) fn chat(request: &ModelRequest, api: Api, vendor: &str) -> Result<ChatRequest, ModelError> {
+pub(super) fn chat(
+    request: &ModelRequest,
+    api: Api,
+    vendor: &str,
+    returns_reasoning: bool,
+) -> Result<ChatRequest, ModelError> {
+    let to = To { api, vendor, returns_reasoning };
     let mut messages = Vec::new();
     let mut system = request.system.as_deref();
     if api == Api::Anthropic {
@@ -39,7 +48,7 @@ pub(super) fn chat(request: &ModelRequest, api: Api, vendor: &str) -> Result<Cha
             Message::Assistant { content } => {
                 push_assistant(&mut messages, text_part(&content.excerpt()).into_iter().collect())
             }
-            Message::BlockAssistant { blocks, .. } => push_blocks(&mut messages, blocks, api, vendor),
+            Message::BlockAssistant { blocks, .. } => push_blocks(&mut messages, blocks, to),
             Message::ToolResults { results } => {
                 let parts = results.iter().map(|result| result_part(result, api));
                 messages.push(ChatMessage::tool(MessageContent::from_parts(parts.collect::<Vec<_>>())));
@@ -58,6 +67,20 @@ pub(super) fn chat(request: &ModelRequest, api: Api, vendor: &str) -> Result<Cha
     chat.system = system.map(str::to_owned);
     if !request.tools.is_empty() {
         chat.tools = Some(request.tools.iter().map(|spec| tool(spec, api)).collect::<Result<_, _>>()?);
+    } else if api == Api::Anthropic {
+        // Calls and results without any tool are refused.
+        let called: BTreeSet<Cow<'_, str>> = request
+            .messages
+            .iter()
+            .flat_map(|message| message.tool_calls())
+            .map(|call| legal(&call.name, api))
+            .collect();
+        let stub = |name: Cow<'_, str>| {
+            Tool::new(ToolName::Custom(name.into_owned()))
+                .with_description("Not available any more.")
+                .with_schema(json!({ "type": "object" }))
+        };
+        chat.tools = Some(called.into_iter().map(stub).collect::<Vec<_>>()).filter(|stubs| !stubs.is_empty());
     }
     Ok(chat)
 }
@@ -76,7 +99,9 @@ pub(super) fn options(request: &ModelRequest, adapter: AdapterKind) -> ChatOptio
         .with_capture_content(true)
         .with_capture_tool_calls(true)
         .with_capture_reasoning_content(is_thinker);
-    options.max_tokens = request.max_output_tokens;
+    let has_no_thoughts = !is_thinker || model.starts_with("gpt-") && adapter == AdapterKind::OpenAI;
+    let thinking_tokens = if has_no_thoughts { 0 } else { request.thinking_tokens };
+    options.max_tokens = request.max_output_tokens.map(|tokens| tokens.saturating_add(thinking_tokens));
     if matches!(adapter, AdapterKind::OpenAI | AdapterKind::OpenAIResp) {
         // Without an effort genai takes `-max`, `-high` and the like off a model's name; a budget is never sent here.
         // Without a cache wish it switches the newer models' automatic cache off; this wish is never sent here.
@@ -110,7 +135,16 @@ fn text_part(text: &str) -> Option<ContentPart> {
     (!text.trim().is_empty()).then(|| ContentPart::from_text(text))
 }
 
-fn push_blocks(messages: &mut Vec<ChatMessage>, blocks: &[Block], api: Api, vendor: &str) {
+/// Whom a request is for.
+#[derive(Clone, Copy)]
+struct To<'a> {
+    api: Api,
+    vendor: &'a str,
+    returns_reasoning: bool,
+}
+
+fn push_blocks(messages: &mut Vec<ChatMessage>, blocks: &[Block], to: To<'_>) {
+    let To { api, vendor, returns_reasoning } = to;
     let mut parts = Vec::new();
     let mut was_reasoning = true;
     for block in blocks {
@@ -124,6 +158,9 @@ fn push_blocks(messages: &mut Vec<ChatMessage>, blocks: &[Block], api: Api, vend
             Block::Text { text } => parts.extend(text_part(&text.excerpt())),
             Block::Reasoning { text, opaque: Some(opaque), vendor: from } if from == vendor => {
                 parts.extend(reasoning_parts(&text.excerpt(), opaque, api));
+            }
+            Block::Reasoning { text, opaque: None, vendor: from } if returns_reasoning && from == vendor => {
+                parts.push(ContentPart::ReasoningContent(text.excerpt().into_owned()));
             }
             Block::Reasoning { .. } => {}
             Block::ToolCall(call) => parts.push(call_part(call, api)),
@@ -149,7 +186,7 @@ fn call_part(call: &Call, api: Api) -> ContentPart {
     let opaque = call.opaque.as_ref().filter(|_| api == Api::Gemini);
     ContentPart::ToolCall(ToolCall {
         call_id: call_id(&call.call_id, api).into_owned(),
-        fn_name: call.name.clone(),
+        fn_name: legal(&call.name, api).into_owned(),
         fn_arguments: arguments(&call.arguments),
         thought_signatures: opaque.and_then(|opaque| opaque.decode().ok()),
     })
@@ -162,7 +199,20 @@ fn result_part(result: &ToolResult, api: Api) -> ContentPart {
         let block = json!({ "type": "tool_result", "tool_use_id": id, "is_error": true, "content": content });
         return ContentPart::from_custom(block, None);
     }
-    ContentPart::ToolResponse(ToolResponse::new(id, content).with_fn_name(&result.name))
+    ContentPart::ToolResponse(ToolResponse::new(id, content).with_fn_name(legal(&result.name, api)))
+}
+
+/// A tool's name as every vendor takes it: a model may have made one up that is none, and it goes back with its result.
+fn legal(name: &str, api: Api) -> Cow<'_, str> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    // Gemini's begin with a letter or `_`.
+    let is_begin = |c: char| api != Api::Gemini || c.is_ascii_alphabetic() || c == '_';
+    if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(is_allowed) && name.starts_with(is_begin) {
+        return name.into();
+    }
+    let begin = if name.starts_with(is_begin) { "" } else { "_" };
+    let rest = name.chars().map(|c| if is_allowed(c) { c } else { '_' });
+    begin.chars().chain(rest).take(NAME_BYTES_MAX).collect()
 }
 
 /// Anthropic takes only letters, digits, `_` and `-`; another vendor may have named the call.

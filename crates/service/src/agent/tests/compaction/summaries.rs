@@ -92,15 +92,17 @@ async fn a_summary_that_is_too_long_is_refused() {
     }
 }
 
-/// What a model wrote until it had no tokens left is worth more than nothing.
+/// What a model had no tokens left for is missing, and nobody would know: it passed for a whole summary.
 #[tokio::test]
-async fn a_summary_that_was_cut_off_is_taken() {
+async fn a_summary_that_was_cut_off_is_none() {
     let Some(bench) = Bench::new(config()).await else { return };
     bench.fill().await;
     bench.writes([Write::Cut("This was d")]);
     bench.turn("@say Done.").await;
-    assert_eq!(bench.outcomes().await, [(json!(2), "summary".to_owned())]);
-    assert_eq!(texts(&bench.requests(false)[2])[0], format!("{SUMMARY_PREFIX}\n\nThis was d"));
+    assert_eq!(bench.outcomes().await, [(json!(2), "MODEL_REJECTED".to_owned())]);
+    assert!(bench.requests(false)[2].messages.iter().all(|message| !message.text().contains("This was d")));
+    let asked = &bench.requests(true)[0];
+    assert_eq!((asked.max_output_tokens, asked.thinking_tokens), (Some(100), 6_250), "room to think");
 }
 
 /// A model that was asked is paid, whatever its answer was good for.

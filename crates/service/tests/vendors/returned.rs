@@ -1,0 +1,138 @@
+//! What goes back to a vendor of what models said: names, reasoning, calls of tools that are not there any more.
+
+use std::sync::{Arc, Mutex};
+
+use meerkat_service::{
+    model::{
+        ModelRequest, ModelResolver,
+        vendors::{CompatibleEndpoint, VendorOptions},
+    },
+    session::message::{Block, Message, RawJson, ToolCall, ToolResult},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    ANTHROPIC, COMPATIBLE, GEMINI, WIRES, Wire, models,
+    replay::{Reply, Server},
+    strict, user, wire,
+};
+
+/// What a vendor is sent that takes the request.
+async fn sent(wire: &'static Wire, change: impl FnOnce(&mut ModelRequest), messages: Vec<Message>) -> Value {
+    let bodies = Arc::new(Mutex::new(Vec::new()));
+    let seen = bodies.clone();
+    let call = wire.start(move |request| {
+        seen.lock().unwrap().push(request.body);
+        Reply::stream(wire.on_wire(wire.text))
+    });
+    let call = call.await;
+    let mut request = call.request(messages);
+    change(&mut request);
+    call.send(request).await.unwrap_or_else(|error| panic!("{}: {error}", wire.model));
+    bodies.lock().unwrap().remove(0)
+}
+
+/// A call with its result, of a tool that is called so.
+fn called(wire: &Wire, name: &str) -> Vec<Message> {
+    let signature = RawJson::parse(r#"["c2ln"]"#).unwrap();
+    let call = ToolCall {
+        call_id: "call_1".to_owned(),
+        name: name.to_owned(),
+        arguments: RawJson::empty_object(),
+        opaque: wire.model.starts_with("gemini").then_some(signature),
+    };
+    let result =
+        ToolResult { call_id: call.call_id.clone(), name: name.to_owned(), is_error: true, content: "No.".into() };
+    vec![
+        user("Look."),
+        Message::BlockAssistant { model: "m".to_owned(), blocks: vec![Block::ToolCall(call)] },
+        Message::ToolResults { results: vec![result] },
+    ]
+}
+
+/// A model made a name up; the vendor refused it in every later request, so the session was of no use any more.
+#[tokio::test]
+async fn a_name_that_a_model_made_up_goes_back_as_a_legal_one() {
+    let long = "x".repeat(200);
+    for wire in WIRES {
+        for name in ["functions.read", "", "read file", "Grüße", "7zip", "a:b", long.as_str(), "read_file"] {
+            let bodies = [sent(wire, |_| {}, called(wire, name)).await, sent(wire, |_| {}, called(wire, name)).await];
+            assert_eq!(bodies[0], bodies[1], "{} {name:?}", wire.model);
+        }
+        let body = sent(wire, |_| {}, called(wire, "functions.read")).await.to_string();
+        assert!(body.contains("functions_read") && !body.contains("functions.read"), "{}: {body}", wire.model);
+    }
+}
+
+/// Anthropic refuses calls and results in a request without tools.
+#[tokio::test]
+async fn calls_of_tools_that_are_not_there_any_more_have_stubs() {
+    let messages = [called(&ANTHROPIC, "zip"), called(&ANTHROPIC, "a.b"), called(&ANTHROPIC, "zip")].concat();
+    let body = sent(&ANTHROPIC, |_| {}, messages).await;
+    let names: Vec<&Value> = body["tools"].as_array().unwrap().iter().map(|tool| &tool["name"]).collect();
+    assert_eq!(names, ["a_b", "zip"]);
+    assert_eq!(sent(&ANTHROPIC, |_| {}, vec![user("Hello.")]).await.get("tools"), None);
+}
+
+/// Vendors count thoughts as output, so a bound on what is said needs room for them.
+#[tokio::test]
+async fn a_bound_on_an_answer_leaves_room_to_think() {
+    let bound = |request: &mut ModelRequest| {
+        request.max_output_tokens = Some(500);
+        request.thinking_tokens = 100;
+    };
+    for (wire, place, tokens) in [
+        (&ANTHROPIC, "/max_tokens", 600),
+        (&GEMINI, "/generationConfig/maxOutputTokens", 600),
+        (&COMPATIBLE, "/max_tokens", 600),
+        (&crate::RESPONSES, "/max_output_tokens", 600),
+        (&crate::CHAT, "/max_tokens", 500),
+    ] {
+        let body = sent(wire, bound, vec![user("Hello.")]).await;
+        assert_eq!(body.pointer(place), Some(&json!(tokens)), "{}: {body}", wire.model);
+    }
+}
+
+/// Some servers refuse a call that comes back without the reasoning before it, others refuse the field.
+#[tokio::test]
+async fn a_server_that_wants_its_reasoning_back_gets_it() {
+    for returns_reasoning in [false, true] {
+        let server = Server::start(move |request| {
+            let has_reasoning = request.body["messages"][1]["reasoning_content"] == "Two files.";
+            let is_bare = request.body["messages"][1].get("reasoning_content").is_none();
+            let verdict = strict::chat_without_key(&request);
+            match verdict.is_ok() && if returns_reasoning { has_reasoning } else { is_bare } {
+                true => Reply::stream(wire::CHAT_TEXT),
+                false => Reply::refusal(400, format!("{verdict:?}: {}", request.body)),
+            }
+        });
+        let (name, base_url) = ("local".to_owned(), server.await.url);
+        let endpoint =
+            CompatibleEndpoint { name, base_url, window_tokens: 32_768, returns_reasoning, ..Default::default() };
+        let options = VendorOptions { compatible: vec![endpoint], ..VendorOptions::default() };
+        let resolved = models(&options).unwrap().resolve("local/x").unwrap();
+        let mut messages = called(&COMPATIBLE, "look");
+        if let Message::BlockAssistant { blocks, .. } = &mut messages[1] {
+            let thought = |text: &str, vendor: &str| Block::Reasoning {
+                text: text.into(),
+                opaque: None,
+                vendor: vendor.to_owned(),
+            };
+            blocks.splice(0..0, [thought("Two files.", "local"), thought("Foreign.", "other")]);
+        }
+        let request = ModelRequest {
+            model: resolved.vendor_model,
+            system: None,
+            messages: messages.into_iter().map(Arc::new).collect(),
+            tail: None,
+            tools: Arc::new([]),
+            forbids_tools: false,
+            max_output_tokens: None,
+            thinking_tokens: 0,
+            attempt: 0,
+        };
+        let mut stream = resolved.client.stream_response(request).await.unwrap();
+        let first = futures::StreamExt::next(&mut stream).await.unwrap();
+        assert!(first.is_ok(), "{first:?}");
+    }
+}

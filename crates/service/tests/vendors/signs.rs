@@ -1,0 +1,102 @@
+//! Signs of life: whatever arrives shows that a vendor works on its answer, and is counted.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use meerkat_service::{
+    ErrorCode,
+    model::{ModelPart, StopReason, Usage},
+};
+
+use crate::{
+    ANTHROPIC, CHAT, COMPATIBLE, GEMINI, RESPONSES, WIRES, Wire, lines,
+    replay::{Ends, Reply},
+    user,
+};
+
+/// Counts the bytes of what shows nothing, in a stream that goes on saying nothing, until there are so many.
+async fn hidden(wire: &Wire, story: String, bytes: usize) -> usize {
+    let call = wire.start(move |_| Reply { ends: Ends::Never, ..Reply::stream(story.clone()) }).await;
+    let mut stream = call.stream(call.request(vec![user("Hello.")])).await;
+    let mut counted = 0;
+    let count = async {
+        while counted < bytes {
+            match stream.next().await.unwrap().unwrap() {
+                ModelPart::Hidden(more) => counted += more,
+                ModelPart::Text(_) | ModelPart::Reasoning(_) => {}
+                ModelPart::End(answer) => panic!("{answer:?}"),
+            }
+        }
+    };
+    let done = tokio::time::timeout(Duration::from_secs(20), count).await;
+    assert!(done.is_ok(), "{}: {counted} of {bytes}", wire.model);
+    counted
+}
+
+/// The idle timeout ended calls while a long argument came, or while the server said only that it was there.
+#[tokio::test]
+async fn arguments_and_pings_are_signs_of_life() {
+    let comment = ": alive\n\n".repeat(50);
+    for wire in WIRES {
+        hidden(wire, wire.on_wire(&format!("{}{comment}", wire.begun().replace("\r\n", "\n"))), 500).await;
+    }
+    for wire in [&ANTHROPIC, &CHAT, &COMPATIBLE, &RESPONSES] {
+        let at = wire.calls.find(r#"{\"path\""#).unwrap();
+        let end = at + wire.calls[at..].find("\n\n").unwrap() + 2;
+        let begin = wire.calls[..at].rfind("\n\n").unwrap() + 2;
+        let piece = wire.calls[begin..end].repeat(20);
+        hidden(wire, format!("{}{piece}", &wire.calls[..begin]), piece.len() / 2).await;
+    }
+    let ping = "event: ping\ndata: {\"type\": \"ping\"}\n\n".repeat(20);
+    hidden(&ANTHROPIC, ping, 300).await;
+}
+
+/// Arguments without an end were kept, and copied with each of their frames.
+#[tokio::test]
+async fn arguments_without_an_end_are_refused_as_they_come() {
+    let begin = CHAT.calls.find(r#"data: {"id":"chatcmpl-2","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id""#);
+    let piece = format!(
+        r#"{{"choices":[{{"delta":{{"tool_calls":[{{"index":0,"function":{{"arguments":"{}"}}}}]}}}}]}}"#,
+        "x".repeat(10_000)
+    );
+    let first = &CHAT.calls[..begin.unwrap()];
+    let open =
+        r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":""}}]}}]}"#;
+    let story = format!("{first}data: {open}\n\n{}", format!("data: {piece}\n\n").repeat(30));
+    let heard = CHAT.hear(move || Reply { ends: Ends::Never, ..Reply::stream(story.clone()) });
+    let heard = tokio::time::timeout(Duration::from_secs(20), heard).await.expect("it does not wait for the end");
+    assert_eq!(heard.err().unwrap().code, ErrorCode::ModelRejected);
+}
+
+/// Servers leave out `[DONE]`: the reason to stop has come, and with it the whole answer.
+#[tokio::test]
+async fn a_reason_to_stop_ends_an_answer_of_chat_completions() {
+    for wire in [&CHAT, &COMPATIBLE] {
+        for story in [wire.text, wire.calls] {
+            let whole = wire.hear(move || Reply::stream(story)).await.unwrap();
+            for ends in [Ends::Cleanly, Ends::Abruptly] {
+                let reply = move || Reply { ends, ..Reply::stream(story.replace("data: [DONE]\n\n", "")) };
+                let heard = wire.hear(reply).await.unwrap();
+                assert_eq!(lines(&heard.answer.blocks), lines(&whole.answer.blocks), "{}", wire.model);
+                let ended = |answer: &meerkat_service::model::ModelAnswer| (answer.stop_reason, answer.usage);
+                assert_eq!(ended(&heard.answer), ended(&whole.answer), "{}", wire.model);
+            }
+        }
+        for (reason, stop_reason) in [
+            ("length", StopReason::MaxTokens),
+            ("content_filter", StopReason::ContentFilter),
+            ("eos", StopReason::EndTurn),
+        ] {
+            let end = wire.text.find(r#"data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"gpt-4.1","choices":[],"#);
+            let story = wire.text[..end.unwrap()].replace("\"stop\"", &format!("\"{reason}\""));
+            let heard = wire.hear(move || Reply::stream(story.clone())).await.unwrap();
+            assert_eq!((heard.answer.stop_reason, heard.answer.usage), (stop_reason, Usage::default()), "{reason}");
+        }
+        let error = r#"data: {"error":{"message":"Boom.","code":502}}"#;
+        let story = wire.text.replace("data: [DONE]", error);
+        let failed = wire.hear(move || Reply::stream(story.clone())).await.err().unwrap();
+        assert_eq!(failed.code, ErrorCode::ModelOverloaded, "an error after the reason is one");
+    }
+    let cut = GEMINI.hear(|| Reply::stream(GEMINI.begun())).await.err().unwrap();
+    assert_eq!(cut.code, ErrorCode::ModelStreamIncomplete);
+}

@@ -1,0 +1,46 @@
+//! The table: that it holds every key at the engine's default.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use super::*;
+
+fn load(text: &str) -> Values {
+    Figment::from(Layer::text("test", text).unwrap_or_else(|_| panic!("{text}"))).extract().unwrap()
+}
+
+#[test]
+fn the_table_holds_the_engines_defaults_and_every_key() {
+    let values = load(BUILT_IN);
+    assert_eq!(values.compaction, CompactionConfig::default());
+    let config = Config { values, figment: Figment::new(), untrusted: None };
+    assert_eq!(config.engine(), EngineOptions::default());
+    let whole = Figment::from(Layer::text("test", &whole_table()).ok().unwrap());
+    let mut sections = serde_json::to_value(EngineOptions::default()).unwrap();
+    sections["compaction"] = serde_json::to_value(CompactionConfig::default()).unwrap();
+    for (section, options) in sections.as_object().unwrap() {
+        for key in options.as_object().unwrap().keys() {
+            assert!(whole.contains(&format!("{section}.{key}")), "{section}.{key} is not in the table");
+        }
+    }
+    assert!(whole.extract::<Values>().is_ok());
+}
+
+#[test]
+fn a_models_directory_is_found_from_the_folder_of_the_command() {
+    let env = [("MEERKAT_MEMORY__EMBEDDER", "local"), ("MEERKAT_MEMORY__LOCAL__DIR", "models/mini")];
+    let env = env.map(|(name, value)| (name.to_owned(), value.into())).into();
+    let cli = <crate::args::Cli as clap::Parser>::try_parse_from(["meerkat", "capabilities"]).ok().unwrap();
+    let config = Config::load(&Surroundings { env, dir: "/project".into() }, &cli.globals).ok().unwrap();
+    assert_eq!(config.engine().memory.local.dir, Some(PathBuf::from("/project/models/mini")));
+}
+
+#[test]
+fn the_template_sets_nothing_and_holds_the_table() {
+    let set = Figment::from(Layer::text("test", &template()).ok().unwrap());
+    let set: BTreeMap<String, Value> = set.extract().unwrap();
+    assert!(set.values().all(|section| section.as_dict().is_some_and(Dict::is_empty)));
+    assert_eq!(
+        template().matches("\n# ").count() + 1,
+        BUILT_IN.lines().filter(|line| !line.is_empty() && !line.starts_with('[') && *line != "#").count()
+    );
+}
