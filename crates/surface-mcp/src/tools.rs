@@ -109,8 +109,7 @@ pub struct Offer {
 }
 
 /// A set of tools.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Toolset {
     /// What an agent needs to work in sessions: make one, run turns, go on, list, read and search.
     Core,

@@ -171,7 +171,8 @@ impl Document {
                 .into_iter()
                 .filter(|name| name.as_str().is_some_and(|name| properties.contains_key(name)))
                 .collect();
-            let is_required = !required.is_empty();
+            // What a condition asks for has to be sent as well.
+            let is_required = !required.is_empty() || request["else"].is_object();
             let mut schema = json!({
                 "type": "object", "properties": properties, "required": required, "additionalProperties": false,
             });
@@ -346,7 +347,8 @@ fn codes(route: &Route) -> Vec<ErrorCode> {
         Op::UndoCompaction => {
             &[Code::SessionBusy, Code::SessionArchived, Code::ItemNotFound, Code::HistoryPruned, Code::ContextOverflow]
         }
-        Op::SearchMemory | Op::ForgetMemory | Op::ReindexMemory => &[Code::MemoryIndexUnavailable],
+        Op::SearchMemory | Op::ForgetMemory => &[Code::MemoryIndexUnavailable, Code::SessionNotFound],
+        Op::ReindexMemory => &[Code::MemoryIndexUnavailable],
         Op::ImportBundle => &[Code::BundleInvalid, Code::SessionLimit],
         Op::CreateReader => &[Code::SessionLimit],
         Op::FetchReader | Op::WaitReader | Op::DeleteReader => &[Code::ReaderNotFound, Code::StoreFailed],

@@ -100,6 +100,8 @@ async fn the_description_forbids_what_is_always_refused() {
     // Without a session there is a source, and there are no seqs.
     let forget =
         &document["paths"]["/v1/memory/forget"]["post"]["requestBody"]["content"]["application/json"]["schema"];
+    let forgets = &document["paths"]["/v1/memory/forget"]["post"];
+    assert!(forgets["requestBody"]["required"] == true && forgets["responses"]["404"].is_object());
     assert_eq!(forget["if"]["required"], json!(["session_id"]));
     assert_eq!(forget["else"]["required"], json!(["source"]));
     assert_eq!(forget["else"]["properties"]["from_seq"]["type"], "null");
