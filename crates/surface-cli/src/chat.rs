@@ -18,7 +18,7 @@ use crate::{
     App, Streams,
     args::{
         ChatArgs, EventsArgs, ReaderCommand,
-        chat::{SlashCommand, TurnArgs, parse, split},
+        chat::{NewArgs, SlashCommand, TurnArgs, parse, words},
     },
     commands::{
         self, Questions,
@@ -36,7 +36,8 @@ use crate::{
 pub(crate) const PROTOCOL: &str = "\
 A line is a prompt. A line that begins with `/` is a command: /help lists them, and each acts on the chat's session \
 unless it names another by --session. Words are split as a shell does: 'single quotes' keep what they hold, \"double \
-quotes\" know \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. Ctrl-C interrupts the \
+quotes\" know \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. The text of /turn, /pin, /remind and /deny is the rest of the line as it \
+is, unless it begins with a quote or the line has a flag. Ctrl-C clears a line that is half typed, else it interrupts the \
 turn or the /compact under way, a second one leaves; the end of input leaves when the lines before it are done.
 
 Lines are taken in order. While a turn runs, the lines after it are answered, but for the next turn, which waits \
@@ -76,6 +77,8 @@ struct Answer {
 struct Chat<'a> {
     app: &'a App,
     session_id: SessionId,
+    /// The model that answers instead of the session's.
+    model: Option<String>,
     held: VecDeque<Held>,
     /// The turns under way with their lines' ids: one, or more where a line names a policy.
     turns: Vec<(Option<String>, RunningTurn)>,
@@ -95,7 +98,7 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
     let limit = app.config.values.limits.prompt_bytes.saturating_mul(2).saturating_add(LINE_BYTES_MORE);
     let has_editor = streams.has_editor;
     let source = match has_editor {
-        true => Source::Editor { has_colours: app.out.has_colours },
+        true => Source::Editor { has_colours: app.out.has_colours, history: streams.history() },
         false => Source::Plain { input: streams.take_stdin(), limit },
     };
     let mut lines = Lines::start(source);
@@ -103,6 +106,7 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
     let mut chat = Chat {
         app,
         session_id,
+        model: None,
         held: VecDeque::new(),
         turns: Vec::new(),
         requests: FuturesUnordered::new(),
@@ -117,6 +121,10 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
         if chat.is_closed && is_idle && chat.held.is_empty() {
             return Ok(0);
         }
+        // What was asked beside a question is answered first.
+        if chat.requests.is_empty() && !lines.is_asked() {
+            questions.ask(app, &mut lines);
+        }
         // An editor owns the terminal while it reads, so it waits for what is still to be shown.
         if !chat.is_closed && (is_idle || !has_editor) && chat.held.len() < HELD_MAX {
             lines.ask();
@@ -128,7 +136,7 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
             },
             Some(answer) = chat.requests.next() => chat.answered(answer)?,
             (at, progress) = next_progress(&mut chat.turns) => match progress? {
-                Progress::Approval(call) if app.out.can_ask && !app.out.is_json => questions.push(app, call, &mut lines)?,
+                Progress::Approval(call) if app.out.can_ask && !app.out.is_json => questions.push(app, call, &mut lines),
                 Progress::Approval(_) => {}
                 Progress::Ended(answer) => {
                     questions.close();
@@ -136,10 +144,15 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
                 }
             },
             line = lines.next(), if lines.is_asked() => match line {
-                Line::Interrupt => if chat.interrupt()? {
-                    return Ok(exit_code_of_leaving());
+                Line::Interrupt => {
+                    app.out.notice("\n");
+                    if chat.interrupt()? {
+                        return Ok(exit_code_of_leaving());
+                    }
                 },
-                line if questions.are_open() => questions.answer(app, line, &mut lines)?,
+                line if questions.are_open() && !questions.is_beside(&line) => {
+                    questions.answer(app, &line, &mut lines);
+                }
                 line => chat.take(line)?,
             },
         }
@@ -222,7 +235,7 @@ impl<'a> Chat<'a> {
             self.held.push_back(Held { id, command: SlashCommand::Turn(TurnArgs::plain(line)) });
             return Ok(());
         };
-        let words = match split(slash) {
+        let words = match words(slash) {
             Ok(words) => words,
             Err(why) => return self.refuse(id, &SessionError::invalid("line", why).body()),
         };
@@ -272,7 +285,10 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    async fn begin(&mut self, Held { id, command }: Held, is_turn: bool) -> Result<(), CliError> {
+    async fn begin(&mut self, Held { id, mut command }: Held, is_turn: bool) -> Result<(), CliError> {
+        if let SlashCommand::New(NewArgs { turn, .. }) | SlashCommand::Turn(TurnArgs { turn, .. }) = &mut command {
+            turn.model = turn.model.take().or_else(|| self.model.clone());
+        }
         let (app, configured) = (self.app, self.app.config.values.compaction);
         let here = self.session_id.to_string();
         let named = |target: &crate::args::Target| target.session.clone().unwrap_or_else(|| here.clone());
@@ -330,6 +346,17 @@ impl<'a> Chat<'a> {
                 return commands::local::errors(&app.out, args).map(drop);
             }
             SlashCommand::Errors(_) => (Operation::Errors, json!({})),
+            SlashCommand::Model { name } => {
+                self.model = name.clone().or(self.model.take());
+                if app.out.is_json {
+                    return self.document(id, json!({ "model": self.model }).to_string().as_bytes());
+                }
+                app.out.note(&match &self.model {
+                    Some(model) => format!("From here on {model} answers."),
+                    None => "The session's own model answers; /model <name> takes another.".to_owned(),
+                });
+                return Ok(());
+            }
             SlashCommand::Quit => {
                 self.is_closed = true;
                 return if app.out.is_json { self.document(id, br#"{"quit":true}"#) } else { Ok(()) };

@@ -2,14 +2,23 @@
 //! there is a terminal, else as they come.
 
 use std::{
+    fs::{DirBuilder, OpenOptions},
     io::{self, BufRead, Read as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
     sync::mpsc as blocking,
 };
 
 use meerkat_errors::ErrorBody;
 use meerkat_service::SessionError;
-use reedline::{DefaultPrompt, DefaultPromptSegment, Reedline, Signal};
+use reedline::{
+    DefaultPrompt, DefaultPromptSegment, EditCommand, Emacs, FileBackedHistory, KeyCode, KeyModifiers, Reedline,
+    ReedlineEvent, Signal, default_emacs_keybindings,
+};
 use tokio::sync::mpsc;
+
+/// Lines of the history that are kept.
+const HISTORY_MAX: usize = 1000;
 
 /// What came of asking for a line.
 pub(crate) enum Line {
@@ -29,6 +38,8 @@ pub(crate) enum Source {
     Editor {
         /// Whether it takes colours.
         has_colours: bool,
+        /// The file that keeps what was typed.
+        history: Option<PathBuf>,
     },
     /// Anything else.
     Plain {
@@ -41,7 +52,8 @@ pub(crate) enum Source {
 
 /// The lines of standard input.
 pub(crate) struct Lines {
-    wish: blocking::Sender<()>,
+    /// Whether the line that is asked for is a prompt, which the history keeps.
+    wish: blocking::Sender<bool>,
     lines: mpsc::UnboundedReceiver<Line>,
     is_asked: bool,
 }
@@ -51,13 +63,20 @@ impl Lines {
     pub(crate) fn start(source: Source) -> Self {
         let (wish, wishes) = blocking::channel();
         let (sender, lines) = mpsc::unbounded_channel();
-        let mut read: Box<dyn FnMut() -> Line + Send> = match source {
-            Source::Editor { has_colours } => Box::new(editor(has_colours)),
-            Source::Plain { input, limit } => Box::new(plain(input, limit)),
-        };
         std::thread::spawn(move || {
-            while wishes.recv().is_ok() {
-                if sender.send(read()).is_err() {
+            let mut read: Box<dyn FnMut(bool) -> Line> = match source {
+                Source::Editor { has_colours, history } => {
+                    let mut prompts = editor(has_colours, history.as_deref());
+                    let mut answers = editor(has_colours, None);
+                    Box::new(move |is_prompt| if is_prompt { prompts() } else { answers() })
+                }
+                Source::Plain { input, limit } => {
+                    let mut line = plain(input, limit);
+                    Box::new(move |_| line())
+                }
+            };
+            while let Ok(is_prompt) = wishes.recv() {
+                if sender.send(read(is_prompt)).is_err() {
                     return;
                 }
             }
@@ -68,7 +87,14 @@ impl Lines {
     /// Asks for the next line, unless it is asked for already.
     pub(crate) fn ask(&mut self) {
         if !self.is_asked {
-            self.is_asked = self.wish.send(()).is_ok();
+            self.is_asked = self.wish.send(true).is_ok();
+        }
+    }
+
+    /// Asks for the answer to a question, which is no prompt.
+    pub(crate) fn ask_answer(&mut self) {
+        if !self.is_asked {
+            self.is_asked = self.wish.send(false).is_ok();
         }
     }
 
@@ -120,16 +146,51 @@ fn skip_line(input: &mut dyn BufRead) -> io::Result<()> {
     }
 }
 
-fn editor(has_colours: bool) -> impl FnMut() -> Line + Send {
-    let mut editor = Reedline::create().with_ansi_colors(has_colours);
+/// The file of the user's that keeps what was typed, made for the user alone.
+pub(crate) fn history_file(state: &Path) -> io::Result<PathBuf> {
+    let folder = state.join("meerkat");
+    DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+    let file = folder.join("chat_history");
+    OpenOptions::new().create(true).append(true).mode(0o600).open(&file)?;
+    Ok(file)
+}
+
+/// An editor as people know it from a shell: a paste is one text, and Ctrl-C clears a line before it means anything else.
+fn editor(has_colours: bool, history: Option<&Path>) -> impl FnMut() -> Line + use<> {
+    let mut keys = default_emacs_keybindings();
+    // Unlike the editor's own Ctrl-C this one leaves the line, so that it can be looked at.
+    keys.add_binding(KeyModifiers::CONTROL, KeyCode::Char('c'), ReedlineEvent::ExecuteHostCommand(String::new()));
+    let mut editor = Reedline::create()
+        .with_ansi_colors(has_colours)
+        .with_edit_mode(Box::new(Emacs::new(keys)))
+        .use_bracketed_paste(true);
+    match history.map(|file| FileBackedHistory::with_file(HISTORY_MAX, file.to_owned())) {
+        Some(Ok(history)) => editor = editor.with_history(Box::new(history)),
+        Some(Err(error)) => tracing::info!(%error, "what is typed is kept for this chat only"),
+        None => {}
+    }
     let prompt = DefaultPrompt::new(DefaultPromptSegment::Empty, DefaultPromptSegment::Empty);
-    move || match editor.read_line(&prompt) {
-        Ok(Signal::Success(line)) => Line::Text(line),
-        Ok(Signal::CtrlC) => Line::Interrupt,
-        Ok(_) => Line::End,
-        Err(error) => {
-            tracing::error!(%error, "the terminal cannot be read");
-            Line::End
+    move || {
+        loop {
+            return match editor.read_line(&prompt) {
+                Ok(Signal::Success(line)) => {
+                    // The thread ends with the process, so nothing is left for later.
+                    if let Err(error) = editor.sync_history() {
+                        tracing::info!(%error, "the history of the chat cannot be written");
+                    }
+                    Line::Text(line)
+                }
+                Ok(Signal::HostCommand(_)) if !editor.current_buffer_contents().is_empty() => {
+                    editor.run_edit_commands(&[EditCommand::Clear]);
+                    continue;
+                }
+                Ok(Signal::CtrlC | Signal::HostCommand(_)) => Line::Interrupt,
+                Ok(_) => Line::End,
+                Err(error) => {
+                    tracing::error!(%error, "the terminal cannot be read");
+                    Line::End
+                }
+            };
         }
     }
 }

@@ -49,7 +49,9 @@ pub fn run(args: Vec<OsString>, terminal: Terminal) -> u8 {
     let done = match Cli::try_parse_from(&args) {
         Ok(cli) => {
             out.set(&cli.globals);
-            dispatch(cli, &out, around, Streams { stdin: Some(stdin), has_editor, interrupts: Interrupts(interrupts) })
+            let (interrupts, state) = (Interrupts(interrupts), around.state());
+            let streams = Streams { stdin: Some(stdin), has_editor, interrupts, state };
+            dispatch(cli, &out, around, streams)
         }
         Err(error) => {
             // What could not be read said perhaps how it wants its answer.
@@ -87,9 +89,17 @@ pub(crate) struct Streams {
     stdin: Option<Box<dyn BufRead + Send>>,
     has_editor: bool,
     interrupts: Interrupts,
+    /// The folder of the user's that keeps what is worth less than data.
+    state: Option<PathBuf>,
 }
 
 impl Streams {
+    /// The file that keeps what is typed in chats, if there can be one.
+    fn history(&self) -> Option<PathBuf> {
+        let file = input::history_file(self.state.as_ref()?);
+        file.inspect_err(|error| tracing::info!(%error, "what is typed is kept for this chat only")).ok()
+    }
+
     /// Standard input, once; then nothing.
     fn take_stdin(&mut self) -> Box<dyn BufRead + Send> {
         self.stdin.take().unwrap_or_else(|| Box::new(std::io::empty()))

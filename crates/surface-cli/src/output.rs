@@ -59,6 +59,13 @@ impl Surroundings {
         self.env.get(name).and_then(|value| value.to_str()).map(str::to_owned)
     }
 
+    /// The folder for what programs keep between their runs.
+    pub(crate) fn state(&self) -> Option<PathBuf> {
+        let named = self.variable("XDG_STATE_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
+        let at_home = || Some(PathBuf::from(self.env.get("HOME")?).join(".local/state"));
+        named.or_else(at_home).filter(|folder| folder.is_absolute())
+    }
+
     /// Columns of the terminal that standard output is.
     fn columns(&self) -> usize {
         let told = self.variable("COLUMNS").and_then(|columns| columns.parse().ok());
@@ -166,10 +173,11 @@ impl Output {
         self.is_quiet = globals.quiet;
     }
 
-    /// A document, or a line of one, to the letter.
+    /// A document, or a line of one: to the letter, but for what a terminal would obey.
     pub(crate) fn document(&self, bytes: &[u8]) -> io::Result<()> {
+        let shown = self.width.map(|_| escaped(&String::from_utf8_lossy(bytes)));
         let mut out = lock(&self.out);
-        out.write_all(bytes)?;
+        out.write_all(shown.as_ref().map_or(bytes, |shown| shown.as_bytes()))?;
         out.write_all(b"\n")?;
         out.flush()
     }
@@ -362,6 +370,20 @@ impl Filter {
     }
 }
 
+/// JSON of the same value, with escapes for what a terminal obeys. Outside of strings JSON has nothing of it.
+fn escaped(json: &str) -> String {
+    let mut shown = String::with_capacity(json.len());
+    for char in json.chars() {
+        if (char.is_control() && !matches!(char, '\n' | '\t' | '\r')) || is_direction_mark(char) {
+            // Each of them is in the plane that one escape reaches.
+            shown += &format!("\\u{:04x}", u32::from(char));
+        } else {
+            shown.push(char);
+        }
+    }
+    shown
+}
+
 /// Marks that make a terminal show text in another order than it has.
 const fn is_direction_mark(char: char) -> bool {
     matches!(char, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -451,6 +473,23 @@ mod tests {
         let expected = format!("\r{empty} nothing yet\r\r{half} half       \r\r{full} all \r\r{blanks}\r");
         assert_eq!(drawn(true), expected);
         assert_eq!(drawn(false), "");
+    }
+
+    #[test]
+    fn json_on_a_terminal_escapes_what_would_be_obeyed() {
+        let json = "{\"a\":\"\u{9b}31m \u{202e}x\u{7f}\u{2066} é\\n\"}";
+        let around = Surroundings { env: BTreeMap::new(), dir: PathBuf::new() };
+        let printed = |is_terminal| {
+            let kept = Kept::default();
+            let out = Output::new((Box::new(kept.clone()), Box::new(io::sink())), [false, is_terminal, false], &around);
+            out.document(json.as_bytes()).unwrap();
+            String::from_utf8(kept.0.lock().unwrap().clone()).unwrap()
+        };
+        let shown = r#"{"a":"\u009b31m \u202ex\u007f\u2066 é\n"}"#;
+        assert_eq!(printed(true), format!("{shown}\n"));
+        assert_eq!(printed(false), format!("{json}\n"));
+        let value = |json: &str| serde_json::from_str::<Value>(json).unwrap();
+        assert_eq!(value(shown), value(json));
     }
 
     #[test]

@@ -211,7 +211,9 @@ pub(crate) fn session(view: &SessionView) -> String {
     view.pins.iter().for_each(|pin| row("pin", format!("{} {}", pin.seq, pin.text)));
     view.queue.iter().for_each(|item| row("queued", format!("turn {}: {}", item.turn, item.prompt.excerpt())));
     let calls = &view.pending_approvals;
-    calls.iter().for_each(|call| row("approval", format!("{} of {}, turn {}", call.call_id, call.name, call.turn)));
+    calls.iter().for_each(|call| {
+        row("approval", format!("{} of {}, turn {}: {}", call.call_id, call.name, call.turn, call.arguments))
+    });
     text
 }
 
@@ -371,7 +373,7 @@ SESSION                               LAST EVENT  IN THE BUNDLE
             "context": { "messages": 5, "estimated_tokens": 250, "window_tokens": 1000 },
             "reminders": [{ "kind": "git_status", "text": "clean\nas ever", "seq": 3 }],
             "pins": [{ "seq": 4, "text": "a fact" }], "queue": [],
-            "pending_approvals": [{ "call_id": "c1", "name": "write", "turn": 2, "seq": 9 }],
+            "pending_approvals": [{ "call_id": "c1", "name": "write", "arguments": "{}", "turn": 2, "seq": 9 }],
         });
         view.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let text = session(&serde_json::from_value(view).unwrap());
@@ -384,7 +386,7 @@ SESSION                               LAST EVENT  IN THE BUNDLE
             "used        100 tokens in (5 cached), 20 out",
             "reminder    git_status: clean as ever",
             "pin         4 a fact",
-            "approval    c1 of write, turn 2",
+            "approval    c1 of write, turn 2: {}",
         ] {
             assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
         }

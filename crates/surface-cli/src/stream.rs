@@ -179,8 +179,7 @@ impl RunningTurn {
         ) {
             self.follower = None;
         }
-        if let Event::ApprovalRequested(ApprovalRequested { call_id, name }) = record.event {
-            let arguments = self.view.arguments.remove(&call_id).unwrap_or_default();
+        if let Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments }) = record.event {
             return Ok(Some(Progress::Approval(Call { session_id: self.session_id, call_id, name, arguments })));
         }
         Ok(None)

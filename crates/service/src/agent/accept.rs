@@ -28,7 +28,7 @@ impl Actor {
     /// accepted when its ticket is durable: until then the model is connected to, and nobody sees the turn.
     pub(super) async fn accept(&mut self, asked: AskedTurn) -> Result<(Acceptance, Option<Ticket>), SessionError> {
         self.shared.check_writable()?;
-        let AskedTurn { request, hash, is_continuation } = asked;
+        let AskedTurn { mut request, hash, is_continuation } = asked;
         let key = request
             .idempotency_key
             .as_ref()
@@ -39,13 +39,19 @@ impl Actor {
         self.check_takes_work()?;
         self.engine.held.check_room()?;
         self.engine.events.room().await?;
+        let interrupted = self.session.last_end().filter(|end| end.status == TurnStatus::Interrupted);
+        if let Some(end) = interrupted.filter(|_| is_continuation) {
+            request.model = request.model.or_else(|| Some(end.model.clone()));
+            request.budgets = request.budgets.or(end.budgets);
+            request.compaction = request.compaction.or(end.compaction);
+        }
+        let continues = interrupted.map(|end| end.turn);
         let model = self.engine.models.resolve(request.model.as_deref().unwrap_or(self.session.model()))?;
         self.check_compaction(request.compaction, &model)?;
         self.control.is_queue_held = false;
         let running = self.session.open_turn().map(|open| open.turn);
         if is_continuation {
-            let last = self.session.last_end().filter(|end| end.status == TurnStatus::Interrupted).map(|end| end.turn);
-            return match (running, last) {
+            return match (running, continues) {
                 (Some(turn), _) => Err(SessionError::Busy { turn }),
                 _ if self.asked.is_some() => Err(SessionError::Compacting),
                 (None, None) => Err(SessionError::ItemNotFound("turn")),

@@ -100,7 +100,8 @@ impl Actor {
         let wanted = open.calls.iter().map(|call| &call.call).filter(|call| calls.contains(&call.call_id));
         let events = wanted
             .map(|call| {
-                Event::ApprovalRequested(ApprovalRequested { call_id: call.call_id.clone(), name: call.name.clone() })
+                let (call_id, name, arguments) = (call.call_id.clone(), call.name.clone(), call.shown_arguments());
+                Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments })
             })
             .collect();
         self.asked_at = self.engine.world.clock.elapsed();

@@ -83,7 +83,7 @@ impl Follower {
         cursor: Seq,
     ) -> Result<Self, SessionError> {
         // Before anything else, so that it counts as one that follows: whoever deletes the session keeps its end for it.
-        let (live_changed, losses) = (hub.watch(), hub.losses());
+        let (live_changed, losses, live) = (hub.watch(), hub.losses(), hub.cursor());
         let tail = store.watch(session_id).await.map_err(|_| SessionError::StoreFailed)?;
         let tail = tail.ok_or(SessionError::NotFound(session_id))?;
         let last_seq = *tail.borrow();
@@ -95,7 +95,7 @@ impl Follower {
             cursor,
             tail,
             hub,
-            live: LiveCursor::default(),
+            live,
             live_changed,
             ready: VecDeque::new(),
             losses,

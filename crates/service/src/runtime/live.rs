@@ -238,6 +238,13 @@ impl LiveHub {
         self.changed.subscribe()
     }
 
+    /// Where a follower begins. One that comes before anything is shown misses nothing of it, however late it looks.
+    pub(crate) fn cursor(&self) -> LiveCursor {
+        let state = self.state();
+        let is_started = state.lines.is_empty() && state.blocks.is_empty();
+        LiveCursor { next: state.dropped, is_started }
+    }
+
     /// Puts the next lines for a follower whose durable cursor is `seq` into its empty `ready`. Lines that follow an
     /// older seq are dropped; at the first line that follows a newer one it stops, for the durable events come first.
     /// There are no more than a follower may hold.

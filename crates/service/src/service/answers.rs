@@ -169,6 +169,8 @@ pub struct PendingApproval {
     pub call_id: String,
     /// The tool.
     pub name: String,
+    /// What it is called with, as text; of long arguments the beginning, the end and the size.
+    pub arguments: String,
     /// The turn.
     pub turn: TurnNumber,
     /// The event that asked.

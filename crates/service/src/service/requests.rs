@@ -93,13 +93,13 @@ const fn yes() -> bool {
 pub struct ResumeTurn {
     /// What the user says; goes on with the interrupted turn where `null`.
     pub prompt: Option<String>,
-    /// Another model than the session's.
+    /// Another model than the session's, or than that of the interrupted turn that goes on.
     pub model: Option<String>,
     /// What happens where a turn runs already.
     pub policy: Policy,
-    /// The budgets of this turn.
+    /// The budgets of this turn; where it goes on with another, what they leave out is as it was there.
     pub budgets: Budgets,
-    /// How this turn compacts.
+    /// How this turn compacts; as the interrupted one did where `null` and it goes on.
     pub compaction: Option<CompactionConfig>,
     /// Whether to answer with the result, or at once.
     pub wait: bool,

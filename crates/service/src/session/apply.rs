@@ -311,6 +311,8 @@ impl Session {
             seq: record.seq,
             status,
             model: open.model,
+            budgets: open.budgets,
+            compaction: open.compaction,
             text: open.text,
             text_seq: open.text_seq,
             stop_reason: open.stop_reason,

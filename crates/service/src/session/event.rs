@@ -465,6 +465,10 @@ pub struct ApprovalRequested {
     pub call_id: String,
     /// The tool.
     pub name: String,
+    /// What it is called with, as text; of long arguments the beginning, the end and the size. Empty in events of
+    /// former versions.
+    #[serde(default)]
+    pub arguments: String,
 }
 
 /// A call was decided.

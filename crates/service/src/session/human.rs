@@ -55,7 +55,9 @@ impl Event {
                 let (name, output) = (&finished.name, first_line(&finished.output));
                 format!("{name} {outcome} ({} ms): {output}", finished.duration_ms)
             }
-            Self::ApprovalRequested(request) => format!("{} waits for approval: {}", request.name, request.call_id),
+            Self::ApprovalRequested(request) => {
+                format!("{} waits for approval: {} {}", request.name, request.call_id, request.arguments)
+            }
             Self::ApprovalDecided(decided) => {
                 let decision = match decided.decision {
                     Decision::Approve => "approved",

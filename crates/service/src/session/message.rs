@@ -394,6 +394,24 @@ pub struct ToolCall {
     pub opaque: Option<RawJson>,
 }
 
+/// Bytes of a call's arguments that a caller who decides on it is shown: of their beginning, and of their end.
+const ARGUMENTS_SHOWN: [usize; 2] = [1024, 512];
+
+impl ToolCall {
+    /// The arguments as their text; of long ones the beginning, the end and the size.
+    #[must_use]
+    pub fn shown_arguments(&self) -> String {
+        let text = self.arguments.as_str();
+        let [head, tail] = ARGUMENTS_SHOWN;
+        if text.len() <= head + tail {
+            return text.to_owned();
+        }
+        let (head, tail) = (text.floor_char_boundary(head), text.ceil_char_boundary(text.len() - tail));
+        let (left_out, size) = (tail - head, text.len());
+        format!("{}\n[... {left_out} of {size} bytes left out ...]\n{}", &text[..head], &text[tail..])
+    }
+}
+
 /// The result of one call, as the model sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolResult {

@@ -147,6 +147,12 @@ pub struct TurnEnd {
     pub status: TurnStatus,
     /// The model that answered.
     pub model: String,
+    /// Its budgets, which a turn that continues it takes over.
+    #[serde(default)]
+    pub budgets: Budgets,
+    /// How it compacted, if it said so itself; taken over too.
+    #[serde(default)]
+    pub compaction: Option<CompactionConfig>,
     /// What it said last; empty in what an idempotency key stands for, and in a snapshot.
     #[serde(skip)]
     pub text: Arc<[Body]>,
@@ -199,6 +205,8 @@ pub(super) fn ending(record: &Record, turn: TurnNumber) -> Option<(TurnStatus, T
 pub(crate) struct TurnFold {
     turn: TurnNumber,
     model: String,
+    budgets: Budgets,
+    compaction: Option<CompactionConfig>,
     text: Arc<[Body]>,
     text_seq: Option<Seq>,
     stop_reason: Option<StopReason>,
@@ -207,7 +215,15 @@ pub(crate) struct TurnFold {
 impl TurnFold {
     /// The fold of a turn. It wants the session's records from the turn's `turn_started` on.
     pub(crate) fn new(turn: TurnNumber) -> Self {
-        Self { turn, model: String::new(), text: Arc::default(), text_seq: None, stop_reason: None }
+        Self {
+            turn,
+            model: String::new(),
+            budgets: Budgets::default(),
+            compaction: None,
+            text: Arc::default(),
+            text_seq: None,
+            stop_reason: None,
+        }
     }
 
     /// Takes the next record in; answers with the end, where that is what it records.
@@ -216,7 +232,10 @@ impl TurnFold {
             return None;
         }
         match &record.event {
-            Event::TurnStarted(started) => self.model.clone_from(&started.model),
+            Event::TurnStarted(started) => {
+                self.model.clone_from(&started.model);
+                (self.budgets, self.compaction) = (started.budgets, started.compaction);
+            }
             Event::AssistantMessage(answer) => {
                 self.stop_reason = Some(answer.stop_reason);
                 let text = answer.text();
@@ -232,6 +251,8 @@ impl TurnFold {
             seq: record.seq,
             status,
             model: self.model.clone(),
+            budgets: self.budgets,
+            compaction: self.compaction,
             text: self.text.clone(),
             text_seq: self.text_seq,
             stop_reason: self.stop_reason,

@@ -99,8 +99,9 @@ impl Session {
         calls
             .filter_map(|(turn, state)| match state.progress {
                 CallProgress::Waiting(seq) => {
-                    let (call_id, name) = (state.call.call_id.clone(), state.call.name.clone());
-                    Some(PendingApproval { call_id, name, turn, seq })
+                    let call = &state.call;
+                    let (call_id, name, arguments) = (call.call_id.clone(), call.name.clone(), call.shown_arguments());
+                    Some(PendingApproval { call_id, name, arguments, turn, seq })
                 }
                 _ => None,
             })

@@ -1,10 +1,11 @@
 //! What a stored session is through its life: kept, listed, changed, put away, copied, deleted.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use meerkat_service::{
     ErrorCode,
-    options::Overflow,
+    model::{StaticModels, scripted::ScriptedModel},
+    options::{Budgets, Overflow},
     service::{
         DeleteSession, ForkSession, InterruptTurn, Page, ReadBlob, ReadHistory, ResumeTurn, SessionQuery,
         SessionSummary, StartTurn, UpdateSession,
@@ -62,6 +63,47 @@ fn a_session_outlives_its_process_to_the_byte() {
             assert_eq!(refused.code(), ErrorCode::ItemNotFound);
         });
     }
+}
+
+/// What goes on with an interrupted turn is that turn: with its model, its budgets and its way to compact.
+#[test]
+fn a_resumed_turn_keeps_the_options_of_the_interrupted_one() {
+    let place = Place::new();
+    let client = || Arc::new(ScriptedModel);
+    let models = StaticModels::new("scripted", client(), 200_000).with("other", client(), 200_000);
+    let agent = place.agent().models(Arc::new(models.with("third", client(), 200_000)));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let service = agent.build().unwrap().service().clone();
+        let process = Process { service };
+        let session_id = process.create().await;
+        let request = StartTurn {
+            model: Some("other".to_owned()),
+            budgets: Budgets { steps: Some(7), ..Budgets::default() },
+            wait: false,
+            ..StartTurn::new(session_id, "@stall")
+        };
+        process.service.accept_turn(request).await.unwrap();
+        let (asked, other) = (Budgets { tool_calls: Some(9), ..Budgets::default() }, Some("third".to_owned()));
+        for (turn, resume, model, tool_calls) in [
+            (0, ResumeTurn::default(), "other", None),
+            (1, ResumeTurn { budgets: asked, ..ResumeTurn::default() }, "other", Some(9)),
+            (2, ResumeTurn { model: other, ..ResumeTurn::default() }, "third", Some(9)),
+        ] {
+            process.service.interrupt(InterruptTurn { session_id, turn: Some(turn) }).await.unwrap();
+            process.service.begin_resume(&session_id, resume).await.unwrap();
+            let events = process.events(session_id).await;
+            let started = events.iter().rfind(|event| event["type"] == "turn_started").unwrap();
+            assert_eq!((&started["model"], &started["continues"]), (&json!(model), &json!(turn)));
+            assert_eq!(started["budgets"]["steps"], 7);
+            assert_eq!(started["budgets"]["tool_calls"].as_u64().filter(|calls| *calls < 100), tool_calls);
+        }
+        process.service.interrupt(InterruptTurn { session_id, turn: Some(3) }).await.unwrap();
+        // A new prompt is a turn of the session's own.
+        let next = ResumeTurn { prompt: Some("@say Next.".to_owned()), ..ResumeTurn::default() };
+        assert_eq!(process.service.resume(&session_id, next).await.unwrap().model, "scripted");
+        process.service.shut_down(1_000).await;
+    });
 }
 
 /// A page of a history is bounded in bytes too, however few messages that is.

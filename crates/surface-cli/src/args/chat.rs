@@ -43,7 +43,13 @@ pub(crate) enum SlashCommand {
     Capabilities,
     /// List the error codes
     Errors(ErrorsArgs),
+    /// Take another model for the turns from here on, or say which one it is
+    Model {
+        /// Its name
+        name: Option<String>,
+    },
     /// Leave when the lines before this one are done
+    #[command(visible_alias = "exit")]
     Quit,
 }
 
@@ -98,6 +104,33 @@ pub(crate) fn parse(words: Vec<String>) -> Result<SlashCommand, clap::Error> {
     SlashCommand::from_arg_matches(&definition().try_get_matches_from(words)?)
 }
 
+/// The words of a line, without its `/`. A text that needs no quotes is the rest of the line, to the letter.
+pub(crate) fn words(line: &str) -> Result<Vec<String>, &'static str> {
+    // How many words come before the text.
+    let before = match line.split_whitespace().next() {
+        Some("turn" | "pin") => 1,
+        Some("remind" | "deny" | "approve") => 2,
+        _ => return split(line),
+    };
+    let has_flag = line.split_whitespace().any(|word| word.starts_with("--"));
+    let (mut words, mut rest) = (Vec::new(), line.trim());
+    while words.len() < before && !rest.is_empty() {
+        let (word, tail) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+        words.push(word.to_owned());
+        rest = tail.trim_start();
+    }
+    if has_flag || rest.is_empty() || words.iter().any(|word| word.contains(['\'', '"', '\\'])) {
+        return split(line);
+    }
+    match split(rest) {
+        // One text in quotes is what they hold.
+        Ok(text) if text.len() == 1 && rest.starts_with(['\'', '"']) => words.extend(text),
+        Err(why) if rest.starts_with(['\'', '"']) => return Err(why),
+        _ => words.push(rest.to_owned()),
+    }
+    Ok(words)
+}
+
 /// Splits a line into words: single quotes keep what they hold, double quotes know `\n \t \\ \"`, a backslash
 /// outside of quotes keeps the next character.
 pub(crate) fn split(line: &str) -> Result<Vec<String>, &'static str> {
@@ -138,6 +171,29 @@ pub(crate) fn split(line: &str) -> Result<Vec<String>, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_is_the_rest_of_the_line() {
+        let words = |line| words(line).map(|words| words.join("|"));
+        for (line, expected) in [
+            ("pin Never on Fridays", "pin|Never on Fridays"),
+            ("pin  don't  say \"no\" ", "pin|don't  say \"no\""),
+            (r"pin C:\new", r"pin|C:\new"),
+            ("pin 'the key is blue'", "pin|the key is blue"),
+            (r#"pin "a\nb""#, "pin|a\nb"),
+            (r#"pin "Never" on Fridays"#, r#"pin|"Never" on Fridays"#),
+            ("pin --session x 'a b'", "pin|--session|x|a b"),
+            ("remind environment it's late", "remind|environment|it's late"),
+            ("remind --clear environment", "remind|--clear|environment"),
+            ("deny call_1 not today", "deny|call_1|not today"),
+            ("turn say it's so", "turn|say it's so"),
+            ("pin", "pin"),
+            ("'pin' 'a b'", "pin|a b"),
+            ("show a b", "show|a|b"),
+        ] {
+            assert_eq!(words(line), Ok(expected.to_owned()), "{line}");
+        }
+    }
 
     #[test]
     fn words_are_split_as_a_shell_does() {

@@ -7,6 +7,7 @@ mod fill;
 pub(crate) mod local;
 pub(crate) mod memory;
 pub(crate) mod operators;
+mod questions;
 mod run;
 pub(crate) mod sessions;
 
@@ -17,7 +18,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-pub(crate) use run::{Questions, resume, run};
+pub(crate) use questions::Questions;
+pub(crate) use run::{resume, run};
 
 use self::run::NO_SESSION;
 use crate::{App, args::EventsArgs, error::CliError, people, stream, wire};
@@ -162,6 +164,9 @@ fn pick<T: Ord>(sessions: &[(T, SessionId)], name: &str) -> Result<SessionId, Se
     };
     match found.as_slice() {
         [(_, id)] => Ok(*id),
+        [] if name == "last" => {
+            Err(SessionError::invalid("session", "there is no session yet; `meerkat run` makes one"))
+        }
         [] => Err(SessionError::invalid("session", format!("{name:?} is the end of no session's id"))),
         _ => Err(SessionError::invalid("session", format!("{name:?} is the end of several ids; give more of it"))),
     }

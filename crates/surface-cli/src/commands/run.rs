@@ -1,17 +1,15 @@
 //! `run` and `resume`: one turn, shown as it comes.
 
-use std::collections::VecDeque;
-
 use meerkat_errors::ErrorCode;
 use meerkat_service::{SessionError, SessionId, service::SessionCreated, wire::call};
 
-use super::read;
+use super::{questions::Questions, read};
 use crate::{
     App, Streams,
     args::{CompactFlags, Delivery, ResumeArgs, RunArgs, TurnFlags},
     error::{CliError, exit_code, exit_code_of_leaving},
     input::{Line, Lines, Source, whole},
-    stream::{Call, Progress, RunningTurn, Show, decide},
+    stream::{Progress, RunningTurn, Show, decide},
     wire,
 };
 
@@ -120,7 +118,7 @@ async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result
             progress = turn.next() => match progress? {
                 Progress::Approval(call) if app.out.can_ask => {
                     let lines = lines.get_or_insert_with(|| Lines::start(Source::Plain { input: streams.take_stdin(), limit: ANSWER_BYTES_MAX }));
-                    questions.push(app, call, lines)?;
+                    questions.push(app, call, lines);
                 }
                 Progress::Approval(call) => decide(app, &call, false, Some(NOBODY_TO_ASK)),
                 Progress::Ended(answer) => {
@@ -135,7 +133,7 @@ async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result
                 }
             },
             line = next_line(&mut lines) => if let Some(lines) = &mut lines {
-                questions.answer(app, line, lines)?;
+                questions.answer(app, &line, lines);
             },
             () = streams.interrupts.next() => {
                 if is_interrupted {
@@ -159,48 +157,4 @@ async fn next_line(lines: &mut Option<Lines>) -> Line {
 /// Whether a line answers yes. What is no yes is a no.
 pub(super) fn is_yes(line: &Line) -> bool {
     matches!(line, Line::Text(text) if matches!(text.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
-}
-
-/// The calls that somebody at the terminal is asked about, one after the other.
-#[derive(Default)]
-pub(crate) struct Questions {
-    calls: VecDeque<Call>,
-    /// The turn ended while a question was open, so the line that comes next answers nothing.
-    is_late: bool,
-}
-
-impl Questions {
-    /// Whether the next line is an answer.
-    pub(crate) fn are_open(&self) -> bool {
-        self.is_late || !self.calls.is_empty()
-    }
-
-    /// The turn has ended, and with it its questions.
-    pub(crate) fn close(&mut self) {
-        self.is_late = self.are_open();
-        self.calls.clear();
-    }
-
-    pub(crate) fn push(&mut self, app: &App, call: Call, lines: &mut Lines) -> Result<(), CliError> {
-        self.calls.push_back(call);
-        if self.calls.len() == 1 { self.ask(app, lines) } else { Ok(()) }
-    }
-
-    fn ask(&self, app: &App, lines: &mut Lines) -> Result<(), CliError> {
-        if let Some(Call { name, arguments, .. }) = self.calls.front() {
-            app.out.notice(&format!("Allow {name} {arguments}? [y/N] "));
-            lines.ask();
-        }
-        Ok(())
-    }
-
-    /// Takes a line as the answer to the first question.
-    pub(crate) fn answer(&mut self, app: &App, line: Line, lines: &mut Lines) -> Result<(), CliError> {
-        if std::mem::take(&mut self.is_late) {
-            app.out.note("The turn had ended before the answer came.");
-        } else if let Some(call) = self.calls.pop_front() {
-            decide(app, &call, is_yes(&line), None);
-        }
-        self.ask(app, lines)
-    }
 }

@@ -3,8 +3,6 @@
 //! It never shows a piece of text twice, nor leaves one out: what deltas lost, the whole message brings. It shows no
 //! excerpt of an answer: [`make_whole`] comes first.
 
-use std::collections::HashMap;
-
 use meerkat_service::{
     SessionError,
     session::{
@@ -38,8 +36,6 @@ pub(super) struct View {
     is_in_reasoning: bool,
     /// A compaction that is under way, as long as nothing else is said.
     compacting: Option<Progress>,
-    /// What the calls of this turn are called with, to ask about them.
-    pub(super) arguments: HashMap<String, String>,
 }
 
 /// Puts what a model said in the place of references to it.
@@ -80,7 +76,6 @@ impl View {
             is_in_text: false,
             is_in_reasoning: false,
             compacting: None,
-            arguments: HashMap::new(),
         }
     }
 
@@ -99,12 +94,6 @@ impl View {
     }
 
     pub(super) fn durable(&mut self, event: &Event) -> Result<(), CliError> {
-        if let Event::AssistantMessage(message) = event {
-            self.arguments.extend(message.blocks.iter().filter_map(|block| match block {
-                Block::ToolCall(call) => Some((call.call_id.clone(), call.arguments.as_str().to_owned())),
-                Block::Text { .. } | Block::Reasoning { .. } => None,
-            }));
-        }
         if self.show != Show::Text {
             return Ok(());
         }

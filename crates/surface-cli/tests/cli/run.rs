@@ -212,15 +212,32 @@ fn ctrl_c_interrupts_and_a_second_one_leaves() {
 #[test]
 fn a_call_that_needs_approval_is_asked_about_or_denied() {
     let prompt = r#"@call test_ask {"name":"a","line":"x"} @echo last_result"#;
-    for (answer, is_run) in [("y\n", true), ("YES\n", true), ("n\n", false), ("", false)] {
+    let answers = [("y\n", true), ("YES\n", true), ("n\n", false), ("", false)];
+    // What is no answer denies nothing.
+    let asked_again = [("what is it?\n\ny\n", true), ("/approve\n", true), ("no, never\n", false)];
+    for (answer, is_run) in answers.into_iter().chain(asked_again) {
         let command = cli(&["run", prompt]).with_tools().on_terminal().env("NO_COLOR", "1").stdin(answer);
         let dir = command.dir.clone();
         let ran = command.run();
-        assert!(ran.err.contains(r#"Allow test_ask {"name":"a","line":"x"}? [y/N]"#), "{}", ran.err);
+        assert!(ran.err.contains(r#"Allow test_ask {"name":"a","line":"x"}? y, n"#), "{}", ran.err);
         assert_eq!((ran.code, dir.path().join("a").exists()), (0, is_run), "{answer:?}: {}", ran.err);
     }
     let denied = cli(&["run", prompt]).with_tools().stdin("y\n").run();
     assert!(denied.out.contains("Nobody could be asked"), "{}", denied.out);
+}
+
+#[test]
+fn every_retry_is_told_of() {
+    let ran = cli(&["run", "@fail overloaded times=2 @say Here."]).env("MEERKAT_TURN__RETRY_BASE_MS", "1").run();
+    assert_eq!((ran.code, ran.out.as_str()), (0, "Here.\n"), "{}", ran.err);
+    assert!(ran.err.contains("call 1 failed") && ran.err.contains("call 2 failed"), "{}", ran.err);
+}
+
+#[test]
+fn long_arguments_are_asked_about_in_few_lines() {
+    let prompt = format!(r#"@call test_ask {{"name":"a","line":"{}","last":"end"}}"#, "x".repeat(60_000));
+    let ran = cli(&["run", "-q", &prompt]).with_tools().on_terminal().env("NO_COLOR", "1").stdin("n\n").run();
+    assert!(ran.err.len() < 4_000 && ran.err.contains("bytes left out") && ran.err.contains("end"), "{}", ran.err);
 }
 
 #[test]

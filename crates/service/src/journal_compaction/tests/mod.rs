@@ -114,7 +114,7 @@ impl Life {
 
     pub(super) fn asks(&mut self, call_id: &str) -> Seq {
         let (call_id, name) = (call_id.to_owned(), "tool".to_owned());
-        self.add(Some(self.turn), Event::ApprovalRequested(ApprovalRequested { call_id, name }))
+        self.add(Some(self.turn), Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments: "{}".into() }))
     }
 
     pub(super) fn is_approved(&mut self, call_id: &str) -> Seq {

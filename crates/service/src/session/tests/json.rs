@@ -3,7 +3,7 @@
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, value::RawValue};
 
-use crate::session::message::{BlobRef, Block, Body, JSON_DEPTH_MAX, JSON_KEYS_MAX, Message, RawJson};
+use crate::session::message::{BlobRef, Block, Body, JSON_DEPTH_MAX, JSON_KEYS_MAX, Message, RawJson, ToolCall};
 
 /// The tokens of any JSON value, with numbers and escapes that a value tree would change.
 pub(crate) fn tokens() -> impl Strategy<Value = Vec<String>> {
@@ -142,6 +142,21 @@ fn a_body_is_a_text_or_a_reference() {
     for wrong in ["1", "null", "true", "[]", "{}", r#"{"blob":"5d41","bytes":10,"head":"he"}"#] {
         assert!(body(wrong).is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn long_arguments_are_shown_by_their_beginning_their_end_and_their_size() {
+    let shown = |arguments: String| {
+        let (call_id, name) = ("c".to_owned(), "t".to_owned());
+        ToolCall { call_id, name, arguments: RawJson::parse(&arguments).unwrap(), opaque: None }.shown_arguments()
+    };
+    assert_eq!(shown(r#"{"a":"é"}"#.to_owned()), r#"{"a":"é"}"#);
+    let long = shown(format!(r#"{{"first":"{}","last":"end"}}"#, "é".repeat(100_000)));
+    assert!(
+        long.len() < 2_000 && long.starts_with(r#"{"first":"é"#) && long.ends_with(r#"é","last":"end"}"#),
+        "{long}"
+    );
+    assert!(long.contains(" of 200025 bytes left out ...]"), "{long}");
 }
 
 #[test]

@@ -176,7 +176,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             duration_ms: number,
         }),
         EventKind::ApprovalRequested => {
-            Event::ApprovalRequested(ApprovalRequested { call_id: text.clone(), name: text })
+            Event::ApprovalRequested(ApprovalRequested { call_id: text.clone(), name: text.clone(), arguments: text })
         }
         EventKind::ApprovalDecided => Event::ApprovalDecided(ApprovalDecided {
             reason: when_full(&text),

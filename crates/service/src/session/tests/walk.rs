@@ -415,7 +415,9 @@ fn call_event(call_id: &str, stage: Stage, detail: usize) -> (Stage, Event) {
     let (call_id, name) = (call_id.to_owned(), "tool".to_owned());
     let decision = [Decision::Approve, Decision::Deny][detail % 2];
     match (stage, detail % 3) {
-        (Stage::Proposed, 0) => (Stage::Waiting, Event::ApprovalRequested(ApprovalRequested { call_id, name })),
+        (Stage::Proposed, 0) => {
+            (Stage::Waiting, Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments: "{}".into() }))
+        }
         (Stage::Waiting, 0 | 1) => {
             let decided = ApprovalDecided { call_id, decision, reason: None };
             (Stage::Decided(decision), Event::ApprovalDecided(decided))

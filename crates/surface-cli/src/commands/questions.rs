@@ -1,0 +1,144 @@
+//! What somebody at the terminal is asked about the calls of a turn, and what the answer means. Nothing but an answer
+//! decides: what is none is asked again.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::{
+    App,
+    input::{Line, Lines},
+    stream::{Call, decide},
+};
+
+/// What a model is told about a call that nobody answered for.
+const NO_ANSWER: &str = "Nobody answered: the input ended.";
+
+/// The calls that somebody at the terminal is asked about, one after the other.
+#[derive(Default)]
+pub(crate) struct Questions {
+    calls: VecDeque<Call>,
+    /// The tools whose calls need no more asking in this command.
+    allowed: BTreeSet<String>,
+    /// The turn ended while a question was open, so the line that comes next answers nothing.
+    is_late: bool,
+}
+
+/// What an answer means.
+#[derive(Debug, PartialEq)]
+enum Verdict<'a> {
+    Allow,
+    /// This call, and those of the same tool after it.
+    Always,
+    Deny(Option<&'a str>),
+}
+
+/// Reads an answer to a question about a call; `None` if it is none.
+fn verdict<'a>(line: &'a str, call_id: &str) -> Option<Verdict<'a>> {
+    let line = line.trim();
+    let (word, rest) = line.split_once([' ', ',', ':']).unwrap_or((line, ""));
+    let rest = rest.trim();
+    // As a command it may name the call.
+    let rest = rest.strip_prefix(call_id).map_or(rest, str::trim);
+    match (word.to_ascii_lowercase().as_str(), rest) {
+        ("y" | "yes" | "/approve", "") => Some(Verdict::Allow),
+        ("a" | "always", "") => Some(Verdict::Always),
+        ("n" | "no" | "/deny", reason) => Some(Verdict::Deny((!reason.is_empty()).then_some(reason))),
+        _ => None,
+    }
+}
+
+impl Questions {
+    /// Whether the next line is an answer.
+    pub(crate) fn are_open(&self) -> bool {
+        self.is_late || !self.calls.is_empty()
+    }
+
+    /// Whether a line is a command that has nothing to do with the question.
+    pub(crate) fn is_beside(&self, line: &Line) -> bool {
+        let call_id = self.calls.front().map_or("", |call| &call.call_id);
+        matches!(line, Line::Text(line) if line.starts_with('/') && verdict(line, call_id).is_none())
+    }
+
+    /// The turn has ended, and with it its questions.
+    pub(crate) fn close(&mut self) {
+        self.is_late = self.are_open();
+        self.calls.clear();
+    }
+
+    pub(crate) fn push(&mut self, app: &App, call: Call, lines: &mut Lines) {
+        if self.allowed.contains(&call.name) {
+            return decide(app, &call, true, None);
+        }
+        self.calls.push_back(call);
+        if self.calls.len() == 1 {
+            self.ask(app, lines);
+        }
+    }
+
+    /// Asks about the first call.
+    pub(crate) fn ask(&self, app: &App, lines: &mut Lines) {
+        if let Some(Call { name, arguments, .. }) = self.calls.front() {
+            app.out.notice(&format!("Allow {name} {arguments}? y, n, always, or n and why: "));
+            lines.ask_answer();
+        }
+    }
+
+    /// Takes a line as the answer to the first question.
+    pub(crate) fn answer(&mut self, app: &App, line: &Line, lines: &mut Lines) {
+        if std::mem::take(&mut self.is_late) {
+            return app.out.note("The turn had ended before the answer came.");
+        }
+        let Some(call) = self.calls.front() else { return };
+        let verdict = match line {
+            Line::Text(line) => verdict(line, &call.call_id),
+            Line::End => Some(Verdict::Deny(Some(NO_ANSWER))),
+            Line::Refused(_) | Line::Interrupt => None,
+        };
+        match verdict {
+            None => {
+                app.out.note(&format!("y runs it, n does not, always runs each {} from here on.", call.name));
+                return self.ask(app, lines);
+            }
+            Some(Verdict::Deny(reason)) => decide(app, call, false, reason),
+            Some(Verdict::Allow) => decide(app, call, true, None),
+            Some(Verdict::Always) => {
+                self.allowed.insert(call.name.clone());
+                let (always, others): (VecDeque<Call>, _) =
+                    self.calls.drain(..).partition(|call| self.allowed.contains(&call.name));
+                self.calls = others;
+                always.iter().for_each(|call| decide(app, call, true, None));
+                return self.ask(app, lines);
+            }
+        }
+        self.calls.pop_front();
+        self.ask(app, lines);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_answer_decides() {
+        for (line, expected) in [
+            ("y", Some(Verdict::Allow)),
+            (" YES ", Some(Verdict::Allow)),
+            ("/approve", Some(Verdict::Allow)),
+            ("/approve call_3_0", Some(Verdict::Allow)),
+            ("a", Some(Verdict::Always)),
+            ("Always", Some(Verdict::Always)),
+            ("n", Some(Verdict::Deny(None))),
+            ("No, use the other file", Some(Verdict::Deny(Some("use the other file")))),
+            ("/deny call_3_0 not today", Some(Verdict::Deny(Some("not today")))),
+            ("", None),
+            ("yes?", None),
+            ("what does it do?", None),
+            ("not now", None),
+            ("yes but slowly", None),
+            ("/approve call_9_9", None),
+            ("/show", None),
+        ] {
+            assert_eq!(verdict(line, "call_3_0"), expected, "{line:?}");
+        }
+    }
+}
