@@ -34,6 +34,10 @@ const READ_BYTES: usize = 256 * 1024;
 /// Bytes of one file of lines.
 const EVENTS_BYTES_MAX: u64 = (EVENTS_BYTES + RECORD_BYTES_MAX + 1) as u64;
 
+/// The last seq that an imported session may begin to go on from: it has as many before it as behind it, and JSON numbers
+/// hold them all.
+const SEQ_MAX: Seq = 1 << 52;
+
 /// How deep a line may nest: what a model said may be as deep as it is allowed to be, and stands some levels down.
 const DEPTH_MAX: usize = 2 * JSON_DEPTH_MAX;
 
@@ -271,6 +275,9 @@ fn records(lines: &[u8]) -> impl Iterator<Item = Result<(Record, &[u8]), Session
 /// Whether the numbers of a record can be: a turn and a message take an event each.
 fn is_possible(record: &Record) -> bool {
     let seq = record.seq;
+    if seq > SEQ_MAX {
+        return false;
+    }
     let counts = match &record.event {
         Event::HistorySnapshot(history) => {
             let HistorySnapshot { pruned_to, message_count, next_turn, context, counters, .. } = history;
@@ -324,5 +331,18 @@ impl RecordSource for Records {
             self.events.clear();
         }
         Ok(self.own.take().into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SEQ_MAX, is_possible};
+    use crate::session::tests::pinned;
+
+    /// The next record of an imported session has a number, too.
+    #[test]
+    fn a_seq_leaves_room_for_what_follows_it() {
+        assert!(is_possible(&pinned(SEQ_MAX, "a")));
+        assert!(!is_possible(&pinned(SEQ_MAX + 1, "a")) && !is_possible(&pinned(u64::MAX, "a")));
     }
 }

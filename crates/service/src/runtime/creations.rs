@@ -48,7 +48,8 @@ impl Creations {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The create that the key stands for, or a new one. `check` is asked first, with the number that is in flight.
+    /// The create that the key stands for, or a new one, which answers beside it whether others know of the key by then.
+    /// `check` is asked first, with the number that is in flight.
     pub(super) fn find_or_make<F>(
         self: &Arc<Self>,
         key: Option<Key>,
@@ -57,7 +58,7 @@ impl Creations {
         make: impl FnOnce() -> F,
     ) -> Result<Creation, SessionError>
     where
-        F: Future<Output = Result<SessionCreated, SessionError>> + Send + 'static,
+        F: Future<Output = (Result<SessionCreated, SessionError>, bool)> + Send + 'static,
     {
         let mut state = self.state();
         state.forget_old(now);
@@ -80,19 +81,21 @@ impl Creations {
         let (made, name) = (make(), key.as_ref().map(|key| key.key.clone()));
         let task = tokio::spawn(async move {
             let done = AssertUnwindSafe(made).catch_unwind().await;
-            let done = done.unwrap_or_else(|_| Err(SessionError::Internal("a session could not be made".to_owned())));
+            let failed = || (Err(SessionError::Internal("a session could not be made".to_owned())), false);
+            let (done, is_known) = done.unwrap_or_else(|_| failed());
             let mut state = creations.state();
             state.in_flight -= 1;
-            if let (true, Some(name)) = (done.is_err(), name) {
-                // Nothing was recorded, so the key is free again.
-                state.by_key.remove(&name);
+            match name {
+                // Where nothing was recorded the key is free again, and what others know is not kept twice.
+                Some(name) if done.is_err() || is_known => drop(state.by_key.remove(&name)),
+                Some(name) => state.by_age.push_back((now, name)),
+                None => {}
             }
             done
         });
         let done = async move { task.await.unwrap_or(Err(SessionError::ShuttingDown)) };
         let creation = done.boxed().shared();
         if let Some(Key { key, request }) = key {
-            state.by_age.push_back((now, key.clone()));
             state.by_key.insert(key, Known { request, used: now, creation: creation.clone() });
         }
         Ok(creation)
@@ -108,5 +111,33 @@ impl State {
                 self.by_key.remove(&key);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{clock::SeededIds, ids::SessionId};
+
+    fn key(name: usize) -> Option<Key> {
+        Some(Key { key: name.to_string(), request: "r".to_owned() })
+    }
+
+    /// What failed, and what the index knows, is kept by nobody here; what only this process knows is.
+    #[tokio::test]
+    async fn only_what_nobody_else_knows_is_kept() {
+        let (creations, now) = (Arc::new(Creations::default()), SeededIds::wall_time());
+        let session_id = SessionId::from_uuid(uuid::Uuid::nil());
+        let made = SessionCreated { session_id, seq: 1, created_at: now };
+        for (name, (done, is_known)) in
+            [(Err(SessionError::StoreFull), false), (Ok(made.clone()), true), (Ok(made), false)].into_iter().enumerate()
+        {
+            let make = async move || (done, is_known);
+            let creation = creations.find_or_make(key(name), now, |_| Ok(()), make).unwrap();
+            drop(creation.await);
+        }
+        let state = creations.state();
+        let kept: Vec<&str> = state.by_key.keys().map(String::as_str).collect();
+        assert_eq!((kept, state.by_age.len(), state.in_flight), (vec!["2"], 1, 0));
     }
 }

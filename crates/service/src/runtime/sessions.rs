@@ -358,10 +358,16 @@ impl<Home: 'static> Sessions<Home> {
             self.engine().world.clock.now(),
             |in_flight| self.check_new(in_flight),
             || async move {
-                match service.created_before(recorded.as_ref()).await? {
-                    Some(created) => Ok(created),
-                    None => service.make(request, model, recorded).await,
-                }
+                let done = match service.created_before(recorded.as_ref()).await {
+                    Ok(None) => service.make(request, model, recorded.clone()).await,
+                    Ok(Some(created)) => Ok(created),
+                    Err(error) => Err(error),
+                };
+                let is_known = match &recorded {
+                    Some(key) => matches!(service.store_key(&key.key).await, Ok(Some(_))),
+                    None => false,
+                };
+                (done, is_known)
             },
         )?;
         creation.await

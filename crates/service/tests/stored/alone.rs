@@ -1,6 +1,6 @@
 //! A session whose files cannot be read is that session's matter: everything else goes on.
 
-use std::{fs, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
 use meerkat_service::{
     ErrorCode, SessionId,
@@ -147,4 +147,50 @@ fn files_of_other_sessions_are_written_though_one_cannot_be() {
             tokio::time::timeout(Duration::from_secs(60), wanted).await.unwrap();
         });
     }
+}
+
+/// Whoever may put a file there could be read as a session.
+#[test]
+fn a_data_directory_that_everybody_may_write_is_refused_until_it_is_mended() {
+    let place = Place::projected();
+    place.process(true, |process| async move {
+        process.create().await;
+    });
+    fs::set_permissions(place.data_dir(), fs::Permissions::from_mode(0o777)).unwrap();
+    let refused = place.agent().build().err().map(|error| error.code());
+    assert_eq!(refused, Some(ErrorCode::StoreNotWritable));
+    assert!(place.examined(true).findings.iter().any(|finding| finding.mended));
+    place.process(true, |process| async move {
+        assert_eq!(stored(&process).await.len(), 1);
+    });
+}
+
+/// Another process deletes a session and projects nothing: its files go with the next start that does.
+#[test]
+fn files_of_a_session_that_was_deleted_elsewhere_go_at_the_next_start() {
+    let mut place = Place::projected();
+    let [kept, deleted] = place.process(true, |process| async move {
+        let ids = [process.create().await, process.create().await];
+        process.projected(ids[0]).await;
+        process.projected(ids[1]).await;
+        ids
+    });
+    place.options.projection.enabled = false;
+    place.process(true, |process| async move {
+        process.service.delete(DeleteSession { session_id: deleted, force: false }).await.unwrap();
+    });
+    place.options.projection.enabled = true;
+    let folder = |id: SessionId| place.rkat().join("sessions").join(id.to_string());
+    assert!(folder(deleted).exists());
+    let (going, staying) = (folder(deleted), folder(kept));
+    place.process(true, |process| async move {
+        process.create().await;
+        let all_gone = async {
+            while going.exists() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), all_gone).await.unwrap();
+        assert!(staying.exists());
+    });
 }

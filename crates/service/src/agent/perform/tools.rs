@@ -14,7 +14,7 @@ use crate::{
     redact::Secrets,
     session::{
         event::{ToolFinished, ToolOutcome},
-        message::{Body, ToolCall},
+        message::{BlobRef, Body, ToolCall},
     },
     tool::{Invocation, OutputLimits, OutputSink, Tool, ToolError, prefix},
 };
@@ -160,7 +160,11 @@ async fn run_bounded(
         tell(redactor.push(&text).into_owned());
     }
     tell(redactor.finish());
-    let output = sink.finish().await;
+    // What nobody will name is not kept: a sink that is dropped leaves nothing behind.
+    let output = match ended {
+        Ended::Returned(Ok(_)) => sink.finish().await,
+        Ended::Returned(Err(_)) | Ended::Cancelled | Ended::TimedOut => Ok(Body::from("")),
+    };
     if let (Ended::Returned(Ok(returned @ Ok(()))), true) = (&mut ended, sink.is_full().await) {
         // A tool that passes over the refusal of its output has failed all the same.
         *returned = Err(ToolError::OutputTooLarge { limit: options.max_output_bytes });
@@ -175,7 +179,15 @@ async fn run_bounded(
             let (outcome, text, error, _) = tool_error(secrets, tool.as_ref(), &error, timed_out, options.timeout_ms);
             // What a failing tool wrote often says why it failed.
             let wrote = output.ok().filter(|wrote| !wrote.is_empty());
-            let body = wrote.map_or(text.clone(), |wrote| format!("{}\n{}", text.excerpt(), wrote.excerpt()).into());
+            let body = match wrote {
+                None => text,
+                Some(Body::Inline(wrote)) => format!("{}\n{wrote}", text.excerpt()).into(),
+                // It names the whole of what the tool wrote, so that it stays as long as the result does.
+                Some(Body::Blob(wrote)) => Body::Blob(BlobRef {
+                    head: format!("{}\n{}", prefix(&text.excerpt(), MESSAGE_BYTES_MAX), wrote.head),
+                    ..wrote
+                }),
+            };
             (outcome, body, error, false)
         }
         Ended::Returned(Err(_)) => {

@@ -243,6 +243,7 @@ async fn what_was_written_before_the_cap_stays() {
         finished["output"].to_string().contains("yyyy") && finished["error"]["message"].to_string().contains("102400"),
         "{finished}"
     );
+    assert!(finished["output"]["blob"].is_string(), "the result names what was kept: {finished}");
 }
 
 /// A prompt that the vendor found too long stood in the way of every later turn.

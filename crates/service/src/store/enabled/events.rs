@@ -46,6 +46,8 @@ pub struct RedbEventStore {
     open: Mutex<Open>,
     /// Held while a journal is opened, made or taken away, so that no two of one session are ever open.
     opening: Arc<[tokio::sync::Mutex<()>; OPENING_LOCKS]>,
+    /// Held while a session is copied that is imported, so that no two of one id write the same files.
+    importing: [tokio::sync::Mutex<()>; OPENING_LOCKS],
     epochs: AtomicU64,
     /// Deleted sessions that the index may still list after a power failure, in order.
     deleted: Arc<Mutex<VecDeque<SessionId>>>,
@@ -107,6 +109,7 @@ impl RedbEventStore {
             context: Arc::new(context),
             open: Mutex::default(),
             opening: Arc::new(std::array::from_fn(|_| tokio::sync::Mutex::default())),
+            importing: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             epochs: AtomicU64::new(0),
             deleted: Arc::default(),
             pruning: tokio::sync::Mutex::default(),
@@ -329,11 +332,18 @@ impl EventStore for RedbEventStore {
     }
 
     async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError> {
+        let exists = || StoreError::Failed("the session exists already".to_owned());
+        // What is copied has no name yet, so sessions that share a lock with it do not wait for a long one.
+        let _importing = self.importing[opening_of(session_id)].lock().await;
         if self.log(session_id, false).await?.is_some() {
-            return Err(StoreError::Failed("the session exists already".to_owned()));
+            return Err(exists());
         }
+        let copied = self.import_files(session_id, records).await;
         let _opening = self.opening(session_id).lock().await;
-        let made = match self.import_files(session_id, records).await {
+        if self.opened(session_id).is_some_and(|log| log.exists()) {
+            return Err(exists());
+        }
+        let made = match copied {
             Ok(resting) => {
                 self.context.witness.saw(session_id, resting.end(), None);
                 self.context.store_journal.mark_made(resting).await

@@ -195,21 +195,27 @@ impl IndexFile {
             state.dirty_bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
             dirty.insert((table, key), value);
         }
-        if state.committer.is_none() && !state.is_closing {
-            let shared = self.shared.clone();
-            let committer = thread::Builder::new().name("meerkat-index".to_owned());
-            match committer.spawn(move || shared.commit_until_closed()) {
-                Ok(committer) => state.committer = Some(committer),
-                // The next change tries again; until then all is in memory.
-                Err(error) => tracing::warn!(%error, "the index has no thread to write it"),
-            }
-        }
+        // Where there is none, the next change tries again; until then all is in memory.
+        self.ensure_committer(state);
         // A committer that gathers already wakes up by itself.
         let is_awaited = is_first || state.dirty_bytes >= COMMIT_BYTES;
         drop(guard);
         if is_awaited {
             self.shared.wake.notify_all();
         }
+    }
+
+    /// Answers whether there is a thread that commits; begins one where there is none.
+    fn ensure_committer(&self, state: &mut State) -> bool {
+        if state.committer.is_none() && !state.is_closing {
+            let shared = self.shared.clone();
+            let committer = thread::Builder::new().name("meerkat-index".to_owned());
+            match committer.spawn(move || shared.commit_until_closed()) {
+                Ok(committer) => state.committer = Some(committer),
+                Err(error) => tracing::warn!(%error, "the index has no thread to write it"),
+            }
+        }
+        state.committer.is_some()
     }
 
     /// Waits until what was put is durable; with `is_urgent` it is committed now.
@@ -219,6 +225,9 @@ impl IndexFile {
             let mut state = self.shared.state();
             if state.dirty.is_empty() && state.committing.is_empty() {
                 return Ok(());
+            }
+            if !self.ensure_committer(&mut state) {
+                return Err(StoreError::Failed("the index has no thread to write it".to_owned()));
             }
             if is_urgent { state.flushes.push(done) } else { state.waits.push(done) }
         }
@@ -450,4 +459,20 @@ fn write(database: &Database, changes: &Changes, loss: u64, expiry: &mut Expiry)
     }
     transaction.commit()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A change whose thread the system refused is committed by whoever waits for it.
+    #[tokio::test]
+    async fn a_flush_does_not_wait_for_a_thread_that_never_began() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = IndexFile::new(dir.path().join("index.redb"));
+        let row = ((Table::Meta, b"x".to_vec()), Some(Bytes::from_static(b"y")));
+        Arc::make_mut(&mut file.shared.state().dirty).extend([row]);
+        let committed = tokio::time::timeout(Duration::from_secs(60), file.committed(true));
+        assert_eq!(committed.await.expect("it waits for ever"), Ok(()));
+    }
 }

@@ -31,7 +31,7 @@ use super::Stores;
 use crate::{
     SessionError,
     capability::{Capabilities, Capability},
-    store::enabled::journal::{FileBlobs, OwnerLock, RealDisk, check_directory},
+    store::enabled::journal::{FileBlobs, OwnerLock, RealDisk, check_directory, check_private},
 };
 use readers::FileReaders;
 
@@ -43,6 +43,7 @@ use readers::FileReaders;
 pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
     Capabilities::compiled().require(Capability::SessionStore)?;
     check_directory(data_dir)?;
+    check_private(data_dir)?;
     let owner = Arc::new(OwnerLock::take(data_dir)?);
     let disk = Arc::new(RealDisk::new(data_dir.to_owned()));
     let file = Arc::new(IndexFile::new(data_dir.join("index.redb")).held_by(owner.clone()));
@@ -71,6 +72,7 @@ pub(crate) struct DirectoryOwner {
 /// As [`open_stores`]; nothing was changed then.
 pub(crate) fn own_directory(data_dir: &Path) -> Result<DirectoryOwner, SessionError> {
     check_directory(data_dir)?;
+    check_private(data_dir)?;
     Ok(DirectoryOwner { _lock: OwnerLock::take(data_dir)? })
 }
 

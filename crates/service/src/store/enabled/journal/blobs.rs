@@ -45,7 +45,8 @@ pub(crate) struct FileBlobs {
     count: Arc<AtomicU64>,
     /// Held while a blob gets its name: its folder counts as durable once it is there, so nobody may see one that
     /// another is still making.
-    naming: [Arc<Mutex<()>>; NAMING_LOCKS],
+    /// It holds the session whose folder was made sure of last.
+    naming: [Arc<Mutex<Option<SessionId>>>; NAMING_LOCKS],
 }
 
 impl FileBlobs {
@@ -117,7 +118,7 @@ struct FileBlobWriter {
     session_id: SessionId,
     context: Arc<Context>,
     _owner: Option<Arc<OwnerLock>>,
-    naming: Arc<Mutex<()>>,
+    naming: Arc<Mutex<Option<SessionId>>>,
     /// Where it stands until it has a name.
     path: PathBuf,
     file: Option<Arc<dyn DiskFile>>,
@@ -186,11 +187,13 @@ impl BlobWriter for FileBlobWriter {
         let unsure = move |error: io::Error| of.health.unsure(id, error);
         let (executor, unsynced) = (self.context.executor.as_ref(), unsure.clone());
         on(executor, move || file.sync().map_err(unsynced)).await?;
-        let naming = self.naming.clone().lock_owned().await;
+        let mut naming = self.naming.clone().lock_owned().await;
         on(executor, move || {
             // Held until this is done, also where nobody waits for it any more.
-            let _naming = naming;
-            place(&context, &path, id, &name).map_err(unsure)
+            let is_sure = naming.take() == Some(id);
+            place(&context, &path, id, &name, is_sure).map_err(unsure)?;
+            *naming = Some(id);
+            Ok(())
         })
         .await?;
         // It has its name, so there is nothing to remove.
@@ -216,8 +219,8 @@ pub(crate) fn drop_blobs(disk: &dyn Disk, id: SessionId, names: &BTreeSet<String
     })
 }
 
-/// Gives a blob its name in its session's directory.
-fn place(context: &Context, path: &Path, id: SessionId, name: &str) -> io::Result<()> {
+/// Gives a blob its name in its session's directory. With `is_sure`, the folder of its blobs is durable if it is there.
+fn place(context: &Context, path: &Path, id: SessionId, name: &str, is_sure: bool) -> io::Result<()> {
     let disk = context.disk.as_ref();
     let dir = match disk.list(&session_dir(id)) {
         Ok(_) => session_dir(id),
@@ -228,10 +231,12 @@ fn place(context: &Context, path: &Path, id: SessionId, name: &str) -> io::Resul
         Err(error) => return Err(error),
     };
     let blobs = dir.join(BLOBS);
-    if ensure_dir(disk, &blobs)?
+    let is_made = ensure_dir(disk, &blobs)?;
+    // An empty one may be what a process left that was killed before it made sure of the name.
+    if (is_made || (!is_sure && disk.list(&blobs)?.is_empty()))
         && let Err(error) = disk.sync_dir(&dir)
     {
-        // A folder that is there counts as durable, so one that may not be must go.
+        // A folder with blobs counts as durable, so one that may not be must go.
         drop(disk.remove(&blobs));
         return Err(error);
     }

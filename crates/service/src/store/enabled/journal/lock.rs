@@ -18,6 +18,19 @@ pub(crate) struct OwnerLock {
     _file: File,
 }
 
+/// Makes sure that nobody else may put anything into `dir`.
+///
+/// # Errors
+/// `STORE_NOT_WRITABLE`.
+pub(crate) fn check_private(dir: &Path) -> Result<(), SessionError> {
+    let refuse = |why: String| SessionError::StoreNotWritable { path: dir.display().to_string(), why };
+    let found = dir.metadata().map_err(|error| refuse(error.to_string()))?;
+    match found.mode() & 0o002 {
+        0 => Ok(()),
+        _ => Err(refuse("everybody may write it; `chmod o-w` or `meerkat doctor --repair` ends that".to_owned())),
+    }
+}
+
 /// Makes sure that `dir` is a directory of this user in a format that this version knows, or can become one.
 ///
 /// # Errors

@@ -48,7 +48,7 @@ pub(crate) use import::Import;
 pub(crate) use layout::{
     bytes_of, exists, journal_bytes_of, known_store_id, log_unlisted, prepare, seal, session_dir, sessions_on, store_id,
 };
-pub(crate) use lock::{OwnerLock, check_directory};
+pub(crate) use lock::{OwnerLock, check_directory, check_private};
 pub(crate) use log::Log;
 pub(crate) use pass::pass;
 pub(crate) use prune::{Drops, candidates, parts, replace, rewrite};

@@ -190,7 +190,7 @@ impl StoreJournal {
         let mut state = State::default();
         let mut writer = load(disk.as_ref(), &mut state, is_new).map_err(failed)?;
         if (writer.file.is_none() || writer.at.offset > OPEN_BYTES_MAX.max(2 * state.kept_bytes()))
-            && let Err(error) = rewrite(disk.as_ref(), &state, &mut writer)
+            && let Err(error) = rewrite(disk.as_ref(), state.marks(), &mut writer)
         {
             // Reading goes on; the first mark tries again.
             tracing::warn!(%error, "the store journal could not be written anew");
@@ -322,7 +322,9 @@ impl StoreJournal {
         let mut tell = || pending.iter_mut().filter_map(|waiting| waiting.written.take()).for_each(|told| told(Ok(())));
         let mut attempt = || {
             if writer.file.is_none() {
-                rewrite(disk, &lock(&self.state), writer)?;
+                // The disk is not waited for under a lock that everybody asks.
+                let kept: Vec<Marked> = lock(&self.state).marks().collect();
+                rewrite(disk, kept, writer)?;
             }
             append(writer, marks(), needs_sync, &mut tell)
         };
@@ -351,8 +353,10 @@ impl StoreJournal {
         }
         let needed = state.kept_bytes() + MARK_BYTES * RESTING_MAX as u64;
         let is_long = writer.at.offset > self.bytes_max.max(4 * needed);
-        if (writer.file.is_none() || is_long)
-            && let Err(error) = rewrite(disk, &state, writer)
+        let kept: Option<Vec<Marked>> = (writer.file.is_none() || is_long).then(|| state.marks().collect());
+        drop(state);
+        if let Some(kept) = kept
+            && let Err(error) = rewrite(disk, kept, writer)
         {
             tracing::warn!(%error, "the store journal could not be written anew");
         }

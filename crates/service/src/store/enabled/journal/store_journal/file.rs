@@ -97,7 +97,7 @@ fn path_of(generation: u64) -> PathBuf {
 }
 
 /// Writes what counts as the next generation, and drops the one before.
-pub(super) fn rewrite(disk: &dyn Disk, state: &State, writer: &mut Writer) -> io::Result<()> {
+pub(super) fn rewrite(disk: &dyn Disk, marks: impl IntoIterator<Item = Marked>, writer: &mut Writer) -> io::Result<()> {
     let generation = writer.generation + 1;
     let before = writer.at.place;
     let header = Header {
@@ -112,7 +112,7 @@ pub(super) fn rewrite(disk: &dyn Disk, state: &State, writer: &mut Writer) -> io
     };
     let mut out = header.encode();
     let mut place = header.place();
-    encode_marks(&mut out, &mut place, header.base_batch, state.marks())?;
+    encode_marks(&mut out, &mut place, header.base_batch, marks.into_iter())?;
     let made = Path::new(NEW).join(STORE);
     let file = with_folders(disk, || create_anew(disk, &made))?;
     write_all(file.as_ref(), &out, 0)?;

@@ -160,3 +160,26 @@ fn folders_that_a_backup_left_out_come_back() {
     assert!(rig.read(session(2), 5).is_none());
     rig.filled(session(4), 1);
 }
+
+#[test]
+fn the_reserve_is_room_also_where_files_are_compressed() {
+    let rig = Rig::new();
+    let reserve = rig.disk.bytes(Path::new("reserve"));
+    let words: std::collections::BTreeSet<&[u8]> = reserve.chunks(8).collect();
+    assert_eq!(words.len(), reserve.len() / 8, "what comes twice takes room once");
+}
+
+/// What a killed process left: a folder of blobs whose name nobody made durable.
+#[test]
+fn a_folder_of_blobs_that_was_there_is_made_durable_with_its_first_blob() {
+    let rig = Rig::new();
+    rig.release(rig.filled(session(1), 1));
+    rig.disk.create_dir(&session_dir(session(1)).join("blobs")).unwrap();
+    let rig = rig.killed();
+    let name = rig.blob(session(1), b"blob").unwrap();
+    for seed in 0..10 {
+        let crashed = rig.disk.crashed(&mut Random(seed));
+        let path = session_dir(session(1)).join("blobs").join(&name);
+        assert_eq!(crashed.bytes(&path), b"blob", "{seed}");
+    }
+}

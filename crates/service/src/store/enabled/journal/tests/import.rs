@@ -183,3 +183,38 @@ fn a_deletion_beside_an_import_takes_no_mark_from_it() {
     assert!(marks.is_active(session(1)), "the next start looks at it");
     assert!(rig.steps.drive(rig.store.unsettled()).unwrap().contains(&session(1)));
 }
+
+/// Sessions share locks by the last bits of their ids: one that is copied slowly keeps none of them waiting.
+#[test]
+fn a_long_import_keeps_no_other_session_waiting() {
+    /// Gives one part, and nothing after it until it is asked for the third time.
+    struct Slow {
+        lines: Lines,
+        asked: u32,
+    }
+    #[async_trait]
+    impl RecordSource for Slow {
+        async fn next(&mut self) -> Result<Vec<(Record, Bytes)>, StoreError> {
+            self.asked += 1;
+            if self.asked == 2 {
+                let mut is_first = true;
+                std::future::poll_fn(|_| match std::mem::replace(&mut is_first, false) {
+                    true => std::task::Poll::Pending,
+                    false => std::task::Poll::Ready(()),
+                })
+                .await;
+            }
+            self.lines.next().await
+        }
+    }
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    let mut slow = Slow { lines: Lines::new(false), asked: 0 };
+    let mut importing = rig.store.import(session(1), &mut slow);
+    while Steps::peek(importing.as_mut()).is_none() && rig.steps.step() {}
+    // It waits for its source now.
+    for n in [65, 129] {
+        rig.filled(session(n), 1);
+    }
+    assert_eq!(rig.steps.drive(importing), Ok(()));
+    assert_eq!(rig.seqs(session(1)), Lines::seqs(false));
+}
