@@ -7,6 +7,7 @@ mod attach;
 mod chat;
 mod commands;
 mod config;
+mod ends;
 mod error;
 mod input;
 mod output;
@@ -22,6 +23,7 @@ use clap::Parser as _;
 use meerkat_service::{AgentBuildConfig, SessionService, clock::World, model::ModelResolver as _};
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 pub use output::{Surroundings, Terminal, install_panic_hook};
 
@@ -30,6 +32,7 @@ use crate::{
     attach::{Door, Entered, Holding, RemoteService, socket::Place},
     commands::{completions::completions, doctor::doctor, local},
     config::{Config, refused},
+    ends::Ends,
     error::CliError,
     output::Output,
     telemetry::Telemetry,
@@ -134,6 +137,8 @@ pub(crate) struct App {
     holding: Holding,
     /// The folder that files are named from.
     dir: PathBuf,
+    /// Cancelled when a command was told to end and its turns have ended.
+    closing: CancellationToken,
 }
 
 /// The model that answers where none is named.
@@ -146,6 +151,9 @@ pub(crate) struct DefaultModel {
 
 /// How long an owner that is asked to end says nothing about it.
 const QUIET_END: Duration = Duration::from_millis(200);
+
+/// How long a command that was told to end may go on when its turns have ended.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// How long turns that were interrupted get to end.
 const END_LIMIT: Duration = Duration::from_secs(2);
@@ -206,7 +214,15 @@ impl App {
         };
         // Which model answers is the owner's business, and each answer names it.
         let default_model = Some(default_model).filter(|_| !holding.is_attached());
-        Ok(Self { service, out: out.clone(), config, default_model, holding, dir: around.dir.clone() })
+        Ok(Self {
+            service,
+            out: out.clone(),
+            config,
+            default_model,
+            holding,
+            dir: around.dir.clone(),
+            closing: CancellationToken::new(),
+        })
     }
 
     /// Ends the service: what runs gets `drain_ms` to end, the turns of attached commands as long as they take.
@@ -229,6 +245,32 @@ impl App {
             _ = tokio::signal::ctrl_c() => {}
         }
         self.holding.end().await;
+    }
+
+    /// Performs a command until it ends, or until the process is told to end: then running turns get `drain_ms`, the
+    /// command a moment to say what came of them, and that is no failure.
+    async fn until_told(
+        &self,
+        drain_ms: u64,
+        mut ends: Ends,
+        work: impl Future<Output = Result<u8, CliError>>,
+    ) -> Result<u8, CliError> {
+        tokio::pin!(work);
+        tokio::select! {
+            done = &mut work => return done,
+            () = ends.next() => {}
+        }
+        let drained = async {
+            self.service.shut_down(drain_ms).await;
+            self.closing.cancel();
+            tokio::time::sleep(LAST_WORDS).await;
+        };
+        tokio::select! {
+            _ = &mut work => {}
+            () = drained => {}
+            () = ends.next() => {}
+        }
+        Ok(0)
     }
 
     /// Says that no real model answers, where nobody chose that.
@@ -323,8 +365,12 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
             Command::Rpc | Command::Mcp(_) => Some(config.values.serve.drain_ms),
             _ => config.opens_data_dir().then_some(0),
         };
+        let told_ms = config.values.serve.drain_ms;
         let app = App::open(Arc::new(config), out, &around).await?;
-        let done = perform(&app, &around, cli.command, streams).await;
+        let done = match drain_ms {
+            None if is_server => perform(&app, &around, cli.command, streams).await,
+            _ => app.until_told(told_ms, Ends::new()?, perform(&app, &around, cli.command, streams)).await,
+        };
         match drain_ms {
             Some(drain_ms) => app.end(drain_ms).await,
             None => app.holding.end().await,

@@ -3,14 +3,19 @@
 //! Host, Origin, token and time limits are the listener's. Nothing here checks them a second time.
 
 use std::{
+    borrow::Cow,
+    collections::HashMap,
     convert::Infallible,
     fmt::Display,
-    sync::Arc,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
 
-use ::http::{Method, Request, StatusCode, header::CONTENT_TYPE};
+use ::http::{HeaderMap, Method, Request, StatusCode, header::CONTENT_TYPE};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body::Body;
@@ -20,9 +25,12 @@ use rmcp::{
     ServerHandler,
     transport::{
         StreamableHttpServerConfig, StreamableHttpService,
-        streamable_http_server::session::{local::LocalSessionManager, never::NeverSessionManager},
+        streamable_http_server::session::{
+            SessionId, SessionManager as _, local::LocalSessionManager, never::NeverSessionManager,
+        },
     },
 };
+use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service};
 
@@ -32,7 +40,7 @@ use crate::{
     tools::Offer,
 };
 
-/// Sessions of the protocol that are kept at once. A client beyond them is served without one.
+/// Sessions of the protocol that are kept at once. If there is one more, the one ends that was idle for the longest time.
 const SESSIONS_MAX: usize = 1000;
 /// How long a session of the protocol may be idle. A turn without progress counts as idle, so it is longer than one.
 const SESSION_IDLE_MAX: Duration = Duration::from_secs(2 * 60 * 60);
@@ -70,6 +78,9 @@ pub struct McpHttpService<S = McpServer>(Arc<Inner<S>>);
 struct Inner<S> {
     options: HttpOptions,
     sessions: Arc<LocalSessionManager>,
+    /// The number of the newest request of each session.
+    asked: Mutex<HashMap<SessionId, u64>>,
+    requests: AtomicU64,
     with_sessions: StreamableHttpService<S, LocalSessionManager>,
     without_sessions: StreamableHttpService<S, NeverSessionManager>,
 }
@@ -110,16 +121,39 @@ impl<S: ServerHandler> McpHttpService<S> {
                 config.with_legacy_session_mode(false),
             ),
             sessions,
+            asked: Mutex::default(),
+            requests: AtomicU64::new(0),
             options,
         }))
     }
 }
 
 impl<S: ServerHandler> Inner<S> {
-    /// Whether a request belongs to a session of the protocol, or may begin one.
-    fn is_for_sessions<B>(&self, request: &Request<B>) -> bool {
-        let is_full = || self.sessions.sessions.try_read().is_ok_and(|sessions| sessions.len() >= SESSIONS_MAX);
-        self.options.has_sessions && (request.headers().contains_key(SESSION_HEADER) || !is_full())
+    fn asked(&self) -> MutexGuard<'_, HashMap<SessionId, u64>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a session is in use.
+    fn note(&self, headers: &HeaderMap) {
+        if let Some(id) = headers.get(SESSION_HEADER).and_then(|id| id.to_str().ok()) {
+            self.asked().insert(id.into(), self.requests.fetch_add(1, Ordering::Relaxed));
+        }
+    }
+
+    /// Makes room for a session that begins.
+    async fn make_room(&self) {
+        let longest = {
+            let sessions = self.sessions.sessions.read().await;
+            let mut asked = self.asked();
+            asked.retain(|id, _| sessions.contains_key(id));
+            let is_full = sessions.len() >= SESSIONS_MAX;
+            is_full.then(|| sessions.keys().min_by_key(|id| asked.get(*id).copied()).cloned()).flatten()
+        };
+        if let Some(id) = longest
+            && let Err(error) = self.sessions.close_session(&id).await
+        {
+            tracing::warn!(%error, "a session of the protocol could not be ended");
+        }
     }
 
     async fn answer<B>(&self, request: Request<B>) -> HttpAnswer
@@ -129,7 +163,7 @@ impl<S: ServerHandler> Inner<S> {
         B::Error: Into<BoxError> + Display,
     {
         let limit = self.options.max_message_bytes;
-        let is_for_sessions = self.is_for_sessions(&request);
+        let has_session = request.headers().contains_key(SESSION_HEADER);
         let is_json = request.method() == Method::POST
             && request.headers().get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(JSON.as_bytes()));
         let (parts, body) = request.into_parts();
@@ -143,9 +177,20 @@ impl<S: ServerHandler> Inner<S> {
         };
         let is_end = parts.method == Method::DELETE;
         let request = Request::from_parts(parts, Full::new(message.clone()));
-        let mut response = match is_for_sessions {
-            true => self.with_sessions.handle(request).await,
+        let mut response = match self.options.has_sessions {
             false => self.without_sessions.handle(request).await,
+            true => {
+                if has_session {
+                    self.note(request.headers());
+                } else if begins_session(&message) {
+                    self.make_room().await;
+                }
+                let response = self.with_sessions.handle(request).await;
+                if !has_session {
+                    self.note(response.headers());
+                }
+                response
+            }
         };
         if is_end && response.status() == StatusCode::ACCEPTED {
             // The session is over, and nothing follows. Clients warn of another status.
@@ -153,6 +198,16 @@ impl<S: ServerHandler> Inner<S> {
         }
         error::with_body(response, is_json, &message).await
     }
+}
+
+/// Whether a message asks for a session.
+fn begins_session(message: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        method: Cow<'a, str>,
+    }
+    serde_json::from_slice(message).is_ok_and(|Named { method }| method == "initialize")
 }
 
 impl<S, B> Service<Request<B>> for McpHttpService<S>

@@ -28,8 +28,8 @@ pub use http::{HttpOptions, McpHttpService};
 
 use crate::{lines::Lines, stream::Cancellations, tools::Offer};
 
-/// How large a message may be where nothing else is said, in bytes.
-pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// How large a message may be where nothing else is said, in bytes: more than a prompt, which is only a part of one.
+pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// One client's server. The ids of requests are the client's own, so no two clients may share one.
 pub struct McpServer {

@@ -5,6 +5,7 @@
 
 use std::{io, sync::Arc};
 
+use futures::future::BoxFuture;
 use rmcp::{
     RoleServer,
     model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
@@ -25,6 +26,8 @@ pub(crate) struct Lines<R, W> {
     line: Vec<u8>,
     /// Whether the line that is coming was refused already, so that its rest is skipped.
     is_refused: bool,
+    /// The refusal that is being written. Nothing more is read meanwhile: a client that sends nonsense takes its answers.
+    refusing: Option<BoxFuture<'static, io::Result<()>>>,
     max_bytes: usize,
 }
 
@@ -35,7 +38,7 @@ where
 {
     pub(crate) fn new(read: R, write: W, max_bytes: usize) -> Self {
         let (read, write) = (BufReader::new(read), Arc::new(Mutex::new(write)));
-        Self { read, write, line: Vec::new(), is_refused: false, max_bytes }
+        Self { read, write, line: Vec::new(), is_refused: false, refusing: None, max_bytes }
     }
 
     /// Reads up to the end of the line or of its limit. Answers whether there is more to come.
@@ -45,14 +48,9 @@ where
         Ok(bounded.read_until(b'\n', &mut self.line).await? > 0)
     }
 
-    /// Answers a line that is no message. It is written apart, because this reader may be dropped at any time.
+    /// Begins to answer a line that is no message. It goes on when this reader is dropped and comes back.
     fn refuse(&mut self, message: ServerJsonRpcMessage) {
-        let sent = self.send(message);
-        tokio::spawn(async move {
-            if let Err(error) = sent.await {
-                tracing::debug!(%error, "a line could not be refused");
-            }
-        });
+        self.refusing = Some(Box::pin(self.send(message)));
     }
 }
 
@@ -76,6 +74,11 @@ where
 
     async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {
         loop {
+            if let Some(refusing) = &mut self.refusing {
+                let refused = refusing.await;
+                self.refusing = None;
+                refused.inspect_err(|error| tracing::info!(%error, "the output broke")).ok()?;
+            }
             let is_open = self.fill().await.inspect_err(|error| tracing::info!(%error, "the input broke")).ok()?;
             let is_whole = self.line.ends_with(b"\n");
             if !is_open && !is_whole {

@@ -6,6 +6,8 @@ use meerkat_service::SessionError;
 
 use crate::wire;
 
+/// The status of a session that was made.
+pub(crate) const CREATED: StatusCode = StatusCode::CREATED;
 /// The status of a turn that was accepted and goes on.
 pub(crate) const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
 /// The status of an answer that has only headers.

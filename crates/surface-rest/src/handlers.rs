@@ -106,15 +106,16 @@ async fn dispatch(
                 _ => service_wire::begin_turn(service, params).await?,
             };
             match (begun.wait, is_stream) {
-                (false, _) => wire::accepted(begun.answer().await?),
+                (false, _) => wire::accepted(app, begun.answer().await?),
                 (true, true) => stream::turn(app, begun.turn).await,
                 (true, false) => begun.answer().await.map(wire::json),
             }
         }
         Operation::ExportSession => bundle::export(app, params).await,
         Operation::ImportBundle => bundle::import(app, params, upload).await,
-        Operation::Blob => wire::blob(&service_wire::call(service, operation, params).await?),
-        _ => service_wire::call(service, operation, params).await.map(wire::json),
+        Operation::CreateSession => wire::created(app, service_wire::call(service, operation, params).await?),
+        Operation::Blob => wire::blob(app.options.answers.call(service, operation, params).await?),
+        _ => Ok(wire::json(app.options.answers.call(service, operation, params).await?.into_bytes())),
     }
 }
 
@@ -134,8 +135,10 @@ async fn show(app: &App, beside: Beside) -> Response {
 
 /// Whether new work is taken.
 async fn readiness(app: &App) -> Response {
+    // It is open to everyone, so a failure is its code and nothing more.
+    let refused = |code| error::refusal(&ErrorBody::new(code));
     if app.options.draining.is_cancelled() {
-        return error::response(&SessionError::ShuttingDown);
+        return refused(ErrorCode::ShuttingDown);
     }
     match app.service.check_ready().await {
         Ok(true) => wire::json(r#"{"state":"ready"}"#),
@@ -144,7 +147,7 @@ async fn readiness(app: &App) -> Response {
             *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
             response
         }
-        Err(error) => error::response(&error),
+        Err(error) => refused(error.code()),
     }
 }
 

@@ -28,7 +28,7 @@ use std::{
 
 use axum::{extract::Request, response::Response};
 use futures::future::{BoxFuture, FutureExt as _};
-use meerkat_service::{SessionService, options::Limits};
+use meerkat_service::{SessionService, options::Limits, wire::Answers};
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
@@ -42,6 +42,10 @@ pub struct RestOptions {
     pub body_bytes_max: u64,
     /// Bytes that a bundle may have that is sent in. It is never held whole.
     pub bundle_bytes_max: u64,
+    /// The room that answers take, which surfaces share.
+    pub answers: Answers,
+    /// Where the service is reached, without a slash at the end; without it answers point to paths alone.
+    pub public_url: Option<String>,
     /// How long an event stream is silent before a comment shows that it is alive.
     pub keep_alive: Duration,
     /// How long a subscriber may take nothing of what is there for it, before its stream is ended.
@@ -57,6 +61,8 @@ impl Default for RestOptions {
         Self {
             body_bytes_max: 16 * 1024 * 1024,
             bundle_bytes_max: Limits::default().bundle_bytes,
+            answers: Answers::default(),
+            public_url: None,
             keep_alive: Duration::from_secs(15),
             stall_limit: Duration::from_secs(30),
             draining: CancellationToken::new(),

@@ -212,6 +212,10 @@ impl Document {
             answered("202", "The turn was accepted and goes on.", &answer["anyOf"][1]);
             let location = json!({ "description": "The turn's events.", "schema": { "type": "string" } });
             responses["202"]["headers"] = json!({ "Location": location });
+        } else if route.operation == Operation::CreateSession {
+            answered("201", "The session was made.", &answer);
+            let location = json!({ "description": "The session.", "schema": { "type": "string" } });
+            responses["201"]["headers"] = json!({ "Location": location });
         } else {
             answered("200", "The answer.", &answer);
         }

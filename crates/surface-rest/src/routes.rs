@@ -10,7 +10,7 @@ use meerkat_service::Operation;
 use Operation as Op;
 
 /// Where all operations stand.
-const BASE: &str = "/v1";
+pub(crate) const BASE: &str = "/v1";
 
 /// How a parameter of a path or a query is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,20 +6,21 @@ use std::borrow::Cow;
 
 use axum::{
     body::Body,
-    http::{HeaderMap, HeaderName, HeaderValue, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::Response,
 };
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use meerkat_service::{
     SessionError,
-    service::{BlobPage, TurnAccepted},
+    service::{BlobPage, SessionCreated, TurnAccepted},
+    wire::Answer,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
-    error,
-    routes::{Kind, Route},
+    App, error,
+    routes::{BASE, Kind, Route},
 };
 
 /// What all answers are.
@@ -269,8 +270,12 @@ pub(crate) fn wants_async(headers: &HeaderMap) -> bool {
     listed(headers, PREFER).any(|(part, _)| part.eq_ignore_ascii_case("respond-async"))
 }
 
+/// Whether a body is of a type. A web page may send some types elsewhere without asking; a list of types is none.
 fn has_type(headers: &HeaderMap, name: &str) -> bool {
-    listed(headers, header::CONTENT_TYPE).any(|(part, _)| part.eq_ignore_ascii_case(name))
+    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return false };
+    let essence = value.to_str().map_or("", |value| value.split(';').next().unwrap_or_default());
+    essence.trim().eq_ignore_ascii_case(name)
 }
 
 /// What an import takes beside its bundle.
@@ -302,25 +307,48 @@ pub(crate) fn sealed(body: Body) -> Response {
     response
 }
 
-/// The answer to a turn that is not waited for, and where to look for what becomes of it.
-pub(crate) fn accepted(bytes: Vec<u8>) -> Result<Response, SessionError> {
-    let TurnAccepted { session_id, seq, .. } = read(&bytes)?;
-    let location = format!("/v1/sessions/{session_id}/events?since_seq={}", seq.saturating_sub(1));
+/// The answer to a session that was made, and where it is.
+pub(crate) fn created(app: &App, bytes: Vec<u8>) -> Result<Response, SessionError> {
+    let SessionCreated { session_id, .. } = read(&bytes)?;
+    located(app, error::CREATED, &format!("/sessions/{session_id}"), bytes)
+}
+
+fn located(app: &App, status: StatusCode, path: &str, bytes: Vec<u8>) -> Result<Response, SessionError> {
+    let location = format!("{}{BASE}{path}", app.options.public_url.as_deref().unwrap_or_default());
     let mut response = json(bytes);
-    *response.status_mut() = error::ACCEPTED;
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::LOCATION, header_value(&location)?);
+    Ok(response)
+}
+
+/// The answer to a turn that is not waited for, and where to look for what becomes of it.
+pub(crate) fn accepted(app: &App, bytes: Vec<u8>) -> Result<Response, SessionError> {
+    let TurnAccepted { session_id, seq, .. } = read(&bytes)?;
+    let path = format!("/sessions/{session_id}/events?since_seq={}", seq.saturating_sub(1));
+    let mut response = located(app, error::ACCEPTED, &path, bytes)?;
     let headers = response.headers_mut();
-    headers.insert(header::LOCATION, header_value(&location)?);
     headers.insert("preference-applied", HeaderValue::from_static("respond-async"));
     Ok(response)
 }
 
 /// A piece of a blob, as it is; `next-offset` says where the next piece begins.
-pub(crate) fn blob(bytes: &[u8]) -> Result<Response, SessionError> {
-    let page: BlobPage = read(bytes)?;
-    let unreadable = || SessionError::Internal("a blob's page is not base64".to_owned());
-    let piece = page.bytes().ok_or_else(unreadable)?;
-    let mut response = typed(HeaderValue::from_static("application/octet-stream"), piece);
-    if let Some(offset) = page.next_offset {
+pub(crate) fn blob(answer: Answer) -> Result<Response, SessionError> {
+    let mut next_offset = None;
+    let mut decoded = Ok(());
+    let piece = answer.map(|bytes| {
+        let unreadable = || SessionError::Internal("a blob's page is not base64".to_owned());
+        let piece = read(&bytes).and_then(|page: BlobPage| {
+            next_offset = page.next_offset;
+            page.bytes().ok_or_else(unreadable)
+        });
+        piece.unwrap_or_else(|error| {
+            decoded = Err(error);
+            Vec::new()
+        })
+    });
+    decoded?;
+    let mut response = typed(HeaderValue::from_static("application/octet-stream"), piece.into_bytes());
+    if let Some(offset) = next_offset {
         response.headers_mut().insert("next-offset", HeaderValue::from(offset));
     }
     Ok(response)
@@ -344,7 +372,8 @@ mod tests {
         let pieces = ["", "f", "fo", "foo", "foob", "fooba", "foobar"];
         let encoded = ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"];
         for (piece, data) in pieces.into_iter().zip(encoded) {
-            let response = blob(format!(r#"{{"data":"{data}","next_offset":7}}"#).as_bytes()).unwrap();
+            let answer = format!(r#"{{"data":"{data}","next_offset":7}}"#).into_bytes();
+            let response = blob(answer.into()).unwrap();
             assert_eq!(response.headers()["next-offset"], "7");
             assert_eq!(response.headers()["content-type"], "application/octet-stream");
             assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), piece);

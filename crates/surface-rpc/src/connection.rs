@@ -1,7 +1,7 @@
 //! A connection that messages come in by and go out by: a WebSocket, or a pair of pipes.
 //!
 //! One task reads, one task writes, and each message is answered by a task of its own, so that nothing waits behind a
-//! turn. What came in is performed also where its client leaves before the answer.
+//! turn. What came in is performed also where its client leaves before the answer, unless it only reads.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use futures::{Sink, SinkExt as _, Stream, StreamExt as _};
 use meerkat_service::SessionError;
 use tokio::{
     io::AsyncWrite,
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    sync::{Semaphore, mpsc},
     time::timeout,
 };
 use tokio_util::{
@@ -27,7 +27,7 @@ use tokio_util::{
 
 use crate::{
     error::Failure,
-    handlers::{Reply, Rpc},
+    handlers::{From, Reply, Rpc, is_control},
     stream::{Peer, unless_stalled},
     wire::{NO_ID, Outward, answer},
 };
@@ -36,6 +36,9 @@ use crate::{
 const QUEUE: usize = 4;
 /// Messages of the largest size that one connection may have under way.
 const LARGEST_MESSAGES: usize = 4;
+/// Requests that end or decide something which have places of their own, and how long each may be.
+const CONTROLS_MAX: usize = 64;
+const CONTROL_BYTES_MAX: usize = 64 * 1024;
 
 /// What comes in. Its end means that nothing more comes, and that the answers are waited for.
 pub(crate) enum Inward {
@@ -122,7 +125,8 @@ async fn read<I: Stream<Item = io::Result<Inward>> + Unpin>(
     // In bytes. A small message takes as much of it as leaves room for so many of them.
     let budget = u32::try_from(rpc.options.message_bytes.saturating_mul(LARGEST_MESSAGES)).unwrap_or(u32::MAX);
     let least = budget / u32::try_from(rpc.options.concurrent_messages).unwrap_or(u32::MAX).max(1);
-    let room = Arc::new(Semaphore::new(budget as usize));
+    let (room, controls) = (Arc::new(Semaphore::new(budget as usize)), Arc::new(Semaphore::new(CONTROLS_MAX)));
+    let answers = rpc.options.answers.of_connection();
     let mut is_pinged = false;
     loop {
         let Ok(inward) = timeout(silence, inlet.next()).await else {
@@ -138,8 +142,15 @@ async fn read<I: Stream<Item = io::Result<Inward>> + Unpin>(
         match inward.transpose()? {
             Some(Inward::Message(message)) => {
                 let cost = u32::try_from(message.len()).unwrap_or(u32::MAX).clamp(least, budget);
-                let permit = room.clone().acquire_many_owned(cost).await.map_err(io::Error::other)?;
-                requests.spawn(reply(rpc.clone(), peer.clone(), message, permit));
+                let place = match room.clone().try_acquire_many_owned(cost) {
+                    Ok(place) => place,
+                    Err(_) if message.len() <= CONTROL_BYTES_MAX && is_control(&message) => {
+                        controls.clone().acquire_owned().await.map_err(io::Error::other)?
+                    }
+                    Err(_) => room.clone().acquire_many_owned(cost).await.map_err(io::Error::other)?,
+                };
+                let from = From { peer: Some(peer.clone()), answers: answers.clone(), place: Some(Arc::new(place)) };
+                requests.spawn(reply(rpc.clone(), peer.clone(), message, from));
             }
             Some(Inward::Refused(failure)) => refuse(peer, failure).await,
             Some(Inward::Unreadable(failure)) => {
@@ -155,12 +166,17 @@ async fn read<I: Stream<Item = io::Result<Inward>> + Unpin>(
 
 async fn refuse(peer: &Peer, failure: Failure) {
     // A client that is gone needs no answer.
-    peer.out.send(Outward::Answer(answer(NO_ID, &Err(failure)))).await.ok();
+    peer.out.send(Outward::Answer(answer(NO_ID, &Err(failure)).into())).await.ok();
 }
 
-/// Answers a message. Its place is free again when the answer is on its way.
-async fn reply(rpc: Arc<Rpc>, peer: Arc<Peer>, message: Bytes, permit: OwnedSemaphorePermit) {
-    let Reply { answer, starts } = rpc.reply(&message, Some(&peer)).await;
+/// Answers a message. Its place is free again when the answer is on its way; where the client has left, nothing is read
+/// for it any more.
+async fn reply(rpc: Arc<Rpc>, peer: Arc<Peer>, message: Bytes, from: From) {
+    let Reply { answer, starts, places } = tokio::select! {
+        biased;
+        reply = rpc.reply(message, from) => reply,
+        () = peer.out.closed() => return,
+    };
     if let Some(answer) = answer
         && peer.out.send(Outward::Answer(answer)).await.is_err()
     {
@@ -170,7 +186,7 @@ async fn reply(rpc: Arc<Rpc>, peer: Arc<Peer>, message: Bytes, permit: OwnedSema
         // A subscription that was ended meanwhile does not begin.
         start.send(()).ok();
     }
-    drop(permit);
+    drop(places);
 }
 
 /// The one task that writes. It ends when nobody has anything more to say, or the other side takes nothing for `limit`.

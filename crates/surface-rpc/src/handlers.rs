@@ -2,12 +2,15 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
+use bytes::Bytes;
 use futures::{FutureExt as _, future::join_all};
 use meerkat_service::{
     Operation, SessionError, SessionService,
+    operation::OperationEffect,
     service::Nothing,
-    wire::{call, decode_params, encode, in_span},
+    wire::{Answer, Answers, Batch, begin_resume, begin_turn, call, decode_params, encode, in_span},
 };
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -33,8 +36,44 @@ pub(crate) struct Rpc {
 /// What a message is answered with, and the subscriptions that begin once it has been.
 #[derive(Default)]
 pub(crate) struct Reply {
-    pub(crate) answer: Option<Vec<u8>>,
+    pub(crate) answer: Option<Bytes>,
     pub(crate) starts: Vec<Start>,
+    /// The message's place, until its answer is on its way.
+    pub(crate) places: Vec<Place>,
+}
+
+/// A message's place among those of its connection that are under way. The requests of a batch share it, and what only
+/// waits for a turn to end gives it up.
+pub(crate) type Place = Arc<OwnedSemaphorePermit>;
+
+/// Where requests come from.
+#[derive(Clone)]
+pub(crate) struct From {
+    /// The connection, where it is one that can be written to at any time.
+    pub(crate) peer: Option<Arc<Peer>>,
+    pub(crate) answers: Answers,
+    pub(crate) place: Option<Place>,
+}
+
+/// The answer to one request.
+struct Replied {
+    /// Who is answered, and with what; nobody asked for an answer to a notification.
+    answer: Option<Answer>,
+    start: Option<Start>,
+    place: Option<Place>,
+}
+
+impl Replied {
+    fn refusal(id: &str, failure: Failure) -> Self {
+        Self { answer: Some(wire::answer(id, &Err(failure)).into()), start: None, place: None }
+    }
+}
+
+/// A request that outlives its message.
+struct Asked {
+    id: Option<String>,
+    method: String,
+    params: String,
 }
 
 impl Rpc {
@@ -42,43 +81,81 @@ impl Rpc {
         Self { service, options, stop: CancellationToken::new(), websockets: TaskTracker::new() }
     }
 
-    /// Answers a message. The requests of a batch begin in their order and run side by side.
-    pub(crate) async fn reply(&self, message: &[u8], peer: Option<&Arc<Peer>>) -> Reply {
-        match wire::read_message(message, self.options.batch_requests) {
-            Err(failure) => Reply { answer: Some(wire::answer(wire::NO_ID, &Err(failure))), ..Reply::default() },
-            Ok(Message::One(text)) => self.reply_to_one(text, peer).await,
-            Ok(Message::Batch(items)) => {
-                let replies = join_all(items.into_iter().map(|text| self.reply_to_one(text, peer))).await;
-                let (answers, starts): (Vec<_>, Vec<_>) = replies.into_iter().map(|it| (it.answer, it.starts)).unzip();
-                let answers: Vec<_> = answers.into_iter().flatten().collect();
-                Reply { answer: wire::batch_answer(&answers), starts: starts.into_iter().flatten().collect() }
+    /// Answers a message. The requests of a batch begin in their order and run side by side, its reads one by one.
+    ///
+    /// Where this is dropped what only reads ends; everything else is performed.
+    pub(crate) async fn reply(&self, message: Bytes, mut from: From) -> Reply {
+        let place = from.place.take();
+        let asked = |text| match wire::read_call(text) {
+            Ok(wire::Call { id, method, params }) => {
+                Ok(Asked { id: id.map(str::to_owned), method, params: params.to_owned() })
             }
+            Err((id, failure)) => Err((id.to_owned(), failure)),
+        };
+        let (items, is_batch): (Vec<_>, bool) = match wire::read_message(&message, self.options.batch_requests) {
+            Err(failure) => (vec![Err((wire::NO_ID.to_owned(), failure))], false),
+            Ok(Message::One(text)) => (vec![asked(text)], false),
+            Ok(Message::Batch(texts)) => (texts.into_iter().map(asked).collect(), true),
+        };
+        // A request that waits for long keeps no message.
+        drop(message);
+        let operations = || {
+            items.iter().flatten().filter_map(|asked| match find(&asked.method) {
+                Some(Method::Operation(operation)) => Some(operation),
+                _ => None,
+            })
+        };
+        let batch = is_batch.then(|| from.answers.batch(operations()));
+        let replies = items.into_iter().map(|asked| self.reply_to_one(asked, &from, batch.as_ref(), place.clone()));
+        let replies: Vec<_> = replies.collect();
+        drop(place);
+        let mut reply = Reply::default();
+        let mut answers = Vec::new();
+        for replied in join_all(replies).await {
+            answers.extend(replied.answer);
+            reply.starts.extend(replied.start);
+            reply.places.extend(replied.place);
         }
-    }
-
-    async fn reply_to_one(&self, text: &str, peer: Option<&Arc<Peer>>) -> Reply {
-        let call = match wire::read_call(text) {
-            Ok(call) => call,
-            Err((id, failure)) => {
-                return Reply { answer: Some(wire::answer(id, &Err(failure))), ..Reply::default() };
+        reply.answer = match batch {
+            None => answers.pop().map(Answer::into_bytes),
+            Some(batch) => {
+                let answers: Vec<Vec<u8>> = answers.into_iter().map(|answer| answer.into_parts().0).collect();
+                wire::batch_answer(answers).map(|answer| batch.into_answer(answer).into_bytes())
             }
         };
-        let mut starts = Vec::new();
-        let performed = AssertUnwindSafe(self.perform(&call.method, call.params, peer, &mut starts)).catch_unwind();
-        let result = performed.await.unwrap_or_else(|_| {
-            tracing::error!(method = call.method, "a request panicked");
-            Err(SessionError::Internal("the request panicked".to_owned()).into())
+        reply
+    }
+
+    async fn reply_to_one(
+        &self,
+        asked: Result<Asked, (String, Failure)>,
+        from: &From,
+        batch: Option<&Batch>,
+        mut place: Option<Place>,
+    ) -> Replied {
+        let Asked { id, method, params } = match asked {
+            Ok(asked) => asked,
+            Err((id, failure)) => return Replied::refusal(&id, failure),
+        };
+        let mut start = None;
+        let performed = AssertUnwindSafe(self.perform(&method, params, from, batch, &mut start, &mut place));
+        let result = performed.catch_unwind().await.unwrap_or_else(|_| Err(panicked(&method)));
+        let answer = id.map(|id| match result {
+            Ok(answer) => answer.map(|result| wire::answer(&id, &Ok(result))),
+            Err(failure) => wire::answer(&id, &Err(failure)).into(),
         });
-        Reply { answer: call.id.map(|id| wire::answer(id, &result)), starts }
+        Replied { answer, start, place }
     }
 
     async fn perform(
         &self,
         method: &str,
-        params: &str,
-        peer: Option<&Arc<Peer>>,
-        starts: &mut Vec<Start>,
-    ) -> Result<Vec<u8>, Failure> {
+        params: String,
+        from: &From,
+        batch: Option<&Batch>,
+        starts: &mut Option<Start>,
+        place: &mut Option<Place>,
+    ) -> Result<Answer, Failure> {
         let no_peer = || {
             let message =
                 "subscriptions need a WebSocket or stdio; over HTTP read session/events, with wait_ms to wait";
@@ -86,24 +163,17 @@ impl Rpc {
         };
         match find(method) {
             Some(Method::Operation(operation @ Operation::Blob)) if self.options.is_for_commands => {
-                let params = wire::by_name(params)?;
+                let params = wire::by_name(&params)?;
                 let work = async { encode(&self.service.answer_blob(decode_params(params)?).await?) };
-                Ok(in_span("rpc", operation, params, work).await?)
+                Ok(in_span("rpc", operation, params, work).await?.into())
             }
             Some(Method::Operation(operation)) => {
-                let params = wire::by_name(params)?;
-                let answer = in_span("rpc", operation, params, call(self.service.as_ref(), operation, params)).await?;
-                if let (Operation::StartTurn | Operation::Resume, Some(peer)) = (operation, peer)
-                    && let Ok(wire::OfTurn { session_id, seq }) = serde_json::from_slice(&answer)
-                {
-                    // Who follows the session has the turn's events before its answer.
-                    peer.sent_up_to(session_id, seq).await;
-                }
-                Ok(answer)
+                wire::by_name(&params)?;
+                self.operate(operation, params, from, batch, place).await
             }
             Some(Method::Subscribe) => {
-                let peer = peer.ok_or_else(no_peer)?;
-                let wire::Subscribe { session_id, since_seq, is_waiting } = decode_params(wire::by_name(params)?)?;
+                let peer = from.peer.as_ref().ok_or_else(no_peer)?;
+                let wire::Subscribe { session_id, since_seq, is_waiting } = decode_params(wire::by_name(&params)?)?;
                 if is_waiting && !self.options.is_for_commands {
                     return Err(SessionError::invalid("params", "unknown field `is_waiting`").into());
                 }
@@ -113,19 +183,86 @@ impl Rpc {
                     self.service.follow(&session_id, since_seq).await?
                 };
                 let (subscription, start) = peer.subscribe(session_id, follower)?;
-                starts.push(start);
-                Ok(encode(&subscription)?)
+                *starts = Some(start);
+                Ok(encode(&subscription)?.into())
             }
             Some(Method::Unsubscribe) => {
-                let peer = peer.ok_or_else(no_peer)?;
-                let request = wire::Unsubscribe::decode(params)?;
-                Ok(encode(&peer.unsubscribe(request.subscription).await)?)
+                let peer = from.peer.as_ref().ok_or_else(no_peer)?;
+                let request = wire::Unsubscribe::decode(&params)?;
+                Ok(encode(&peer.unsubscribe(request.subscription).await)?.into())
             }
             Some(Method::Discover) => {
-                let Nothing {} = decode_params(wire::by_name(params)?)?;
-                Ok(encode(&discovery::document())?)
+                let Nothing {} = decode_params(wire::by_name(&params)?)?;
+                Ok(encode(&discovery::document())?.into())
             }
             None => Err(SessionError::UnknownOperation(method.chars().take(NAME_SHOWN_MAX).collect()).into()),
         }
     }
+
+    async fn operate(
+        &self,
+        operation: Operation,
+        params: String,
+        from: &From,
+        batch: Option<&Batch>,
+        place: &mut Option<Place>,
+    ) -> Result<Answer, Failure> {
+        if operation.effect() == OperationEffect::Reads {
+            let service = self.service.as_ref();
+            return Ok(match batch {
+                Some(batch) => {
+                    in_span("rpc", operation, &params, batch.call(service, operation, &params)).await?.into()
+                }
+                None => in_span("rpc", operation, &params, from.answers.call(service, operation, &params)).await?,
+            });
+        }
+        // In a task of its own, so that it is performed also where its caller leaves.
+        let (service, waits, held) = (self.service.clone(), from.peer.as_ref().map(|peer| peer.waits()), place.take());
+        let performed = tokio::spawn(async move {
+            let mut held = held;
+            let mut is_waiting = None;
+            let work = async {
+                let begun = match operation {
+                    Operation::StartTurn => begin_turn(service.as_ref(), &params).await?,
+                    Operation::Resume => begin_resume(service.as_ref(), &params).await?,
+                    _ => return call(service.as_ref(), operation, &params).await,
+                };
+                is_waiting = waits.and_then(|waits| waits.try_acquire_owned().ok());
+                if is_waiting.is_some() {
+                    held = None;
+                }
+                begun.answer().await
+            };
+            let result = in_span("rpc", operation, &params, work).await;
+            (result, held.or_else(|| is_waiting.map(Arc::new)))
+        });
+        let (result, held) = performed.await.map_err(|_| panicked(operation.name()))?;
+        *place = held;
+        let answer = result?;
+        if let (Operation::StartTurn | Operation::Resume, Some(peer)) = (operation, &from.peer)
+            && let Ok(wire::OfTurn { session_id, seq }) = serde_json::from_slice(&answer)
+        {
+            // Who follows the session has the turn's events before its answer.
+            peer.sent_up_to(session_id, seq).await;
+        }
+        Ok(answer.into())
+    }
+}
+
+fn panicked(method: &str) -> Failure {
+    tracing::error!(method, "a request panicked");
+    SessionError::Internal("the request panicked".to_owned()).into()
+}
+
+/// Whether a message is one request that ends or decides what others wait for. It never waits behind them.
+pub(crate) fn is_control(message: &[u8]) -> bool {
+    let Ok(Message::One(text)) = wire::read_message(message, 1) else { return false };
+    let method = wire::read_call(text).ok().and_then(|call| find(&call.method));
+    matches!(
+        method,
+        Some(
+            Method::Operation(Operation::Interrupt | Operation::DecideApproval | Operation::CancelQueued)
+                | Method::Unsubscribe
+        )
+    )
 }

@@ -28,7 +28,7 @@ use tokio_tungstenite::{
 use crate::{
     connection::{self, Inward, Transport},
     error::{Failure, not_a_post, status, too_large},
-    handlers::{Reply, Rpc},
+    handlers::{From, Reply, Rpc},
     wire::Outward,
 };
 
@@ -67,12 +67,10 @@ where
         Ok(message) => message,
         Err(body) => return refused(&body),
     };
-    // In a task of its own, so that it is performed also where the client does not wait for the answer.
-    let performed = tokio::spawn(async move { rpc.reply(&message, None).await }).await;
-    match performed {
-        Ok(Reply { answer: Some(answer), .. }) => with_json(StatusCode::OK, answer),
-        Ok(Reply { answer: None, .. }) => empty(StatusCode::NO_CONTENT),
-        Err(error) => refused(&SessionError::Internal(error.to_string()).body()),
+    let from = From { peer: None, answers: rpc.options.answers.clone(), place: None };
+    match rpc.reply(message, from).await {
+        Reply { answer: Some(answer), .. } => with_json(StatusCode::OK, answer),
+        Reply { answer: None, .. } => empty(StatusCode::NO_CONTENT),
     }
 }
 
@@ -118,16 +116,16 @@ fn empty(status: StatusCode) -> Answer {
     answer
 }
 
-fn with_json(status: StatusCode, json: Vec<u8>) -> Answer {
+fn with_json(status: StatusCode, json: Bytes) -> Answer {
     let mut answer = empty(status);
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    *answer.body_mut() = Full::new(json.into());
+    *answer.body_mut() = Full::new(json);
     answer
 }
 
 fn refused(body: &ErrorBody) -> Answer {
     match encode(body) {
-        Ok(json) => with_json(status(body), json),
+        Ok(json) => with_json(status(body), json.into()),
         Err(error) => {
             tracing::error!(%error, "an error could not be encoded");
             empty(StatusCode::INTERNAL_SERVER_ERROR)

@@ -32,7 +32,7 @@ use std::{
 use ::http::{Request, Response};
 use futures::future::BoxFuture;
 use http_body_util::Full;
-use meerkat_service::SessionService;
+use meerkat_service::{SessionService, wire::Answers};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::handlers::Rpc;
@@ -56,6 +56,8 @@ pub struct RpcOptions {
     pub stall_ms: u64,
     /// Milliseconds of silence after which a WebSocket client is pinged; after as long again it is gone.
     pub ping_ms: u64,
+    /// The room that answers take, which surfaces share.
+    pub answers: Answers,
     /// Whether the clients are commands that attach to this process, which wait for turns as if they ran them. What
     /// this allows is no part of the public methods.
     pub is_for_commands: bool,
@@ -70,6 +72,7 @@ impl Default for RpcOptions {
             subscriptions: 64,
             stall_ms: 30_000,
             ping_ms: 30_000,
+            answers: Answers::default(),
             is_for_commands: false,
         }
     }

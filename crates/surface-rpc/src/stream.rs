@@ -48,11 +48,16 @@ pub(crate) async fn unless_stalled<T>(
 /// Bytes of events that are on their way to one client; a longer event is alone.
 const IN_FLIGHT_BYTES: u32 = 16 * 1024;
 
+/// Requests of one connection that wait for a turn to end. Further ones keep the place of their message.
+const WAITS_MAX: usize = 4096;
+
 /// The other side of a connection, and what it follows.
 pub(crate) struct Peer {
     pub(crate) out: mpsc::Sender<Outward>,
     /// In bytes of events.
     room: Arc<Semaphore>,
+    /// In requests that wait for a turn to end.
+    waits: Arc<Semaphore>,
     /// Bytes that the transport has taken so far.
     written: Arc<AtomicU64>,
     stall: Duration,
@@ -81,7 +86,13 @@ impl Peer {
         subscriptions_max: usize,
     ) -> Self {
         let room = Arc::new(Semaphore::new(IN_FLIGHT_BYTES as usize));
-        Self { out, room, written, stall, subscriptions_max, subscriptions: Mutex::default() }
+        let waits = Arc::new(Semaphore::new(WAITS_MAX));
+        Self { out, room, waits, written, stall, subscriptions_max, subscriptions: Mutex::default() }
+    }
+
+    /// The places of requests that wait for a turn to end.
+    pub(crate) fn waits(&self) -> Arc<Semaphore> {
+        self.waits.clone()
     }
 
     fn subscriptions(&self) -> MutexGuard<'_, Subscriptions> {

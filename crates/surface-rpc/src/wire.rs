@@ -185,13 +185,21 @@ pub(crate) fn answer(id: &str, result: &Result<Vec<u8>, Failure>) -> Vec<u8> {
 }
 
 /// The answers to a batch, or nothing where there are none.
-pub(crate) fn batch_answer(answers: &[Vec<u8>]) -> Option<Vec<u8>> {
-    (!answers.is_empty()).then(|| [b"[", answers.join(&b","[..]).as_slice(), b"]"].concat())
+pub(crate) fn batch_answer(answers: Vec<Vec<u8>>) -> Option<Vec<u8>> {
+    let mut whole = Vec::with_capacity(answers.iter().map(|answer| answer.len() + 1).sum::<usize>() + 1);
+    for answer in answers {
+        whole.push(if whole.is_empty() { b'[' } else { b',' });
+        whole.extend(answer);
+    }
+    (!whole.is_empty()).then(|| {
+        whole.push(b']');
+        whole
+    })
 }
 
 /// What ends a subscription from this side.
-pub(crate) fn end_of_subscription(subscription: u64, failure: &Failure) -> Vec<u8> {
-    [notification(subscription, "error").as_bytes(), &object(failure), b"}}"].concat()
+pub(crate) fn end_of_subscription(subscription: u64, failure: &Failure) -> Bytes {
+    [notification(subscription, "error").as_bytes(), &object(failure), b"}}"].concat().into()
 }
 
 fn object(failure: &Failure) -> Vec<u8> {
@@ -207,7 +215,7 @@ fn notification(subscription: u64, member: &str) -> String {
 
 /// What is sent to a client. An event's envelope is put around its line when it is written, never before.
 pub(crate) enum Outward {
-    Answer(Vec<u8>),
+    Answer(Bytes),
     /// Its room is given back when it is written to the transport.
     Event {
         subscription: u64,
@@ -221,7 +229,7 @@ impl Outward {
     /// The message's bytes; a ping has none.
     pub(crate) fn into_bytes(self) -> Bytes {
         match self {
-            Self::Answer(answer) => answer.into(),
+            Self::Answer(answer) => answer,
             Self::Event { subscription, line, .. } => {
                 [notification(subscription, "result").as_bytes(), &line, b"}}"].concat().into()
             }

@@ -226,7 +226,7 @@ pub fn encode_events(page: &EventPage) -> Vec<u8> {
 }
 
 /// A page of records; the lines stand in it as they are.
-fn encode_records(page: &RecordPage) -> Vec<u8> {
+pub(super) fn encode_records(page: &RecordPage) -> Vec<u8> {
     let mut out = Vec::with_capacity(64 + page.items.iter().map(|record| record.line.len() + 100).sum::<usize>());
     out.extend_from_slice(br#"{"items":["#);
     for (index, record) in page.items.iter().enumerate() {

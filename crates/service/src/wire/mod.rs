@@ -3,6 +3,7 @@
 //! Only the stores and the surfaces come here; the engine never looks at bytes.
 
 pub(crate) mod bounds;
+mod budget;
 mod call;
 mod event;
 mod schema;
@@ -11,6 +12,7 @@ mod span;
 #[cfg(test)]
 mod tests;
 
+pub use budget::{Answer, Answers, Batch, Room};
 pub use call::{BegunCall, begin_resume, begin_turn, call, decode_params, encode, encode_events};
 pub(crate) use event::decode_outline;
 pub use event::{decode_event, decode_live, encode_event, encode_live, events_encoded, words};

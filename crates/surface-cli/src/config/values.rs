@@ -83,6 +83,7 @@ pub(crate) struct ServeValues {
     pub(crate) listen: String,
     pub(crate) allowed_hosts: Vec<String>,
     pub(crate) allowed_origins: Vec<String>,
+    pub(crate) public_url: Option<String>,
     pub(crate) max_connections: usize,
     pub(crate) max_streams: usize,
     pub(crate) header_timeout_ms: u64,

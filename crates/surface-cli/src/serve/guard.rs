@@ -9,18 +9,63 @@ use subtle::ConstantTimeEq as _;
 
 /// What is let through.
 pub(crate) struct Guard {
-    /// Names that a Host may have, in lower case, without port.
-    pub(crate) hosts: Vec<String>,
+    /// What a Host may be.
+    pub(crate) hosts: Vec<Host>,
     /// Origins that are let through besides those of the listener itself.
     pub(crate) origins: Vec<String>,
-    /// The port that is listened on.
-    pub(crate) port: u16,
     /// The token; none where authentication is off.
     pub(crate) token: Option<Token>,
     /// Bytes that a body may have.
     pub(crate) body_bytes_max: u64,
     /// Bytes that a bundle may have.
     pub(crate) bundle_bytes_max: u64,
+}
+
+/// A name that the server answers for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    name: String,
+    /// The port beside it; any where none is named.
+    port: Option<u16>,
+}
+
+impl Host {
+    /// Reads `name[:port]`; the name may be an address, one of IPv6 in brackets.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (name, port) = split(text);
+        let is_name = |name: &str| !name.is_empty() && !name.contains(['/', '@', '*', ' ']);
+        let is_bracketed = name.contains(':') == (name.starts_with('[') && name.ends_with(']'));
+        let port = port.map(|port| port_of(port).ok_or(())).transpose().ok()?;
+        (is_name(name) && is_bracketed).then(|| Self { name: name.to_owned(), port })
+    }
+
+    /// One that is answered for on this port alone.
+    pub(crate) fn on(name: &str, port: u16) -> Self {
+        Self { name: name.to_owned(), port: Some(port) }
+    }
+
+    fn is(&self, name: &str, port: Option<&str>) -> bool {
+        let is_port = match (self.port, port) {
+            (None, None) => true,
+            (None, Some(port)) => port_of(port).is_some(),
+            (Some(own), Some(port)) => port_of(port) == Some(own),
+            // A client leaves out the port that its scheme has.
+            (Some(own), None) => matches!(own, 80 | 443),
+        };
+        is_port && self.name.eq_ignore_ascii_case(name)
+    }
+}
+
+fn port_of(port: &str) -> Option<u16> {
+    port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Splits `name[:port]`; the colons inside of brackets belong to an IPv6 address.
+fn split(host: &str) -> (&str, Option<&str>) {
+    match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => (name, Some(port)),
+        _ => (host, None),
+    }
 }
 
 /// The bearer token. It is neither shown nor written anywhere but into its file.
@@ -30,8 +75,8 @@ pub(crate) struct Token(pub(crate) String);
 const HEADERS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// The one path that is open without a token.
-const OPEN_PATH: &str = "/healthz";
+/// The paths that are open to everyone, whatever they call this server: probes know neither its name nor its token.
+const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
 /// Where bundles come in. They are larger than any other body, and are never held whole.
 const BUNDLES_PATH: &str = "/v1/bundles";
@@ -39,9 +84,12 @@ const BUNDLES_PATH: &str = "/v1/bundles";
 impl Guard {
     /// Refuses a request that may not come in.
     pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ErrorBody> {
-        self.check_host(uri, headers)?;
+        let is_open = is_open(uri);
+        if !is_open {
+            self.check_host(uri, headers)?;
+        }
         self.check_origin(headers)?;
-        if uri.path() != OPEN_PATH {
+        if !is_open {
             self.check_token(headers)?;
         }
         check_head(uri, headers)?;
@@ -50,7 +98,7 @@ impl Guard {
     }
 
     fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ErrorBody> {
-        // In HTTP/2 the authority stands in the request line; where both are there, both must be ours.
+        // A request line may name the authority too; where both are there, both must be ours.
         let mut named = headers.get_all(header::HOST).iter();
         let authority = uri.authority().map(|authority| self.is_ours(authority.as_str()));
         let is_ours = match (named.next(), named.next()) {
@@ -65,18 +113,26 @@ impl Guard {
             .detail("header", "host"))
     }
 
-    /// Whether `host[:port]` is one of ours, on the port that is listened on.
+    /// Whether `host[:port]` is one of ours.
     fn is_ours(&self, host: &str) -> bool {
-        let (name, port) = match host.rsplit_once(':') {
-            // The colons inside of brackets belong to an IPv6 address.
-            Some((name, port)) if !port.contains(']') => (name, Some(port)),
-            _ => (host, None),
-        };
-        let is_port = match port {
-            Some(port) => port.parse() == Ok(self.port) && port.bytes().all(|byte| byte.is_ascii_digit()),
-            None => self.port == 80,
-        };
-        is_port && self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
+        let (name, port) = split(host);
+        self.hosts.iter().any(|known| known.is(name, port))
+    }
+
+    /// Whether an origin is the listener's own. Where a host may have any port, it is the one that was asked.
+    fn is_own(&self, origin: &str, headers: &HeaderMap) -> bool {
+        let Some(host) = origin.strip_prefix("http://") else { return false };
+        let (name, port) = split(host);
+        let asked = || headers.get(header::HOST).is_some_and(|asked| asked.as_bytes() == host.as_bytes());
+        self.hosts.iter().any(|known| known.is(name, port) && (known.port.is_some() || asked()))
+    }
+
+    /// Whether a request comes from a web page of an origin that is listed, to a name of ours.
+    pub(crate) fn is_listed(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
+        origin.is_some_and(|origin| self.origins.iter().any(|listed| listed == origin))
+            && self.check_origin(headers).is_ok()
+            && (is_open(uri) || self.check_host(uri, headers).is_ok())
     }
 
     fn check_origin(&self, headers: &HeaderMap) -> Result<(), ErrorBody> {
@@ -84,8 +140,7 @@ impl Guard {
         let is_allowed = match (origins.next(), origins.next()) {
             (None, _) => true,
             (Some(origin), None) => origin.to_str().is_ok_and(|origin| {
-                let own = origin.strip_prefix("http://").is_some_and(|host| self.is_ours(host));
-                own || self.origins.iter().any(|allowed| allowed == origin)
+                self.is_own(origin, headers) || self.origins.iter().any(|allowed| allowed == origin)
             }),
             (Some(_), Some(_)) => false,
         };
@@ -112,6 +167,11 @@ impl Guard {
             scheme.eq_ignore_ascii_case("bearer") && bool::from(sent.trim().as_bytes().ct_eq(token.0.as_bytes()));
         if is_right { Ok(()) } else { Err(refusal()) }
     }
+}
+
+/// Whether a request needs neither a Host nor a token.
+pub(super) fn is_open(uri: &Uri) -> bool {
+    OPEN_PATHS.contains(&uri.path())
 }
 
 fn check_size(headers: &HeaderMap, limit: u64) -> Result<(), ErrorBody> {
@@ -153,12 +213,11 @@ mod tests {
     const TOKEN: &str = "0123456789abcdef";
 
     fn guard() -> Guard {
-        let hosts = ["127.0.0.1", "localhost", "[::1]"].map(str::to_owned).to_vec();
+        let hosts = ["127.0.0.1", "localhost", "[::1]"].map(|name| Host::on(name, 7670)).to_vec();
         let token = Some(Token(TOKEN.to_owned()));
         Guard {
             hosts,
             origins: vec!["https://desk.example".to_owned()],
-            port: 7670,
             token,
             body_bytes_max: 1000,
             bundle_bytes_max: 2000,
@@ -174,8 +233,12 @@ mod tests {
     #[test]
     fn a_token_is_needed_but_for_the_health() {
         let host = ("host", "localhost:7670");
-        assert_eq!(check("/healthz", &[host]), Ok(()));
-        for path in ["/v1/sessions", "/rpc", "/mcp", "/openapi.json", "/metrics", "/readyz", "/healthz/", "/"] {
+        for path in ["/healthz", "/readyz"] {
+            assert_eq!(check(path, &[host]), Ok(()));
+            assert_eq!(check(path, &[("host", "10.1.2.3:80")]), Ok(()), "a probe knows no name");
+            assert_eq!(check(path, &[("origin", "http://evil.example")]), Err(ErrorCode::ForbiddenOrigin));
+        }
+        for path in ["/v1/sessions", "/rpc", "/mcp", "/openapi.json", "/metrics", "/readyz/", "/healthz/", "/"] {
             assert_eq!(check(path, &[host]), Err(ErrorCode::Unauthenticated), "{path}");
         }
         for value in [
@@ -191,6 +254,31 @@ mod tests {
         }
         let in_url = format!("/rpc?token={TOKEN}&access_token={TOKEN}");
         assert_eq!(check(&in_url, &[host]), Err(ErrorCode::Unauthenticated), "a token is never taken from a URL");
+    }
+
+    /// A name means itself on any port, a name with a port itself there; and no look-alike of either.
+    #[test]
+    fn an_allowed_host_means_what_it_says() {
+        let mut guard = guard();
+        guard.hosts.extend(["desk.example", "box:8080", "[fd00::1]:8080"].map(|host| Host::parse(host).unwrap()));
+        let checked = |host: &str, origin: Option<&str>| {
+            let mut headers = HeaderMap::from_iter([(header::HOST, host.parse().unwrap())]);
+            headers.extend(origin.map(|origin| (header::ORIGIN, origin.parse().unwrap())));
+            let both = guard.check_host(&"/rpc".parse().unwrap(), &headers).and_then(|()| guard.check_origin(&headers));
+            both.is_ok()
+        };
+        for host in ["desk.example", "DESK.example:80", "desk.example:9999", "box:8080", "[fd00::1]:8080"] {
+            assert!(checked(host, None), "{host}");
+            assert!(checked(host, Some(&format!("http://{host}"))), "{host}");
+        }
+        for host in ["box", "box:7670", "desk.example:", "desk.example:x", "desk.example.evil", "[fd00::1]", "fd00::1"]
+        {
+            assert!(!checked(host, None), "{host}");
+        }
+        assert!(!checked("desk.example:9999", Some("http://desk.example:1")), "another port is another origin");
+        for wrong in ["", "*", "a/b", "a:b", "a:99999", "fd00::1", "http://a", "u@a"] {
+            assert_eq!(Host::parse(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -2,14 +2,19 @@
 //!
 //! It knows no surface: what answers a request is handed in.
 
-use std::{convert::Infallible, io, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    io,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use axum::body::Body;
 use http::{Request, Response, header};
-use hyper::body::Incoming;
+use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto, graceful::GracefulShutdown},
+    rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use meerkat_errors::{ErrorBody, ErrorCode};
@@ -18,7 +23,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::socket::{Patience, Socket};
 
@@ -27,12 +32,15 @@ use super::socket::{Patience, Socket};
 /// itself, with 431 and no body: there is no request yet that the guard could look at.
 const BUFFER_BYTES_MAX: usize = 32 * 1024;
 
+/// Connections that are refused with a word at one time.
+const REFUSALS_MAX: usize = 32;
+
 /// Bounds of a listener.
 #[derive(Clone, Copy)]
 pub(crate) struct ListenOptions {
     /// Connections at one time.
     pub(crate) connections_max: usize,
-    /// How long the head of a request may take, and the answer to a ping of HTTP/2.
+    /// How long the head of a request may take.
     pub(crate) header_timeout: Duration,
     /// How long a peer may take nothing of what is written to it.
     pub(crate) stall_limit: Duration,
@@ -40,26 +48,78 @@ pub(crate) struct ListenOptions {
     pub(crate) linger: Duration,
 }
 
+/// Header timeouts that a connection may be open before it has shown the token.
+const STRANGER_TIMEOUTS: u32 = 6;
+
+/// How long a place is waited for that was taken from a stranger.
+const PLACE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Connections that have not shown the token, the oldest first. Where no place is left the oldest gives way, so that
+/// those who may come in are not kept out by those who may not.
+#[derive(Clone, Default)]
+struct Strangers(Arc<Mutex<BTreeMap<u64, CancellationToken>>>);
+
+impl Strangers {
+    fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<u64, CancellationToken>) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn add(&self, number: u64) -> Stranger {
+        let gives_way = CancellationToken::new();
+        self.with(|all| all.insert(number, gives_way.clone()));
+        Stranger { all: self.clone(), number, gives_way }
+    }
+
+    /// Ends the oldest one; whether there was one.
+    fn end_oldest(&self) -> bool {
+        self.with(BTreeMap::pop_first).is_some_and(|(_, oldest)| {
+            oldest.cancel();
+            true
+        })
+    }
+}
+
+/// One of the [`Strangers`].
+#[derive(Clone)]
+pub(super) struct Stranger {
+    all: Strangers,
+    number: u64,
+    gives_way: CancellationToken,
+}
+
+impl Stranger {
+    /// Its connection has shown the token.
+    pub(super) fn is_known(&self) {
+        self.all.with(|all| drop(all.remove(&self.number)));
+    }
+
+    /// Waits until it must give way, or has been a stranger for too long.
+    async fn end(&self, limit: Duration) {
+        if tokio::time::timeout(limit, self.gives_way.cancelled()).await.is_err()
+            && self.all.with(|all| all.remove(&self.number)).is_none()
+        {
+            std::future::pending().await
+        }
+    }
+}
+
 /// Accepts connections until `stop` fires, then waits for open answers.
+///
+/// It speaks HTTP/1 alone. In HTTP/2 a peer can keep an answer for ever that it never takes, on a connection that is
+/// alive; here a connection has one answer at a time, and taking nothing ends it.
 pub(crate) async fn listen<S, F>(listener: TcpListener, options: ListenOptions, answer: S, stop: CancellationToken)
 where
     S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(options.header_timeout).max_buf_size(BUFFER_BYTES_MAX);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(Some(options.header_timeout))
-        .keep_alive_timeout(options.header_timeout)
-        .max_concurrent_streams(128)
-        .max_header_list_size(BUFFER_BYTES_MAX as u32);
-    let builder = Arc::new(builder);
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(options.header_timeout).max_buf_size(BUFFER_BYTES_MAX);
     let patience = Patience { opening: options.header_timeout, stall: options.stall_limit };
-    let open = GracefulShutdown::new();
+    let open = TaskTracker::new();
     let room = Arc::new(Semaphore::new(options.connections_max));
-    loop {
+    let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
+    let strangers = Strangers::default();
+    for number in 0_u64.. {
         let stream = tokio::select! {
             biased;
             () = stop.cancelled() => break,
@@ -73,32 +133,60 @@ where
                 }
             },
         };
-        let Ok(place) = room.clone().try_acquire_owned() else {
-            tokio::spawn(refuse_connection(stream, options.connections_max));
+        let place = match room.clone().try_acquire_owned() {
+            Ok(place) => Some(place),
+            Err(_) if strangers.end_oldest() => {
+                tokio::time::timeout(PLACE_LIMIT, room.clone().acquire_owned()).await.ok().and_then(Result::ok)
+            }
+            Err(_) => None,
+        };
+        let Some(place) = place else {
+            // Beyond these even the word costs more descriptors than there are to spare.
+            if let Ok(refusal) = refusals.clone().try_acquire_owned() {
+                tokio::spawn(async move {
+                    refuse_connection(stream, options.connections_max).await;
+                    drop(refusal);
+                });
+            }
             continue;
         };
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection keeps its delay");
         }
-        let answer = answer.clone();
-        let service = tower::service_fn(move |request| {
+        let (answer, stranger) = (answer.clone(), strangers.add(number));
+        let asks = stranger.clone();
+        let service = tower::service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(asks.clone());
             // Boxed, because a connection keeps room for what answers it as long as it is open, and a stream keeps it open.
             let answered = Box::pin(answer(request));
             async move { Ok::<_, Infallible>(answered.await) }
         });
-        let connection = builder.serve_connection_with_upgrades(
-            TokioIo::new(Socket::new(stream, patience, place)),
-            TowerToHyperService::new(service),
-        );
-        let watched = open.watch(connection.into_owned());
-        tokio::spawn(async move {
-            if let Err(error) = watched.await {
+        let io = TokioIo::new(Socket::new(stream, patience, place));
+        let connection = builder.serve_connection(io, TowerToHyperService::new(service)).with_upgrades();
+        let stop = stop.clone();
+        let served = async move {
+            tokio::pin!(connection);
+            tokio::select! {
+                ended = &mut connection => return ended,
+                () = stop.cancelled() => {}
+            }
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        };
+        open.spawn(async move {
+            let ended = tokio::select! {
+                ended = served => ended,
+                () = stranger.end(options.header_timeout * STRANGER_TIMEOUTS) => Ok(()),
+            };
+            stranger.is_known();
+            if let Err(error) = ended {
                 tracing::debug!(%error, "a connection ended early");
             }
         });
     }
     drop(listener);
-    if tokio::time::timeout(options.linger, open.shutdown()).await.is_err() {
+    open.close();
+    if tokio::time::timeout(options.linger, open.wait()).await.is_err() {
         tracing::warn!("connections were still open at the end and are closed");
     }
 }
@@ -108,7 +196,7 @@ async fn refuse_connection(mut stream: TcpStream, limit: usize) {
     let body = ErrorBody::new(ErrorCode::TooManyConnections).detail("limit", limit);
     let body = serde_json::to_vec(&body).unwrap_or_default();
     let head = format!(
-        "HTTP/1.1 {} Too Many Requests\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 {} Too Many Requests\r\ncontent-type: application/json\r\ncontent-length: {}\r\nretry-after: 1\r\nconnection: close\r\n\r\n",
         ErrorCode::TooManyConnections.http_status(),
         body.len()
     );

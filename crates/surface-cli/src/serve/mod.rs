@@ -27,10 +27,10 @@ use std::{
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use meerkat_errors::{ErrorBody, ErrorCode};
-use meerkat_service::SessionService;
+use meerkat_service::{SessionService, wire::Answers};
 use meerkat_surface_mcp::{
     HttpOptions, McpHttpService,
     tools::{Offer, Toolset},
@@ -39,24 +39,25 @@ use meerkat_surface_rest::{RestOptions, RestService};
 use meerkat_surface_rpc::{RpcOptions, RpcService};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
-use tokio::{
-    net::TcpListener,
-    signal::unix::{Signal, SignalKind, signal},
-};
+use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tower::{Service, ServiceExt as _};
-use tower_http::timeout::TimeoutBody;
+use tower::{Layer as _, Service, ServiceExt as _, service_fn};
+use tower_http::{
+    cors::{AllowHeaders, CorsLayer},
+    timeout::TimeoutBody,
+};
 use tracing::Instrument as _;
 
 use self::{
-    guard::{Guard, Token},
-    listen::{ListenOptions, base_url, listen, refusal},
+    guard::{Guard, Host, Token, is_open},
+    listen::{ListenOptions, Stranger, base_url, listen, refusal},
     streams::Streams,
 };
 use crate::{
     App,
     args::{McpArgs, ServeArgs, Tools},
     config::refused,
+    ends::Ends,
     error::CliError,
     output::Surroundings,
 };
@@ -64,8 +65,25 @@ use crate::{
 /// The variable that holds the token, in place of the file.
 const TOKEN_VARIABLE: &str = "MEERKAT_TOKEN";
 
-/// Descriptors that a server needs besides those of its connections.
+/// Descriptors that the store and the rest of a server have for themselves, at least; else a quarter of all.
 const OTHER_DESCRIPTORS: u64 = 128;
+
+/// Connections that a server takes however few descriptors it has.
+const CONNECTIONS_MIN: u64 = 16;
+
+/// How long a client that was refused for now is asked to wait, in seconds.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+
+/// What scripts of listed origins may read of an answer.
+const EXPOSED: [&str; 7] = [
+    "location",
+    "mcp-session-id",
+    "next-offset",
+    "preference-applied",
+    "retry-after",
+    "www-authenticate",
+    "x-request-id",
+];
 
 /// How long open answers are waited for at the end.
 const LINGER: Duration = Duration::from_secs(5);
@@ -93,6 +111,8 @@ struct Ending {
 struct Front {
     guard: Guard,
     streams: Streams,
+    /// What web pages of listed origins are answered.
+    cors: CorsLayer,
     /// The calls over MCP.
     calls: TaskTracker,
     surfaces: Surfaces,
@@ -135,7 +155,14 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
         true => (None, None),
         false => find_token(app, around)?,
     };
-    raise_descriptors(values.max_connections);
+    let public = values.public_url.as_deref().map(public_url).transpose()?;
+    if !address.ip().is_loopback() && !public.as_ref().is_some_and(|public| public.url.starts_with("https:")) {
+        app.out.note(
+            "Warning: others on the network can read the token and everything else. Listen on loopback behind a proxy \
+             with HTTPS, and name its address in serve.public_url.",
+        );
+    }
+    let connections_max = connections(values.max_connections);
     let listener = TcpListener::bind(address).await.map_err(|error| {
         refused(
             "serve.listen",
@@ -144,28 +171,26 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
         )
     })?;
     let port = listener.local_addr()?.port();
-    let mut hosts = ["127.0.0.1", "localhost", "[::1]"].map(str::to_owned).to_vec();
-    hosts.push(match address {
-        SocketAddr::V4(address) => address.ip().to_string(),
-        SocketAddr::V6(address) => format!("[{}]", address.ip()),
-    });
-    hosts.extend(values.allowed_hosts.iter().cloned());
     let guard = Guard {
-        hosts,
-        origins: values.allowed_origins.clone(),
-        port,
+        hosts: hosts(address, port, &values.allowed_hosts, public.as_ref())?,
+        origins: origins(&values.allowed_origins, public.as_ref())?,
         token,
         body_bytes_max: values.max_body_bytes,
         bundle_bytes_max: app.config.values.limits.bundle_bytes,
     };
+    let listed: Vec<HeaderValue> = values.allowed_origins.iter().filter_map(|origin| origin.parse().ok()).collect();
+    let methods = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+    let cors = CorsLayer::new().allow_origin(listed).allow_methods(methods);
+    let cors = cors.allow_headers(AllowHeaders::mirror_request()).expose_headers(EXPOSED.map(HeaderName::from_static));
 
     let (ending, stop) = (Ending::default(), CancellationToken::new());
     let header_timeout = Duration::from_millis(values.header_timeout_ms);
     let front = Arc::new(Front {
         guard,
         streams: Streams::new(values.max_streams),
+        cors: cors.max_age(Duration::from_secs(600)),
         calls: TaskTracker::new(),
-        surfaces: surfaces(app, args, &ending),
+        surfaces: surfaces(app, args, &ending, public.map(|public| public.url)),
         body_pause: header_timeout,
         requests: AtomicU64::new(0),
     });
@@ -175,11 +200,11 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
         .map(|(name, _)| name)
         .collect();
     // Whoever is told that it is ready may end it at once.
-    let mut ends = Ends::new()?;
-    tell(app, &base_url(&listener)?, token_file.as_deref(), &names)?;
+    let mut ends = Ends::of_server()?;
+    tell(app, &base_url(&listener)?, values.public_url.as_deref(), token_file.as_deref(), &names)?;
 
     let options = ListenOptions {
-        connections_max: values.max_connections,
+        connections_max,
         header_timeout,
         // A surface ends its own stalled streams first, with a word; this closes what no longer listens to one.
         stall_limit: Duration::from_millis(values.stall_ms.saturating_mul(2)),
@@ -215,22 +240,35 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
 
 /// JSON-RPC on standard input and output.
 pub(crate) async fn rpc(app: &App) -> Result<u8, CliError> {
-    let service = meerkat_surface_rpc::service(app.service.clone(), RpcOptions::default());
-    service.serve_stdio(tokio::io::stdin(), tokio::io::stdout()).await?;
+    let options = RpcOptions { message_bytes: message_bytes(app), ..RpcOptions::default() };
+    let service = meerkat_surface_rpc::service(app.service.clone(), options);
+    let serving = service.serve_stdio(tokio::io::stdin(), tokio::io::stdout());
+    tokio::pin!(serving);
+    tokio::select! {
+        served = &mut serving => served?,
+        () = app.closing.cancelled() => {
+            service.stop().await;
+            serving.await?;
+        }
+    }
     Ok(0)
 }
 
 /// The Model Context Protocol on standard input and output.
 pub(crate) async fn mcp(app: &App, args: &McpArgs) -> Result<u8, CliError> {
-    let limit = meerkat_surface_mcp::MESSAGE_BYTES_MAX;
     meerkat_surface_mcp::serve_stdio(
         app.service.clone(),
         offer(args.tools.unwrap_or(Tools::Core), args.approve),
-        limit,
-        CancellationToken::new(),
+        message_bytes(app),
+        app.closing.clone(),
     )
     .await?;
     Ok(0)
+}
+
+/// Bytes that one message may have.
+fn message_bytes(app: &App) -> usize {
+    usize::try_from(app.config.values.serve.max_body_bytes).unwrap_or(usize::MAX)
 }
 
 /// The tools that MCP clients are offered.
@@ -242,19 +280,21 @@ const fn offer(tools: Tools, approve: bool) -> Offer {
     Offer { set, approve }
 }
 
-fn surfaces(app: &App, args: &ServeArgs, ending: &Ending) -> Surfaces {
+fn surfaces(app: &App, args: &ServeArgs, ending: &Ending, public_url: Option<String>) -> Surfaces {
     let values = &app.config.values.serve;
     let service = || -> Arc<dyn SessionService> { app.service.clone() };
-    let bytes = usize::try_from(values.max_body_bytes).unwrap_or(usize::MAX);
+    let (bytes, answers) = (message_bytes(app), Answers::default());
     let rest = RestOptions {
         body_bytes_max: values.max_body_bytes,
         bundle_bytes_max: app.config.values.limits.bundle_bytes,
+        answers: answers.clone(),
+        public_url,
         stall_limit: Duration::from_millis(values.stall_ms),
         draining: ending.draining.clone(),
         closing: ending.closing.clone(),
         ..RestOptions::default()
     };
-    let rpc = RpcOptions { message_bytes: bytes, stall_ms: values.stall_ms, ..RpcOptions::default() };
+    let rpc = RpcOptions { message_bytes: bytes, stall_ms: values.stall_ms, answers, ..RpcOptions::default() };
     let mcp = HttpOptions {
         offer: offer(args.tools.unwrap_or(Tools::All), args.approve),
         max_message_bytes: bytes,
@@ -269,19 +309,76 @@ fn surfaces(app: &App, args: &ServeArgs, ending: &Ending) -> Surfaces {
     }
 }
 
-/// Asks for as many descriptors as the connections need: a process often has fewer than it may have.
-fn raise_descriptors(connections_max: usize) {
-    let needed = u64::try_from(connections_max).unwrap_or(u64::MAX).saturating_add(OTHER_DESCRIPTORS);
+/// Raises the limit on descriptors as far as it goes, because a process often has fewer than it may have; then the
+/// connections that leave enough of them to the store.
+fn connections(wanted: usize) -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current.is_none_or(|current| current >= needed) {
-        return;
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit on open files could not be raised");
     }
-    let granted = maximum.map_or(needed, |maximum| maximum.min(needed));
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(granted), maximum }) {
-        tracing::warn!(%error, needed, "the limit on open files could not be raised");
-    } else if granted < needed {
-        tracing::warn!(granted, needed, "fewer files may be open than serve.max_connections needs");
+    let granted = if raised.is_ok() { maximum } else { current };
+    let Some(granted) = granted else { return wanted };
+    let free = granted.saturating_sub(OTHER_DESCRIPTORS.max(granted / 4)).max(CONNECTIONS_MIN);
+    let taken = usize::try_from(free).unwrap_or(usize::MAX).min(wanted);
+    if taken < wanted {
+        tracing::warn!(granted, taken, wanted, "fewer files may be open than serve.max_connections needs");
     }
+    taken
+}
+
+/// Where the server is reached from outside.
+struct Public {
+    /// Without a slash at the end.
+    url: String,
+    origin: String,
+    host: Host,
+}
+
+fn public_url(url: &str) -> Result<Public, CliError> {
+    let read = || {
+        let uri: http::Uri = url.parse().ok()?;
+        let (scheme, authority) = (uri.scheme_str()?, uri.authority()?.as_str().to_ascii_lowercase());
+        let default = match scheme {
+            "http" => 80,
+            "https" => 443,
+            _ => return None,
+        };
+        let host = Host::parse(&authority).filter(|_| uri.query().is_none())?;
+        let (host, authority) = match uri.port_u16().unwrap_or(default) {
+            port if port == default => {
+                let name = authority.strip_suffix(&format!(":{port}")).unwrap_or(&authority).to_owned();
+                (Host::on(&name, port), name)
+            }
+            _ => (host, authority),
+        };
+        Some(Public { url: url.trim_end_matches('/').to_owned(), origin: format!("{scheme}://{authority}"), host })
+    };
+    let what = "it must be the address of a proxy, such as https://desk.example/meerkat";
+    read().ok_or_else(|| refused("serve.public_url", what, url).into())
+}
+
+/// What a Host may be: loopback's names and the address on the port that is listened on, and what is configured.
+fn hosts(address: SocketAddr, port: u16, allowed: &[String], public: Option<&Public>) -> Result<Vec<Host>, CliError> {
+    let own = match address {
+        SocketAddr::V4(address) => address.ip().to_string(),
+        SocketAddr::V6(address) => format!("[{}]", address.ip()),
+    };
+    let own = ["127.0.0.1", "localhost", "[::1]", &own].map(|name| Host::on(name, port));
+    let mut hosts: Vec<Host> = own.into_iter().chain(public.map(|public| public.host.clone())).collect();
+    for host in allowed {
+        let refusal = || refused("serve.allowed_hosts", "each is a name or an address, perhaps with :port", host);
+        hosts.push(Host::parse(host).ok_or_else(refusal)?);
+    }
+    Ok(hosts)
+}
+
+/// The origins that may come in besides the listener's own. All of them is no list.
+fn origins(allowed: &[String], public: Option<&Public>) -> Result<Vec<String>, CliError> {
+    if let Some(origin) = allowed.iter().find(|origin| origin.contains('*') || *origin == "null") {
+        return Err(refused("serve.allowed_origins", "each is one origin, such as https://desk.example", origin).into());
+    }
+    Ok(allowed.iter().cloned().chain(public.map(|public| public.origin.clone())).collect())
 }
 
 /// The token: of the variable, or of its file in the data directory, made at the first start.
@@ -303,42 +400,50 @@ fn find_token(app: &App, around: &Surroundings) -> Result<(Option<Token>, Option
 }
 
 /// Says that the server is ready, where, and where its token stands.
-fn tell(app: &App, base: &str, token_file: Option<&std::path::Path>, surfaces: &[&str]) -> Result<(), CliError> {
+fn tell(
+    app: &App,
+    base: &str,
+    public: Option<&str>,
+    token_file: Option<&std::path::Path>,
+    surfaces: &[&str],
+) -> Result<(), CliError> {
     let token_file = token_file.map(|path| path.display().to_string());
     if app.out.is_json {
         let model = app.default_model.as_ref().map(|model| &model.told);
-        let document = json!({ "listening": base, "token_file": token_file, "surfaces": surfaces, "model": model });
+        let mut document = json!({ "listening": base, "token_file": token_file, "surfaces": surfaces, "model": model });
+        if let Some(public) = public {
+            document["public_url"] = public.into();
+        }
         return Ok(app.out.document(document.to_string().as_bytes())?);
     }
     if let Some(model) = &app.default_model {
         app.out.note(&format!("Sessions that name no model: {}.", model.told.trim_end_matches('.')));
     }
     let token = token_file.map_or_else(|| "no token file".to_owned(), |path| format!("token in {path}"));
-    Ok(app.out.text(&format!("listening on {base} for {} ({token})\n", surfaces.join(", ")))?)
+    let public = public.map_or_else(String::new, |public| format!(", reached at {public}"));
+    Ok(app.out.text(&format!("listening on {base} for {} ({token}){public}\n", surfaces.join(", ")))?)
 }
 
-/// The signals that end the server. From when this is made none of them kills the process.
-struct Ends {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Ends {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
-    }
-
-    /// Waits for SIGINT or SIGTERM.
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+/// Answers one request; a web page of a listed origin is told that it may ask, before it shows the token.
+async fn answer(front: Arc<Front>, request: Request<Incoming>) -> Response<Body> {
+    let is_listed = front.guard.is_listed(request.uri(), request.headers());
+    let cors = is_listed.then(|| front.cors.clone());
+    let mut response = match cors {
+        None => let_in(front, request).await,
+        Some(cors) => {
+            let inner = service_fn(|request| async { Ok::<_, Infallible>(let_in(front.clone(), request).await) });
+            let Ok(response) = cors.layer(inner).oneshot(request).await;
+            response
         }
+    };
+    if matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+        response.headers_mut().entry(header::RETRY_AFTER).or_insert(RETRY_AFTER);
     }
+    response
 }
 
 /// Answers one request: the guard first, then the surface that its path names.
-async fn answer(front: Arc<Front>, request: Request<Incoming>) -> Response<Body> {
+async fn let_in(front: Arc<Front>, request: Request<Incoming>) -> Response<Body> {
     let request_id = format!("req-{}", front.requests.fetch_add(1, Ordering::Relaxed));
     let (method, path) = (request.method(), request.uri().path());
     let span = tracing::info_span!("http", request_id, %method, path, status = tracing::field::Empty);
@@ -346,6 +451,11 @@ async fn answer(front: Arc<Front>, request: Request<Incoming>) -> Response<Body>
     let mut response = match checked {
         Err(body) => refusal(&body),
         Ok(place) => {
+            if !is_open(request.uri())
+                && let Some(stranger) = request.extensions().get::<Stranger>()
+            {
+                stranger.is_known();
+            }
             let request = request.map(|body| TimeoutBody::new(front.body_pause, body));
             let call = streams::is_call(&request).then(|| front.calls.token());
             let response = route(&front.surfaces, request).instrument(span.clone()).await;

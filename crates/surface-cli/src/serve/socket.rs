@@ -16,8 +16,13 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
+/// What a peer begins with that speaks HTTP/2 without asking, and its answer: no settings, and the end of the connection,
+/// because HTTP/1.1 is required.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const GO_AWAY: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0d";
+
 /// Bytes that a peer must send before hyper's own timeout runs: as many as tell HTTP/2 from HTTP/1.
-const OPENING_BYTES: usize = 24;
+const OPENING_BYTES: usize = PREFACE.len();
 
 /// How long a peer is waited for.
 #[derive(Clone, Copy)]
@@ -34,14 +39,31 @@ pub(super) struct Socket<S> {
     stall: Duration,
     /// Runs while a write waits.
     writing: Option<Pin<Box<Sleep>>>,
-    /// Runs until the first bytes have come; and how many are missing.
-    opening: Option<(Pin<Box<Sleep>>, usize)>,
+    /// Runs until the first bytes have come.
+    opening: Option<Opening>,
     _place: OwnedSemaphorePermit,
+}
+
+/// What is known of a connection that begins.
+struct Opening {
+    timer: Pin<Box<Sleep>>,
+    /// Bytes that have come, and whether they are those of the preface so far.
+    seen: usize,
+    is_preface: bool,
+}
+
+impl Opening {
+    fn see(&mut self, bytes: &[u8]) {
+        let rest = &PREFACE[self.seen..];
+        let known = rest.len().min(bytes.len());
+        self.is_preface &= rest[..known] == bytes[..known];
+        self.seen += known;
+    }
 }
 
 impl<S> Socket<S> {
     pub(super) fn new(inner: S, patience: Patience, place: OwnedSemaphorePermit) -> Self {
-        let opening = Some((Box::pin(sleep(patience.opening)), OPENING_BYTES));
+        let opening = Some(Opening { timer: Box::pin(sleep(patience.opening)), seen: 0, is_preface: true });
         Self { inner, stall: patience.stall, writing: None, opening, _place: place }
     }
 
@@ -58,7 +80,7 @@ impl<S> Socket<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Socket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -67,15 +89,21 @@ impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
         let this = &mut *self;
         let before = buffer.filled().len();
         let polled = Pin::new(&mut this.inner).poll_read(context, buffer);
-        let Some((timer, missing)) = &mut this.opening else { return polled };
+        let Some(opening) = &mut this.opening else { return polled };
         if polled.is_ready() {
-            *missing = missing.saturating_sub(buffer.filled().len() - before);
-            if *missing == 0 {
+            opening.see(&buffer.filled()[before..]);
+            if opening.seen == OPENING_BYTES {
+                let is_preface = opening.is_preface;
                 this.opening = None;
+                if is_preface {
+                    // It fits a socket that nothing was written to; where it does not, the close says enough.
+                    drop(Pin::new(&mut this.inner).poll_write(context, GO_AWAY));
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::Unsupported, "the peer speaks HTTP/2")));
+                }
             }
             return polled;
         }
-        ready!(timer.as_mut().poll(context));
+        ready!(opening.timer.as_mut().poll(context));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer did not begin a request")))
     }
 }

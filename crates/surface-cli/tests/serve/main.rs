@@ -6,10 +6,14 @@
 mod guard;
 mod half_open;
 mod limits;
+mod memory;
 mod numbers;
+mod origins;
+mod proxy;
 
 mod disconnects;
 mod ending;
+mod signals;
 mod stalled;
 
 use std::{
@@ -97,9 +101,16 @@ impl Server {
 
     /// In a process that may have few descriptors, as is usual.
     pub(crate) fn start_with_few_descriptors(env: &[(&str, &str)]) -> Self {
+        Self::start_limited("-Sn 256", env)
+    }
+
+    /// In a process that may have so many descriptors, as `ulimit` is told.
+    pub(crate) fn start_limited(limit: &str, env: &[(&str, &str)]) -> Self {
         let dir = TempDir::new().unwrap();
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", r#"ulimit -Sn 256 && exec "$0" "$@""#, env!("CARGO_BIN_EXE_meerkat")]).args(SERVE);
+        command
+            .args(["-c", &format!(r#"ulimit {limit} && exec "$0" "$@""#), env!("CARGO_BIN_EXE_meerkat")])
+            .args(SERVE);
         surround(&mut command, &dir, env);
         Self::run(command, dir)
     }
@@ -201,8 +212,7 @@ impl Server {
     }
 
     pub(crate) fn terminate(&self) {
-        let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
-        assert!(killed.success());
+        signal(&self.child, "TERM");
     }
 }
 
@@ -212,6 +222,12 @@ impl Drop for Server {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// Sends a process a signal.
+pub(crate) fn signal(child: &Child, name: &str) {
+    let killed = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
 }
 
 /// The head of an answer.

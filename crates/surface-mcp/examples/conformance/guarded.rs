@@ -7,18 +7,17 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use http::{Request, Response, StatusCode, header::CONTENT_TYPE};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
-use hyper::body::Incoming;
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    server::conn::auto,
-    service::TowerToHyperService,
-};
+use hyper::{body::Incoming, server::conn::http1};
+use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use meerkat_surface_mcp::{MESSAGE_BYTES_MAX, McpHttpService};
 use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::sync::CancellationToken;
 use tower::{Service as _, service_fn};
 
-use crate::{guard::Guard, server::Fixtures};
+use crate::{
+    guard::{Guard, Host},
+    server::Fixtures,
+};
 
 type Answer = BoxBody<Bytes, Infallible>;
 
@@ -40,16 +39,10 @@ impl Cut {
 
 /// Serves until the listener breaks.
 pub(crate) async fn serve(listener: TcpListener, port: u16, service: McpHttpService<Fixtures>) -> io::Result<()> {
-    let hosts = ["127.0.0.1", "localhost", "[::1]"].map(str::to_owned).to_vec();
+    let hosts = ["127.0.0.1", "localhost", "[::1]"].map(|name| Host::on(name, port)).to_vec();
     let body_bytes_max = MESSAGE_BYTES_MAX as u64;
-    let guard = Arc::new(Guard {
-        hosts,
-        origins: Vec::new(),
-        port,
-        token: None,
-        body_bytes_max,
-        bundle_bytes_max: body_bytes_max,
-    });
+    let guard =
+        Arc::new(Guard { hosts, origins: Vec::new(), token: None, body_bytes_max, bundle_bytes_max: body_bytes_max });
     let returned = Arc::new(Notify::new());
     loop {
         let (socket, _) = listener.accept().await?;
@@ -76,9 +69,9 @@ pub(crate) async fn serve(listener: TcpListener, port: u16, service: McpHttpServ
             }
         });
         tokio::spawn(async move {
-            let builder = auto::Builder::new(TokioExecutor::new());
             // A client that goes away is an error here and nowhere else.
-            let _ = builder.serve_connection(TokioIo::new(socket), TowerToHyperService::new(answer)).await;
+            let _ =
+                http1::Builder::new().serve_connection(TokioIo::new(socket), TowerToHyperService::new(answer)).await;
         });
     }
 }

@@ -154,18 +154,49 @@ async fn a_refusal_of_the_transport_has_a_status_and_the_body() {
 }
 
 #[tokio::test]
-async fn a_client_beyond_the_last_session_is_served_without_one() {
+async fn the_session_that_was_idle_for_the_longest_time_gives_way() {
     let agent = agent();
     let service = service(&agent, true);
-    let mut sessions = HashSet::new();
+    let mut clients = Vec::new();
     for _ in 0..1000 {
-        sessions.insert(Http::open(service.clone(), &ProtocolVersion::V_2025_06_18).await.session.unwrap());
+        clients.push(Http::open(service.clone(), &ProtocolVersion::V_2025_06_18).await);
     }
+    let sessions: HashSet<&str> = clients.iter().filter_map(|client| client.session.as_deref()).collect();
     assert_eq!(sessions.len(), 1000);
-    let client = Http::open(service, &ProtocolVersion::V_2025_06_18).await;
-    assert_eq!(client.session, None);
-    let answer = client.request("tools/call", json!({ "name": "session_create", "arguments": {} })).await;
-    assert!(body_text(answer).await.contains("session_id"));
+    let answer = clients[0].request("tools/call", json!({ "name": "capabilities", "arguments": {} })).await;
+    assert_eq!(answer.status(), 200);
+    clients.push(Http::open(service, &ProtocolVersion::V_2025_06_18).await);
+    assert!(clients[1000].session.is_some(), "whoever comes is served as everyone");
+    for (client, status) in [(0, 200), (1, 404), (2, 200), (1000, 200)] {
+        let answer = clients[client].request("tools/call", json!({ "name": "session_create", "arguments": {} })).await;
+        assert_eq!(answer.status(), status, "client {client}");
+    }
+}
+
+/// A client that sends nonsense and reads nothing is not read from any more, so that its answers take no memory.
+#[tokio::test]
+async fn nonsense_is_answered_before_more_of_it_is_read() {
+    let agent = agent();
+    let mut wire = Wire::open(&agent, 2000, 4096);
+    wire.initialize("2024-11-05").await;
+    let mut lines = 0;
+    let nonsense = async {
+        loop {
+            wire.0.write_all(b"{\n").await.unwrap();
+            lines += 1;
+        }
+    };
+    let everybody_else = async {
+        for _ in 0..2000 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = nonsense => {}
+        () = everybody_else => {}
+    }
+    assert!(lines < 10_000, "{lines} lines were taken in");
 }
 
 /// Number and code of a refusal.

@@ -101,7 +101,7 @@ impl Answer {
     /// The JSON of a success.
     #[track_caller]
     pub(crate) fn ok(&self) -> Value {
-        assert_eq!(self.status, 200, "{}", String::from_utf8_lossy(&self.body));
+        assert!(matches!(self.status, 200 | 201), "{}", String::from_utf8_lossy(&self.body));
         self.json()
     }
 

@@ -1,0 +1,49 @@
+//! The signals that end a process, the same for every command. Ctrl-C is not among them: commands give it a meaning.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// SIGTERM and SIGHUP, and for a server SIGINT. From when this is made none of them kills the process.
+pub(crate) struct Ends {
+    terminate: Signal,
+    /// Absent where the process was started to ignore it, as `nohup` does.
+    hang_up: Option<Signal>,
+    interrupt: Option<Signal>,
+}
+
+impl Ends {
+    /// The signals that end a command.
+    pub(crate) fn new() -> io::Result<Self> {
+        let hang_up = (!ignores_hang_up()).then(|| signal(SignalKind::hangup())).transpose()?;
+        Ok(Self { terminate: signal(SignalKind::terminate())?, hang_up, interrupt: None })
+    }
+
+    /// Those of a server.
+    pub(crate) fn of_server() -> io::Result<Self> {
+        Ok(Self { interrupt: Some(signal(SignalKind::interrupt())?), ..Self::new()? })
+    }
+
+    /// Waits for one of them.
+    pub(crate) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            () = received(&mut self.hang_up) => {}
+            () = received(&mut self.interrupt) => {}
+        }
+    }
+}
+
+async fn received(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether SIGHUP, the first signal, is ignored. Only Linux tells.
+fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
+}

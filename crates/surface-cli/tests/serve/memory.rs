@@ -1,0 +1,89 @@
+//! What answers cost that nobody takes: the room that they have, and no more, however many are asked for.
+
+use std::{fs, process::Child};
+
+use serde_json::{Value, json};
+
+use crate::{Server, ask};
+
+const MIB: u64 = 1024 * 1024;
+
+/// Bytes that answers may cost a process besides what it had before.
+const COST_MAX: u64 = 64 * MIB;
+
+/// A line of a process's status, in bytes.
+fn status(child: &Child, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// Forgets the peak that a process had so far.
+fn forget_peak(child: &Child) {
+    fs::write(format!("/proc/{}/clear_refs", child.id()), "5").unwrap();
+}
+
+/// A server with a session that has more than a page of events.
+fn server() -> (Server, String) {
+    let server = Server::start(&[
+        ("MEERKAT_CONTEXT__OVERFLOW", "slide"),
+        ("MEERKAT_MODEL__SCRIPTED_WINDOW_TOKENS", "5000000"),
+        ("MEERKAT_TURN__LOOP_REPEATS", "1000"),
+    ]);
+    let session = server.session();
+    let text = "y".repeat(62_000);
+    let prompt = format!(r#"@repeat 80 @call none {{"text":"{text}"}} @say Done."#);
+    let turn = server.rpc("turn/start", &json!({ "session_id": session, "prompt": prompt }));
+    assert_eq!(turn["result"]["text"], "Done.");
+    // What the first read costs once is no answer's.
+    server.rpc("session/events", &json!({ "session_id": session }));
+    (server, session)
+}
+
+#[test]
+fn answers_that_nobody_takes_are_bounded() {
+    let (server, session) = server();
+    let idle = status(&server.child, "VmRSS");
+    forget_peak(&server.child);
+    let mut socket = server.websocket();
+    for id in 1..=256 {
+        ask(&mut socket, id, "session/events", &json!({ "session_id": session }));
+    }
+    // Until the server does nothing more for it, which others see from outside.
+    let (mut peak, mut same) = (0, 0);
+    while same < 40 {
+        assert!(server.rpc("session/read", &json!({ "session_id": session }))["result"].is_object());
+        let now = status(&server.child, "VmHWM");
+        same = if now == peak { same + 1 } else { 0 };
+        peak = now;
+        assert!(peak < idle + COST_MAX, "{} MiB more", (peak - idle) / MIB);
+    }
+    // They come when they are taken.
+    for _ in 0..5 {
+        let answer: Value = serde_json::from_str(socket.read().unwrap().to_text().unwrap()).unwrap();
+        assert!(answer["result"]["items"].as_array().unwrap().len() > 50);
+    }
+}
+
+#[test]
+fn a_batch_is_bounded() {
+    let (server, session) = server();
+    let idle = status(&server.child, "VmRSS");
+    forget_peak(&server.child);
+    let call =
+        |id| json!({ "jsonrpc": "2.0", "id": id, "method": "session/events", "params": { "session_id": session } });
+    let batch: Vec<Value> = (0..100).map(call).collect();
+    let answer = server.send_with_token("POST", "/rpc", &[], &json!(batch).to_string()).json();
+    let peak = status(&server.child, "VmHWM");
+    assert!(peak < idle + COST_MAX, "{} MiB more", (peak - idle) / MIB);
+    let answers = answer.as_array().unwrap();
+    assert_eq!(answers.len(), 100);
+    let first = answers.iter().take_while(|answer| answer["result"].is_object()).count();
+    assert!(first >= 2, "{first} were answered");
+    for (answer, id) in answers.iter().zip(0..) {
+        assert_eq!(answer["id"], id);
+        if id >= first {
+            assert_eq!(answer["error"]["data"]["code"], "PAYLOAD_TOO_LARGE", "{answer}");
+        }
+    }
+}

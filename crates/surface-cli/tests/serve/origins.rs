@@ -1,0 +1,72 @@
+//! Web pages of other origins: those that are listed may ask and read, and their browsers are told so without a token.
+
+use serde_json::Value;
+
+use crate::{Server, TOKEN, command, refusal};
+
+const LISTED: (&str, &str) = ("origin", "https://desk.example");
+
+fn server() -> Server {
+    Server::start(&[("MEERKAT_SERVE__ALLOWED_ORIGINS", r#"["https://desk.example"]"#)])
+}
+
+#[test]
+fn a_listed_origin_is_let_in_and_no_other() {
+    let server = server();
+    let asks = [("access-control-request-method", "PATCH"), ("access-control-request-headers", "authorization,prefer")];
+    for path in ["/v1/sessions", "/rpc", "/mcp", "/nowhere"] {
+        let preflight = server.send("OPTIONS", path, &[LISTED, asks[0], asks[1]], "");
+        assert_eq!(preflight.status, 200, "{path}: {}", preflight.body);
+        for line in [
+            "access-control-allow-origin: https://desk.example\r\n",
+            "access-control-allow-headers: authorization,prefer\r\n",
+        ] {
+            assert!(preflight.head.contains(line), "{path}: {}", preflight.head);
+        }
+        assert!(preflight.head.contains("patch"), "{}", preflight.head);
+        for origin in ["http://desk.example", "https://evil.example", "null", "*"] {
+            let refused = server.send("OPTIONS", path, &[("origin", origin), asks[0]], "");
+            assert_eq!(refused.refusal(), refusal(403, "FORBIDDEN_ORIGIN"), "{path} {origin}");
+            assert!(!refused.head.contains("access-control-"), "{}", refused.head);
+        }
+        // A name that is not ours stays refused, and says nothing to the page.
+        let headers = format!("host: evil.example\r\norigin: {}\r\n{}: PATCH\r\n", LISTED.1, asks[0].0);
+        let rebound = crate::read(server.open("OPTIONS", path, &headers, ""));
+        assert_eq!(rebound.refusal(), refusal(403, "FORBIDDEN_ORIGIN"));
+    }
+}
+
+#[test]
+fn a_listed_origin_reads_answers_and_refusals() {
+    let server = server();
+    let made = server.send_with_token("POST", "/v1/sessions", &[LISTED], "{}");
+    let refused = server.send("POST", "/v1/sessions", &[LISTED], "{}");
+    assert_eq!((made.status, refused.status), (201, 401));
+    for answer in [made, refused] {
+        assert!(answer.head.contains("access-control-allow-origin: https://desk.example\r\n"), "{}", answer.head);
+        assert!(answer.head.contains("access-control-expose-headers: location,"), "{}", answer.head);
+        assert!(answer.head.contains("vary: origin"), "{}", answer.head);
+    }
+    let other = server.send_with_token("POST", "/v1/sessions", &[], "{}");
+    assert!(!other.head.contains("access-control-"), "{}", other.head);
+}
+
+#[test]
+fn what_names_no_place_is_refused() {
+    let dir = tempfile::TempDir::new().unwrap();
+    for (key, value) in [
+        ("ALLOWED_ORIGINS", r#"["*"]"#),
+        ("ALLOWED_ORIGINS", r#"["null"]"#),
+        ("ALLOWED_HOSTS", r#"["*"]"#),
+        ("ALLOWED_HOSTS", r#"["https://desk.example"]"#),
+        ("PUBLIC_URL", "desk.example"),
+        ("PUBLIC_URL", "ftp://desk.example"),
+        ("PUBLIC_URL", "https://u:p@desk.example"),
+    ] {
+        let name = format!("MEERKAT_SERVE__{key}");
+        let env = [(name.as_str(), value), ("MEERKAT_TOKEN", TOKEN)];
+        let output = command(&dir, &["--json", "serve", "--rest", "--listen", "127.0.0.1:0"], &env).output().unwrap();
+        let body: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(body["code"], "CONFIG_INVALID", "{key} {value}: {body}");
+    }
+}

@@ -1,0 +1,90 @@
+//! SIGTERM and SIGHUP end every command in one way: running turns are settled, the exit code is 0, no socket is left.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    os::unix::fs::FileTypeExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+use crate::{TOKEN, command, signal};
+
+const INITIALIZE: &str = concat!(
+    r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"#,
+    r#""clientInfo":{"name":"t","version":"1"}}}"#,
+    "\n"
+);
+
+/// Each command that goes on for long, what it is sent, and what it says when it is at work.
+const COMMANDS: [(&[&str], &str, &str); 5] = [
+    (&["--json", "serve", "--rest", "--listen", "127.0.0.1:0"], "", "listening"),
+    (&["rpc"], "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"capabilities/get\"}\n", "jsonrpc"),
+    (&["mcp"], INITIALIZE, "protocolVersion"),
+    (&["chat"], "@say Hello.\n", "Hello."),
+    (&["run", "--events", "@say Wait @stall"], "", "text_delta"),
+];
+
+fn begin(mut command: Command, sent: &str, says: &str) -> Child {
+    command.env("MEERKAT_TOKEN", TOKEN).env("MEERKAT_SERVE__DRAIN_MS", "300");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    child.stdin.as_mut().unwrap().write_all(sent.as_bytes()).unwrap();
+    let mut said = Vec::new();
+    let mut stdout = BufReader::new(child.stdout.as_mut().unwrap());
+    while !String::from_utf8_lossy(&said).contains(says) {
+        let bytes = stdout.fill_buf().unwrap();
+        assert!(!bytes.is_empty(), "it ended with {:?}", String::from_utf8_lossy(&said));
+        said.extend_from_slice(bytes);
+        let read = bytes.len();
+        stdout.consume(read);
+    }
+    child
+}
+
+/// The sockets below a folder.
+fn sockets(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
+    let found = entries.flat_map(|entry| match entry.file_type().unwrap() {
+        kind if kind.is_dir() => sockets(&entry.path()),
+        kind if kind.is_socket() => vec![entry.path()],
+        _ => Vec::new(),
+    });
+    found.collect()
+}
+
+#[test]
+fn every_command_ends_the_same_way() {
+    for (args, sent, says) in COMMANDS {
+        for name in ["TERM", "HUP"] {
+            let dir = TempDir::new().unwrap();
+            let mut child = begin(command(&dir, args, &[]), sent, says);
+            assert_eq!(sockets(dir.path()).len(), 1, "{args:?}");
+            signal(&child, name);
+            let mut rest = String::new();
+            child.stdout.as_mut().unwrap().read_to_string(&mut rest).unwrap();
+            assert_eq!(child.wait().unwrap().code(), Some(0), "{args:?} {name}: {rest}");
+            assert_eq!(sockets(dir.path()), Vec::<PathBuf>::new(), "{args:?} {name}");
+            if args.contains(&"run") {
+                assert!(rest.contains("turn_interrupted"), "{rest}");
+            }
+        }
+    }
+}
+
+/// A terminal that goes does not end what was started to survive it.
+#[test]
+fn a_server_under_nohup_goes_on() {
+    let dir = TempDir::new().unwrap();
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", r#"trap "" HUP && exec "$0" "$@""#, env!("CARGO_BIN_EXE_meerkat")]).args(COMMANDS[0].0);
+    shell.env_clear().env("HOME", dir.path()).current_dir(dir.path());
+    let mut child = begin(shell, "", "listening");
+    signal(&child, "HUP");
+    signal(&child, "HUP");
+    assert_eq!(child.try_wait().unwrap(), None);
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
