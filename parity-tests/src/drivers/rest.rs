@@ -200,7 +200,7 @@ fn read(operation: &str, is_detached: bool, response: Response) -> Result<Answer
     let text = response.text()?;
     let expected = match status {
         200..=299 if is_detached => 202,
-        200..=299 if operation == Some(Operation::CreateSession) => 201,
+        200..=299 if operation == "create_session" => 201,
         200..=299 => 200,
         _ => {
             let body: Value = serde_json::from_str(&text).map_err(|error| format!("{text}: {error}"))?;
