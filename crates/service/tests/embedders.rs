@@ -195,7 +195,7 @@ async fn what_does_not_pass_is_refused_at_once_and_says_what_to_do() {
         ("twice for one text", answer(&[one(), (7, json!([1.0, 0.0]))])),
         ("3 components instead of 2", answer(&[one(), (1, json!([1.0, 0.0, 0.0]))])),
         ("0 components instead of", answer(&[(0, json!([])), (1, json!([]))])),
-        ("not finite", answer(&[one(), (1, json!([1.0, 1e300]))])),
+        ("out of range", answer(&[one(), (1, json!([1.0, 1e300]))])),
         ("cannot be read", answer(&[one(), (1, json!("AACAPwAAAAA="))])),
         ("cannot be read", answer(&[one(), (1, json!([1.0, null]))])),
         ("cannot be read", Reply::refusal(200, "<html>hello</html>")),

@@ -3,7 +3,6 @@
 //! Host, Origin, token and time limits are the listener's. Nothing here checks them a second time.
 
 use std::{
-    borrow::Cow,
     collections::HashMap,
     convert::Infallible,
     fmt::Display,
@@ -30,7 +29,6 @@ use rmcp::{
         },
     },
 };
-use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service};
 
@@ -38,6 +36,7 @@ use crate::{
     MESSAGE_BYTES_MAX, McpServer,
     error::{self, HttpAnswer, JSON},
     tools::Offer,
+    wire::begins_session,
 };
 
 /// Sessions of the protocol that are kept at once. If there is one more, the one ends that was idle for the longest time.
@@ -198,16 +197,6 @@ impl<S: ServerHandler> Inner<S> {
         }
         error::with_body(response, is_json, &message).await
     }
-}
-
-/// Whether a message asks for a session.
-fn begins_session(message: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Named<'a> {
-        #[serde(borrow)]
-        method: Cow<'a, str>,
-    }
-    serde_json::from_slice(message).is_ok_and(|Named { method }| method == "initialize")
 }
 
 impl<S, B> Service<Request<B>> for McpHttpService<S>

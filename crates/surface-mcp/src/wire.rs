@@ -3,7 +3,7 @@
 //! Structured content is a value tree, whose members keep their order and whose floats come back bit for bit; the text
 //! beside it is the answer's own bytes. What JSON allows and a tree cannot hold is a string with its text there.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use meerkat_service::{
     SessionError, SessionId,
@@ -23,6 +23,16 @@ use serde_json::{Value, value::RawValue};
 const SESSIONS: &str = "meerkat://sessions/";
 /// The media type of lines of JSON.
 const LINES: &str = "application/jsonl";
+
+/// Whether a message asks for a session.
+pub(crate) fn begins_session(message: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        method: Cow<'a, str>,
+    }
+    serde_json::from_slice(message).is_ok_and(|Named { method }| method == "initialize")
+}
 
 /// A tool's arguments as parameters of an operation.
 pub(crate) fn params(arguments: Option<JsonObject>) -> String {

@@ -78,8 +78,8 @@ impl ToolRegistry {
             let message = format!("there is no tool {name:?}, so its rule would hold for nothing{hint}");
             return Err(SessionError::ConfigInvalid { key: format!("tools.approval.{name}"), message });
         }
-        let specs = || by_name.values().map(|tool| tool.spec().clone());
-        let (specs, specs_without_blobs) = (specs().collect(), specs().filter(|spec| spec.name != READ_BLOB).collect());
+        let specs: Arc<[ToolSpec]> = by_name.values().map(|tool| tool.spec().clone()).collect();
+        let specs_without_blobs = specs.iter().filter(|spec| spec.name != READ_BLOB).cloned().collect();
         Ok(Self { tools: by_name, specs, specs_without_blobs, approval })
     }
 

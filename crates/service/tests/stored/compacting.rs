@@ -415,13 +415,17 @@ fn blobs_go_with_the_last_record_that_names_them() {
     let place = place();
     place.process(true, |process| async move {
         let session_id = process.create().await;
-        for text in ["gone ", "kept "] {
-            let failed = process.turn(session_id, &called(text, "@fail context")).await.unwrap();
+        // A turn that leaves the context as a whole, with a prompt too long for its event.
+        for (blank, key) in [(" ", None), ("\n", None), ("\n", Some("a key keeps its turn's start".to_owned()))] {
+            let prompt = "@fail context".to_owned() + &blank.repeat(150_000);
+            let turn = StartTurn { idempotency_key: key, ..StartTurn::new(session_id, &prompt) };
+            let failed = process.service.start_turn(turn).await.unwrap();
             assert_eq!(failed.error.unwrap().code, ErrorCode::ModelContextExceeded);
         }
-        process.turn(session_id, &called("kept ", "@say Done.")).await.unwrap();
-        let names = named(&process, session_id).await;
-        let [gone, kept, _] = &names[..] else { panic!("{names:?}") };
+        process.turn(session_id, "@say Done.").await.unwrap();
+        let events = process.events(session_id).await;
+        let names: Vec<&str> = events.iter().filter_map(|event| event["prompt"]["blob"].as_str()).collect();
+        let [gone, kept, _] = names[..] else { panic!("{names:?}") };
         let fork = process.service.fork(ForkSession { session_id, turn: Some(0) }).await.unwrap().session_id;
         process.is_read(session_id).await;
         process.compact(session_id, true, true).await;
@@ -503,8 +507,8 @@ fn a_prompt_that_is_dropped_while_a_history_is_read_is_said_to_be_gone() {
         let session_id = process.create().await;
         let service = &process.service;
         let running = service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
-        let prompt = called("gone ", "@fail context");
-        let waiting = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, &prompt) };
+        let prompt = "@fail context";
+        let waiting = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, prompt) };
         let queued = service.begin_turn(waiting).await.unwrap();
         let turn = Some(running.accepted.turn);
         service.interrupt(InterruptTurn { session_id, turn }).await.unwrap();

@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::{Server, ask, mcp_result, read, refusal};
+use crate::{Server, ask, mcp_result, read, refusal, until};
 
 const STALL: &str = "@say Wait @stall";
 
@@ -52,7 +52,7 @@ fn a_server_that_is_told_to_end_under_load_ends_cleanly() {
     server.terminate();
 
     // It drains: nothing new is taken in.
-    while server.send_with_token("GET", "/readyz", &[], "").status == 200 {}
+    until("it is not ready", || server.send_with_token("GET", "/readyz", &[], "").status != 200);
     let refused = server.send_with_token("POST", &turns(&idle), &[], &turn("Too late."));
     assert_eq!(refused.refusal(), refusal(503, "SHUTTING_DOWN"));
 

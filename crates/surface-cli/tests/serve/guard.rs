@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{NOBODY, Server, TOKEN, command, read, read_head, refusal, status};
+use crate::{NOBODY, Server, TOKEN, command, read, read_head, refusal, status, until};
 
 /// Every path that something is served at, found by walking the tables.
 fn places() -> Vec<(String, String, String)> {
@@ -35,6 +35,7 @@ fn filled(path: &str, id: &str) -> String {
 #[test]
 fn nothing_but_the_health_is_open_without_a_token() {
     let server = Server::start(&[]);
+    until("it is ready", || read(server.open("GET", "/readyz", "", "")).status == 200);
     for (path, state) in [("/healthz", "ok"), ("/readyz", "ready")] {
         // A probe knows neither the token nor the name.
         let answer = read(server.open("GET", path, "host: 10.1.2.3\r\n", ""));
