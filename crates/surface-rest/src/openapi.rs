@@ -408,7 +408,7 @@ fn parameter(place: &str, name: &str, schema: Option<Value>, is_required: bool) 
 /// Adds the limits that a configuration changes, at their defaults.
 fn limited(mut schema: Value) -> Value {
     let limits = Limits::default();
-    for (name, property) in schema["properties"].as_object_mut().into_iter().flatten() {
+    for (name, property) in schema.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
         match name.as_str() {
             "limit" if property["maximum"].as_u64().is_none_or(|most| most == u64::MAX) => {
                 property["maximum"] = limits.page_items.into();

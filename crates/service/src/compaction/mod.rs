@@ -3,6 +3,19 @@
 //! The contract is always compiled, and so is what the engine does with any compactor: what it checks, what it masks,
 //! and what stands in where no model can summarise. Only [`DefaultCompactor`] needs the capability
 //! `session-compaction`.
+//!
+//! ```
+//! use meerkat_service::compaction::CompactionConfig;
+//!
+//! let config = CompactionConfig {
+//!     auto_compact_threshold: 100_000,
+//!     recent_turn_budget: 4,
+//!     max_summary_tokens: 4096,
+//!     min_turns_between_compactions: 3,
+//!     ..CompactionConfig::default()
+//! };
+//! assert_eq!(config, CompactionConfig::default());
+//! ```
 
 #[cfg(not(feature = "session-compaction"))]
 mod disabled;
@@ -78,19 +91,6 @@ pub struct CompactionResult {
 }
 
 /// How the default compactor decides and rebuilds.
-///
-/// ```
-/// use meerkat_service::compaction::CompactionConfig;
-///
-/// let config = CompactionConfig {
-///     auto_compact_threshold: 100_000,
-///     recent_turn_budget: 4,
-///     max_summary_tokens: 4096,
-///     min_turns_between_compactions: 3,
-///     ..CompactionConfig::default()
-/// };
-/// assert_eq!(config, CompactionConfig::default());
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactionConfig {

@@ -32,7 +32,7 @@ pub(crate) const ROLES: [&str; 3] = ["user", "assistant", "tool_results"];
 /// Adds the bounds of an operation's parameters to their schema.
 pub(super) fn add(operation: Operation, schema: &mut Value) {
     use Operation as Op;
-    for (name, property) in schema["properties"].as_object_mut().into_iter().flatten() {
+    for (name, property) in schema.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
         let bounds = match (name.as_str(), operation) {
             ("blob", _) => json!({ "pattern": BLOB }),
             ("cursor", Op::List) => json!({ "pattern": SESSION_CURSOR }),

@@ -31,6 +31,7 @@ fn every_tool_says_what_it_takes_gives_and_does() {
             tool.name
         );
         assert_eq!(tool.input_schema["additionalProperties"], false, "{}", tool.name);
+        assert!(tool.input_schema.get("properties").is_none_or(Value::is_object), "{}", tool.name);
         assert!(tool.annotations.as_ref().unwrap().read_only_hint.is_some());
     }
     let hints = |name: &str| {
