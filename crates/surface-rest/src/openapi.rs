@@ -69,7 +69,7 @@ impl Document {
             let mut operation = json!({
                 "operationId": name.replace('.', "_"), "tags": ["server"], "summary": summary, "responses": responses,
             });
-            if name == "healthz" {
+            if matches!(name, "healthz" | "readyz") {
                 operation["security"] = json!([]);
             }
             paths.insert(format!("/{name}"), json!({ "get": operation }));

@@ -11,14 +11,11 @@ use crate::{
     options::Limits,
     service::{ForgetMemory, SearchMemory, SearchScope, StartTurn},
     store::hex,
-    wire::bounds::{BLOB_PIECE_BYTES_MAX, HITS_MAX, QUERY_BYTES_MAX, ROLES},
+    wire::bounds::{BLOB_PIECE_BYTES_MAX, HITS_MAX, MODEL_BYTES_MAX, QUERY_BYTES_MAX, ROLES},
 };
 
 /// Hits that a search answers where it does not say how many.
 const HITS: usize = 10;
-
-/// Bytes of a model's name; it stands in events, in URLs and in what people read.
-const MODEL_BYTES_MAX: usize = 256;
 
 /// The model of a request, if one is named, has a name that can be one.
 pub(crate) fn model(name: Option<&str>) -> Result<(), SessionError> {

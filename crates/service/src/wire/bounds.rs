@@ -15,6 +15,8 @@ const LABEL_VALUE: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
 const SESSION_CURSOR: &str = "^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$";
 const NUMBER_CURSOR: &str = "^[0-9]{1,18}$";
 const BLOB: &str = "^[0-9a-f]{64}$";
+/// The name of a model: what may stand in events, in URLs and in what people read.
+const MODEL: &str = "^[A-Za-z0-9._:/@+~-]*$";
 
 /// The name of a reader, and of one that is not meerkat's own.
 const READER: &str = "^[a-z0-9._-]{1,64}$";
@@ -22,6 +24,8 @@ const OWN_READER: &str = "^(?!(?:memory|projection)$)[a-z0-9._-]{1,64}$";
 
 /// Bytes of a blob that one answer may carry.
 pub const BLOB_PIECE_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of a model's name.
+pub(crate) const MODEL_BYTES_MAX: usize = 256;
 /// Bytes of what memory may be searched for.
 pub(crate) const QUERY_BYTES_MAX: usize = 16 * 1024;
 /// Hits that a search answers at most.
@@ -43,6 +47,7 @@ pub(super) fn add(operation: Operation, schema: &mut Value) {
             ("limit", Op::Blob) => json!({ "minimum": 1, "maximum": BLOB_PIECE_BYTES_MAX }),
             ("limit", Op::SearchMemory) => json!({ "minimum": 1, "maximum": HITS_MAX }),
             ("limit", _) => json!({ "minimum": 1 }),
+            ("model", _) => json!({ "pattern": MODEL, "maxLength": MODEL_BYTES_MAX }),
             ("query", _) => json!({ "pattern": NOT_BLANK, "maxLength": QUERY_BYTES_MAX }),
             ("role", _) => json!({ "enum": ROLES.map(Some).into_iter().chain([None]).collect::<Vec<_>>() }),
             ("prompt" | "text" | "source" | "idempotency_key", _) => json!({ "pattern": NOT_BLANK }),
