@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use meerkat_parity_tests::{
     Driver, Place,
     builds::Build,
-    drivers::{PLAIN, meerkat_for_people, output},
+    drivers::{Make, PLAIN, meerkat_for_people, output},
 };
 use meerkat_service::{SessionId, clock::Timestamp};
 use serde_json::{Map, Value, json};
@@ -23,7 +23,7 @@ pub(crate) fn trials(build: &'static Build) -> Vec<Trial> {
     if build.name != "F" {
         return Vec::new();
     }
-    let drive = |(surface, make): (&str, fn(Place) -> Result<Box<dyn Driver>, String>)| {
+    let drive = |(surface, make): (&str, Make)| {
         Trial::test(format!("{}::{surface}::plain", build.name), move || {
             Ok(in_plain_place(build, |place| {
                 let mut driver = make(place.clone())?;
