@@ -58,6 +58,9 @@ pub struct Place {
     pub folder: PathBuf,
     /// The scenario's options, by section.
     pub config: Map<String, Value>,
+    /// Whether the program runs as anybody starts it first: with the real clock, random ids, its own data directory and
+    /// no flag that it can do without.
+    pub is_plain: bool,
 }
 
 impl Place {

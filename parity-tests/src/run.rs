@@ -22,7 +22,8 @@ use crate::{
 /// How long a poll for an event may wait. It is answered as soon as there is one.
 const POLL_MS: u64 = 30_000;
 
-/// The environment variable that makes time stand still and ids follow from a seed, and its value in every trial.
+/// The environment variable that makes time stand still and ids follow from a seed, and its value in every trial but for
+/// the plain ones.
 pub const SEED: (&str, &str) = ("MEERKAT_TEST_SEED", "7");
 
 /// The sections whose key `enabled` switches a capability off.
@@ -62,7 +63,7 @@ pub type Maker<'a> = &'a dyn Fn(Place) -> Result<Box<dyn Driver>, String>;
 pub fn trial(name: &str, scenario: &Scenario, build: &Build, make: Maker<'_>) -> Result<usize, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let config = config(scenario, folder.path());
-    let place = Place { binaries: build.binaries()?, folder: folder.path().to_owned(), config };
+    let place = Place { binaries: build.binaries()?, folder: folder.path().to_owned(), config, is_plain: false };
     run(scenario, build, make, place).map_err(|why| {
         let log = std::fs::read_to_string(folder.path().join("stderr.txt")).unwrap_or_default();
         format!("{name}: {why}\nstandard error of the processes:\n{log}")

@@ -37,3 +37,9 @@ fn program() -> PathBuf {
     };
     PROGRAM.get_or_init(made).clone()
 }
+
+/// Where sessions are kept, their journals hold what was said.
+#[test]
+fn the_oracle_sees_a_swallowed_write_of_what_was_said() {
+    memory::sees_a_swallowed_write("tamarind");
+}

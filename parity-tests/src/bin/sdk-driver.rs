@@ -91,9 +91,12 @@ async fn main() -> Result<(), Failure> {
 fn build() -> Result<Agent, Failure> {
     let argument = std::env::args().nth(1).ok_or("the options are missing")?;
     let mut sections: BTreeMap<String, Value> = serde_json::from_str(&argument)?;
-    let seed = std::env::var(meerkat_parity_tests::run::SEED.0)?.parse()?;
+    let world = match std::env::var(meerkat_parity_tests::run::SEED.0) {
+        Ok(seed) => World::seeded(seed.parse()?, 0),
+        Err(_) => World::system(),
+    };
     let models = VendorModels::new(&VendorOptions::default(), Arc::new(ScriptedModel))?;
-    let mut config = AgentBuildConfig::new().world(World::seeded(seed, 0)).models(Arc::new(models));
+    let mut config = AgentBuildConfig::new().world(world).models(Arc::new(models));
     // As the binary does: it compacts where it can, and is refused where it cannot and is told to.
     let compaction = sections.remove("compaction");
     if compaction.is_some() || Capabilities::compiled().require(Capability::SessionCompaction).is_ok() {

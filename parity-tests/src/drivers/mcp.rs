@@ -178,7 +178,10 @@ pub(super) struct OverStdio {
 impl OverStdio {
     pub(super) fn new(place: Place) -> Result<Self, String> {
         let mut command = meerkat(&place);
-        command.args(["mcp", "--tools", "all", "--approve"]);
+        command.arg("mcp");
+        if !place.is_plain {
+            command.args(["--tools", "all", "--approve"]);
+        }
         let (sender, lines) = mpsc::channel();
         let (mut process, greeted) = Process::start(command, &place, move |message| {
             let value: Value = serde_json::from_str(message).unwrap_or_default();

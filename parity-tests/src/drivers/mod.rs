@@ -21,6 +21,8 @@ use crate::{
     driver::{Driver, Pending, Place, open},
 };
 
+pub use self::process::{meerkat_for_people, output};
+
 /// Makes a driver at a place.
 pub type Make = fn(Place) -> Result<Box<dyn Driver>, String>;
 
@@ -41,6 +43,14 @@ pub const TRANSPORTS: [(&str, Make); 6] = [
     ("rpc-batch", |place| Ok(Box::new(rpc::OverHttp { server: Server::start(&place)?, is_in_batch: true }))),
     ("mcp-stdio", |place| Ok(Box::new(mcp::OverStdio::new(place)?))),
     ("mcp-resource", |place| Ok(Box::new(mcp::OverHttp::new(Server::start(&place)?, true)?))),
+];
+
+/// Each surface but the command line, as a plain place starts it.
+pub const PLAIN: [(&str, Make); 4] = [
+    ("sdk", |place| Ok(Box::new(sdk::Sdk::new(place)?))),
+    ("rest", |place| Ok(Box::new(rest::Rest::new(Server::start(&place)?)))),
+    ("rpc", |place| Ok(Box::new(rpc::OverStdio::new(place)?))),
+    ("mcp", |place| Ok(Box::new(mcp::OverStdio::new(place)?))),
 ];
 
 /// The network surfaces of one process in every order: where a session starts, is followed, and is interrupted. Each

@@ -155,7 +155,7 @@ fn patiently<T>(id: u32, wait: impl FnOnce() -> T) -> T {
 }
 
 /// What a command says until it ends by itself. It reads nothing.
-pub(super) fn output(command: &mut Command) -> Result<Output, String> {
+pub fn output(command: &mut Command) -> Result<Output, String> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.map_err(|error| format!("{} could not be started: {error}", command.get_program().display()))?;
     let output = patiently(child.id(), || child.wait_with_output()).map_err(|error| error.to_string())?;
@@ -176,21 +176,28 @@ impl Drop for Process {
 /// A command of the build under test, with nothing of this process's environment.
 pub(super) fn command(place: &Place, binary: &str) -> Command {
     let mut command = Command::new(place.binaries.join(binary));
-    command.current_dir(&place.folder).env_clear().env("HOME", &place.folder).env(SEED.0, SEED.1);
+    command.current_dir(&place.folder).env_clear().env("HOME", &place.folder);
+    if !place.is_plain {
+        command.env(SEED.0, SEED.1);
+    }
     command
 }
 
-/// `meerkat --json`, with the scenario's options and a data directory of the trial's own.
+/// `meerkat --json`, with the scenario's options and a data directory of the trial's own; a plain one has none of these.
 pub(super) fn meerkat(place: &Place) -> Command {
     let mut command = meerkat_for_people(place);
-    command.arg("--json");
+    if !place.is_plain {
+        command.arg("--json");
+    }
     command
 }
 
 /// The same without `--json`.
-pub(super) fn meerkat_for_people(place: &Place) -> Command {
+pub fn meerkat_for_people(place: &Place) -> Command {
     let mut command = command(place, "meerkat");
-    command.env("MEERKAT_DATA_DIR", place.data_dir());
+    if !place.is_plain {
+        command.env("MEERKAT_DATA_DIR", place.data_dir());
+    }
     for (section, values) in &place.config {
         configure(&mut command, &format!("MEERKAT_{}", section.to_uppercase()), values);
     }

@@ -23,15 +23,16 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn start(place: &Place) -> Result<Arc<Self>, String> {
         let mut command = meerkat(place);
-        command
-            .args(["serve", "--rest", "--rpc", "--mcp", "--approve", "--listen", "127.0.0.1:0"])
-            .env("MEERKAT_TOKEN", TOKEN);
+        command.args(["serve", "--rest", "--listen", "127.0.0.1:0"]);
+        if !place.is_plain {
+            command.args(["--rpc", "--mcp", "--approve"]).env("MEERKAT_TOKEN", TOKEN);
+        }
         let (process, ready) = Process::start(command, place, |line| Ok(Some((0, Ok(line.to_owned())))))?;
         let line = ready.wait()?.map_err(|body| body.to_string())?;
-        let ready: Value = serde_json::from_str(&line).map_err(|error| format!("{line}: {error}"))?;
-        let base = ready["listening"].as_str().and_then(|base| base.strip_prefix("http://"));
-        let address = base.ok_or_else(|| format!("{line} does not say where it listens"))?.trim_end_matches('/');
-        let client = Client { address: address.to_owned(), authorization: format!("Bearer {TOKEN}") };
+        let (base, token) = if place.is_plain { told(&line)? } else { (listening(&line)?, TOKEN.to_owned()) };
+        let address = base.strip_prefix("http://").ok_or_else(|| format!("{line} does not say where it listens"))?;
+        let address = address.trim_end_matches('/').to_owned();
+        let client = Client { address, authorization: format!("Bearer {token}") };
         Ok(Arc::new(Self { process, client }))
     }
 
@@ -39,4 +40,19 @@ impl Server {
     pub(super) fn end(self: Arc<Self>) -> Result<(), String> {
         Arc::into_inner(self).ok_or("somebody still holds the server")?.process.end(false)
     }
+}
+
+/// The address in the line for programs.
+fn listening(line: &str) -> Result<String, String> {
+    let ready: Value = serde_json::from_str(line).map_err(|error| format!("{line}: {error}"))?;
+    ready["listening"].as_str().map(str::to_owned).ok_or_else(|| format!("{line} does not say where it listens"))
+}
+
+/// The address in the line for people, and the token in the file that it names.
+fn told(line: &str) -> Result<(String, String), String> {
+    let words = line.strip_prefix("listening on ").and_then(|rest| rest.split_once(" for rest (token in "));
+    let (base, file) = words.ok_or_else(|| format!("{line} does not say where it listens, and for whom"))?;
+    let file = file.trim_end_matches(')');
+    let token = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    Ok((base.to_owned(), token.trim_end().to_owned()))
 }

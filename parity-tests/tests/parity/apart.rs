@@ -12,7 +12,7 @@ use meerkat_parity_tests::{
 use meerkat_service::{Operation, SessionId, wire::request_schema};
 use serde_json::{Map, Value, json};
 
-use crate::naughty::naughty_ids;
+use crate::{naughty::naughty_ids, plain};
 
 /// What is asked at once, so that no more processes run.
 const AT_ONCE: usize = 8;
@@ -33,12 +33,14 @@ pub(crate) fn trials(build: &'static Build, scenarios: &'static [Scenario]) -> V
         let name = format!("{}::{transport}::turn-is-taken-back", build.name);
         trials.push(Trial::test(name, move || Ok(in_place(build, make, turn_is_taken_back)?)));
     }
+    trials.extend(plain::trials(build));
     trials
 }
 
 fn in_place(build: &Build, make: Make, play: impl FnOnce(&mut dyn Driver) -> Result<(), String>) -> Result<(), String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let place = Place { binaries: build.binaries()?, folder: folder.path().to_owned(), config: patient(Map::new()) };
+    let config = patient(Map::new());
+    let place = Place { binaries: build.binaries()?, folder: folder.path().to_owned(), config, is_plain: false };
     let mut driver = make(place)?;
     play(driver.as_mut())?;
     driver.end()

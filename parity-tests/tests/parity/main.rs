@@ -5,6 +5,7 @@
 
 mod apart;
 mod naughty;
+mod plain;
 
 use std::{
     io::Write as _,

@@ -39,9 +39,21 @@ const REFERENCE: &str = r#""blob":""#;
 /// Digits of a blob's name.
 const HASH_DIGITS: usize = 64;
 
-/// The plans of the exports that were asked for last.
+/// What is remembered between two pages, and can be made again.
 #[derive(Default)]
-pub(crate) struct Exports(Mutex<VecDeque<(Key, Arc<Plan>)>>);
+pub(crate) struct Exports {
+    /// The plans of the exports that were asked for last.
+    plans: Mutex<VecDeque<(Key, Arc<Plan>)>>,
+    cleaned: Mutex<Option<Cleaned>>,
+}
+
+/// The blob without keys and secrets that the last page ended in: only the whole of it can be cleaned.
+struct Cleaned {
+    session_id: SessionId,
+    /// Its name in the store.
+    hash: String,
+    body: Bytes,
+}
 
 /// What is exported: the session, up to where, and whether keys are replaced.
 type Key = (SessionId, Seq, bool);
@@ -115,7 +127,7 @@ pub(crate) async fn page(
     }
     let mut page = Vec::new();
     while page.len() < PAGE_BYTES && at < plan.bytes {
-        let piece = plan.piece(engine, at, PAGE_BYTES - page.len()).await;
+        let piece = plan.piece(engine, exports, at, PAGE_BYTES - page.len()).await;
         let piece = piece.inspect_err(|_| exports.forget(session_id))?;
         at += piece.len() as u64;
         page.extend_from_slice(&piece);
@@ -131,7 +143,7 @@ fn changed() -> SessionError {
 
 impl Exports {
     fn plans(&self) -> MutexGuard<'_, VecDeque<(Key, Arc<Plan>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The plan of an export, made where it is not known, and anew where the export begins.
@@ -150,6 +162,30 @@ impl Exports {
     /// The journal is not the one that was planned for.
     fn forget(&self, session_id: SessionId) {
         self.plans().retain(|((known, ..), _)| *known != session_id);
+        self.cleaned().take_if(|cleaned| cleaned.session_id == session_id);
+    }
+
+    fn cleaned(&self) -> MutexGuard<'_, Option<Cleaned>> {
+        self.cleaned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Some bytes of a blob without keys and secrets, which is kept as long as more of it is to come.
+    async fn clean_part(
+        &self,
+        engine: &Engine,
+        (session_id, hash): (SessionId, &str),
+        (offset, limit): (u64, usize),
+    ) -> Result<(Bytes, usize), SessionError> {
+        let known = self.cleaned().take_if(|known| known.session_id == session_id && known.hash == hash);
+        let body = match known {
+            Some(known) => known.body,
+            None => clean(engine, &whole(engine, session_id, hash).await?.ok_or_else(|| lost("a blob"))?).into(),
+        };
+        let (piece, bytes) = (part(&body, offset, limit), body.len());
+        if offset + (piece.len() as u64) < bytes as u64 {
+            *self.cleaned() = Some(Cleaned { session_id, hash: hash.to_owned(), body });
+        }
+        Ok((piece, bytes))
     }
 }
 
@@ -259,7 +295,7 @@ impl Planner {
 
 impl Plan {
     /// Some bytes of the section, at least one.
-    async fn piece(&self, engine: &Engine, at: u64, limit: usize) -> Result<Bytes, SessionError> {
+    async fn piece(&self, engine: &Engine, exports: &Exports, at: u64, limit: usize) -> Result<Bytes, SessionError> {
         let file = self.files.partition_point(|file| file.at <= at).checked_sub(1).and_then(|at| self.files.get(at));
         let file = file.ok_or_else(changed)?;
         let (within, bytes) = (at - file.at, file.row.bytes);
@@ -268,7 +304,7 @@ impl Plan {
             let header = header.ok_or_else(|| lost("the room for a file's name or size"))?;
             part(&Bytes::copy_from_slice(&header), within, limit)
         } else if within < BLOCK as u64 + bytes {
-            self.body(engine, file, within - BLOCK as u64, limit).await?
+            self.body(engine, exports, file, (within - BLOCK as u64, limit)).await?
         } else {
             let padding = vec![0; usize::try_from(padding(bytes)).unwrap_or(0)];
             part(&padding.into(), within - BLOCK as u64 - bytes, limit)
@@ -276,19 +312,28 @@ impl Plan {
         if piece.is_empty() { Err(changed()) } else { Ok(piece) }
     }
 
-    async fn body(&self, engine: &Engine, file: &File, offset: u64, limit: usize) -> Result<Bytes, SessionError> {
-        let whole: Bytes = match &file.source {
+    async fn body(
+        &self,
+        engine: &Engine,
+        exports: &Exports,
+        file: &File,
+        (offset, limit): (u64, usize),
+    ) -> Result<Bytes, SessionError> {
+        let (piece, bytes) = match &file.source {
             Source::Manifest => return Ok(part(&self.manifest, offset, limit)),
-            Source::Events { from, to } => self.lines(engine, *from, *to).await?.into(),
+            Source::Events { from, to } => {
+                let lines = self.lines(engine, *from, *to).await?.into();
+                (part(&lines, offset, limit), lines.len())
+            }
             Source::Blob(hash) if self.is_redacted => {
-                clean(engine, &whole(engine, self.session_id, hash).await?.ok_or_else(|| lost("a blob"))?).into()
+                exports.clean_part(engine, (self.session_id, hash), (offset, limit)).await?
             }
             Source::Blob(hash) => {
                 let read = engine.blobs.read(self.session_id, hash, offset, limit).await?;
                 return Ok(read.ok_or_else(|| lost("a blob"))?);
             }
         };
-        if whole.len() as u64 == file.row.bytes { Ok(part(&whole, offset, limit)) } else { Err(changed()) }
+        if bytes as u64 == file.row.bytes { Ok(piece) } else { Err(changed()) }
     }
 
     async fn lines(&self, engine: &Engine, from: Seq, to: Seq) -> Result<Vec<u8>, StoreError> {

@@ -235,6 +235,7 @@ impl<Home: 'static> Sessions<Home> {
                 }
             }
         }
+        self.room_beside().await?;
         projector.files(move |files| files.write_list(&sessions)).await
     }
 
@@ -258,11 +259,13 @@ impl<Home: 'static> Sessions<Home> {
                 Err(SessionError::NotFound(_)) => return drop_files(projector, id).await,
                 Err(error) => return Err(error.into()),
             };
+            self.room_beside().await?;
             let mut session = projector.files(move |files| files.session(summary, is_anew)).await?;
             while let Some(after) = session.wants() {
                 if projector.over.is_cancelled() {
                     return Err(SessionError::ShuttingDown.into());
                 }
+                self.room_beside().await?;
                 let page = engine.events.read(id, after, ReadLimit::frames(FRAMES_READ)).await?;
                 // Nobody waits behind a compaction that waits for a long session to be written.
                 drop(whole);

@@ -1,11 +1,25 @@
 //! A session whose files cannot be read is that session's matter: everything else goes on.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
-
-use meerkat_service::{
-    ErrorCode, SessionId,
-    service::{DeleteSession, Retain, SessionQuery},
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
+
+use async_trait::async_trait;
+use meerkat_service::{
+    AgentBuildConfig, Capabilities, ErrorCode, Seq, SessionId,
+    capability::Capability,
+    memory::MemoryOptions,
+    service::{DeleteSession, Retain, SessionQuery, WaitReader},
+    session::event::Record,
+    store::{EventStore, FramePage, Lease, ReadLimit, RecordSource, StoreError, Ticket, open_stores},
+};
+use tokio::sync::watch;
 
 use crate::{Place, Process};
 
@@ -192,5 +206,105 @@ fn files_of_a_session_that_was_deleted_elsewhere_go_at_the_next_start() {
         };
         tokio::time::timeout(Duration::from_secs(60), all_gone).await.unwrap();
         assert!(staying.exists());
+    });
+}
+
+/// A store whose disk can be said to be full.
+struct Crowded(Arc<dyn EventStore>, AtomicBool);
+
+#[async_trait]
+impl EventStore for Crowded {
+    async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
+        self.0.lease(session_id).await
+    }
+
+    async fn release(&self, lease: Lease) -> Result<(), StoreError> {
+        self.0.release(lease).await
+    }
+
+    fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError> {
+        self.0.stage(lease, batch)
+    }
+
+    async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
+        self.0.read(session_id, after, limit).await
+    }
+
+    async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError> {
+        self.0.watch(session_id).await
+    }
+
+    async fn fork(&self, parent: SessionId, at: Seq, first: &[Record]) -> Result<(), StoreError> {
+        self.0.fork(parent, at, first).await
+    }
+
+    async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError> {
+        self.0.import(session_id, records).await
+    }
+
+    async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
+        self.0.bytes(session_id).await
+    }
+
+    async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {
+        self.0.delete(session_id).await
+    }
+
+    async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {
+        self.0.unsettled().await
+    }
+
+    async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError> {
+        self.0.sessions(after, limit).await
+    }
+
+    fn id(&self) -> Option<String> {
+        self.0.id()
+    }
+
+    async fn room(&self) -> Result<(), StoreError> {
+        if self.1.load(Ordering::Relaxed) { Err(StoreError::Full) } else { self.0.room().await }
+    }
+}
+
+/// What a full disk has left is for the turns that run: files for people and memory wait for room, and then catch up.
+#[test]
+fn what_is_written_beside_turns_waits_while_the_disk_is_full() {
+    let place = Place::projected();
+    let id = place.process(true, |process| async move {
+        let id = process.create().await;
+        process.turn(id, "@say A unicorn.").await.unwrap();
+        id
+    });
+    drop(fs::remove_dir_all(place.rkat()));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut stores = open_stores(&place.data_dir()).unwrap();
+        let crowded = Arc::new(Crowded(stores.events, AtomicBool::new(true)));
+        stores.events = crowded.clone();
+        let agent = AgentBuildConfig::new().options(place.options.clone()).stores(stores);
+        let agent = agent.memory(Some(place.dir.path().join("memory")), MemoryOptions::default()).build().unwrap();
+        let process = Process { service: agent.service().clone() };
+        let has_memory = Capabilities::compiled().require(Capability::MemoryStore).is_ok();
+        let found = async || {
+            let request = serde_json::json!({"query": "unicorn", "scope": "project"});
+            process.service.search_memory(serde_json::from_value(request).unwrap()).await.unwrap().items.len()
+        };
+        // Who searches waits until memory has tried.
+        if has_memory {
+            assert_eq!(found().await, 0, "memory took room");
+        }
+        let rebuilt = process.service.rebuild_projection().await.map_err(|error| error.code());
+        assert_eq!(rebuilt.err(), Some(ErrorCode::StoreFull));
+        assert!(!place.rkat().join("sessions").join(id.to_string()).exists(), "files took room");
+        crowded.1.store(false, Ordering::Relaxed);
+        process.projected(id).await;
+        if has_memory {
+            let seq = process.service.read(&id).await.unwrap().last_seq;
+            let wait = WaitReader { reader: "memory".to_owned(), session_id: id, seq, wait_ms: 60_000 };
+            process.service.wait_reader(wait).await.unwrap();
+            assert!(found().await > 0);
+        }
+        process.service.shut_down(1_000).await;
     });
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::{
     oracle::{Known, Stored, Survey, check},
     process::{Answer, Process, Stage, Trouble, copy},
-    shim::Told,
+    shim::{Act, Shim, Told},
 };
 
 fn refusal<T>(answer: Answer<T>) -> String {
@@ -92,6 +92,30 @@ fn lines(process: &Process, id: &str) -> Vec<String> {
         serde_json::from_str(&page).unwrap();
     let items: Vec<Box<serde_json::value::RawValue>> = serde_json::from_str(page["items"].get()).unwrap();
     items.iter().map(|item| item.get().to_owned()).collect()
+}
+
+/// A write that was torn was never acknowledged: it is cut off and kept aside, and an event says so before anything else.
+#[test]
+fn a_torn_end_is_kept_aside_and_an_event_says_so() {
+    let (stage, known) = (Stage::made(), Arc::<Known>::default());
+    let shim = Shim::new(&stage.data()).under("/journal/").holding("Torn").at(1, Act::KillTorn);
+    let process = stage.rpc(&known, Some(&shim));
+    let id = process.create().unwrap();
+    process.turn(&id, "@say Whole.").unwrap();
+    let whole = fs::metadata(segment(&stage, &id)).unwrap().len();
+    assert_eq!(refusal(process.turn(&id, "@say Torn.")), "gone");
+    process.end();
+    let torn = fs::read(segment(&stage, &id)).unwrap().split_off(whole as usize);
+    assert!(!torn.is_empty());
+    let process = stage.rpc(&known, None);
+    process.turn(&id, "@say More.").unwrap();
+    let events: Vec<Value> =
+        lines(&process, &id)[4..6].iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!([&events[0]["type"], &events[1]["type"]], ["log_tail_repaired", "turn_started"]);
+    assert_eq!(events[0]["bytes"], torn.len());
+    assert_eq!(fs::read(stage.data().join(events[0]["quarantine"].as_str().unwrap())).unwrap(), torn);
+    assert_eq!(process.end(), Some(0));
+    check(&stage, &known);
 }
 
 /// Sessions of every kind, all at rest, in a process that is killed: one with a queue that waits.

@@ -142,22 +142,27 @@ fn killed(base: &Stage, sessions: &[String; 3], script: Script, at: u64) -> bool
     let is_killed = what.is_some();
     let _told = Told(format!("{at}: {}", what.unwrap_or_default()));
 
+    check(&stage, &done);
+    is_killed
+}
+
+/// Holds what the next start finds against what was acknowledged, and against what an index from nothing finds.
+fn check(stage: &Stage, done: &Done) {
     let process = stage.rpc(&Arc::default(), None);
     let after = found(&process);
     assert_eq!(process.end(), Some(0), "{}", stage.stderr());
     for word in &done.forgotten {
         assert_eq!(after[word], [Value::Null; 0], "{word} was forgotten");
-        assert!(!is_in_log(&stage, word), "{word} was forgotten");
+        assert!(!is_in_log(stage, word), "{word} was forgotten");
     }
     for word in done.said.iter().chain(&BEFORE[1..2]) {
         assert_eq!(after[word].len(), 2, "{word} was said by both");
     }
-    without_index(&stage);
+    without_index(stage);
     let process = stage.rpc(&Arc::default(), None);
     for (word, hits) in found(&process) {
         assert_eq!(after[word], hits, "{word}, and from nothing");
     }
-    is_killed
 }
 
 /// The files of the memory's log.
@@ -199,6 +204,51 @@ fn killed_while_its_index_is_made_from_nothing_memory_finds_the_same() {
     assert_eq!(process.end(), Some(0));
     without_index(&base.stage);
     assert!(each(&base, script_of_making) > 5);
+}
+
+/// Plays the script to its end and kills the process; `shim` may lie to it.
+fn played(base: &Base, shim: impl FnOnce(Shim) -> Shim) -> (Stage, Done, Shim) {
+    let stage = copied(&base.stage);
+    let shim = shim(Shim::new(&stage.data()));
+    let process = stage.rpc(&Arc::default(), Some(&shim));
+    let mut done = Done::default();
+    script(&process, &base.sessions, &mut done).unwrap();
+    process.kill();
+    process.end();
+    (stage, done, shim)
+}
+
+/// The oracle complains if the log's first write of these bytes is answered as done and is not.
+pub(crate) fn sees_a_swallowed_write(bytes: &str) {
+    let base = Base::new();
+    let lying = |shim: Shim| shim.under("/memory/").holding(bytes).at(1, Act::Swallow);
+    let (stage, done, shim) = played(&base, lying);
+    assert!(shim.fired().is_some(), "nothing was swallowed");
+    let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&stage, &done)));
+    assert!(checked.is_err(), "nobody saw it");
+}
+
+#[test]
+fn the_oracle_sees_a_swallowed_write_of_what_to_forget() {
+    sees_a_swallowed_write("from_seq");
+}
+
+#[test]
+fn the_oracle_has_nothing_to_say_of_an_honest_disk() {
+    let (stage, done, _) = played(&Base::new(), |shim| shim);
+    check(&stage, &done);
+}
+
+#[test]
+#[should_panic(expected = "was forgotten")]
+fn the_oracle_sees_a_disk_that_lost_all_that_memory_wrote() {
+    let base = Base::new();
+    let (stage, done, _) = played(&base, |shim| shim);
+    let (before, after) = (base.stage.data(), stage.data());
+    fs::remove_dir_all(after.join("memory")).unwrap();
+    copy(&before.join("memory"), &after.join("memory"));
+    fs::copy(before.join("memory.redb"), after.join("memory.redb")).unwrap();
+    check(&stage, &done);
 }
 
 /// What `doctor` finds of the memory's log.

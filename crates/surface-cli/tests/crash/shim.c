@@ -4,7 +4,7 @@
  * names it kills the process or answers an error, and it can play a small file system. The control file is shared
  * memory, so the test may look and change its mind while the process runs; shim.rs holds the same layout. The process
  * is killed, not the machine, so nothing that was written is lost, and real syncs would only take time: they are
- * counted and not made.
+ * counted and not made. It can also lie: what it swallows is answered as done, is not done, and does not count.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 enum { WRITE = 1, SYNC = 2, NAME = 4 };
-enum { PASS = 0, KILL_BEFORE = 1, KILL_AFTER = 2, KILL_TORN = 3, FAIL_EIO = 4, FAIL_ENOSPC = 5 };
+enum { PASS = 0, KILL_BEFORE = 1, KILL_AFTER = 2, KILL_TORN = 3, FAIL_EIO = 4, FAIL_ENOSPC = 5, SWALLOW = 6 };
 
 struct control {
     _Atomic uint64_t count;  /* operations of the kinds that were seen */
@@ -97,8 +97,12 @@ static uint64_t meet(uint64_t kind, const char *operation, const char *path, con
     if (needle && (!bytes || !memmem(bytes, len, control->needle, needle))) return PASS;
     uint64_t now = atomic_fetch_add(&control->count, 1) + 1;
     uint64_t at = atomic_load(&control->at), action = atomic_load(&control->action);
-    uint64_t times = action >= FAIL_EIO ? atomic_load(&control->times) : 1;
+    uint64_t times = action == FAIL_EIO || action == FAIL_ENOSPC ? atomic_load(&control->times) : 1;
     if (!at || now < at || now - at >= times) return PASS;
+    if (action == SWALLOW) {
+        if (atomic_load(&control->fired)) return PASS;
+        atomic_fetch_sub(&control->count, 1);
+    }
     if (atomic_fetch_add(&control->fired, 1) == 0)
         snprintf(control->what, sizeof control->what, "%s %s (%zu bytes)", operation, path + folder_len, len);
     if (action == KILL_BEFORE) {
@@ -116,7 +120,7 @@ static void after(uint64_t action) {
 }
 
 static int is_failed(uint64_t action) {
-    if (action < FAIL_EIO) return 0;
+    if (action != FAIL_EIO && action != FAIL_ENOSPC) return 0;
     errno = action == FAIL_EIO ? EIO : ENOSPC;
     return 1;
 }
@@ -142,6 +146,7 @@ static ssize_t write_to(int fd, const void *bytes, size_t len, off64_t offset, c
     if (path_of(fd, NULL, path) && S_ISREG(({ struct stat s; fstat(fd, &s); s.st_mode; }))) {
         action = meet(WRITE, operation, path, bytes, len);
         if (is_failed(action)) return -1;
+        if (action == SWALLOW) return (ssize_t)len;
         if (action == KILL_TORN) len /= 2;
         int64_t from = offset >= 0 ? offset : lseek(fd, 0, SEEK_CUR);
         int64_t grown = from + (int64_t)len - size_of(fd);

@@ -23,6 +23,8 @@ pub(crate) enum Act {
     KillTorn = 3,
     Eio = 4,
     Enospc = 5,
+    /// Answers a write or a sync as done, without doing or counting it: so a test shows that its checks can fail.
+    Swallow = 6,
 }
 
 /// The copies, which their own thread writes whenever it finds the time.

@@ -303,6 +303,9 @@ impl Run {
             self.open.remove(&session_id);
             self.live_after.remove(&session_id);
         }
+        if self.memory.is_stored {
+            service.room_beside().await?;
+        }
         let memory = self.memory.clone();
         let _taking_in = memory.taking_in.lock().await;
         let taken = self.take_in(&service, sessions).await;

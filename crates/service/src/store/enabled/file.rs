@@ -12,7 +12,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     thread,
@@ -91,6 +91,8 @@ struct Shared {
     losses: AtomicU64,
     /// The count at which every stored session was put.
     whole_since: AtomicU64,
+    /// Whether there is room for what is no turn's.
+    has_room: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -173,6 +175,7 @@ impl IndexFile {
             phase: Arc::default(),
             losses: AtomicU64::new(1),
             whole_since: AtomicU64::new(0),
+            has_room: OnceLock::new(),
             state: Mutex::default(),
             wake: Condvar::new(),
         };
@@ -183,6 +186,12 @@ impl IndexFile {
     pub(super) fn held_by(mut self, owner: Arc<OwnerLock>) -> Self {
         self.owner = Some(owner);
         self
+    }
+
+    /// Asks before each commit whether there is room; without it, what is put stays in memory.
+    pub(super) fn commits_while(&self, has_room: impl Fn() -> bool + Send + Sync + 'static) {
+        // The first answer stands: a file has one store.
+        drop(self.shared.has_room.set(Box::new(has_room)));
     }
 
     /// Puts rows. It never waits for the disk.
@@ -296,7 +305,7 @@ impl Shared {
     }
 
     fn open(&self) -> Result<Arc<Database>, Trouble> {
-        let opened = catch_unwind(|| {
+        let opened = catch_unwind(AssertUnwindSafe(|| {
             let mut options = OpenOptions::new();
             let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&self.path);
             let file = file.map_err(redb::Error::Io)?;
@@ -314,7 +323,7 @@ impl Shared {
             }
             let is_whole = meta.get(REBUILT)?.is_some();
             Ok((database, is_whole))
-        });
+        }));
         let opened = opened.unwrap_or_else(|_| Err(Trouble::Damaged("opening it panicked".to_owned())));
         let (database, is_whole) = opened?;
         let whole_since = if is_whole { self.losses.load(Ordering::Acquire) } else { 0 };
@@ -386,12 +395,15 @@ impl Shared {
             let Some(flushes) = self.next_batch(has_failed) else { return };
             let changes = self.state().committing.clone();
             let done = if changes.is_empty() { Ok(()) } else { self.commit(&changes, &mut expiry) };
-            has_failed = done.is_err();
+            let had_failed = std::mem::replace(&mut has_failed, done.is_err());
             {
                 let mut state = self.state();
                 state.committing = Arc::default();
                 if let Err(error) = &done {
-                    tracing::warn!(%error, "the index was not written; it is tried again");
+                    match had_failed {
+                        false => tracing::warn!(%error, "the index was not written; it is tried again"),
+                        true => tracing::debug!(%error, "the index was not written; it is tried again"),
+                    }
                     let newer = std::mem::replace(&mut state.dirty, changes);
                     let dirty = Arc::make_mut(&mut state.dirty);
                     dirty.extend(newer.iter().map(|(key, value)| (key.clone(), value.clone())));
@@ -425,6 +437,9 @@ impl Shared {
     }
 
     fn commit(&self, changes: &Changes, expiry: &mut Expiry) -> Result<(), StoreError> {
+        if !self.has_room.get().is_none_or(|has_room| has_room()) {
+            return Err(StoreError::Full);
+        }
         let database = self.database(true)?;
         let Some(open) = &database else { return Ok(()) };
         // Looked at behind the file: where that is a newer one, it does not hold every session.
@@ -463,7 +478,28 @@ fn write(database: &Database, changes: &Changes, loss: u64, expiry: &mut Expiry)
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
+
+    /// On a full disk what is left is for turns that run; what was put is there all the same.
+    #[tokio::test]
+    async fn nothing_is_committed_without_room_and_all_of_it_once_there_is_some() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("index.redb");
+        let file = IndexFile::new(path.clone());
+        let has_room = Arc::new(AtomicBool::new(false));
+        let asked = has_room.clone();
+        file.commits_while(move || asked.load(Ordering::Relaxed));
+        file.change([((Table::Meta, b"x".to_vec()), Some(Bytes::from_static(b"y")))]);
+        assert_eq!(file.committed(true).await, Err(StoreError::Full));
+        assert!(!path.exists(), "it took room");
+        let value = file.read(|view| view.get(Table::Meta, b"x")).await.unwrap();
+        assert_eq!(value.as_deref(), Some(&b"y"[..]));
+        has_room.store(true, Ordering::Relaxed);
+        assert_eq!(file.committed(true).await, Ok(()));
+        assert!(path.exists());
+    }
 
     /// A change whose thread the system refused is committed by whoever waits for it.
     #[tokio::test]

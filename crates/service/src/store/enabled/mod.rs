@@ -49,6 +49,8 @@ pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
     let file = Arc::new(IndexFile::new(data_dir.join("index.redb")).held_by(owner.clone()));
     let lengths = lengths::Lengths(Arc::downgrade(&file));
     let events = Arc::new(RedbEventStore::open(disk, Some(owner.clone()), Arc::new(lengths))?);
+    let (health, disk) = (events.context().health.clone(), events.context().disk.clone());
+    file.commits_while(move || !health.is_full() || health.room(disk.as_ref()).is_ok());
     let blobs = FileBlobs::new(events.context().clone(), Some(owner.clone()));
     let readers = FileReaders::new(events.context().clone(), Some(owner));
     Ok(Stores {

@@ -1,11 +1,19 @@
 //! An export goes page by page: it holds still while the session goes on, and keeps keys to itself where it is asked to.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use async_trait::async_trait;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::Bytes;
 use meerkat_service::{
     AgentBuildConfig, ErrorCode, SessionId,
     options::Overflow,
     service::{ExportSession, PinFact, Remind, UpdateSession},
     session::reminder::SystemReminderType,
+    store::{BlobStore, BlobWriter, StoreError, open_stores},
 };
 use serde_json::{Value, json};
 
@@ -177,4 +185,48 @@ fn a_redacted_export_has_no_planted_key() {
 
 fn found(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+/// Counts the bytes of blobs that are read.
+struct Counting(Arc<dyn BlobStore>, AtomicU64);
+
+#[async_trait]
+impl BlobStore for Counting {
+    fn writer(&self, session_id: SessionId) -> Box<dyn BlobWriter> {
+        self.0.writer(session_id)
+    }
+
+    async fn read(&self, id: SessionId, blob: &str, offset: u64, limit: usize) -> Result<Option<Bytes>, StoreError> {
+        let read = self.0.read(id, blob, offset, limit).await?;
+        self.1.fetch_add(read.as_ref().map_or(0, Bytes::len) as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+
+    async fn forget(&self, session_id: SessionId) {
+        self.0.forget(session_id).await;
+    }
+}
+
+/// Each page read and cleaned the whole blob again, which took minutes for a long one.
+#[test]
+fn a_blob_is_cleaned_once_for_all_of_its_pages() {
+    let place = place();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut stores = open_stores(&place.data_dir()).unwrap();
+        let blobs = Arc::new(Counting(stores.blobs, AtomicU64::new(0)));
+        stores.blobs = blobs.clone();
+        let agent = AgentBuildConfig::new().options(place.options.clone()).stores(stores).build().unwrap();
+        let process = Process { service: agent.service().clone() };
+        let id = process.create().await;
+        process.turn(id, &long_prompt()).await.unwrap();
+        let before = blobs.1.load(Ordering::Relaxed);
+        let bundle = process.export(id, true).await.unwrap();
+        assert!(bundle.len() > 2 * 1024 * 1024);
+        // For its name and length, and for its pages.
+        let read = blobs.1.load(Ordering::Relaxed) - before;
+        assert!(read <= 2 * bundle.len() as u64, "{read} bytes were read for {}", bundle.len());
+        assert_eq!(process.export(id, true).await.unwrap(), bundle);
+        process.service.shut_down(1_000).await;
+    });
 }
