@@ -1,8 +1,11 @@
 //! The signals that end a process, the same for every command. Ctrl-C is not among them: commands give it a meaning.
 
-use std::io;
+use std::{io, time::Duration};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// How long a process that was told twice to end may take, whatever it waits for.
+const LAST: Duration = Duration::from_secs(3);
 
 /// SIGTERM and SIGHUP, and for a server SIGINT. From when this is made none of them kills the process.
 pub(crate) struct Ends {
@@ -15,13 +18,20 @@ pub(crate) struct Ends {
 impl Ends {
     /// The signals that end a command.
     pub(crate) fn new() -> io::Result<Self> {
+        let ends = Self::caught()?;
+        // A thread of its own: the others may be held by a reader of standard output that does not read.
+        std::thread::Builder::new().name("ends".to_owned()).spawn(leave_when_told_twice)?;
+        Ok(ends)
+    }
+
+    fn caught() -> io::Result<Self> {
         let hang_up = (!ignores_hang_up()).then(|| signal(SignalKind::hangup())).transpose()?;
         Ok(Self { terminate: signal(SignalKind::terminate())?, hang_up, interrupt: None })
     }
 
     /// Those of a server.
     pub(crate) fn of_server() -> io::Result<Self> {
-        Ok(Self { interrupt: Some(signal(SignalKind::interrupt())?), ..Self::new()? })
+        Ok(Self { interrupt: Some(signal(SignalKind::interrupt())?), ..Self::caught()? })
     }
 
     /// Waits for one of them.
@@ -32,6 +42,18 @@ impl Ends {
             () = received(&mut self.interrupt) => {}
         }
     }
+}
+
+/// Ends the process some time after the second signal, if it has not ended by then.
+fn leave_when_told_twice() {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+    runtime.block_on(async {
+        let Ok(mut ends) = Ends::caught() else { return };
+        ends.next().await;
+        ends.next().await;
+        tokio::time::sleep(LAST).await;
+        std::process::exit(0);
+    });
 }
 
 async fn received(signal: &mut Option<Signal>) {

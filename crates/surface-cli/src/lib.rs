@@ -226,7 +226,7 @@ impl App {
     }
 
     /// Ends the service: what runs gets `drain_ms` to end, the turns of attached commands as long as they take.
-    async fn end(self, drain_ms: u64) {
+    async fn end(self, drain_ms: u64, ends: &mut Ends) {
         let is_needed = self.holding.attached().await > 0;
         let ending = self.service.shut_down(if is_needed { ATTACHED_DRAIN_MS } else { drain_ms });
         let ended = async {
@@ -243,6 +243,7 @@ impl App {
         tokio::select! {
             _ = tokio::time::timeout(limit, ended) => {}
             _ = tokio::signal::ctrl_c() => {}
+            () = ends.next() => {}
         }
         self.holding.end().await;
     }
@@ -252,7 +253,7 @@ impl App {
     async fn until_told(
         &self,
         drain_ms: u64,
-        mut ends: Ends,
+        ends: &mut Ends,
         work: impl Future<Output = Result<u8, CliError>>,
     ) -> Result<u8, CliError> {
         tokio::pin!(work);
@@ -367,12 +368,13 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
         };
         let told_ms = config.values.serve.drain_ms;
         let app = App::open(Arc::new(config), out, &around).await?;
+        let mut ends = Ends::new()?;
         let done = match drain_ms {
             None if is_server => perform(&app, &around, cli.command, streams).await,
-            _ => app.until_told(told_ms, Ends::new()?, perform(&app, &around, cli.command, streams)).await,
+            _ => app.until_told(told_ms, &mut ends, perform(&app, &around, cli.command, streams)).await,
         };
         match drain_ms {
-            Some(drain_ms) => app.end(drain_ms).await,
+            Some(drain_ms) => app.end(drain_ms, &mut ends).await,
             None => app.holding.end().await,
         }
         done

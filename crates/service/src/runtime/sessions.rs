@@ -363,9 +363,13 @@ impl<Home: 'static> Sessions<Home> {
                     Ok(Some(created)) => Ok(created),
                     Err(error) => Err(error),
                 };
-                let is_known = match &recorded {
-                    Some(key) => matches!(service.store_key(&key.key).await, Ok(Some(_))),
-                    None => false,
+                let is_known = match (&recorded, &done) {
+                    // A row of that key may still be an older session's.
+                    (Some(key), Ok(created)) => {
+                        let row = service.store_key(&key.key).await;
+                        matches!(row, Ok(Some(row)) if row.session_id == created.session_id)
+                    }
+                    _ => false,
                 };
                 (done, is_known)
             },

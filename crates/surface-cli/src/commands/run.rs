@@ -23,18 +23,21 @@ pub(super) const ANSWER_BYTES_MAX: u64 = 1024;
 pub(super) const NO_SESSION: &str = "00000000-0000-7000-8000-000000000000";
 
 /// Reads the prompt from standard input.
-fn prompt_from_stdin(app: &App, streams: &mut Streams) -> Result<String, CliError> {
+async fn prompt_from_stdin(app: &App, streams: &mut Streams) -> Result<String, CliError> {
     if app.out.can_ask {
         app.out.note("Type the prompt and end it with Ctrl-D.");
     }
-    Ok(whole(streams.take_stdin(), app.config.values.limits.prompt_bytes)?)
+    // A thread of its own waits for it, so that a signal can end the command meanwhile.
+    let (input, limit) = (streams.take_stdin(), app.config.values.limits.prompt_bytes);
+    let read = tokio::task::spawn_blocking(move || whole(input, limit)).await;
+    Ok(read.map_err(|error| SessionError::Internal(error.to_string()))??)
 }
 
 /// `run`.
 pub(crate) async fn run(app: &App, mut streams: Streams, args: RunArgs) -> Result<u8, CliError> {
     refuse_detached(app, &args.delivery)?;
     let prompt = match args.prompt.as_deref() {
-        None | Some("-") => prompt_from_stdin(app, &mut streams)?,
+        None | Some("-") => prompt_from_stdin(app, &mut streams).await?,
         Some(prompt) => prompt.to_owned(),
     };
     streams.interrupts.listen();
@@ -83,7 +86,7 @@ async fn create(app: &App, args: &RunArgs, prompt: &str) -> Result<SessionCreate
 pub(crate) async fn resume(app: &App, mut streams: Streams, args: ResumeArgs) -> Result<u8, CliError> {
     refuse_detached(app, &args.delivery)?;
     let prompt = match args.prompt.as_deref() {
-        Some("-") => Some(prompt_from_stdin(app, &mut streams)?),
+        Some("-") => Some(prompt_from_stdin(app, &mut streams).await?),
         other => other.map(str::to_owned),
     };
     streams.interrupts.listen();

@@ -26,6 +26,7 @@ const PROJECTION: &str = ".rkat";
 fn home(around: &Surroundings) -> Result<PathBuf, CliError> {
     let home = around.variable("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let home = home.or_else(|| around.variable("HOME").map(|home| Path::new(&home).join(".local/share")));
+    let home = home.filter(|home| home.is_absolute());
     let home = home.ok_or_else(|| refused("store.data_dir", "set it, or HOME", "the environment"))?;
     Ok(home.join("meerkat"))
 }

@@ -75,7 +75,9 @@ impl ProjectFile {
         let mut text = String::new();
         file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unread)?;
         let layer = Layer::file_text("project", &path, &text)?;
-        let seen = Seen::new(fs::canonicalize(&path).unwrap_or(path), metadata.uid(), text.as_bytes());
+        // A link is a file of its own: what is trusted is this project, not the one whose file it leads to.
+        let named = fs::canonicalize(root).map_or(path, |root| root.join("meerkat.toml"));
+        let seen = Seen::new(named, metadata.uid(), text.as_bytes());
         Ok(Some(Self { layer, seen }))
     }
 }

@@ -124,7 +124,9 @@ impl Guard {
         let Some(host) = origin.strip_prefix("http://") else { return false };
         let (name, port) = split(host);
         let asked = || headers.get(header::HOST).is_some_and(|asked| asked.as_bytes() == host.as_bytes());
-        self.hosts.iter().any(|known| known.is(name, port) && (known.port.is_some() || asked()))
+        // Behind a proxy that speaks HTTPS, a page of its plain HTTP is not ours.
+        let is_plain = |known: &&Host| known.port != Some(443);
+        self.hosts.iter().filter(is_plain).any(|known| known.is(name, port) && (known.port.is_some() || asked()))
     }
 
     /// Whether a request comes from a web page of an origin that is listed, to a name of ours.
@@ -312,6 +314,23 @@ mod tests {
         let routes = meerkat_surface_rest::table().iter();
         let takes_bundle = |path: &String| path == BUNDLES_PATH;
         assert_eq!(routes.map(meerkat_surface_rest::Route::full_path).filter(takes_bundle).count(), 1);
+    }
+
+    #[test]
+    fn a_page_of_plain_http_is_no_page_of_a_public_name_behind_https() {
+        let mut guard = guard();
+        guard.hosts.push(Host::on("public.example", 443));
+        guard.origins.push("https://public.example".to_owned());
+        let check = |origin: &str| {
+            let headers =
+                [("host", "public.example"), ("origin", origin), ("authorization", "Bearer 0123456789abcdef")];
+            let headers = headers.map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
+            guard.check(&"/v1/sessions".parse().unwrap(), &HeaderMap::from_iter(headers)).map_err(|body| body.code)
+        };
+        assert_eq!(check("https://public.example"), Ok(()));
+        for origin in ["http://public.example", "http://public.example:443", "http://public.example:80"] {
+            assert_eq!(check(origin), Err(ErrorCode::ForbiddenOrigin), "{origin}");
+        }
     }
 
     #[test]

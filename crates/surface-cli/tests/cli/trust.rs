@@ -183,6 +183,11 @@ fn trust_is_asked_for_remembered_and_ends_with_a_change() {
     let ran = cli(&["run", "x"]).in_dir(&other).env("HOME", dir.path().to_str().unwrap()).run();
     assert!(ran.code == 0 && ran.err.contains(key), "{}", ran.err);
     assert_eq!(cli(&["doctor"]).in_dir(&other).run().err.matches(key).count(), 1);
+    // Nor for what links to it.
+    let linked = cli(&[]).dir;
+    std::os::unix::fs::symlink(dir.path().join("meerkat.toml"), linked.path().join("meerkat.toml")).unwrap();
+    let ran = cli(&["run", "x"]).in_dir(&linked).env("HOME", dir.path().to_str().unwrap()).run();
+    assert!(ran.code == 0 && ran.err.contains(key), "{}", ran.err);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{TOKEN, command, signal};
+use crate::{TOKEN, command, signal, until};
 
 const INITIALIZE: &str = concat!(
     r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"#,
@@ -53,6 +53,17 @@ fn sockets(dir: &Path) -> Vec<PathBuf> {
         _ => Vec::new(),
     });
     found.collect()
+}
+
+/// Nobody types the prompt that it waits for.
+#[test]
+fn a_command_that_reads_its_prompt_ends_too() {
+    let dir = TempDir::new().unwrap();
+    let mut command = command(&dir, &["run", "-"], &[]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    until("it owns its data directory", || !sockets(dir.path()).is_empty());
+    signal(&child, "TERM");
+    until("it ends", || child.try_wait().unwrap().is_some());
 }
 
 #[test]

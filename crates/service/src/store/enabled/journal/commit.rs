@@ -16,7 +16,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, write_all},
+    disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, is_unreadable, write_all},
     fork::{self, abandon, appear},
     frame::{BATCH_END, Entry, Place, encode, footer, padded},
     layout::{new_dir, segment_name, session_dir, with_folders},
@@ -274,7 +274,14 @@ impl Commit {
     fn write_elsewhere(&self, disk: &dyn Disk, trouble: fn(io::Error) -> Trouble) -> Result<Written, Trouble> {
         self.poison();
         begin_anew(&self.log).map_err(|error| if is_full(&error) { trouble(error) } else { Trouble::unsure(error) })?;
-        let plan = Plan::of(&lock(&self.log.state));
+        let (plan, is_damaged) = {
+            let state = lock(&self.log.state);
+            (Plan::of(&state), state.damage.is_some())
+        };
+        if is_damaged {
+            // Nobody could read what stands behind the damage.
+            return Err(Trouble::refused(io::Error::other("what was durable cannot be read back")));
+        }
         self.try_write(disk, &plan)
     }
 
@@ -470,7 +477,12 @@ fn begin_anew(log: &Log) -> io::Result<()> {
 
 /// Whether the newest durable part of a segment can still be read.
 fn is_intact(log: &Log, segment: &Segment, end: Place) -> io::Result<bool> {
-    let (segment, file) = log.open_segment(log.context.disk.as_ref(), segment.clone())?;
+    let (segment, file) = match log.open_segment(log.context.disk.as_ref(), segment.clone()) {
+        Ok(opened) => opened,
+        // A file that cannot be read is its session's damage and not the store's.
+        Err(error) if is_unreadable(&error) => return Ok(false),
+        Err(error) => return Err(error),
+    };
     let from = segment.index.last().copied().unwrap_or(segment.start);
     let found = segment.scan(file.as_ref(), from, segment.end, log.context.knows)?;
     Ok(found.end.offset == segment.end && (found.end.place.seq, found.end.place.chain) == (end.seq, end.chain))
