@@ -39,6 +39,7 @@ pub(crate) use self::{
     project::{is_own, project},
     values::LogLevel,
 };
+pub(crate) use folders::keep_root;
 use crate::{args::Globals, attach::Defaults, error::CliError, output::Surroundings};
 
 /// Every key at its default.
