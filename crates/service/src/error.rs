@@ -7,6 +7,7 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::ModelError,
+    session::event::Decision,
     store::StoreError,
 };
 
@@ -30,7 +31,7 @@ pub enum SessionError {
         configured: bool,
     },
     /// The memory cannot be asked, or not now.
-    #[error("The memory is not available: {why}.")]
+    #[error("The memory is not available: {}.", .why.trim_end_matches('.'))]
     MemoryUnavailable {
         /// What is in the way, and what to do.
         why: String,
@@ -100,12 +101,28 @@ pub enum SessionError {
         /// How many turns it may hold.
         limit: usize,
     },
-    /// The same key or decision came with another content.
+    /// The same key came with another content.
     #[error("The same {what} was used with another request; use a new one.")]
     IdempotencyConflict {
-        /// `idempotency_key` or `approval`.
+        /// `idempotency_key`.
         what: &'static str,
     },
+    /// A call got another decision than the one it has.
+    #[error("The call {call_id:?} was already {}; a decision stays as it is.", match .decision {
+        Decision::Approve => "approved",
+        Decision::Deny => "denied",
+    })]
+    AlreadyDecided {
+        /// The call.
+        call_id: String,
+        /// The decision that it has.
+        decision: Decision,
+    },
+    /// A continuation found no interrupted turn.
+    #[error(
+        "The session's last turn was not interrupted, so there is nothing to resume; give a prompt to start a new turn."
+    )]
+    NothingToResume,
     /// The request is not valid.
     #[error("{field}: {message}")]
     InvalidRequest {
@@ -165,7 +182,10 @@ pub enum SessionError {
     #[error("The disk of the data directory is full; free some space and ask again. Reads go on.")]
     StoreFull,
     /// The data directory cannot be written.
-    #[error("{path} cannot be written: {why}. Make it writable for this user, or name another data directory.")]
+    #[error(
+        "{path} cannot be written: {}. Make it writable for this user, or name another data directory.",
+        .why.trim_end_matches('.')
+    )]
     StoreNotWritable {
         /// The directory, or what is in it.
         path: String,
@@ -173,7 +193,7 @@ pub enum SessionError {
         why: String,
     },
     /// A bundle is damaged, or cannot be imported here.
-    #[error("The bundle is not valid: {why}.")]
+    #[error("The bundle is not valid: {}.", .why.trim_end_matches('.'))]
     BundleInvalid {
         /// What is wrong with it: `damaged`, `exists`, `open_turn` or `future`.
         reason: &'static str,
@@ -266,11 +286,11 @@ impl SessionError {
             Self::FormatNewer(_) => ErrorCode::SessionFormatNewer,
             Self::Interrupted { .. } => ErrorCode::TurnInterrupted,
             Self::QueueFull { .. } => ErrorCode::QueueFull,
-            Self::IdempotencyConflict { .. } => ErrorCode::IdempotencyConflict,
+            Self::IdempotencyConflict { .. } | Self::AlreadyDecided { .. } => ErrorCode::IdempotencyConflict,
             Self::InvalidRequest { .. } => ErrorCode::InvalidRequest,
             Self::ReaderNotFound(_) => ErrorCode::ReaderNotFound,
             Self::UnknownOperation(_) => ErrorCode::UnknownOperation,
-            Self::ItemNotFound(_) => ErrorCode::ItemNotFound,
+            Self::ItemNotFound(_) | Self::NothingToResume => ErrorCode::ItemNotFound,
             Self::ConfigInvalid { .. } => ErrorCode::ConfigInvalid,
             Self::PayloadTooLarge { .. } => ErrorCode::PayloadTooLarge,
             Self::CursorOutOfRange { .. } => ErrorCode::CursorOutOfRange,
@@ -314,10 +334,12 @@ impl SessionError {
             Self::Limit { what, limit } => body.detail("what", *what).detail("limit", *limit),
             Self::QueueFull { what, limit } => body.detail("what", *what).detail("limit", *limit),
             Self::IdempotencyConflict { what } => body.detail("what", *what),
+            Self::AlreadyDecided { .. } => body.detail("what", "approval"),
             Self::InvalidRequest { field, .. } => body.detail("field", field.clone()),
             Self::ReaderNotFound(name) => body.detail("reader", name.clone()),
             Self::UnknownOperation(name) => body.detail("operation", name.clone()),
             Self::ItemNotFound(what) => body.detail("what", *what),
+            Self::NothingToResume => body.detail("what", "turn"),
             Self::ConfigInvalid { key, .. } => body.detail("key", key.clone()),
             Self::PayloadTooLarge { what, bytes, limit } => {
                 body.detail("what", *what).detail("bytes", *bytes).detail("limit", *limit)

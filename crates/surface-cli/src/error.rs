@@ -55,6 +55,26 @@ pub(crate) fn help(error: &clap::Error) -> Option<String> {
     matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion).then(|| error.to_string())
 }
 
+/// Lines as one: a list goes on after its colon, and clap's hint at the help is left out for our own.
+fn joined(lines: &str) -> String {
+    let lines = lines.split('\n').map(str::trim);
+    let mut what = String::new();
+    let mut is_list = false;
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with("For more information")) {
+        // What a list names begins as an argument does; nothing else follows a line with a colon at its end.
+        let is_item = is_list && line.starts_with(['<', '-', '[']);
+        what.push_str(match what.chars().next_back() {
+            None => "",
+            Some(':') => " ",
+            Some(_) if is_item => ", ",
+            Some(_) => "; ",
+        });
+        is_list = is_item || line.ends_with(':');
+        what.push_str(line);
+    }
+    what
+}
+
 /// The body of what clap found.
 pub(crate) fn usage(error: &clap::Error) -> ErrorBody {
     let context = |kind| match error.get(kind) {
@@ -65,7 +85,7 @@ pub(crate) fn usage(error: &clap::Error) -> ErrorBody {
     let text = error.to_string();
     // The first paragraphs say what is wrong and give tips; the usage follows them.
     let what = text.strip_prefix("error: ").unwrap_or(&text).split("\n\nUsage:").next().unwrap_or(&text);
-    let what = what.split('\n').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    let what = joined(what);
     let what = redact_key_shapes(&what);
     match error.kind() {
         ErrorKind::InvalidSubcommand => {

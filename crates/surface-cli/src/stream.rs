@@ -11,6 +11,7 @@ use std::sync::Arc;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
+    model::StopReason,
     runtime::{ended::whole, follow::Follower},
     service::TurnResult,
     session::event::{ApprovalRequested, Event, LiveEvent, Record, Retrying},
@@ -68,6 +69,8 @@ pub(crate) struct RunningTurn {
     lost: Option<SessionError>,
     since: Seq,
     turn: Option<TurnNumber>,
+    /// The tokens that the turn may use, if it says so.
+    tokens: Option<u64>,
     view: View,
 }
 
@@ -98,7 +101,7 @@ impl RunningTurn {
         let turn = begun.as_ref().ok().map(|begun| begun.turn.accepted.turn);
         let answer = tokio::spawn(async move { begun?.answer().await });
         let view = View::new(app.out.clone(), show);
-        Self { service, session_id, answer, ended: None, follower, line: None, lost, since, turn, view }
+        Self { service, session_id, answer, ended: None, follower, line: None, lost, since, turn, tokens: None, view }
     }
 
     /// Shows what happens up to the next thing that matters. It can be dropped and called again.
@@ -172,6 +175,9 @@ impl RunningTurn {
         if record.turn.is_none() || record.turn != self.turn {
             return Ok(None);
         }
+        if let Event::TurnStarted(started) = &record.event {
+            self.tokens = started.budgets.tokens;
+        }
         self.view.durable(&record.event)?;
         if matches!(
             record.event,
@@ -196,8 +202,40 @@ impl RunningTurn {
     pub(crate) fn finish(&mut self, answer: &[u8]) -> Result<Option<ErrorBody>, CliError> {
         self.view.end_line()?;
         let result: TurnResult = read(answer)?;
-        Ok(result.error)
+        if self.view.show == Show::Text {
+            remarks(&result, self.tokens).iter().for_each(|remark| self.view.out.note(remark));
+        }
+        Ok(result.error.map(|error| explained(error, self.session_id)))
     }
+}
+
+/// What people want to know of an answer that its text does not show.
+fn remarks(result: &TurnResult, tokens: Option<u64>) -> Vec<String> {
+    if result.error.is_some() {
+        return Vec::new();
+    }
+    let cause = match result.stop_reason {
+        Some(StopReason::MaxTokens) => {
+            Some("The answer was cut off: the model reached its limit of tokens (max_tokens).")
+        }
+        Some(StopReason::ContentFilter) => Some("The vendor's filter held the answer back (content_filter)."),
+        Some(StopReason::Refusal) => Some("The model declined to answer (refusal)."),
+        Some(StopReason::Empty) => Some("The model answered with nothing (empty)."),
+        Some(StopReason::EndTurn | StopReason::ToolUse) | None => None,
+    };
+    let used = result.usage.total();
+    let overshoot = tokens.filter(|limit| used > *limit);
+    let overshoot = overshoot.map(|limit| format!("The turn used {used} tokens, over its budget of {limit}."));
+    cause.map(str::to_owned).into_iter().chain(overshoot).collect()
+}
+
+/// The error as people read it: a process that ended did not end the turn for good.
+fn explained(mut error: ErrorBody, session_id: SessionId) -> ErrorBody {
+    if error.code == ErrorCode::TurnInterrupted && error.details.get("reason") == Some(&json!("process_ended")) {
+        error.message =
+            format!("The process that ran the turn ended before the turn did; `meerkat resume {session_id}` goes on.");
+    }
+    error
 }
 
 /// Decides a call that waits.

@@ -6,7 +6,7 @@
 mod answers;
 
 use std::{
-    io::{self, BufRead as _, BufReader, Lines, Write},
+    io::{self, BufRead as _, BufReader, Lines, Read as _, Write},
     os::unix::fs::PermissionsExt as _,
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
     sync::{Arc, Mutex},
@@ -239,8 +239,20 @@ fn when_the_owner_is_killed_another_takes_its_place() {
     server.signal("-KILL");
     let last: Value = serde_json::from_str(&attached.until("turn_interrupted")).unwrap();
     assert_eq!(last["turn"], 0);
+    let mut said = String::new();
+    attached.err().read_to_string(&mut said).unwrap();
+    assert!(said.contains("process that ran the turn") && said.contains(&format!("meerkat resume {id}")), "{said}");
     assert_eq!(attached.code(), exit(ErrorCode::TurnInterrupted));
     assert_eq!(stage.json(&["run", "--session", id, "@say Again."])["text"], "Again.");
+}
+
+#[test]
+fn with_nothing_to_resume_it_is_said_what_to_do() {
+    let stage = Stage::new();
+    assert_eq!(stage.run(&["run", "@say One."]).code, 0);
+    let ran = stage.run(&["resume", "last"]);
+    assert_eq!(ran.code, exit(ErrorCode::ItemNotFound));
+    assert!(ran.err.contains("nothing to resume") && ran.err.contains("give a prompt"), "{}", ran.err);
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl Actor {
             return match (running, continues) {
                 (Some(turn), _) => Err(SessionError::Busy { turn }),
                 _ if self.asked.is_some() => Err(SessionError::Compacting),
-                (None, None) => Err(SessionError::ItemNotFound("turn")),
+                (None, None) => Err(SessionError::NothingToResume),
                 (None, continues) => self.start_now(request, continues, model, key).await,
             };
         }

@@ -185,7 +185,7 @@ impl Actor {
             return if decided == decision {
                 Ok(Changed { session_id: self.session.id(), seq })
             } else {
-                Err(SessionError::IdempotencyConflict { what: "approval" })
+                Err(SessionError::AlreadyDecided { call_id, decision: decided })
             };
         }
         let is_waiting = |open: &crate::session::OpenTurn| {

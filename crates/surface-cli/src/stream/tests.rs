@@ -9,15 +9,17 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use meerkat_service::{session::message::Body, wire::decode_event};
+use meerkat_service::{SessionError, SessionId, service::TurnResult, session::message::Body, wire::decode_event};
 use proptest::{prelude::*, sample::Index, test_runner::TestRunner};
 use serde_json::json;
 
 use super::{
-    Show,
+    Show, explained, remarks,
     view::{View, make_whole},
 };
 use crate::output::{Output, Surroundings};
+
+const SESSION: &str = "01900000-0000-7000-8000-000000000001";
 
 /// Keeps what is written, and takes at most so many bytes at a time.
 #[derive(Clone)]
@@ -156,6 +158,44 @@ impl Coming {
         let written = slow.0.lock().unwrap();
         written.clone()
     }
+}
+
+#[test]
+fn an_answer_that_ended_early_or_cost_too_much_is_remarked_on() {
+    let result = |stop_reason: &str, error: serde_json::Value| -> TurnResult {
+        let usage = json!({ "input_tokens": 20, "output_tokens": 5, "cached_tokens": 0 });
+        serde_json::from_value(json!({
+            "session_id": SESSION, "turn": 0, "seq": 3, "status": "completed", "model": "m",
+            "text": "", "stop_reason": stop_reason, "usage": usage, "steps": 1, "tool_calls": 0, "compactions": 0,
+            "error": error,
+        }))
+        .unwrap()
+    };
+    for (reason, is_said) in [
+        ("max_tokens", true),
+        ("content_filter", true),
+        ("refusal", true),
+        ("empty", true),
+        ("end_turn", false),
+        ("tool_use", false),
+    ] {
+        let said = remarks(&result(reason, json!(null)), Some(25));
+        assert_eq!(said.len(), usize::from(is_said), "{said:?}");
+        assert!(said.iter().all(|line| line.contains(reason)), "{said:?}");
+    }
+    let said = remarks(&result("empty", json!(null)), Some(24));
+    assert!(said[1].contains("25") && said[1].contains("24"), "{said:?}");
+    let interrupted = SessionError::Interrupted { turn: 0 }.body();
+    assert!(remarks(&result("empty", json!(interrupted)), Some(1)).is_empty(), "the error says why it ended");
+}
+
+#[test]
+fn a_process_that_ended_is_said_and_what_goes_on() {
+    let session_id: SessionId = SESSION.parse().unwrap();
+    let body = |reason: &str| SessionError::Interrupted { turn: 0 }.body().detail("reason", reason);
+    let message = explained(body("process_ended"), session_id).message;
+    assert!(message.contains("process") && message.contains(&format!("`meerkat resume {SESSION}`")), "{message}");
+    assert_eq!(explained(body("requested"), session_id).message, body("requested").message);
 }
 
 /// What was seen before: 8,310 bytes of an answer of 200,001, and nobody told.

@@ -227,6 +227,49 @@ fn a_call_that_needs_approval_is_asked_about_or_denied() {
 }
 
 #[test]
+fn why_an_answer_ended_early_is_on_standard_error() {
+    for (prompt, word) in [
+        ("@say It is @stop max_tokens", "max_tokens"),
+        ("@say It @stop content_filter", "content_filter"),
+        ("@say No. @stop refusal", "refusal"),
+        ("@think Hm.", "empty"),
+        ("@say Hi. @usage in=7 out=5", ""),
+    ] {
+        for command in [cli(&["run", prompt]), cli(&["chat"]).stdin(format!("{prompt}\n"))] {
+            let ran = command.run();
+            let is_said = ran.err.contains(&format!("({word})."));
+            assert_eq!((ran.code, is_said), (0, !word.is_empty()), "{prompt}: {}", ran.err);
+        }
+    }
+    let over = cli(&["run", "--budget-tokens", "10", "@say Hi. @usage in=7 out=5"]).run();
+    assert!(over.code == 0 && over.err.contains("12 tokens") && over.err.contains("10"), "{}", over.err);
+    let within = cli(&["run", "--budget-tokens", "12", "@say Hi. @usage in=7 out=5"]).run();
+    assert!(!within.err.contains("budget of"), "{}", within.err);
+}
+
+#[test]
+fn every_refusal_reads_as_a_sentence() {
+    for args in [
+        &["events"][..],
+        &["sessions", "approve"],
+        &["sessions", "remind"],
+        &["run", "--budget-tokens", "x", "y"],
+        &["run", "--policy", "foo", "x"],
+        &["run", "--modle", "x", "y"],
+        &["run", "--session", "last", "--system", "x", "y"],
+        &["sessions", "list", "--label", "x"],
+        &["rusn"],
+    ] {
+        let ran = cli(args).run();
+        for wrong in [":;", ".;", "..", ";;", "or;", "For more information"] {
+            assert!(ran.code != 0 && !ran.err.contains(wrong), "{args:?}: {wrong}: {}", ran.err);
+        }
+    }
+    let missing = cli(&["sessions", "approve"]).run().err;
+    assert!(missing.contains("not provided: <SESSION>, <CALL_ID>; --help"), "{missing}");
+}
+
+#[test]
 fn every_retry_is_told_of() {
     let ran = cli(&["run", "@fail overloaded times=2 @say Here."]).env("MEERKAT_TURN__RETRY_BASE_MS", "1").run();
     assert_eq!((ran.code, ran.out.as_str()), (0, "Here.\n"), "{}", ran.err);

@@ -137,6 +137,27 @@ async fn a_late_approval_hits_no_other_call() {
     assert_eq!(subject.events().await.last().unwrap()["type"], "approval_requested");
 }
 
+#[tokio::test(start_paused = true)]
+async fn another_decision_is_refused_with_the_one_that_was_made() {
+    for (first, second, said) in
+        [(Decision::Approve, Decision::Deny, "approved"), (Decision::Deny, Decision::Approve, "denied")]
+    {
+        let answers = vec![Ok(vec![call("call_0", "{}")]), Ok(vec![text("Done.")])];
+        let subject = Subject::new(rig(answers, Approval::Ask).service()).await;
+        subject.service.accept_turn(StartTurn::new(subject.session_id, "First.")).await.unwrap();
+        ticks(50).await;
+        let call_id = subject.events().await.last().unwrap()["call_id"].as_str().unwrap().to_owned();
+        let decide = |decision| {
+            let (session_id, call_id) = (subject.session_id, call_id.clone());
+            subject.service.decide_approval(DecideApproval { session_id, call_id, decision, reason: None })
+        };
+        decide(first).await.unwrap();
+        let body = decide(second).await.unwrap_err().body();
+        assert_eq!((body.code, &body.details["what"]), (ErrorCode::IdempotencyConflict, &"approval".into()));
+        assert!(body.message.contains(&call_id) && body.message.contains(&format!("already {said}")), "{body:?}");
+    }
+}
+
 /// A service that ended waited for ever for a session whose store had failed meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_service_ends_also_where_a_store_fails() {
