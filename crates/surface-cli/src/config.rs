@@ -39,8 +39,8 @@ pub(crate) use self::{
     project::{is_own, project},
     values::LogLevel,
 };
-pub(crate) use folders::keep_root;
 use crate::{args::Globals, attach::Defaults, error::CliError, output::Surroundings};
+pub(crate) use folders::keep_root;
 
 /// Every key at its default.
 pub(crate) const BUILT_IN: &str = include_str!("../../../config/meerkat.toml");
