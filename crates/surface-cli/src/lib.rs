@@ -290,10 +290,12 @@ async fn enter(
     build: impl Fn(Option<PathBuf>) -> AgentBuildConfig + Send + Sync + 'static,
 ) -> Result<(Arc<dyn SessionService>, Holding), CliError> {
     let (data_dir, owned, built) = (config.data_dir(around)?, config.clone(), config.clone());
+    let root = config.kept_root(around);
     let door = Door {
         place: Place::new(data_dir.clone(), around),
         open: Arc::new(move || {
             let agent = build(Some(data_dir.clone())).build().map_err(|error| built.located(error))?;
+            root.iter().for_each(|root| config::keep_root(&data_dir, root));
             Ok(agent.service().clone())
         }),
         settings: config.settings().into(),

@@ -22,6 +22,9 @@ const MARK_BYTES_MAX: u64 = 4096;
 /// The folder of the files for people, in the project's root.
 const PROJECTION: &str = ".rkat";
 
+/// The link in a data directory to the root of its project.
+const ROOT: &str = "project";
+
 /// The folder of all data directories of projects.
 fn home(around: &Surroundings) -> Result<PathBuf, CliError> {
     let home = around.variable("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -97,6 +100,18 @@ fn find(home: &Path, store: SessionId) -> Option<PathBuf> {
     fs::read_dir(home).ok()?.find_map(own)
 }
 
+/// Keeps in a data directory which project its files are in.
+pub(crate) fn keep_root(data_dir: &Path, root: &Path) {
+    let link = data_dir.join(ROOT);
+    if fs::read_link(&link).is_ok_and(|kept| kept == root) {
+        return;
+    }
+    drop(fs::remove_file(&link));
+    if let Err(error) = symlink(root, &link) {
+        tracing::debug!(%error, "the data directory does not know its project");
+    }
+}
+
 impl Config {
     /// The data directory: as configured, else one per project in the user's data folder.
     pub(crate) fn data_dir(&self, around: &Surroundings) -> Result<PathBuf, CliError> {
@@ -109,10 +124,26 @@ impl Config {
         Ok(fs::read_link(&named).ok().and_then(|link| Some(home.join(link.file_name()?))).unwrap_or(named))
     }
 
-    /// Where sessions stand as files: as configured, else at the root that the data directory is named after.
+    /// Where sessions stand as files: as configured, else at the root of the project whose sessions they are.
     pub(crate) fn projection_dir(&self, around: &Surroundings) -> PathBuf {
         let dir = self.values.projection.dir.as_ref();
-        dir.map_or_else(|| shared_root(around).join(PROJECTION), |dir| around.dir.join(dir))
+        dir.map_or_else(|| self.root(around).join(PROJECTION), |dir| around.dir.join(dir))
+    }
+
+    /// The project whose sessions these are: of a data directory that is named, the one that has its files already.
+    fn root(&self, around: &Surroundings) -> PathBuf {
+        let known = self.values.store.data_dir.as_ref().and_then(|dir| {
+            let dir = around.dir.join(dir);
+            let root = fs::read_link(dir.join(ROOT)).ok()?;
+            (marked(&root)? == id(&dir.join("id"))?).then_some(root)
+        });
+        known.unwrap_or_else(|| shared_root(around))
+    }
+
+    /// The project's root as a data directory keeps it, so that the next command finds it from anywhere; `None` if files
+    /// do not stand in a project.
+    pub(crate) fn kept_root(&self, around: &Surroundings) -> Option<PathBuf> {
+        (self.projects() && self.values.projection.dir.is_none()).then(|| self.root(around))
     }
 
     /// Finds the sessions of a project that has none where its path says, by the mark in its folder. Answers with what is

@@ -132,3 +132,28 @@ fn worktrees_share_the_sessions_of_their_repository_and_a_stranger_does_not() {
     assert_eq!(user.sessions("repository").0, ["Shared", "There"]);
     assert_eq!(user.sessions("stranger").0, [""; 0]);
 }
+
+/// The files of one project's sessions appeared in the repository in which somebody looked at them.
+#[test]
+fn a_data_directory_that_is_named_elsewhere_leaves_that_project_alone() {
+    let Some(user) = User::new() else { return };
+    user.make("one");
+    user.make("two");
+    user.say("one", "First");
+    let home = user.path(".local/share/meerkat");
+    let data_dir = fs::read_dir(&home).unwrap().next().unwrap().unwrap().path();
+    let transcripts = |project: &str| {
+        fs::read_dir(user.path(project).join(".rkat/sessions")).map_or(0, |sessions| {
+            sessions.filter(|session| session.as_ref().unwrap().path().join("transcript.md").exists()).count()
+        })
+    };
+    let named = ["--data-dir", data_dir.to_str().unwrap()];
+    let ran = user.run("two", &[&named[..], &["run", "-q", "@say Second"]].concat());
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    let files = (transcripts("one"), user.path("two").join(".rkat").exists());
+    assert_eq!(files, (2, false));
+    // Without the files of its project it belongs to the one that it is used in.
+    fs::remove_dir_all(user.path("one")).unwrap();
+    user.run("two", &[&named[..], &["project", "rebuild"]].concat());
+    assert_eq!(transcripts("two"), 2);
+}
