@@ -120,8 +120,9 @@ impl Config {
         }
         let home = home(around)?;
         let named = named(&home, &shared_root(around));
-        // A project that moved has a link to where its sessions are.
-        Ok(fs::read_link(&named).ok().and_then(|link| Some(home.join(link.file_name()?))).unwrap_or(named))
+        // A project that moved has a link of one name to where its sessions are; a longer link is the user's own.
+        let link = fs::read_link(&named).ok().filter(|link| link.components().count() == 1);
+        Ok(link.and_then(|link| Some(home.join(link.file_name()?))).unwrap_or(named))
     }
 
     /// Where sessions stand as files: as configured, else at the root of the project whose sessions they are.
@@ -156,13 +157,17 @@ impl Config {
         let named = named(&home, &root);
         let store = marked(&root)?;
         let found = find(&home, store);
-        if fs::symlink_metadata(&named).is_err() {
+        // A copy of a project has the mark of its original, and is not the original.
+        let is_copy = found.as_ref().is_some_and(|found| {
+            fs::read_link(found.join(ROOT)).is_ok_and(|other| other != root && marked(&other) == Some(store))
+        });
+        if fs::symlink_metadata(&named).is_err() && !is_copy {
             let found = found?;
             symlink(found.file_name()?, &named).ok()?;
             return Some(format!("The sessions of this project were found by its mark, in {}.", found.display()));
         }
-        let is_anothers =
-            found.is_some_and(|found| id(&named.join("id")).is_some_and(|own| own != store) && found != named);
+        let own = id(&named.join("id"));
+        let is_anothers = is_copy || found.is_some_and(|found| own.is_some_and(|own| own != store) && found != named);
         // That it was said is remembered beside the data directory.
         let said = beside(&named, "told");
         if !is_anothers || id(&said) == Some(store) {

@@ -96,6 +96,33 @@ fn a_mark_leads_to_nothing_but_a_store_of_ones_own() {
     user.run("endless", &["project", "adopt"]).refused(ErrorCode::InvalidRequest, "names no store");
 }
 
+/// Its files lead to sessions that are another project's as long as that one is there.
+#[test]
+fn a_copy_has_the_sessions_of_its_original_only_if_it_is_told_to() {
+    let Some(user) = User::new() else { return };
+    user.make("one");
+    user.say("one", "First");
+    user.make("copy");
+    fs::create_dir(user.path("copy").join(".rkat")).unwrap();
+    fs::copy(user.mark("one"), user.mark("copy")).unwrap();
+    let (names, told) = user.sessions("copy");
+    assert!(names.is_empty() && told.contains("meerkat project adopt"), "{names:?} {told}");
+    assert_eq!(user.run("copy", &["project", "adopt"]).code, 0);
+    assert_eq!(user.sessions("copy").0, ["First"]);
+}
+
+/// A folder that was moved to a larger disk.
+#[test]
+fn a_link_in_the_place_of_a_data_directory_is_followed() {
+    let Some(user) = User::new() else { return };
+    user.make("one");
+    user.say("one", "First");
+    let data_dir = fs::read_dir(user.path(".local/share/meerkat")).unwrap().next().unwrap().unwrap().path();
+    fs::rename(&data_dir, user.path("larger")).unwrap();
+    std::os::unix::fs::symlink(user.path("larger"), &data_dir).unwrap();
+    assert_eq!(user.sessions("one").0, ["First"]);
+}
+
 #[test]
 fn a_project_with_sessions_of_its_own_takes_the_earlier_ones_when_it_is_told_to() {
     let Some(user) = User::new() else { return };
