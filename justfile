@@ -11,6 +11,10 @@ verify:
 test:
     cargo test
 
+# Every test at its whole length; `cargo test` runs the long ones in a short form.
+campaigns:
+    MEERKAT_CAMPAIGNS=all cargo test
+
 # The benchmarks, each with the ratio to its floor.
 bench:
     cargo build --release --locked
