@@ -220,7 +220,7 @@ impl Commit {
             self.log.context.executor.run(Box::new(move || {
                 let appeared = appear(&commit.log.context, commit.log.id).map_err(|trouble| match trouble {
                     fork::Trouble::Failed(error) => Trouble::refused(error),
-                    fork::Trouble::Unsynced(error) => Trouble::Unnamed(error),
+                    fork::Trouble::Unsynced(error) | fork::Trouble::Unnamed(error) => Trouble::Unnamed(error),
                 });
                 let written = appeared.and(written);
                 if commit.finish(written, Ok(())) {

@@ -53,6 +53,8 @@ pub(crate) enum Trouble {
     Failed(io::Error),
     /// A sync failed. What it was to make durable is removed and never asked for again.
     Unsynced(io::Error),
+    /// A name was given, and nobody knows whether it stays.
+    Unnamed(io::Error),
 }
 
 impl From<io::Error> for Trouble {
@@ -67,6 +69,7 @@ impl Trouble {
         match self {
             Self::Failed(error) => failed(error),
             Self::Unsynced(error) => health.unsure(id, error),
+            Self::Unnamed(error) => health.unnamed(id, error),
         }
     }
 }
@@ -74,7 +77,7 @@ impl Trouble {
 impl From<Trouble> for io::Error {
     fn from(trouble: Trouble) -> Self {
         match trouble {
-            Trouble::Failed(error) | Trouble::Unsynced(error) => error,
+            Trouble::Failed(error) | Trouble::Unsynced(error) | Trouble::Unnamed(error) => error,
         }
     }
 }
@@ -211,18 +214,19 @@ pub(crate) fn appear(context: &Context, id: SessionId) -> Result<(), Trouble> {
     let appeared = context.disk.sync_dir(&fan_out(id));
     let appeared = appeared.inspect_err(|_| drop(context.disk.rename(&named, &made)));
     context.forget_listing();
-    appeared.map_err(Trouble::Unsynced)
+    appeared.map_err(Trouble::Unnamed)
 }
 
 /// Takes a session away: when this returns, it never comes back.
 pub(crate) fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), StoreError> {
     context.health.check_writable()?;
     let disk = context.disk.as_ref();
+    // If the name comes back, the next open makes sure of it and takes no mark's word.
+    context.store_journal.forget_end(id);
     match with_folders(disk, || disk.rename(&session_dir(id), &trash_dir(id))) {
         Err(error) if is_missing(&error) => {
             // A session that never came to be may have left blobs.
             drop(disk.remove(&new_dir(id)));
-            context.store_journal.forget_end(id);
             return Ok(());
         }
         renamed => renamed.map_err(failed)?,
@@ -231,9 +235,7 @@ pub(crate) fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), Sto
     // As in `appear`: whoever asks again gets a fresh rename, and not the word of a sync that failed before.
     let synced = synced.inspect_err(|_| drop(disk.rename(&trash_dir(id), &session_dir(id))));
     context.forget_listing();
-    synced.map_err(|error| context.health.unsure(id, error))?;
-    context.store_journal.forget_end(id);
-    Ok(())
+    synced.map_err(|error| context.health.unnamed(id, error))
 }
 
 /// Whether nothing is left of a session: neither its directory, nor what a list may show of it.

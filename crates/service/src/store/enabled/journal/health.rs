@@ -58,6 +58,14 @@ impl Health {
         StoreError::Failed(error.to_string())
     }
 
+    /// The same of a name that was given or taken: it may come to stand, so a full disk is not "nothing changed".
+    pub(crate) fn unnamed(&self, id: SessionId, error: io::Error) -> StoreError {
+        match is_full(&error) {
+            true => StoreError::Failed(error.to_string()),
+            false => self.unsure(id, error),
+        }
+    }
+
     /// A write or a sync failed, so that nobody knows what the disk holds.
     pub(super) fn failed(&self, why: &str) {
         tracing::error!(why, "a write to the store failed");
