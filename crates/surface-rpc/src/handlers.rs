@@ -168,7 +168,12 @@ impl Rpc {
                 Ok(in_span("rpc", operation, params, work).await?.into())
             }
             Some(Method::Operation(operation)) => {
-                wire::by_name(&params)?;
+                if let Err(refusal) = wire::by_name(&params) {
+                    if let Some(batch) = batch {
+                        batch.refused(operation).await;
+                    }
+                    return Err(refusal.into());
+                }
                 self.operate(operation, params, from, batch, place).await
             }
             Some(Method::Subscribe) => {

@@ -147,13 +147,15 @@ impl Batch {
                 other => other,
             };
         }
-        let BatchState { room, used, reads_left } = &mut *state;
-        *reads_left -= 1;
-        *used += answer.as_ref().map_or(0, |read| read.bytes.len());
-        if let (0, Some(room)) = (*reads_left, room) {
-            room.shrink(*used);
-        }
+        state.count_off(answer.as_ref().map_or(0, |read| read.bytes.len()));
         Ok(answer?.bytes)
+    }
+
+    /// Counts an operation off that was refused before it was performed.
+    pub async fn refused(&self, operation: Operation) {
+        if reads_much(operation) {
+            self.state.lock().await.count_off(0);
+        }
     }
 
     async fn read(
@@ -179,6 +181,17 @@ impl Batch {
     #[must_use]
     pub fn into_answer(self, bytes: Vec<u8>) -> Answer {
         Answer { bytes, room: self.state.into_inner().room }
+    }
+}
+
+impl BatchState {
+    /// Counts a read off. After the last one the room is what the answers take, however long the rest of the batch waits.
+    fn count_off(&mut self, bytes: usize) {
+        self.reads_left = self.reads_left.saturating_sub(1);
+        self.used += bytes;
+        if let (0, Some(room)) = (self.reads_left, &mut self.room) {
+            room.shrink(self.used);
+        }
     }
 }
 
@@ -297,4 +310,21 @@ async fn read(
         _ => (call(service, operation, params).await?, false, 0),
     };
     Ok(Read { bytes, is_empty, may_wait: is_empty && wait_ms > 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_batch_keeps_no_room_for_what_was_refused() {
+        let answers = Answers::default();
+        let batch = answers.batch([Operation::List, Operation::List, Operation::StartTurn].into_iter());
+        batch.state.lock().await.room = Some(answers.take(CONNECTION_BYTES).await.unwrap());
+        batch.state.lock().await.count_off(10);
+        batch.refused(Operation::StartTurn).await;
+        assert_eq!(answers.process.available_permits(), (PROCESS_BYTES - CONNECTION_BYTES) as usize);
+        batch.refused(Operation::List).await;
+        assert_eq!(answers.process.available_permits(), PROCESS_BYTES as usize - 10);
+    }
 }
