@@ -28,7 +28,7 @@ use tokio_util::{
 use crate::{
     error::Failure,
     handlers::{From, Reply, Rpc, is_control},
-    stream::{Peer, unless_stalled},
+    stream::{Peer, Start, unless_stalled},
     wire::{NO_ID, Outward, answer},
 };
 
@@ -177,14 +177,14 @@ async fn reply(rpc: Arc<Rpc>, peer: Arc<Peer>, message: Bytes, from: From) {
         reply = rpc.reply(message, from) => reply,
         () = peer.out.closed() => return,
     };
+    starts.iter().for_each(Start::announce);
     if let Some(answer) = answer
         && peer.out.send(Outward::Answer(answer)).await.is_err()
     {
         return;
     }
     for start in starts {
-        // A subscription that was ended meanwhile does not begin.
-        start.send(()).ok();
+        start.begin();
     }
     drop(places);
 }

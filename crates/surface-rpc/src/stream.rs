@@ -22,8 +22,25 @@ use crate::{
     wire::{Outward, end_of_subscription},
 };
 
-/// Begins a subscription. It is sent once its number has been answered; if it is dropped, the subscription ends.
-pub(crate) type Start = oneshot::Sender<()>;
+/// Begins a subscription; if it is dropped, the subscription ends.
+pub(crate) struct Start {
+    begin: oneshot::Sender<()>,
+    at: watch::Sender<Option<Seq>>,
+    since: Seq,
+}
+
+impl Start {
+    /// Says that answers wait for the subscription's events from now on: its number is about to be answered.
+    pub(crate) fn announce(&self) {
+        self.at.send_replace(Some(self.since));
+    }
+
+    /// Lets the events come. Called once the number has been answered.
+    pub(crate) fn begin(self) {
+        // A task that has ended already needs no word.
+        self.begin.send(()).ok();
+    }
+}
 
 /// Waits for `work` as long as there is progress: `None` when for `limit` it neither ended nor let a byte be written.
 pub(crate) async fn unless_stalled<T>(
@@ -111,9 +128,10 @@ impl Peer {
         }
         held.last += 1;
         let subscription = held.last;
-        let (start, started) = oneshot::channel();
+        let (begin, started) = oneshot::channel();
         let peer = self.clone();
         let (at, sent) = watch::channel(None);
+        let start = Start { begin, at: at.clone(), since: follower.cursor() };
         let task = tokio::spawn(async move {
             let end = peer.send_events(subscription, session_id, follower, started, at).await;
             if let Some(reason) = end {
@@ -232,7 +250,8 @@ mod tests {
         let (out, mut queue) = mpsc::channel(100);
         let peer = Arc::new(Peer::new(out, Arc::default(), Duration::from_secs(30), 1));
         let (_, start) = peer.subscribe(session_id, service.follow(&session_id, 0).await.unwrap()).unwrap();
-        start.send(()).unwrap();
+        start.announce();
+        start.begin();
         while !lengths.is_empty() {
             settle().await;
             let queued: Vec<Outward> = std::iter::from_fn(|| queue.try_recv().ok()).collect();
