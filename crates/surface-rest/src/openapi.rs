@@ -143,7 +143,7 @@ impl Document {
                 "header",
                 "Last-Event-ID",
                 "The cursor of a client that comes back; `since_seq` then counts no more. Empty is none.",
-                json!({ "type": "string", "pattern": "^[0-9]{0,19}$" }),
+                json!({ "type": "string", "pattern": "^(?:0|[1-9][0-9]{0,18})?$" }),
             );
         }
         if properties.remove("idempotency_key").is_some() {
