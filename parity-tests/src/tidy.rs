@@ -135,7 +135,7 @@ pub fn files() -> Result<Vec<File>, String> {
         for entry in entries {
             let path = entry.map_err(|error| error.to_string())?.path();
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            if path.is_dir() && !["target", ".git"].contains(&name.as_str()) {
+            if path.is_dir() && !["target", ".git", ".hypothesis", ".schemathesis"].contains(&name.as_str()) {
                 folders.push(path);
             } else if let Ok(text) = std::fs::read_to_string(&path) {
                 files.push(File { path: relative(&root, &path), text });
