@@ -125,9 +125,6 @@ pub(crate) fn copy(from: &Path, to: &Path) {
         let (kind, to) = (entry.file_type().unwrap(), to.join(entry.file_name()));
         if kind.is_dir() {
             copy(&entry.path(), &to);
-        } else if entry.file_name() == "reserve" {
-            // It is only ever removed and made anew.
-            fs::hard_link(entry.path(), to).unwrap();
         } else if kind.is_file() {
             fs::copy(entry.path(), to).unwrap();
         }
