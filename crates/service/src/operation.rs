@@ -1,8 +1,189 @@
-//! The operations of the service: name, the capability each needs, and what it does to the world.
+//! The table of operations: one row says what each is called, takes and answers, which capability it needs, what it does
+//! to the world, and which errors it answers of its own.
 //!
-//! Each surface has a table of its own spellings; a test holds that none of these is missing there.
+//! [`operations!`] hands the table to a macro that makes something of it: the enum here, the trait's methods
+//! (`service`), the way from parameters to bytes and the schemas (`wire`), a client's methods. Each surface has a table
+//! of its own spellings; a test holds that none of these is missing there.
+
+use meerkat_errors::ErrorCode;
 
 use crate::capability::Capability;
+
+/// Hands the table of operations to a macro, behind what else it is to get.
+///
+/// The rows of `apart` differ from surface to surface or begin a turn, and are written by hand; those of `plain` take a
+/// request and give an answer.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! operations {
+    ($make:ident $($more:tt)*) => { $make! {
+        { $($more)* }
+        apart {
+            /// Makes a session.
+            CreateSession = create_session(request: CreateSession) -> SessionCreated, CreateSession, None, Changes, [
+                SessionCompactionDisabled, ModelNotConfigured, ToolNotFound, IdempotencyConflict, SessionLimit,
+            ];
+            /// Runs a turn on a session.
+            StartTurn = start_turn(request: StartTurn) -> TurnAnswer, StartTurn, None, Changes, [
+                SessionCompactionDisabled, ModelNotConfigured, SessionBusy, SessionLimit, QueueFull, TurnInterrupted,
+                IdempotencyConflict, SessionArchived, ItemNotFound,
+            ];
+            /// Goes on with a session that a former process left behind.
+            Resume = resume(session_id: &SessionId, request: ResumeTurn) -> TurnAnswer, ResumeParams, SessionStore, Changes, [
+                SessionCompactionDisabled, ModelNotConfigured, SessionBusy, SessionLimit, QueueFull, TurnInterrupted,
+                IdempotencyConflict, SessionArchived, ItemNotFound,
+            ];
+            /// Says what this build can do.
+            Capabilities = capabilities() -> CapabilitiesView, Nothing, None, Reads, [];
+            /// Lists the error codes.
+            Errors = errors() -> ErrorList, Nothing, None, Reads, [];
+        }
+        plain {
+            /// Ends the running turn.
+            ///
+            /// Answers with the event that ended it.
+            Interrupt = interrupt(request: InterruptTurn) -> Changed, InterruptTurn, None, Settles, [SessionNotRunning];
+            /// Answers a call that asks for approval.
+            ///
+            /// The same decision twice is one.
+            DecideApproval = decide_approval(request: DecideApproval) -> Changed, DecideApproval, None, Settles, [
+                ItemNotFound, IdempotencyConflict,
+            ];
+            /// Lists the turns that wait.
+            ///
+            /// They are in the order in which they will run.
+            Queue = queue(session_id: &SessionId) -> Page<QueueItem>, OneSession, None, Reads, [];
+            /// Takes a turn out of the queue.
+            CancelQueued = cancel_queued(request: CancelQueued) -> Changed, CancelQueued, None, Settles, [
+                ItemNotFound, SessionArchived,
+            ];
+            /// Reads or follows a session's events.
+            ///
+            /// Waits for the first one if asked to.
+            Events = events(request: ReadEvents) -> EventPage, ReadEvents, None, Reads, [CursorOutOfRange];
+            /// Sets a system reminder.
+            ///
+            /// The newest of a kind wins.
+            Remind = remind(request: Remind) -> Changed, Remind, None, Settles, [QueueFull, SessionArchived];
+            /// Lists the system reminders.
+            ///
+            /// They are in the order in which they were set.
+            Reminders = reminders(session_id: &SessionId) -> Page<Reminder>, OneSession, None, Reads, [];
+            /// Removes a system reminder.
+            ClearReminder = clear_reminder(request: ClearReminder) -> Changed, ClearReminder, None, Settles, [
+                ItemNotFound, SessionArchived,
+            ];
+            /// Pins a fact.
+            Pin = pin(request: PinFact) -> Changed, PinFact, None, Changes, [QueueFull, SessionArchived];
+            /// Lists the pins.
+            ///
+            /// They are in the order in which they were set.
+            Pins = pins(session_id: &SessionId) -> Page<Pin>, OneSession, None, Reads, [];
+            /// Removes a pin.
+            Unpin = unpin(request: Unpin) -> Changed, Unpin, None, Settles, [ItemNotFound, SessionArchived];
+            /// Shows a session.
+            Read = read(session_id: &SessionId) -> SessionView, OneSession, SessionStore, Reads, [];
+            /// Pages through what was said.
+            History = history(request: ReadHistory) -> Page<HistoryItem>, ReadHistory, SessionStore, Reads, [HistoryPruned];
+            /// Reads a body that stands in a blob.
+            Blob = blob(request: ReadBlob) -> BlobPage, ReadBlob, SessionStore, Reads, [ItemNotFound];
+            /// Lists sessions.
+            List = list(request: SessionQuery) -> Page<SessionSummary>, SessionQuery, SessionStore, Reads, [];
+            /// Changes title and labels.
+            Update = update(request: UpdateSession) -> Changed, UpdateSession, SessionStore, Settles, [SessionArchived];
+            /// Archives a session.
+            Archive = archive(session_id: &SessionId) -> Changed, OneSession, SessionStore, Settles, [SessionBusy];
+            /// Brings an archived session back.
+            Unarchive = unarchive(session_id: &SessionId) -> Changed, OneSession, SessionStore, Settles, [SessionBusy];
+            /// Deletes a session.
+            ///
+            /// It cannot be brought back.
+            Delete = delete(request: DeleteSession) -> Changed, DeleteSession, SessionStore, Destroys, [SessionBusy];
+            /// Makes a new session from the beginning of one.
+            Fork = fork(request: ForkSession) -> Changed, ForkSession, SessionStore, Changes, [
+                SessionBusy, ItemNotFound, HistoryPruned,
+            ];
+            /// Writes a session into a bundle.
+            ///
+            /// Answers with a page of the bundle.
+            ExportSession = export_session(request: ExportSession) -> BundlePage, ExportSession, SessionStore, Reads, [];
+            /// Makes sessions from a bundle.
+            ///
+            /// Takes one piece; with the last one the sessions are made.
+            ImportBundle = import_bundle(request: ImportBundle) -> Imported, ImportBundle, SessionStore, Changes, [
+                BundleInvalid, SessionLimit,
+            ];
+            /// Registers a reader of the journals.
+            ///
+            /// If it is registered already, nothing changes.
+            CreateReader = create_reader(request: NamedReader) -> ReaderView, NamedReader, SessionStore, Settles, [
+                SessionLimit,
+            ];
+            /// Hands a reader the records that it is not done with.
+            ///
+            /// They come again until they are acknowledged.
+            FetchReader = fetch_reader(request: FetchReader) -> RecordPage, FetchReader, SessionStore, Reads, [
+                ReaderNotFound, StoreFailed,
+            ];
+            /// Takes a reader's acknowledgement.
+            ///
+            /// It says up to which record the reader is done with a session.
+            AcknowledgeReader = acknowledge_reader(request: AcknowledgeReader) -> Checkpoint, AcknowledgeReader, SessionStore, Settles, [
+                ReaderNotFound, SessionNotFound, CursorOutOfRange,
+            ];
+            /// Waits until a reader is done with a record.
+            ///
+            /// Answers with how far the reader has come by then.
+            WaitReader = wait_reader(request: WaitReader) -> Checkpoint, WaitReader, SessionStore, Reads, [
+                ReaderNotFound, StoreFailed,
+            ];
+            /// Forgets a reader.
+            ///
+            /// Answers with the reader as it was.
+            DeleteReader = delete_reader(request: NamedReader) -> ReaderView, NamedReader, SessionStore, Destroys, [
+                ReaderNotFound, StoreFailed,
+            ];
+            /// Lists the readers.
+            ///
+            /// Each says how far it is behind.
+            ListReaders = list_readers() -> Page<ReaderView>, Nothing, SessionStore, Reads, [StoreFailed];
+            /// Drops records of a journal that nothing depends on.
+            CompactJournal = compact_journal(request: CompactJournal) -> JournalCompactionReport, CompactJournal, SessionStore, Destroys, [
+
+            ];
+            /// Makes the projection anew.
+            RebuildProjection = rebuild_projection() -> ProjectionRebuilt, Nothing, SessionStore, Settles, [];
+            /// Deletes sessions that are too old or too many.
+            Retain = retain(request: Retain) -> Retained, Retain, SessionStore, Destroys, [];
+            /// Compacts the live context now.
+            Compact = compact(request: CompactSession) -> CompactionReceipt, CompactSession, SessionCompaction, Changes, [
+                SessionBusy, SessionLimit, SessionArchived, TurnInterrupted, ContextOverflow, CompactionNoProgress,
+                CompactionPinLost, ModelNotConfigured, ModelUnauthorized, ModelRateLimited, ModelOverloaded,
+                ModelTimeout, ModelStreamIncomplete, ModelContextExceeded, ModelRejected,
+            ];
+            /// Shows what a compaction would do.
+            ///
+            /// Calls no model.
+            PreviewCompaction = preview_compaction(request: CompactSession) -> CompactionReceipt, CompactSession, SessionCompaction, Reads, [
+                CompactionNoProgress, CompactionPinLost, ModelNotConfigured,
+            ];
+            /// Takes the latest compaction back.
+            UndoCompaction = undo_compaction(request: UndoCompaction) -> Changed, UndoCompaction, SessionCompaction, Changes, [
+                SessionBusy, SessionArchived, ItemNotFound, HistoryPruned, ContextOverflow,
+            ];
+            /// Searches what was said.
+            SearchMemory = search_memory(request: SearchMemory) -> Page<SearchHit>, SearchMemory, MemoryStore, Reads, [
+                MemoryIndexUnavailable, SessionNotFound,
+            ];
+            /// Makes memory forget.
+            ForgetMemory = forget_memory(request: ForgetMemory) -> Forgotten, ForgetMemory, MemoryStore, Destroys, [
+                MemoryIndexUnavailable, SessionNotFound,
+            ];
+            /// Builds the memory's index anew.
+            ReindexMemory = reindex_memory() -> Reindexed, Nothing, MemoryStore, Settles, [MemoryIndexUnavailable];
+        }
+    } };
+}
 
 /// What an operation does to the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,136 +198,67 @@ pub enum OperationEffect {
     Destroys,
 }
 
-macro_rules! operations {
-    ($( #[doc = $summary:literal] $variant:ident = $name:literal, $needs:expr, $effect:ident; )*) => {
+/// The capability that a row names.
+macro_rules! capability {
+    (None) => {
+        None
+    };
+    ($capability:ident) => {
+        Some(Capability::$capability)
+    };
+}
+
+macro_rules! declare {
+    ({} $( $group:ident { $(
+        #[doc = $summary:literal] $( #[doc = $more:literal] )*
+        $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
+        $request:ident, $needs:ident, $effect:ident, [$( $code:ident ),* $(,)?];
+    )* } )*) => {
         /// One thing that the service can be asked to do.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Operation { $( #[doc = $summary] $variant, )* }
+        pub enum Operation { $( $( #[doc = $summary] $operation, )* )* }
 
         impl Operation {
             /// Every operation, in the order of the table.
-            pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
+            pub const ALL: &'static [Self] = &[$( $( Self::$operation, )* )*];
 
             /// Its name.
             #[must_use]
             pub const fn name(self) -> &'static str {
-                match self { $( Self::$variant => $name, )* }
+                match self { $( $( Self::$operation => stringify!($name), )* )* }
             }
 
             /// What it does, in a sentence.
             #[must_use]
             pub const fn summary(self) -> &'static str {
-                match self { $( Self::$variant => $summary.trim_ascii(), )* }
+                match self { $( $( Self::$operation => $summary.trim_ascii(), )* )* }
             }
 
             /// The capability that it needs.
             #[must_use]
             pub const fn needs(self) -> Option<Capability> {
-                match self { $( Self::$variant => $needs, )* }
+                match self { $( $( Self::$operation => capability!($needs), )* )* }
             }
 
             /// What it does to the world.
             #[must_use]
             pub const fn effect(self) -> OperationEffect {
-                match self { $( Self::$variant => OperationEffect::$effect, )* }
+                match self { $( $( Self::$operation => OperationEffect::$effect, )* )* }
+            }
+
+            /// The errors that it answers of its own, beside those of a session, of the store and of a capability.
+            #[must_use]
+            pub const fn refusals(self) -> &'static [ErrorCode] {
+                match self { $( $( Self::$operation => &[$( ErrorCode::$code ),*], )* )* }
             }
 
             /// The operation of this name.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Self> {
-                match name { $( $name => Some(Self::$variant), )* _ => None }
+                Self::ALL.iter().copied().find(|operation| operation.name() == name)
             }
         }
     };
 }
 
-const STORE: Option<Capability> = Some(Capability::SessionStore);
-const MEMORY: Option<Capability> = Some(Capability::MemoryStore);
-const COMPACTION: Option<Capability> = Some(Capability::SessionCompaction);
-
-operations! {
-    /// Makes a session.
-    CreateSession = "create_session", None, Changes;
-    /// Runs a turn on a session.
-    StartTurn = "start_turn", None, Changes;
-    /// Ends the running turn.
-    Interrupt = "interrupt", None, Settles;
-    /// Answers a call that asks for approval.
-    DecideApproval = "decide_approval", None, Settles;
-    /// Lists the turns that wait.
-    Queue = "queue", None, Reads;
-    /// Takes a turn out of the queue.
-    CancelQueued = "cancel_queued", None, Settles;
-    /// Reads or follows a session's events.
-    Events = "events", None, Reads;
-    /// Sets a system reminder.
-    Remind = "remind", None, Settles;
-    /// Lists the system reminders.
-    Reminders = "reminders", None, Reads;
-    /// Removes a system reminder.
-    ClearReminder = "clear_reminder", None, Settles;
-    /// Pins a fact.
-    Pin = "pin", None, Changes;
-    /// Lists the pins.
-    Pins = "pins", None, Reads;
-    /// Removes a pin.
-    Unpin = "unpin", None, Settles;
-    /// Goes on with a session that a former process left behind.
-    Resume = "resume", STORE, Changes;
-    /// Shows a session.
-    Read = "read", STORE, Reads;
-    /// Pages through what was said.
-    History = "history", STORE, Reads;
-    /// Reads a body that stands in a blob.
-    Blob = "blob", STORE, Reads;
-    /// Lists sessions.
-    List = "list", STORE, Reads;
-    /// Changes title and labels.
-    Update = "update", STORE, Settles;
-    /// Archives a session.
-    Archive = "archive", STORE, Settles;
-    /// Brings an archived session back.
-    Unarchive = "unarchive", STORE, Settles;
-    /// Deletes a session.
-    Delete = "delete", STORE, Destroys;
-    /// Makes a new session from the beginning of one.
-    Fork = "fork", STORE, Changes;
-    /// Writes a session into a bundle.
-    ExportSession = "export_session", STORE, Reads;
-    /// Makes sessions from a bundle.
-    ImportBundle = "import_bundle", STORE, Changes;
-    /// Registers a reader of the journals.
-    CreateReader = "create_reader", STORE, Settles;
-    /// Hands a reader the records that it is not done with.
-    FetchReader = "fetch_reader", STORE, Reads;
-    /// Takes a reader's acknowledgement.
-    AcknowledgeReader = "acknowledge_reader", STORE, Settles;
-    /// Waits until a reader is done with a record.
-    WaitReader = "wait_reader", STORE, Reads;
-    /// Forgets a reader.
-    DeleteReader = "delete_reader", STORE, Destroys;
-    /// Lists the readers.
-    ListReaders = "list_readers", STORE, Reads;
-    /// Drops records of a journal that nothing depends on.
-    CompactJournal = "compact_journal", STORE, Destroys;
-    /// Makes the projection anew.
-    RebuildProjection = "rebuild_projection", STORE, Settles;
-    /// Deletes sessions that are too old or too many.
-    Retain = "retain", STORE, Destroys;
-    /// Compacts the live context now.
-    Compact = "compact", COMPACTION, Changes;
-    /// Shows what a compaction would do.
-    PreviewCompaction = "preview_compaction", COMPACTION, Reads;
-    /// Takes the latest compaction back.
-    UndoCompaction = "undo_compaction", COMPACTION, Changes;
-    /// Searches what was said.
-    SearchMemory = "search_memory", MEMORY, Reads;
-    /// Makes memory forget.
-    ForgetMemory = "forget_memory", MEMORY, Destroys;
-    /// Builds the memory's index anew.
-    ReindexMemory = "reindex_memory", MEMORY, Settles;
-    /// Says what this build can do.
-    Capabilities = "capabilities", None, Reads;
-    /// Lists the error codes.
-    Errors = "errors", None, Reads;
-}
+operations!(declare);

@@ -284,7 +284,6 @@ const EVERYWHERE: [ErrorCode; 6] = [
 /// The codes that an operation can answer besides.
 fn codes(route: &Route) -> Vec<ErrorCode> {
     use ErrorCode as Code;
-    use Operation as Op;
     let mut codes = Vec::new();
     if route.path_params().any(|name| name == "session_id") {
         codes.extend([Code::SessionNotFound, Code::SessionCorrupted, Code::SessionFormatNewer, Code::StoreFailed]);
@@ -297,75 +296,7 @@ fn codes(route: &Route) -> Vec<ErrorCode> {
         Capability::MemoryStore => Code::MemoryStoreDisabled,
         Capability::SessionCompaction => Code::SessionCompactionDisabled,
     }));
-    codes.extend_from_slice(match route.operation {
-        Op::CreateSession => &[
-            Code::SessionCompactionDisabled,
-            Code::ModelNotConfigured,
-            Code::ToolNotFound,
-            Code::IdempotencyConflict,
-            Code::SessionLimit,
-        ],
-        Op::StartTurn | Op::Resume => &[
-            Code::SessionCompactionDisabled,
-            Code::ModelNotConfigured,
-            Code::SessionBusy,
-            Code::SessionLimit,
-            Code::QueueFull,
-            Code::TurnInterrupted,
-            Code::IdempotencyConflict,
-            Code::SessionArchived,
-            Code::ItemNotFound,
-        ],
-        Op::Interrupt => &[Code::SessionNotRunning],
-        Op::DecideApproval => &[Code::ItemNotFound, Code::IdempotencyConflict],
-        Op::CancelQueued | Op::ClearReminder | Op::Unpin => &[Code::ItemNotFound, Code::SessionArchived],
-        Op::Events => &[Code::CursorOutOfRange],
-        Op::Remind | Op::Pin => &[Code::QueueFull, Code::SessionArchived],
-        Op::Blob => &[Code::ItemNotFound],
-        Op::History => &[Code::HistoryPruned],
-        Op::Update => &[Code::SessionArchived],
-        Op::Archive | Op::Unarchive | Op::Delete => &[Code::SessionBusy],
-        Op::Fork => &[Code::SessionBusy, Code::ItemNotFound, Code::HistoryPruned],
-        Op::Compact => &[
-            Code::SessionBusy,
-            Code::SessionLimit,
-            Code::SessionArchived,
-            Code::TurnInterrupted,
-            Code::ContextOverflow,
-            Code::CompactionNoProgress,
-            Code::CompactionPinLost,
-            Code::ModelNotConfigured,
-            Code::ModelUnauthorized,
-            Code::ModelRateLimited,
-            Code::ModelOverloaded,
-            Code::ModelTimeout,
-            Code::ModelStreamIncomplete,
-            Code::ModelContextExceeded,
-            Code::ModelRejected,
-        ],
-        Op::PreviewCompaction => &[Code::CompactionNoProgress, Code::CompactionPinLost, Code::ModelNotConfigured],
-        Op::UndoCompaction => {
-            &[Code::SessionBusy, Code::SessionArchived, Code::ItemNotFound, Code::HistoryPruned, Code::ContextOverflow]
-        }
-        Op::SearchMemory | Op::ForgetMemory => &[Code::MemoryIndexUnavailable, Code::SessionNotFound],
-        Op::ReindexMemory => &[Code::MemoryIndexUnavailable],
-        Op::ImportBundle => &[Code::BundleInvalid, Code::SessionLimit],
-        Op::CreateReader => &[Code::SessionLimit],
-        Op::FetchReader | Op::WaitReader | Op::DeleteReader => &[Code::ReaderNotFound, Code::StoreFailed],
-        Op::AcknowledgeReader => &[Code::ReaderNotFound, Code::SessionNotFound, Code::CursorOutOfRange],
-        Op::ListReaders => &[Code::StoreFailed],
-        Op::Queue
-        | Op::Reminders
-        | Op::Pins
-        | Op::Read
-        | Op::List
-        | Op::ExportSession
-        | Op::CompactJournal
-        | Op::RebuildProjection
-        | Op::Retain
-        | Op::Capabilities
-        | Op::Errors => &[],
-    });
+    codes.extend_from_slice(route.operation.refusals());
     codes.sort_unstable();
     codes.dedup();
     codes

@@ -8,7 +8,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
-use super::call::{call, decode_params, encode_events, encode_records};
+use super::{
+    call::{call, decode_params},
+    reply::{Reply as _, encode_events},
+};
 use crate::{
     SessionError,
     operation::Operation,
@@ -305,7 +308,7 @@ async fn read(
             let asked_ms = asked.wait_ms;
             let (limit, wait_ms) = phase.limits(asked.limit, asked_ms);
             let page = service.fetch_reader(FetchReader { limit, wait_ms, ..asked }).await?;
-            (encode_records(&page), page.items.is_empty(), asked_ms)
+            (page.write()?, page.items.is_empty(), asked_ms)
         }
         _ => (call(service, operation, params).await?, false, 0),
     };

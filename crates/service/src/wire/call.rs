@@ -4,17 +4,11 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::reply::Reply as _;
 use crate::{
     SessionError,
     operation::Operation,
-    service::{
-        AcknowledgeReader, BegunTurn, CancelQueued, ClearReminder, CompactJournal, CompactSession, CreateSession,
-        DecideApproval, DeleteSession, ErrorList, EventPage, ExportSession, FetchReader, ForgetMemory, ForkSession,
-        ImportBundle, InterruptTurn, NamedReader, Nothing, OneSession, PinFact, ReadBlob, ReadEvents, ReadHistory,
-        RecordPage, Remind, ResumeTurn, Retain, SearchMemory, SessionQuery, SessionService, StartTurn, UndoCompaction,
-        Unpin, UpdateSession, WaitReader,
-    },
-    service::{object, object_or_null},
+    service::*,
     session::message::{RawJson, string_bytes},
 };
 
@@ -81,78 +75,62 @@ pub(super) struct ResumeParams {
     idempotency_key: Option<String>,
 }
 
-/// Performs one operation and answers with its JSON.
-///
-/// # Errors
-/// Whatever the operation is refused with.
-pub async fn call(service: &dyn SessionService, operation: Operation, params: &str) -> Result<Vec<u8>, SessionError> {
-    use decode_params as decode;
-    match operation {
-        Operation::CreateSession => {
-            let created = service.create_session(decode::<CreateSession>(params)?).await?;
-            tracing::Span::current().record("session_id", tracing::field::display(created.session_id));
-            encode(&created)
-        }
-        Operation::StartTurn => begin_turn(service, params).await?.answer().await,
-        Operation::Interrupt => encode(&service.interrupt(decode::<InterruptTurn>(params)?).await?),
-        Operation::DecideApproval => encode(&service.decide_approval(decode::<DecideApproval>(params)?).await?),
-        Operation::Queue => encode(&service.queue(&decode::<OneSession>(params)?.session_id).await?),
-        Operation::CancelQueued => encode(&service.cancel_queued(decode::<CancelQueued>(params)?).await?),
-        Operation::Events => Ok(encode_events(&service.events(decode::<ReadEvents>(params)?).await?)),
-        Operation::Remind => encode(&service.remind(decode::<Remind>(params)?).await?),
-        Operation::Reminders => encode(&service.reminders(&decode::<OneSession>(params)?.session_id).await?),
-        Operation::ClearReminder => encode(&service.clear_reminder(decode::<ClearReminder>(params)?).await?),
-        Operation::Pin => encode(&service.pin(decode::<PinFact>(params)?).await?),
-        Operation::Pins => encode(&service.pins(&decode::<OneSession>(params)?.session_id).await?),
-        Operation::Unpin => encode(&service.unpin(decode::<Unpin>(params)?).await?),
-        Operation::Resume => begin_resume(service, params).await?.answer().await,
-        Operation::Read => encode(&service.read(&decode::<OneSession>(params)?.session_id).await?),
-        Operation::History => encode(&service.history(decode::<ReadHistory>(params)?).await?),
-        Operation::Blob => encode(&service.blob(decode::<ReadBlob>(params)?).await?),
-        Operation::List => encode(&service.list(decode::<SessionQuery>(params)?).await?),
-        Operation::Update => encode(&service.update(decode::<UpdateSession>(params)?).await?),
-        Operation::Archive => encode(&service.archive(&decode::<OneSession>(params)?.session_id).await?),
-        Operation::Unarchive => encode(&service.unarchive(&decode::<OneSession>(params)?.session_id).await?),
-        Operation::Delete => encode(&service.delete(decode::<DeleteSession>(params)?).await?),
-        Operation::Fork => encode(&service.fork(decode::<ForkSession>(params)?).await?),
-        Operation::ExportSession => encode(&service.export_session(decode::<ExportSession>(params)?).await?),
-        Operation::ImportBundle => encode(&service.import_bundle(decode::<ImportBundle>(params)?).await?),
-        Operation::CreateReader => encode(&service.create_reader(decode::<NamedReader>(params)?).await?),
-        Operation::FetchReader => Ok(encode_records(&service.fetch_reader(decode::<FetchReader>(params)?).await?)),
-        Operation::AcknowledgeReader => {
-            encode(&service.acknowledge_reader(decode::<AcknowledgeReader>(params)?).await?)
-        }
-        Operation::WaitReader => encode(&service.wait_reader(decode::<WaitReader>(params)?).await?),
-        Operation::DeleteReader => encode(&service.delete_reader(decode::<NamedReader>(params)?).await?),
-        Operation::ListReaders => {
-            let Nothing {} = decode(params)?;
-            encode(&service.list_readers().await?)
-        }
-        Operation::CompactJournal => encode(&service.compact_journal(decode::<CompactJournal>(params)?).await?),
-        Operation::RebuildProjection => {
-            let Nothing {} = decode(params)?;
-            encode(&service.rebuild_projection().await?)
-        }
-        Operation::Retain => encode(&service.retain(decode::<Retain>(params)?).await?),
-        Operation::Compact => encode(&service.compact(decode::<CompactSession>(params)?).await?),
-        Operation::PreviewCompaction => encode(&service.preview_compaction(decode::<CompactSession>(params)?).await?),
-        Operation::UndoCompaction => encode(&service.undo_compaction(decode::<UndoCompaction>(params)?).await?),
-        Operation::SearchMemory => encode(&service.search_memory(decode::<SearchMemory>(params)?).await?),
-        Operation::ForgetMemory => encode(&service.forget_memory(decode::<ForgetMemory>(params)?).await?),
-        Operation::ReindexMemory => {
-            let Nothing {} = decode(params)?;
-            encode(&service.reindex_memory().await?)
-        }
-        Operation::Capabilities => {
-            let Nothing {} = decode(params)?;
-            encode(&service.capabilities().view())
-        }
-        Operation::Errors => {
-            let Nothing {} = decode(params)?;
-            encode(&ErrorList::all())
-        }
-    }
+/// Asks a service for one row of the table.
+macro_rules! ask {
+    ($service:ident.$method:ident(), $params:ident, $request:ident) => {{
+        let $request {} = decode_params($params)?;
+        $service.$method().await
+    }};
+    ($service:ident.$method:ident(session_id), $params:ident, $request:ident) => {
+        $service.$method(&decode_params::<$request>($params)?.session_id).await
+    };
+    ($service:ident.$method:ident(request), $params:ident, $request:ident) => {
+        $service.$method(decode_params::<$request>($params)?).await
+    };
 }
+
+macro_rules! declare {
+    (
+        {}
+        apart { $( $apart:tt )* }
+        plain { $(
+            $( #[$doc:meta] )+
+            $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
+            $request:ident, $needs:ident, $effect:ident, $refusals:tt;
+        )* }
+    ) => {
+        /// Performs one operation and answers with its JSON.
+        ///
+        /// # Errors
+        /// Whatever the operation is refused with.
+        pub async fn call(
+            service: &dyn SessionService,
+            operation: Operation,
+            params: &str,
+        ) -> Result<Vec<u8>, SessionError> {
+            match operation {
+                Operation::CreateSession => {
+                    let created = service.create_session(decode_params(params)?).await?;
+                    tracing::Span::current().record("session_id", tracing::field::display(created.session_id));
+                    encode(&created)
+                }
+                Operation::StartTurn => begin_turn(service, params).await?.answer().await,
+                Operation::Resume => begin_resume(service, params).await?.answer().await,
+                Operation::Capabilities => {
+                    let Nothing {} = decode_params(params)?;
+                    encode(&service.capabilities().view())
+                }
+                Operation::Errors => {
+                    let Nothing {} = decode_params(params)?;
+                    encode(&ErrorList::all())
+                }
+                $( Operation::$operation => ask!(service.$name($( $argument )*), params, $request)?.write(), )*
+            }
+        }
+    };
+}
+
+crate::operations!(declare);
 
 /// A turn that was accepted, and what its caller waits for.
 pub struct BegunCall {
@@ -208,36 +186,4 @@ pub async fn begin_resume(service: &dyn SessionService, params: &str) -> Result<
 pub fn encode<T: Serialize>(answer: &T) -> Result<Vec<u8>, SessionError> {
     serde_json::to_vec(answer)
         .map_err(|error| SessionError::Internal(format!("the answer could not be encoded: {error}")))
-}
-
-/// A page of events; the lines stand in it as they are.
-#[must_use]
-pub fn encode_events(page: &EventPage) -> Vec<u8> {
-    let mut out = Vec::with_capacity(64 + page.items.iter().map(|line| line.len() + 1).sum::<usize>());
-    out.extend_from_slice(br#"{"items":["#);
-    for (index, line) in page.items.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        out.extend_from_slice(line);
-    }
-    out.extend_from_slice(format!(r#"],"next_seq":{}}}"#, page.next_seq).as_bytes());
-    out
-}
-
-/// A page of records; the lines stand in it as they are.
-pub(super) fn encode_records(page: &RecordPage) -> Vec<u8> {
-    let mut out = Vec::with_capacity(64 + page.items.iter().map(|record| record.line.len() + 100).sum::<usize>());
-    out.extend_from_slice(br#"{"items":["#);
-    for (index, record) in page.items.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        let key = record.idempotency_key();
-        out.extend_from_slice(format!(r#"{{"idempotency_key":"{key}","event":"#).as_bytes());
-        out.extend_from_slice(&record.line);
-        out.push(b'}');
-    }
-    out.extend_from_slice(b"]}");
-    out
 }

@@ -2,25 +2,15 @@
 //!
 //! They come from the types that are read and written; nothing here is a second description of them.
 
-use schemars::{JsonSchema, Schema, generate::SchemaSettings, json_schema};
+use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 use serde_json::{Value, json};
 
-use super::{bounds, call::ResumeParams};
-use crate::{
-    CapabilitiesView, Operation,
-    clock::Timestamp,
-    ids::SessionId,
-    service::{
-        AcknowledgeReader, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder, CompactJournal,
-        CompactSession, CompactionReceipt, CreateSession, DecideApproval, DeleteSession, ErrorList, ExportSession,
-        FetchReader, ForgetMemory, Forgotten, ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn,
-        JournalCompactionReport, NamedReader, Nothing, OneSession, Page, Pin, PinFact, ProjectionRebuilt, QueueItem,
-        ReadBlob, ReadEvents, ReadHistory, ReaderView, Reindexed, Remind, Reminder, Retain, Retained, SearchHit,
-        SearchMemory, SessionCreated, SessionQuery, SessionSummary, SessionView, StartTurn, TurnAccepted, TurnResult,
-        UndoCompaction, Unpin, UpdateSession, WaitReader,
-    },
-    session::event::EventKind,
+use super::{
+    bounds,
+    call::ResumeParams,
+    reply::{Reply as _, turn_schema},
 };
+use crate::{CapabilitiesView, Operation, clock::Timestamp, ids::SessionId, service::*, session::event::EventKind};
 
 /// The schema of one kind's line: the head, then the payload.
 #[must_use]
@@ -57,50 +47,39 @@ pub fn request_schema(operation: Operation) -> Schema {
     schema.try_into().unwrap_or_default()
 }
 
-fn typed_request(operation: Operation) -> Schema {
-    match operation {
-        Operation::CreateSession => read::<CreateSession>(),
-        Operation::StartTurn => read::<StartTurn>(),
-        Operation::Interrupt => read::<InterruptTurn>(),
-        Operation::DecideApproval => read::<DecideApproval>(),
-        Operation::CancelQueued => read::<CancelQueued>(),
-        Operation::Events => read::<ReadEvents>(),
-        Operation::Remind => read::<Remind>(),
-        Operation::ClearReminder => read::<ClearReminder>(),
-        Operation::Pin => read::<PinFact>(),
-        Operation::Unpin => read::<Unpin>(),
-        Operation::Resume => read::<ResumeParams>(),
-        Operation::History => read::<ReadHistory>(),
-        Operation::Blob => read::<ReadBlob>(),
-        Operation::List => read::<SessionQuery>(),
-        Operation::Update => read::<UpdateSession>(),
-        Operation::Delete => read::<DeleteSession>(),
-        Operation::Fork => read::<ForkSession>(),
-        Operation::ExportSession => read::<ExportSession>(),
-        Operation::ImportBundle => read::<ImportBundle>(),
-        Operation::CreateReader | Operation::DeleteReader => read::<NamedReader>(),
-        Operation::FetchReader => read::<FetchReader>(),
-        Operation::AcknowledgeReader => read::<AcknowledgeReader>(),
-        Operation::WaitReader => read::<WaitReader>(),
-        Operation::CompactJournal => read::<CompactJournal>(),
-        Operation::Retain => read::<Retain>(),
-        Operation::Compact | Operation::PreviewCompaction => read::<CompactSession>(),
-        Operation::UndoCompaction => read::<UndoCompaction>(),
-        Operation::SearchMemory => read::<SearchMemory>(),
-        Operation::ForgetMemory => read::<ForgetMemory>(),
-        Operation::Queue
-        | Operation::Reminders
-        | Operation::Pins
-        | Operation::Read
-        | Operation::Archive
-        | Operation::Unarchive => read::<OneSession>(),
-        Operation::ListReaders
-        | Operation::RebuildProjection
-        | Operation::ReindexMemory
-        | Operation::Capabilities
-        | Operation::Errors => read::<Nothing>(),
-    }
+macro_rules! declare {
+    (
+        {}
+        apart { $( $apart:tt )* }
+        plain { $(
+            $( #[$doc:meta] )+
+            $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
+            $request:ident, $needs:ident, $effect:ident, $refusals:tt;
+        )* }
+    ) => {
+        fn typed_request(operation: Operation) -> Schema {
+            match operation {
+                Operation::CreateSession => request::<CreateSession>(),
+                Operation::StartTurn => request::<StartTurn>(),
+                Operation::Resume => request::<ResumeParams>(),
+                Operation::Capabilities | Operation::Errors => request::<Nothing>(),
+                $( Operation::$operation => request::<$request>(), )*
+            }
+        }
+
+        fn typed_answer(operation: Operation) -> Schema {
+            match operation {
+                Operation::CreateSession => SessionCreated::schema(),
+                Operation::StartTurn | Operation::Resume => turn_schema(),
+                Operation::Capabilities => written::<CapabilitiesView>(),
+                Operation::Errors => written::<ErrorList>(),
+                $( Operation::$operation => <$answer>::schema(), )*
+            }
+        }
+    };
 }
+
+crate::operations!(declare);
 
 /// The schema of an operation's answer.
 #[must_use]
@@ -134,80 +113,10 @@ fn whole_numbers(schema: &mut Value, is_read: bool) {
     }
 }
 
-fn typed_answer(operation: Operation) -> Schema {
-    match operation {
-        Operation::CreateSession => written::<SessionCreated>(),
-        // Which one it is follows from the request's `wait`.
-        Operation::StartTurn | Operation::Resume => {
-            let mut generator = SchemaSettings::default().for_serialize().into_generator();
-            let either = [generator.subschema_for::<TurnResult>(), generator.subschema_for::<TurnAccepted>()];
-            json_schema!({ "anyOf": either, "$defs": generator.take_definitions(true) })
-        }
-        Operation::Queue => written::<Page<QueueItem>>(),
-        Operation::Events => json_schema!({
-            "type": "object",
-            "description": "A page of events, each as its line stands in the journal.",
-            "properties": {
-                "items": { "type": "array", "items": { "type": "object" } },
-                "next_seq": { "type": "integer", "minimum": 0 },
-            },
-            "required": ["items", "next_seq"],
-        }),
-        Operation::Reminders => written::<Page<Reminder>>(),
-        Operation::Pins => written::<Page<Pin>>(),
-        Operation::Read => written::<SessionView>(),
-        Operation::History => written::<Page<HistoryItem>>(),
-        Operation::Blob => written::<BlobPage>(),
-        Operation::List => written::<Page<SessionSummary>>(),
-        Operation::ExportSession => written::<BundlePage>(),
-        Operation::ImportBundle => written::<Imported>(),
-        Operation::CreateReader | Operation::DeleteReader => written::<ReaderView>(),
-        Operation::FetchReader => json_schema!({
-            "type": "object",
-            "description": "Records that the reader is not done with, each session's in order.",
-            "properties": {
-                "items": { "type": "array", "items": {
-                    "type": "object",
-                    "properties": {
-                        "idempotency_key": { "type": "string", "description": "The session and the seq." },
-                        "event": { "type": "object", "description": "The event, as its line stands in the journal." },
-                    },
-                    "required": ["idempotency_key", "event"],
-                } },
-            },
-            "required": ["items"],
-        }),
-        Operation::AcknowledgeReader | Operation::WaitReader => written::<Checkpoint>(),
-        Operation::ListReaders => written::<Page<ReaderView>>(),
-        Operation::CompactJournal => written::<JournalCompactionReport>(),
-        Operation::RebuildProjection => written::<ProjectionRebuilt>(),
-        Operation::Retain => written::<Retained>(),
-        Operation::Compact | Operation::PreviewCompaction => written::<CompactionReceipt>(),
-        Operation::SearchMemory => written::<Page<SearchHit>>(),
-        Operation::ForgetMemory => written::<Forgotten>(),
-        Operation::ReindexMemory => written::<Reindexed>(),
-        Operation::Capabilities => written::<CapabilitiesView>(),
-        Operation::Errors => written::<ErrorList>(),
-        Operation::Interrupt
-        | Operation::DecideApproval
-        | Operation::CancelQueued
-        | Operation::Remind
-        | Operation::ClearReminder
-        | Operation::Pin
-        | Operation::Unpin
-        | Operation::Update
-        | Operation::Archive
-        | Operation::Unarchive
-        | Operation::Delete
-        | Operation::Fork
-        | Operation::UndoCompaction => written::<Changed>(),
-    }
-}
-
-fn read<T: JsonSchema>() -> Schema {
+fn request<T: JsonSchema>() -> Schema {
     SchemaSettings::default().into_generator().into_root_schema_for::<T>()
 }
 
-fn written<T: JsonSchema>() -> Schema {
+pub(super) fn written<T: JsonSchema>() -> Schema {
     SchemaSettings::default().for_serialize().into_generator().into_root_schema_for::<T>()
 }

@@ -102,29 +102,6 @@ pub(super) struct Refusal {
     pub(super) data: ErrorBody,
 }
 
-/// A page of events.
-#[derive(Deserialize)]
-pub(super) struct Lines<'a> {
-    #[serde(borrow)]
-    pub(super) items: Vec<&'a RawValue>,
-    pub(super) next_seq: Seq,
-}
-
-/// A page of a reader's records.
-#[derive(Deserialize)]
-pub(super) struct Records<'a> {
-    #[serde(borrow)]
-    pub(super) items: Vec<Record<'a>>,
-}
-
-/// A reader's record. A key has nothing that JSON escapes.
-#[derive(Deserialize)]
-pub(super) struct Record<'a> {
-    pub(super) idempotency_key: &'a str,
-    #[serde(borrow)]
-    pub(super) event: &'a RawValue,
-}
-
 /// What the cursor needs of an event's line.
 #[derive(Deserialize)]
 pub(super) struct Head<'a> {
