@@ -5,18 +5,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::SessionError;
+pub use meerkat_words::Capability;
 
-/// An optional part of the service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Capability {
-    /// Sessions outlive their process.
-    SessionStore,
-    /// What was said can be searched.
-    MemoryStore,
-    /// Long contexts are compacted.
-    SessionCompaction,
-}
+use crate::SessionError;
 
 /// Whether a capability is there, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,11 +10,6 @@
 pub mod service;
 
 pub mod capability;
-pub mod operation;
-
-mod error;
-mod ids;
-
 pub mod session;
 
 mod agent;
@@ -30,7 +25,6 @@ mod readers;
 
 mod journal_compaction;
 
-pub mod redact;
 pub mod wire;
 
 mod bundle;
@@ -41,17 +35,15 @@ mod campaigns;
 
 pub mod runtime;
 
-pub mod clock;
 pub mod doctor;
 mod factory;
-pub mod options;
 
 pub use meerkat_errors::{ErrorBody, ErrorCode};
+pub(crate) use meerkat_words::ids;
+pub use meerkat_words::{Operation, SessionError, clock, operation, operations, options, redact};
 
 pub use capability::{Capabilities, CapabilitiesView, Capability};
-pub use error::SessionError;
 pub use factory::{Agent, AgentBuildConfig};
 pub use ids::{Seq, SessionId, TurnNumber};
-pub use operation::Operation;
 pub use service::SessionService;
 pub use session::Session;

@@ -4,29 +4,11 @@
 use crate::{
     clock::Timestamp,
     options::RetentionOptions,
-    service::{Retain, RetentionItem, RetentionReason, SessionState, SessionSummary},
+    service::{RetentionItem, RetentionReason, SessionState, SessionSummary},
 };
 
 /// Milliseconds of a day.
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-
-impl RetentionOptions {
-    /// The options of a request, with what it leaves out taken from these.
-    #[must_use]
-    pub fn of(&self, request: &Retain) -> Self {
-        Self {
-            max_age_days: request.max_age_days.unwrap_or(self.max_age_days),
-            max_bytes: request.max_bytes.unwrap_or(self.max_bytes),
-            max_sessions: request.max_sessions.unwrap_or(self.max_sessions),
-        }
-    }
-
-    /// Whether no session ever goes.
-    #[must_use]
-    pub const fn is_off(&self) -> bool {
-        self.max_age_days == 0 && self.max_bytes == 0 && self.max_sessions == 0
-    }
-}
 
 /// What goes of these sessions, each with the bytes that it takes; the one that changed longest ago first.
 pub(crate) fn doomed(
@@ -58,6 +40,7 @@ pub(crate) fn doomed(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::Retain;
     use crate::{clock::SeededIds, ids::SessionId};
 
     /// The n-th session, which changed so many days ago.

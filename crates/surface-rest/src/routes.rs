@@ -258,10 +258,7 @@ mod tests {
             names.sort_unstable();
             names
         };
-        assert_eq!(
-            names(&mut table().iter().map(|route| route.operation)),
-            names(&mut Operation::ALL.iter().copied())
-        );
+        assert_eq!(names(&mut table().iter().map(|route| route.operation)), names(&mut Operation::ALL.iter().copied()));
     }
 
     #[test]

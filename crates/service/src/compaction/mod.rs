@@ -28,18 +28,14 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 #[cfg(not(feature = "session-compaction"))]
 pub use disabled::default_compactor;
 #[cfg(feature = "session-compaction")]
 pub use enabled::{DefaultCompactor, default_compactor};
 
-use crate::{
-    SessionError,
-    session::message::{Body, Message},
-};
+pub use meerkat_words::compaction::{CompactionConfig, SUMMARY_TOKENS_MAX};
+
+use crate::session::message::{Body, Message};
 
 /// What a model is asked for when it is to summarise.
 pub const COMPACTION_PROMPT: &str = include_str!("prompts/compaction.txt");
@@ -49,9 +45,6 @@ pub const SUMMARY_PREFIX: &str = "\
     [Context compacted] A previous context produced the following summary of work so far. \
     The current tool and session state is preserved. \
     Use this summary to continue without duplicating work:";
-
-/// Tokens that a summary may have at most, whatever a config says.
-pub const SUMMARY_TOKENS_MAX: u32 = 16_384;
 
 /// Bytes that the message with a summary may have, as JSON. One that is longer would not stand whole in its event.
 pub(crate) const SUMMARY_BYTES_MAX: u64 = 96 * 1024;
@@ -88,70 +81,6 @@ pub struct CompactionResult {
     pub messages: Vec<Message>,
     /// What left it, in the order in which it was said.
     pub discarded: Vec<Message>,
-}
-
-/// How the default compactor decides and rebuilds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct CompactionConfig {
-    /// Tokens at which it compacts; 80 % of the model's window where that is less.
-    #[schemars(range(min = 1))]
-    pub auto_compact_threshold: u64,
-    /// Recent turns that stay whole.
-    #[schemars(range(min = 1))]
-    pub recent_turn_budget: usize,
-    /// Tokens that a summary may have.
-    #[schemars(range(min = 1, max = SUMMARY_TOKENS_MAX))]
-    pub max_summary_tokens: u32,
-    /// Turns between two compactions at least; within a turn, steps.
-    #[schemars(range(min = 1))]
-    pub min_turns_between_compactions: u32,
-    /// Bytes of a request at which it compacts as well; 0 is without limit.
-    pub max_request_bytes: u64,
-    /// Whether stale tool results are masked first, before anything is summarised.
-    pub mask_tool_results: bool,
-    /// Whether the cut moves back to the nearest turn that finished a piece of work or resolved an error.
-    pub prefer_anchors: bool,
-}
-
-impl Default for CompactionConfig {
-    fn default() -> Self {
-        Self {
-            auto_compact_threshold: 100_000,
-            recent_turn_budget: 4,
-            max_summary_tokens: 4096,
-            min_turns_between_compactions: 3,
-            max_request_bytes: 0,
-            mask_tool_results: false,
-            prefer_anchors: false,
-        }
-    }
-}
-
-impl CompactionConfig {
-    /// Whether a model with this window can be compacted for with it; 0 is unknown.
-    ///
-    /// # Errors
-    /// `INVALID_REQUEST` with the field that cannot be.
-    pub fn check(&self, window_tokens: u64) -> Result<(), SessionError> {
-        let refuse = |field: &str, why: String| Err(SessionError::invalid(format!("compaction.{field}"), why));
-        let zeros = [
-            ("auto_compact_threshold", self.auto_compact_threshold == 0),
-            ("recent_turn_budget", self.recent_turn_budget == 0),
-            ("max_summary_tokens", self.max_summary_tokens == 0),
-            ("min_turns_between_compactions", self.min_turns_between_compactions == 0),
-        ];
-        if let Some((field, _)) = zeros.into_iter().find(|(_, is_zero)| *is_zero) {
-            return refuse(field, "it must be at least 1".to_owned());
-        }
-        if self.max_summary_tokens > SUMMARY_TOKENS_MAX {
-            return refuse("max_summary_tokens", format!("it must be at most {SUMMARY_TOKENS_MAX}"));
-        }
-        if window_tokens > 0 && u64::from(self.max_summary_tokens) >= window_tokens {
-            return refuse("max_summary_tokens", format!("it must be less than the model's window of {window_tokens}"));
-        }
-        Ok(())
-    }
 }
 
 /// Decides when to compact, and rebuilds the context from a summary.

@@ -2,17 +2,10 @@
 //!
 //! An operation whose capability is absent answers with that capability's code, before it looks at anything else.
 
-mod answers;
-mod operators;
-mod requests;
-
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
-pub use answers::*;
-pub use operators::*;
-pub use requests::*;
-pub(crate) use requests::{object, object_or_null};
+pub use meerkat_words::{answers::*, operators::*, requests::*};
 
 use crate::{SessionError, capability::Capabilities, ids::SessionId, runtime::follow::Follower};
 

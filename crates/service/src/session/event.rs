@@ -13,6 +13,7 @@ pub use compaction::{
     CompactionCompleted, CompactionFailed, CompactionStarted, CompactionUndone, ContextRebuilt, SummaryUnused,
 };
 use meerkat_errors::ErrorBody;
+pub use meerkat_words::requests::Decision;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -480,16 +481,6 @@ pub struct ApprovalDecided {
     pub decision: Decision,
     /// Why, for the model to read.
     pub reason: Option<String>,
-}
-
-/// An answer to a call that asks for approval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Decision {
-    /// It may run.
-    Approve,
-    /// It may not.
-    Deny,
 }
 
 /// A system reminder was set.

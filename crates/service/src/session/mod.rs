@@ -1,7 +1,6 @@
 //! A session: what is said in it, what happened to it, and the one way it changes.
 
 pub mod event;
-pub mod message;
 pub mod reminder;
 
 mod apply;
@@ -21,6 +20,8 @@ mod view;
 
 #[cfg(test)]
 pub(crate) mod tests;
+
+pub use meerkat_words::message;
 
 pub use apply::ApplyError;
 pub use compactions::{CompactionAttempt, CompactionCounters};

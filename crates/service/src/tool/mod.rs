@@ -6,8 +6,7 @@ mod output;
 mod registry;
 
 use async_trait::async_trait;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+pub use meerkat_words::tool::{Approval, Effect};
 use tokio_util::sync::CancellationToken;
 
 pub use output::{OutputLimits, OutputSink};
@@ -54,30 +53,6 @@ pub struct Invocation {
     pub arguments: RawJson,
     /// Fires when the call should stop.
     pub cancel: CancellationToken,
-}
-
-/// What running a call again would do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Effect {
-    /// It changes nothing.
-    ReadOnly,
-    /// Twice is the same as once.
-    Idempotent,
-    /// It must not happen twice: its intent is durable before it runs, and it runs alone.
-    Once,
-}
-
-/// Whether a call needs a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Approval {
-    /// It runs.
-    Allow,
-    /// It waits for a decision.
-    Ask,
-    /// It does not run.
-    Deny,
 }
 
 /// Why a call did not do what it was meant to.

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
-use super::{
-    call::{call, decode_params},
-    reply::{Reply as _, encode_events},
-};
+use meerkat_words::reply::{Reply as _, encode_events};
+
+use super::call::{call, decode_params};
 use crate::{
     SessionError,
     operation::Operation,

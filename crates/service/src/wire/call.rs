@@ -2,15 +2,15 @@
 //!
 //! Surfaces that speak JSON use this, so that one request gets one answer whatever it came in by.
 
-use serde::{Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 
-use super::reply::Reply as _;
 use crate::{
     SessionError,
     operation::Operation,
     service::*,
     session::message::{RawJson, string_bytes},
 };
+use meerkat_words::reply::{Reply as _, encode};
 
 /// Decodes parameters; what is missing, unknown or of the wrong type is `INVALID_REQUEST`.
 ///
@@ -177,13 +177,4 @@ pub async fn begin_resume(service: &dyn SessionService, params: &str) -> Result<
         idempotency_key: params.idempotency_key,
     };
     Ok(BegunCall { turn: service.begin_resume(&params.session_id, request).await?, wait })
-}
-
-/// An answer's JSON.
-///
-/// # Errors
-/// Where it cannot be written.
-pub fn encode<T: Serialize>(answer: &T) -> Result<Vec<u8>, SessionError> {
-    serde_json::to_vec(answer)
-        .map_err(|error| SessionError::Internal(format!("the answer could not be encoded: {error}")))
 }

@@ -6,7 +6,6 @@ pub(crate) mod bounds;
 mod budget;
 mod call;
 mod event;
-mod reply;
 mod schema;
 mod span;
 
@@ -14,9 +13,9 @@ mod span;
 mod tests;
 
 pub use budget::{Answer, Answers, Batch, Room};
-pub use call::{BegunCall, begin_resume, begin_turn, call, decode_params, encode};
+pub use call::{BegunCall, begin_resume, begin_turn, call, decode_params};
 pub(crate) use event::decode_outline;
 pub use event::{decode_event, decode_live, encode_event, encode_live, events_encoded, words};
-pub use reply::{Reply, encode_events};
+pub use meerkat_words::reply::{Reply, encode, encode_events};
 pub use schema::{answer_schema, event_schema, request_schema};
 pub use span::in_span;

@@ -5,11 +5,9 @@
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 use serde_json::{Value, json};
 
-use super::{
-    bounds,
-    call::ResumeParams,
-    reply::{Reply as _, turn_schema},
-};
+use meerkat_words::reply::{Reply as _, turn_schema, written};
+
+use super::{bounds, call::ResumeParams};
 use crate::{CapabilitiesView, Operation, clock::Timestamp, ids::SessionId, service::*, session::event::EventKind};
 
 /// The schema of one kind's line: the head, then the payload.
@@ -115,8 +113,4 @@ fn whole_numbers(schema: &mut Value, is_read: bool) {
 
 fn request<T: JsonSchema>() -> Schema {
     SchemaSettings::default().into_generator().into_root_schema_for::<T>()
-}
-
-pub(super) fn written<T: JsonSchema>() -> Schema {
-    SchemaSettings::default().for_serialize().into_generator().into_root_schema_for::<T>()
 }

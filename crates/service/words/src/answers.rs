@@ -9,13 +9,13 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use crate::session::reminder::{Pin, Reminder};
+pub use crate::reminder::{Pin, Reminder};
 use crate::{
     SessionError,
     clock::Timestamp,
     ids::{Seq, SessionId, TurnNumber},
+    message::{Body, Message},
     model::{StopReason, Usage},
-    session::message::{Body, Message},
 };
 
 /// The answer of `create_session`.

@@ -12,8 +12,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::reminder::SystemReminderType;
-use crate::{SessionError, ids::Seq};
+use crate::{SessionError, ids::Seq, reminder::SystemReminderType};
 
 /// How deep JSON from outside may nest.
 pub const JSON_DEPTH_MAX: usize = 64;
@@ -35,12 +34,12 @@ impl RawJson {
     }
 
     /// The same of what is decoded at once, which says itself whether it is valid.
-    pub(crate) fn bounded(text: &str) -> Result<String, SessionError> {
+    pub fn bounded(text: &str) -> Result<String, SessionError> {
         compact_json(text).map_err(|why| SessionError::invalid("json", why))
     }
 
     /// Takes a stored line as it stands; what wrote it has bounded it.
-    pub(super) fn stored(line: &str) -> Result<Self, serde_json::Error> {
+    pub fn stored(line: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(line).map(Self)
     }
 
@@ -111,7 +110,7 @@ fn compact_json(text: &str) -> Result<String, String> {
 }
 
 /// The length of the string that `json` begins with.
-pub(crate) fn string_bytes(json: &str) -> usize {
+pub fn string_bytes(json: &str) -> usize {
     let mut end = 1;
     while let Some(text) = json.get(end..).and_then(|rest| rest.find('"')) {
         let is_escape = |byte: &&u8| **byte == b'\\';
@@ -427,7 +426,7 @@ pub struct ToolResult {
 
 impl ToolResult {
     /// It with a reference for its output, which stands in full in the history at `seq`.
-    pub(crate) fn masked(&self, seq: Seq) -> Self {
+    pub fn masked(&self, seq: Seq) -> Self {
         let content = format!("[masked: {} bytes, in event {seq} of the history]", self.content.len());
         Self { content: Body::Inline(content), ..self.clone() }
     }
@@ -547,7 +546,7 @@ impl Message {
     }
 
     /// The same texts, to put others in their place.
-    pub(crate) fn texts_mut(&mut self) -> impl Iterator<Item = &mut Body> {
+    pub fn texts_mut(&mut self) -> impl Iterator<Item = &mut Body> {
         let (content, blocks) = match self {
             Self::System { content }
             | Self::User { content }

@@ -380,6 +380,24 @@ pub struct RetentionOptions {
     pub max_sessions: u64,
 }
 
+impl RetentionOptions {
+    /// The options of a request, with what it leaves out taken from these.
+    #[must_use]
+    pub fn of(&self, request: &crate::operators::Retain) -> Self {
+        Self {
+            max_age_days: request.max_age_days.unwrap_or(self.max_age_days),
+            max_bytes: request.max_bytes.unwrap_or(self.max_bytes),
+            max_sessions: request.max_sessions.unwrap_or(self.max_sessions),
+        }
+    }
+
+    /// Whether no session ever goes.
+    #[must_use]
+    pub const fn is_off(&self) -> bool {
+        self.max_age_days == 0 && self.max_bytes == 0 && self.max_sessions == 0
+    }
+}
+
 /// What makes the vectors by which memory finds texts of like meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

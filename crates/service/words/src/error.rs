@@ -7,7 +7,7 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::ModelError,
-    session::event::Decision,
+    requests::Decision,
     store::StoreError,
 };
 

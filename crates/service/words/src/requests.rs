@@ -13,8 +13,18 @@ use crate::{
     compaction::CompactionConfig,
     ids::{Seq, SessionId, TurnNumber},
     options::{Budgets, Policy},
-    session::{event::Decision, reminder::SystemReminderType},
+    reminder::SystemReminderType,
 };
+
+/// An answer to a call that asks for approval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// It may run.
+    Approve,
+    /// It may not.
+    Deny,
+}
 
 /// `create_session`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -413,11 +423,19 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-pub(crate) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+/// Reads what is an object, and no array of an object's values.
+///
+/// # Errors
+/// If it is none.
+pub fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     Object::deserialize(deserializer).map(|object| object.0)
 }
 
-pub(crate) fn object_or_null<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+/// Reads an object or `null`.
+///
+/// # Errors
+/// If it is neither.
+pub fn object_or_null<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,

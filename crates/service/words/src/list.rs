@@ -1,10 +1,11 @@
 //! What a list of sessions shows: the same filters and the same cursor for every index.
 
-use super::StoreError;
 use crate::{
     SessionError,
+    answers::{Page, SessionSummary},
     ids::SessionId,
-    service::{Page, SessionQuery, SessionSummary},
+    requests::SessionQuery,
+    store::StoreError,
 };
 
 /// Sessions of a page where the query names no limit.
@@ -23,7 +24,10 @@ impl SessionQuery {
     }
 
     /// The same for an index, which is asked after the values were checked.
-    pub(super) fn after(&self) -> Result<Option<SessionId>, StoreError> {
+    ///
+    /// # Errors
+    /// `Failed` if the cursor is not one.
+    pub fn after(&self) -> Result<Option<SessionId>, StoreError> {
         self.cursor().map_err(|error| StoreError::Failed(error.to_string()))
     }
 
@@ -37,7 +41,8 @@ impl SessionQuery {
     }
 
     /// The page out of what follows the cursor, newest first. It takes no more than it needs.
-    pub(super) fn page(&self, sessions: impl Iterator<Item = SessionSummary>) -> Page<SessionSummary> {
+    #[must_use]
+    pub fn page(&self, sessions: impl Iterator<Item = SessionSummary>) -> Page<SessionSummary> {
         let limit = self.limit.unwrap_or(PAGE_SESSIONS).max(1);
         let mut items: Vec<SessionSummary> =
             sessions.filter(|summary| self.matches(summary)).take(limit.saturating_add(1)).collect();

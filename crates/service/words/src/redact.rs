@@ -8,7 +8,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::session::message::RawJson;
+use crate::message::RawJson;
 
 pub use keys::redact_key_shapes;
 

@@ -5,10 +5,10 @@ use schemars::{JsonSchema, Schema, generate::SchemaSettings, json_schema};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::{call::encode, schema::written};
 use crate::{
     SessionError,
-    service::{EventPage, ReaderRecord, RecordPage, TurnAccepted, TurnResult},
+    answers::{EventPage, TurnAccepted, TurnResult},
+    operators::{ReaderRecord, RecordPage},
 };
 
 /// An operation's answer.
@@ -54,7 +54,7 @@ impl Reply for EventPage {
         struct Lines<'a> {
             #[serde(borrow)]
             items: Vec<&'a RawValue>,
-            next_seq: crate::Seq,
+            next_seq: crate::ids::Seq,
         }
         let Lines { items, next_seq } = decode(json)?;
         let items = items.into_iter().map(|line| json.slice_ref(line.get().as_bytes())).collect();
@@ -134,7 +134,8 @@ impl Reply for RecordPage {
 }
 
 /// The schema of a turn's answer: which of the two it is follows from the request's `wait`.
-pub(super) fn turn_schema() -> Schema {
+#[must_use]
+pub fn turn_schema() -> Schema {
     let mut generator = SchemaSettings::default().for_serialize().into_generator();
     let either = [generator.subschema_for::<TurnResult>(), generator.subschema_for::<TurnAccepted>()];
     json_schema!({ "anyOf": either, "$defs": generator.take_definitions(true) })
@@ -158,4 +159,19 @@ pub fn encode_events(page: &EventPage) -> Vec<u8> {
     }
     out.extend_from_slice(format!(r#"],"next_seq":{}}}"#, page.next_seq).as_bytes());
     out
+}
+
+/// An answer's JSON.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn encode<T: Serialize>(answer: &T) -> Result<Vec<u8>, SessionError> {
+    serde_json::to_vec(answer)
+        .map_err(|error| SessionError::Internal(format!("the answer could not be encoded: {error}")))
+}
+
+/// The schema of what is written.
+#[must_use]
+pub fn written<T: JsonSchema>() -> Schema {
+    SchemaSettings::default().for_serialize().into_generator().into_root_schema_for::<T>()
 }

@@ -1,0 +1,73 @@
+//! How a session's context is compacted, as it is configured.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::SessionError;
+
+/// Tokens that a summary may have at most, whatever a config says.
+pub const SUMMARY_TOKENS_MAX: u32 = 16_384;
+
+/// How the default compactor decides and rebuilds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CompactionConfig {
+    /// Tokens at which it compacts; 80 % of the model's window where that is less.
+    #[schemars(range(min = 1))]
+    pub auto_compact_threshold: u64,
+    /// Recent turns that stay whole.
+    #[schemars(range(min = 1))]
+    pub recent_turn_budget: usize,
+    /// Tokens that a summary may have.
+    #[schemars(range(min = 1, max = SUMMARY_TOKENS_MAX))]
+    pub max_summary_tokens: u32,
+    /// Turns between two compactions at least; within a turn, steps.
+    #[schemars(range(min = 1))]
+    pub min_turns_between_compactions: u32,
+    /// Bytes of a request at which it compacts as well; 0 is without limit.
+    pub max_request_bytes: u64,
+    /// Whether stale tool results are masked first, before anything is summarised.
+    pub mask_tool_results: bool,
+    /// Whether the cut moves back to the nearest turn that finished a piece of work or resolved an error.
+    pub prefer_anchors: bool,
+}
+
+impl Default for CompactionConfig {
+    fn default() -> Self {
+        Self {
+            auto_compact_threshold: 100_000,
+            recent_turn_budget: 4,
+            max_summary_tokens: 4096,
+            min_turns_between_compactions: 3,
+            max_request_bytes: 0,
+            mask_tool_results: false,
+            prefer_anchors: false,
+        }
+    }
+}
+
+impl CompactionConfig {
+    /// Whether a model with this window can be compacted for with it; 0 is unknown.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` with the field that cannot be.
+    pub fn check(&self, window_tokens: u64) -> Result<(), SessionError> {
+        let refuse = |field: &str, why: String| Err(SessionError::invalid(format!("compaction.{field}"), why));
+        let zeros = [
+            ("auto_compact_threshold", self.auto_compact_threshold == 0),
+            ("recent_turn_budget", self.recent_turn_budget == 0),
+            ("max_summary_tokens", self.max_summary_tokens == 0),
+            ("min_turns_between_compactions", self.min_turns_between_compactions == 0),
+        ];
+        if let Some((field, _)) = zeros.into_iter().find(|(_, is_zero)| *is_zero) {
+            return refuse(field, "it must be at least 1".to_owned());
+        }
+        if self.max_summary_tokens > SUMMARY_TOKENS_MAX {
+            return refuse("max_summary_tokens", format!("it must be at most {SUMMARY_TOKENS_MAX}"));
+        }
+        if window_tokens > 0 && u64::from(self.max_summary_tokens) >= window_tokens {
+            return refuse("max_summary_tokens", format!("it must be less than the model's window of {window_tokens}"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! What a model's answer came to: why it stopped, what it cost, how it failed.
+
+use std::time::Duration;
+
+use meerkat_errors::{ErrorBody, ErrorCode};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Why a model stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// It said what it had to say.
+    EndTurn,
+    /// It wants tools to run.
+    ToolUse,
+    /// It reached its limit of output tokens.
+    MaxTokens,
+    /// It declined to answer.
+    Refusal,
+    /// Its vendor's filter ended the answer.
+    ContentFilter,
+    /// It ended without a word and without a call.
+    Empty,
+}
+
+/// Tokens of one call, a turn, or a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Usage {
+    /// Tokens sent, cached ones included.
+    pub input_tokens: u64,
+    /// Tokens answered, reasoning included.
+    pub output_tokens: u64,
+    /// Tokens of the input that the vendor had cached.
+    pub cached_tokens: u64,
+}
+
+impl Usage {
+    /// Adds another usage.
+    pub fn add(&mut self, other: Self) {
+        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+        self.cached_tokens = self.cached_tokens.saturating_add(other.cached_tokens);
+    }
+
+    /// What is left of it without another usage.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self {
+            input_tokens: self.input_tokens.saturating_sub(other.input_tokens),
+            output_tokens: self.output_tokens.saturating_sub(other.output_tokens),
+            cached_tokens: self.cached_tokens.saturating_sub(other.cached_tokens),
+        }
+    }
+
+    /// Input and output together, as budgets count.
+    #[must_use]
+    pub const fn total(self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+}
+
+/// A failure of a model call, classed by code.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct ModelError {
+    /// One of the `MODEL_*` codes.
+    pub code: ErrorCode,
+    /// What happened, without secrets.
+    pub message: String,
+    /// The vendor's HTTP status, where there was one.
+    pub status: Option<u16>,
+    /// How long the vendor asks to wait.
+    pub retry_after: Option<Duration>,
+    /// Whether trying again at once is of no use, whatever the code: a used-up quota, a server that is not there.
+    pub is_lasting: bool,
+    /// Whose model it was; the engine fills it in.
+    pub vendor: Option<String>,
+}
+
+impl ModelError {
+    /// A failure of this class.
+    #[must_use]
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), status: None, retry_after: None, is_lasting: false, vendor: None }
+    }
+
+    /// The body that is sent for it.
+    #[must_use]
+    pub fn body(&self) -> ErrorBody {
+        let mut body = ErrorBody::with_message(self.code, self.message.clone());
+        if let Some(vendor) = &self.vendor {
+            body = body.detail("vendor", vendor.clone());
+        }
+        if let Some(status) = self.status {
+            body = body.detail("status", status);
+        }
+        if let Some(wait) = self.retry_after {
+            body = body.detail("retry_after_ms", u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        }
+        body
+    }
+}

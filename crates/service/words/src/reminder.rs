@@ -1,0 +1,111 @@
+//! System reminders and pins: texts that stay with a session.
+
+use std::{borrow::Cow, fmt, str::FromStr};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+use crate::{SessionError, ids::Seq};
+
+/// What a reminder is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SystemReminderType {
+    /// The project's rules: `claude_md`.
+    ClaudeMd,
+    /// The environment: `environment`.
+    Environment,
+    /// The state of the repository: `git_status`.
+    GitStatus,
+    /// The tokens that are left: `token_status`.
+    TokenStatus,
+    /// Any other: `custom:<name>`.
+    Custom(String),
+}
+
+/// The longest name of a custom reminder, in bytes.
+const CUSTOM_NAME_BYTES_MAX: usize = 64;
+
+impl fmt::Display for SystemReminderType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ClaudeMd => f.write_str("claude_md"),
+            Self::Environment => f.write_str("environment"),
+            Self::GitStatus => f.write_str("git_status"),
+            Self::TokenStatus => f.write_str("token_status"),
+            Self::Custom(name) => write!(f, "custom:{name}"),
+        }
+    }
+}
+
+impl FromStr for SystemReminderType {
+    type Err = SessionError;
+
+    fn from_str(text: &str) -> Result<Self, SessionError> {
+        let is_name = |name: &str| {
+            (1..=CUSTOM_NAME_BYTES_MAX).contains(&name.len())
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+        };
+        Ok(match text {
+            "claude_md" => Self::ClaudeMd,
+            "environment" => Self::Environment,
+            "git_status" => Self::GitStatus,
+            "token_status" => Self::TokenStatus,
+            other => match other.strip_prefix("custom:") {
+                Some(name) if is_name(name) => Self::Custom(name.to_owned()),
+                _ => {
+                    return Err(SessionError::invalid(
+                        "kind",
+                        "a reminder's kind is claude_md, environment, git_status, token_status, or custom:<name> \
+                         with up to 64 letters, digits, '_', '-' or '.'",
+                    ));
+                }
+            },
+        })
+    }
+}
+
+impl Serialize for SystemReminderType {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for SystemReminderType {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for SystemReminderType {
+    fn schema_name() -> Cow<'static, str> {
+        "SystemReminderType".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "pattern": "^(claude_md|environment|git_status|token_status|custom:[A-Za-z0-9_.-]{1,64})$"
+        })
+    }
+}
+
+/// A reminder that is in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Reminder {
+    /// What it is about.
+    pub kind: SystemReminderType,
+    /// Its text.
+    pub text: String,
+    /// The event that set it.
+    pub seq: Seq,
+}
+
+/// A fact that is kept to the letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Pin {
+    /// The event that pinned it, which is its name.
+    pub seq: Seq,
+    /// The fact.
+    pub text: String,
+}
