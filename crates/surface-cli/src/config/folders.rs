@@ -300,7 +300,9 @@ impl Config {
             Project::default().keep(own);
             if marked(&root) == id_of(own) {
                 // Without its mark and its list the folder is made again, from the other sessions.
-                ["store", "index.json"].map(|name| drop(fs::remove_file(root.join(PROJECTION).join(name))));
+                for name in ["store", "index.json"] {
+                    drop(fs::remove_file(root.join(PROJECTION).join(name)));
+                }
             }
         }
         Project::at(&root).keep(&found);
