@@ -298,7 +298,9 @@ impl Actor {
             self.discard(&error);
         }
         match std::mem::take(&mut self.summary) {
-            Summary::Ended(Err(_)) if running.is_none() && self.millis_since(self.turn_started) >= self.lone_wall_ms() => {
+            Summary::Ended(Err(_))
+                if running.is_none() && self.millis_since(self.turn_started) >= self.lone_wall_ms() =>
+            {
                 let message = format!("The compaction took longer than {} ms.", self.lone_wall_ms());
                 Err(ErrorBody::with_message(ErrorCode::ModelTimeout, message))
             }

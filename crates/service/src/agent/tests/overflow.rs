@@ -152,7 +152,8 @@ async fn the_next_turn_knows_what_was_called() {
 /// Whatever fills the window, what is left of a turn leaves most of the room that it had to the next one.
 #[tokio::test(start_paused = true)]
 async fn many_small_calls_do_not_stand_in_the_way() {
-    let calls = |n: usize| Answer::Calls((0..20).map(|m| send(&format!("nobody {n} {m} {}", "y".repeat(90)))).collect());
+    let calls =
+        |n: usize| Answer::Calls((0..20).map(|m| send(&format!("nobody {n} {m} {}", "y".repeat(90)))).collect());
     let mut answers: Vec<Answer> = (0..40).map(calls).collect();
     answers.push(Answer::Says("Never."));
     let model = Heard::new(answers);
