@@ -12,10 +12,7 @@ use crate::{
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
     memory::{MemoryOptions, SharedMemory, endpoint_embedder, local_embedder, open_memory},
-    model::{
-        ModelClient, ModelResolver, StaticModels,
-        scripted::{ScriptedModel, tools::test_tools},
-    },
+    model::{ModelClient, ModelResolver, StaticModels, scripted::ScriptedModel},
     options::{EmbedderChoice, EngineOptions, MemoryConfig},
     projection::Projection,
     readers::Readers,
@@ -29,7 +26,7 @@ use crate::{
         BlobStore, DirectoryOwner, EventStore, MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders,
         MemoryUse, Stores, open_stores, own_directory,
     },
-    tool::{Tool, ToolRegistry},
+    tool::{Tool, ToolRegistry, test_tools::test_tools},
 };
 
 /// The scripted model's window where nothing else is said.

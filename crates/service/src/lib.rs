@@ -16,7 +16,6 @@ mod agent;
 
 pub mod compaction;
 pub mod memory;
-pub mod model;
 pub mod store;
 pub mod tool;
 
@@ -39,6 +38,7 @@ pub mod doctor;
 mod factory;
 
 pub use meerkat_errors::{ErrorBody, ErrorCode};
+pub use meerkat_models as model;
 pub(crate) use meerkat_words::ids;
 pub use meerkat_words::{Operation, SessionError, clock, operation, operations, options, redact};
 

@@ -33,12 +33,9 @@ pub use disabled::default_compactor;
 #[cfg(feature = "session-compaction")]
 pub use enabled::{DefaultCompactor, default_compactor};
 
-pub use meerkat_words::compaction::{CompactionConfig, SUMMARY_TOKENS_MAX};
+pub use meerkat_words::compaction::{COMPACTION_PROMPT, CompactionConfig, SUMMARY_TOKENS_MAX};
 
 use crate::session::message::{Body, Message};
-
-/// What a model is asked for when it is to summarise.
-pub const COMPACTION_PROMPT: &str = include_str!("prompts/compaction.txt");
 
 /// What a summary stands behind in the user message that brings it into the context.
 pub const SUMMARY_PREFIX: &str = "\

@@ -4,6 +4,7 @@
 
 mod output;
 mod registry;
+pub mod test_tools;
 
 use async_trait::async_trait;
 pub use meerkat_words::tool::{Approval, Effect};
@@ -12,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 pub use output::{OutputLimits, OutputSink};
 pub(crate) use output::{prefix, suffix};
 pub use registry::ToolRegistry;
-pub(crate) use registry::{NAME_BYTES_MAX, is_of_name};
 
 use crate::{
     ids::{SessionId, TurnNumber},

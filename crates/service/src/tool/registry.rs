@@ -2,21 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{Approval, Tool};
-use crate::{
-    SessionError,
-    memory::passages::RECALL_TOOL,
-    model::{ToolSpec, scripted::tools::TEST_TOOLS},
-    runtime::read_blob::READ_BLOB,
-};
+use meerkat_words::tool::{NAME_BYTES_MAX, is_of_name};
 
-/// The longest name of a tool, which is what every vendor takes.
-pub(crate) const NAME_BYTES_MAX: usize = 64;
-
-/// Whether a tool's name may hold it: every vendor takes it.
-pub(crate) const fn is_of_name(character: char) -> bool {
-    character.is_ascii_alphanumeric() || character == '_' || character == '-'
-}
+use super::{Approval, Tool, test_tools::TEST_TOOLS};
+use crate::{SessionError, memory::passages::RECALL_TOOL, model::ToolSpec, runtime::read_blob::READ_BLOB};
 
 /// Names that vendors take as tools of their own, which they would run without asking anybody here.
 const NAMES_OF_VENDORS: &[&str] = &["web_search", "web_search_preview", "google_search"];

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::SessionError;
 
+/// What a model is asked for when it is to summarise.
+pub const COMPACTION_PROMPT: &str = include_str!("prompts/compaction.txt");
+
 /// Tokens that a summary may have at most, whatever a config says.
 pub const SUMMARY_TOKENS_MAX: u32 = 16_384;
 

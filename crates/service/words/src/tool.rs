@@ -26,3 +26,12 @@ pub enum Approval {
     /// It does not run.
     Deny,
 }
+
+/// The longest name of a tool, which is what every vendor takes.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// Whether a tool's name may hold it: every vendor takes it.
+#[must_use]
+pub const fn is_of_name(character: char) -> bool {
+    character.is_ascii_alphanumeric() || character == '_' || character == '-'
+}

@@ -8,13 +8,13 @@ use super::{Rig, Subject, TICKS_MAX, check_journal, ticks, walk};
 use crate::{
     SessionError,
     clock::SystemClock,
-    model::scripted::tools::test_tools,
     options::Policy,
     service::{
         CancelQueued, Changed, ClearReminder, DecideApproval, InterruptTurn, PinFact, Remind, SessionService as _,
         StartTurn, Unpin,
     },
     session::{event::Decision, reminder::SystemReminderType},
+    tool::test_tools::test_tools,
 };
 
 /// Text, reasoning, calls that run together, one that runs alone, a failure that is tried again, and an end.

@@ -3,10 +3,8 @@
 use futures::{FutureExt, StreamExt};
 
 use super::{grammar::FORMS, *};
-use crate::{
-    model::{AnswerBlock, ModelAnswer, ModelPart, StopReason, ToolSpec},
-    session::message::{BlobRef, Block, RawJson, ToolResult},
-};
+use crate::{AnswerBlock, ModelAnswer, ModelPart, StopReason, ToolSpec};
+use meerkat_words::message::{BlobRef, Block, RawJson, ToolResult};
 
 fn user(text: &str) -> Message {
     Message::User { content: text.into() }
@@ -38,7 +36,7 @@ fn results(ids: &[&str]) -> Message {
 
 fn calls(ids: &[&str]) -> Message {
     let call = |id: &&str| {
-        Block::ToolCall(crate::session::message::ToolCall {
+        Block::ToolCall(meerkat_words::message::ToolCall {
             call_id: (*id).to_owned(),
             name: "t".to_owned(),
             arguments: RawJson::empty_object(),
@@ -104,7 +102,7 @@ fn check(prompt: &str, expected: &[&str]) {
         let ids: Vec<String> = (0..answer.blocks.len()).map(|n| format!("{}-{n}", answers.len())).collect();
         let blocks = answer.blocks.into_iter().zip(&ids).filter_map(|(block, id)| match block {
             AnswerBlock::ToolCall(call) => {
-                Some(Block::ToolCall(crate::session::message::ToolCall { call_id: id.clone(), ..call }))
+                Some(Block::ToolCall(meerkat_words::message::ToolCall { call_id: id.clone(), ..call }))
             }
             _ => None,
         });
@@ -284,7 +282,7 @@ fn the_place_in_the_script_survives_a_compaction_within_the_turn() {
     assert_eq!(line(&second), "b{}|ToolUse");
     let blocks = second.blocks.into_iter().map(|block| match block {
         AnswerBlock::ToolCall(call) => {
-            Block::ToolCall(crate::session::message::ToolCall { call_id: "2".to_owned(), ..call })
+            Block::ToolCall(meerkat_words::message::ToolCall { call_id: "2".to_owned(), ..call })
         }
         other => panic!("{other:?} is no call"),
     });
@@ -296,7 +294,7 @@ fn the_place_in_the_script_survives_a_compaction_within_the_turn() {
 /// Asks for a summary of these messages, and compares the parts that come.
 #[track_caller]
 fn check_summary(mut messages: Vec<Message>, attempt: u32, expected: &[&str]) {
-    messages.push(user(crate::compaction::COMPACTION_PROMPT));
+    messages.push(user(meerkat_words::compaction::COMPACTION_PROMPT));
     let heard = match hear(ModelRequest { attempt, ..request(messages) }) {
         Ok(heard) => heard,
         Err(error) => Heard { parts: vec![format!("error:{}", error.code)], answer: None },
@@ -332,7 +330,7 @@ fn a_summary_that_no_prompt_scripts_tells_what_the_prompts_begin_with() {
     let told = format!("say:Summary of 4 messages.\nFix it.\n{}…|EndTurn 109", "é".repeat(200));
     check_summary(messages, 0, &[&told]);
     let mut many: Vec<Message> = (0..100).map(|_| user(&"x".repeat(100))).collect();
-    many.push(user(crate::compaction::COMPACTION_PROMPT));
+    many.push(user(meerkat_words::compaction::COMPACTION_PROMPT));
     assert_eq!(hear(request(many)).unwrap().parts.concat().chars().count(), 2001);
 }
 
@@ -353,7 +351,7 @@ fn a_summary_can_be_wrong_on_purpose() {
 
 #[test]
 fn a_summary_is_made_of_whole_pairs_only() {
-    let asked = || user(crate::compaction::COMPACTION_PROMPT);
+    let asked = || user(meerkat_words::compaction::COMPACTION_PROMPT);
     let open = vec![user("x"), calls(&["1"]), user("y"), Message::Assistant { content: "z".into() }, asked()];
     check_refused(open, r#"the tool calls ["1"] have no results"#);
     let orphans = vec![results(&["1"]), user("x"), asked()];

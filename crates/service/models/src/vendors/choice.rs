@@ -4,7 +4,7 @@ use secrecy::ExposeSecret as _;
 use serde::Deserialize;
 
 use super::{SCRIPTED, VENDORS, VendorAccess, VendorModels, VendorOptions};
-use crate::model::ModelResolver as _;
+use crate::ModelResolver as _;
 
 /// A server that many people run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

@@ -24,10 +24,8 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Value, value::RawValue};
 
 use super::failure::Failures;
-use crate::{
-    model::{ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelStream, StopReason, Usage},
-    session::message::{RawJson, ToolCall},
-};
+use crate::{ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelStream, StopReason, Usage};
+use meerkat_words::message::{RawJson, ToolCall};
 
 /// Reasons to stop that are no answer: asking again may bring one.
 const BROKEN_STOPS: &[&str] =

@@ -8,10 +8,10 @@ use super::{
     player::excerpt,
     rejected,
 };
-use crate::{
+use crate::ModelError;
+use meerkat_words::{
     compaction::COMPACTION_PROMPT,
-    model::ModelError,
-    session::message::{Body, Message},
+    message::{Body, Message},
 };
 
 /// How much a summary says that no prompt scripts.

@@ -15,9 +15,9 @@ use meerkat_errors::ErrorCode;
 use serde_json::{Value, json};
 
 use super::Api;
-use crate::{
-    model::{ModelError, ModelRequest, ToolSpec},
-    session::message::{Block, Message, RawJson, ToolCall as Call, ToolResult},
+use crate::{ModelError, ModelRequest, ToolSpec};
+use meerkat_words::{
+    message::{Block, Message, RawJson, ToolCall as Call, ToolResult},
     tool::{NAME_BYTES_MAX, is_of_name},
 };
 

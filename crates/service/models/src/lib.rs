@@ -17,10 +17,10 @@ pub use meerkat_words::model::{ModelError, StopReason, Usage};
 pub use resolve::{ModelResolver, ResolvedModel, StaticModels};
 pub use retry::RetryPolicy;
 
-use crate::session::message::{Message, RawJson, ToolCall};
+use meerkat_words::message::{Message, RawJson, ToolCall};
 
 /// Bytes that an answer's calls and opaque parts may have together; they stand in an event, which has a limit.
-pub(crate) const ARGUMENTS_BYTES_MAX: usize = 96 * 1024;
+pub const ARGUMENTS_BYTES_MAX: usize = 96 * 1024;
 
 /// A language model that answers with a stream.
 #[async_trait]

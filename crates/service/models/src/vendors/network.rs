@@ -16,7 +16,7 @@ use reqwest::{
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{Api, VendorOptions};
-use crate::SessionError;
+use meerkat_words::SessionError;
 
 /// How long a connection may take to stand.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -33,7 +33,7 @@ const METADATA_V6: [Ipv6Addr; 2] =
 ///
 /// # Errors
 /// `CONFIG_INVALID` for `setting` where the URL is not allowed. The message never repeats the URL, which may hold a password.
-pub(crate) fn base_url(setting: &str, api: Api, text: &str, allows_http: bool) -> Result<String, SessionError> {
+pub fn base_url(setting: &str, api: Api, text: &str, allows_http: bool) -> Result<String, SessionError> {
     let refused = |why: &str| SessionError::ConfigInvalid { key: setting.to_owned(), message: why.to_owned() };
     let mut url = Url::parse(text.trim()).map_err(|_| refused("This is not a URL."))?;
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
@@ -79,7 +79,7 @@ pub(super) fn client(options: &VendorOptions) -> Result<genai::Client, SessionEr
 ///
 /// # Errors
 /// `CONFIG_INVALID` for a proxy that is none, or where the system has no usable certificates.
-pub(crate) fn http(proxy: Option<&SecretString>, no_proxy: Option<&str>) -> Result<reqwest::Client, SessionError> {
+pub fn http(proxy: Option<&SecretString>, no_proxy: Option<&str>) -> Result<reqwest::Client, SessionError> {
     static RING: Once = Once::new();
     // Whoever embeds us may have installed a provider before; then that one stays.
     RING.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));

@@ -7,7 +7,6 @@
 mod grammar;
 mod player;
 mod summary;
-pub mod tools;
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use meerkat_errors::ErrorCode;
 use serde::Deserialize;
 
 use super::{ModelClient, ModelError, ModelRequest, ModelStream};
-use crate::session::message::{Body, Message};
+use meerkat_words::message::{Body, Message};
 
 /// The vendor's name in events.
 const VENDOR: &str = "scripted";
@@ -113,7 +112,8 @@ fn rejected(why: impl Into<String>) -> ModelError {
 }
 
 /// A deterministic text of exactly this many bytes, all of them ASCII.
-fn filler(bytes: usize) -> String {
+#[must_use]
+pub fn filler(bytes: usize) -> String {
     FILLER.chars().cycle().take(bytes).collect()
 }
 

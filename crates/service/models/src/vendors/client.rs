@@ -18,7 +18,10 @@ use super::{
     failure::Failures,
     request,
 };
-use crate::model::{ModelClient, ModelError, ModelRequest, ModelStream};
+use crate::ModelClient;
+use crate::ModelError;
+use crate::ModelRequest;
+use crate::ModelStream;
 
 /// A vendor, or a compatible server, with its key.
 pub(super) struct VendorClient {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::ModelClient;
-use crate::SessionError;
+use meerkat_words::SessionError;
 
 /// A model that can be called.
 #[derive(Clone)]

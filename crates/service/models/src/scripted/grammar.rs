@@ -11,10 +11,8 @@ use meerkat_errors::ErrorCode;
 use serde_json::value::RawValue;
 
 use super::rejected;
-use crate::{
-    model::{ModelError, StopReason},
-    session::message::RawJson,
-};
+use crate::{ModelError, StopReason};
+use meerkat_words::message::RawJson;
 
 /// The most directives that a script may have.
 const DIRECTIVES_MAX: usize = 1000;

@@ -12,7 +12,7 @@ use reqwest::header::HeaderMap;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 
-use crate::model::ModelError;
+use crate::ModelError;
 
 /// What vendors write where a request does not fit the window, in lower case.
 const CONTEXT_PHRASES: &[&str] = &[
@@ -160,7 +160,7 @@ fn is_used_up(error: &ModelError, body: &str) -> bool {
 }
 
 /// The class of a status that is no success.
-pub(crate) const fn code_by_status(status: u16) -> ErrorCode {
+pub const fn code_by_status(status: u16) -> ErrorCode {
     match status {
         401 | 403 => ErrorCode::ModelUnauthorized,
         413 => ErrorCode::ModelContextExceeded,
@@ -211,7 +211,7 @@ impl Said {
 }
 
 /// How long the vendor asks to wait: in milliseconds, in seconds, or until a date by its own clock.
-pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let header = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     let date = |text: &str| rfc2822::DateTimeParser::new().parse_timestamp(text).ok();
     if let Some(wait) = header("retry-after-ms").and_then(seconds) {

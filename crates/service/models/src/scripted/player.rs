@@ -12,10 +12,8 @@ use super::{
     grammar::{Action, Chunks, Echo, ScriptedUsage, Step, Trouble, Words},
     rejected, summary,
 };
-use crate::{
-    model::{AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, StopReason, Usage},
-    session::message::{Message, RawJson, ToolCall},
-};
+use crate::{AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, StopReason, Usage};
+use meerkat_words::message::{Message, RawJson, ToolCall};
 
 /// How much of a prompt without a script is quoted.
 const QUOTE_CHARS_MAX: usize = 200;

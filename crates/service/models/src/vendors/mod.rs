@@ -5,8 +5,8 @@
 mod answer;
 mod choice;
 mod client;
-pub(crate) mod failure;
-pub(crate) mod network;
+pub mod failure;
+pub mod network;
 mod request;
 
 use std::{cell::LazyCell, sync::Arc};
@@ -16,7 +16,7 @@ use secrecy::{ExposeSecret, SecretString};
 pub use self::choice::{ListedModel, Preset};
 use self::client::VendorClient;
 use super::{ModelClient, ModelResolver, ResolvedModel};
-use crate::SessionError;
+use meerkat_words::SessionError;
 
 /// The name of the model that is built in.
 const SCRIPTED: &str = "scripted";
@@ -44,10 +44,14 @@ const WINDOW_TOKENS: u64 = 128_000;
 
 /// The wire format of a vendor.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Api {
+pub enum Api {
+    /// Anthropic's messages.
     Anthropic,
+    /// OpenAI's, of which there are two.
     OpenAi,
+    /// Google's Gemini.
     Gemini,
+    /// Chat completions, as many servers speak them.
     Compatible,
 }
 

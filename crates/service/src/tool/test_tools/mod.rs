@@ -10,13 +10,13 @@ use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::filler;
 use crate::{
     clock::Clock,
     model::ToolSpec,
     session::message::RawJson,
     tool::{Approval, Effect, Invocation, OutputSink, Tool, ToolError},
 };
+use meerkat_models::scripted::filler;
 
 /// How much `test_huge` writes at once.
 const PIECE_BYTES: usize = 8 * 1024;

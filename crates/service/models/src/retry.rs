@@ -7,7 +7,7 @@ use std::time::Duration;
 use meerkat_errors::ErrorCode;
 
 use super::ModelError;
-use crate::clock::IdSource;
+use meerkat_words::clock::IdSource;
 
 /// How often and how patiently a model call is tried again.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ impl RetryPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{SessionId, clock::Timestamp};
+    use meerkat_words::{SessionId, clock::Timestamp};
 
     /// Jitter at one end of what it may be.
     struct Spread {
