@@ -73,6 +73,7 @@ fn labels(labels: &[(String, String)]) -> BTreeMap<&str, &str> {
 /// `create_session`.
 pub(crate) fn create(create: &SessionFlags, turn: &TurnFlags, configured: CompactionConfig) -> Request {
     let params = json!({
+        "title": create.title,
         "model": turn.model,
         "system_prompt": create.system,
         "labels": labels(&create.label),

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::{Place, Process, files};
 
 /// A place where nothing is too young to go.
-fn place() -> Place {
+pub(super) fn place() -> Place {
     let mut place = Place::new();
     place.options.journal.min_record_age_ms = 0;
     place

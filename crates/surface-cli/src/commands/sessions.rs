@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use meerkat_service::{
-    Operation, SessionError, SessionService,
+    Operation, SessionError, SessionId, SessionService,
     runtime::ended::whole,
     service::{HistoryItem, Page, Retained, SessionSummary, SessionView},
     session::message::{Block, Body, Message},
@@ -156,7 +156,13 @@ async fn history(
     encode(&page)
 }
 
-/// Every session, the newest first.
+/// The session that changed last.
+pub(crate) async fn first(service: &Arc<dyn SessionService>) -> Result<Option<SessionId>, SessionError> {
+    let page: Page<SessionSummary> = ask(service, Operation::List, &json!({ "limit": 1 })).await?;
+    Ok(page.items.first().map(|session| session.session_id))
+}
+
+/// Every session, what changed last first.
 pub(crate) async fn all(service: &Arc<dyn SessionService>) -> Result<Vec<SessionSummary>, SessionError> {
     let list = async |cursor: Option<String>| ask(service, Operation::List, &json!({ "cursor": cursor })).await;
     Ok(pages(None, true, list).await?.items)

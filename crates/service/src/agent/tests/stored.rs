@@ -109,6 +109,14 @@ impl SessionIndex for FaultyIndex {
         self.rows()?.put(summary).await
     }
 
+    async fn put_found(&self, summary: SessionSummary) -> Result<(), StoreError> {
+        self.rows()?.put_found(summary).await
+    }
+
+    async fn sessions(&self, before: Option<SessionId>, limit: usize) -> Result<Vec<SessionSummary>, StoreError> {
+        self.rows()?.sessions(before, limit).await
+    }
+
     async fn remove(&self, session_id: SessionId) -> Result<(), StoreError> {
         self.rows()?.remove(session_id).await
     }
