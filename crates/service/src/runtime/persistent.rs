@@ -70,16 +70,13 @@ impl<Home: 'static> Sessions<Home> {
         let mut left: Vec<_> = left.buffer_unordered(SCANS).collect().await;
         // The one that changed last comes first in lists.
         left.sort_by_key(|(id, found)| (found.as_ref().map(|(session, _)| session.updated_at()), *id));
+        let mut unread = Vec::new();
         for (session_id, found) in left {
             match self.index_left(found).await {
                 Some(SessionState::Idle) => continue,
                 Some(_) => {}
-                // One that cannot be put is looked at again by the next start, and keeps no other waiting.
-                None => {
-                    if let Err(error) = self.index_stored(session_id).await {
-                        tracing::error!(%session_id, %error, "a session could not be put into the index");
-                    }
-                }
+                // It keeps no other waiting.
+                None => unread.extend((!matches!(self.index_stored(session_id).await, Ok(true))).then_some(session_id)),
             }
             match self.reserve(session_id).await {
                 // Its actor settles it, and leaves when nobody needs it.
@@ -94,6 +91,10 @@ impl<Home: 'static> Sessions<Home> {
                 Err(SessionError::ShuttingDown) => return Err(SessionError::ShuttingDown),
                 Err(error) => tracing::error!(%session_id, %error, "a session can be read, and no longer changed"),
             }
+        }
+        for session_id in unread {
+            // What failed for a moment works by now. If it does not, the start fails: the session's key would not be known.
+            self.index_stored(session_id).await?;
         }
         if !derived.readers.is_trusted() {
             // The marks of what was deleted last may be lost with those of readers.

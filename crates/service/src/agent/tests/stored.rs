@@ -84,6 +84,8 @@ struct FaultyIndex {
     is_broken: bool,
     /// Which rows take an hour to be put.
     slow_rows: Option<Fuse>,
+    /// Which keys are refused.
+    refused_keys: Option<Fuse>,
     /// How often it was lost; nobody ever comes to the end of saying that it is whole again.
     losses: AtomicU64,
 }
@@ -126,6 +128,9 @@ impl SessionIndex for FaultyIndex {
     }
 
     async fn put_key(&self, key: &IndexedKey) -> Result<(), StoreError> {
+        if self.refused_keys.as_ref().is_some_and(Fuse::blows) {
+            return Err(StoreError::Full);
+        }
         self.rows()?.put_key(key).await
     }
 
@@ -215,6 +220,39 @@ async fn a_service_over_a_broken_index_runs_turns() {
     let keyed = CreateSession { idempotency_key: Some("k".to_owned()), ..CreateSession::default() };
     assert_eq!(service.create_session(keyed).await.unwrap_err().code(), ErrorCode::StoreFailed);
     service.shut_down(0).await;
+}
+
+fn keyed() -> CreateSession {
+    CreateSession { idempotency_key: Some("k".to_owned()), ..CreateSession::default() }
+}
+
+/// The index has the key of a session that was deleted, and refuses that of the next.
+#[tokio::test(start_paused = true)]
+async fn a_key_of_an_older_session_does_not_stand_for_a_newer_one() {
+    let index = FaultyIndex { refused_keys: Some(Fuse::new(1, 9)), ..FaultyIndex::default() };
+    let service = rig().stored(journals(), Arc::new(index));
+    let first = service.create_session(keyed()).await.unwrap().session_id;
+    service.delete(DeleteSession { session_id: first, force: false }).await.unwrap();
+    let second = service.create_session(keyed()).await.unwrap().session_id;
+    assert_ne!(second, first);
+    assert_eq!(service.create_session(keyed()).await.unwrap().session_id, second);
+}
+
+/// What a process lacks while it starts hides no session from those who ask again with its key.
+#[tokio::test(start_paused = true)]
+async fn a_start_that_cannot_read_for_a_moment_forgets_no_key() {
+    for (at, times) in [(0, 1), (1, 1), (2, 1), (0, usize::MAX)] {
+        let events = journals();
+        let former = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
+        let session_id = former.create_session(keyed()).await.unwrap().session_id;
+        former.shut_down(0).await;
+        let service = faulty(&events, Fault::Unread, &Fuse::new(at, times));
+        let again = service.create_session(keyed()).await.map(|created| created.session_id);
+        match times {
+            1 => assert_eq!(again.unwrap(), session_id, "{at}"),
+            _ => assert_eq!(again.unwrap_err().code(), ErrorCode::StoreFailed),
+        }
+    }
 }
 
 /// A service over journals whose writes fail, where `fuse` says so.

@@ -482,9 +482,7 @@ fn write(database: &Database, changes: &Changes, loss: u64, expiry: &mut Expiry)
             }
             expiry.saw(*table, value.as_deref());
         }
-        if expiry.is_due(*table) {
-            open.retain(|_, row| expiry.keeps(row.get(SEAL_BYTES..).unwrap_or_default()))?;
-        }
+        expiry.forget(*table, &mut open)?;
     }
     if !places.is_empty() {
         let mut open = transaction.open_table(Table::Changes.definition())?;
