@@ -31,13 +31,13 @@ pub(crate) use disabled::step_back;
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
 pub(crate) use disabled::{DirectoryOwner, own_directory};
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
-pub use disabled::{examine, open_stores};
+pub use disabled::{examine, glance, open_stores};
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
 pub(crate) use enabled::step_back;
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
 pub(crate) use enabled::{DirectoryOwner, own_directory};
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
-pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore, examine, open_stores};
+pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore, examine, glance, open_stores};
 pub(crate) use memory::hex;
 pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, MemoryUse};
 pub use readers::{MemoryReaders, ReaderStore, Registration};

@@ -84,7 +84,10 @@ fn a_title_outlives_the_prompt_that_gave_it() {
             process.turn(session_id, prompt).await.unwrap();
         }
         process.turn(session_id, "@say 4").await.unwrap();
-        assert!(process.compact(session_id, false, true).await.dropped > 0);
+        process.register("one").await;
+        process.is_done("one", session_id, process.service.read(&session_id).await.unwrap().last_seq).await;
+        let report = process.compact(session_id, false, true).await;
+        assert!(report.dropped > 0, "{report:?}");
         let is_first = |line: &String| line.contains("\"prompt\":\"@fail context\"");
         assert!(!process.lines(session_id).await.iter().any(is_first), "it was not dropped");
         let fork = process.service.fork(ForkSession { session_id, turn: None }).await.unwrap().session_id;
@@ -133,7 +136,7 @@ fn the_last_change_is_first_whatever_the_clock_says() {
         place.now = Some(Timestamp::from_millis((year - 1970) * 365 * 24 * 60 * 60 * 1000));
     };
     year(&mut place, 2031);
-    let [early, late] = place.process(false, async |process| {
+    let [early, late] = place.process(true, async |process| {
         let ids = [process.create().await, process.create().await];
         process.turn(ids[0], "@say 2031").await.unwrap();
         ids
@@ -146,6 +149,7 @@ fn the_last_change_is_first_whatever_the_clock_says() {
         assert_eq!(listed(&process).await, [second, early, late]);
         second
     });
+    year(&mut place, 2027);
     place.process(true, async |process| {
         assert_eq!(listed(&process).await, [second, early, late], "after a kill");
         process.turn(late, "@say Again.").await.unwrap();

@@ -33,7 +33,7 @@ use super::{
 use crate::store::{StoreError, list::Place};
 
 /// The layout of the tables and their rows. A file of another one is set aside.
-const LAYOUT: &[u8] = b"2";
+pub(super) const LAYOUT: &[u8] = b"2";
 /// The row that says that every stored session was put.
 pub(super) const REBUILT: &[u8] = b"rebuilt";
 /// How long a change waits for others before it is committed.

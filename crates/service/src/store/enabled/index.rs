@@ -12,7 +12,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::file::{IndexFile, Table, Trouble};
+use super::{
+    file::{IndexFile, Table, Trouble},
+    rows::View,
+};
 use crate::{
     ids::{Seq, SessionId},
     service::{Page, SessionQuery, SessionSummary},
@@ -106,6 +109,30 @@ fn named(scope: Option<SessionId>, name: &str) -> Vec<u8> {
     [&scope[..], name.as_bytes()].concat()
 }
 
+/// The page of what changed before a place.
+pub(super) fn page(view: &View, query: &SessionQuery, before: Option<Place>) -> Result<Page<SessionSummary>, Trouble> {
+    let to = before.map(Place::key);
+    let to = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    let mut trouble = None;
+    let read = |key: Vec<u8>| {
+        let id = key.get(8..).unwrap_or_default();
+        let found = view.get(Table::Sessions, id)?.map(|row| summary(&row)).transpose()?;
+        // Another change of the session may be newer.
+        let is_it = |(number, _): &(u64, _)| key.starts_with(&number.to_be_bytes());
+        Ok(Place::of_key(&key).zip(found.filter(is_it)).map(|(place, (_, summary))| (place, summary)))
+    };
+    let rows = view.rows_back(Table::Changes, Bound::Unbounded, to)?;
+    let sessions = rows.map_while(|row| match row.and_then(|(key, _)| read(key)) {
+        Ok(found) => Some(found),
+        Err(found) => {
+            trouble = Some(found);
+            None
+        }
+    });
+    let page = query.page(sessions.flatten());
+    trouble.map_or(Ok(page), Err)
+}
+
 #[async_trait]
 impl SessionIndex for RedbIndex {
     async fn put(&self, summary: SessionSummary) -> Result<(), StoreError> {
@@ -147,29 +174,7 @@ impl SessionIndex for RedbIndex {
 
     async fn page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, StoreError> {
         let cursor = query.after()?;
-        let read = self.file.read(move |view| {
-            let to = cursor.map(Place::key);
-            let to = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let mut trouble = None;
-            let read = |key: Vec<u8>| {
-                let id = key.get(8..).unwrap_or_default();
-                let found = view.get(Table::Sessions, id)?.map(|row| summary(&row)).transpose()?;
-                // Another change of the session may be newer.
-                let is_it = |(number, _): &(u64, _)| key.starts_with(&number.to_be_bytes());
-                Ok(Place::of_key(&key).zip(found.filter(is_it)).map(|(place, (_, summary))| (place, summary)))
-            };
-            let rows = view.rows_back(Table::Changes, Bound::Unbounded, to)?;
-            let sessions = rows.map_while(|row| match row.and_then(|(key, _)| read(key)) {
-                Ok(found) => Some(found),
-                Err(found) => {
-                    trouble = Some(found);
-                    None
-                }
-            });
-            let page = query.page(sessions.flatten());
-            trouble.map_or(Ok(page), Err)
-        });
-        read.await
+        self.file.read(move |view| page(view, &query, cursor)).await
     }
 
     async fn sessions(&self, before: Option<SessionId>, limit: usize) -> Result<Vec<SessionSummary>, StoreError> {
