@@ -19,6 +19,7 @@ use crate::{
     ErrorCode, Session, SessionError,
     agent::shared::Shared,
     ids::{Seq, SessionId},
+    model::{ModelResolver, ResolvedModel, StaticModels, scripted::ScriptedModel},
     runtime::{ended, live::LiveHub, persistent::PersistentSessionService},
     service::{
         CreateSession, DeleteSession, ForkSession, InterruptTurn, Page, PinFact, SessionQuery, SessionService as _,
@@ -82,6 +83,8 @@ async fn interrupts_close_with_their_actor() {
 struct FaultyIndex {
     rows: Mutex<Arc<MemoryIndex>>,
     is_broken: bool,
+    /// How often a page was asked for.
+    pages: AtomicU64,
     /// Which rows take an hour to be put.
     slow_rows: Option<Fuse>,
     /// Which keys are refused.
@@ -124,6 +127,7 @@ impl SessionIndex for FaultyIndex {
     }
 
     async fn page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, StoreError> {
+        self.pages.fetch_add(1, Ordering::Relaxed);
         self.rows()?.page(query).await
     }
 
@@ -200,6 +204,48 @@ async fn a_row_that_comes_late_takes_no_newer_ones_place() {
     assert_eq!(forking.await.unwrap().session_id, session_id);
     let listed = service.list(SessionQuery::default()).await.unwrap().items;
     assert_eq!((listed[0].session_id, listed[0].last_seq), (session_id, changed.seq));
+}
+
+/// The scripted model where nothing was ever configured.
+struct StandIn(StaticModels);
+
+impl ModelResolver for StandIn {
+    fn default_model(&self) -> &str {
+        self.0.default_model()
+    }
+
+    fn is_stand_in(&self) -> bool {
+        true
+    }
+
+    fn resolve(&self, name: &str) -> Result<ResolvedModel, SessionError> {
+        self.0.resolve(name)
+    }
+}
+
+/// Whether a real model answered before is asked once and of one page, and a broken index does not refuse a session.
+#[tokio::test(start_paused = true)]
+async fn a_model_that_stands_in_asks_little_of_the_index() {
+    let (events, rows) = (journals(), Arc::new(MemoryIndex::default()));
+    let former = rig().stored(events.clone(), rows.clone());
+    for _ in 0..5 {
+        former.create_session(CreateSession::default()).await.unwrap();
+    }
+    former.shut_down(0).await;
+    for is_broken in [false, true] {
+        let index = FaultyIndex { rows: Mutex::new(rows.clone()), is_broken, ..FaultyIndex::default() };
+        let index = Arc::new(index);
+        let mut rig = rig();
+        rig.models = Arc::new(StandIn(StaticModels::new("scripted", Arc::new(ScriptedModel), 100_000)));
+        rig.options.limits.page_items = 2;
+        let service = rig.stored(events.clone(), index.clone());
+        for _ in 0..2 {
+            let created = service.create_session(CreateSession::default()).await.unwrap();
+            assert_eq!(service.read(&created.session_id).await.unwrap().model, "scripted");
+        }
+        // One of them is the start's.
+        assert!(index.pages.load(Ordering::Relaxed) <= 2, "{:?}", index.pages);
+    }
 }
 
 /// An index that fails stands in the way of lists and of the keys of creations, and of nothing else.
