@@ -36,6 +36,7 @@ use self::{
     values::{ModelValues, Values},
 };
 pub(crate) use self::{
+    folders::all_projects,
     project::{is_own, project},
     values::LogLevel,
 };

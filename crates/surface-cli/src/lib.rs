@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 pub use output::{Surroundings, Terminal, install_panic_hook};
 
 use crate::{
-    args::{Cli, Command, ConfigCommand, ProjectArgs, ProjectCommand},
+    args::{Cli, Command, ConfigCommand, ProjectArgs, ProjectCommand, SessionCommand},
     attach::{Door, Entered, Holding, RemoteService, socket::Place},
     commands::{completions::completions, doctor::doctor, local},
     config::{Config, refused},
@@ -337,6 +337,9 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
     }
     if let Command::Models = &cli.command {
         return local::models(out, &around, &config);
+    }
+    if let Command::Sessions { command: command @ SessionCommand::List { all_projects: true, .. } } = &cli.command {
+        return commands::sessions::all_projects(out, &around, command);
     }
     if let Command::Capabilities = &cli.command {
         return local::capabilities(out, &config);

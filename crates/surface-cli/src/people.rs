@@ -6,7 +6,7 @@ pub(crate) mod fill;
 pub(crate) mod memory;
 pub(crate) mod receipt;
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
 use meerkat_service::{
     Operation, SessionError, SessionId,
@@ -67,6 +67,21 @@ fn list(sessions: &[SessionSummary], width: Option<usize>, now: Timestamp) -> St
         ]
     };
     table(["SESSION", "STATE", "TURNS", "CHANGED", "TITLE"], sessions.iter().map(row), width)
+}
+
+/// The sessions of all projects. On a terminal a project goes by its folder's name.
+pub(crate) fn of_projects(sessions: &[(String, SessionSummary)], width: Option<usize>, now: Timestamp) -> String {
+    let row = |(project, session): &(String, SessionSummary)| {
+        let name = Path::new(project).file_name().map_or_else(|| project.clone(), |it| it.to_string_lossy().into_owned());
+        [
+            if width.is_some() { name } else { project.clone() },
+            id(&session.session_id, width),
+            if session.archived { "archived".to_owned() } else { state(session.state).to_owned() },
+            if width.is_some() { age(session.updated_at, now) } else { minute(session.updated_at) },
+            title(session),
+        ]
+    };
+    table(["PROJECT", "SESSION", "STATE", "CHANGED", "TITLE"], sessions.iter().map(row), width)
 }
 
 fn readers(readers: &[ReaderView], width: Option<usize>) -> String {
