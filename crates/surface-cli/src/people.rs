@@ -457,7 +457,7 @@ SESSION                               LAST EVENT  IN THE BUNDLE
             ] } },
         ] });
         let answer = page.to_string();
-        let (text, next) = render(Operation::History, answer.as_bytes(), Some(10)).unwrap().unwrap();
+        let (text, next) = render(Operation::History, answer.as_bytes(), Some(10), timestamp("2026-01-02T05:05:00.000Z")).unwrap().unwrap();
         let expected = "[2] turn 0 user\nLook\n\tthere.\n\n\
             [3] turn 0 assistant\n(thinks) hm\n-> read {\"n\":1}\n\n\
             [5] turn 0 tool\n<- read failed: begin\n[... 92 bytes left out; the whole is blob ab ...]\nend\n\n";
