@@ -177,6 +177,11 @@ pub struct StreamRedactor {
 }
 
 impl StreamRedactor {
+    /// Another one, for another text.
+    pub(crate) fn again(&self) -> Self {
+        self.secrets.stream()
+    }
+
     /// Takes a chunk, and answers with what can be told by now.
     pub fn push<'a>(&mut self, chunk: &'a str) -> Cow<'a, str> {
         if self.held.is_empty() {

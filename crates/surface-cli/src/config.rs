@@ -40,7 +40,6 @@ pub(crate) use self::{
     values::LogLevel,
 };
 use crate::{args::Globals, attach::Defaults, error::CliError, output::Surroundings};
-pub(crate) use folders::keep_root;
 
 /// Every key at its default.
 pub(crate) const BUILT_IN: &str = include_str!("../../../config/meerkat.toml");

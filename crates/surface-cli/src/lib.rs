@@ -185,7 +185,7 @@ impl App {
         let projection_dir = config.projection_dir(around);
         let build = move |data_dir: Option<PathBuf>| {
             let mut options = values.engine();
-            options.projection.dir = Some(projection_dir.clone());
+            options.projection.dir.clone_from(&projection_dir);
             let mut build = AgentBuildConfig::new().options(options).models(models.clone());
             for key in &keys {
                 build = build.secret(key.clone());
@@ -210,7 +210,7 @@ impl App {
                 let agent = build(None).build().map_err(|error| config.with_origin(&error))?;
                 (agent.service().clone(), Holding::Memory)
             }
-            true => enter(&config, around, build).await?,
+            true => enter(&config, around, out.is_quiet, build).await?,
         };
         // Which model answers is the owner's business, and each answer names it.
         let default_model = Some(default_model).filter(|_| !holding.is_attached());
@@ -287,15 +287,16 @@ impl App {
 async fn enter(
     config: &Arc<Config>,
     around: &Surroundings,
+    is_quiet: bool,
     build: impl Fn(Option<PathBuf>) -> AgentBuildConfig + Send + Sync + 'static,
 ) -> Result<(Arc<dyn SessionService>, Holding), CliError> {
     let (data_dir, owned, built) = (config.data_dir(around)?, config.clone(), config.clone());
-    let root = config.kept_root(around);
+    let project = config.project(around, is_quiet);
     let door = Door {
         place: Place::new(data_dir.clone(), around),
         open: Arc::new(move || {
             let agent = build(Some(data_dir.clone())).build().map_err(|error| built.located(error))?;
-            root.iter().for_each(|root| config::keep_root(&data_dir, root));
+            project.keep(&data_dir);
             Ok(agent.service().clone())
         }),
         settings: config.settings().into(),
@@ -343,8 +344,8 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
     if let Command::Project { command: ProjectArgs::Adopt } = &cli.command {
         return local::adopt(out, &around, &config);
     }
-    if !matches!(cli.command, Command::CompleteSessions { .. }) {
-        config.find_moved(&around).iter().for_each(|found| out.note(found));
+    if !matches!(cli.command, Command::CompleteSessions { .. }) && !out.is_quiet {
+        config.new_note(&around).iter().for_each(|found| out.note(found));
     }
     let is_server = matches!(cli.command, Command::Serve(_) | Command::Rpc | Command::Mcp(_));
     let telemetry = Telemetry::begin(out, config.values.log.level, &around, is_server)?;

@@ -133,7 +133,7 @@ pub(crate) struct Output {
     /// JSON on standard output, for errors too.
     pub(crate) is_json: bool,
     is_raw: bool,
-    is_quiet: bool,
+    pub(crate) is_quiet: bool,
     pub(crate) has_colours: bool,
     is_err_terminal: bool,
     /// Whether words may stand out on standard output.

@@ -26,6 +26,7 @@ use crate::{
     SessionError,
     ids::{Seq, TurnNumber},
     model::Usage,
+    options::{Budgets, TurnOptions},
     service::Changed,
     session::{
         Session,
@@ -76,7 +77,7 @@ pub(crate) struct Actor {
     pub(super) snapshot_seq: Seq,
     /// Whoever brought the actor in waits until what a former process left open has ended.
     pub(super) settled: Option<Reply<()>>,
-    /// When the running turn started, and when its calls began to wait, by the monotonic clock.
+    /// When the running turn, or the compaction that somebody asked for, started, and when its calls began to wait, by the monotonic clock.
     pub(super) turn_started: Duration,
     pub(super) asked_at: Duration,
     /// The running turn, for logs and traces.
@@ -307,9 +308,16 @@ impl Actor {
         }
     }
 
+    /// Milliseconds that a compaction may take without a turn: as long as a turn by default, and never without end.
+    pub(super) fn lone_wall_ms(&self) -> u64 {
+        let wall_ms = self.engine.options.turn.budgets(Budgets::default()).wall_ms;
+        wall_ms.unwrap_or(TurnOptions::default().default_wall_ms)
+    }
+
     /// Milliseconds until the turn's deadline, or until draining turns into interrupting.
     fn wall_left_ms(&self) -> u64 {
-        let wall = self.session.open_turn().and_then(|open| open.budgets.wall_ms).unwrap_or(u64::MAX);
+        let lone = || self.lone_wall_ms();
+        let wall = self.session.open_turn().map_or_else(lone, |open| open.budgets.wall_ms.unwrap_or(u64::MAX));
         let drain = self.drain_until.map_or(u64::MAX, |until| {
             u64::try_from(until.saturating_sub(self.engine.world.clock.elapsed()).as_millis()).unwrap_or(u64::MAX)
         });

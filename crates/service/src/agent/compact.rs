@@ -26,9 +26,10 @@ use crate::{
     model::{AnswerBlock, ModelAnswer, ModelError, ResolvedModel, StopReason, Usage},
     service::{CompactionMode, CompactionReceipt},
     session::{
-        Session,
+        OpenTurn, Session,
         event::{CompactionFailed, CompactionStarted, Event, LiveEvent, Retrying, SummaryUnused},
         message::Message,
+        reminder::without_forged_tags,
     },
     store::StoreError,
 };
@@ -52,8 +53,8 @@ pub(super) enum Summary {
 struct Wish {
     prompt: String,
     max_summary_tokens: u32,
-    /// How many of the context's messages may leave it.
-    leaving: usize,
+    /// The places of the context's messages that may leave it.
+    leaving: Vec<usize>,
 }
 
 /// A summary that a model wrote.
@@ -61,8 +62,8 @@ struct Written {
     text: String,
     /// Calls that it took: each goes on from what the one before wrote.
     rounds: u32,
-    /// Messages that no call took in.
-    unread: Vec<Message>,
+    /// Messages that leave and that no call took in.
+    unread: usize,
 }
 
 impl Actor {
@@ -201,9 +202,9 @@ impl Actor {
             rebuilt(&self.session, &written.text, CompactionMode::Summary).map(|rebuilt| (rebuilt, written))
         }) {
             Ok((mut rebuilt, Written { rounds, unread, .. })) => {
-                (rebuilt.event.receipt.rounds, rebuilt.event.receipt.unread) = (rounds, unread.len() as u64);
+                (rebuilt.event.receipt.rounds, rebuilt.event.receipt.unread) = (rounds, unread as u64);
                 rebuilt.completed.summary_tokens = match rounds {
-                    1 if unread.is_empty() => self.summary_usage.output_tokens,
+                    1 if unread == 0 => self.summary_usage.output_tokens,
                     _ => rebuilt.completed.summary_tokens,
                 };
                 return Ok(rebuilt);
@@ -225,8 +226,8 @@ impl Actor {
     }
 
     /// Steps 2 to 6: the request is the next one with the prompt at its end. Where the model cannot read all that may
-    /// leave at once, each further round shows it its own summary with what follows. What no round can take in is put
-    /// behind the summary without a model.
+    /// leave at once, each further round shows it its own summary with what follows. What no round took in is put behind
+    /// the summary without a model.
     async fn summarise(&mut self, compactor: &dyn Compactor) -> Result<Written, ErrorBody> {
         let wish = guarded(|| {
             Ok(Wish {
@@ -240,52 +241,44 @@ impl Actor {
             name => self.engine.models.resolve(name),
         };
         let model = model.map_err(|error| error.body())?;
-        let Wish { prompt, max_summary_tokens, leaving } = wish;
-        let mut written = Written { text: String::new(), rounds: 0, unread: Vec::new() };
+        let Wish { prompt, max_summary_tokens, leaving: mut unread } = wish;
+        let (mut text, mut rounds, mut at) = (String::new(), 0, 0);
         let mut former = self.session.context().summary().map(|summary| summary.message.clone());
-        let mut at = 0;
-        loop {
+        while unread.last().is_some_and(|last| at <= *last) && (rounds == 0 || self.may_go_round(rounds)) {
             let said = Said { former: former.clone(), from: at, prompt: &prompt, max_summary_tokens };
-            let refusal = match render_summary(&self.session, &model, &self.engine.tools, said) {
+            match render_summary(&self.session, &model, &self.engine.tools, said) {
                 Ok((rendered, end)) if end > at => {
                     let answer = self.summary_call(model.clone(), rendered).await?;
                     // A model that answered is paid, whatever its answer is good for.
                     self.summary_usage.add(answer.usage);
-                    written.text = summary_in(&answer)?;
-                    written.rounds += 1;
-                    former = Some(Arc::new(summary_message(&written.text)));
+                    text = summary_in(&answer)?;
+                    rounds += 1;
+                    former = Some(Arc::new(without_forged_tags(summary_message(&text))));
+                    unread.retain(|place| !(at..end).contains(place));
                     at = end;
-                    None
                 }
-                Ok(_) => {
-                    let end = step_end(&self.session, at);
-                    written.unread.extend(self.messages_between(at, end));
-                    at = end;
-                    None
-                }
-                Err(body) => Some(body),
-            };
-            let is_over = at >= leaving;
-            match refusal {
-                Some(body) if written.rounds == 0 => return Err(body),
-                None if !is_over && written.rounds < ROUNDS_MAX => continue,
-                _ => written.unread.extend(self.messages_between(at, leaving)),
+                Ok(_) => at = step_end(&self.session, at),
+                Err(body) if rounds == 0 => return Err(body),
+                Err(_) => break,
             }
-            break;
         }
-        if written.rounds == 0 {
+        if rounds == 0 {
             return Err(unreadable(&model));
         }
-        if !written.unread.is_empty() {
-            let rest = guarded(|| summary_of_the_rest(&written.unread, &written.text, compactor))?;
-            written.text = format!("{}\n\n{rest}", written.text);
+        if !unread.is_empty() {
+            let entries = self.session.context().entries();
+            let rest: Vec<Message> = unread.iter().map(|place| Message::clone(&entries[*place].message)).collect();
+            let rest = guarded(|| summary_of_the_rest(&rest, &text, compactor))?;
+            text = format!("{text}\n\n{rest}");
         }
-        Ok(written)
+        Ok(Written { text, rounds, unread: unread.len() })
     }
 
-    fn messages_between(&self, from: usize, to: usize) -> impl Iterator<Item = Message> {
-        let entries = self.session.context().entries().get(from..to).unwrap_or_default();
-        entries.iter().map(|entry| Message::clone(&entry.message))
+    /// Whether a summary may take another call: a turn pays for it from its budget.
+    fn may_go_round(&self, rounds: u32) -> bool {
+        let limit = |open: &OpenTurn| Some((open.budgets.tokens?, open.totals.usage.total()));
+        let is_paid_up = self.session.open_turn().and_then(limit);
+        rounds < ROUNDS_MAX && is_paid_up.is_none_or(|(limit, used)| used + self.summary_usage.total() < limit)
     }
 
     /// One call of the model that writes the summary.
@@ -305,6 +298,12 @@ impl Actor {
             self.discard(&error);
         }
         match std::mem::take(&mut self.summary) {
+            Summary::Ended(Err(_))
+                if running.is_none() && self.millis_since(self.turn_started) >= self.lone_wall_ms() =>
+            {
+                let message = format!("The compaction took longer than {} ms.", self.lone_wall_ms());
+                Err(ErrorBody::with_message(ErrorCode::ModelTimeout, message))
+            }
             Summary::Ended(answer) => answer,
             Summary::Awaited | Summary::None => Err(internal("a summary ended without an end")),
         }

@@ -106,6 +106,7 @@ impl Actor {
 
     /// Goes on with the compaction that was asked for, and answers whoever asked.
     pub(super) async fn compact_as_asked(&mut self) -> Result<(), StoreError> {
+        self.turn_started = self.engine.world.clock.elapsed();
         let compactor = self.asked.as_ref().map(|asked| asked.compactor.clone());
         let done = match (compactor, self.answering()) {
             (Some(compactor), Ok(model)) => {

@@ -10,6 +10,7 @@ use crate::{
     session::{
         CallProgress, CallState, OpenTurn, Session,
         event::{BudgetWarning, Decision, ToolOutcome},
+        message::OUTCOME_UNKNOWN,
     },
     tool::{Approval, Effect, ToolRegistry},
 };
@@ -279,7 +280,7 @@ fn answer_without_running(session: &Session, call: &CallState, rules: &Rules<'_>
 fn not_run(call: &CallState, why: &str) -> Option<CallAnswer> {
     let (outcome, text) = match call.progress {
         CallProgress::Finished(_) => return None,
-        CallProgress::Started => (ToolOutcome::Unknown, "Outcome unknown; verify before repeating.".to_owned()),
+        CallProgress::Started => (ToolOutcome::Unknown, OUTCOME_UNKNOWN.to_owned()),
         CallProgress::Proposed | CallProgress::Waiting(_) | CallProgress::Decided(..) => {
             (ToolOutcome::NotRun, format!("Not run: {why}."))
         }

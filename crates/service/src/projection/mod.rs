@@ -39,7 +39,7 @@ const STORE: &str = "store";
 const MARK_BYTES_MAX: usize = 128;
 /// Why files are not written, and what helps.
 pub(crate) const ANOTHERS: &str = "the folder holds the files of another data directory";
-pub(crate) const ANOTHERS_REMEDY: &str = "`meerkat project adopt` goes on with the sessions that it was made from; or set `projection.dir` to another folder.";
+pub(crate) const ANOTHERS_REMEDY: &str = "Set `projection.dir` to another folder.";
 /// Frames between two moments at which this thread lets others run. A turn that wants its core would otherwise wait for
 /// as long as the scheduler lets any thread run on, however low its priority.
 const FRAMES_AT_ONCE: usize = 16;

@@ -127,7 +127,7 @@ impl<Home: 'static> Sessions<Home> {
             if after.is_none() {
                 tracing::warn!("the index is made anew from the journals");
             }
-            let index = |session_id| self.index_stored(session_id);
+            let index = async |session_id| self.index_stored(session_id).await.map(drop);
             stream::iter(ids).map(index).buffer_unordered(SCANS).try_collect::<()>().await?;
             after = Some(last);
         }
@@ -216,32 +216,33 @@ impl<Home: 'static> Sessions<Home> {
 
     /// Puts the row of a session into the index that was made just now. It is opened, because it will be used.
     pub(super) async fn index_made(&self, session_id: SessionId) -> Result<(), SessionError> {
-        self.index_as_it_is(session_id, true).await
+        self.index_as_it_is(session_id, true).await.map(drop)
     }
 
-    /// Puts a stored session's row into the index, as far as its journal can be read.
-    pub(super) async fn index_stored(&self, session_id: SessionId) -> Result<(), SessionError> {
+    /// Puts a stored session's row into the index, as far as its journal can be read. Answers `false` where it could not
+    /// be, and may be later.
+    pub(super) async fn index_stored(&self, session_id: SessionId) -> Result<bool, SessionError> {
         self.index_as_it_is(session_id, false).await
     }
 
-    async fn index_as_it_is(&self, session_id: SessionId, opens: bool) -> Result<(), SessionError> {
+    async fn index_as_it_is(&self, session_id: SessionId, opens: bool) -> Result<bool, SessionError> {
         let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(()) };
+        let Some(derived) = &engine.derived else { return Ok(true) };
         loop {
             let before = match engine.events.journal_bytes(session_id).await {
                 Err(error @ StoreError::Corrupted { .. }) => {
                     tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read");
-                    return Ok(());
+                    return Ok(true);
                 }
                 before => before?,
             };
             if opens || self.index_outline(session_id).await.is_none() {
                 match restore(engine, session_id).await {
                     Ok(Some(session)) => self.index(&session).await,
-                    Ok(None) => return Ok(()),
+                    Ok(None) => return Ok(true),
                     Err(error) => {
                         tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read");
-                        return Ok(());
+                        return Ok(!matches!(error, StoreError::Failed(_)));
                     }
                 }
             }
@@ -258,7 +259,7 @@ impl<Home: 'static> Sessions<Home> {
                 // Its actor has left meanwhile, and the row that it put was newer.
                 continue;
             }
-            return Ok(());
+            return Ok(true);
         }
     }
 }

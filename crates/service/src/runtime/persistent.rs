@@ -68,16 +68,13 @@ impl<Home: 'static> Sessions<Home> {
         let unsettled = stream::iter(engine.events.unsettled().await?);
         let left = unsettled.map(async |session_id| (session_id, self.index_left(session_id).await));
         let left: Vec<_> = left.buffer_unordered(SCANS).collect().await;
+        let mut unread = Vec::new();
         for (session_id, state) in left {
             match state {
                 Some(SessionState::Idle) => continue,
                 Some(_) => {}
-                // One that cannot be put is looked at again by the next start, and keeps no other waiting.
-                None => {
-                    if let Err(error) = self.index_stored(session_id).await {
-                        tracing::error!(%session_id, %error, "a session could not be put into the index");
-                    }
-                }
+                // It keeps no other waiting.
+                None => unread.extend((!matches!(self.index_stored(session_id).await, Ok(true))).then_some(session_id)),
             }
             match self.reserve(session_id).await {
                 // Its actor settles it, and leaves when nobody needs it.
@@ -92,6 +89,10 @@ impl<Home: 'static> Sessions<Home> {
                 Err(SessionError::ShuttingDown) => return Err(SessionError::ShuttingDown),
                 Err(error) => tracing::error!(%session_id, %error, "a session can be read, and no longer changed"),
             }
+        }
+        for session_id in unread {
+            // What failed for a moment works by now. If it does not, the start fails: the session's key would not be known.
+            self.index_stored(session_id).await?;
         }
         if !derived.readers.is_trusted() {
             // The marks of what was deleted last may be lost with those of readers.

@@ -294,27 +294,23 @@ impl<Home: 'static> Sessions<Home> {
         engine.held.check_room()
     }
 
-    /// The model of a session that names none: the default, unless that only stands in for one that answered before.
-    async fn default_model(&self) -> Result<String, SessionError> {
+    /// The model of a session that names none: the default, unless that only stands in for one that answered before. An
+    /// index that does not say so stands in nobody's way.
+    async fn default_model(&self) -> String {
         let models = &self.engine().models;
         let earlier = match models.is_stand_in() {
-            true => self.inner.earlier_model.get_or_try_init(|| self.earlier_model()).await?.clone(),
+            true => self.inner.earlier_model.get_or_try_init(|| self.earlier_model()).await.ok().cloned().flatten(),
             false => None,
         };
-        Ok(earlier.unwrap_or_else(|| models.default_model().to_owned()))
+        earlier.unwrap_or_else(|| models.default_model().to_owned())
     }
 
+    /// Looks at the first page of the list and no further, however many sessions there are.
     async fn earlier_model(&self) -> Result<Option<String>, SessionError> {
-        let mut query =
-            SessionQuery { limit: Some(self.engine().options.limits.page_items), ..SessionQuery::default() };
-        loop {
-            let page = self.list_page(query.clone()).await?;
-            let real = page.items.into_iter().find(|session| session.model != self.engine().models.default_model());
-            if real.is_some() || page.next_cursor.is_none() {
-                return Ok(real.map(|session| session.model));
-            }
-            query.cursor = page.next_cursor;
-        }
+        let limit = Some(self.engine().options.limits.page_items);
+        let page = self.list_page(SessionQuery { limit, ..SessionQuery::default() }).await?;
+        let mut models = page.items.into_iter().map(|session| session.model);
+        Ok(models.find(|model| model != self.engine().models.default_model()))
     }
 
     fn check_create(&self, request: &CreateSession, default_model: &str) -> Result<String, SessionError> {
@@ -344,7 +340,7 @@ impl<Home: 'static> Sessions<Home> {
     pub(super) async fn create(&self, request: CreateSession) -> Result<SessionCreated, SessionError> {
         let default_model = match request.model {
             Some(_) => String::new(),
-            None => self.default_model().await?,
+            None => self.default_model().await,
         };
         let model = self.check_create(&request, &default_model)?;
         let key = request.idempotency_key.as_ref().map(|key| {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{
     message::{Body, Message},
     outcome,
+    reminder::without_forged_tags,
 };
 use crate::{
     compaction::{json_bytes, message_bytes, summary_message},
@@ -117,6 +118,8 @@ impl Entries {
     }
 
     pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, nth: u64, message: Message) {
+        // Here, so that what is measured is what is sent.
+        let message = without_forged_tags(message);
         let bytes = message_bytes(&message);
         let (message, is_masked, left) = (Arc::new(message), false, None);
         self.append(ContextEntry { seq, turn, nth, message, is_masked, left, bytes_up_to: 0, blobs_up_to: 0 }, bytes);
@@ -172,7 +175,7 @@ impl Entries {
 
     /// Puts a summary before everything that was said.
     pub(super) fn summarise(&mut self, seq: Seq, summary: &Body) {
-        let message = summary_message(&summary.excerpt());
+        let message = without_forged_tags(summary_message(&summary.excerpt()));
         self.summary = Some(Summary { seq, bytes: json_bytes(&message), message: Arc::new(message) });
     }
 

@@ -425,9 +425,23 @@ pub struct ToolResult {
     pub content: Body,
 }
 
+/// What a result says, before anything else, of a call that may have done what it was meant to.
+pub(crate) const OUTCOME_UNKNOWN: &str = "Outcome unknown; verify before repeating.";
+/// Bytes of such a result at most that is the engine's own.
+const UNKNOWN_BYTES_MAX: u64 = 128;
+
 impl ToolResult {
-    /// It with a reference for its output, which stands in full in the history at `seq`.
+    /// Whether it says that the call's outcome is unknown. A tool that says so of itself is taken at its word.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.is_error && self.content.len() <= UNKNOWN_BYTES_MAX && self.content.excerpt().starts_with(OUTCOME_UNKNOWN)
+    }
+
+    /// It with a reference for its output, which stands in full in the history at `seq`. That an outcome is unknown is
+    /// short, and the model must not forget it.
     pub(crate) fn masked(&self, seq: Seq) -> Self {
+        if self.is_unknown() {
+            return self.clone();
+        }
         let content = format!("[masked: {} bytes, in event {seq} of the history]", self.content.len());
         Self { content: Body::Inline(content), ..self.clone() }
     }

@@ -10,8 +10,8 @@ use crate::tool::prefix;
 
 /// Bytes of the prompt that stay.
 const PROMPT_BYTES_MAX: usize = 1024;
-/// Bytes of a call's arguments, and of why it failed, that stay.
-const PART_BYTES_MAX: usize = 120;
+/// Bytes of a call's arguments that stay.
+const ARGUMENTS_BYTES_MAX: usize = 120;
 /// Bytes of all lines together. A turn that was small itself keeps less: at most a third of what it had.
 const LINES_BYTES_MAX: usize = 16 * 1024;
 const LINES_SHARE: u64 = 3;
@@ -56,16 +56,18 @@ pub(super) fn of_turn(entries: &[ContextEntry], bytes: u64) -> Option<String> {
 
 fn line(call: Option<&ToolCall>, result: &ToolResult) -> String {
     let arguments = call.map_or("", |call| call.arguments.as_str());
+    // Not in the words of the tool: what stands here is a user's message.
     let outcome = match result.is_error {
-        false => "succeeded".to_owned(),
-        true => format!("failed: {}", part(&result.content.excerpt())),
+        false => "succeeded",
+        true if result.is_unknown() => "outcome unknown; verify before repeating",
+        true => "failed",
     };
     format!("- {} {}: {outcome}", result.name, part(arguments))
 }
 
 /// The beginning of a text, on one line.
 fn part(text: &str) -> String {
-    let head = prefix(text, PART_BYTES_MAX);
+    let head = prefix(text, ARGUMENTS_BYTES_MAX);
     let line = head.split(char::is_control).collect::<Vec<_>>().join(" ");
     if head.len() < text.len() { format!("{line} ...") } else { line }
 }

@@ -191,9 +191,14 @@ pub(crate) fn without_tags(text: &str) -> Cow<'_, str> {
     escaped(text, |_| true)
 }
 
-/// A prompt or results as a request carries them, if something in them wears one of our tags. It depends on nothing but
-/// the message, so what a vendor has cached of it stays good.
-pub(crate) fn without_forged_tags(message: &Message) -> Option<Message> {
+/// A prompt or results as a request carries them: nothing in them wears one of our tags. It depends on nothing but the
+/// message, so what a vendor has cached of it stays good.
+pub(crate) fn without_forged_tags(message: Message) -> Message {
+    cleaned(&message).unwrap_or(message)
+}
+
+/// It, if something had to be changed.
+fn cleaned(message: &Message) -> Option<Message> {
     let clean = |content: &Body, is_refused: fn(&str) -> bool| match content {
         Body::Inline(text) => match escaped(text, is_refused) {
             Cow::Borrowed(_) => None,

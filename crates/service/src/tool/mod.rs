@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 pub use output::{OutputLimits, OutputSink};
 pub(crate) use output::{prefix, suffix};
 pub use registry::ToolRegistry;
+pub(crate) use registry::{NAME_BYTES_MAX, is_of_name};
 
 use crate::{
     ids::{SessionId, TurnNumber},

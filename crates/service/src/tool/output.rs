@@ -38,6 +38,8 @@ pub struct OutputSink {
     session_id: SessionId,
     state: Mutex<SinkState>,
     progress: mpsc::Sender<String>,
+    /// Replaces secrets in progress before any of it is dropped: of one whose other half was, a half would be shown.
+    told: std::sync::Mutex<StreamRedactor>,
 }
 
 struct SinkState {
@@ -63,9 +65,10 @@ impl OutputSink {
         redactor: StreamRedactor,
         progress: mpsc::Sender<String>,
     ) -> Self {
+        let told = std::sync::Mutex::new(redactor.again());
         let state =
             SinkState { redactor, head: String::new(), tail: String::new(), bytes: 0, is_full: false, writer: None };
-        Self { limits, blobs, session_id, state: Mutex::new(state), progress }
+        Self { limits, blobs, session_id, state: Mutex::new(state), progress, told }
     }
 
     /// Appends to the output.
@@ -114,8 +117,20 @@ impl OutputSink {
 
     /// Tells followers how far the tool is. Told in passing: where nobody keeps up it is dropped.
     pub fn progress(&self, text: impl Into<String>) {
-        // A full channel means that progress comes faster than it is shown; the newest one more or less does not matter.
-        drop(self.progress.try_send(text.into()));
+        self.tell(|told| told.push(&text.into()).into_owned());
+    }
+
+    /// No more progress comes.
+    pub(crate) fn end_progress(&self) {
+        self.tell(StreamRedactor::finish);
+    }
+
+    fn tell(&self, what: impl FnOnce(&mut StreamRedactor) -> String) {
+        let text = what(&mut self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        if !text.is_empty() {
+            // A full channel means that progress comes faster than it is shown; one more or less does not matter.
+            drop(self.progress.try_send(text));
+        }
     }
 
     /// Whether the tool wrote more than it may.

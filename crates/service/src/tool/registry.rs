@@ -10,8 +10,14 @@ use crate::{
     runtime::read_blob::READ_BLOB,
 };
 
-/// The longest name of a tool.
-const NAME_BYTES_MAX: usize = 64;
+/// The longest name of a tool, which is what every vendor takes.
+pub(crate) const NAME_BYTES_MAX: usize = 64;
+
+/// Whether a tool's name may hold it: every vendor takes it.
+pub(crate) const fn is_of_name(character: char) -> bool {
+    character.is_ascii_alphanumeric() || character == '_' || character == '-'
+}
+
 /// Names that vendors take as tools of their own, which they would run without asking anybody here.
 const NAMES_OF_VENDORS: &[&str] = &["web_search", "web_search_preview", "google_search"];
 
@@ -47,8 +53,7 @@ impl ToolRegistry {
         let mut by_name: BTreeMap<String, Arc<dyn Tool>> = BTreeMap::new();
         for tool in tools {
             let spec = tool.spec();
-            let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-            if spec.name.is_empty() || spec.name.len() > NAME_BYTES_MAX || !spec.name.bytes().all(is_name) {
+            if !(1..=NAME_BYTES_MAX).contains(&spec.name.len()) || !spec.name.chars().all(is_of_name) {
                 return Err(SessionError::invalid(
                     "tools",
                     format!("a tool's name has 1 to 64 letters, digits, '_' or '-'; {:?} has not", spec.name),

@@ -306,6 +306,18 @@ async fn a_server_that_is_not_there_and_one_that_points_elsewhere() {
         assert!(error.message.contains(address) && error.message.contains("base_url"), "{}: {error}", wire.model);
         assert!(stream.next().await.is_none());
     }
+    // It is there, and breaks off where the connection begins: that may pass.
+    let breaks = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}/v1", breaks.local_addr().unwrap());
+    let breaking = tokio::spawn(async move { while breaks.accept().await.is_ok() {} });
+    for wire in WIRES {
+        let resolved = models(&(wire.options)(url.clone())).unwrap().resolve(wire.model).unwrap();
+        let call = wire.start(|_| Reply::stream("")).await;
+        let mut stream = resolved.client.stream_response(call.request(vec![user("Hello.")])).await.unwrap();
+        let error = stream.next().await.unwrap().unwrap_err();
+        assert_eq!((error.code, error.is_lasting), (ErrorCode::ModelTimeout, false), "{}: {error}", wire.model);
+    }
+    breaking.abort();
     for wire in WIRES {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = asked.clone();

@@ -28,7 +28,7 @@ pub(crate) fn doctor(
     let diagnosis = match Config::load(around, globals) {
         Ok(config) => {
             config.warning().iter().for_each(|warning| out.note(warning));
-            config.find_moved(around).iter().for_each(|found| out.note(found));
+            config.new_note(around).iter().for_each(|found| out.note(found));
             let mut diagnosis = look(out, around, &config, args.repair)?;
             diagnosis.findings.splice(0..0, unresolved(&config, around)?);
             diagnosis
@@ -74,7 +74,7 @@ fn look(out: &Output, around: &Surroundings, config: &Config, is_repair: bool) -
         out.note("There is no data directory yet; the first session makes it.");
         return Ok(Diagnosis::default());
     }
-    let projection = config.projects().then(|| config.projection_dir(around));
+    let projection = config.projection_dir(around);
     let bar = Mutex::new(out.progress());
     let progress = |done, of| {
         if let Ok(mut bar) = bar.lock() {

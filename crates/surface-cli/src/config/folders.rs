@@ -1,29 +1,77 @@
 //! Where a project's sessions are kept: one data directory per project, which is found again when the project moves.
 //!
-//! What a project's folder says is taken from nobody's word: its mark names a store's id and no path, and the id is
-//! looked for among this user's own data directories; a worktree must be known to its repository.
+//! What a project's folder says is taken from nobody's word. A data directory keeps which folder its project is, by what
+//! the file system says of it; a mark in a folder leads to sessions only if the user asks for that, and a worktree must
+//! be known to its repository.
 
 use std::{
     fs::{self, File, TryLockError},
     io::{self, Read as _},
-    os::unix::fs::{OpenOptionsExt as _, symlink},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
+    time::UNIX_EPOCH,
 };
 
 use meerkat_service::{SessionError, SessionId};
 use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
 
 use super::{Config, is_own, project, refused};
 use crate::{error::CliError, output::Surroundings};
 
-/// Bytes of a mark or of a link between worktrees that are read.
-const MARK_BYTES_MAX: u64 = 4096;
+/// Bytes of a mark, of a link between worktrees and of what is kept of a project that are read.
+const READ_BYTES_MAX: u64 = 64 * 1024;
 
 /// The folder of the files for people, in the project's root.
 const PROJECTION: &str = ".rkat";
 
-/// The link in a data directory to the root of its project.
-const ROOT: &str = "project";
+/// The file in a data directory that says whose it is.
+const PROJECT: &str = "project.json";
+
+/// A project as its data directory keeps it.
+#[derive(Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Project {
+    /// The path of its root; empty if another project took its place.
+    pub(crate) root: String,
+    /// The root's inode and the moment that was made: they stay when the folder moves, and no copy has them.
+    folder: Option<String>,
+    /// The last note about it, which is not repeated.
+    noted: Option<String>,
+}
+
+impl Project {
+    fn at(root: &Path) -> Self {
+        let folder = fs::metadata(root).ok().and_then(|it| {
+            let made = it.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
+            Some(format!("{}-{}", it.ino(), made.as_nanos()))
+        });
+        Self { root: root.to_string_lossy().into_owned(), folder, noted: None }
+    }
+
+    fn of(data_dir: &Path) -> Option<Self> {
+        serde_json::from_str(&read_own(&data_dir.join(PROJECT))?).ok()
+    }
+
+    /// Whether both are one folder. A file system that does not say when a folder was made leaves the path.
+    fn is(&self, other: &Self) -> bool {
+        match (&self.folder, &other.folder) {
+            (Some(folder), Some(other)) => folder == other,
+            _ => self.root == other.root,
+        }
+    }
+
+    /// Keeps it in its data directory, so that the next command finds it from anywhere.
+    pub(crate) fn keep(&self, data_dir: &Path) {
+        if Self::of(data_dir).as_ref() == Some(self) {
+            return;
+        }
+        let unfinished = data_dir.join(format!("{PROJECT}.{}.new", std::process::id()));
+        let written = serde_json::to_vec(self).map_err(io::Error::from).and_then(|text| fs::write(&unfinished, text));
+        if let Err(error) = written.and_then(|()| fs::rename(&unfinished, data_dir.join(PROJECT))) {
+            tracing::debug!(%error, "the data directory does not know its project");
+        }
+    }
+}
 
 /// The folder of all data directories of projects.
 fn home(around: &Surroundings) -> Result<PathBuf, CliError> {
@@ -34,37 +82,78 @@ fn home(around: &Surroundings) -> Result<PathBuf, CliError> {
     Ok(home.join("meerkat"))
 }
 
-/// The data directory that a project has by its path.
-fn named(home: &Path, root: &Path) -> PathBuf {
+/// The data directory that a project's path names and that is its own, else a name that is free for one. More than one
+/// project may have been at a path.
+fn named(home: &Path, root: &Path) -> Result<PathBuf, PathBuf> {
     let name = root.file_name().map_or_else(|| "root".into(), |name| name.to_string_lossy().into_owned());
     // The hash keeps two projects of one name apart.
-    home.join(format!("{name}-{:016x}", super::path_hash(root)))
+    let name = format!("{name}-{:016x}", super::path_hash(root));
+    let (here, mut dir) = (Project::at(root), home.join(&name));
+    for number in 1_u64.. {
+        if fs::symlink_metadata(&dir).is_err() {
+            break;
+        }
+        // One that an earlier version made keeps no project.
+        if Project::of(&dir).is_none_or(|known| known.is(&here)) {
+            return Ok(dir);
+        }
+        dir = home.join(format!("{name}.{number}"));
+    }
+    Err(dir)
 }
 
-/// A path beside a data directory's.
-fn beside(named: &Path, suffix: &str) -> PathBuf {
-    let mut name = named.as_os_str().to_owned();
-    name.push(".");
-    name.push(suffix);
-    name.into()
+/// The data directories of this user's projects, each with its project if that is known.
+pub(crate) fn data_dirs(home: &Path) -> Vec<(PathBuf, Option<Project>)> {
+    let own = |entry: io::Result<fs::DirEntry>| {
+        let path = entry.ok()?.path();
+        let metadata = fs::metadata(&path).ok()?;
+        (metadata.is_dir() && is_own(&metadata)).then(|| (Project::of(&path), path)).map(|(known, path)| (path, known))
+    };
+    fs::read_dir(home).map(|entries| entries.filter_map(own).collect()).unwrap_or_default()
+}
+
+/// A project's data directory, which is made if it is not there.
+fn place(home: &Path, root: &Path) -> PathBuf {
+    named(home, root).unwrap_or_else(|free| {
+        let (here, mark, all) = (Project::at(root), marked(root), data_dirs(home));
+        let is_moved = |known: &Project| known.is(&here);
+        // A folder that came back from elsewhere, as a backup does, has the files of the one that was there.
+        let is_restored = |dir: &Path, known: &Project| known.root == here.root && mark.is_some() && mark == id_of(dir);
+        let find = |is: &dyn Fn(&Path, &Project) -> bool| {
+            all.iter()
+                .find(|(dir, known)| known.as_ref().is_some_and(|known| is(dir, known)))
+                .map(|(dir, _)| dir.clone())
+        };
+        find(&|_, known| is_moved(known)).or_else(|| find(&is_restored)).unwrap_or(free)
+    })
+}
+
+/// Sessions of a project that are not in its data directory: those that its mark names, else those of a project that was
+/// at its path.
+fn earlier(home: &Path, root: &Path, own: &Path) -> Option<PathBuf> {
+    let (here, mark, mut all) = (Project::at(root), marked(root), data_dirs(home));
+    all.retain(|(dir, _)| id_of(dir).is_some() && id_of(dir) != id_of(own));
+    let by_mark = all.iter().find(|(dir, _)| id_of(dir) == mark);
+    let by_path = || all.iter().find(|(_, known)| known.as_ref().is_some_and(|known| known.root == here.root));
+    by_mark.or_else(by_path).map(|(dir, _)| dir.clone())
 }
 
 /// The root whose data directory the project uses: for a worktree that of its repository, unless it has one already.
 fn shared_root(around: &Surroundings) -> PathBuf {
     let root = project(&around.dir);
-    let has_own = home(around).is_ok_and(|home| named(&home, &root).exists());
-    repository(&root).filter(|_| !has_own).unwrap_or(root)
+    let has_own = || home(around).is_ok_and(|home| named(&home, &root).is_ok());
+    repository(&root).filter(|_| !has_own()).unwrap_or(root)
 }
 
 /// The main folder of the repository that a worktree belongs to. The worktree names it, and it must name the worktree.
+/// A bare repository and a submodule have no such folder.
 fn repository(root: &Path) -> Option<PathBuf> {
     let mark = root.join(".git");
     let git_dir = root.join(read_own(&mark)?.strip_prefix("gitdir:")?.trim()).canonicalize().ok()?;
-    let worktree = Path::new(read_own(&git_dir.join("gitdir"))?.trim()).canonicalize().ok()?;
+    let worktree = git_dir.join(read_own(&git_dir.join("gitdir"))?.trim()).canonicalize().ok()?;
     let (worktrees, is_known) = (git_dir.parent()?, worktree == mark.canonicalize().ok()?);
-    let common =
-        worktrees.parent().filter(|_| is_known && worktrees.file_name().is_some_and(|it| it == "worktrees"))?;
-    let folder = if common.file_name()? == ".git" { common.parent()? } else { common };
+    let common = worktrees.parent().filter(|_| is_known && worktrees.ends_with("worktrees"))?;
+    let folder = common.parent().filter(|_| common.ends_with(".git"))?;
     fs::metadata(folder).is_ok_and(|it| is_own(&it)).then(|| folder.to_owned())
 }
 
@@ -75,7 +164,7 @@ fn read_own(path: &Path) -> Option<String> {
     let metadata = file.metadata().ok()?;
     let mut text = String::new();
     let is_readable = metadata.is_file() && is_own(&metadata);
-    file.take(MARK_BYTES_MAX).read_to_string(&mut text).ok().filter(|_| is_readable)?;
+    file.take(READ_BYTES_MAX).read_to_string(&mut text).ok().filter(|_| is_readable)?;
     Some(text)
 }
 
@@ -84,141 +173,139 @@ fn id(path: &Path) -> Option<SessionId> {
     read_own(path)?.trim().parse().ok()
 }
 
+/// The id of a data directory's store.
+fn id_of(data_dir: &Path) -> Option<SessionId> {
+    id(&data_dir.join("id"))
+}
+
 /// The store that a project's files were made from, if its mark says so.
 fn marked(root: &Path) -> Option<SessionId> {
     let folder = root.join(PROJECTION);
     fs::symlink_metadata(&folder).ok().filter(fs::Metadata::is_dir).and_then(|_| id(&folder.join("store")))
 }
 
-/// The data directory of a store among this user's own.
-fn find(home: &Path, store: SessionId) -> Option<PathBuf> {
-    let own = |entry: io::Result<fs::DirEntry>| {
-        let path = entry.ok()?.path();
-        let metadata = fs::symlink_metadata(&path).ok()?;
-        (metadata.is_dir() && is_own(&metadata) && id(&path.join("id")) == Some(store)).then_some(path)
-    };
-    fs::read_dir(home).ok()?.find_map(own)
-}
-
-/// Keeps in a data directory which project its files are in.
-pub(crate) fn keep_root(data_dir: &Path, root: &Path) {
-    let link = data_dir.join(ROOT);
-    if fs::read_link(&link).is_ok_and(|kept| kept == root) {
-        return;
-    }
-    drop(fs::remove_file(&link));
-    if let Err(error) = symlink(root, &link) {
-        tracing::debug!(%error, "the data directory does not know its project");
-    }
+/// Whether a project's root, or what is there for files, is another user's, who could lead them anywhere.
+fn is_anothers(root: &Path) -> bool {
+    let is_anothers = |found: io::Result<fs::Metadata>| found.is_ok_and(|it| !is_own(&it));
+    is_anothers(fs::metadata(root)) || is_anothers(fs::symlink_metadata(root.join(PROJECTION)))
 }
 
 impl Config {
     /// The data directory: as configured, else one per project in the user's data folder.
     pub(crate) fn data_dir(&self, around: &Surroundings) -> Result<PathBuf, CliError> {
-        if let Some(dir) = &self.values.store.data_dir {
-            return Ok(around.dir.join(dir));
+        match &self.values.store.data_dir {
+            Some(dir) => Ok(around.dir.join(dir)),
+            None => Ok(place(&home(around)?, &shared_root(around))),
         }
-        let home = home(around)?;
-        let named = named(&home, &shared_root(around));
-        // A project that moved has a link of one name to where its sessions are; a longer link is the user's own.
-        let link = fs::read_link(&named).ok().filter(|link| link.components().count() == 1);
-        Ok(link.and_then(|link| Some(home.join(link.file_name()?))).unwrap_or(named))
     }
 
-    /// Where sessions stand as files: as configured, else at the root of the project whose sessions they are.
-    pub(crate) fn projection_dir(&self, around: &Surroundings) -> PathBuf {
-        let dir = self.values.projection.dir.as_ref();
-        dir.map_or_else(|| self.root(around).join(PROJECTION), |dir| around.dir.join(dir))
+    /// Where sessions are written as files, if they are: as configured, else at the root of the project.
+    pub(crate) fn projection_dir(&self, around: &Surroundings) -> Option<PathBuf> {
+        let root = || Some(self.root(around)).filter(|root| !is_anothers(root)).map(|root| root.join(PROJECTION));
+        let dir = self.values.projection.dir.as_ref().map(|dir| around.dir.join(dir));
+        self.projects().then(|| dir.or_else(root)).flatten()
     }
 
-    /// The project whose sessions these are: of a data directory that is named, the one that has its files already.
+    /// The project whose sessions these are: of a data directory that is named, the one that it was made for.
     fn root(&self, around: &Surroundings) -> PathBuf {
         let known = self.values.store.data_dir.as_ref().and_then(|dir| {
-            let dir = around.dir.join(dir);
-            let root = fs::read_link(dir.join(ROOT)).ok()?;
-            (marked(&root)? == id(&dir.join("id"))?).then_some(root)
+            let known = Project::of(&around.dir.join(dir))?;
+            let root = PathBuf::from(&known.root);
+            (root.is_dir() && known.is(&Project::at(&root))).then_some(root)
         });
         known.unwrap_or_else(|| shared_root(around))
     }
 
-    /// The project's root as a data directory keeps it, so that the next command finds it from anywhere; `None` if files
-    /// do not stand in a project.
-    pub(crate) fn kept_root(&self, around: &Surroundings) -> Option<PathBuf> {
-        (self.projects() && self.values.projection.dir.is_none()).then(|| self.root(around))
+    /// The project as its data directory keeps it. A command that says nothing leaves its note to the next.
+    pub(crate) fn project(&self, around: &Surroundings, is_quiet: bool) -> Project {
+        let noted = match is_quiet {
+            true => self.data_dir(around).ok().and_then(|dir| Project::of(&dir)?.noted),
+            false => self.note(around),
+        };
+        Project { noted, ..Project::at(&self.root(around)) }
     }
 
-    /// Finds the sessions of a project that has none where its path says, by the mark in its folder. Answers with what is
-    /// to be told, once: of sessions that were found, or of those that could not be taken without being asked for.
-    pub(crate) fn find_moved(&self, around: &Surroundings) -> Option<String> {
-        if self.values.store.data_dir.is_some() || !self.keeps_sessions() {
+    /// A note about where the project's sessions are, if there is anything to know.
+    fn note(&self, around: &Surroundings) -> Option<String> {
+        let root = self.root(around);
+        let folder = root.join(PROJECTION);
+        let is_here = self.projects() && self.values.projection.dir.is_none();
+        if is_here && is_anothers(&root) {
+            let root = root.display();
+            return Some(format!(
+                "{root} or its {PROJECTION} is another user's, so no session is written there as files."
+            ));
+        }
+        if self.values.store.data_dir.is_some() {
             return None;
         }
-        let (home, root) = (home(around).ok()?, shared_root(around));
-        let named = named(&home, &root);
-        let store = marked(&root)?;
-        let found = find(&home, store);
-        // A copy of a project has the mark of its original, and is not the original.
-        let is_copy = found.as_ref().is_some_and(|found| {
-            fs::read_link(found.join(ROOT)).is_ok_and(|other| other != root && marked(&other) == Some(store))
-        });
-        if fs::symlink_metadata(&named).is_err() && !is_copy {
-            let found = found?;
-            symlink(found.file_name()?, &named).ok()?;
-            return Some(format!("The sessions of this project were found by its mark, in {}.", found.display()));
+        let (home, own) = (home(around).ok()?, self.data_dir(around).ok()?);
+        if let Some(known) = Project::of(&own).filter(|known| *known.root != *root.to_string_lossy()) {
+            return Some(format!("This project was at {}; its sessions were found, in {}.", known.root, own.display()));
         }
-        let own = id(&named.join("id"));
-        let is_anothers = is_copy || found.is_some_and(|found| own.is_some_and(|own| own != store) && found != named);
-        // That it was said is remembered beside the data directory.
-        let said = beside(&named, "told");
-        if !is_anothers || id(&said) == Some(store) {
-            return None;
+        if let Some(found) = earlier(&home, &root, &own) {
+            let found = found.display();
+            return Some(format!(
+                "Other sessions of this project are in {found}; `meerkat project adopt` goes on with them."
+            ));
         }
-        fs::write(&said, store.to_string()).ok()?;
+        let mark = marked(&root).filter(|mark| is_here && Some(*mark) != id_of(&own))?;
         Some(format!(
-            "{} holds the files of earlier sessions, which are in another data directory; `meerkat project adopt` goes on \
-             with those.",
-            root.join(PROJECTION).display()
+            "{} holds the files of somebody else's sessions ({mark}), so none of yours is written there; set \
+             `projection.dir` to another folder, or remove the file `store` in it.",
+            folder.display()
         ))
     }
 
-    /// Goes on with the sessions that the project's mark names. Answers with their data directory, and with what the
-    /// project's own has been renamed to, if it had one.
+    /// A note about where the project's sessions are, once for each project.
+    pub(crate) fn new_note(&self, around: &Surroundings) -> Option<String> {
+        let (note, dir) = (self.note(around).filter(|_| self.opens_data_dir())?, self.data_dir(around).ok()?);
+        let known = Project::of(&dir);
+        if known.as_ref().is_some_and(|known| known.noted.as_ref() == Some(&note)) {
+            return None;
+        }
+        if dir.is_dir() {
+            self.project(around, false).keep(&dir);
+        }
+        Some(note)
+    }
+
+    /// Goes on with sessions of the project that are not in its data directory. Answers with where they are, and with the
+    /// data directory that the project had.
     pub(crate) fn adopt(&self, around: &Surroundings) -> Result<(PathBuf, Option<PathBuf>), CliError> {
         let refuse = |message: String| CliError::from(SessionError::invalid("project", message));
         if let Some(dir) = &self.values.store.data_dir {
             return Err(refuse(format!("store.data_dir names the data directory: {}", dir.display())));
         }
         let (home, root) = (home(around)?, shared_root(around));
-        let named = named(&home, &root);
-        let mark = root.join(PROJECTION).join("store");
-        let store = marked(&root).ok_or_else(|| refuse(format!("{} names no store", mark.display())))?;
-        let found = find(&home, store).ok_or_else(|| {
-            refuse(format!(
-                "none of your data directories in {} is the one that {} names",
-                home.display(),
-                mark.display()
-            ))
-        })?;
-        if self.data_dir(around)? == found {
-            return Ok((found, None));
+        let own = place(&home, &root);
+        let Some(found) = earlier(&home, &root, &own) else {
+            let mark = root.join(PROJECTION).join("store");
+            return match marked(&root) {
+                Some(store) if id_of(&own) == Some(store) => Ok((own, None)),
+                Some(_) => {
+                    let (home, mark) = (home.display(), mark.display());
+                    Err(refuse(format!("none of your data directories in {home} is the one that {mark} names")))
+                }
+                None => Err(refuse(format!("{} names no store", mark.display()))),
+            };
+        };
+        // Nobody may work in a data directory that is left.
+        let lock = File::options().read(true).write(true).open(own.join("lock"));
+        if lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock))) {
+            return Err(refuse("another process works with this project's sessions; end it first".to_owned()));
         }
-        let failed = |error: io::Error| refuse(format!("{}: {error}", named.display()));
-        let mut aside = None;
-        if fs::symlink_metadata(&named).is_ok_and(|it| it.is_dir()) {
-            // Nobody may work in a folder while it is renamed.
-            let lock = File::options().read(true).write(true).open(named.join("lock"));
-            let is_held = lock.as_ref().is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)));
-            if is_held {
-                return Err(refuse("another process works with this project's sessions; end it first".to_owned()));
+        let aside = own.is_dir().then_some(own);
+        if let Some(own) = &aside {
+            Project::default().keep(own);
+            if marked(&root) == id_of(own) {
+                // Without its mark and its list the folder is made again, from the other sessions.
+                for name in ["store", "index.json"] {
+                    drop(fs::remove_file(root.join(PROJECTION).join(name)));
+                }
             }
-            let free = (1..).map(|number| beside(&named, &format!("aside-{number}"))).find(|path| !path.exists());
-            let to = free.ok_or_else(|| refuse("there is no free name".to_owned()))?;
-            fs::rename(&named, &to).map_err(failed)?;
-            aside = Some(to);
-        } else if fs::symlink_metadata(&named).is_ok() {
-            fs::remove_file(&named).map_err(failed)?;
         }
-        symlink(found.file_name().unwrap_or_default(), &named).map_err(failed)?;
+        Project::at(&root).keep(&found);
         Ok((found, aside))
     }
 }

@@ -48,6 +48,11 @@ impl User {
         (names, ran.err)
     }
 
+    /// The one data directory.
+    fn data_dir(&self) -> std::path::PathBuf {
+        fs::read_dir(self.path(".local/share/meerkat")).unwrap().next().unwrap().unwrap().path()
+    }
+
     fn mark(&self, project: &str) -> std::path::PathBuf {
         self.path(project).join(".rkat/store")
     }
@@ -61,7 +66,7 @@ fn a_project_that_moved_finds_its_sessions_and_says_so_once() {
     user.say("one", "First");
     fs::rename(user.path("one"), user.path("two")).unwrap();
     let (names, told) = user.sessions("two");
-    assert!(names == ["First"] && told.contains("found by its mark"), "{names:?} {told}");
+    assert!(names == ["First"] && told.contains("its sessions were found"), "{names:?} {told}");
     assert_eq!(user.sessions("two"), (vec!["First".to_owned()], String::new()));
     user.say("two", "Second");
     assert_eq!(user.sessions("two").0, ["First", "Second"]);
@@ -88,6 +93,8 @@ fn a_mark_leads_to_nothing_but_a_store_of_ones_own() {
         fs::create_dir(user.path(&project).join(".rkat")).unwrap();
         fs::write(user.mark(&project), mark).unwrap();
         user.run(&project, &["project", "adopt"]).refused(ErrorCode::InvalidRequest, "project");
+        let (names, told) = user.sessions(&project);
+        assert!(names.is_empty() && told.contains("somebody else's") == (at == 0), "{mark} {told}");
         assert_eq!(user.sessions(&project), (Vec::new(), String::new()), "{mark}");
     }
     user.make("endless");
@@ -96,19 +103,121 @@ fn a_mark_leads_to_nothing_but_a_store_of_ones_own() {
     user.run("endless", &["project", "adopt"]).refused(ErrorCode::InvalidRequest, "names no store");
 }
 
-/// Its files lead to sessions that are another project's as long as that one is there.
+/// A mark is in every archive of a project, so it gives nobody its sessions, wherever the project itself is.
 #[test]
 fn a_copy_has_the_sessions_of_its_original_only_if_it_is_told_to() {
+    for is_there in [true, false] {
+        let Some(user) = User::new() else { return };
+        user.make("one");
+        user.say("one", "First");
+        user.make("copy");
+        fs::create_dir(user.path("copy").join(".rkat")).unwrap();
+        fs::copy(user.mark("one"), user.mark("copy")).unwrap();
+        if !is_there {
+            fs::remove_dir_all(user.path("one")).unwrap();
+        }
+        let (names, told) = user.sessions("copy");
+        assert!(names.is_empty() && told.contains("meerkat project adopt"), "{names:?} {told}");
+        assert_eq!(user.sessions("copy"), (Vec::new(), String::new()));
+        assert!(!user.path("copy/.rkat/sessions").exists());
+        assert_eq!(user.run("copy", &["project", "adopt"]).code, 0);
+        assert_eq!(user.sessions("copy"), (vec!["First".to_owned()], String::new()));
+    }
+}
+
+#[test]
+fn a_new_project_where_another_was_begins_without_sessions() {
+    for is_seen in [true, false] {
+        let Some(user) = User::new() else { return };
+        user.make("one");
+        user.say("one", "First");
+        fs::rename(user.path("one"), user.path("two")).unwrap();
+        if is_seen {
+            user.sessions("two");
+        }
+        user.make("one");
+        let (names, told) = user.sessions("one");
+        assert_eq!((names.len(), told.contains("meerkat project adopt")), (0, !is_seen), "{told}");
+        user.say("one", "New");
+        user.say("two", "Second");
+        assert_eq!(user.sessions("one"), (vec!["New".to_owned()], String::new()));
+        assert_eq!(user.sessions("two"), (vec!["First".to_owned(), "Second".to_owned()], String::new()));
+    }
+}
+
+/// After a clone that took the place of the former one.
+#[test]
+fn a_project_that_was_made_again_has_its_sessions_if_it_is_told_to() {
     let Some(user) = User::new() else { return };
     user.make("one");
     user.say("one", "First");
-    user.make("copy");
-    fs::create_dir(user.path("copy").join(".rkat")).unwrap();
-    fs::copy(user.mark("one"), user.mark("copy")).unwrap();
-    let (names, told) = user.sessions("copy");
+    fs::remove_dir_all(user.path("one")).unwrap();
+    user.make("one");
+    let (names, told) = user.sessions("one");
     assert!(names.is_empty() && told.contains("meerkat project adopt"), "{names:?} {told}");
-    assert_eq!(user.run("copy", &["project", "adopt"]).code, 0);
-    assert_eq!(user.sessions("copy").0, ["First"]);
+    user.say("one", "New");
+    assert_eq!(user.run("one", &["project", "adopt"]).code, 0);
+    assert_eq!(user.sessions("one"), (vec!["First".to_owned()], String::new()));
+    user.say("one", "Second");
+    let ids = fs::read_dir(user.path("one/.rkat/sessions")).unwrap().count();
+    assert!(ids >= 2, "{ids}");
+    // A backup that is put back has its mark.
+    fs::rename(user.path("one/.rkat"), user.path("saved")).unwrap();
+    fs::remove_dir_all(user.path("one")).unwrap();
+    user.make("one");
+    fs::rename(user.path("saved"), user.path("one/.rkat")).unwrap();
+    assert_eq!(user.sessions("one"), (vec!["First".to_owned(), "Second".to_owned()], String::new()));
+}
+
+/// What earlier versions made: a name of the path, and for a project that had moved a link.
+#[test]
+fn data_directories_of_earlier_versions_are_found() {
+    let Some(user) = User::new() else { return };
+    user.make("one");
+    user.say("one", "First");
+    let data_dir = user.data_dir();
+    fs::remove_file(data_dir.join("project.json")).unwrap();
+    assert_eq!(user.sessions("one"), (vec!["First".to_owned()], String::new()));
+    fs::remove_file(data_dir.join("project.json")).unwrap();
+    fs::rename(user.path("one"), user.path("two")).unwrap();
+    let (names, told) = user.sessions("two");
+    assert!(names.is_empty() && told.contains("meerkat project adopt"), "{names:?} {told}");
+    assert_eq!(user.run("two", &["project", "adopt"]).code, 0);
+    assert_eq!(user.sessions("two").0, ["First"]);
+}
+
+/// Its owner could put links in the place of what is written there.
+#[test]
+fn nothing_is_written_into_a_folder_of_another_user() {
+    for given in ["one", "one/.rkat"] {
+        let Some(user) = User::new() else { return };
+        user.make("one");
+        fs::create_dir(user.path("one/.rkat")).unwrap();
+        // Nothing above is a project, so this folder is one, whoever it belongs to.
+        fs::remove_dir(user.path(".git")).unwrap();
+        if std::os::unix::fs::chown(user.path(given), Some(1), None).is_err() {
+            return;
+        }
+        user.say("one", "Quiet");
+        let notes = [(); 2].map(|()| user.sessions("one").1.contains("another user's"));
+        assert_eq!((notes, fs::read_dir(user.path("one/.rkat")).unwrap().count()), ([true, false], 0));
+        std::os::unix::fs::chown(user.path(given), Some(0), None).unwrap();
+    }
+}
+
+#[test]
+fn somebody_elses_files_are_told_of_once() {
+    let Some(user) = User::new() else { return };
+    user.make("one");
+    fs::create_dir(user.path("one/.rkat")).unwrap();
+    fs::write(user.mark("one"), "00000000-0000-7000-8000-000000000001\n").unwrap();
+    let (_, told) = user.sessions("one");
+    assert!(told.contains("somebody else's") && told.contains("projection.dir"), "{told}");
+    user.say("one", "First");
+    for args in [&["doctor"][..], &["doctor", "--json"]] {
+        let ran = user.run("one", args);
+        assert!(!format!("{}{}", ran.out, ran.err).contains("adopt"), "{}{}", ran.out, ran.err);
+    }
 }
 
 /// A folder that was moved to a larger disk.
@@ -117,7 +226,7 @@ fn a_link_in_the_place_of_a_data_directory_is_followed() {
     let Some(user) = User::new() else { return };
     user.make("one");
     user.say("one", "First");
-    let data_dir = fs::read_dir(user.path(".local/share/meerkat")).unwrap().next().unwrap().unwrap().path();
+    let data_dir = user.data_dir();
     fs::rename(&data_dir, user.path("larger")).unwrap();
     std::os::unix::fs::symlink(user.path("larger"), &data_dir).unwrap();
     assert_eq!(user.sessions("one").0, ["First"]);
@@ -126,12 +235,11 @@ fn a_link_in_the_place_of_a_data_directory_is_followed() {
 #[test]
 fn a_project_with_sessions_of_its_own_takes_the_earlier_ones_when_it_is_told_to() {
     let Some(user) = User::new() else { return };
-    user.make("two");
-    user.say("two", "Other");
-    fs::remove_dir_all(user.path("two")).unwrap();
     user.make("one");
     user.say("one", "First");
-    fs::rename(user.path("one"), user.path("two")).unwrap();
+    user.make("two");
+    user.say("two", "Other");
+    fs::copy(user.mark("one"), user.mark("two")).unwrap();
     let (names, told) = user.sessions("two");
     assert!(names == ["Other"] && told.contains("meerkat project adopt"), "{names:?} {told}");
     assert_eq!(user.sessions("two"), (vec!["Other".to_owned()], String::new()));
@@ -158,6 +266,25 @@ fn worktrees_share_the_sessions_of_their_repository_and_a_stranger_does_not() {
     user.say("tree", "There");
     assert_eq!(user.sessions("repository").0, ["Shared", "There"]);
     assert_eq!(user.sessions("stranger").0, [""; 0]);
+    // As git 2.48 and later write it if it is asked to: relative to the folder that the link is in.
+    fs::write(git_dir.join("gitdir"), "../../../../tree/.git\n").unwrap();
+    fs::write(user.path("tree/.git"), "gitdir: ../repository/.git/worktrees/tree\n").unwrap();
+    assert_eq!(user.sessions("tree").0, ["Shared", "There"]);
+}
+
+/// Their files stood in the git directory.
+#[test]
+fn worktrees_without_a_main_folder_are_projects_of_their_own() {
+    let Some(user) = User::new() else { return };
+    for (git_dir, tree) in [("bare.git/worktrees/tree", "tree"), ("super/.git/modules/sub/worktrees/sub", "sub")] {
+        let git_dir = user.path(git_dir);
+        fs::create_dir_all(&git_dir).unwrap();
+        fs::create_dir(user.path(tree)).unwrap();
+        fs::write(git_dir.join("gitdir"), format!("{}\n", user.path(tree).join(".git").display())).unwrap();
+        fs::write(user.path(tree).join(".git"), format!("gitdir: {}\n", git_dir.display())).unwrap();
+        user.say(tree, "There");
+        assert!(user.path(tree).join(".rkat").exists() && !git_dir.join("../../.rkat").exists());
+    }
 }
 
 /// The files of one project's sessions appeared in the repository in which somebody looked at them.
@@ -167,8 +294,7 @@ fn a_data_directory_that_is_named_elsewhere_leaves_that_project_alone() {
     user.make("one");
     user.make("two");
     user.say("one", "First");
-    let home = user.path(".local/share/meerkat");
-    let data_dir = fs::read_dir(&home).unwrap().next().unwrap().unwrap().path();
+    let data_dir = user.data_dir();
     let transcripts = |project: &str| {
         fs::read_dir(user.path(project).join(".rkat/sessions")).map_or(0, |sessions| {
             sessions.filter(|session| session.as_ref().unwrap().path().join("transcript.md").exists()).count()

@@ -277,12 +277,8 @@ async fn load_bodies(effect: &ModelEffect, rendered: Rendered) -> Result<ModelRe
         for body in whole.texts_mut() {
             *body = Body::Inline(load(effect, body).await?);
         }
-        *message = whole.into();
-    }
-    for message in &mut request.messages {
-        if let Some(clean) = without_forged_tags(message) {
-            *message = clean.into();
-        }
+        // What stands in the context itself was cleaned when it came in.
+        *message = without_forged_tags(whole).into();
     }
     Ok(request)
 }

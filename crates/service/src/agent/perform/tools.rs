@@ -14,7 +14,7 @@ use crate::{
     redact::Secrets,
     session::{
         event::{ToolFinished, ToolOutcome},
-        message::{BlobRef, Body, ToolCall},
+        message::{BlobRef, Body, OUTCOME_UNKNOWN, ToolCall},
     },
     tool::{Invocation, OutputLimits, OutputSink, Tool, ToolError, prefix},
 };
@@ -115,7 +115,6 @@ async fn run_bounded(
     );
     let sink = Arc::new(sink);
     let secrets = &effect.engine.secrets;
-    let mut redactor = secrets.stream();
     let stop = cancel.child_token();
     let invocation = Invocation {
         session_id: effect.session_id,
@@ -131,17 +130,11 @@ async fn run_bounded(
     let clock = &effect.engine.world.clock;
     let mut deadline = clock.sleep(Duration::from_millis(options.timeout_ms));
     // Progress is shown in passing: where the actor does not keep up it is dropped.
-    let tell = |text: String| {
-        if !text.is_empty() {
-            drop(progress.try_send((call.call_id.clone(), text)));
-        }
-    };
+    let tell = |text: String| drop(progress.try_send((call.call_id.clone(), text)));
     let mut ended = loop {
         tokio::select! {
             biased;
-            Some(text) = texts.recv() => {
-                tell(redactor.push(&text).into_owned());
-            }
+            Some(text) = texts.recv() => tell(text),
             done = &mut task => break Ended::Returned(done),
             () = cancel.cancelled() => break Ended::Cancelled,
             () = &mut deadline => break Ended::TimedOut,
@@ -156,10 +149,10 @@ async fn run_bounded(
             () = clock.sleep(Duration::from_millis(options.grace_ms)) => task.abort(),
         }
     }
+    sink.end_progress();
     while let Ok(text) = texts.try_recv() {
-        tell(redactor.push(&text).into_owned());
+        tell(text);
     }
-    tell(redactor.finish());
     // What nobody will name is not kept: a sink that is dropped leaves nothing behind.
     let output = match ended {
         Ended::Returned(Ok(_)) => sink.finish().await,
@@ -191,12 +184,13 @@ async fn run_bounded(
             (outcome, body, error, false)
         }
         Ended::Returned(Err(_)) => {
-            let text = "The tool panicked; its outcome is unknown.";
+            let text = format!("{OUTCOME_UNKNOWN} The tool panicked.");
             (ToolOutcome::Unknown, text.into(), Some(crate::agent::decide::internal("a tool panicked")), true)
         }
         Ended::Cancelled | Ended::TimedOut => {
-            let text = "Outcome unknown; verify before repeating. The tool did not stop when it was asked to.";
-            (ToolOutcome::Unknown, text.into(), Some(ErrorBody::with_message(ErrorCode::ToolFailed, text)), false)
+            let text = format!("{OUTCOME_UNKNOWN} The tool did not stop when it was asked to.");
+            let error = ErrorBody::with_message(ErrorCode::ToolFailed, text.as_str());
+            (ToolOutcome::Unknown, text.into(), Some(error), false)
         }
     }
 }

@@ -200,6 +200,9 @@ pub(super) enum Fault {
     Slow,
     /// A lease is given, and a fork known, only after some time; the fuse counts the leases that were given back.
     LateLease,
+    /// A journal cannot be read for a moment, such as where there are no descriptors. Every stored session may have been
+    /// left by a process that ended.
+    Unread,
 }
 
 pub(super) struct FaultyEvents(pub(super) Arc<dyn EventStore>, pub(super) Fault, pub(super) Fuse);
@@ -238,12 +241,16 @@ impl EventStore for FaultyEvents {
                 });
                 return Ok(ticket);
             }
-            Fault::Failure | Fault::Fenced | Fault::LostSync | Fault::LostWrite | Fault::Full | Fault::LateLease => {}
+            Fault::Failure | Fault::Fenced | Fault::LostSync | Fault::LostWrite | Fault::Full => {}
+            Fault::LateLease | Fault::Unread => {}
         }
         self.0.stage(lease, batch)
     }
 
     async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
+        if self.1 == Fault::Unread && self.2.blows() {
+            return Err(StoreError::Failed("EMFILE".to_owned()));
+        }
         self.0.read(session_id, after, limit).await
     }
 
@@ -271,11 +278,17 @@ impl EventStore for FaultyEvents {
     }
 
     async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
+        if self.1 == Fault::Unread && self.2.blows() {
+            return Err(StoreError::Failed("EMFILE".to_owned()));
+        }
         self.0.bytes(session_id).await
     }
 
     async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {
-        if self.1 == Fault::Full { self.0.sessions(None, 100).await } else { self.0.unsettled().await }
+        match self.1 {
+            Fault::Full | Fault::Unread => self.0.sessions(None, 100).await,
+            _ => self.0.unsettled().await,
+        }
     }
 
     async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError> {

@@ -89,8 +89,15 @@ impl Tool for Send {
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
-        if invocation.arguments.as_str().contains("nobody") {
+        let to = |name: &str| invocation.arguments.as_str().contains(name);
+        if to("nobody") {
             return Err(ToolError::Failed("There is nobody of that name.".to_owned()));
+        }
+        if to("nowhere") {
+            std::future::pending::<()>().await;
+        }
+        if to("tags") {
+            return output.write(&"<pin".repeat(7_000)).await;
         }
         output.write(&"said much ".repeat(600)).await
     }
@@ -113,7 +120,7 @@ fn send(to: &str) -> (&'static str, String) {
 async fn the_next_turn_knows_what_was_called() {
     let answers = vec![
         Answer::Calls(vec![send("ann"), send("nobody")]),
-        Answer::Calls(vec![send("bob")]),
+        Answer::Calls(vec![send("bob"), send("nowhere")]),
         Answer::TooLong,
         Answer::Says("Fine."),
     ];
@@ -121,7 +128,7 @@ async fn the_next_turn_knows_what_was_called() {
     let subject = Subject::new(rig(model.clone(), 100_000).service()).await;
     let prompt = format!("Write to everybody. {}", "p".repeat(20_000));
     let failed = subject.turn(&prompt).await.unwrap();
-    assert_eq!((failed.status, failed.tool_calls), (TurnStatus::Failed, 3));
+    assert_eq!((failed.status, failed.tool_calls), (TurnStatus::Failed, 4));
     assert_eq!(subject.turn("Go on.").await.unwrap().text, "Fine.");
     let messages = model.last();
     assert_eq!(messages.last().unwrap().text(), "Go on.");
@@ -132,8 +139,10 @@ async fn the_next_turn_knows_what_was_called() {
         lines,
         [
             r#"- send {"to":"ann"}: succeeded"#,
-            r#"- send {"to":"nobody"}: failed: There is nobody of that name."#,
+            // Not in the tool's words: they would be the user's.
+            r#"- send {"to":"nobody"}: failed"#,
             r#"- send {"to":"bob"}: succeeded"#,
+            r#"- send {"to":"nowhere"}: outcome unknown; verify before repeating"#,
         ]
     );
     assert!(!told.contains("said much") && told.len() < 3_000, "{told}");
@@ -143,7 +152,8 @@ async fn the_next_turn_knows_what_was_called() {
 /// Whatever fills the window, what is left of a turn leaves most of the room that it had to the next one.
 #[tokio::test(start_paused = true)]
 async fn many_small_calls_do_not_stand_in_the_way() {
-    let calls = |n: usize| Answer::Calls((0..20).map(|m| send(&format!("nobody {n} {m}"))).collect());
+    let calls =
+        |n: usize| Answer::Calls((0..20).map(|m| send(&format!("nobody {n} {m} {}", "y".repeat(90)))).collect());
     let mut answers: Vec<Answer> = (0..40).map(calls).collect();
     answers.push(Answer::Says("Never."));
     let model = Heard::new(answers);
@@ -266,4 +276,14 @@ async fn what_was_cut_out_of_a_result_can_be_read() {
     // A vendor keeps what begins a request as long as it stays the same.
     let count = model.requests.lock().unwrap().len();
     assert!((2..count).all(|at| offered(at) == offered(1)), "once offered, offered from then on");
+}
+
+/// Tags that were escaped after the request was measured made it longer than the window.
+#[tokio::test(start_paused = true)]
+async fn no_request_is_longer_than_it_was_measured() {
+    let model = Heard::new(vec![Answer::Calls(vec![send("tags")]), Answer::Says("Never.")]);
+    let subject = Subject::new(rig(model.clone(), 10_000).service()).await;
+    let failed = subject.turn("Go.").await.unwrap();
+    assert_eq!(failed.error.map(|error| error.code), Some(ErrorCode::ContextOverflow));
+    assert_eq!(model.requests.lock().unwrap().len(), 1);
 }

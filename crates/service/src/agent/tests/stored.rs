@@ -19,6 +19,7 @@ use crate::{
     ErrorCode, Session, SessionError,
     agent::shared::Shared,
     ids::{Seq, SessionId},
+    model::{ModelResolver, ResolvedModel, StaticModels, scripted::ScriptedModel},
     runtime::{ended, live::LiveHub, persistent::PersistentSessionService},
     service::{
         CreateSession, DeleteSession, ForkSession, InterruptTurn, Page, PinFact, SessionQuery, SessionService as _,
@@ -82,8 +83,12 @@ async fn interrupts_close_with_their_actor() {
 struct FaultyIndex {
     rows: Mutex<Arc<MemoryIndex>>,
     is_broken: bool,
+    /// How often a page was asked for.
+    pages: AtomicU64,
     /// Which rows take an hour to be put.
     slow_rows: Option<Fuse>,
+    /// Which keys are refused.
+    refused_keys: Option<Fuse>,
     /// How often it was lost; nobody ever comes to the end of saying that it is whole again.
     losses: AtomicU64,
 }
@@ -114,10 +119,14 @@ impl SessionIndex for FaultyIndex {
     }
 
     async fn page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, StoreError> {
+        self.pages.fetch_add(1, Ordering::Relaxed);
         self.rows()?.page(query).await
     }
 
     async fn put_key(&self, key: &IndexedKey) -> Result<(), StoreError> {
+        if self.refused_keys.as_ref().is_some_and(Fuse::blows) {
+            return Err(StoreError::Full);
+        }
         self.rows()?.put_key(key).await
     }
 
@@ -189,6 +198,48 @@ async fn a_row_that_comes_late_takes_no_newer_ones_place() {
     assert_eq!((listed[0].session_id, listed[0].last_seq), (session_id, changed.seq));
 }
 
+/// The scripted model where nothing was ever configured.
+struct StandIn(StaticModels);
+
+impl ModelResolver for StandIn {
+    fn default_model(&self) -> &str {
+        self.0.default_model()
+    }
+
+    fn is_stand_in(&self) -> bool {
+        true
+    }
+
+    fn resolve(&self, name: &str) -> Result<ResolvedModel, SessionError> {
+        self.0.resolve(name)
+    }
+}
+
+/// Whether a real model answered before is asked once and of one page, and a broken index does not refuse a session.
+#[tokio::test(start_paused = true)]
+async fn a_model_that_stands_in_asks_little_of_the_index() {
+    let (events, rows) = (journals(), Arc::new(MemoryIndex::default()));
+    let former = rig().stored(events.clone(), rows.clone());
+    for _ in 0..5 {
+        former.create_session(CreateSession::default()).await.unwrap();
+    }
+    former.shut_down(0).await;
+    for is_broken in [false, true] {
+        let index = FaultyIndex { rows: Mutex::new(rows.clone()), is_broken, ..FaultyIndex::default() };
+        let index = Arc::new(index);
+        let mut rig = rig();
+        rig.models = Arc::new(StandIn(StaticModels::new("scripted", Arc::new(ScriptedModel), 100_000)));
+        rig.options.limits.page_items = 2;
+        let service = rig.stored(events.clone(), index.clone());
+        for _ in 0..2 {
+            let created = service.create_session(CreateSession::default()).await.unwrap();
+            assert_eq!(service.read(&created.session_id).await.unwrap().model, "scripted");
+        }
+        // One of them is the start's.
+        assert!(index.pages.load(Ordering::Relaxed) <= 2, "{:?}", index.pages);
+    }
+}
+
 /// An index that fails stands in the way of lists and of the keys of creations, and of nothing else.
 #[tokio::test(start_paused = true)]
 async fn a_service_over_a_broken_index_runs_turns() {
@@ -207,6 +258,39 @@ async fn a_service_over_a_broken_index_runs_turns() {
     let keyed = CreateSession { idempotency_key: Some("k".to_owned()), ..CreateSession::default() };
     assert_eq!(service.create_session(keyed).await.unwrap_err().code(), ErrorCode::StoreFailed);
     service.shut_down(0).await;
+}
+
+fn keyed() -> CreateSession {
+    CreateSession { idempotency_key: Some("k".to_owned()), ..CreateSession::default() }
+}
+
+/// The index has the key of a session that was deleted, and refuses that of the next.
+#[tokio::test(start_paused = true)]
+async fn a_key_of_an_older_session_does_not_stand_for_a_newer_one() {
+    let index = FaultyIndex { refused_keys: Some(Fuse::new(1, 9)), ..FaultyIndex::default() };
+    let service = rig().stored(journals(), Arc::new(index));
+    let first = service.create_session(keyed()).await.unwrap().session_id;
+    service.delete(DeleteSession { session_id: first, force: false }).await.unwrap();
+    let second = service.create_session(keyed()).await.unwrap().session_id;
+    assert_ne!(second, first);
+    assert_eq!(service.create_session(keyed()).await.unwrap().session_id, second);
+}
+
+/// What a process lacks while it starts hides no session from those who ask again with its key.
+#[tokio::test(start_paused = true)]
+async fn a_start_that_cannot_read_for_a_moment_forgets_no_key() {
+    for (at, times) in [(0, 1), (1, 1), (2, 1), (0, usize::MAX)] {
+        let events = journals();
+        let former = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
+        let session_id = former.create_session(keyed()).await.unwrap().session_id;
+        former.shut_down(0).await;
+        let service = faulty(&events, Fault::Unread, &Fuse::new(at, times));
+        let again = service.create_session(keyed()).await.map(|created| created.session_id);
+        match times {
+            1 => assert_eq!(again.unwrap(), session_id, "{at}"),
+            _ => assert_eq!(again.unwrap_err().code(), ErrorCode::StoreFailed),
+        }
+    }
 }
 
 /// A service over journals whose writes fail, where `fuse` says so.

@@ -119,17 +119,17 @@ pub(crate) fn preview(session: &Session, compactor: &dyn Compactor) -> Result<Co
     Ok(partition.receipt(session, CompactionMode::Summary, anchor))
 }
 
-/// How many of the context's messages, from the first on, hold all that may leave it, however long the summary gets.
+/// The places of the context's messages that may leave it, in order, however long the summary gets.
 ///
 /// # Errors
 /// What the compactor makes of the context is no context: see [`rebuild`].
-pub(crate) fn leaving(session: &Session, compactor: &dyn Compactor) -> Result<usize, ErrorBody> {
+pub(crate) fn leaving(session: &Session, compactor: &dyn Compactor) -> Result<Vec<usize>, ErrorBody> {
     let source = session.messages();
     let discarded = compactor.rebuild_history(&source, "").discarded;
     let summary = "x".repeat(summary_room(&discarded, compactor));
     let partition = Partition::of(session, &source, &compactor.rebuild_history(&source, &summary))?;
     let entries = session.context().entries().len();
-    Ok((0..entries).rev().find(|at| partition.kept.binary_search(at).is_err()).map_or(0, |last| last + 1))
+    Ok((0..entries).filter(|at| partition.kept.binary_search(at).is_err()).collect())
 }
 
 /// What stands behind a model's summary for messages that the model was not shown.

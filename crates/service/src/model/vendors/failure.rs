@@ -123,27 +123,31 @@ impl Failures {
     fn broken(&self, error: &(dyn StdError + Send + Sync + 'static)) -> ModelError {
         let mut what = String::from("the connection failed");
         let mut source: Option<&(dyn StdError + 'static)> = error.source();
+        let mut is_refused = false;
         while let Some(error) = source {
             what = format!("{what}: {error}");
+            let io = error.downcast_ref::<std::io::Error>();
+            is_refused |= io.is_some_and(|io| io.kind() == std::io::ErrorKind::ConnectionRefused);
             source = error.source();
         }
         let code = match error.downcast_ref::<reqwest::Error>() {
             Some(error) if error.is_builder() => ErrorCode::ModelRejected,
-            Some(error) if error.is_connect() => return self.unreachable(error, &what),
+            Some(error) if error.is_connect() => return self.unreachable(error, &what, is_refused),
             Some(error) if error.is_request() => ErrorCode::ModelOverloaded,
             _ => ErrorCode::ModelStreamIncomplete,
         };
         self.failure(code, &what)
     }
 
-    /// There is no server at the address: people have to act, so it is not tried again.
-    fn unreachable(&self, error: &reqwest::Error, what: &str) -> ModelError {
+    /// There is no connection. Where nothing listens at the address people have to act, so it is not tried again; a name
+    /// that is not found for a moment, or a handshake that breaks off, may pass.
+    fn unreachable(&self, error: &reqwest::Error, what: &str, is_lasting: bool) -> ModelError {
         let address = error.url().map_or_else(String::new, |url| url.origin().ascii_serialization());
         let what = format!(
             "the server at {address} cannot be reached ({what}). Start it, check the network, or correct {}",
             self.setting
         );
-        ModelError { is_lasting: true, ..self.failure(ErrorCode::ModelTimeout, &what) }
+        ModelError { is_lasting, ..self.failure(ErrorCode::ModelTimeout, &what) }
     }
 }
 

@@ -18,10 +18,8 @@ use super::Api;
 use crate::{
     model::{ModelError, ModelRequest, ToolSpec},
     session::message::{Block, Message, RawJson, ToolCall as Call, ToolResult},
+    tool::{NAME_BYTES_MAX, is_of_name},
 };
-
-/// Bytes that a tool's name may have.
-const NAME_BYTES_MAX: usize = 64;
 
 /// The system prompt, the messages, the tail and the tools.
 ///
@@ -204,24 +202,22 @@ fn result_part(result: &ToolResult, api: Api) -> ContentPart {
 
 /// A tool's name as every vendor takes it: a model may have made one up that is none, and it goes back with its result.
 fn legal(name: &str, api: Api) -> Cow<'_, str> {
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     // Gemini's begin with a letter or `_`.
     let is_begin = |c: char| api != Api::Gemini || c.is_ascii_alphabetic() || c == '_';
-    if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(is_allowed) && name.starts_with(is_begin) {
+    if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(is_of_name) && name.starts_with(is_begin) {
         return name.into();
     }
     let begin = if name.starts_with(is_begin) { "" } else { "_" };
-    let rest = name.chars().map(|c| if is_allowed(c) { c } else { '_' });
+    let rest = name.chars().map(|c| if is_of_name(c) { c } else { '_' });
     begin.chars().chain(rest).take(NAME_BYTES_MAX).collect()
 }
 
 /// Anthropic takes only letters, digits, `_` and `-`; another vendor may have named the call.
 fn call_id(id: &str, api: Api) -> Cow<'_, str> {
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    if api != Api::Anthropic || id.chars().all(is_allowed) {
+    if api != Api::Anthropic || id.chars().all(is_of_name) {
         return id.into();
     }
-    id.chars().map(|c| if is_allowed(c) { c } else { '_' }).collect()
+    id.chars().map(|c| if is_of_name(c) { c } else { '_' }).collect()
 }
 
 /// Vendors take arguments back only as an object, so a malformed text goes back inside one.

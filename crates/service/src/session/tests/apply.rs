@@ -104,8 +104,11 @@ impl Naive {
         for (at, (.., message)) in dropped.iter().enumerate() {
             let Message::ToolResults { results } = message else { continue };
             for (result, call) in results.iter().zip(dropped[at - 1].2.tool_calls()) {
-                let failed = || format!("failed: {}", cut(&result.content.excerpt()));
-                let outcome = if result.is_error { failed() } else { "succeeded".to_owned() };
+                let outcome = match (result.is_error, says_unknown(result)) {
+                    (false, _) => "succeeded",
+                    (true, true) => "outcome unknown; verify before repeating",
+                    (true, false) => "failed",
+                };
                 lines.push(format!("- {} {}: {outcome}", result.name, cut(call.arguments.as_str())));
             }
         }
@@ -135,7 +138,7 @@ impl Naive {
         for (seq, _, message) in &mut self.entries {
             let Message::ToolResults { results } = message else { continue };
             for result in results.iter_mut().filter(|_| rebuilt.masked.contains(seq)) {
-                if !result.content.excerpt().starts_with("[masked: ") {
+                if !result.content.excerpt().starts_with("[masked: ") && !says_unknown(result) {
                     let bytes = result.content.len();
                     result.content = format!("[masked: {bytes} bytes, in event {seq} of the history]").into();
                 }
@@ -160,6 +163,12 @@ impl Naive {
         let fitting = starts.iter().find(|&&start| self.bytes_from(start) <= bytes);
         fitting.or(starts.last()).copied().unwrap_or(0)
     }
+}
+
+/// That an outcome is unknown is short, and never masked.
+fn says_unknown(result: &ToolResult) -> bool {
+    let text = "Outcome unknown; verify before repeating.";
+    result.is_error && result.content.len() <= 128 && result.content.excerpt().starts_with(text)
 }
 
 /// What stands in a blob goes to the model whole, but for the results of tools.
@@ -675,4 +684,18 @@ fn an_old_use_that_is_forgotten_late_takes_no_new_one_with_it() {
     let now = at(72, pinned(0, "")).time;
     assert_eq!(session.key("k", now).map(|known| known.turn), Some(2));
     assert!(session.key("other", now).is_none());
+}
+
+#[test]
+fn an_unknown_outcome_is_never_masked() {
+    let result = |content: &str| ToolResult {
+        call_id: "c".to_owned(),
+        name: "t".to_owned(),
+        is_error: true,
+        content: content.into(),
+    };
+    let unknown = result("Outcome unknown; verify before repeating. The tool did not stop when it was asked to.");
+    assert_eq!(unknown.masked(7), unknown);
+    let long = result(&format!("Outcome unknown; verify before repeating. {}", "x".repeat(200)));
+    assert!(long.masked(7).content.excerpt().starts_with("[masked: "));
 }

@@ -1,23 +1,21 @@
-//! When idempotency keys leave the index: a day after their use, which is all that they are kept for.
+//! When idempotency keys leave the index: a day after their use, which is all that they are kept for. What a day is, the
+//! newest keys say, and of these a clock that was wrong makes some; so the last ones stay whatever their time.
 
-use super::file::Table;
+use super::{
+    file::{Table, Trouble},
+    rows::SEAL_BYTES,
+};
 use crate::{session::KEY_KEPT_MS, store::IndexedKey};
 
-/// Keys that come in before old ones are looked for again.
-const KEYS_BETWEEN: usize = 10_000;
+/// The newest keys, which stay, and as many come in before old ones are looked for again.
+const KEYS_KEPT: usize = 10_000;
 
-/// What is old, told by the newest key: nothing here reads a clock.
+/// What is old, told by newer keys: nothing here reads a clock.
+#[derive(Default)]
 pub(super) struct Expiry {
-    newest_ms: i64,
     /// The newest of the keys that are put together.
     gathered_ms: Option<i64>,
     keys_left: usize,
-}
-
-impl Default for Expiry {
-    fn default() -> Self {
-        Self { newest_ms: i64::MIN, gathered_ms: None, keys_left: 0 }
-    }
 }
 
 impl Expiry {
@@ -28,22 +26,32 @@ impl Expiry {
         self.keys_left = self.keys_left.saturating_sub(usize::from(key.is_some()));
     }
 
-    /// Whether it is time to look for old keys.
-    pub(super) fn is_due(&mut self, table: Table) -> bool {
-        // What came last counts and not what is largest: after a jump of the clock and back, all others are not old.
-        if table == Table::Keys {
-            self.newest_ms = self.gathered_ms.take().unwrap_or(self.newest_ms);
+    /// Takes old keys out of a table, where it is time to look for them.
+    pub(super) fn forget(
+        &mut self,
+        table: Table,
+        rows: &mut redb::Table<'_, &'static [u8], &'static [u8]>,
+    ) -> Result<(), Trouble> {
+        use redb::{ReadableTable as _, ReadableTableMetadata as _};
+        if table != Table::Keys {
+            return Ok(());
         }
-        let is_due = table == Table::Keys && self.keys_left == 0;
-        if is_due {
-            self.keys_left = KEYS_BETWEEN;
+        let Some(newest_ms) = self.gathered_ms.take() else { return Ok(()) };
+        // Whatever ends after one command looks as seldom as what runs for long.
+        if self.keys_left > 0 || rows.len()? < 2 * KEYS_KEPT as u64 {
+            return Ok(());
         }
-        is_due
-    }
-
-    /// Whether a key's row stays.
-    pub(super) fn keeps(&self, value: &[u8]) -> bool {
-        time_of(value).is_some_and(|time| self.newest_ms.saturating_sub(time) < KEY_KEPT_MS)
+        self.keys_left = KEYS_KEPT;
+        let time = |row: &[u8]| time_of(row.get(SEAL_BYTES..).unwrap_or_default());
+        let mut times = Vec::new();
+        for row in rows.iter()? {
+            times.extend(time(row?.1.value()));
+        }
+        let Some(at) = times.len().checked_sub(KEYS_KEPT) else { return Ok(()) };
+        // The clock was ahead where the newest says more than those before it, and back again where it says less.
+        let now_ms = (*times.select_nth_unstable(at).1).min(newest_ms);
+        rows.retain(|_, row| time(row).is_some_and(|time| now_ms.saturating_sub(time) < KEY_KEPT_MS))?;
+        Ok(())
     }
 }
 
@@ -53,28 +61,62 @@ fn time_of(value: &[u8]) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::path::Path;
+
+    use bytes::Bytes;
+
+    use super::{super::file::IndexFile, *};
     use crate::{clock::Timestamp, ids::SessionId, session::event::Key};
 
-    fn key(ms: i64) -> Vec<u8> {
-        let key = IndexedKey {
-            scope: None,
-            key: Key { key: "k".to_owned(), request: "r".to_owned() },
-            session_id: SessionId::from_uuid(uuid::Uuid::nil()),
-            turn: None,
-            time: Timestamp::from_millis(ms),
-        };
-        serde_json::to_vec(&key).unwrap()
+    const YEAR_MS: i64 = 365 * KEY_KEPT_MS;
+
+    /// A process that lives for one commit of keys with these names and times; those of `asked` that it finds then.
+    async fn process(path: &Path, keys: impl IntoIterator<Item = (usize, i64)>, asked: &[usize]) -> Vec<usize> {
+        let file = IndexFile::new(path.to_owned());
+        file.change(keys.into_iter().map(|(name, ms)| {
+            let key = IndexedKey {
+                scope: None,
+                key: Key { key: name.to_string(), request: "r".to_owned() },
+                session_id: SessionId::from_uuid(uuid::Uuid::nil()),
+                turn: None,
+                time: Timestamp::from_millis(ms),
+            };
+            ((Table::Keys, name.to_string().into_bytes()), Some(Bytes::from(serde_json::to_vec(&key).unwrap())))
+        }));
+        file.committed(true).await.unwrap();
+        let asked = asked.to_vec();
+        let found = file.read(move |view| {
+            let is_there = |name: &usize| view.get(Table::Keys, name.to_string().as_bytes()).unwrap().is_some();
+            Ok(asked.into_iter().filter(is_there).collect())
+        });
+        found.await.unwrap()
     }
 
-    #[test]
-    fn a_clock_that_jumped_ahead_and_back_makes_no_key_old() {
-        let (mut expiry, year_ms) = (Expiry::default(), 365 * KEY_KEPT_MS);
-        for now_ms in [year_ms, 6 * year_ms, year_ms + 1000] {
-            expiry.saw(Table::Keys, Some(&key(now_ms)));
-            expiry.is_due(Table::Keys);
+    #[tokio::test]
+    async fn a_clock_that_is_ahead_or_was_makes_no_key_old() {
+        for before in [1, 3 * KEYS_KEPT] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("index.redb");
+            process(&path, (0..before).map(|name| (name, YEAR_MS)), &[]).await;
+            // The first commit of a process, and the next process too.
+            for late in [before, before + 1] {
+                assert_eq!(process(&path, [(late, 6 * YEAR_MS)], &[0, late]).await, [0, late], "{before}");
+            }
+            assert_eq!(process(&path, [(before + 2, YEAR_MS + 1000)], &[0]).await, [0], "{before}");
         }
-        assert!(expiry.keeps(&key(year_ms)), "it is a second old");
-        assert!(!expiry.keeps(&key(year_ms - KEY_KEPT_MS)));
+    }
+
+    /// Each process ends after one command, and still the index does not grow for ever.
+    #[tokio::test]
+    async fn short_lived_processes_forget_keys() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("index.redb");
+        process(&path, (0..2 * KEYS_KEPT).map(|name| (name, YEAR_MS + name as i64)), &[]).await;
+        let new = 2 * KEYS_KEPT..3 * KEYS_KEPT;
+        process(&path, new.map(|name| (name, YEAR_MS + KEY_KEPT_MS + 100_000)), &[]).await;
+        let last = 3 * KEYS_KEPT;
+        let asked = [0, last - KEYS_KEPT - 1, last - 1, last];
+        let found = process(&path, [(last, YEAR_MS + KEY_KEPT_MS + 100_001)], &asked).await;
+        assert_eq!(found, [last - 1, last]);
     }
 }

@@ -27,7 +27,7 @@ use super::journal::{OwnerLock, disk::is_full};
 use super::{
     backend::{Backend, Phase},
     expiry::Expiry,
-    rows::{SEAL_BYTES, View, sealed, unsealed},
+    rows::{View, sealed, unsealed},
 };
 use crate::store::StoreError;
 
@@ -468,9 +468,7 @@ fn write(database: &Database, changes: &Changes, loss: u64, expiry: &mut Expiry)
             }
             expiry.saw(*table, value.as_deref());
         }
-        if expiry.is_due(*table) {
-            open.retain(|_, row| expiry.keeps(row.get(SEAL_BYTES..).unwrap_or_default()))?;
-        }
+        expiry.forget(*table, &mut open)?;
     }
     transaction.commit()?;
     Ok(())

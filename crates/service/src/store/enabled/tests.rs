@@ -210,25 +210,6 @@ async fn keys_and_checkpoints_are_scoped_and_go_with_their_session() {
 }
 
 #[tokio::test]
-async fn a_key_leaves_the_file_a_day_after_its_use() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("index.redb");
-    let day = 24 * 60 * 60;
-    for (name, seconds) in [("old", 0), ("young", 1), ("new", day)] {
-        // Each process looks for old keys when it first has a new one.
-        let index = index(&path);
-        index.put_key(&key(None, name, seconds)).await.unwrap();
-        index.flush().await.unwrap();
-    }
-    let index = index(&path);
-    let mut kept = Vec::new();
-    for name in ["old", "young", "new"] {
-        kept.extend(index.key(None, name).await.unwrap().map(|key| key.key.key));
-    }
-    assert_eq!(kept, ["young", "new"]);
-}
-
-#[tokio::test]
 async fn a_cursor_that_is_none_is_refused() {
     let query = |cursor: &str| SessionQuery { cursor: Some(cursor.to_owned()), ..SessionQuery::default() };
     for wrong in ["", "7", "01900000", "01900000000070008000000000000001"] {

@@ -12,6 +12,7 @@ mod summaries;
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -53,6 +54,8 @@ enum Write {
     Facts,
     /// It comes when somebody says so, if ever.
     Late(Arc<Notify>),
+    /// It never comes, and the server says again and again that it is there.
+    Pings,
 }
 
 /// Answers as the prompt says, and keeps what it was asked.
@@ -92,7 +95,7 @@ impl ModelClient for Strict {
         let write = self.writes.lock().unwrap().pop_front().unwrap_or(Write::Text(SUMMARY));
         let stop_reason = match write {
             Write::Cut(_) => StopReason::MaxTokens,
-            Write::Text(_) | Write::Call | Write::Failure(_) | Write::Facts | Write::Late(_) => StopReason::EndTurn,
+            _ => StopReason::EndTurn,
         };
         let block = match write {
             Write::Text(text) | Write::Cut(text) => AnswerBlock::Text(text.to_owned()),
@@ -102,6 +105,13 @@ impl ModelClient for Strict {
                 let facts: Vec<&str> =
                     words.filter(|word| word.starts_with("FACT-")).map(|word| word.trim_matches('.')).collect();
                 AnswerBlock::Text(format!("Facts: {}.", facts.join(" ")))
+            }
+            Write::Pings => {
+                let ping = |()| async {
+                    tokio::time::sleep(Duration::from_secs(15)).await;
+                    Some((Ok(ModelPart::Hidden(16)), ()))
+                };
+                return Ok(stream::unfold((), ping).boxed());
             }
             Write::Failure(code) => return Err(ModelError::new(code, "no")),
             Write::Late(said) => {

@@ -1,5 +1,7 @@
 //! Summaries: what the model is shown of what was said, how long they may be, and who pays for one that is refused.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::{Bench, COST, SUMMARY, WINDOW, Write, config, rig, texts};
@@ -57,11 +59,7 @@ async fn the_summary_is_made_of_the_oldest() {
 #[tokio::test]
 async fn a_turn_that_does_not_fit_is_summarised_from_its_beginning() {
     let config = CompactionConfig { auto_compact_threshold: 2_500, ..config() };
-    let Some((mut rig, model)) = rig(WINDOW, config) else { return };
-    let models = StaticModels::new("large", model.clone(), WINDOW).with("cheap", model.clone(), 1_500);
-    rig.models = std::sync::Arc::new(models);
-    rig.options.context.summary_model = "cheap".to_owned();
-    let bench = Bench { model, subject: Subject::new(rig.service()).await };
+    let Some(bench) = with_a_small_summary_model(config).await else { return };
     let calls: String = (0..9).map(|n| format!("@call fill {{\"bytes\":1500,\"n\":{n}}} @step ")).collect();
     let prompt = format!("{calls}@say Done.");
     assert_eq!(bench.turn(&prompt).await.text, "Done.");
@@ -148,9 +146,9 @@ async fn where_a_forced_compaction_fails_the_turn_fails_as_the_model_said() {
     assert_ne!(bench.turn("@say Goes on.").await.text, SUMMARY);
 }
 
-/// A bench whose summaries are written by a model with a window of 1,500 tokens.
-async fn with_a_small_summary_model() -> Option<Bench> {
-    let (mut rig, model) = rig(WINDOW, patient())?;
+/// A bench that compacts so, and whose summaries are written by a model with a window of 1,500 tokens.
+async fn with_a_small_summary_model(config: CompactionConfig) -> Option<Bench> {
+    let (mut rig, model) = rig(WINDOW, config)?;
     let models = StaticModels::new("large", model.clone(), WINDOW).with("cheap", model.clone(), 1_500);
     rig.models = std::sync::Arc::new(models);
     rig.options.context.summary_model = "cheap".to_owned();
@@ -160,7 +158,7 @@ async fn with_a_small_summary_model() -> Option<Bench> {
 /// What lay between the beginning that fitted the summary's model and the turns that stayed was in no summary.
 #[tokio::test]
 async fn what_does_not_fit_one_summary_is_summarised_in_rounds() {
-    let Some(bench) = with_a_small_summary_model().await else { return };
+    let Some(bench) = with_a_small_summary_model(patient()).await else { return };
     bench.turn("FACT-first @long 2400").await;
     bench.turn("@long 2400").await;
     bench.turn("@long 2400").await;
@@ -184,7 +182,7 @@ async fn what_does_not_fit_one_summary_is_summarised_in_rounds() {
 /// What no round can take is not lost for that: it stands in the summary as it would without a model.
 #[tokio::test]
 async fn a_message_too_long_for_the_summarys_model_is_in_the_summary() {
-    let Some(bench) = with_a_small_summary_model().await else { return };
+    let Some(bench) = with_a_small_summary_model(patient()).await else { return };
     bench.turn("FACT-first @long 2400").await;
     bench.turn(&format!("The port is FACT-4711. @note {} @say Noted.", "n".repeat(9_000))).await;
     bench.turn("FACT-last @long 2400").await;
@@ -237,5 +235,56 @@ async fn what_was_not_answered_costs_nothing() {
         let events = bench.subject.events().await;
         let unused = events.iter().filter(|event| event["type"] == "summary_unused");
         assert_eq!(unused.map(|event| event["usage"].clone()).collect::<Vec<_>>(), paid);
+    }
+}
+
+/// Rounds are calls like others: a turn's budget of tokens ends them.
+#[tokio::test]
+async fn no_round_begins_behind_the_token_budget() {
+    let threshold = CompactionConfig { auto_compact_threshold: 2_000, ..config() };
+    let budget = COST.input_tokens + COST.output_tokens;
+    for (tokens, rounds, code) in [(budget, 1, Some(ErrorCode::BudgetExhausted)), (budget * 20, 3, None)] {
+        let Some(bench) = with_a_small_summary_model(threshold).await else { return };
+        for _ in 0..4 {
+            bench.turn("@long 2400").await;
+        }
+        let budgets = Budgets { tokens: Some(tokens), ..Budgets::default() };
+        let request = StartTurn { budgets, ..StartTurn::new(bench.id(), "@say Done. @usage in=1 out=1") };
+        let result = bench.subject.service.start_turn(request).await.unwrap();
+        assert_eq!((result.error.map(|error| error.code), bench.requests(true).len()), (code, rounds));
+        let events = bench.subject.events().await;
+        let receipt = &events.iter().find(|event| event["type"] == "context_rebuilt").unwrap()["receipt"];
+        assert_eq!(receipt.get("unread").is_some(), code.is_some(), "what no round took in is in it all the same");
+    }
+}
+
+/// The prompt of the turn that runs stays: it is not unread, and not in the summary a second time.
+#[tokio::test]
+async fn what_stays_is_not_in_the_summary() {
+    let config = CompactionConfig { auto_compact_threshold: 4_500, ..config() };
+    let Some(bench) = with_a_small_summary_model(config).await else { return };
+    let calls: String = (0..7).map(|n| format!("@call fill {{\"bytes\":1500,\"n\":{n}}} @step ")).collect();
+    let prompt = format!("@note The port is 4711. {} {calls}@say Done.", "n".repeat(9_000));
+    assert_eq!(bench.turn(&prompt).await.text, "Done.");
+    let events = bench.subject.events().await;
+    let rebuilt = events.iter().find(|event| event["type"] == "context_rebuilt").unwrap();
+    assert_eq!((&rebuilt["summary"], rebuilt["receipt"].get("unread")), (&json!(SUMMARY), None), "{rebuilt:#}");
+}
+
+/// Signs of life put the idle timeout off for ever: without a turn, the time that a turn has by default ends it.
+#[tokio::test(start_paused = true)]
+async fn a_compaction_that_somebody_asked_for_has_a_deadline() {
+    for (configured, expected) in [(5_000, 5_000), (0, 3_600_000)] {
+        let Some((mut rig, model)) = rig(WINDOW, patient()) else { return };
+        rig.options.turn.default_wall_ms = configured;
+        let bench = Bench { model, subject: Subject::new(rig.service()).await };
+        bench.fill().await;
+        bench.writes([Write::Pings]);
+        let (began, expected) = (tokio::time::Instant::now(), Duration::from_millis(expected));
+        let refused = tokio::time::timeout(expected * 2, bench.compact()).await.expect("it ends");
+        assert_eq!(refused.unwrap_err().code(), ErrorCode::ModelTimeout);
+        assert!((expected..expected + Duration::from_secs(1)).contains(&began.elapsed()), "{:?}", began.elapsed());
+        assert_eq!(bench.outcomes().await.len(), 1);
+        bench.turn("@say Goes on.").await;
     }
 }
