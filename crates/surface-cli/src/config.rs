@@ -29,16 +29,16 @@ use meerkat_service::{
 };
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::{
+    folders::all_projects,
+    project::{is_own, project},
+    values::LogLevel,
+};
 use self::{
     layers::{Layer, flags, named_file, user_folder, variables, vendor_addresses, whole_table},
     project::{ProjectFile, take_ignored},
     trust::{Seen, Trust},
     values::{ModelValues, Values},
-};
-pub(crate) use self::{
-    folders::all_projects,
-    project::{is_own, project},
-    values::LogLevel,
 };
 use crate::{args::Globals, attach::Defaults, error::CliError, output::Surroundings};
 

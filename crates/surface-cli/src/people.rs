@@ -72,7 +72,8 @@ fn list(sessions: &[SessionSummary], width: Option<usize>, now: Timestamp) -> St
 /// The sessions of all projects. On a terminal a project goes by its folder's name.
 pub(crate) fn of_projects(sessions: &[(String, SessionSummary)], width: Option<usize>, now: Timestamp) -> String {
     let row = |(project, session): &(String, SessionSummary)| {
-        let name = Path::new(project).file_name().map_or_else(|| project.clone(), |it| it.to_string_lossy().into_owned());
+        let name =
+            Path::new(project).file_name().map_or_else(|| project.clone(), |it| it.to_string_lossy().into_owned());
         [
             if width.is_some() { name } else { project.clone() },
             id(&session.session_id, width),
@@ -372,7 +373,10 @@ cc12abcd  archived  3      2 hours ago  猫の会話…
     }
 
     fn rendered(operation: Operation, answer: &Value) -> String {
-        render(operation, answer.to_string().as_bytes(), Some(90), timestamp("2026-01-02T05:05:00.000Z")).unwrap().unwrap().0
+        render(operation, answer.to_string().as_bytes(), Some(90), timestamp("2026-01-02T05:05:00.000Z"))
+            .unwrap()
+            .unwrap()
+            .0
     }
 
     #[test]
@@ -457,7 +461,10 @@ SESSION                               LAST EVENT  IN THE BUNDLE
             ] } },
         ] });
         let answer = page.to_string();
-        let (text, next) = render(Operation::History, answer.as_bytes(), Some(10), timestamp("2026-01-02T05:05:00.000Z")).unwrap().unwrap();
+        let (text, next) =
+            render(Operation::History, answer.as_bytes(), Some(10), timestamp("2026-01-02T05:05:00.000Z"))
+                .unwrap()
+                .unwrap();
         let expected = "[2] turn 0 user\nLook\n\tthere.\n\n\
             [3] turn 0 assistant\n(thinks) hm\n-> read {\"n\":1}\n\n\
             [5] turn 0 tool\n<- read failed: begin\n[... 92 bytes left out; the whole is blob ab ...]\nend\n\n";

@@ -18,9 +18,9 @@ use super::{
         AssistantMessage, Event, Key, Record, SessionCreated, ToolFinished, ToolOutcome, TurnQueued, TurnStarted,
         TurnTotals,
     },
+    human::heading_of,
     message::{Message, ToolResult},
     reminder::{Pin, Reminder},
-    human::heading_of,
     state::{KEY_KEPT_MS, KeyUse},
     turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd, ending},
 };

@@ -70,7 +70,8 @@ impl SessionQuery {
             let number = u64::from_str_radix(number, 16).ok().filter(|_| is_number)?;
             Some(Place { number, session_id: id.parse().ok()? })
         };
-        let refusal = || SessionError::invalid("cursor", "it is no cursor; take it from next_cursor of the page before");
+        let refusal =
+            || SessionError::invalid("cursor", "it is no cursor; take it from next_cursor of the page before");
         self.cursor.as_ref().map(|cursor| place(cursor).ok_or_else(refusal)).transpose()
     }
 

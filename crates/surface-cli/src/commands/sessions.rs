@@ -137,7 +137,8 @@ pub(crate) fn all_projects(out: &Output, around: &Surroundings, command: &Sessio
     for (project, _) in projects.iter().filter(|(_, page)| page.next_cursor.is_some()) {
         out.note(&format!("There are more in {project}."));
     }
-    let sessions = projects.into_iter().flat_map(|(name, page)| page.items.into_iter().map(move |it| (name.clone(), it)));
+    let sessions =
+        projects.into_iter().flat_map(|(name, page)| page.items.into_iter().map(move |it| (name.clone(), it)));
     let sessions: Vec<(String, SessionSummary)> = sessions.collect();
     if !out.is_json {
         out.readable(&people::of_projects(&sessions, out.width, SystemClock::new().now()))?;
@@ -148,7 +149,9 @@ pub(crate) fn all_projects(out: &Output, around: &Surroundings, command: &Sessio
         item["project"] = json!(project);
         item
     };
-    out.document(json!({ "items": sessions.iter().map(item).collect::<Vec<_>>(), "next_cursor": null }).to_string().as_bytes())?;
+    out.document(
+        json!({ "items": sessions.iter().map(item).collect::<Vec<_>>(), "next_cursor": null }).to_string().as_bytes(),
+    )?;
     Ok(0)
 }
 

@@ -237,7 +237,14 @@ async fn keys_and_checkpoints_are_scoped_and_go_with_their_session() {
 async fn a_cursor_that_is_none_is_refused() {
     let query = |cursor: &str| SessionQuery { cursor: Some(cursor.to_owned()), ..SessionQuery::default() };
     let (id, number) = (id(3), "40000000000000ff");
-    for wrong in ["", "7", number, &id.to_string(), &format!("{number}-{}", id.as_uuid().simple()), &format!("+{}-{id}", &number[1..])] {
+    for wrong in [
+        "",
+        "7",
+        number,
+        &id.to_string(),
+        &format!("{number}-{}", id.as_uuid().simple()),
+        &format!("+{}-{id}", &number[1..]),
+    ] {
         assert_eq!(query(wrong).cursor().unwrap_err().code(), meerkat_errors::ErrorCode::InvalidRequest);
         assert!(MemoryIndex::default().page(query(wrong)).await.is_err());
     }
