@@ -57,6 +57,7 @@ pub(crate) fn filling() -> impl Strategy<Value = Filling> {
 }
 
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a few of a test")]
 pub(crate) enum Sample {
     Durable(Event),
     Live(LiveEvent),
