@@ -199,6 +199,12 @@ impl<Home: 'static> Sessions<Home> {
                 }
                 Ok(None) => {}
                 Err(trouble) => {
+                    if !matches!(trouble, Trouble::Service(SessionError::Corrupted(_)))
+                        && let Some(derived) = &self.engine().derived
+                    {
+                        // Its checkpoint says that its files are there; its turn comes again because they are not.
+                        drop(derived.readers.begin_anew(READER, summary.session_id).await);
+                    }
                     failed.get_or_insert(trouble);
                 }
             }
@@ -212,7 +218,7 @@ impl<Home: 'static> Sessions<Home> {
         }
         self.write_list(projector, true).await?;
         match failed {
-            // Each of these is behind, and its turn comes again; the next start does not begin with all of them.
+            // The next start does not begin with all of them.
             Some(trouble) if is_anew => Err(trouble),
             Some(trouble) => {
                 tracing::warn!(%trouble, "the files of a session are behind");

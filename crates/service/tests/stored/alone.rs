@@ -163,6 +163,55 @@ fn files_of_other_sessions_are_written_though_one_cannot_be() {
     }
 }
 
+/// What fails once is written when it can be, though nothing happens in its session.
+#[test]
+fn files_that_could_not_be_written_at_first_come_later() {
+    let place = Place::projected();
+    let ids = place.process(true, |process| async move {
+        let ids = [process.create().await, process.create().await];
+        for id in ids {
+            process.projected(id).await;
+        }
+        ids
+    });
+    let [failing, other] = ids.map(|id| place.rkat().join("sessions").join(id.to_string()));
+    let list = place.rkat().join("index.json");
+    fs::remove_file(&list).unwrap();
+    fs::remove_dir_all(&other).unwrap();
+    fs::remove_dir_all(&failing).unwrap();
+    fs::write(&failing, "no folder").unwrap();
+    place.process(true, |process| async move {
+        process.service.ready().await.unwrap();
+        let wait = async |done: &dyn Fn() -> bool| {
+            let waiting = async {
+                while !done() {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap();
+        };
+        wait(&|| list.exists()).await;
+        assert!(other.is_dir());
+        fs::remove_file(&failing).unwrap();
+        wait(&|| failing.join("transcript.md").exists()).await;
+    });
+}
+
+/// A volume that is not mounted yet is no store whose sessions were all deleted.
+#[test]
+fn a_store_without_its_folder_of_sessions_is_refused_and_left_as_it_is() {
+    let place = Place::new();
+    let id = place.process(true, |process| async move { process.create().await });
+    let (journal, away) = (place.data_dir().join("journal"), place.dir.path().join("away"));
+    fs::rename(&journal, &away).unwrap();
+    let refused = place.agent().build().err().expect("a refusal");
+    assert_eq!(refused.code(), ErrorCode::StoreNotWritable);
+    assert!(refused.to_string().contains("mount or restore it"), "{refused}");
+    assert!(!journal.exists());
+    fs::rename(&away, &journal).unwrap();
+    place.process(true, |process| async move { assert_eq!(stored(&process).await, [id]) });
+}
+
 /// Whoever may put a file there could be read as a session.
 #[test]
 fn a_data_directory_that_everybody_may_write_is_refused_until_it_is_mended() {

@@ -62,6 +62,7 @@ proptest! {
             let snapshot: Snapshot = serde_json::from_slice(&bytes).unwrap();
             let restored = snapshot.clone().restore(&read(&snapshot, &records[..=at])).unwrap();
             prop_assert!(restored == session, "{restored:?}\n{session:?}");
+            prop_assert_eq!(Snapshot::of(&restored), snapshot, "what equal sessions leave out");
             let left = session.context.left_bytes();
             prop_assert_eq!(restored.resident_bytes() + left, session.resident_bytes());
             prop_assert_eq!(restored.context.left_bytes(), 0);

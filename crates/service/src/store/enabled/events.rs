@@ -103,8 +103,9 @@ impl RedbEventStore {
             })?;
         }
         let store_journal = Arc::new(store_journal);
-        let (unsure, hot, listing) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let context = Context { disk, executor, health, store_journal, witness, limits, knows, unsure, hot, listing };
+        let (unsure, returned, hot, listing) = Default::default();
+        let context =
+            Context { disk, executor, health, store_journal, witness, limits, knows, unsure, returned, hot, listing };
         Ok(Self {
             context: Arc::new(context),
             open: Mutex::default(),

@@ -67,14 +67,13 @@ impl Trouble {
         if error == StoreError::Full { Self::Full } else { Self::Refused(error.to_string()) }
     }
 
-    /// While it was written or synced.
-    fn unsure(error: io::Error) -> Self {
-        Self::Unsure(error)
-    }
-
-    /// Whether a sync found that there is no room. That costs the file, and says nothing about the disk.
-    fn is_late_full(&self) -> bool {
-        matches!(self, Self::Unsure(error) | Self::Unnamed(error) if is_full(error))
+    /// Whether there was no room; where a sync finds that, it costs the file, and says nothing about the disk.
+    fn is_full(&self) -> bool {
+        match self {
+            Self::Full => true,
+            Self::Unsure(error) | Self::Unnamed(error) => is_full(error),
+            Self::Refused(_) => false,
+        }
     }
 
     fn error(&self) -> StoreError {
@@ -94,8 +93,6 @@ struct Plan {
     file: Option<Arc<dyn DiskFile>>,
     previous_end: u64,
     cuts: Vec<Cut>,
-    /// Whether a write to the file failed, and no other segment could be begun yet.
-    is_poisoned: bool,
 }
 
 impl Plan {
@@ -107,7 +104,6 @@ impl Plan {
             file: state.file.clone(),
             previous_end: state.segments.last().map_or(0, |segment| segment.end),
             cuts: state.cuts.clone(),
-            is_poisoned: state.exists && state.must_stay,
         }
     }
 
@@ -251,38 +247,62 @@ impl Commit {
         let (health, disk) = (&self.log.context.health, self.log.context.disk.as_ref());
         health.check_writable().map_err(|error| Trouble::Refused(error.to_string()))?;
         // A session that is to be made is new work.
-        if !self.plan.exists && health.room(disk).is_err() {
-            return Err(Trouble::Full);
+        if !self.plan.exists {
+            return health.room(disk).map_err(|_| Trouble::Full).and_then(|()| self.try_write(disk, &self.plan));
         }
-        let written = match self.plan.is_poisoned {
-            true => self.write_elsewhere(disk, Trouble::refused),
-            false => self.try_write(disk, &self.plan),
-        };
-        let is_full = matches!(&written, Err(trouble) if matches!(trouble, Trouble::Full) || trouble.is_late_full());
-        if !is_full || !self.plan.exists || !health.release_reserve(disk) {
-            return written;
-        }
-        match written {
-            Err(Trouble::Full) if !self.plan.is_poisoned => self.try_write(disk, &self.plan),
-            Err(Trouble::Full) => self.write_elsewhere(disk, Trouble::refused),
-            // What the old file has of the batch may yet come to stand.
-            _ => self.write_elsewhere(disk, Trouble::unsure),
+        let written = self.write_on(disk);
+        let Err(trouble) = written else { return written };
+        let has_room = trouble.is_full() && health.release_reserve(disk);
+        match self.lose_file(trouble) {
+            Trouble::Full if has_room => self.write_on(disk).map_err(|trouble| self.lose_file(trouble)),
+            trouble => Err(trouble),
         }
     }
 
-    /// Writes the batch into a new segment, because the file of the last one is not to be trusted any more.
-    fn write_elsewhere(&self, disk: &dyn Disk, trouble: fn(io::Error) -> Trouble) -> Result<Written, Trouble> {
-        self.poison();
-        begin_anew(&self.log).map_err(|error| if is_full(&error) { trouble(error) } else { Trouble::unsure(error) })?;
-        let (plan, is_damaged) = {
-            let state = lock(&self.log.state);
-            (Plan::of(&state), state.damage.is_some())
-        };
-        if is_damaged {
-            // Nobody could read what stands behind the damage.
-            return Err(Trouble::refused(io::Error::other("what was durable cannot be read back")));
+    /// Writes the batch behind what is durable: into a new segment, where the file of the last one is not used any more.
+    fn write_on(&self, disk: &dyn Disk) -> Result<Written, Trouble> {
+        if lock(&self.log.state).must_stay {
+            begin_anew(&self.log).map_err(|error| {
+                if !is_full(&error) {
+                    self.log.context.health.failed(&format!("{}: {error}", self.log.id));
+                }
+                Trouble::refused(error)
+            })?;
         }
+        let (plan, damage) = {
+            let state = lock(&self.log.state);
+            (Plan::of(&state), state.damage.clone())
+        };
+        // Nobody could read what stands behind the damage.
+        damage.map_or(Ok(()), |damage| Err(Trouble::of(damage)))?;
         self.try_write(disk, &plan)
+    }
+
+    /// After a write or a sync that failed its file is not used any more. Where a new segment can be begun at once, that
+    /// says that nothing of the batch counts; else the next batch begins it first.
+    fn lose_file(&self, trouble: Trouble) -> Trouble {
+        let (Trouble::Unsure(error) | Trouble::Unnamed(error)) = &trouble else { return trouble };
+        let (log, exists, is_unnamed) = (&self.log, self.plan.exists, matches!(trouble, Trouble::Unnamed(_)));
+        let health = &log.context.health;
+        if !trouble.is_full() {
+            health.failed(&format!("{}: {error}", log.id));
+        }
+        {
+            // What stands on the disk is not what stands here; until a new segment says so, nobody may look there.
+            let mut state = lock(&log.state);
+            (state.must_stay, state.is_over, state.file) = (exists, !exists, None);
+        }
+        let begun = match exists {
+            true if health.check_writable().is_err() => return trouble,
+            true => begin_anew(log),
+            false => Ok(()),
+        };
+        match begun {
+            Ok(()) if trouble.is_full() && !is_unnamed => return Trouble::Full,
+            Err(error) if !is_full(&error) => health.failed(&format!("{}: {error}", log.id)),
+            _ => {}
+        }
+        trouble
     }
 
     fn try_write(&self, disk: &dyn Disk, plan: &Plan) -> Result<Written, Trouble> {
@@ -293,7 +313,7 @@ impl Commit {
         }
         // All of it is kept before any of it goes: where a cut fails, the next segment takes the place of them all.
         plan.cuts.iter().try_for_each(|cut| cut.keep(disk, &dir)).map_err(Trouble::refused)?;
-        plan.cuts.iter().try_for_each(|cut| cut.perform(disk, &dir)).map_err(Trouble::unsure)?;
+        plan.cuts.iter().try_for_each(|cut| cut.perform(disk, &dir)).map_err(Trouble::Unsure)?;
         let file = open(disk, &dir, plan)?;
         let header = (head.len == 0).then(|| plan.header(self.log.id, head.number, 1));
         let mut out = header.map_or_else(Vec::new, |header| header.encode());
@@ -307,12 +327,12 @@ impl Commit {
         }
         write_all(file.as_ref(), &out, head.len).map_err(|error| match is_full(&error) {
             // What was written of it is cut away again, so that the next batch follows the last good one.
-            true => file.set_len(head.len).map_or_else(Trouble::unsure, |()| Trouble::Full),
-            false => Trouble::unsure(error),
+            true => file.set_len(head.len).map_or_else(Trouble::Unsure, |()| Trouble::Full),
+            false => Trouble::Unsure(error),
         })?;
-        file.sync().map_err(Trouble::unsure)?;
+        file.sync().map_err(Trouble::Unsure)?;
         if !exists {
-            disk.sync_dir(&dir).map_err(Trouble::unsure)?;
+            disk.sync_dir(&dir).map_err(Trouble::Unsure)?;
         }
         Ok(Written { number: head.number, place, end: head.len + out.len() as u64, file, header })
     }
@@ -320,7 +340,9 @@ impl Commit {
     /// Takes the outcome over, and tells those who wait. Answers whether more waits.
     fn finish(&self, written: Result<Written, Trouble>, marked: Result<(), StoreError>) -> bool {
         let log = &self.log;
-        let mut error = match (&written, &marked) {
+        // What is made has no name yet, and is not looked at again before all of it is over.
+        let written = if self.plan.exists { written } else { written.map_err(|trouble| self.lose_file(trouble)) };
+        let error = match (&written, &marked) {
             (Err(trouble), _) => Some(trouble.error()),
             // The batch is there, and may be passed over by the next start.
             (Ok(_), Err(StoreError::Full)) if self.plan.exists => {
@@ -329,23 +351,13 @@ impl Commit {
             (Ok(_), Err(error)) => Some(error.clone()),
             (Ok(_), Ok(())) => None,
         };
+        let is_unsure = matches!(written, Err(Trouble::Unsure(_) | Trouble::Unnamed(_)));
         let (mut fenced, mut is_long) = (Vec::new(), false);
-        let mut is_unsure = matches!(written, Err(Trouble::Unsure(_) | Trouble::Unnamed(_)));
-        match written {
-            // A session that is made does not stand without its mark.
-            Ok(written) if self.plan.exists || marked.is_ok() => is_long = self.stand(&written),
-            Err(trouble @ (Trouble::Unsure(_) | Trouble::Unnamed(_))) => {
-                let is_late_full = trouble.is_late_full();
-                if !is_late_full {
-                    log.context.health.failed(&format!("{}: {}", log.id, trouble.error()));
-                }
-                let begun = self.go_on_elsewhere();
-                // What is made has no name yet, and a new segment says that nothing of the batch stands.
-                if is_late_full && begun && matches!(trouble, Trouble::Unsure(_)) {
-                    (error, is_unsure) = (Some(StoreError::Full), false);
-                }
-            }
-            Ok(_) | Err(Trouble::Full | Trouble::Refused(_)) => {}
+        // A session that is made does not stand without its mark.
+        if let Ok(written) = written
+            && (self.plan.exists || marked.is_ok())
+        {
+            is_long = self.stand(&written);
         }
         if let Some(error) = &error {
             tracing::debug!(session_id = %log.id, %error, "a batch does not stand");
@@ -400,33 +412,6 @@ impl Commit {
         context.witness.saw(self.log.id, written.place.end(), near);
         written.end >= context.limits.segment_bytes
     }
-
-    /// What stands on the disk is not what stands here; until a new segment says so, nobody may look there.
-    fn poison(&self) {
-        let (mut state, exists) = (lock(&self.log.state), self.plan.exists);
-        (state.must_stay, state.is_over, state.file) = (exists, !exists, None);
-    }
-
-    /// A write or a sync failed: the journal goes on in a new segment, where one can be begun now; answers whether
-    /// nothing of the batch can come to stand.
-    fn go_on_elsewhere(&self) -> bool {
-        let log = &self.log;
-        self.poison();
-        if !self.plan.exists {
-            return true;
-        }
-        if log.context.health.check_writable().is_err() {
-            return false;
-        }
-        let begun = begin_anew(log);
-        if let Err(error) = &begun
-            && !is_full(error)
-        {
-            log.context.health.failed(&format!("{}: {error}", log.id));
-        }
-        // Where there is no room for it, the next batch begins it first.
-        begun.is_ok()
-    }
 }
 
 fn open(disk: &dyn Disk, dir: &Path, plan: &Plan) -> Result<Arc<dyn DiskFile>, Trouble> {
@@ -439,7 +424,7 @@ fn open(disk: &dyn Disk, dir: &Path, plan: &Plan) -> Result<Arc<dyn DiskFile>, T
     }
     let file = create_anew(disk, &path).map_err(Trouble::refused)?;
     if plan.exists {
-        disk.sync_dir(dir).map_err(Trouble::unsure)?;
+        disk.sync_dir(dir).map_err(Trouble::Unsure)?;
     }
     Ok(file)
 }

@@ -221,8 +221,6 @@ pub(crate) fn appear(context: &Context, id: SessionId) -> Result<(), Trouble> {
 pub(crate) fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), StoreError> {
     context.health.check_writable()?;
     let disk = context.disk.as_ref();
-    // If the name comes back, the next open makes sure of it and takes no mark's word.
-    context.store_journal.forget_end(id);
     match with_folders(disk, || disk.rename(&session_dir(id), &trash_dir(id))) {
         Err(error) if is_missing(&error) => {
             // A session that never came to be may have left blobs.
@@ -233,9 +231,15 @@ pub(crate) fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), Sto
     }
     let synced = disk.sync_dir(&fan_out(id)).and_then(|()| disk.sync_dir(Path::new(TRASH)));
     // As in `appear`: whoever asks again gets a fresh rename, and not the word of a sync that failed before.
-    let synced = synced.inspect_err(|_| drop(disk.rename(&trash_dir(id), &session_dir(id))));
+    let synced = synced.inspect_err(|_| {
+        drop(disk.rename(&trash_dir(id), &session_dir(id)));
+        // Where it ends is known, and still its name may go: the next open makes sure of it.
+        lock(&context.returned).insert(id);
+    });
     context.forget_listing();
-    synced.map_err(|error| context.health.unnamed(id, error))
+    synced.map_err(|error| context.health.unnamed(id, error))?;
+    context.store_journal.forget_end(id);
+    Ok(())
 }
 
 /// Whether nothing is left of a session: neither its directory, nor what a list may show of it.

@@ -213,6 +213,12 @@ pub(crate) fn prepare(disk: &dyn Disk) -> Result<bool, SessionError> {
 /// left in the system's memory, so all of them are synced.
 fn ensure_folders(disk: &dyn Disk, is_new: bool) -> io::Result<bool> {
     let names = disk.list(Path::new(""))?;
+    if !is_new && !names.iter().any(|name| name == JOURNAL) {
+        // Made again, it would say that every session was deleted.
+        let why = "the folder of all sessions is missing in a store that has one; mount or restore it, or make it by \
+                   hand (mode 700) if there are no sessions to keep";
+        return Err(io::Error::other(why));
+    }
     let mut is_one_made = false;
     for folder in [JOURNAL, STORE, NEW, TRASH, QUARANTINE].iter().filter(|folder| !names.iter().any(|it| it == *folder))
     {

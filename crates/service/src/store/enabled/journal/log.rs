@@ -93,7 +93,7 @@ impl Log {
     pub(crate) fn open(context: Arc<Context>, id: SessionId) -> Result<Self, StoreError> {
         let found = examine(context.disk.as_ref(), id, context.knows)?;
         let marked = context.store_journal.resting(id);
-        let is_active = context.store_journal.is_active(id);
+        let is_active = context.store_journal.is_active(id) || lock(&context.returned).contains(&id);
         let ends_at = |found: &Found, known: Option<End>| known == Some(found.place.end());
         // Marks are few; what they do not tell is asked beside them.
         let witnessed = match &found {

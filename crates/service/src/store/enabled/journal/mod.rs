@@ -145,6 +145,8 @@ pub(crate) struct Context {
     /// Sessions of which nobody knows what the disk holds, because making sure of it failed once. Asking again could
     /// answer well and mean nothing, so they stay closed until the store is opened anew.
     pub(crate) unsure: Mutex<std::collections::HashSet<SessionId>>,
+    /// Sessions that were to be deleted and are not.
+    pub(crate) returned: Mutex<std::collections::HashSet<SessionId>>,
     /// The journals that hold an open file, oldest first.
     pub(crate) hot: Mutex<std::collections::VecDeque<std::sync::Weak<Log>>>,
     /// The stored sessions, until one comes or goes; and how often one did, so that no list is kept that began before.

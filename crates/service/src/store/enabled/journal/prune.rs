@@ -214,7 +214,7 @@ pub(crate) fn replace(log: &Log, rewritten: Rewritten) -> Result<(), StoreError>
     disk.sync_dir(&dir).map_err(|error| {
         // Nobody knows whether the name stays, so nobody is to rely on it.
         remove(log, &dir.join(new.name()));
-        log.context.health.unsure(log.id, error)
+        log.context.health.unnamed(log.id, error)
     })?;
     {
         let mut state = lock(&log.state);

@@ -119,8 +119,9 @@ struct Sim {
     capacity: Option<u64>,
     /// Files from which nothing can be read from a byte on, and folders that cannot be listed.
     unreadable: BTreeMap<usize, usize>,
-    /// Whether each sync and each rename finds no room, as where room is given out late.
-    is_full_late: bool,
+    /// Whether each sync finds no room, and each rename, as where room is given out late.
+    are_syncs_full: bool,
+    are_renames_full: bool,
 }
 
 /// The disk; a clone is the same disk.
@@ -140,7 +141,8 @@ impl SimulatedDisk {
             is_down: false,
             capacity: None,
             unreadable: BTreeMap::new(),
-            is_full_late: false,
+            are_syncs_full: false,
+            are_renames_full: false,
         })))
     }
 
@@ -211,8 +213,14 @@ impl SimulatedDisk {
     }
 
     /// Whether each sync and each rename finds no room from now on.
-    pub(crate) fn fill_late(&self, is_full_late: bool) {
-        lock(&self.0).is_full_late = is_full_late;
+    pub(crate) fn fill_late(&self, is_full: bool) {
+        self.fill_syncs(is_full);
+        lock(&self.0).are_renames_full = is_full;
+    }
+
+    /// Whether each sync alone does.
+    pub(crate) fn fill_syncs(&self, is_full: bool) {
+        lock(&self.0).are_syncs_full = is_full;
     }
 
     /// Bytes that all files that have a name have together.
@@ -378,9 +386,8 @@ impl Sim {
         }
     }
 
-    /// As [`Self::begin`], for what needs room that is given out late.
-    fn begin_late(&mut self) -> io::Result<Option<Fault>> {
-        Ok(self.begin()?.or(self.is_full_late.then_some(Fault::Full)))
+    fn begin_sync(&mut self) -> io::Result<Option<Fault>> {
+        Ok(self.begin()?.or(self.are_syncs_full.then_some(Fault::Full)))
     }
 
     /// What is asked for can be read up to byte `end`.
@@ -440,7 +447,7 @@ impl Disk for SimulatedDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut sim = lock(&self.0);
-        let fault = sim.begin_late()?;
+        let fault = sim.begin()?.or(sim.are_renames_full.then_some(Fault::Full));
         sim.changed(fault)?;
         let (node, source, (dir, name)) = (sim.find(from)?, sim.place(from)?, sim.place(to)?);
         sim.name(Some(source), Some((dir, name, node)));
@@ -486,7 +493,7 @@ impl Disk for SimulatedDisk {
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let mut sim = lock(&self.0);
-        let fault = sim.begin_late()?;
+        let fault = sim.begin_sync()?;
         sim.counts.dir_syncs += 1;
         let dir = sim.find(path)?;
         // A name that moved is durable where it came to.
@@ -577,7 +584,7 @@ impl DiskFile for SimulatedFile {
 
     fn sync(&self) -> io::Result<()> {
         let mut sim = lock(&self.disk.0);
-        let fault = sim.begin_late()?;
+        let fault = sim.begin_sync()?;
         sim.counts.syncs += 1;
         let file = sim.file(self.node);
         match fault {

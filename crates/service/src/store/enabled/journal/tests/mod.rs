@@ -7,6 +7,7 @@ mod counts;
 mod crash;
 mod faults;
 mod frames;
+mod full;
 mod import;
 mod prune;
 mod readers;
