@@ -201,7 +201,7 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
         .map(|(name, _)| name)
         .collect();
     // Whoever is told that it is ready may end it at once.
-    let mut ends = Ends::of_server()?;
+    let mut ends = Ends::caught(true)?;
     tell(app, &base_url(&listener)?, values.public_url.as_deref(), token_file.as_deref(), &names)?;
 
     let options = ListenOptions {
@@ -219,22 +219,25 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
     ends.next().await;
     ending.draining.cancel();
     app.out.note("Ending: running turns may finish; a second signal ends at once.");
+    let ended = async {
+        app.service.shut_down(values.drain_ms).await;
+        ending.closing.cancel();
+        if let Some(rpc) = &front.surfaces.rpc {
+            rpc.stop().await;
+        }
+        front.calls.close();
+        if tokio::time::timeout(LINGER, front.calls.wait()).await.is_err() {
+            tracing::warn!("calls over MCP were not answered at the end");
+        }
+        ending.answered.cancel();
+        stop.cancel();
+        if let Err(error) = listening.await {
+            tracing::error!(%error, "the listener ended badly");
+        }
+    };
     tokio::select! {
-        () = app.service.shut_down(values.drain_ms) => {}
+        () = ended => {}
         () = ends.next() => {}
-    }
-    ending.closing.cancel();
-    if let Some(rpc) = &front.surfaces.rpc {
-        rpc.stop().await;
-    }
-    front.calls.close();
-    if tokio::time::timeout(LINGER, front.calls.wait()).await.is_err() {
-        tracing::warn!("calls over MCP were not answered at the end");
-    }
-    ending.answered.cancel();
-    stop.cancel();
-    if let Err(error) = listening.await {
-        tracing::error!(%error, "the listener ended badly");
     }
     Ok(0)
 }
