@@ -9,7 +9,7 @@ pub mod clock;
 pub mod compaction;
 mod error;
 pub mod ids;
-mod list;
+pub mod list;
 pub mod message;
 pub mod model;
 pub mod operation;

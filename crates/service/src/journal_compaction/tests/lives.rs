@@ -224,7 +224,9 @@ impl Journal {
         let (cold, live) = (fold(self.kept()), fold(&self.walk.records));
         assert_eq!(cold, live);
         assert!(live.context().entries().iter().all(|entry| !self.gone.contains(&entry.seq)));
-        assert_eq!(restored(&live, &self.kept()), live, "a snapshot that is saved afterwards");
+        let again = restored(&live, &self.kept());
+        assert_eq!(again, live, "a snapshot that is saved afterwards");
+        assert_eq!(Snapshot::of(&again), Snapshot::of(&live), "and one that is saved of that");
         // What an undo has brought back may be counted without what is gone.
         if !self.walk.records.iter().any(|record| matches!(record.event, Event::CompactionUndone(_))) {
             let numbers = |of: &Session| of.context().entries().iter().map(|entry| entry.nth).collect::<Vec<_>>();

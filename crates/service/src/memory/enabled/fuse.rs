@@ -78,8 +78,10 @@ pub(super) mod tuning {
     /// How much less a tool's output gets than what was said.
     pub(super) const TOOL_RESULTS: f32 = 0.05;
 
-    /// The share of a query's rarity that some hit must hold.
-    pub(super) const COVERED_MIN: f32 = 0.2;
+    /// The share of a query's rarity that some hit must hold, in words.
+    pub(super) const WORDS_COVERED_MIN: f32 = 0.2;
+    /// And in runs alone: a slip of the pen leaves more than a third, and words that are not alike share an ending.
+    pub(super) const RUNS_COVERED_MIN: f32 = 0.33;
     /// The cosine that answers without any of its words.
     pub(super) const COSINE_MIN: f32 = 0.5;
     /// The share of the best score that every hit must have.
@@ -319,8 +321,9 @@ fn recency(time_ms: i64, oldest: i64, newest: i64) -> f32 {
 
 /// Whether it is more than noise.
 fn is_answer(columns: &Columns, candidate: &Candidate, words: &Scores, runs: &Scores) -> bool {
-    let covered = words.covered(columns, candidate.doc).max(runs.covered(columns, candidate.doc));
-    covered >= tuning::COVERED_MIN || candidate.cosine >= tuning::COSINE_MIN
+    words.covered(columns, candidate.doc) >= tuning::WORDS_COVERED_MIN
+        || runs.covered(columns, candidate.doc) >= tuning::RUNS_COVERED_MIN
+        || candidate.cosine >= tuning::COSINE_MIN
 }
 
 fn hit(open: &Opened, candidate: &Candidate) -> Result<SearchHit, Trouble> {

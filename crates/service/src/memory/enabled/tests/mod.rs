@@ -1,5 +1,6 @@
 //! What the memory promises, held against its trait.
 
+mod floor;
 mod lanes;
 mod lives;
 mod model;
