@@ -82,6 +82,9 @@ pub enum SessionError {
     /// The session was archived.
     #[error("Session {0} is archived; bring it back before you change it.")]
     Archived(SessionId),
+    /// Others take their answers too slowly for there to be room for another one.
+    #[error("Too many answers wait for their clients to take them; repeat the request later.")]
+    TooManyAnswers,
     /// The session holds what only a newer version understands.
     #[error(
         "Session {0} was written by a newer version of meerkat; it can be read, but only that version can change it."
@@ -281,6 +284,7 @@ impl SessionError {
             }
             Self::NotRunning { .. } => ErrorCode::SessionNotRunning,
             Self::Limit { .. } => ErrorCode::SessionLimit,
+            Self::TooManyAnswers => ErrorCode::TooManyConnections,
             Self::Corrupted(_) => ErrorCode::SessionCorrupted,
             Self::Archived(_) => ErrorCode::SessionArchived,
             Self::FormatNewer(_) => ErrorCode::SessionFormatNewer,
@@ -331,6 +335,7 @@ impl SessionError {
             Self::Busy { turn } | Self::Interrupted { turn } | Self::NotRunning { turn: Some(turn) } => {
                 body.detail("turn", *turn)
             }
+            Self::TooManyAnswers => body.detail("what", "answers"),
             Self::Limit { what, limit } => body.detail("what", *what).detail("limit", *limit),
             Self::QueueFull { what, limit } => body.detail("what", *what).detail("limit", *limit),
             Self::IdempotencyConflict { what } => body.detail("what", *what),

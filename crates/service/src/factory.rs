@@ -234,7 +234,7 @@ impl AgentBuildConfig {
         if let Some(memory) = &memory {
             tools.push(Arc::new(Recall::new(memory.memory().clone(), self.options.limits.clone())?));
         }
-        tools.push(Arc::new(ReadBlob::new(blobs.clone())?));
+        tools.push(Arc::new(ReadBlob::new(blobs.clone(), self.options.tools.inline_bytes)?));
         if let Some(dir) = &self.options.tools.test_dir {
             tools.extend(test_tools(dir.clone(), world.clock.clone()));
         }

@@ -66,6 +66,7 @@ async fn fill(events: &dyn EventStore, session_id: SessionId) {
     let time = SeededIds::wall_time();
     let model = "scripted".to_owned();
     let created = Event::SessionCreated(SessionCreated {
+        title: None,
         model: model.clone(),
         system_prompt: None,
         labels: Default::default(),

@@ -115,6 +115,7 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
         is_closed: false,
         is_interrupted: false,
     };
+    let mut is_told = false;
     loop {
         chat.begin_what_can().await?;
         let is_idle = chat.turns.is_empty() && chat.requests.is_empty();
@@ -131,6 +132,11 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
         }
         tokio::select! {
             biased;
+            // Beside an owner that goes on, its turns would go on too.
+            () = app.closing.cancelled(), if !is_told => {
+                is_told = true;
+                chat.turns.iter_mut().for_each(|(_, turn)| turn.interrupt());
+            }
             () = streams.interrupts.next() => if chat.interrupt()? {
                 return Ok(exit_code_of_leaving());
             },

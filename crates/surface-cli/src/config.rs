@@ -8,7 +8,10 @@ mod project;
 mod trust;
 mod values;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use figment::{
     Figment, Metadata,
@@ -29,15 +32,16 @@ use meerkat_service::{
 };
 use serde::{Deserialize, Serialize};
 
-use self::{
-    layers::{Layer, flags, named_file, user_folder, variables, vendor_addresses, whole_table},
-    project::{ProjectFile, take_ignored},
-    trust::{Seen, Trust},
-    values::{ModelValues, Values},
-};
 pub(crate) use self::{
+    folders::all_projects,
     project::{is_own, project},
     values::LogLevel,
+};
+use self::{
+    layers::{Layer, flags, named_file, user_folder, variables, vendor_addresses, whole_table},
+    project::{ProjectFile, skipped, take_ignored},
+    trust::{Seen, Trust},
+    values::{ModelValues, Values},
 };
 use crate::{args::Globals, attach::Defaults, error::CliError, output::Surroundings};
 
@@ -61,6 +65,8 @@ pub(crate) struct Config {
     pub(crate) values: Values,
     figment: Figment,
     untrusted: Option<Untrusted>,
+    /// A file or a folder that would count if it were not another user's.
+    skipped: Option<PathBuf>,
 }
 
 /// A project's file, of which not everything counts.
@@ -70,10 +76,12 @@ struct Untrusted {
     has_changed: bool,
 }
 
-/// A key of a project's file that does not count.
+/// A key of a project's file that does not count, or would not always.
 struct Ignored {
     key: String,
     value: Value,
+    /// Whether it counts as things are, without trust.
+    counts: bool,
 }
 
 impl Config {
@@ -81,7 +89,7 @@ impl Config {
     pub(crate) fn load(around: &Surroundings, globals: &Globals) -> Result<Self, CliError> {
         let user_folder = user_folder(around).map(|folder| folder.join("meerkat"));
         let user_file = user_folder.as_ref().map(|folder| ("user", folder.join("meerkat.toml")));
-        let named_file = named_file(around, globals);
+        let named_file = named_file(around, globals)?;
         let (mut below, mut above) = (vec![Layer::text(BUILT_IN_ORIGIN, BUILT_IN)?], Vec::new());
         below.extend(vendor_addresses(around));
         below.extend(Layer::file("system", Path::new("/etc/meerkat/meerkat.toml"), false)?);
@@ -125,8 +133,8 @@ impl Config {
             Ok(mut values) => {
                 let model = &mut values.memory.local.dir;
                 *model = model.take().map(|dir| around.dir.join(dir));
-                let untrusted = untrusted.filter(|file| !file.ignored.is_empty());
-                Ok(Self { values, figment, untrusted })
+                let untrusted = untrusted.filter(|file| file.ignored.iter().any(|it| !it.counts));
+                Ok(Self { values, figment, untrusted, skipped: skipped(&around.dir) })
             }
             Err(error) => Err(invalid(&figment, error).into()),
         }
@@ -134,10 +142,15 @@ impl Config {
 
     /// A line about what of the project's file does not count, if anything.
     pub(crate) fn warning(&self) -> Option<String> {
-        let Untrusted { seen, ignored, has_changed } = self.untrusted.as_ref()?;
-        let mut keys: Vec<String> = ignored.iter().take(NAMED_KEYS_MAX).map(|it| printable(&it.key)).collect();
-        if ignored.len() > NAMED_KEYS_MAX {
-            keys.push(format!("{} more", ignored.len() - NAMED_KEYS_MAX));
+        let Some(Untrusted { seen, ignored, has_changed }) = &self.untrusted else {
+            let path = printable(&self.skipped.as_ref()?.display().to_string());
+            return Some(format!("{path} belongs to another user, so it is ignored."));
+        };
+        let ignored = || ignored.iter().filter(|it| !it.counts);
+        let (mut keys, all): (Vec<_>, _) =
+            (ignored().take(NAMED_KEYS_MAX).map(|it| printable(&it.key)).collect(), ignored().count());
+        if all > NAMED_KEYS_MAX {
+            keys.push(format!("{} more", all - NAMED_KEYS_MAX));
         }
         let why = if *has_changed { "has changed since it was trusted" } else { "is not trusted" };
         Some(format!(
@@ -362,7 +375,7 @@ impl Config {
         }
         entries.extend(self.untrusted.iter().flat_map(|Untrusted { seen, ignored, .. }| {
             let origin = format!("ignored, not trusted: project file {}", seen.path.display());
-            ignored.iter().map(move |Ignored { key, value }| Entry {
+            ignored.iter().filter(|it| !it.counts).map(move |Ignored { key, value, .. }| Entry {
                 key: key.clone(),
                 value: shown(value),
                 origin: origin.clone(),

@@ -17,21 +17,19 @@ pub(crate) struct Ends {
 
 impl Ends {
     /// The signals that end a command.
-    pub(crate) fn new() -> io::Result<Self> {
-        let ends = Self::caught()?;
+    pub(crate) fn new(is_server: bool) -> io::Result<Self> {
+        let ends = Self::caught(is_server)?;
         // A thread of its own: the others may be held by a reader of standard output that does not read.
-        std::thread::Builder::new().name("ends".to_owned()).spawn(leave_when_told_twice)?;
+        let leave = move || leave_when_told_twice(is_server);
+        std::thread::Builder::new().name("ends".to_owned()).spawn(leave)?;
         Ok(ends)
     }
 
-    fn caught() -> io::Result<Self> {
+    /// Those that come from now on.
+    pub(crate) fn caught(is_server: bool) -> io::Result<Self> {
         let hang_up = (!ignores_hang_up()).then(|| signal(SignalKind::hangup())).transpose()?;
-        Ok(Self { terminate: signal(SignalKind::terminate())?, hang_up, interrupt: None })
-    }
-
-    /// Those of a server.
-    pub(crate) fn of_server() -> io::Result<Self> {
-        Ok(Self { interrupt: Some(signal(SignalKind::interrupt())?), ..Self::caught()? })
+        let interrupt = is_server.then(|| signal(SignalKind::interrupt())).transpose()?;
+        Ok(Self { terminate: signal(SignalKind::terminate())?, hang_up, interrupt })
     }
 
     /// Waits for one of them.
@@ -45,10 +43,10 @@ impl Ends {
 }
 
 /// Ends the process some time after the second signal, if it has not ended by then.
-fn leave_when_told_twice() {
+fn leave_when_told_twice(is_server: bool) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     runtime.block_on(async {
-        let Ok(mut ends) = Ends::caught() else { return };
+        let Ok(mut ends) = Ends::caught(is_server) else { return };
         ends.next().await;
         ends.next().await;
         tokio::time::sleep(LAST).await;

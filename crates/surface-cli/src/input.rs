@@ -15,6 +15,7 @@ use reedline::{
     DefaultPrompt, DefaultPromptSegment, EditCommand, Emacs, FileBackedHistory, KeyCode, KeyModifiers, Reedline,
     ReedlineEvent, Signal, default_emacs_keybindings,
 };
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::sync::mpsc;
 
 /// Lines of the history that are kept.
@@ -56,6 +57,19 @@ pub(crate) struct Lines {
     wish: blocking::Sender<bool>,
     lines: mpsc::UnboundedReceiver<Line>,
     is_asked: bool,
+    /// The terminal as it was before an editor took it over.
+    terminal: Option<Termios>,
+}
+
+/// An editor that still reads when its command was told to end leaves the terminal to this.
+impl Drop for Lines {
+    fn drop(&mut self) {
+        if let Some(terminal) = &self.terminal
+            && let Err(error) = tcsetattr(io::stdin(), OptionalActions::Now, terminal)
+        {
+            tracing::info!(%error, "the terminal stays as the editor left it");
+        }
+    }
 }
 
 impl Lines {
@@ -63,6 +77,7 @@ impl Lines {
     pub(crate) fn start(source: Source) -> Self {
         let (wish, wishes) = blocking::channel();
         let (sender, lines) = mpsc::unbounded_channel();
+        let terminal = matches!(source, Source::Editor { .. }).then(|| tcgetattr(io::stdin()).ok()).flatten();
         std::thread::spawn(move || {
             let mut read: Box<dyn FnMut(bool) -> Line> = match source {
                 Source::Editor { has_colours, history } => {
@@ -81,7 +96,7 @@ impl Lines {
                 }
             }
         });
-        Self { wish, lines, is_asked: false }
+        Self { wish, lines, is_asked: false, terminal }
     }
 
     /// Asks for the next line, unless it is asked for already.

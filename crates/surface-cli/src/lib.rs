@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 pub use output::{Surroundings, Terminal, install_panic_hook};
 
 use crate::{
-    args::{Cli, Command, ConfigCommand, ProjectArgs, ProjectCommand},
+    args::{Cli, Command, ConfigCommand, ProjectArgs, ProjectCommand, SessionCommand},
     attach::{Door, Entered, Holding, RemoteService, socket::Place},
     commands::{completions::completions, doctor::doctor, local},
     config::{Config, refused},
@@ -249,10 +249,11 @@ impl App {
     }
 
     /// Performs a command until it ends, or until the process is told to end: then running turns get `drain_ms`, the
-    /// command a moment to say what came of them, and that is no failure.
+    /// command a moment to say what came of them. That is no failure, unless the command is a turn that did not complete.
     async fn until_told(
         &self,
         drain_ms: u64,
+        is_turn: bool,
         ends: &mut Ends,
         work: impl Future<Output = Result<u8, CliError>>,
     ) -> Result<u8, CliError> {
@@ -267,11 +268,11 @@ impl App {
             tokio::time::sleep(LAST_WORDS).await;
         };
         tokio::select! {
-            _ = &mut work => {}
+            done = &mut work => return done,
             () = drained => {}
             () = ends.next() => {}
         }
-        Ok(0)
+        Ok(if is_turn { error::exit_code_of_leaving() } else { 0 })
     }
 
     /// Says that no real model answers, where nobody chose that.
@@ -338,6 +339,9 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
     if let Command::Models = &cli.command {
         return local::models(out, &around, &config);
     }
+    if let Command::Sessions { command: command @ SessionCommand::List { all_projects: true, .. } } = &cli.command {
+        return commands::sessions::all_projects(out, &around, command);
+    }
     if let Command::Capabilities = &cli.command {
         return local::capabilities(out, &config);
     }
@@ -371,10 +375,11 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
         };
         let told_ms = config.values.serve.drain_ms;
         let app = App::open(Arc::new(config), out, &around).await?;
-        let mut ends = Ends::new()?;
+        let mut ends = Ends::new(is_server)?;
+        let is_turn = matches!(cli.command, Command::Run(_) | Command::Resume(_));
         let done = match drain_ms {
             None if is_server => perform(&app, &around, cli.command, streams).await,
-            _ => app.until_told(told_ms, &mut ends, perform(&app, &around, cli.command, streams)).await,
+            _ => app.until_told(told_ms, is_turn, &mut ends, perform(&app, &around, cli.command, streams)).await,
         };
         match drain_ms {
             Some(drain_ms) => app.end(drain_ms, &mut ends).await,

@@ -6,7 +6,7 @@ pub(crate) mod fill;
 pub(crate) mod memory;
 pub(crate) mod receipt;
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
 use meerkat_service::{
     Operation, SessionError, SessionId,
@@ -29,11 +29,12 @@ pub(crate) fn render(
     operation: Operation,
     answer: &[u8],
     width: Option<usize>,
+    now: Timestamp,
 ) -> Result<Option<(String, Option<String>)>, SessionError> {
     Ok(match operation {
         Operation::List => {
             let page: Page<SessionSummary> = read(answer)?;
-            Some((list(&page.items, width), page.next_cursor))
+            Some((list(&page.items, width, now), page.next_cursor))
         }
         Operation::History => {
             let page: Page<HistoryItem> = read(answer)?;
@@ -54,18 +55,34 @@ pub(crate) fn render(
     })
 }
 
-/// The sessions. Where there is no terminal, ids are whole.
-fn list(sessions: &[SessionSummary], width: Option<usize>) -> String {
+/// The sessions. Where there is no terminal, ids and times are whole.
+fn list(sessions: &[SessionSummary], width: Option<usize>, now: Timestamp) -> String {
     let row = |session: &SessionSummary| {
         [
             id(&session.session_id, width),
             if session.archived { "archived".to_owned() } else { state(session.state).to_owned() },
             session.turn_count.to_string(),
-            minute(session.updated_at),
+            if width.is_some() { age(session.updated_at, now) } else { minute(session.updated_at) },
             title(session),
         ]
     };
-    table(["SESSION", "STATE", "TURNS", "UPDATED", "TITLE"], sessions.iter().map(row), width)
+    table(["SESSION", "STATE", "TURNS", "CHANGED", "TITLE"], sessions.iter().map(row), width)
+}
+
+/// The sessions of all projects. On a terminal a project goes by its folder's name.
+pub(crate) fn of_projects(sessions: &[(String, SessionSummary)], width: Option<usize>, now: Timestamp) -> String {
+    let row = |(project, session): &(String, SessionSummary)| {
+        let name =
+            Path::new(project).file_name().map_or_else(|| project.clone(), |it| it.to_string_lossy().into_owned());
+        [
+            if width.is_some() { name } else { project.clone() },
+            id(&session.session_id, width),
+            if session.archived { "archived".to_owned() } else { state(session.state).to_owned() },
+            if width.is_some() { age(session.updated_at, now) } else { minute(session.updated_at) },
+            title(session),
+        ]
+    };
+    table(["PROJECT", "SESSION", "STATE", "CHANGED", "TITLE"], sessions.iter().map(row), width)
 }
 
 fn readers(readers: &[ReaderView], width: Option<usize>) -> String {
@@ -160,6 +177,19 @@ const fn state(state: SessionState) -> &'static str {
 /// A time to its minute, in UTC.
 fn minute(time: Timestamp) -> String {
     time.to_string().get(..16).unwrap_or_default().replace('T', " ")
+}
+
+/// How long ago a time is; its day, where that is long ago or still to come.
+fn age(time: Timestamp, now: Timestamp) -> String {
+    let seconds = now.as_millis().saturating_sub(time.as_millis()).div_euclid(1000);
+    let (count, unit) = match seconds {
+        0..60 => return "just now".to_owned(),
+        60..3_600 => (seconds / 60, "minute"),
+        3_600..86_400 => (seconds / 3_600, "hour"),
+        86_400..2_592_000 => (seconds / 86_400, "day"),
+        _ => return time.to_string().get(..10).unwrap_or_default().to_owned(),
+    };
+    format!("{count} {unit}{} ago", if count == 1 { "" } else { "s" })
 }
 
 fn one_line(text: &str) -> String {
@@ -306,22 +336,47 @@ mod tests {
     #[test]
     fn the_list_fits_the_terminal() {
         let table = "\
-SESSION   STATE     TURNS  UPDATED           TITLE
-aa12abcd  idle      10     2026-01-02 03:04  A long t…
-bb12abcd  waiting   3      2026-01-02 03:04  team=dig
-cc12abcd  archived  3      2026-01-02 03:04  猫の会話…
+SESSION   STATE     TURNS  CHANGED      TITLE
+aa12abcd  idle      10     2 hours ago  A long t…
+bb12abcd  waiting   3      2 hours ago  team=dig
+cc12abcd  archived  3      2 hours ago  猫の会話…
 ";
-        assert_eq!(list(&sessions(), Some(54)), table);
-        for width in [10, 53, 54, 55, 60] {
-            assert!(list(&sessions(), Some(width)).lines().all(|line| line.width() <= width), "{width}");
+        let now = timestamp("2026-01-02T05:05:00.000Z");
+        assert_eq!(list(&sessions(), Some(49), now), table);
+        for width in [10, 48, 49, 50, 60] {
+            assert!(list(&sessions(), Some(width), now).lines().all(|line| line.width() <= width), "{width}");
         }
-        let whole = list(&sessions(), None);
+        let whole = list(&sessions(), None, now);
         assert!(whole.contains("01900000-0000-7000-8000-0000aa12abcd  idle"), "{whole}");
-        assert!(whole.contains("  A long title in two lines\n"), "{whole}");
+        assert!(whole.contains("  2026-01-02 03:04  A long title in two lines\n"), "{whole}");
+    }
+
+    fn timestamp(text: &str) -> Timestamp {
+        serde_json::from_value(json!(text)).unwrap()
+    }
+
+    #[test]
+    fn an_age_is_said_in_words() {
+        let now = timestamp("2026-03-02T12:00:00.000Z");
+        for (time, words) in [
+            ("2026-03-02T11:59:00.001Z", "just now"),
+            ("2026-03-02T11:59:00.000Z", "1 minute ago"),
+            ("2026-03-02T11:00:01.000Z", "59 minutes ago"),
+            ("2026-03-02T11:00:00.000Z", "1 hour ago"),
+            ("2026-03-01T12:00:00.000Z", "1 day ago"),
+            ("2026-02-01T00:00:00.000Z", "29 days ago"),
+            ("2026-01-31T12:00:00.000Z", "2026-01-31"),
+            ("2031-01-01T00:00:00.000Z", "2031-01-01"),
+        ] {
+            assert_eq!(age(timestamp(time), now), words);
+        }
     }
 
     fn rendered(operation: Operation, answer: &Value) -> String {
-        render(operation, answer.to_string().as_bytes(), Some(90)).unwrap().unwrap().0
+        render(operation, answer.to_string().as_bytes(), Some(90), timestamp("2026-01-02T05:05:00.000Z"))
+            .unwrap()
+            .unwrap()
+            .0
     }
 
     #[test]
@@ -406,7 +461,10 @@ SESSION                               LAST EVENT  IN THE BUNDLE
             ] } },
         ] });
         let answer = page.to_string();
-        let (text, next) = render(Operation::History, answer.as_bytes(), Some(10)).unwrap().unwrap();
+        let (text, next) =
+            render(Operation::History, answer.as_bytes(), Some(10), timestamp("2026-01-02T05:05:00.000Z"))
+                .unwrap()
+                .unwrap();
         let expected = "[2] turn 0 user\nLook\n\tthere.\n\n\
             [3] turn 0 assistant\n(thinks) hm\n-> read {\"n\":1}\n\n\
             [5] turn 0 tool\n<- read failed: begin\n[... 92 bytes left out; the whole is blob ab ...]\nend\n\n";

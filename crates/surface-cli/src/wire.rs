@@ -73,6 +73,7 @@ fn labels(labels: &[(String, String)]) -> BTreeMap<&str, &str> {
 /// `create_session`.
 pub(crate) fn create(create: &SessionFlags, turn: &TurnFlags, configured: CompactionConfig) -> Request {
     let params = json!({
+        "title": create.title,
         "model": turn.model,
         "system_prompt": create.system,
         "labels": labels(&create.label),
@@ -137,7 +138,7 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
     let alone = |target| json!({ "session_id": named(target) });
     let decide = |target, call_id: &str, decision: &str, reason: &Option<String>| json!({ "session_id": named(target), "call_id": call_id, "decision": decision, "reason": reason });
     match command {
-        Command::List { label, archived, created_after, updated_after, cursor, limit } => (
+        Command::List { label, archived, created_after, updated_after, cursor, limit, all_projects: _ } => (
             Operation::List,
             json!({
                 "labels": labels(label), "archived": archived, "created_after": created_after,

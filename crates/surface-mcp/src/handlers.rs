@@ -1,6 +1,9 @@
 //! What the protocol asks, answered by one call of the service each.
 
-use meerkat_service::{Operation, SessionError, capability::Capability, service::SessionQuery, wire as service_wire};
+use ::http::request::Parts;
+use meerkat_service::{
+    Operation, SessionError, capability::Capability, service::SessionQuery, wire as service_wire, wire::Room,
+};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -15,7 +18,7 @@ use rmcp::{
     service::{NotificationContext, RequestContext},
 };
 
-use crate::{McpServer, error, stream, tools::Toolset, wire};
+use crate::{McpServer, error, http::Held, stream, tools::Toolset, wire};
 
 /// What a client's model is told of this server, by the tools that it is offered.
 const INSTRUCTIONS: &str = "meerkat keeps agent sessions. Make one with `session_create`, run turns on it with \
@@ -25,7 +28,27 @@ const INSTRUCTIONS_CORE: &str = "meerkat keeps agent sessions. Make one with `se
     `turn_start`, go on later with `session_resume`. `session_list` and `session_history` show what there is, \
     `search_project_history` finds what was said. Every failure is a body with a stable `code`.";
 
+/// Keeps the room of a result until its response is sent. On a stream it has been made by then, no more.
+fn keep(room: Option<Room>, context: &RequestContext<RoleServer>) {
+    let held = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Held>());
+    if let (Some(room), Some(held)) = (room, held) {
+        held.keep(room);
+    }
+}
+
 impl McpServer {
+    async fn call(
+        &self,
+        operation: Operation,
+        params: &str,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, SessionError> {
+        let (answer, room) = self.answers.call(self.service.as_ref(), operation, params).await?.into_parts();
+        let result = wire::result(&answer);
+        keep(room, context);
+        result
+    }
+
     async fn turn(
         &self,
         operation: Operation,
@@ -86,10 +109,10 @@ impl ServerHandler for McpServer {
                 Operation::Compact => self.compact(&params, &context).await,
                 // A long poll ends with its client.
                 Operation::Events => tokio::select! {
-                    answer = service_wire::call(self.service.as_ref(), operation, &params) => wire::result(&answer?),
+                    result = self.call(operation, &params, &context) => result,
                     () = context.ct.cancelled() => Err(SessionError::Internal("nobody waits any more".to_owned())),
                 },
-                _ => wire::result(&service_wire::call(self.service.as_ref(), operation, &params).await?),
+                _ => self.call(operation, &params, &context).await,
             }
         };
         // Boxed, because the library moves what answers a request from one place to the next.
@@ -166,12 +189,14 @@ impl ServerHandler for McpServer {
     async fn read_resource(
         &self,
         request: ReadResourceRequestParams,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let unread = |refusal: SessionError| error::unread(&refusal, &request.uri);
         let page = wire::page_of(&request.uri).map_err(unread)?;
-        let page = self.service.events(page).await.map_err(unread)?;
-        Ok(wire::contents(request.uri, &page).into())
+        let room = self.answers.room(Operation::Events).await.map_err(unread)?;
+        let contents = wire::contents(request.uri.clone(), &self.service.events(page).await.map_err(unread)?);
+        keep(room, &context);
+        Ok(contents.into())
     }
 
     async fn on_cancelled(&self, notification: CancelledNotificationParam, _: NotificationContext<RoleServer>) {

@@ -6,6 +6,7 @@ use std::{
     collections::HashMap,
     convert::Infallible,
     fmt::Display,
+    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -17,9 +18,12 @@ use std::{
 use ::http::{HeaderMap, Method, Request, StatusCode, header::CONTENT_TYPE};
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http_body::Body;
-use http_body_util::{BodyExt as _, Full, Limited};
-use meerkat_service::SessionService;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt as _, Full, Limited, combinators::BoxBody};
+use meerkat_service::{
+    SessionService,
+    wire::{Answers, Room},
+};
 use rmcp::{
     ServerHandler,
     transport::{
@@ -39,7 +43,7 @@ use crate::{
     wire::begins_session,
 };
 
-/// Sessions of the protocol that are kept at once. If there is one more, the one ends that was idle for the longest time.
+/// Sessions of the protocol that are kept at once. If there is one more, one of them ends.
 const SESSIONS_MAX: usize = 1000;
 /// How long a session of the protocol may be idle. A turn without progress counts as idle, so it is longer than one.
 const SESSION_IDLE_MAX: Duration = Duration::from_secs(2 * 60 * 60);
@@ -56,6 +60,8 @@ pub struct HttpOptions {
     pub offer: Offer,
     /// How large a message may be, in bytes.
     pub max_message_bytes: usize,
+    /// The room that answers take, which surfaces share.
+    pub answers: Answers,
     /// Ends every stream when it is cancelled.
     pub shutdown: CancellationToken,
 }
@@ -66,9 +72,80 @@ impl Default for HttpOptions {
             has_sessions: true,
             offer: Offer::default(),
             max_message_bytes: MESSAGE_BYTES_MAX,
+            answers: Answers::default(),
             shutdown: CancellationToken::new(),
         }
     }
+}
+
+/// The room that a response's results take, until they are sent or dropped.
+#[derive(Clone, Default)]
+pub(crate) struct Held(Arc<Mutex<Vec<Room>>>);
+
+impl Held {
+    pub(crate) fn keep(&self, room: Room) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(room);
+    }
+}
+
+/// A body whose bytes hold their room wherever they wait.
+struct Sent {
+    body: BoxBody<Bytes, Infallible>,
+    held: Held,
+    _running: Option<Running>,
+}
+
+struct Piece(Bytes, #[expect(dead_code, reason = "held, not looked at")] Held);
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let held = self.held.clone();
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        frame.map_ok(|frame| frame.map_data(|data| Bytes::from_owner(Piece(data, held))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// What is known of the requests of a session of the protocol.
+#[derive(Default)]
+struct Asked {
+    /// The number of the newest.
+    newest: u64,
+    /// How many are not answered to their end.
+    running: usize,
+}
+
+type AllAsked = Arc<Mutex<HashMap<SessionId, Asked>>>;
+
+/// A request that is under way.
+struct Running(AllAsked, SessionId);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(asked) = lock(&self.0).get_mut(&self.1) {
+            asked.running = asked.running.saturating_sub(1);
+        }
+    }
+}
+
+fn lock(asked: &AllAsked) -> MutexGuard<'_, HashMap<SessionId, Asked>> {
+    asked.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The protocol over HTTP. A clone is the same service.
@@ -77,8 +154,8 @@ pub struct McpHttpService<S = McpServer>(Arc<Inner<S>>);
 struct Inner<S> {
     options: HttpOptions,
     sessions: Arc<LocalSessionManager>,
-    /// The number of the newest request of each session.
-    asked: Mutex<HashMap<SessionId, u64>>,
+    /// Of sessions that there are or were, never of whatever a client names.
+    asked: AllAsked,
     requests: AtomicU64,
     with_sessions: StreamableHttpService<S, LocalSessionManager>,
     without_sessions: StreamableHttpService<S, NeverSessionManager>,
@@ -94,8 +171,8 @@ impl McpHttpService {
     /// Serves sessions.
     #[must_use]
     pub fn new(service: Arc<dyn SessionService>, options: HttpOptions) -> Self {
-        let offer = options.offer;
-        Self::over(move || McpServer::new(service.clone(), offer), options)
+        let (offer, answers) = (options.offer, options.answers.clone());
+        Self::over(move || McpServer::new(service.clone(), offer, answers.clone()), options)
     }
 }
 
@@ -120,7 +197,7 @@ impl<S: ServerHandler> McpHttpService<S> {
                 config.with_legacy_session_mode(false),
             ),
             sessions,
-            asked: Mutex::default(),
+            asked: AllAsked::default(),
             requests: AtomicU64::new(0),
             options,
         }))
@@ -128,25 +205,31 @@ impl<S: ServerHandler> McpHttpService<S> {
 }
 
 impl<S: ServerHandler> Inner<S> {
-    fn asked(&self) -> MutexGuard<'_, HashMap<SessionId, u64>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes a request of a session, if there is that one.
+    async fn note(&self, headers: &HeaderMap) -> Option<Running> {
+        let id: SessionId = headers.get(SESSION_HEADER)?.to_str().ok()?.into();
+        let sessions = self.sessions.sessions.read().await;
+        sessions.contains_key(&id).then(|| {
+            let mut all = lock(&self.asked);
+            let asked = all.entry(id.clone()).or_default();
+            asked.newest = self.requests.fetch_add(1, Ordering::Relaxed);
+            asked.running += 1;
+            drop(all);
+            Running(self.asked.clone(), id)
+        })
     }
 
-    /// Notes that a session is in use.
-    fn note(&self, headers: &HeaderMap) {
-        if let Some(id) = headers.get(SESSION_HEADER).and_then(|id| id.to_str().ok()) {
-            self.asked().insert(id.into(), self.requests.fetch_add(1, Ordering::Relaxed));
-        }
-    }
-
-    /// Makes room for a session that begins.
+    /// Makes room for a session that begins: of those with no request under way, if there are any, the one ends that
+    /// was idle for the longest time.
     async fn make_room(&self) {
         let longest = {
             let sessions = self.sessions.sessions.read().await;
-            let mut asked = self.asked();
+            let mut asked = lock(&self.asked);
             asked.retain(|id, _| sessions.contains_key(id));
+            // One that nothing is known of has just begun.
+            let idle = |id: &&SessionId| asked.get(*id).map_or((true, 0), |asked| (asked.running > 0, asked.newest));
             let is_full = sessions.len() >= SESSIONS_MAX;
-            is_full.then(|| sessions.keys().min_by_key(|id| asked.get(*id).copied()).cloned()).flatten()
+            is_full.then(|| sessions.keys().min_by_key(idle).cloned()).flatten()
         };
         if let Some(id) = longest
             && let Err(error) = self.sessions.close_session(&id).await
@@ -165,7 +248,7 @@ impl<S: ServerHandler> Inner<S> {
         let has_session = request.headers().contains_key(SESSION_HEADER);
         let is_json = request.method() == Method::POST
             && request.headers().get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(JSON.as_bytes()));
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         // What cannot be read to its end is answered as an empty message, if anybody is there to be answered.
         let message = match Limited::new(body, limit).collect().await {
             Ok(message) => message.to_bytes(),
@@ -175,18 +258,21 @@ impl<S: ServerHandler> Inner<S> {
             Err(_) => Bytes::new(),
         };
         let is_end = parts.method == Method::DELETE;
+        let held = Held::default();
+        parts.extensions.insert(held.clone());
         let request = Request::from_parts(parts, Full::new(message.clone()));
+        let mut running = None;
         let mut response = match self.options.has_sessions {
             false => self.without_sessions.handle(request).await,
             true => {
                 if has_session {
-                    self.note(request.headers());
+                    running = self.note(request.headers()).await;
                 } else if begins_session(&message) {
                     self.make_room().await;
                 }
                 let response = self.with_sessions.handle(request).await;
                 if !has_session {
-                    self.note(response.headers());
+                    running = self.note(response.headers()).await;
                 }
                 response
             }
@@ -195,7 +281,8 @@ impl<S: ServerHandler> Inner<S> {
             // The session is over, and nothing follows. Clients warn of another status.
             *response.status_mut() = StatusCode::NO_CONTENT;
         }
-        error::with_body(response, is_json, &message).await
+        let response = error::with_body(response, is_json, &message).await;
+        response.map(|body| Sent { body, held, _running: running }.boxed())
     }
 }
 
@@ -217,5 +304,24 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let service = self.0.clone();
         Box::pin(async move { Ok(service.answer(request).await) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meerkat_service::AgentBuildConfig;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_client_calls_a_session_is_not_kept() {
+        let agent = AgentBuildConfig::new().build().unwrap();
+        let http = McpHttpService::new(agent.service().clone(), HttpOptions::default());
+        let request = Request::post("/mcp").header("mcp-session-id", "nobody's").header(CONTENT_TYPE, JSON);
+        let body = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+        let request =
+            request.header("accept", "application/json, text/event-stream").body(Full::<Bytes>::from(body)).unwrap();
+        assert!(http.0.answer(request).await.status().is_client_error());
+        assert!(lock(&http.0.asked).is_empty());
     }
 }

@@ -19,7 +19,7 @@ mod wire;
 
 use std::{io, sync::Arc};
 
-use meerkat_service::SessionService;
+use meerkat_service::{SessionService, wire::Answers};
 use rmcp::service::{ServerInitializeError, serve_server_with_ct};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
@@ -35,14 +35,15 @@ pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub struct McpServer {
     service: Arc<dyn SessionService>,
     offer: Offer,
+    answers: Answers,
     cancellations: Cancellations,
 }
 
 impl McpServer {
-    /// A server for one client, with these tools.
+    /// A server for one client, with these tools and this room for its answers.
     #[must_use]
-    pub fn new(service: Arc<dyn SessionService>, offer: Offer) -> Self {
-        Self { service, offer, cancellations: Cancellations::default() }
+    pub fn new(service: Arc<dyn SessionService>, offer: Offer, answers: Answers) -> Self {
+        Self { service, offer, answers, cancellations: Cancellations::default() }
     }
 }
 
@@ -77,7 +78,8 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let transport = Lines::new(read, write, max_message_bytes);
-    match Box::pin(serve_server_with_ct(McpServer::new(service, offer), transport, shutdown)).await {
+    match Box::pin(serve_server_with_ct(McpServer::new(service, offer, Answers::default()), transport, shutdown)).await
+    {
         Ok(running) => running.waiting().await.map(drop).map_err(io::Error::other),
         // A client may leave before it began.
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),

@@ -69,7 +69,7 @@ pub const fn spelling(operation: Operation) -> Spelling {
         Operation::Read => tool("session_read", "Shows a session: its state, context, usage, reminders, pins, queue."),
         Operation::History => tool("session_history", "Pages through everything that was said in a session."),
         Operation::Blob => tool("session_blob", "Reads a piece of a large body of a session, in base64."),
-        Operation::List => tool("session_list", "Lists sessions, the newest first, by time, labels and archive."),
+        Operation::List => tool("session_list", "Lists sessions, the last changed first, by time, labels and archive."),
         Operation::Update => tool("session_update", "Changes the title and the labels of a session."),
         Operation::Archive => tool("session_archive", "Archives a session."),
         Operation::Unarchive => tool("session_unarchive", "Brings an archived session back."),

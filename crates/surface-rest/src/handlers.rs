@@ -87,7 +87,8 @@ async fn perform(
     let request = wire::Parts { path, query, headers: &parts.headers, body: &body };
     let params = wire::params(route, &request)?;
     let work = dispatch(app, route.operation, &parts.headers, &params, upload);
-    service_wire::in_span("rest", route.operation, &params, work).await
+    let answer = service_wire::in_span("rest", route.operation, &params, work).await;
+    answer.map_err(|error| wire::of_body(error, route, &request.path))
 }
 
 async fn dispatch(

@@ -152,10 +152,25 @@ pub(crate) fn params(route: &Route, parts: &Parts<'_>) -> Result<String, Session
     splice_body(params, route, parts)
 }
 
+/// Leaves out of what is said of an unknown field those that the body does not take, because the URL gives them.
+pub(crate) fn of_body(error: SessionError, route: &Route, path: &[(&str, Cow<'_, str>)]) -> SessionError {
+    let SessionError::InvalidRequest { field, mut message } = error else { return error };
+    if message.starts_with("unknown field") {
+        for name in path.iter().map(|(name, _)| *name).chain(route.query.iter().copied()).chain(["wait"]) {
+            for listed in
+                [format!("`{name}`, "), format!(", `{name}`"), format!("`{name}` or "), format!(" or `{name}`")]
+            {
+                message = message.replace(&listed, "");
+            }
+        }
+    }
+    SessionError::InvalidRequest { field, message }
+}
+
 fn splice_body(mut params: String, route: &Route, parts: &Parts<'_>) -> Result<String, SessionError> {
     let refusal = |message: &str| SessionError::invalid("body", message);
     let body = std::str::from_utf8(parts.body).map_err(|_| refusal("it is not UTF-8"))?;
-    let body = body.trim_matches([' ', '\t', '\r', '\n']);
+    let body = body.trim_end_matches([' ', '\t', '\r', '\n']);
     let is_json = body.is_empty() || has_type(parts.headers, "application/json");
     if !route.takes_body() && !body.is_empty() {
         return Err(refusal("this route takes none; its parameters stand in path and query"));
@@ -176,12 +191,17 @@ fn splice_body(mut params: String, route: &Route, parts: &Parts<'_>) -> Result<S
         params.push('}');
         return Ok(params);
     }
-    let members = body.strip_prefix('{').ok_or_else(|| refusal("it is not a JSON object"))?;
-    if params.len() > 1 && !members.trim_start().starts_with('}') {
-        params.push(',');
+    let inner = body.trim_start_matches([' ', '\t', '\r', '\n']).strip_prefix('{');
+    let is_empty = inner.ok_or_else(|| refusal("it is not a JSON object"))?.trim() == "}";
+    // Behind the body's own members, so that what is said of its lines and columns is true of what was sent. One that
+    // does not end as an object is left as it is, and refused.
+    match body.strip_suffix('}') {
+        Some(members) if params.len() > 1 => {
+            let comma = if is_empty { "" } else { "," };
+            Ok([members, comma, &params[1..], "}"].concat())
+        }
+        _ => Ok(body.to_owned()),
     }
-    params.push_str(members);
-    Ok(params)
 }
 
 /// The key in a body. What cannot be read has none here; decoding it says why.

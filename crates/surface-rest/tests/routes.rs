@@ -91,6 +91,25 @@ async fn what_no_handler_sees_has_the_same_body() {
     assert_eq!(head.body, b"");
 }
 
+/// Lines and columns are those of the body, and no field is suggested that it does not take.
+#[tokio::test]
+async fn what_is_said_of_a_body_is_true_of_what_was_sent() {
+    let server = Server::start().await;
+    let turns = "POST /v1/sessions/01900000-0000-7000-8000-000000000001/turns";
+    for (body, place) in [
+        ("\n{\"prompt\": \"x\",\n \"modle\": 1}", "line 3 column 8"),
+        ("{ \"prompt\" : 1 }", "line 1 column 14"),
+        ("{ \"prompt\" : x }", "line 1 column 14"),
+        ("{\"prompt\": \"x\"", "line 1 column 14"),
+    ] {
+        let refusal = server.send(turns, body).await.json();
+        let message = refusal["message"].as_str().unwrap();
+        assert!(message.contains(place), "{body}: {message}");
+        assert!(!message.contains("session_id") && !message.contains("`wait`"), "{message}");
+        assert_eq!(message.contains("`model`"), body.contains("modle"), "{message}");
+    }
+}
+
 fn refused(field: &str) -> (u16, String, String) {
     (400, "INVALID_REQUEST".to_owned(), field.to_owned())
 }

@@ -8,7 +8,7 @@ use meerkat_service::{
     Operation, SessionError, SessionService,
     operation::OperationEffect,
     service::Nothing,
-    wire::{Answer, Answers, Batch, begin_resume, begin_turn, call, decode_params, encode, in_span},
+    wire::{Answer, Answers, begin_resume, begin_turn, call, decode_params, encode, in_span, span_of, within},
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -99,14 +99,10 @@ impl Rpc {
         };
         // A request that waits for long keeps no message.
         drop(message);
-        let operations = || {
-            items.iter().flatten().filter_map(|asked| match find(&asked.method) {
-                Some(Method::Operation(operation)) => Some(operation),
-                _ => None,
-            })
-        };
-        let batch = is_batch.then(|| from.answers.batch(operations()));
-        let replies = items.into_iter().map(|asked| self.reply_to_one(asked, &from, batch.as_ref(), place.clone()));
+        if is_batch {
+            from.answers = from.answers.of_batch();
+        }
+        let replies = items.into_iter().map(|asked| self.reply_to_one(asked, &from, place.clone()));
         let replies: Vec<_> = replies.collect();
         drop(place);
         let mut reply = Reply::default();
@@ -116,13 +112,8 @@ impl Rpc {
             reply.starts.extend(replied.start);
             reply.places.extend(replied.place);
         }
-        reply.answer = match batch {
-            None => answers.pop().map(Answer::into_bytes),
-            Some(batch) => {
-                let answers: Vec<Vec<u8>> = answers.into_iter().map(|answer| answer.into_parts().0).collect();
-                wire::batch_answer(answers).map(|answer| batch.into_answer(answer).into_bytes())
-            }
-        };
+        let answer = if is_batch { Answer::join(answers, wire::batch_answer) } else { answers.pop() };
+        reply.answer = answer.map(Answer::into_bytes);
         reply
     }
 
@@ -130,7 +121,6 @@ impl Rpc {
         &self,
         asked: Result<Asked, (String, Failure)>,
         from: &From,
-        batch: Option<&Batch>,
         mut place: Option<Place>,
     ) -> Replied {
         let Asked { id, method, params } = match asked {
@@ -138,7 +128,7 @@ impl Rpc {
             Err((id, failure)) => return Replied::refusal(&id, failure),
         };
         let mut start = None;
-        let performed = AssertUnwindSafe(self.perform(&method, params, from, batch, &mut start, &mut place));
+        let performed = AssertUnwindSafe(self.perform(&method, params, from, &mut start, &mut place));
         let result = performed.catch_unwind().await.unwrap_or_else(|_| Err(panicked(&method)));
         let answer = id.map(|id| match result {
             Ok(answer) => answer.map(|result| wire::answer(&id, &Ok(result))),
@@ -152,7 +142,6 @@ impl Rpc {
         method: &str,
         params: String,
         from: &From,
-        batch: Option<&Batch>,
         starts: &mut Option<Start>,
         place: &mut Option<Place>,
     ) -> Result<Answer, Failure> {
@@ -168,13 +157,8 @@ impl Rpc {
                 Ok(in_span("rpc", operation, params, work).await?.into())
             }
             Some(Method::Operation(operation)) => {
-                if let Err(refusal) = wire::by_name(&params) {
-                    if let Some(batch) = batch {
-                        batch.refused(operation).await;
-                    }
-                    return Err(refusal.into());
-                }
-                self.operate(operation, params, from, batch, place).await
+                wire::by_name(&params)?;
+                self.operate(operation, params, from, place).await
             }
             Some(Method::Subscribe) => {
                 let peer = from.peer.as_ref().ok_or_else(no_peer)?;
@@ -209,36 +193,35 @@ impl Rpc {
         operation: Operation,
         params: String,
         from: &From,
-        batch: Option<&Batch>,
         place: &mut Option<Place>,
     ) -> Result<Answer, Failure> {
         if operation.effect() == OperationEffect::Reads {
             let service = self.service.as_ref();
-            return Ok(match batch {
-                Some(batch) => {
-                    in_span("rpc", operation, &params, batch.call(service, operation, &params)).await?.into()
-                }
-                None => in_span("rpc", operation, &params, from.answers.call(service, operation, &params)).await?,
-            });
+            let work = from.answers.call(service, operation, &params);
+            return Ok(in_span("rpc", operation, &params, work).await?);
         }
         // In a task of its own, so that it is performed also where its caller leaves.
         let (service, waits, held) = (self.service.clone(), from.peer.as_ref().map(|peer| peer.waits()), place.take());
+        let span = span_of("rpc", operation, &params);
         let performed = tokio::spawn(async move {
             let mut held = held;
             let mut is_waiting = None;
             let work = async {
+                let params = params;
                 let begun = match operation {
                     Operation::StartTurn => begin_turn(service.as_ref(), &params).await?,
                     Operation::Resume => begin_resume(service.as_ref(), &params).await?,
                     _ => return call(service.as_ref(), operation, &params).await,
                 };
+                // What waits for its turn to end keeps no prompt.
+                drop(params);
                 is_waiting = waits.and_then(|waits| waits.try_acquire_owned().ok());
                 if is_waiting.is_some() {
                     held = None;
                 }
                 begun.answer().await
             };
-            let result = in_span("rpc", operation, &params, work).await;
+            let result = within(span, work).await;
             (result, held.or_else(|| is_waiting.map(Arc::new)))
         });
         let (result, held) = performed.await.map_err(|_| panicked(operation.name()))?;

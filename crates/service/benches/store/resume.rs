@@ -83,6 +83,7 @@ async fn write(place: &Path, turns: usize) {
     let mut batch = vec![record(
         None,
         Event::SessionCreated(SessionCreated {
+            title: None,
             model: "scripted".to_owned(),
             system_prompt: Some("A system prompt.".into()),
             labels: Default::default(),

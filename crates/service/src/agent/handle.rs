@@ -144,7 +144,7 @@ impl Actor {
             }
             Change::Update { title, labels } => {
                 let updated = self.session.updated(title, labels);
-                if updated.title.as_deref() == self.session.title() && updated.labels == *self.session.labels() {
+                if updated.title.as_deref() == self.session.given_title() && updated.labels == *self.session.labels() {
                     return Ok(Changed { session_id: self.session.id(), seq: self.shared.shown_seq() });
                 }
                 Event::SessionUpdated(updated)

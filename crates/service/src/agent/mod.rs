@@ -105,10 +105,11 @@ impl Derived {
         Self { snapshots, index, readers, pruner, schedule, projector: None, settling }
     }
 
-    /// A session's durable records are as its summary says: lists show it, and readers are told.
-    pub(crate) async fn publish(&self, summary: SessionSummary) -> Result<(), StoreError> {
+    /// A session's durable records are as its summary says: lists show it, and readers are told. It has changed, or
+    /// was found like this.
+    pub(crate) async fn publish(&self, summary: SessionSummary, has_changed: bool) -> Result<(), StoreError> {
         let (session_id, last_seq) = (summary.session_id, summary.last_seq);
-        let put = self.index.put(summary).await;
+        let put = if has_changed { self.index.put(summary).await } else { self.index.put_found(summary).await };
         self.readers.touched(session_id, last_seq);
         put
     }

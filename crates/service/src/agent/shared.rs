@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub(crate) live: Arc<LiveHub>,
     /// Views that may be seen once their seq is durable, the oldest first: there is always one that may.
     views: Mutex<VecDeque<View>>,
-    /// The last seq that lists know of; held while they are told of a later one, so that an older one never comes last.
+    /// The last seq that lists know of, 0 where nobody knows; held while they are told of a later one, so that an older one never comes last.
     listed: AsyncMutex<Seq>,
     /// `None` once the actor has left.
     interrupts: Mutex<Option<Vec<InterruptWish>>>,
@@ -96,7 +96,7 @@ impl Shared {
     pub(crate) async fn list(&self, derived: &Derived, durable: Seq) -> Result<(), StoreError> {
         let mut listed = self.listed.lock().await;
         let Some(view) = self.view(durable).filter(|view| view.summary.last_seq != *listed) else { return Ok(()) };
-        derived.publish(SessionSummary::clone(&view.summary)).await?;
+        derived.publish(SessionSummary::clone(&view.summary), *listed != 0).await?;
         *listed = view.summary.last_seq;
         // Its deletion may have taken the row out just before.
         if self.is_deleted.load(Ordering::Acquire) { derived.index.remove(self.session_id).await } else { Ok(()) }

@@ -8,7 +8,7 @@ use super::{Readers, feed::Due};
 use crate::{
     SessionError,
     ids::{Seq, SessionId},
-    service::{ReaderRecord, RecordPage, SessionQuery},
+    service::{ReaderRecord, RecordPage},
     store::{Frame, ReadLimit},
 };
 
@@ -167,22 +167,21 @@ impl Readers {
         if is_scanned()? {
             return Ok(());
         }
-        let mut cursor = None;
+        let mut before = None;
         loop {
-            let query = SessionQuery { cursor, limit: Some(SESSIONS_READ), ..SessionQuery::default() };
-            let page = self.index.page(query).await?;
-            let ids: Vec<SessionId> = page.items.iter().map(|row| row.session_id).collect();
+            let rows = self.index.sessions(before, SESSIONS_READ).await?;
+            let ids: Vec<SessionId> = rows.iter().map(|row| row.session_id).collect();
             let checkpoints = self.checkpoints(reader, &ids).await?;
             self.with(reader, |known| {
-                for (row, checkpoint) in page.items.iter().zip(checkpoints) {
+                for (row, checkpoint) in rows.iter().zip(checkpoints) {
                     if checkpoint < row.last_seq {
                         known.feed.touched(row.session_id, row.last_seq);
                         known.feed.learned(row.session_id, checkpoint);
                     }
                 }
             })?;
-            cursor = page.next_cursor;
-            if cursor.is_none() {
+            before = ids.last().copied();
+            if before.is_none() {
                 return self.with(reader, |known| known.is_scanned = true);
             }
         }

@@ -58,16 +58,18 @@ impl<Home: 'static> Sessions<Home> {
 
     /// Every stored session as lists show it, the oldest first.
     pub(super) async fn all_sessions(&self) -> Result<Vec<SessionSummary>, SessionError> {
-        let (mut sessions, mut cursor) = (Vec::new(), None);
+        let mut sessions: Vec<SessionSummary> = Vec::new();
+        let Some(derived) = &self.engine().derived else { return Ok(sessions) };
+        self.publish_all().await?;
         loop {
-            let query = SessionQuery { cursor, limit: Some(IDS_READ), ..SessionQuery::default() };
-            let page = self.list_page(query).await?;
-            sessions.extend(page.items);
-            cursor = page.next_cursor;
-            if cursor.is_none() {
+            let before = sessions.last().map(|session| session.session_id);
+            let ask = |index: Arc<dyn SessionIndex>| async move { index.sessions(before, IDS_READ).await };
+            let found = self.ask_index(&derived.index, ask).await?;
+            if found.is_empty() {
                 sessions.reverse();
                 return Ok(sessions);
             }
+            sessions.extend(found);
         }
     }
 
@@ -146,26 +148,23 @@ impl<Home: 'static> Sessions<Home> {
     pub(super) async fn drop_stale_rows(&self) {
         let engine = self.engine();
         let Some(derived) = &engine.derived else { return };
-        let mut cursor = None;
+        let mut before = None;
         loop {
-            let query = SessionQuery { cursor, limit: Some(IDS_READ), ..SessionQuery::default() };
-            let page = match derived.index.page(query).await {
-                Ok(page) => page,
+            let sessions = match derived.index.sessions(before, IDS_READ).await {
+                Ok(sessions) => sessions,
                 Err(error) => {
                     tracing::warn!(%error, "sessions that were deleted may stand in lists until the next start");
                     return;
                 }
             };
-            for SessionSummary { session_id, .. } in page.items {
+            let Some(last) = sessions.last() else { return };
+            before = Some(last.session_id);
+            for SessionSummary { session_id, .. } in sessions {
                 if let Ok(0) = engine.events.journal_bytes(session_id).await
                     && let Err(error) = delete(engine, session_id, None).await
                 {
                     tracing::warn!(%session_id, %error, "what is left of a deleted session stays until the next start");
                 }
-            }
-            cursor = page.next_cursor;
-            if cursor.is_none() {
-                return;
             }
         }
     }
@@ -184,9 +183,10 @@ impl<Home: 'static> Sessions<Home> {
 
     /// Puts the row of a session into the index that a former process had in memory. Answers what the session was doing,
     /// where that is known; one that was doing nothing rests once its row is durable.
-    pub(super) async fn index_left(&self, session_id: SessionId) -> Option<SessionState> {
+    pub(super) async fn index_left(&self, found: Option<(Session, bool)>) -> Option<SessionState> {
         let engine = self.inner.engine.clone();
-        let session = self.index_outline(session_id).await?;
+        let session = self.index_outline(found).await?;
+        let session_id = session.id();
         let (state, last_seq) = (session.state(), session.last_seq());
         if state == SessionState::Idle {
             engine.derived.as_ref()?.settling.clone().spawn(async move {
@@ -200,11 +200,12 @@ impl<Home: 'static> Sessions<Home> {
         Some(state)
     }
 
-    /// Puts a session's row into the index without reading what was said in it, where that can be done.
-    async fn index_outline(&self, session_id: SessionId) -> Option<Session> {
+    /// Puts a session's row into the index without what was said in it, where it was found without that.
+    async fn index_outline(&self, found: Option<(Session, bool)>) -> Option<Session> {
         let derived = self.engine().derived.as_ref()?;
-        let (session, is_whole) = outline(self.engine(), session_id).await?;
-        self.index(&session).await;
+        let (session, is_whole) = found?;
+        let session_id = session.id();
+        self.index(&session, false).await;
         if is_whole && session.last_seq() >= SNAPSHOT_EVENTS_MIN {
             // What it cost to pass through all of it is not paid again by the next who asks.
             if let Err(error) = derived.snapshots.save(&session).await {
@@ -236,9 +237,9 @@ impl<Home: 'static> Sessions<Home> {
                 }
                 before => before?,
             };
-            if opens || self.index_outline(session_id).await.is_none() {
+            if opens || self.index_outline(outline(engine, session_id).await).await.is_none() {
                 match restore(engine, session_id).await {
-                    Ok(Some(session)) => self.index(&session).await,
+                    Ok(Some(session)) => self.index(&session, opens).await,
                     Ok(None) => return Ok(true),
                     Err(error) => {
                         tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read");

@@ -8,7 +8,7 @@ use futures::{StreamExt as _, stream};
 use super::{
     indexed::SCANS,
     operations::PAGE_BYTES_MAX,
-    restore::{decode, restore},
+    restore::{decode, outline, restore},
     sessions::Sessions,
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     retention::doomed,
     service::{
         BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, ReadBlob, Retain,
-        Retained, RetentionFailure, SessionQuery, SessionState,
+        Retained, RetentionFailure, SessionState,
     },
     session::{
         ForkPoint, ForkedHistory, HistoryFold,
@@ -66,11 +66,13 @@ impl<Home: 'static> Sessions<Home> {
             derived.readers.add_built_in(READER);
         }
         let unsettled = stream::iter(engine.events.unsettled().await?);
-        let left = unsettled.map(async |session_id| (session_id, self.index_left(session_id).await));
-        let left: Vec<_> = left.buffer_unordered(SCANS).collect().await;
+        let left = unsettled.map(async |session_id| (session_id, outline(engine, session_id).await));
+        let mut left: Vec<_> = left.buffer_unordered(SCANS).collect().await;
+        // The one that changed last comes first in lists.
+        left.sort_by_key(|(id, found)| (found.as_ref().map(|(session, _)| session.updated_at()), *id));
         let mut unread = Vec::new();
-        for (session_id, state) in left {
-            match state {
+        for (session_id, found) in left {
+            match self.index_left(found).await {
                 Some(SessionState::Idle) => continue,
                 Some(_) => {}
                 // It keeps no other waiting.
@@ -100,8 +102,8 @@ impl<Home: 'static> Sessions<Home> {
         }
         self.complete_index().await?;
         derived.readers.open().await?;
-        match derived.index.page(SessionQuery { limit: Some(1), ..SessionQuery::default() }).await {
-            Ok(newest) => newest.items.iter().for_each(|newest| engine.world.ids.follow(newest.session_id)),
+        match derived.index.sessions(None, 1).await {
+            Ok(newest) => newest.iter().for_each(|newest| engine.world.ids.follow(newest.session_id)),
             // An index that fails stands in the way of lists alone.
             Err(error) => tracing::warn!(%error, "the newest session is not known; new ids go by the clock"),
         }

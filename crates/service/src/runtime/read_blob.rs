@@ -1,6 +1,6 @@
 //! The tool by which a model reads what was cut out of a long text: a page of a blob of its own session.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use crate::{
     model::ToolSpec,
     session::message::RawJson,
     store::BlobStore,
-    tool::{Effect, Invocation, OutputSink, Tool, ToolError, prefix},
+    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
 };
 
 /// Its name. Requests offer it where the context names a blob.
@@ -20,6 +20,8 @@ pub(crate) const READ_BLOB: &str = "read_blob";
 /// Bytes of a page where the model does not say how many, and at most.
 const PAGE_BYTES: usize = 8 * 1024;
 const PAGE_BYTES_MAX: usize = 24 * 1024;
+/// Bytes of what follows a page.
+const NOTE_BYTES: usize = 100;
 /// Bytes of the longest character.
 const CHARACTER_BYTES_MAX: usize = 4;
 
@@ -45,16 +47,19 @@ struct Arguments {
 pub(crate) struct ReadBlob {
     spec: ToolSpec,
     blobs: Arc<dyn BlobStore>,
+    /// A longer page would be a blob itself.
+    page_bytes: usize,
 }
 
 impl ReadBlob {
-    /// The tool over a store of blobs.
+    /// The tool over a store of blobs, where results have at most `inline_bytes`.
     ///
     /// # Errors
     /// Where its schema is none.
-    pub(crate) fn new(blobs: Arc<dyn BlobStore>) -> Result<Self, SessionError> {
+    pub(crate) fn new(blobs: Arc<dyn BlobStore>, inline_bytes: usize) -> Result<Self, SessionError> {
         let (name, description) = (READ_BLOB.to_owned(), DESCRIPTION.to_owned());
-        Ok(Self { spec: ToolSpec { name, description, schema: RawJson::parse(SCHEMA)? }, blobs })
+        let page_bytes = inline_bytes.saturating_sub(NOTE_BYTES).max(CHARACTER_BYTES_MAX);
+        Ok(Self { spec: ToolSpec { name, description, schema: RawJson::parse(SCHEMA)? }, blobs, page_bytes })
     }
 }
 
@@ -76,6 +81,7 @@ impl Tool for ReadBlob {
             let why = format!("limit is {limit}; it must be {CHARACTER_BYTES_MAX} to {PAGE_BYTES_MAX}");
             return Err(ToolError::Arguments(why));
         }
+        let limit = limit.min(self.page_bytes);
         // Only blobs of the session itself are found.
         let read = self.blobs.read(invocation.session_id, &blob, offset, limit + CHARACTER_BYTES_MAX).await;
         let bytes = read.map_err(|error| ToolError::Failed(error.to_string()))?;
@@ -83,15 +89,49 @@ impl Tool for ReadBlob {
         if bytes.is_empty() {
             return output.write(&format!("[The blob has no more than {offset} bytes.]")).await;
         }
-        // An offset within a character shows what is left of it as a mark.
-        let text = String::from_utf8_lossy(&bytes);
-        let is_last = bytes.len() <= limit;
-        let page = if is_last { &*text } else { prefix(&text, limit) };
-        output.write(page).await?;
-        if is_last {
-            return Ok(());
-        }
-        let next = offset + page.len() as u64;
+        let (text, next) = page(&bytes, offset, limit);
+        output.write(&text).await?;
+        let Some(next) = next else { return Ok(()) };
         output.write(&format!("\n[More follows at offset {next}.]")).await
+    }
+}
+
+/// The whole characters within the first `limit` of the bytes at `offset`, and where more follow. What is left of a
+/// character at the offset is passed over.
+fn page(bytes: &[u8], offset: u64, limit: usize) -> (Cow<'_, str>, Option<u64>) {
+    let is_inside = |at: usize| bytes.get(at).is_some_and(|byte| byte & 0b1100_0000 == 0b1000_0000);
+    let most = CHARACTER_BYTES_MAX - 1;
+    let start = (0..most).take_while(|at| is_inside(*at)).count();
+    let is_last = bytes.len() <= limit;
+    let whole =
+        (0..CHARACTER_BYTES_MAX).map(|back| limit.saturating_sub(back)).find(|at| !is_inside(*at)).unwrap_or(limit);
+    let end = if is_last { bytes.len() } else { whole.max(start) };
+    let text = String::from_utf8_lossy(bytes.get(start..end).unwrap_or_default());
+    (text, (!is_last).then_some(offset + end as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_from_anywhere_show_every_character_that_begins_there_once() {
+        let text = "aé€𝄞\u{10FFFF}".repeat(20);
+        for begin in 0..20 {
+            let first = (begin..).find(|at| text.is_char_boundary(*at)).unwrap();
+            for limit in 4..12 {
+                let (mut shown, mut offset) = (String::new(), begin);
+                loop {
+                    let bytes = &text.as_bytes()[offset..text.len().min(offset + limit + CHARACTER_BYTES_MAX)];
+                    let (page, next) = page(bytes, offset as u64, limit);
+                    assert!(page.len() <= limit);
+                    shown.push_str(&page);
+                    let Some(next) = next else { break };
+                    assert!(next > offset as u64);
+                    offset = usize::try_from(next).unwrap();
+                }
+                assert_eq!(shown, text[first..], "from {begin}, {limit} at a time");
+            }
+        }
     }
 }

@@ -165,7 +165,9 @@ impl Outline {
     }
 
     fn fold(&mut self, line: &Bytes) -> Option<()> {
-        let record = decode_outline(std::str::from_utf8(line).ok()?).ok()?;
+        // Lists show the beginning of the first prompt.
+        let keeps_prompt = self.session.as_ref().is_some_and(|session| !session.has_first_line());
+        let record = decode_outline(std::str::from_utf8(line).ok()?, keeps_prompt).ok()?;
         let Some(session) = &mut self.session else {
             self.session = Some(Session::begin(&record).ok()?);
             return Some(());

@@ -316,6 +316,7 @@ impl<Home: 'static> Sessions<Home> {
     fn check_create(&self, request: &CreateSession, default_model: &str) -> Result<String, SessionError> {
         self.check_compaction(request.compaction.is_some())?;
         let limits = &self.engine().options.limits;
+        request.title.as_deref().map_or(Ok(()), |title| validate::title(title, limits))?;
         validate::labels(&request.labels, limits)?;
         validate::idempotency_key(request.idempotency_key.as_deref(), limits)?;
         if let Some(system_prompt) = &request.system_prompt {
@@ -399,6 +400,7 @@ impl<Home: 'static> Sessions<Home> {
         let session_id = engine.world.ids.next_session_id(now);
         let clean = |text: &str| engine.secrets.replace(text).into_owned();
         let created = Created {
+            title: request.title.as_deref().filter(|title| !title.is_empty()).map(clean),
             model,
             system_prompt: request.system_prompt.map(|text| Body::Inline(clean(&text))),
             labels: request.labels.iter().map(|(name, value)| (clean(name), clean(value))).collect(),
@@ -427,12 +429,13 @@ impl<Home: 'static> Sessions<Home> {
         let (indexed, (shared, mailbox, actor)) = (session.clone(), self.actor(session, lease));
         self.inner.registry.insert(shared, mailbox);
         self.spawn(actor);
-        self.index(&indexed).await;
+        self.index(&indexed, true).await;
         Ok(SessionCreated { session_id, seq: 1, created_at: now })
     }
 
-    /// Puts into the index what a session says of itself. It is a copy: where it fails, the next start makes it good.
-    pub(super) async fn index(&self, session: &Session) {
+    /// Puts into the index what a session says of itself, which has changed, or was found. It is a copy: where it fails,
+    /// the next start makes it good.
+    pub(super) async fn index(&self, session: &Session, has_changed: bool) {
         let Some(derived) = &self.engine().derived else { return };
         let age_ms = self.engine().world.clock.now().as_millis() - session.created_at().as_millis();
         // One that is imported may be old, and its key is not to stand for it again.
@@ -444,7 +447,7 @@ impl<Home: 'static> Sessions<Home> {
             turn: None,
             time: session.created_at(),
         });
-        let mut done = derived.publish(session.summary()).await;
+        let mut done = derived.publish(session.summary(), has_changed).await;
         if let (Ok(()), Some(key)) = (&done, &key) {
             done = derived.index.put_key(key).await;
         }

@@ -182,7 +182,7 @@ pub struct PendingApproval {
 pub struct SessionView {
     /// The session.
     pub session_id: SessionId,
-    /// Its title.
+    /// Its title; while none is set, the first line of its first prompt.
     pub title: Option<String>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
@@ -223,7 +223,7 @@ pub struct SessionView {
 pub struct SessionSummary {
     /// The session.
     pub session_id: SessionId,
-    /// Its title.
+    /// Its title; while none is set, the first line of its first prompt.
     pub title: Option<String>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,

@@ -113,7 +113,8 @@ pub trait SessionService: Send + Sync {
     /// The same for a caller that waits for a turn: its answer is the caller's own, also if there is no store.
     async fn answer_blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError>;
 
-    /// Lists sessions.
+    /// Lists sessions, what changed last first. A cursor is a place in that order: a session that changes while somebody
+    /// pages comes first in the list when it is read again, and of all others none is skipped or shown twice.
     async fn list(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError>;
 
     /// Changes title and labels.

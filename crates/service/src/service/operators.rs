@@ -223,7 +223,7 @@ pub enum RetentionReason {
 pub struct RetentionItem {
     /// The session.
     pub session_id: SessionId,
-    /// Its title.
+    /// Its title; while none is set, the first line of its first prompt.
     pub title: Option<String>,
     /// When it last changed.
     pub updated_at: Timestamp,

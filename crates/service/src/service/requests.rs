@@ -20,6 +20,9 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CreateSession {
+    /// The title; none where it is `null` or empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
     /// The model; the configured one where `null`.
     pub model: Option<String>,
     /// The system prompt.
@@ -279,7 +282,7 @@ pub struct SessionQuery {
 pub struct UpdateSession {
     /// The session.
     pub session_id: SessionId,
-    /// The title.
+    /// The title; an empty one takes it away.
     #[serde(default)]
     pub title: Option<String>,
     /// All labels anew.

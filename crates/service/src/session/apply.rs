@@ -18,6 +18,7 @@ use super::{
         AssistantMessage, Event, Key, Record, SessionCreated, ToolFinished, ToolOutcome, TurnQueued, TurnStarted,
         TurnTotals,
     },
+    human::heading_of,
     message::{Message, ToolResult},
     reminder::{Pin, Reminder},
     state::{KEY_KEPT_MS, KeyUse},
@@ -55,12 +56,13 @@ impl Session {
         if record.seq != 1 {
             return Err(refusal("a session begins at seq 1"));
         }
-        let SessionCreated { model, system_prompt, labels, tools, budgets, compaction, key } = created.clone();
+        let SessionCreated { title, model, system_prompt, labels, tools, budgets, compaction, key } = created.clone();
         Ok(Self {
             id: record.session_id,
             created_at: record.time,
             updated_at: record.time,
-            title: None,
+            title,
+            first_line: None,
             labels,
             is_archived: false,
             forked_from: None,
@@ -222,6 +224,7 @@ impl Session {
             key = queued.key;
         }
         if let Some(content) = prompt {
+            self.first_line = self.first_line.take().or_else(|| heading_of(&content));
             self.context.push(record.seq, turn, self.message_count, Message::User { content });
             self.message_count += 1;
         }

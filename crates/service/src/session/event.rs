@@ -275,6 +275,9 @@ pub struct UnknownEvent {
 /// A session was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionCreated {
+    /// The title, if it was made with one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
     /// The model that answers where a turn names none.
     pub model: String,
     /// The system prompt.
@@ -613,4 +616,7 @@ pub struct HistorySnapshot {
     /// Compactions whose `context_rebuilt` is not behind this event cannot be undone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoable_after: Option<Seq>,
+    /// The first line of the first prompt, by which the session is listed while it has no title.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_line: Option<String>,
 }

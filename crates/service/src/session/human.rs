@@ -7,10 +7,13 @@ use super::{
     event::{Decision, Event, LiveEvent, ToolOutcome, TurnTotals},
     message::{Block, Body},
 };
-use crate::model::StopReason;
+use crate::{model::StopReason, redact::redact_key_shapes, tool::prefix};
 
 /// Characters that a line may have.
 const LINE_CHARS_MAX: usize = 120;
+/// Characters that a heading may have, and bytes of a line that are looked at for it.
+const HEADING_CHARS_MAX: usize = 80;
+const HEADING_BYTES_READ: usize = 4096;
 
 impl Event {
     /// The event in one short line, without control characters.
@@ -154,10 +157,29 @@ fn count(number: u64, noun: &str) -> String {
 }
 
 fn first_line(body: &Body) -> &str {
-    first(match body {
+    first(beginning(body))
+}
+
+fn beginning(body: &Body) -> &str {
+    match body {
         Body::Inline(text) => text,
         Body::Blob(blob) => &blob.head,
-    })
+    }
+}
+
+/// The first line of a prompt that can be a heading.
+pub(super) fn heading_of(prompt: &Body) -> Option<String> {
+    beginning(prompt).lines().find_map(heading)
+}
+
+/// A line as a heading: words with a blank between, without keys and what a terminal would obey, cut to its length;
+/// `None` where nothing is left.
+pub(super) fn heading(text: &str) -> Option<String> {
+    let is_between = |character: char| character.is_whitespace() || obeyed(character);
+    let words = prefix(text, HEADING_BYTES_READ).split(is_between).filter(|word| !word.is_empty());
+    let words = words.collect::<Vec<_>>().join(" ");
+    let heading = cut(&redact_key_shapes(&words), HEADING_CHARS_MAX);
+    (!heading.is_empty()).then_some(heading)
 }
 
 /// The first line that says something.
@@ -167,8 +189,12 @@ fn first(text: &str) -> &str {
 
 /// Cuts a line to its length and puts blanks for what a terminal would obey.
 fn line(text: String) -> String {
-    let mut shown: String = text.chars().take(LINE_CHARS_MAX).map(|c| if obeyed(c) { ' ' } else { c }).collect();
-    if text.chars().nth(LINE_CHARS_MAX).is_some() {
+    cut(&text, LINE_CHARS_MAX).chars().map(|c| if obeyed(c) { ' ' } else { c }).collect()
+}
+
+fn cut(text: &str, chars_max: usize) -> String {
+    let mut shown: String = text.chars().take(chars_max).collect();
+    if text.chars().nth(chars_max).is_some() {
         shown.pop();
         shown.push('…');
     }

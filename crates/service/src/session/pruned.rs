@@ -5,6 +5,7 @@
 use super::{
     CompactionAttempt, CompactionCounters, Session,
     event::{Event, HistorySnapshot, Record},
+    human::heading,
 };
 use crate::{
     clock::Timestamp,
@@ -29,6 +30,7 @@ impl Session {
             context,
             counters: Some(self.counters),
             undoable_after: self.context.floor(),
+            first_line: self.first_line.clone(),
         })
     }
 
@@ -38,6 +40,8 @@ impl Session {
         // that one lacks it.
         self.pruned_to = snapshot.pruned_to.max(snapshot.undoable_after.unwrap_or_default());
         (self.message_count, self.usage, self.next_turn) = (snapshot.message_count, snapshot.usage, snapshot.next_turn);
+        // One that comes from elsewhere may be no line.
+        self.first_line = snapshot.first_line.as_deref().and_then(heading).or_else(|| self.first_line.take());
         self.counters = snapshot.counters.unwrap_or(self.counters);
         self.context.renumber(&snapshot.context);
         self.context.settle(snapshot.undoable_after.unwrap_or_default());
@@ -102,6 +106,8 @@ fn earlier(cut: &Session, now: &Session, snapshot: &HistorySnapshot, accepted: O
         usage,
         next_turn: accepted.unwrap_or(snapshot.next_turn),
         counters: snapshot.counters.map(|counters| earlier_counters(cut.counters, now.counters, counters)),
+        // Where the first prompt is there, it may be behind the place.
+        first_line: if now.first_line == snapshot.first_line { &cut.first_line } else { &snapshot.first_line }.clone(),
         context: cut.context.runs(|entry| nth(entry.seq).unwrap_or(entry.nth + missing)),
         ..snapshot.clone()
     }

@@ -35,7 +35,10 @@ pub struct Session {
     pub(super) id: SessionId,
     pub(super) created_at: Timestamp,
     pub(super) updated_at: Timestamp,
+    /// As it was set.
     pub(super) title: Option<String>,
+    /// The first line of the first prompt that has one: the title while none is set.
+    pub(super) first_line: Option<String>,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) is_archived: bool,
     pub(super) forked_from: Option<SessionId>,
@@ -116,10 +119,20 @@ impl Session {
         self.updated_at
     }
 
-    /// Its title.
+    /// Its title; while none is set, the first line of its first prompt.
     #[must_use]
     pub fn title(&self) -> Option<&str> {
+        self.title.as_deref().or(self.first_line.as_deref())
+    }
+
+    /// The title that was set; `None` where it is listed by its first line.
+    pub(crate) fn given_title(&self) -> Option<&str> {
         self.title.as_deref()
+    }
+
+    /// Whether a prompt has said by what it is listed while it has no title.
+    pub(crate) const fn has_first_line(&self) -> bool {
+        self.first_line.is_some()
     }
 
     /// Whether it was put away.

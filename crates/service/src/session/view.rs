@@ -113,7 +113,7 @@ impl Session {
     pub fn summary(&self) -> SessionSummary {
         SessionSummary {
             session_id: self.id,
-            title: self.title.clone(),
+            title: self.title().map(str::to_owned),
             labels: self.labels.clone(),
             model: self.model.clone(),
             state: self.state(),

@@ -6,6 +6,7 @@ use super::Stores;
 use crate::{
     SessionError,
     capability::{Capabilities, Capability},
+    service::{Page, SessionSummary},
 };
 
 /// The stores in `data_dir`.
@@ -25,6 +26,14 @@ pub(crate) struct DirectoryOwner;
 /// # Errors
 /// `SESSION_PERSISTENCE_DISABLED`.
 pub(crate) fn own_directory(_data_dir: &Path) -> Result<DirectoryOwner, SessionError> {
+    Err(SessionError::PersistenceDisabled { configured: false })
+}
+
+/// A page of the sessions in `data_dir`, which this build cannot read.
+///
+/// # Errors
+/// `SESSION_PERSISTENCE_DISABLED`.
+pub fn glance(_: &Path, _: &crate::service::SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
     Err(SessionError::PersistenceDisabled { configured: false })
 }
 

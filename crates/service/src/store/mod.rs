@@ -8,7 +8,7 @@ pub mod conformance;
 mod disabled;
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
 pub(crate) mod enabled;
-mod list;
+pub(crate) mod list;
 mod load;
 mod memory;
 mod readers;
@@ -31,13 +31,13 @@ pub(crate) use disabled::step_back;
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
 pub(crate) use disabled::{DirectoryOwner, own_directory};
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
-pub use disabled::{examine, open_stores};
+pub use disabled::{examine, glance, open_stores};
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
 pub(crate) use enabled::step_back;
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
 pub(crate) use enabled::{DirectoryOwner, own_directory};
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
-pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore, examine, open_stores};
+pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore, examine, glance, open_stores};
 pub(crate) use memory::hex;
 pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, MemoryUse};
 pub use readers::{MemoryReaders, ReaderStore, Registration};
@@ -483,14 +483,21 @@ fn guard_count(incoming: &Session, prev_len: u64) -> Result<(), SessionStoreErro
 /// Lists, idempotency keys and checkpoints: copies of what the journals say, for speed alone.
 #[async_trait]
 pub trait SessionIndex: Send + Sync {
-    /// Takes in what a list says of a session.
+    /// Takes in what a list says of a session that has changed: it comes first.
     async fn put(&self, summary: SessionSummary) -> Result<(), StoreError>;
+
+    /// Takes in what a list says of a session as it was found. Where it is listed already as it is, it keeps its place;
+    /// where places were lost, it comes behind all that change from then on.
+    async fn put_found(&self, summary: SessionSummary) -> Result<(), StoreError>;
 
     /// Drops a session.
     async fn remove(&self, session_id: SessionId) -> Result<(), StoreError>;
 
-    /// A page of sessions.
+    /// A page of sessions, what changed last first.
     async fn page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, StoreError>;
+
+    /// Sessions before `before` in the order of their ids, the newest first: all of them, whatever changes meanwhile.
+    async fn sessions(&self, before: Option<SessionId>, limit: usize) -> Result<Vec<SessionSummary>, StoreError>;
 
     /// Keeps the turn, or the session itself, that a key stands for, unless the key has a newer one.
     async fn put_key(&self, key: &IndexedKey) -> Result<(), StoreError>;

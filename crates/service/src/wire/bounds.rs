@@ -11,8 +11,8 @@ const NOT_BLANK: &str = r"[^\t-\r \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u2
 /// The name of a label, and its value: neither has control characters. A title is as such a value.
 const LABEL_NAME: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
 const LABEL_VALUE: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
-/// A page of sessions goes on after a session, other pages after a number.
-const SESSION_CURSOR: &str = "^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$";
+/// A page of sessions goes on behind a place in the order of changes, other pages after a number.
+const SESSION_CURSOR: &str = "^[0-9a-fA-F]{16}-[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$";
 const NUMBER_CURSOR: &str = "^[0-9]{1,18}$";
 const BLOB: &str = "^[0-9a-f]{64}$";
 /// The name of a model: what may stand in events, in URLs and in what people read.

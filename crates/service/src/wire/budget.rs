@@ -3,10 +3,13 @@
 //! Every surface takes room before it reads, and gives it back when the answer has been written or dropped. What only
 //! waits for something to happen holds none.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 
 use super::call::{call, decode_params, encode_events, encode_records};
 use crate::{
@@ -18,20 +21,28 @@ use crate::{
 /// Bytes that the answer to one read may have: a page of the largest size, an event that is longer, and their envelope.
 const READ_BYTES: u32 = 6 * 1024 * 1024;
 /// Bytes of answers that one connection may have under way, and those of one batch.
-const CONNECTION_BYTES: u32 = 16 * 1024 * 1024;
+const CONNECTION_BYTES: u32 = 12 * 1024 * 1024;
 /// Bytes of answers that all connections may have under way.
 const PROCESS_BYTES: u32 = 128 * 1024 * 1024;
+/// How long a read waits for others to take their answers.
+const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// The room of a process, and perhaps of one connection in it. Clones share it.
+/// The room of a process, and perhaps of one connection or one batch in it. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Answers {
     process: Arc<Semaphore>,
     connection: Option<Arc<Semaphore>>,
+    /// Bytes that a batch has read.
+    batch: Option<Arc<Mutex<usize>>>,
 }
 
-/// Room that an answer has. It is given back when this is dropped.
+/// Room that answers have. It is given back when this is dropped.
 #[derive(Debug)]
-pub struct Room(Vec<OwnedSemaphorePermit>);
+pub struct Room {
+    permits: Vec<OwnedSemaphorePermit>,
+    /// Keeps the other reads of the batch waiting until this one is done.
+    batch: Option<OwnedMutexGuard<usize>>,
+}
 
 /// An answer's JSON, with the room that it takes.
 #[derive(Debug)]
@@ -40,166 +51,105 @@ pub struct Answer {
     room: Option<Room>,
 }
 
-/// The one room of a batch, whose reads follow each other.
-#[derive(Debug)]
-pub struct Batch {
-    answers: Answers,
-    state: Mutex<BatchState>,
-}
-
-#[derive(Debug)]
-struct BatchState {
-    room: Option<Room>,
-    used: usize,
-    reads_left: usize,
-}
-
 impl Default for Answers {
     fn default() -> Self {
-        Self { process: Arc::new(Semaphore::new(PROCESS_BYTES as usize)), connection: None }
+        Self::new(PROCESS_BYTES)
     }
 }
 
 impl Answers {
+    /// Room for so many bytes.
+    #[must_use]
+    pub fn new(bytes: u32) -> Self {
+        Self { process: Arc::new(Semaphore::new(bytes as usize)), connection: None, batch: None }
+    }
+
     /// The room of one more connection.
     #[must_use]
     pub fn of_connection(&self) -> Self {
-        let connection = Some(Arc::new(Semaphore::new(CONNECTION_BYTES as usize)));
-        Self { process: self.process.clone(), connection }
+        Self { connection: Some(Arc::new(Semaphore::new(CONNECTION_BYTES as usize))), ..self.clone() }
+    }
+
+    /// The room of one batch: its reads follow each other, and each answer keeps its own until all are there.
+    #[must_use]
+    pub fn of_batch(&self) -> Self {
+        Self { batch: Some(Arc::default()), ..self.clone() }
     }
 
     /// Waits for room for the answer to an operation; `None` for what answers little.
     ///
     /// # Errors
-    /// None in practice: the room is never closed.
+    /// `TOO_MANY_CONNECTIONS` if others do not take their answers, `PAYLOAD_TOO_LARGE` if the batch has no more.
     pub async fn room(&self, operation: Operation) -> Result<Option<Room>, SessionError> {
         if !reads_much(operation) {
             return Ok(None);
         }
-        self.take(READ_BYTES).await.map(Some)
+        let Some(batch) = &self.batch else { return self.take().await.map(Some) };
+        let used = batch.clone().lock_owned().await;
+        let (bytes, limit) = (*used + READ_BYTES as usize, CONNECTION_BYTES as usize);
+        if bytes > limit {
+            return Err(SessionError::PayloadTooLarge { what: "batch", bytes: bytes as u64, limit: limit as u64 });
+        }
+        // Two batches of a connection may wait for each other's room.
+        let room = timeout(WAIT_MAX, self.take()).await.unwrap_or(Err(SessionError::TooManyAnswers))?;
+        Ok(Some(Room { batch: Some(used), ..room }))
     }
 
-    async fn take(&self, bytes: u32) -> Result<Room, SessionError> {
+    async fn take(&self) -> Result<Room, SessionError> {
         let closed = |_| SessionError::ShuttingDown;
         let mut permits = Vec::with_capacity(2);
-        // The connection's own room first: a client that takes nothing then waits for itself.
-        for room in self.connection.iter().chain([&self.process]) {
-            permits.push(room.clone().acquire_many_owned(bytes).await.map_err(closed)?);
+        // The connection's own room first: a client that takes nothing then waits for itself, for as long as it likes.
+        if let Some(connection) = &self.connection {
+            permits.push(connection.clone().acquire_many_owned(READ_BYTES).await.map_err(closed)?);
         }
-        Ok(Room(permits))
+        let permit = timeout(WAIT_MAX, self.process.clone().acquire_many_owned(READ_BYTES)).await;
+        permits.push(permit.map_err(|_| SessionError::TooManyAnswers)?.map_err(closed)?);
+        Ok(Room { permits, batch: None })
     }
 
     /// Performs an operation, its answer within this room.
     ///
     /// # Errors
-    /// Whatever the operation is refused with.
+    /// As [`Self::room`], and whatever the operation is refused with.
     pub async fn call(
         &self,
         service: &dyn SessionService,
         operation: Operation,
         params: &str,
     ) -> Result<Answer, SessionError> {
-        let room = self.room(operation).await?;
-        let now = read(service, operation, params, Phase::Now).await?;
-        if !now.may_wait {
-            return Ok(Answer { bytes: now.bytes, room });
+        let (answer, may_wait) = self.read(service, operation, params).await?;
+        if !may_wait {
+            return Ok(answer);
         }
-        drop(room);
-        let first = read(service, operation, params, Phase::First).await?;
-        if first.is_empty {
-            return Ok(first.bytes.into());
-        }
-        let room = self.room(operation).await?;
-        Ok(Answer { bytes: read(service, operation, params, Phase::Now).await?.bytes, room })
+        drop(answer);
+        wait(service, operation, params).await?;
+        Ok(self.read(service, operation, params).await?.0)
     }
 
-    /// The room of a batch with so many of these operations.
-    pub fn batch(&self, operations: impl Iterator<Item = Operation>) -> Batch {
-        let reads_left = operations.filter(|operation| reads_much(*operation)).count();
-        Batch { answers: self.clone(), state: Mutex::new(BatchState { room: None, used: 0, reads_left }) }
-    }
-}
-
-impl Batch {
-    /// Performs an operation of the batch. A read for which there is no more room is refused, because a batch is
-    /// answered as a whole.
-    ///
-    /// # Errors
-    /// `PAYLOAD_TOO_LARGE`, and whatever the operation is refused with.
-    pub async fn call(
-        &self,
-        service: &dyn SessionService,
-        operation: Operation,
-        params: &str,
-    ) -> Result<Vec<u8>, SessionError> {
-        if !reads_much(operation) {
-            return call(service, operation, params).await;
-        }
-        let mut state = self.state.lock().await;
-        let mut answer = self.read(&mut state, service, operation, params, Phase::Now).await;
-        if answer.as_ref().is_ok_and(|read| read.may_wait) {
-            // The others need not wait for it.
-            drop(state);
-            let first = read(service, operation, params, Phase::First).await;
-            state = self.state.lock().await;
-            answer = match first {
-                Ok(first) if !first.is_empty => self.read(&mut state, service, operation, params, Phase::Now).await,
-                other => other,
-            };
-        }
-        state.count_off(answer.as_ref().map_or(0, |read| read.bytes.len()));
-        Ok(answer?.bytes)
-    }
-
-    /// Counts an operation off that was refused before it was performed.
-    pub async fn refused(&self, operation: Operation) {
-        if reads_much(operation) {
-            self.state.lock().await.count_off(0);
-        }
-    }
-
+    /// Reads what there is now. Answers also whether that is nothing and the caller waits for more.
     async fn read(
         &self,
-        state: &mut BatchState,
         service: &dyn SessionService,
         operation: Operation,
         params: &str,
-        phase: Phase,
-    ) -> Result<Read, SessionError> {
-        let limit = CONNECTION_BYTES as usize;
-        let bytes = state.used + READ_BYTES as usize;
-        if bytes > limit {
-            return Err(SessionError::PayloadTooLarge { what: "batch", bytes: bytes as u64, limit: limit as u64 });
+    ) -> Result<(Answer, bool), SessionError> {
+        let mut room = self.room(operation).await?;
+        let (bytes, may_wait) = read(service, operation, params).await?;
+        if let Some(room) = &mut room {
+            room.shrink(bytes.len());
         }
-        if state.room.is_none() {
-            state.room = Some(self.answers.take(CONNECTION_BYTES).await?);
-        }
-        read(service, operation, params, phase).await
-    }
-
-    /// The batch's whole answer, in its room.
-    #[must_use]
-    pub fn into_answer(self, bytes: Vec<u8>) -> Answer {
-        Answer { bytes, room: self.state.into_inner().room }
-    }
-}
-
-impl BatchState {
-    /// Counts a read off. After the last one the room is what the answers take, however long the rest of the batch waits.
-    fn count_off(&mut self, bytes: usize) {
-        self.reads_left = self.reads_left.saturating_sub(1);
-        self.used += bytes;
-        if let (0, Some(room)) = (self.reads_left, &mut self.room) {
-            room.shrink(self.used);
-        }
+        Ok((Answer { bytes, room }, may_wait))
     }
 }
 
 impl Room {
     /// Gives back what an answer of this length does not need.
-    pub fn shrink(&mut self, bytes: usize) {
-        for permit in &mut self.0 {
+    fn shrink(&mut self, bytes: usize) {
+        for permit in &mut self.permits {
             drop(permit.split(permit.num_permits().saturating_sub(bytes)));
+        }
+        if let Some(mut used) = self.batch.take() {
+            *used += bytes;
         }
     }
 }
@@ -217,12 +167,16 @@ impl Answer {
         Self { bytes: change(self.bytes), room: self.room }
     }
 
+    /// Many answers as one, in the room of them all.
+    pub fn join(answers: Vec<Self>, join: impl FnOnce(Vec<Vec<u8>>) -> Option<Vec<u8>>) -> Option<Self> {
+        let (bytes, rooms): (Vec<_>, Vec<_>) = answers.into_iter().map(Self::into_parts).unzip();
+        let permits: Vec<_> = rooms.into_iter().flatten().flat_map(|room| room.permits).collect();
+        Some(Self { bytes: join(bytes)?, room: Some(Room { permits, batch: None }) })
+    }
+
     /// The bytes, and the room that they take for as long as it is kept.
     #[must_use]
-    pub fn into_parts(mut self) -> (Vec<u8>, Option<Room>) {
-        if let Some(room) = &mut self.room {
-            room.shrink(self.bytes.len());
-        }
+    pub fn into_parts(self) -> (Vec<u8>, Option<Room>) {
         (self.bytes, self.room)
     }
 
@@ -262,69 +216,108 @@ const fn reads_much(operation: Operation) -> bool {
     )
 }
 
-/// When something is read that may be waited for.
-#[derive(Clone, Copy)]
-enum Phase {
-    /// At once, and whole.
-    Now,
-    /// Once it is there, and no more than the first of it: this needs no room.
-    First,
-}
-
-impl Phase {
-    fn limits(self, limit: Option<usize>, wait_ms: u64) -> (Option<usize>, u64) {
-        match self {
-            Self::Now => (limit, 0),
-            Self::First => (Some(1), wait_ms),
+/// Waits until there is something to read, if the caller waits for it. What it is is not kept.
+async fn wait(service: &dyn SessionService, operation: Operation, params: &str) -> Result<(), SessionError> {
+    match operation {
+        Operation::Events => {
+            let asked: ReadEvents = decode_params(params)?;
+            service.events(ReadEvents { limit: Some(1), ..asked }).await.map(drop)
         }
+        Operation::FetchReader => {
+            let asked: FetchReader = decode_params(params)?;
+            service.fetch_reader(FetchReader { limit: Some(1), ..asked }).await.map(drop)
+        }
+        _ => Ok(()),
     }
 }
 
-struct Read {
-    bytes: Vec<u8>,
-    is_empty: bool,
-    /// Whether there is nothing yet and the caller waits for it.
-    may_wait: bool,
-}
-
+/// Reads what there is now. Answers also whether that is nothing and the caller waits for more.
 async fn read(
     service: &dyn SessionService,
     operation: Operation,
     params: &str,
-    phase: Phase,
-) -> Result<Read, SessionError> {
-    let (bytes, is_empty, wait_ms) = match operation {
+) -> Result<(Vec<u8>, bool), SessionError> {
+    match operation {
         Operation::Events => {
             let asked: ReadEvents = decode_params(params)?;
-            let (limit, wait_ms) = phase.limits(asked.limit, asked.wait_ms);
-            let page = service.events(ReadEvents { limit, wait_ms, ..asked }).await?;
-            (encode_events(&page), page.items.is_empty(), asked.wait_ms)
+            let may_wait = asked.wait_ms > 0;
+            let page = service.events(ReadEvents { wait_ms: 0, ..asked }).await?;
+            Ok((encode_events(&page), may_wait && page.items.is_empty()))
         }
         Operation::FetchReader => {
             let asked: FetchReader = decode_params(params)?;
-            let asked_ms = asked.wait_ms;
-            let (limit, wait_ms) = phase.limits(asked.limit, asked_ms);
-            let page = service.fetch_reader(FetchReader { limit, wait_ms, ..asked }).await?;
-            (encode_records(&page), page.items.is_empty(), asked_ms)
+            let may_wait = asked.wait_ms > 0;
+            let page = service.fetch_reader(FetchReader { wait_ms: 0, ..asked }).await?;
+            Ok((encode_records(&page), may_wait && page.items.is_empty()))
         }
-        _ => (call(service, operation, params).await?, false, 0),
-    };
-    Ok(Read { bytes, is_empty, may_wait: is_empty && wait_ms > 0 })
+        _ => Ok((call(service, operation, params).await?, false)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use meerkat_errors::ErrorCode;
+
     use super::*;
 
-    #[tokio::test]
-    async fn a_batch_keeps_no_room_for_what_was_refused() {
+    async fn room(answers: &Answers) -> Result<Room, ErrorCode> {
+        answers.room(Operation::List).await.map(Option::unwrap).map_err(|error| error.code())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn room_that_others_keep_is_waited_for_for_so_long() {
+        let answers = Answers::new(READ_BYTES);
+        let kept = room(&answers).await.unwrap();
+        assert_eq!(room(&answers).await.unwrap_err(), ErrorCode::TooManyConnections);
+        assert!(answers.room(Operation::Read).await.is_err() && answers.room(Operation::Queue).await.is_ok());
+        drop(kept);
+        assert!(room(&answers).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_waits_for_itself() {
         let answers = Answers::default();
-        let batch = answers.batch([Operation::List, Operation::List, Operation::StartTurn].into_iter());
-        batch.state.lock().await.room = Some(answers.take(CONNECTION_BYTES).await.unwrap());
-        batch.state.lock().await.count_off(10);
-        batch.refused(Operation::StartTurn).await;
-        assert_eq!(answers.process.available_permits(), (PROCESS_BYTES - CONNECTION_BYTES) as usize);
-        batch.refused(Operation::List).await;
-        assert_eq!(answers.process.available_permits(), PROCESS_BYTES as usize - 10);
+        let slow = answers.of_connection();
+        let kept = [room(&slow).await.unwrap(), room(&slow).await.unwrap()];
+        assert!(timeout(WAIT_MAX * 100, room(&slow)).await.is_err(), "it is neither refused nor served");
+        assert!(room(&answers.of_connection()).await.is_ok());
+        drop(kept);
+        assert!(room(&slow).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_keeps_what_its_answers_take() {
+        let answers = Answers::default();
+        let batch = answers.of_batch();
+        let mut kept = Vec::new();
+        let refusal = loop {
+            match room(&batch).await {
+                Ok(mut room) => {
+                    room.shrink(4_000_000);
+                    kept.push(room);
+                }
+                Err(code) => break code,
+            }
+        };
+        assert_eq!((refusal, kept.len()), (ErrorCode::PayloadTooLarge, 2));
+        assert_eq!(answers.process.available_permits(), PROCESS_BYTES as usize - 8_000_000);
+        drop(kept);
+        assert_eq!(answers.process.available_permits(), PROCESS_BYTES as usize);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_batches_of_a_connection_do_not_wait_for_each_other_for_ever() {
+        let connection = Answers::default().of_connection();
+        let batches = [connection.of_batch(), connection.of_batch()];
+        let mut kept = Vec::new();
+        for batch in &batches {
+            kept.push(room(batch).await.unwrap());
+            kept.last_mut().unwrap().shrink(4_000_000);
+        }
+        let both = futures::join!(room(&batches[0]), room(&batches[1]));
+        assert_eq!(
+            (both.0.unwrap_err(), both.1.unwrap_err()),
+            (ErrorCode::TooManyConnections, ErrorCode::TooManyConnections)
+        );
     }
 }

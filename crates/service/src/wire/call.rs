@@ -27,8 +27,12 @@ pub fn decode_params<T: DeserializeOwned>(params: &str) -> Result<T, SessionErro
     let compact = RawJson::bounded(text)?;
     serde_json::from_str(&compact).or_else(|error| {
         // What is no JSON at all is refused as that.
-        let whole = RawJson::parse(&compact)?;
+        let at = |error| SessionError::invalid("json", format!("not valid JSON: {error}"));
+        let syntax = |refusal| serde_json::from_str::<serde::de::IgnoredAny>(text).map_or_else(at, |_| refusal);
+        let whole = RawJson::parse(&compact).map_err(syntax)?;
         let decoded = serde_json::from_str(&digits(whole.as_str()));
+        // The caller counts lines and columns in what was sent.
+        let error = serde_json::from_str::<T>(text).err().unwrap_or(error);
         decoded.map_err(|_| SessionError::invalid("params", error.to_string()))
     })
 }

@@ -129,14 +129,16 @@ const BODIES: [&str; 4] = [r#""text""#, r#""prompt""#, r#""output""#, r#""summar
 /// Bytes of a body that is not worth passing over.
 const SHORT_BYTES: usize = 64;
 
-/// The same without what is said in it: only good for counting what happened.
+/// The same without what is said in it, but for a prompt that is kept: only good for counting what happened, and for
+/// the line by which a session is listed.
 ///
 /// # Errors
 /// What the decoder found.
-pub(crate) fn decode_outline(line: &str) -> Result<Record, serde_json::Error> {
+pub(crate) fn decode_outline(line: &str, keeps_prompt: bool) -> Result<Record, serde_json::Error> {
     let outline = without_bodies(line);
     let record = decode_event(&outline)?;
     match record.event {
+        Event::TurnQueued(_) | Event::TurnStarted(_) if keeps_prompt => decode_event(line),
         Event::TurnQueued(_)
         | Event::TurnStarted(_)
         | Event::AssistantMessage(_)

@@ -12,9 +12,9 @@ mod span;
 #[cfg(test)]
 mod tests;
 
-pub use budget::{Answer, Answers, Batch, Room};
+pub use budget::{Answer, Answers, Room};
 pub use call::{BegunCall, begin_resume, begin_turn, call, decode_params, encode, encode_events};
 pub(crate) use event::decode_outline;
 pub use event::{decode_event, decode_live, encode_event, encode_live, events_encoded, words};
 pub use schema::{answer_schema, event_schema, request_schema};
-pub use span::in_span;
+pub use span::{in_span, span_of, within};

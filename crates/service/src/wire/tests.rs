@@ -42,7 +42,7 @@ fn an_outline_lacks_what_was_said_and_nothing_that_a_user_named() {
     let line = |event| encode_event(&Record { event, ..pinned(7, "") }).unwrap();
     for kind in EventKind::ALL.iter().filter(|kind| kind.is_durable()) {
         let Sample::Durable(mut event) = sample(*kind, &filling) else { panic!("{kind:?} is durable") };
-        let outline = decode_outline(text(&line(event.clone()))).unwrap().event;
+        let outline = decode_outline(text(&line(event.clone())), false).unwrap().event;
         bodies(&mut event).into_iter().for_each(|body| *body = "".into());
         match event {
             // Whose prompt it is says nothing of what happened.
@@ -52,7 +52,7 @@ fn an_outline_lacks_what_was_said_and_nothing_that_a_user_named() {
     }
     let updated =
         Event::SessionUpdated(SessionUpdated { title: Some(long.clone()), labels: [("text".to_owned(), long)].into() });
-    assert_eq!(decode_outline(text(&line(updated.clone()))).unwrap().event, updated);
+    assert_eq!(decode_outline(text(&line(updated.clone())), false).unwrap().event, updated);
 }
 
 /// Writes a sample and reads it; answers with its line.

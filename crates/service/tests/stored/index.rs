@@ -28,6 +28,7 @@ pub(crate) fn flip(place: &Place) {
     file.write_all_at(&bytes, 4096).unwrap();
 }
 
+/// All that are listed, the newest first.
 async fn listed(process: &Process) -> Vec<SessionId> {
     let (mut ids, mut cursor) = (Vec::new(), None);
     loop {
@@ -36,6 +37,7 @@ async fn listed(process: &Process) -> Vec<SessionId> {
         ids.extend(page.items.iter().map(|item| item.session_id));
         cursor = page.next_cursor;
         if cursor.is_none() {
+            ids.sort_unstable_by(|a, b| b.cmp(a));
             return ids;
         }
     }

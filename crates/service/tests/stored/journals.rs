@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::{Place, Process, files};
 
 /// A place where nothing is too young to go.
-fn place() -> Place {
+pub(super) fn place() -> Place {
     let mut place = Place::new();
     place.options.journal.min_record_age_ms = 0;
     place
@@ -184,6 +184,7 @@ fn history_goes_only_where_that_is_asked_for_and_says_so() {
             let fork = process.service.fork(ForkSession { session_id, turn: Some(turn) }).await.unwrap();
             let fork = process.service.read(&fork.session_id).await.unwrap();
             assert_eq!((fork.message_count, fork.turn_count), (messages, u64::from(turn) + 1), "turn {turn}");
+            assert_eq!(fork.title.as_deref(), Some("@fail context"), "what said it is gone");
             let answer = process.turn(fork.session_id, "@say Here.").await.unwrap();
             assert_eq!(answer.turn, turn + 1);
         }

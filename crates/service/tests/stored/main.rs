@@ -14,6 +14,7 @@ mod ended;
 mod index;
 mod journals;
 mod life;
+mod lists;
 mod projection;
 mod readers;
 mod retention;
@@ -22,6 +23,7 @@ use std::{path::Path, sync::Arc};
 
 use meerkat_service::{
     AgentBuildConfig, SessionError, SessionId, SessionService,
+    clock::{FrozenClock, Timestamp, World},
     options::EngineOptions,
     service::{CreateSession, ReadEvents, StartTurn, TurnResult},
 };
@@ -32,6 +34,8 @@ use tempfile::TempDir;
 struct Place {
     dir: TempDir,
     options: EngineOptions,
+    /// What the clock says; the system's where `None`.
+    now: Option<Timestamp>,
 }
 
 impl Place {
@@ -43,7 +47,7 @@ impl Place {
         options.tools.test_dir = Some(tools);
         // Long enough that no loaded machine is slower.
         options.limits.wait_ms = 60_000;
-        Self { dir, options }
+        Self { dir, options, now: None }
     }
 
     fn data_dir(&self) -> std::path::PathBuf {
@@ -51,7 +55,11 @@ impl Place {
     }
 
     fn agent(&self) -> AgentBuildConfig {
-        AgentBuildConfig::new().options(self.options.clone()).store(self.data_dir())
+        let config = AgentBuildConfig::new().options(self.options.clone()).store(self.data_dir());
+        match self.now {
+            Some(now) => config.world(World { clock: Arc::new(FrozenClock::at(now)), ..World::system() }),
+            None => config,
+        }
     }
 
     /// A process: it opens the store and does `work`. With `is_clean` it shuts down afterwards, else it just ends: the

@@ -14,6 +14,9 @@ pub(crate) struct Target {
 #[derive(Args, Default)]
 #[command(next_help_heading = "A new session")]
 pub(crate) struct SessionFlags {
+    /// The title; without one, the first line of the first prompt
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) title: Option<String>,
     /// The system prompt
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,

@@ -14,6 +14,9 @@ use super::{
 pub(crate) enum SessionCommand {
     /// List sessions
     List {
+        /// Those of all your projects, as they stand on the disk: nothing is opened there
+        #[arg(long, conflicts_with = "cursor")]
+        all_projects: bool,
         /// Only those with this label; may be repeated
         #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
         label: Vec<(String, String)>,

@@ -13,7 +13,11 @@ pub(crate) mod sessions;
 
 use std::{sync::Arc, time::Duration};
 
-use meerkat_service::{Operation, SessionError, SessionId, SessionService, wire::call};
+use meerkat_service::{
+    Operation, SessionError, SessionId, SessionService,
+    clock::{Clock as _, SystemClock},
+    wire::call,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -40,7 +44,7 @@ pub(crate) fn show(app: &App, operation: Operation, answer: &[u8]) -> Result<(),
     if app.out.is_json {
         return Ok(app.out.document(answer)?);
     }
-    if let Some((text, next_cursor)) = people::render(operation, answer, app.out.width)? {
+    if let Some((text, next_cursor)) = people::render(operation, answer, app.out.width, SystemClock::new().now())? {
         app.out.readable(&text)?;
         if let Some(cursor) = next_cursor {
             app.out.note(&format!("There is more: --cursor {cursor}"));
@@ -134,7 +138,8 @@ fn has_come(operation: Operation, params: &Value, answer: &[u8]) -> Result<bool,
     })
 }
 
-/// The session that a name means: an id, `last`, or the end of an id. The latter two are looked up in the list.
+/// The session that a name means: an id, `last`, or the end of an id. `last` is the first in the list, and
+/// the end of an id is looked for in all of it.
 pub(crate) async fn resolve(service: &Arc<dyn SessionService>, name: &str) -> Result<SessionId, SessionError> {
     // The end of an id is what makes an id of any beginning.
     let beginning = NO_SESSION.len().checked_sub(name.len()).and_then(|length| NO_SESSION.get(..length));
@@ -149,24 +154,21 @@ pub(crate) async fn resolve(service: &Arc<dyn SessionService>, name: &str) -> Re
             format!("{name:?} is no session: give its id, `last`, or at least six digits that its id ends with"),
         ));
     }
-    let sessions = sessions::all(service).await?;
-    let sessions: Vec<_> = sessions.into_iter().map(|session| (session.updated_at, session.session_id)).collect();
+    if name == "last" {
+        let newest = sessions::first(service).await?;
+        return newest
+            .ok_or_else(|| SessionError::invalid("session", "there is no session yet; `meerkat run` makes one"));
+    }
+    let sessions: Vec<_> = sessions::all(service).await?.into_iter().map(|session| session.session_id).collect();
     pick(&sessions, name)
 }
 
-/// The one session that a short name means.
-fn pick<T: Ord>(sessions: &[(T, SessionId)], name: &str) -> Result<SessionId, SessionError> {
-    let found: Vec<&(T, SessionId)> = if name == "last" {
-        sessions.iter().max().into_iter().collect()
-    } else {
-        let name = name.to_ascii_lowercase();
-        sessions.iter().filter(|(_, id)| id.to_string().ends_with(&name)).collect()
-    };
+/// The one session whose id ends like this.
+fn pick(sessions: &[SessionId], name: &str) -> Result<SessionId, SessionError> {
+    let end = name.to_ascii_lowercase();
+    let found: Vec<&SessionId> = sessions.iter().filter(|id| id.to_string().ends_with(&end)).collect();
     match found.as_slice() {
-        [(_, id)] => Ok(*id),
-        [] if name == "last" => {
-            Err(SessionError::invalid("session", "there is no session yet; `meerkat run` makes one"))
-        }
+        [id] => Ok(**id),
         [] => Err(SessionError::invalid("session", format!("{name:?} is the end of no session's id"))),
         _ => Err(SessionError::invalid("session", format!("{name:?} is the end of several ids; give more of it"))),
     }
@@ -239,11 +241,23 @@ mod tests {
     fn a_short_name_means_one_session_or_none() {
         let id = |text: &str| text.parse::<SessionId>().unwrap();
         let (a, b) = (id("01900000-0000-7000-8000-00000012abcd"), id("01900000-0000-7000-8000-00000022abcd"));
-        let sessions = [(2, a), (1, b)];
-        assert_eq!(pick(&sessions, "last").unwrap(), a);
+        let sessions = [a, b];
         assert_eq!(pick(&sessions, "22ABCD").unwrap(), b);
         assert!(pick(&sessions, "2abcd").is_err());
         assert!(pick(&sessions, "999999").is_err());
-        assert!(pick::<u8>(&[], "last").is_err());
+    }
+
+    /// However many there are, one row is asked for; a command does not page through them all.
+    #[tokio::test]
+    async fn the_last_session_is_the_first_row_of_the_list() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = EngineOptions::default();
+        options.limits.page_items = 1;
+        let agent = AgentBuildConfig::new().options(options).store(folder.path().join("data")).build().unwrap();
+        assert!(resolve(agent.service(), "last").await.is_err());
+        let ids = [agent.create_session().await.unwrap().session_id, agent.create_session().await.unwrap().session_id];
+        assert_eq!(resolve(agent.service(), "last").await.unwrap(), ids[1]);
+        agent.service().pin(PinFact { session_id: ids[0], text: "x".to_owned() }).await.unwrap();
+        assert_eq!(resolve(agent.service(), "last").await.unwrap(), ids[0]);
     }
 }

@@ -115,7 +115,7 @@ fn refuse_detached(app: &App, delivery: &Delivery) -> Result<(), SessionError> {
 async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result<u8, CliError> {
     let mut lines: Option<Lines> = None;
     let mut questions = Questions::default();
-    let mut is_interrupted = false;
+    let (mut is_interrupted, mut is_told) = (false, false);
     loop {
         tokio::select! {
             progress = turn.next() => match progress? {
@@ -138,6 +138,11 @@ async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result
             line = next_line(&mut lines) => if let Some(lines) = &mut lines {
                 questions.answer(app, &line, lines);
             },
+            // Beside an owner that goes on, the turn would go on too.
+            () = app.closing.cancelled(), if !is_told => {
+                is_told = true;
+                turn.interrupt();
+            }
             () = streams.interrupts.next() => {
                 if is_interrupted {
                     return Ok(exit_code_of_leaving());

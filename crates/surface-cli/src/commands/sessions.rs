@@ -1,12 +1,14 @@
 //! `sessions …`: what takes more than one request or a question. The rest is one call each.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{cmp::Reverse, path::PathBuf, sync::Arc};
 
 use meerkat_service::{
-    Operation, SessionError, SessionService,
+    Capabilities, Capability, Operation, SessionError, SessionId, SessionService,
+    clock::{Clock as _, SystemClock},
     runtime::ended::whole,
-    service::{HistoryItem, Page, Retained, SessionSummary, SessionView},
+    service::{HistoryItem, Page, Retained, SessionQuery, SessionSummary, SessionView},
     session::message::{Block, Body, Message},
+    store::glance,
     wire::{call, encode},
 };
 use serde::de::DeserializeOwned;
@@ -20,8 +22,10 @@ use super::{
 use crate::{
     App, Streams,
     args::{ExportArgs, SessionCommand},
+    config,
     error::{CliError, exit_code_of_leaving},
     input::{Lines, Source},
+    output::{Output, Surroundings},
     people, wire,
 };
 
@@ -58,6 +62,10 @@ impl More {
 /// Refuses to delete where nobody was asked. What the service lacks it says first.
 pub(crate) fn is_meant(app: &App, command: &SessionCommand) -> Result<(), SessionError> {
     let operation = match command {
+        SessionCommand::List { all_projects: true, .. } => {
+            let why = "other projects are listed by a command of its own, `meerkat sessions list --all-projects`";
+            return Err(SessionError::invalid("--all-projects", why));
+        }
         SessionCommand::Delete { yes: false, .. } => Operation::Delete,
         SessionCommand::Retain { yes: false, dry_run: false, .. } => Operation::Retain,
         _ => return Ok(()),
@@ -112,6 +120,41 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
     Ok(0)
 }
 
+/// `sessions list --all-projects`: no data directory is opened, so that no other process is disturbed.
+pub(crate) fn all_projects(out: &Output, around: &Surroundings, command: &SessionCommand) -> Result<u8, CliError> {
+    Capabilities::compiled().require(Capability::SessionStore)?;
+    let query: SessionQuery = read(wire::session(command, "").1.to_string().as_bytes())?;
+    let mut projects: Vec<(String, Page<SessionSummary>)> = Vec::new();
+    for (project, data_dir) in config::all_projects(around)? {
+        match glance(&data_dir, &query) {
+            Ok(page) if page.items.is_empty() => {}
+            Ok(page) => projects.push((project, page)),
+            Err(error) => out.note(&format!("The sessions of {project} are left out: {error}")),
+        }
+    }
+    // Each project in its own order, the one that changed last first.
+    projects.sort_by_key(|(_, page)| Reverse(page.items.first().map(|session| session.updated_at)));
+    for (project, _) in projects.iter().filter(|(_, page)| page.next_cursor.is_some()) {
+        out.note(&format!("There are more in {project}."));
+    }
+    let sessions =
+        projects.into_iter().flat_map(|(name, page)| page.items.into_iter().map(move |it| (name.clone(), it)));
+    let sessions: Vec<(String, SessionSummary)> = sessions.collect();
+    if !out.is_json {
+        out.readable(&people::of_projects(&sessions, out.width, SystemClock::new().now()))?;
+        return Ok(0);
+    }
+    let item = |(project, session): &(String, SessionSummary)| {
+        let mut item = json!(session);
+        item["project"] = json!(project);
+        item
+    };
+    out.document(
+        json!({ "items": sessions.iter().map(item).collect::<Vec<_>>(), "next_cursor": null }).to_string().as_bytes(),
+    )?;
+    Ok(0)
+}
+
 /// Asks a question; where the answer is no yes, `otherwise` is told.
 pub(crate) async fn is_confirmed(app: &App, streams: &mut Streams, question: &str, otherwise: &str) -> bool {
     app.out.notice(&format!("{question} [y/N] "));
@@ -156,7 +199,13 @@ async fn history(
     encode(&page)
 }
 
-/// Every session, the newest first.
+/// The session that changed last.
+pub(crate) async fn first(service: &Arc<dyn SessionService>) -> Result<Option<SessionId>, SessionError> {
+    let page: Page<SessionSummary> = ask(service, Operation::List, &json!({ "limit": 1 })).await?;
+    Ok(page.items.first().map(|session| session.session_id))
+}
+
+/// Every session, what changed last first.
 pub(crate) async fn all(service: &Arc<dyn SessionService>) -> Result<Vec<SessionSummary>, SessionError> {
     let list = async |cursor: Option<String>| ask(service, Operation::List, &json!({ "cursor": cursor })).await;
     Ok(pages(None, true, list).await?.items)

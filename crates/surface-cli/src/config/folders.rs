@@ -112,6 +112,16 @@ pub(crate) fn data_dirs(home: &Path) -> Vec<(PathBuf, Option<Project>)> {
     fs::read_dir(home).map(|entries| entries.filter_map(own).collect()).unwrap_or_default()
 }
 
+/// The stores of all projects, each with the project's root; with its own path if that is not known.
+pub(crate) fn all_projects(around: &Surroundings) -> Result<Vec<(String, PathBuf)>, CliError> {
+    let stores = data_dirs(&home(around)?).into_iter().filter(|(dir, _)| id_of(dir).is_some());
+    let named = |(dir, known): (PathBuf, Option<Project>)| {
+        let root = known.map(|known| known.root).filter(|root| !root.is_empty());
+        (root.unwrap_or_else(|| dir.display().to_string()), dir)
+    };
+    Ok(stores.map(named).collect())
+}
+
 /// A project's data directory, which is made if it is not there.
 fn place(home: &Path, root: &Path) -> PathBuf {
     named(home, root).unwrap_or_else(|free| {

@@ -168,10 +168,22 @@ pub(super) fn flags(globals: &Globals) -> Vec<Layer> {
 }
 
 /// The file that `--config` names, else the variable for it.
-pub(super) fn named_file(around: &Surroundings, globals: &Globals) -> Option<(&'static str, PathBuf)> {
-    let flag = globals.config.as_ref().map(|path| ("--config", around.dir.join(path)));
-    let variable = || around.env.get(FILE_VARIABLE).filter(|path| !path.is_empty());
-    flag.or_else(|| Some((FILE_VARIABLE, around.dir.join(variable()?))))
+pub(super) fn named_file(
+    around: &Surroundings,
+    globals: &Globals,
+) -> Result<Option<(&'static str, PathBuf)>, CliError> {
+    if let Some(path) = &globals.config {
+        return Ok(Some(("--config", around.dir.join(path))));
+    }
+    let variable = around.env.get(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    // One that is exported would make a file of every folder the user's.
+    match variable.as_ref().filter(|path| !path.is_absolute()) {
+        Some(path) => {
+            let why = format!("{} must be an absolute path; --config may be a relative one", path.display());
+            Err(refused("file", &why, &format!("variable {FILE_VARIABLE}")).into())
+        }
+        None => Ok(variable.map(|path| (FILE_VARIABLE, path))),
+    }
 }
 
 /// The folder of a user's configuration.

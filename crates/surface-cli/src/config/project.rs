@@ -83,33 +83,35 @@ impl ProjectFile {
 }
 
 /// Takes out of a project's values what is not harmless. `below` is in force without the project, `user` are all layers
-/// of the user's.
+/// of the user's. Answers with the keys whose values trust lets count, now or when the user's own change, and which of
+/// them are ignored.
 pub(super) fn take_ignored(layer: &mut Layer, below: &Figment, user: &Figment) -> Vec<Ignored> {
-    let is_harmless = |key: &str, value: &Value| {
+    let row = |key: &str| {
         let is_row = |name: &str| name == key || (name.ends_with(['.', '_']) && key.starts_with(name));
-        match HARMLESS.iter().find(|(name, _)| is_row(name)) {
-            None => false,
-            Some((_, Harmless::Always)) => true,
-            Some((_, Harmless::Lower)) => {
-                let limit = |value: &Value| {
-                    let limit = json(value).as_u64()?;
-                    Some(if limit == 0 && key != LIMITED_AT_ZERO { u64::MAX } else { limit })
-                };
-                let in_force = below.find_value(key).ok();
-                in_force.is_some_and(|in_force| limit(value).zip(limit(&in_force)).is_some_and(|(new, old)| new <= old))
-            }
-            Some((_, Harmless::NamedModel)) => ["model.name", "context.summary_model"].iter().any(|key| {
-                let named = user.find_value(key).ok();
-                let named = named.as_ref().and_then(Value::as_str).filter(|name| !name.is_empty());
-                named.is_some() && named == value.as_str()
-            }),
+        HARMLESS.iter().find(|(name, _)| is_row(name)).map(|(_, row)| *row)
+    };
+    let is_harmless = |key: &str, value: &Value| match row(key) {
+        None => false,
+        Some(Harmless::Always) => true,
+        Some(Harmless::Lower) => {
+            let limit = |value: &Value| {
+                let limit = json(value).as_u64()?;
+                Some(if limit == 0 && key != LIMITED_AT_ZERO { u64::MAX } else { limit })
+            };
+            let in_force = below.find_value(key).ok();
+            in_force.is_some_and(|in_force| limit(value).zip(limit(&in_force)).is_some_and(|(new, old)| new <= old))
         }
+        Some(Harmless::NamedModel) => ["model.name", "context.summary_model"].iter().any(|key| {
+            let named = user.find_value(key).ok();
+            let named = named.as_ref().and_then(Value::as_str).filter(|name| !name.is_empty());
+            named.is_some() && named == value.as_str()
+        }),
     };
     let mut ignored = Vec::new();
     take(&mut layer.values, "", &mut |key, value| {
         let is_harmless = is_harmless(key, value);
-        if !is_harmless {
-            ignored.push(Ignored { key: key.to_owned(), value: value.clone() });
+        if !matches!(row(key), Some(Harmless::Always)) {
+            ignored.push(Ignored { key: key.to_owned(), value: value.clone(), counts: is_harmless });
         }
         is_harmless
     });
@@ -133,11 +135,20 @@ fn take(values: &mut Dict, path: &str, keeps: &mut impl FnMut(&str, &Value) -> b
 /// The project's root: the nearest folder upwards with `.rkat` or `.git`, else this one. Folders and marks of other
 /// users make none: whoever may write in a shared folder would speak for all who work beneath it.
 pub(crate) fn project(dir: &Path) -> PathBuf {
-    let is_marked = |folder: &Path, mark: &str| fs::symlink_metadata(folder.join(mark)).is_ok_and(|it| is_own(&it));
-    let is_root = |folder: &&Path| {
-        fs::metadata(folder).is_ok_and(|it| is_own(&it)) && (is_marked(folder, ".rkat") || is_marked(folder, ".git"))
-    };
     dir.ancestors().find(is_root).unwrap_or(dir).to_owned()
+}
+
+fn is_root(folder: &&Path) -> bool {
+    let is_marked = |mark: &str| fs::symlink_metadata(folder.join(mark)).is_ok_and(|it| is_own(&it));
+    fs::metadata(folder).is_ok_and(|it| is_own(&it)) && (is_marked(".rkat") || is_marked(".git"))
+}
+
+/// The first mark or file of another user's on the way up to the project's root.
+pub(super) fn skipped(dir: &Path) -> Option<PathBuf> {
+    let is_anothers = |path: &PathBuf| fs::metadata(path).is_ok_and(|it| !is_own(&it));
+    let mut below = dir.ancestors().take_while(|folder| !is_root(folder));
+    let marks = below.find_map(|folder| [".rkat", ".git"].map(|mark| folder.join(mark)).into_iter().find(is_anothers));
+    marks.or_else(|| Some(project(dir).join("meerkat.toml")).filter(is_anothers))
 }
 
 /// Whether a file or a folder is this user's.

@@ -12,7 +12,7 @@ fn load(text: &str) -> Values {
 fn the_table_holds_the_engines_defaults_and_every_key() {
     let values = load(BUILT_IN);
     assert_eq!(values.compaction, CompactionConfig::default());
-    let config = Config { values, figment: Figment::new(), untrusted: None };
+    let config = Config { values, figment: Figment::new(), untrusted: None, skipped: None };
     assert_eq!(config.engine(), EngineOptions::default());
     let whole = Figment::from(Layer::text("test", &whole_table()).ok().unwrap());
     let mut sections = serde_json::to_value(EngineOptions::default()).unwrap();

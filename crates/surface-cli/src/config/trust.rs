@@ -50,7 +50,8 @@ impl Seen {
 
     /// Whether the user trusts it.
     pub(super) fn trust(&self, folder: &Path) -> Trust {
-        match Trusted::read(folder).0.get(&self.path) {
+        // What cannot be read trusts nothing.
+        match Trusted::read(folder).unwrap_or_default().0.get(&self.path) {
             Some(content) if *content == self.content => Trust::Full,
             Some(_) => Trust::Changed,
             None => Trust::Missing,
@@ -59,7 +60,7 @@ impl Seen {
 
     /// Remembers that the user trusts it.
     pub(super) fn remember(self, folder: &Path) -> io::Result<()> {
-        let mut trusted = Trusted::read(folder);
+        let mut trusted = Trusted::read(folder)?;
         trusted.0.insert(self.path, self.content);
         fs::create_dir_all(folder)?;
         let temporary = folder.join(format!("{FILE}.{}.new", std::process::id()));
@@ -72,8 +73,14 @@ impl Seen {
 }
 
 impl Trusted {
-    /// What cannot be read trusts nothing.
-    fn read(folder: &Path) -> Self {
-        fs::read(folder.join(FILE)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+    /// All that is trusted. A file that does not parse may have been edited, and is not written over.
+    fn read(folder: &Path) -> io::Result<Self> {
+        let path = folder.join(FILE);
+        match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error),
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|error| io::Error::other(format!("{}: {error}; mend or remove it", path.display()))),
+        }
     }
 }

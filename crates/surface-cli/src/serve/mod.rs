@@ -147,7 +147,7 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
             );
         }
     }
-    if !address.ip().is_loopback() && app.config.values.model.name.is_none() {
+    if !address.ip().is_loopback() && app.default_model.as_ref().is_some_and(|model| model.is_stand_in) {
         let message = "name the model that answers: others can reach this address";
         return Err(refused("model.name", message, "serve.listen").into());
     }
@@ -171,14 +171,15 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
         )
     })?;
     let port = listener.local_addr()?.port();
+    let listed = origins(&values.allowed_origins)?;
     let guard = Guard {
         hosts: hosts(address, port, &values.allowed_hosts, public.as_ref())?,
-        origins: origins(&values.allowed_origins, public.as_ref())?,
+        origins: listed.iter().cloned().chain(public.iter().map(|public| public.origin.clone())).collect(),
         token,
         body_bytes_max: values.max_body_bytes,
         bundle_bytes_max: app.config.values.limits.bundle_bytes,
     };
-    let listed: Vec<HeaderValue> = values.allowed_origins.iter().filter_map(|origin| origin.parse().ok()).collect();
+    let listed: Vec<HeaderValue> = listed.iter().filter_map(|origin| origin.parse().ok()).collect();
     let methods = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
     let cors = CorsLayer::new().allow_origin(listed).allow_methods(methods);
     let cors = cors.allow_headers(AllowHeaders::mirror_request()).expose_headers(EXPOSED.map(HeaderName::from_static));
@@ -200,7 +201,7 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
         .map(|(name, _)| name)
         .collect();
     // Whoever is told that it is ready may end it at once.
-    let mut ends = Ends::of_server()?;
+    let mut ends = Ends::caught(true)?;
     tell(app, &base_url(&listener)?, values.public_url.as_deref(), token_file.as_deref(), &names)?;
 
     let options = ListenOptions {
@@ -218,22 +219,25 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
     ends.next().await;
     ending.draining.cancel();
     app.out.note("Ending: running turns may finish; a second signal ends at once.");
+    let ended = async {
+        app.service.shut_down(values.drain_ms).await;
+        ending.closing.cancel();
+        if let Some(rpc) = &front.surfaces.rpc {
+            rpc.stop().await;
+        }
+        front.calls.close();
+        if tokio::time::timeout(LINGER, front.calls.wait()).await.is_err() {
+            tracing::warn!("calls over MCP were not answered at the end");
+        }
+        ending.answered.cancel();
+        stop.cancel();
+        if let Err(error) = listening.await {
+            tracing::error!(%error, "the listener ended badly");
+        }
+    };
     tokio::select! {
-        () = app.service.shut_down(values.drain_ms) => {}
+        () = ended => {}
         () = ends.next() => {}
-    }
-    ending.closing.cancel();
-    if let Some(rpc) = &front.surfaces.rpc {
-        rpc.stop().await;
-    }
-    front.calls.close();
-    if tokio::time::timeout(LINGER, front.calls.wait()).await.is_err() {
-        tracing::warn!("calls over MCP were not answered at the end");
-    }
-    ending.answered.cancel();
-    stop.cancel();
-    if let Err(error) = listening.await {
-        tracing::error!(%error, "the listener ended badly");
     }
     Ok(0)
 }
@@ -294,10 +298,16 @@ fn surfaces(app: &App, args: &ServeArgs, ending: &Ending, public_url: Option<Str
         closing: ending.closing.clone(),
         ..RestOptions::default()
     };
-    let rpc = RpcOptions { message_bytes: bytes, stall_ms: values.stall_ms, answers, ..RpcOptions::default() };
+    let rpc = RpcOptions {
+        message_bytes: bytes,
+        stall_ms: values.stall_ms,
+        answers: answers.clone(),
+        ..RpcOptions::default()
+    };
     let mcp = HttpOptions {
         offer: offer(args.tools.unwrap_or(Tools::All), args.approve),
         max_message_bytes: bytes,
+        answers,
         shutdown: ending.answered.clone(),
         ..HttpOptions::default()
     };
@@ -327,35 +337,41 @@ fn connections(wanted: usize) -> usize {
     taken
 }
 
-/// Where the server is reached from outside.
+/// An address, as it is configured.
 struct Public {
     /// Without a slash at the end.
     url: String,
+    /// As browsers write it.
     origin: String,
     host: Host,
 }
 
-fn public_url(url: &str) -> Result<Public, CliError> {
-    let read = || {
+impl Public {
+    fn read(url: &str) -> Option<Self> {
         let uri: http::Uri = url.parse().ok()?;
         let (scheme, authority) = (uri.scheme_str()?, uri.authority()?.as_str().to_ascii_lowercase());
         let default = match scheme {
-            "http" => 80,
-            "https" => 443,
-            _ => return None,
+            "http" => Some(80),
+            "https" => Some(443),
+            _ => None,
         };
         let host = Host::parse(&authority).filter(|_| uri.query().is_none())?;
-        let (host, authority) = match uri.port_u16().unwrap_or(default) {
-            port if port == default => {
-                let name = authority.strip_suffix(&format!(":{port}")).unwrap_or(&authority).to_owned();
-                (Host::on(&name, port), name)
+        let (host, authority) = match (default, uri.port_u16()) {
+            (Some(default), port) if port.is_none_or(|port| port == default) => {
+                let name = authority.strip_suffix(&format!(":{default}")).unwrap_or(&authority).to_owned();
+                (Host::on(&name, default), name)
             }
             _ => (host, authority),
         };
-        Some(Public { url: url.trim_end_matches('/').to_owned(), origin: format!("{scheme}://{authority}"), host })
-    };
+        Some(Self { url: url.trim_end_matches('/').to_owned(), origin: format!("{scheme}://{authority}"), host })
+    }
+}
+
+/// Where the server is reached from outside.
+fn public_url(url: &str) -> Result<Public, CliError> {
+    let is_web = |public: &Public| public.origin.starts_with("http:") || public.origin.starts_with("https:");
     let what = "it must be the address of a proxy, such as https://desk.example/meerkat";
-    read().ok_or_else(|| refused("serve.public_url", what, url).into())
+    Public::read(url).filter(is_web).ok_or_else(|| refused("serve.public_url", what, url).into())
 }
 
 /// What a Host may be: loopback's names and the address on the port that is listened on, and what is configured.
@@ -373,12 +389,14 @@ fn hosts(address: SocketAddr, port: u16, allowed: &[String], public: Option<&Pub
     Ok(hosts)
 }
 
-/// The origins that may come in besides the listener's own. All of them is no list.
-fn origins(allowed: &[String], public: Option<&Public>) -> Result<Vec<String>, CliError> {
-    if let Some(origin) = allowed.iter().find(|origin| origin.contains('*') || *origin == "null") {
-        return Err(refused("serve.allowed_origins", "each is one origin, such as https://desk.example", origin).into());
-    }
-    Ok(allowed.iter().cloned().chain(public.map(|public| public.origin.clone())).collect())
+/// The origins that may come in besides the listener's own, as browsers write them. All of them is no list.
+fn origins(allowed: &[String]) -> Result<Vec<String>, CliError> {
+    let read = |origin: &String| {
+        let place = Public::read(origin).filter(|place| place.url.matches('/').count() == 2);
+        let refusal = || refused("serve.allowed_origins", "each is one origin, such as https://desk.example", origin);
+        place.map(|place| place.origin).ok_or_else(|| refusal().into())
+    };
+    allowed.iter().map(read).collect()
 }
 
 /// The token: of the variable, or of its file in the data directory, made at the first start.

@@ -310,3 +310,41 @@ fn a_data_directory_that_is_named_elsewhere_leaves_that_project_alone() {
     user.run("two", &[&named[..], &["project", "rebuild"]].concat());
     assert_eq!(transcripts("two"), 2);
 }
+
+/// What other projects have is shown without a lock, a write or a word to their owners.
+#[test]
+fn all_projects_are_listed_and_none_is_touched() {
+    let Some(user) = User::new() else { return };
+    for project in ["one", "two", "three"] {
+        user.make(project);
+        user.say(project, &format!("Said in {project}"));
+    }
+    let ran = user.run("two", &["run", "-q", "--title", "Second", "@say More."]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let home = user.path(".local/share/meerkat");
+    let dir = |project: &str| {
+        let of = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().path();
+        let is_its = |path: &std::path::PathBuf| path.file_name().unwrap().to_string_lossy().starts_with(project);
+        fs::read_dir(&home).unwrap().map(of).find(is_its).unwrap()
+    };
+    fs::write(dir("three").join("index.redb"), "no index").unwrap();
+    // Another process owns one of them.
+    let lock = fs::File::options().read(true).write(true).open(dir("two").join("lock")).unwrap();
+    lock.try_lock().unwrap();
+    let index = || ["one", "two", "three"].map(|project| fs::read(dir(project).join("index.redb")).unwrap());
+    let before = index();
+    let ran = user.run("one", &["sessions", "list", "--all-projects", "--json"]);
+    let list = ran.json();
+    let mut rows: Vec<(String, String)> = Vec::new();
+    for item in list["items"].as_array().unwrap() {
+        rows.push((item["project"].as_str().unwrap().to_owned(), item["title"].as_str().unwrap().to_owned()));
+    }
+    let path = |project: &str| user.path(project).canonicalize().unwrap().display().to_string();
+    let row = |project: &str, title: &str| (path(project), title.to_owned());
+    assert_eq!(rows, [row("two", "Second"), row("two", "@say Said in two"), row("one", "@say Said in one")]);
+    assert!(ran.err.contains("three") && ran.err.lines().count() == 1, "{}", ran.err);
+    assert!(index() == before, "an index was written");
+    let ran = user.run("one", &["sessions", "list", "--all-projects", "--limit", "1"]);
+    assert!(ran.out.starts_with("PROJECT") && ran.out.lines().count() == 3, "{}", ran.out);
+    assert!(ran.err.contains("There are more in"), "{}", ran.err);
+}

@@ -177,6 +177,14 @@ fn trust_is_asked_for_remembered_and_ends_with_a_change() {
     assert_eq!((&answer["trusted"], &answer["keys"]["serve.listen"]), (&true.into(), &"\"0.0.0.0:1\"".into()));
     assert!(counts());
 
+    // What does not parse may have been edited: it trusts nothing, and is kept.
+    let kept = fs::read(&trusted).unwrap();
+    fs::write(&trusted, "{").unwrap();
+    let ran = trust(&["--yes"]).run();
+    assert!(ran.code != 0 && ran.err.contains(trusted.to_str().unwrap()) && !counts(), "{}", ran.err);
+    assert_eq!(fs::read(&trusted).unwrap(), b"{");
+    fs::write(&trusted, kept).unwrap();
+
     // Trust is for one file, not for its content.
     let other = cli(&[]).dir;
     fs::write(other.path().join("meerkat.toml"), PLANTED).unwrap();
@@ -188,6 +196,15 @@ fn trust_is_asked_for_remembered_and_ends_with_a_change() {
     std::os::unix::fs::symlink(dir.path().join("meerkat.toml"), linked.path().join("meerkat.toml")).unwrap();
     let ran = cli(&["run", "x"]).in_dir(&linked).env("HOME", dir.path().to_str().unwrap()).run();
     assert!(ran.code == 0 && ran.err.contains(key), "{}", ran.err);
+}
+
+/// It lifts a limit that the user lowers tomorrow.
+#[test]
+fn what_trust_will_let_count_is_shown_too() {
+    let dir = project("turn.max_steps = 1\nlimits.pins = 3\ncontext.overflow = \"slide\"", "turn.max_steps = 2");
+    assert!(!show(&dir).err.contains("max_steps"));
+    let ran = cli(&["config", "trust"]).in_dir(&dir).run();
+    assert!(ran.err.contains("turn.max_steps = 1") && !ran.err.contains("overflow"), "{}", ran.err);
 }
 
 #[test]
@@ -202,7 +219,13 @@ fn what_a_file_wants_is_shown_to_the_letter() {
 fn a_file_that_the_user_names_is_the_users() {
     let dir = project(PLANTED, "");
     let flag = cli(&["config", "show", "--json", "--config", "meerkat.toml"]).in_dir(&dir).run();
-    let variable = cli(&["config", "show", "--json"]).in_dir(&dir).env("MEERKAT_CONFIG", "meerkat.toml").run();
+    let variable = cli(&["config", "show", "--json"])
+        .in_dir(&dir)
+        .env("MEERKAT_CONFIG", dir.path().join("meerkat.toml").to_str().unwrap())
+        .run();
+    // It would make a file of every folder the user's.
+    let relative = cli(&["config", "show"]).in_dir(&dir).env("MEERKAT_CONFIG", "meerkat.toml").run();
+    relative.refused(ErrorCode::ConfigInvalid, "MEERKAT_CONFIG");
     for (ran, name) in [(flag, "--config file"), (variable, "MEERKAT_CONFIG file")] {
         let [(value, origin)] = &entries(&ran, "limits.pins")[..] else { panic!("{}", ran.out) };
         assert!(value == "3" && origin.starts_with(name) && ran.err.is_empty(), "{origin}: {}", ran.err);
@@ -229,6 +252,11 @@ fn files_and_roots_of_other_users_are_left_alone() {
             return;
         }
         assert_eq!(overflow(), "\"fail\"", "{}", given.display());
+        let mut command = cli(&["config", "show"]).in_dir(&dir);
+        command.below = Some(below.clone());
+        let told = command.run().err;
+        let is_told = told.lines().count() == 1 && told.contains("another user") && told.contains("shared");
+        assert_eq!(is_told, given != root, "{told}");
         std::os::unix::fs::chown(&given, mine.or(Some(0)), None).unwrap();
         assert_eq!(overflow(), "\"slide\"", "{}", given.display());
     }

@@ -113,7 +113,9 @@ pub(crate) struct Stored {
 
 impl Survey {
     pub(crate) fn of(process: &Process) -> Answer<Self> {
-        let list = items(process, "session/list", json!({ "limit": 100 }))?;
+        let mut list = items(process, "session/list", json!({ "limit": 100 }))?;
+        // Of those that a kill left, the clock says which changed last.
+        list.sort_unstable();
         let mut sessions = BTreeMap::new();
         for row in &list {
             let id = parsed(row)["session_id"].as_str().unwrap().to_owned();
@@ -362,11 +364,23 @@ impl Context {
     }
 }
 
+/// The first line of the first prompt, by which a session is listed that has no title.
+fn first_line(events: &[Value]) -> Value {
+    let Some(started) = events.iter().find(|event| event["type"] == "turn_started") else { return Value::Null };
+    let queued = events.iter().find(|event| event["seq"] == started["queued"]);
+    let prompt = queued.map_or(&started["prompt"], |queued| &queued["prompt"]);
+    let text = prompt.as_str().or(prompt["head"].as_str()).unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+    let is_long = line.chars().count() > 80;
+    json!(if is_long { line.chars().take(79).chain(['…']).collect() } else { line })
+}
+
 /// A row of the list says what the events say.
 fn check_row(row: &Value, stored: &Stored) {
     let events = stored.events();
     let last = |kinds: &[&str]| events.iter().rev().find(|event| kinds.iter().any(|kind| event["type"] == *kind));
-    let title = last(&["session_updated"]).map_or(Value::Null, |event| event["title"].clone());
+    let set = last(&["session_updated"]).map_or(Value::Null, |event| event["title"].clone());
+    let title = if set.is_null() { first_line(&events) } else { set };
     // A fork is not put away, though its parent may be.
     let is_archived = last(&["session_archived", "session_unarchived", "session_forked"]).map(|event| &event["type"]);
     assert_eq!(row["title"], title, "{row}");

@@ -191,6 +191,15 @@ fn a_bind_that_others_can_reach_is_refused_without_a_token() {
     let unnamed = unnamed.output().unwrap();
     let told = String::from_utf8(unnamed.stderr).unwrap();
     assert!(unnamed.status.code() == Some(31) && told.contains("model.name"), "{told}");
+    // The one model of the one server is a choice as well; what is refused then is the token.
+    let server = [
+        ("MEERKAT_MODEL__COMPATIBLE__BOX__BASE_URL", "http://127.0.0.1:1/v1"),
+        ("MEERKAT_MODEL__COMPATIBLE__BOX__MODEL", "m"),
+        ("MEERKAT_TOKEN", "short"),
+    ];
+    let chosen = command(&dir, &["serve", "--rest", "--listen", "0.0.0.0:0"], &server).output().unwrap();
+    let told = String::from_utf8(chosen.stderr).unwrap();
+    assert!(told.contains("16 characters") && !told.contains("model.name"), "{told}");
     assert_eq!(serve(&["--listen", "somewhere"], &[]), (31, "CONFIG_INVALID".to_owned()));
     assert_eq!(serve(&[], &[("MEERKAT_TOKEN", "short")]), (31, "CONFIG_INVALID".to_owned()));
     let nothing = command(&dir, &["--json", "serve"], &[]).output().unwrap();

@@ -87,3 +87,18 @@ fn a_batch_is_bounded() {
         }
     }
 }
+
+#[test]
+fn others_read_beside_many_that_take_nothing() {
+    let (server, session) = server();
+    let mut sockets = Vec::new();
+    for _ in 0..14 {
+        let mut socket = server.websocket();
+        for id in 1..=20 {
+            ask(&mut socket, id, "session/events", &json!({ "session_id": session }));
+        }
+        sockets.push(socket);
+        let answer = server.send_with_token("GET", "/v1/sessions", &[], "");
+        assert_eq!(answer.status, 200, "beside {}: {}", sockets.len(), answer.body);
+    }
+}

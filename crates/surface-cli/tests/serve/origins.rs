@@ -51,12 +51,28 @@ fn a_listed_origin_reads_answers_and_refusals() {
     assert!(!other.head.contains("access-control-"), "{}", other.head);
 }
 
+/// However an origin is written in the configuration, browsers write it in one way.
+#[test]
+fn an_origin_is_listed_however_it_is_written() {
+    let listed = r#"["https://Desk.Example:443/", "HTTP://box:80", "https://box:8443/", "app-page://id"]"#;
+    let server = Server::start(&[("MEERKAT_SERVE__ALLOWED_ORIGINS", listed)]);
+    for origin in ["https://desk.example", "http://box", "https://box:8443", "app-page://id"] {
+        let answer = server.send_with_token("GET", "/v1/sessions", &[("origin", origin)], "");
+        assert_eq!(answer.status, 200, "{origin}: {}", answer.body);
+        assert!(answer.head.contains(&format!("access-control-allow-origin: {origin}\r\n")), "{}", answer.head);
+    }
+}
+
 #[test]
 fn what_names_no_place_is_refused() {
     let dir = tempfile::TempDir::new().unwrap();
     for (key, value) in [
         ("ALLOWED_ORIGINS", r#"["*"]"#),
         ("ALLOWED_ORIGINS", r#"["null"]"#),
+        ("ALLOWED_ORIGINS", r#"["desk.example"]"#),
+        ("ALLOWED_ORIGINS", r#"["https://desk.example/console"]"#),
+        ("ALLOWED_ORIGINS", r#"["https://u:p@desk.example"]"#),
+        ("ALLOWED_ORIGINS", r#"["https://desk.example?"]"#),
         ("ALLOWED_HOSTS", r#"["*"]"#),
         ("ALLOWED_HOSTS", r#"["https://desk.example"]"#),
         ("PUBLIC_URL", "desk.example"),

@@ -69,20 +69,62 @@ fn a_command_that_reads_its_prompt_ends_too() {
 #[test]
 fn every_command_ends_the_same_way() {
     for (args, sent, says) in COMMANDS {
-        for name in ["TERM", "HUP"] {
+        let is_server = !args.contains(&"chat") && !args.contains(&"run");
+        for name in ["TERM", "HUP", "INT"].into_iter().take(if is_server { 3 } else { 2 }) {
             let dir = TempDir::new().unwrap();
             let mut child = begin(command(&dir, args, &[]), sent, says);
             assert_eq!(sockets(dir.path()).len(), 1, "{args:?}");
             signal(&child, name);
             let mut rest = String::new();
             child.stdout.as_mut().unwrap().read_to_string(&mut rest).unwrap();
-            assert_eq!(child.wait().unwrap().code(), Some(0), "{args:?} {name}: {rest}");
+            let code = if args.contains(&"run") { interrupted() } else { 0 };
+            assert_eq!(child.wait().unwrap().code(), Some(code), "{args:?} {name}: {rest}");
             assert_eq!(sockets(dir.path()), Vec::<PathBuf>::new(), "{args:?} {name}");
             if args.contains(&"run") {
                 assert!(rest.contains("turn_interrupted"), "{rest}");
             }
         }
     }
+}
+
+/// What says that an answer is not whole.
+fn interrupted() -> i32 {
+    meerkat_errors::ErrorCode::TurnInterrupted.exit_code().into()
+}
+
+/// Its turn ran on in the process that served it, and the exit code was 0.
+#[test]
+fn a_command_beside_a_server_ends_its_turn() {
+    for (args, sent, code) in [(COMMANDS[4].0, "", interrupted()), (&["chat"], "@say Wait @stall\n", 0)] {
+        let dir = TempDir::new().unwrap();
+        let mut server = begin(command(&dir, COMMANDS[0].0, &[]), "", "listening");
+        let mut child = begin(command(&dir, args, &[]), sent, "Wait");
+        signal(&child, "TERM");
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{args:?}");
+        let events = command(&dir, &["events", "last", "--since", "0", "--until", "turn_interrupted"], &[]).output();
+        assert!(events.unwrap().status.success());
+        signal(&server, "TERM");
+        assert_eq!(server.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// A server waited for every turn over a WebSocket, or three seconds.
+#[test]
+fn a_second_signal_ends_a_server_at_once() {
+    let mut server = crate::Server::start(&[("MEERKAT_SERVE__DRAIN_MS", "3600000")]);
+    let mut socket = server.websocket();
+    socket.send(r#"{"jsonrpc":"2.0","id":1,"method":"session/create","params":{}}"#.into()).unwrap();
+    let created: serde_json::Value = serde_json::from_str(socket.read().unwrap().to_text().unwrap()).unwrap();
+    let params = serde_json::json!({ "session_id": created["result"]["session_id"], "prompt": "@say Wait @stall" });
+    let request = serde_json::json!({ "jsonrpc": "2.0", "id": 2, "method": "turn/start", "params": params });
+    socket.send(request.to_string().into()).unwrap();
+    let began = std::time::Instant::now();
+    // Signals that come together are one.
+    until("it ends", || {
+        signal(&server.child, "TERM");
+        server.child.try_wait().unwrap().is_some()
+    });
+    assert!(began.elapsed() < std::time::Duration::from_secs(3), "{:?}", began.elapsed());
 }
 
 /// A terminal that goes does not end what was started to survive it.

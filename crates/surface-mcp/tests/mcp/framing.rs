@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, Full, combinators::BoxBody};
-use meerkat_service::Agent;
+use meerkat_service::{Agent, service::CreateSession, wire::Answers};
 use meerkat_surface_mcp::{HttpOptions, McpHttpService, serve_io, tools::Offer};
 use rmcp::model::ProtocolVersion;
 use serde_json::{Value, json};
@@ -163,13 +163,46 @@ async fn the_session_that_was_idle_for_the_longest_time_gives_way() {
     }
     let sessions: HashSet<&str> = clients.iter().filter_map(|client| client.session.as_deref()).collect();
     assert_eq!(sessions.len(), 1000);
-    let answer = clients[0].request("tools/call", json!({ "name": "capabilities", "arguments": {} })).await;
-    assert_eq!(answer.status(), 200);
+    // One that reads its stream is not idle, however long ago it began to.
+    let stream = clients[1].send(Method::GET, &[], String::new()).await;
+    assert_eq!(stream.status(), 200);
+    for client in (0..1000).filter(|client| *client != 1) {
+        assert_eq!(clients[client].request("ping", json!({})).await.status(), 200);
+    }
     clients.push(Http::open(service, &ProtocolVersion::V_2025_06_18).await);
     assert!(clients[1000].session.is_some(), "whoever comes is served as everyone");
-    for (client, status) in [(0, 200), (1, 404), (2, 200), (1000, 200)] {
+    for (client, status) in [(0, 404), (1, 200), (2, 200), (1000, 200)] {
         let answer = clients[client].request("tools/call", json!({ "name": "session_create", "arguments": {} })).await;
         assert_eq!(answer.status(), status, "client {client}");
+    }
+}
+
+/// A result has room until it is taken; without any, a read is refused after a while.
+#[tokio::test(start_paused = true)]
+async fn results_that_nobody_takes_have_a_limit() {
+    let agent = agent();
+    for has_sessions in [true, false] {
+        let options = HttpOptions { has_sessions, answers: Answers::new(6 * 1024 * 1024), ..HttpOptions::default() };
+        let service = McpHttpService::new(agent.service().clone(), options);
+        let client = Http::open(service, &ProtocolVersion::V_2025_11_25).await;
+        let session = agent.service().create_session(CreateSession::default()).await.unwrap().session_id;
+        let calls = [
+            ("tools/call", json!({ "name": "session_events", "arguments": { "session_id": session } })),
+            ("resources/read", json!({ "uri": format!("meerkat://sessions/{session}") })),
+        ];
+        for (method, params) in calls {
+            let mut kept = client.request(method, params.clone()).await.into_body();
+            // An event of such a stream may come before its result.
+            let mut pieces = Vec::new();
+            while !pieces.iter().any(|piece: &Bytes| String::from_utf8_lossy(piece).contains("session_created")) {
+                pieces.push(kept.frame().await.unwrap().unwrap().into_data().unwrap());
+            }
+            let refused = body_text(client.request(method, params.clone()).await).await;
+            assert!(refused.contains("TOO_MANY_CONNECTIONS"), "{method} {has_sessions}: {refused}");
+            drop((kept, pieces));
+            let taken = body_text(client.request(method, params).await).await;
+            assert!(taken.contains("session_created"), "{method} {has_sessions}: {taken}");
+        }
     }
 }
 

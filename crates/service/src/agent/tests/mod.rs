@@ -63,7 +63,7 @@ impl Rig {
     /// A service whose model may read its blobs.
     fn service_that_reads_blobs(mut self) -> EphemeralSessionService {
         let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobStore::new(Arc::default()));
-        self.tools.push(Arc::new(ReadBlob::new(blobs.clone()).unwrap()));
+        self.tools.push(Arc::new(ReadBlob::new(blobs.clone(), self.options.tools.inline_bytes).unwrap()));
         self.service_over(|events| events, |_| blobs)
     }
 

@@ -255,12 +255,14 @@ async fn what_was_cut_out_of_a_result_can_be_read() {
     let blob = excerpt.split("the whole is blob ").nth(1).unwrap()[..64].to_owned();
     let read = |offset: u64| ("read_blob", format!("{{\"blob\":\"{blob}\",\"offset\":{offset},\"limit\":900}}"));
     let other = ("read_blob", format!("{{\"blob\":\"{}\"}}", "0".repeat(64)));
+    // A page that were longer than a result may be would be another blob.
+    let plain = ("read_blob", format!("{{\"blob\":\"{blob}\"}}"));
     let (wrong, long) = (
         ("read_blob", r#"{"blob":"../x"}"#.to_owned()),
         ("read_blob", format!("{{\"blob\":\"{blob}\",\"limit\":30000}}")),
     );
     *model.answers.lock().unwrap() =
-        vec![Answer::Calls(vec![read(0), read(5_400), read(9_999), other, wrong, long]), Answer::Says("Done.")];
+        vec![Answer::Calls(vec![read(0), read(5_400), read(9_999), other, wrong, long, plain]), Answer::Says("Done.")];
     subject.turn("Read it.").await.unwrap();
     let told = model.last().pop().unwrap();
     let Message::ToolResults { results } = &*told else { panic!("{told:?}") };
@@ -269,7 +271,11 @@ async fn what_was_cut_out_of_a_result_can_be_read() {
     assert_eq!(texts[0], format!("{}\n[More follows at offset 900.]", &whole[..900]));
     assert_eq!((texts[1].as_str(), texts[2].as_str()), (&whole[5_400..], "[The blob has no more than 9999 bytes.]"));
     assert!(texts[3].starts_with("This session has no such blob."), "{}", texts[3]);
-    assert!(results[4..].iter().all(|result| result.is_error), "{texts:?}");
+    assert!(results[4..6].iter().all(|result| result.is_error), "{texts:?}");
+    assert_eq!(texts[6], texts[0]);
+    // A vendor keeps what begins a request as long as it stays the same.
+    let count = model.requests.lock().unwrap().len();
+    assert!((2..count).all(|at| offered(at) == offered(1)), "once offered, offered from then on");
 }
 
 /// Tags that were escaped after the request was measured made it longer than the window.

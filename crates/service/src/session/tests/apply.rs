@@ -22,6 +22,7 @@ use crate::{
             ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted, TurnQueued,
             TurnStarted, TurnTotals,
         },
+        human::heading_of,
         message::{Block, Body, Message, ToolResult},
         reminder::{Pin, Reminder},
     },
@@ -330,9 +331,17 @@ fn assert_view(session: &Session, walk: &Walk) {
         (None, _, true) => SessionState::Idle,
     };
 
+    let queued = |seq: Seq| match &records.iter().find(|record| record.seq == seq).unwrap().event {
+        Event::TurnQueued(queued) => queued.prompt.clone(),
+        other => panic!("{other:?} queues no turn"),
+    };
+    let first_line = records.iter().find_map(|record| match &record.event {
+        Event::TurnStarted(started) => heading_of(&started.prompt.clone().or_else(|| started.queued.map(queued))?),
+        _ => None,
+    });
     let (view, summary) = (View::of(session).session_view(7), session.summary());
     assert_eq!((view.session_id, view.state, view.archived), (walk.id, state, is_archived));
-    assert_eq!((&view.title, &view.labels), (&updated.title, &updated.labels));
+    assert_eq!((&view.title, &view.labels), (&updated.title.or(first_line), &updated.labels));
     assert_eq!((view.created_at, view.updated_at), (own(records)[0].time, records.last().unwrap().time));
     let parent = match &own(records)[0].event {
         Event::SessionForked(forked) => Some(forked.parent),

@@ -36,6 +36,7 @@ pub(crate) fn pinned(seq: Seq, text: &str) -> Record {
 
 pub(crate) fn created() -> Event {
     Event::SessionCreated(SessionCreated {
+        title: None,
         model: "scripted".to_owned(),
         system_prompt: None,
         labels: Default::default(),

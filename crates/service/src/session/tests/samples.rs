@@ -57,6 +57,7 @@ pub(crate) fn filling() -> impl Strategy<Value = Filling> {
 }
 
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a few of a test")]
 pub(crate) enum Sample {
     Durable(Event),
     Live(LiveEvent),
@@ -82,6 +83,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
     let error = ErrorBody::with_message(ErrorCode::ToolFailed, text.clone()).detail("what", text.clone());
     Sample::Durable(match kind {
         EventKind::SessionCreated => Event::SessionCreated(SessionCreated {
+            title: when_full(&text),
             model: text.clone(),
             system_prompt: is_full.then_some(body),
             labels: [(text.clone(), text.clone())].into(),
@@ -106,6 +108,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             context: is_full.then_some((number, number)).into_iter().collect(),
             counters: is_full.then(CompactionCounters::default),
             undoable_after: is_full.then_some(number),
+            first_line: when_full(&text),
         }),
         EventKind::ContextRebuilt => Event::ContextRebuilt(ContextRebuilt {
             compaction: number,

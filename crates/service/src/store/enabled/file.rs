@@ -27,12 +27,13 @@ use super::journal::{OwnerLock, disk::is_full};
 use super::{
     backend::{Backend, Phase},
     expiry::Expiry,
-    rows::{View, sealed, unsealed},
+    index::place,
+    rows::{SEAL_BYTES, View, sealed, unsealed},
 };
-use crate::store::StoreError;
+use crate::store::{StoreError, list::Place};
 
 /// The layout of the tables and their rows. A file of another one is set aside.
-const LAYOUT: &[u8] = b"1";
+pub(super) const LAYOUT: &[u8] = b"2";
 /// The row that says that every stored session was put.
 pub(super) const REBUILT: &[u8] = b"rebuilt";
 /// How long a change waits for others before it is committed.
@@ -47,8 +48,10 @@ const CACHE_BYTES: usize = 4 * 1024 * 1024;
 pub(super) enum Table {
     /// `layout`, and `rebuilt` once every stored session is in the file.
     Meta,
-    /// A session's id → its summary.
+    /// A session's id → the number of its last change, and its summary.
     Sessions,
+    /// The number of a session's last change, then its id → nothing: sessions in the order in which they changed.
+    Changes,
     /// The scope's id (zeros for the store), then the key → what it stands for.
     Keys,
     /// A session's id, then a reader's name → a seq.
@@ -64,6 +67,7 @@ impl Table {
         TableDefinition::new(match self {
             Self::Meta => "meta",
             Self::Sessions => "sessions",
+            Self::Changes => "changes",
             Self::Keys => "keys",
             Self::Checkpoints => "checkpoints",
             Self::Snapshots => "snapshots",
@@ -457,18 +461,35 @@ fn write(database: &Database, changes: &Changes, loss: u64, expiry: &mut Expiry)
     // Without it the first opening after a kill would walk the whole file.
     transaction.set_quick_repair(true);
     transaction.open_table(Table::Meta.definition())?.insert(&b"layout"[..], &*sealed(b"layout", LAYOUT))?;
-    let mut changes = changes.iter().peekable();
+    let mut places: Vec<(Option<Place>, Option<Place>)> = Vec::new();
+    // The places are those of the rows that are put.
+    let mut changes = changes.iter().filter(|((table, _), _)| *table != Table::Changes).peekable();
     while let Some(&((table, _), _)) = changes.peek() {
         let mut open = transaction.open_table(table.definition())?;
         while let Some(((_, key), value)) = changes.next_if(|((next, _), _)| next == table) {
             match value {
                 Some(value) if **key == *REBUILT && **value != loss.to_le_bytes() => {}
-                Some(value) => drop(open.insert(&**key, &*sealed(key, value))?),
-                None => drop(open.remove(&**key)?),
+                _ => {
+                    let before = match value {
+                        Some(value) => open.insert(&**key, &*sealed(key, value))?,
+                        None => open.remove(&**key)?,
+                    };
+                    if *table == Table::Sessions {
+                        let before = before.and_then(|row| place(key, row.value().get(SEAL_BYTES..)?));
+                        places.push((before, value.as_deref().and_then(|value| place(key, value))));
+                    }
+                }
             }
             expiry.saw(*table, value.as_deref());
         }
         expiry.forget(*table, &mut open)?;
+    }
+    if !places.is_empty() {
+        let mut open = transaction.open_table(Table::Changes.definition())?;
+        for (before, now) in places {
+            before.map(|before| open.remove(&*before.key()).map(drop)).transpose()?;
+            now.map(|now| open.insert(&*now.key(), &*sealed(&now.key(), &[])).map(drop)).transpose()?;
+        }
     }
     transaction.commit()?;
     Ok(())

@@ -1,16 +1,25 @@
 //! [`RedbIndex`]: lists, idempotency keys and checkpoints in `index.redb`. It never decodes a session.
 
-use std::{ops::Bound, sync::Arc};
+use std::{
+    ops::Bound,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::file::{IndexFile, Table, Trouble};
+use super::{
+    file::{IndexFile, Table, Trouble},
+    rows::View,
+};
 use crate::{
     ids::{Seq, SessionId},
     service::{Page, SessionQuery, SessionSummary},
-    store::{IndexedKey, SessionIndex, StoreError},
+    store::{IndexedKey, SessionIndex, StoreError, list::Place},
 };
 
 /// The index of one data directory.
@@ -18,19 +27,67 @@ pub struct RedbIndex {
     file: Arc<IndexFile>,
     /// Held while a key is put, so that it never takes the place of a newer one.
     putting: tokio::sync::Mutex<()>,
+    /// The number of the next change, once it is known.
+    next_change: tokio::sync::OnceCell<AtomicU64>,
+}
+
+/// A row of a session: the number of its last change, then its summary.
+fn row(number: u64, summary: &SessionSummary) -> Result<Bytes, StoreError> {
+    let json = serde_json::to_vec(summary).map_err(|error| StoreError::Failed(error.to_string()))?;
+    Ok([&number.to_be_bytes()[..], &json].concat().into())
+}
+
+/// What stands in the row of a session.
+pub(super) fn summary(row: &[u8]) -> Result<(u64, SessionSummary), Trouble> {
+    let (number, json) = row.split_first_chunk().ok_or_else(|| Trouble::Damaged("a row is too short".to_owned()))?;
+    Ok((u64::from_be_bytes(*number), decode(json)?))
+}
+
+/// The place of a session with this row.
+pub(super) fn place(id: &[u8], row: &[u8]) -> Option<Place> {
+    let session_id = SessionId::from_uuid(uuid::Uuid::from_bytes(id.try_into().ok()?));
+    Some(Place { number: u64::from_be_bytes(*row.first_chunk()?), session_id })
 }
 
 impl RedbIndex {
     /// The index in this file.
     #[must_use]
     pub fn new(file: Arc<IndexFile>) -> Self {
-        Self { file, putting: tokio::sync::Mutex::default() }
+        Self { file, putting: tokio::sync::Mutex::default(), next_change: tokio::sync::OnceCell::new() }
     }
 
     fn put_row(&self, table: Table, key: Vec<u8>, value: &impl Serialize) -> Result<(), StoreError> {
         let row = serde_json::to_vec(value).map_err(|error| StoreError::Failed(error.to_string()))?;
         self.file.change([((table, key), Some(Bytes::from(row)))]);
         Ok(())
+    }
+
+    /// The row, and its place among the changes. What it had before is taken out when both are committed.
+    fn put_session(&self, number: u64, summary: &SessionSummary) -> Result<(), StoreError> {
+        let place = Place { number, session_id: summary.session_id };
+        self.file.change([
+            ((Table::Sessions, summary.session_id.as_uuid().as_bytes().to_vec()), Some(row(number, summary)?)),
+            ((Table::Changes, place.key()), Some(Bytes::new())),
+        ]);
+        Ok(())
+    }
+
+    async fn next_change(&self) -> Result<u64, StoreError> {
+        let newest = || {
+            self.file.read(|view| {
+                let newest = view.rows_back(Table::Changes, Bound::Unbounded, Bound::Unbounded)?.next().transpose()?;
+                Ok(newest.and_then(|(key, _)| Place::of_key(&key)).map(|place| place.number))
+            })
+        };
+        let begin = async || {
+            let found = match newest().await {
+                // Where it was damaged, it is set aside by now, and there is another one.
+                Err(_) => newest().await?,
+                Ok(found) => found,
+            };
+            Ok::<_, StoreError>(AtomicU64::new(Place::next_number(found)))
+        };
+        Ok(self.next_change.get_or_try_init(begin).await?.fetch_add(1, Ordering::AcqRel))
     }
 
     async fn row<T: DeserializeOwned + Send + 'static>(
@@ -52,10 +109,46 @@ fn named(scope: Option<SessionId>, name: &str) -> Vec<u8> {
     [&scope[..], name.as_bytes()].concat()
 }
 
+/// The page of what changed before a place.
+pub(super) fn page(view: &View, query: &SessionQuery, before: Option<Place>) -> Result<Page<SessionSummary>, Trouble> {
+    let to = before.map(Place::key);
+    let to = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    let mut trouble = None;
+    let read = |key: Vec<u8>| {
+        let id = key.get(8..).unwrap_or_default();
+        let found = view.get(Table::Sessions, id)?.map(|row| summary(&row)).transpose()?;
+        // Another change of the session may be newer.
+        let is_it = |(number, _): &(u64, _)| key.starts_with(&number.to_be_bytes());
+        Ok(Place::of_key(&key).zip(found.filter(is_it)).map(|(place, (_, summary))| (place, summary)))
+    };
+    let rows = view.rows_back(Table::Changes, Bound::Unbounded, to)?;
+    let sessions = rows.map_while(|row| match row.and_then(|(key, _)| read(key)) {
+        Ok(found) => Some(found),
+        Err(found) => {
+            trouble = Some(found);
+            None
+        }
+    });
+    let page = query.page(sessions.flatten());
+    trouble.map_or(Ok(page), Err)
+}
+
 #[async_trait]
 impl SessionIndex for RedbIndex {
     async fn put(&self, summary: SessionSummary) -> Result<(), StoreError> {
-        self.put_row(Table::Sessions, summary.session_id.as_uuid().as_bytes().to_vec(), &summary)
+        self.put_session(self.next_change().await?, &summary)
+    }
+
+    async fn put_found(&self, found: SessionSummary) -> Result<(), StoreError> {
+        let id = found.session_id.as_uuid().as_bytes().to_vec();
+        let listed = self.file.read(move |view| view.get(Table::Sessions, &id)?.map(|row| summary(&row)).transpose());
+        let number = match listed.await? {
+            Some((number, listed)) if listed.last_seq == found.last_seq => number,
+            Some(_) => self.next_change().await?,
+            None if self.file.needs_rebuild().await.is_some() => Place::lost_number(&found),
+            None => self.next_change().await?,
+        };
+        self.put_session(number, &found)
     }
 
     async fn remove(&self, session_id: SessionId) -> Result<(), StoreError> {
@@ -81,19 +174,14 @@ impl SessionIndex for RedbIndex {
 
     async fn page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, StoreError> {
         let cursor = query.after()?;
+        self.file.read(move |view| page(view, &query, cursor)).await
+    }
+
+    async fn sessions(&self, before: Option<SessionId>, limit: usize) -> Result<Vec<SessionSummary>, StoreError> {
         let read = self.file.read(move |view| {
-            let to = cursor.as_ref().map_or(Bound::Unbounded, |id| Bound::Excluded(&id.as_uuid().as_bytes()[..]));
-            let mut trouble = None;
-            let rows = view.rows_back(Table::Sessions, Bound::Unbounded, to)?;
-            let sessions = rows.map_while(|row| match row.and_then(|(_, row)| decode(&row)) {
-                Ok(summary) => Some(summary),
-                Err(found) => {
-                    trouble = Some(found);
-                    None
-                }
-            });
-            let page = query.page(sessions);
-            trouble.map_or(Ok(page), Err)
+            let to = before.as_ref().map_or(Bound::Unbounded, |id| Bound::Excluded(&id.as_uuid().as_bytes()[..]));
+            let rows = view.rows_back(Table::Sessions, Bound::Unbounded, to)?.take(limit);
+            rows.map(|row| Ok(summary(&row?.1)?.1)).collect()
         });
         read.await
     }

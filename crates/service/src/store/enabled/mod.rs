@@ -4,6 +4,7 @@
 
 mod doctor;
 mod events;
+mod glance;
 pub(crate) mod journal;
 
 mod index;
@@ -24,6 +25,7 @@ use std::{path::Path, sync::Arc};
 pub use doctor::examine;
 pub use events::RedbEventStore;
 pub use file::IndexFile;
+pub use glance::glance;
 pub use index::RedbIndex;
 pub use snapshots::RedbSessionStore;
 

@@ -1,7 +1,6 @@
 //! The copies in `index.redb`: seen at once, never trusted, made anew when they are lost.
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     sync::{
@@ -26,6 +25,7 @@ use crate::{
             Pair, check,
             tests::{Stores, memory},
         },
+        list::Place,
     },
 };
 
@@ -78,6 +78,7 @@ async fn pages(index: &dyn SessionIndex, query: &SessionQuery) -> Vec<SessionSum
 #[derive(Clone, Debug)]
 enum Step {
     Put(u8, u8),
+    Found(u8, u8),
     Remove(u8),
     Flush,
     Reopen,
@@ -87,7 +88,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let list = (option::of(0..12_u8), option::of(any::<u8>()), option::of(0..3_u8), any::<Option<bool>>(), 1..5_usize);
     prop_oneof![
-        6 => (0..12_u8, any::<u8>()).prop_map(|(n, version)| Step::Put(n, version)),
+        6 => (0..12_u8, prop_oneof![0..4_u8, any::<u8>()]).prop_map(|(n, version)| Step::Put(n, version)),
+        2 => (0..12_u8, 0..4_u8).prop_map(|(n, version)| Step::Found(n, version)),
         2 => (0..12_u8).prop_map(Step::Remove),
         1 => Just(Step::Flush),
         1 => Just(Step::Reopen),
@@ -101,16 +103,27 @@ async fn walk(steps: Vec<Step>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("index.redb");
     let (mut redb, memory) = (index(&path), MemoryIndex::default());
-    let mut sessions: BTreeMap<u8, u8> = BTreeMap::new();
+    redb.rebuilt(redb.needs_rebuild().await.unwrap()).await.unwrap();
+    // In the order of their changes.
+    let mut sessions: Vec<(u8, u8)> = Vec::new();
     for step in steps {
         match step {
             Step::Put(n, version) => {
-                sessions.insert(n, version);
+                sessions.retain(|(listed, _)| *listed != n);
+                sessions.push((n, version));
                 redb.put(summary(n, version)).await.unwrap();
                 memory.put(summary(n, version)).await.unwrap();
             }
+            Step::Found(n, version) => {
+                if !sessions.contains(&(n, version)) {
+                    sessions.retain(|(listed, _)| *listed != n);
+                    sessions.push((n, version));
+                }
+                redb.put_found(summary(n, version)).await.unwrap();
+                memory.put_found(summary(n, version)).await.unwrap();
+            }
             Step::Remove(n) => {
-                sessions.remove(&n);
+                sessions.retain(|(listed, _)| *listed != n);
                 redb.remove(id(n)).await.unwrap();
                 memory.remove(id(n)).await.unwrap();
             }
@@ -129,15 +142,26 @@ async fn walk(steps: Vec<Step>) {
                     cursor: None,
                     limit: Some(limit),
                 };
-                let wanted = sessions.iter().rev().filter(|&(&n, &version)| {
+                let wanted = sessions.iter().rev().filter(|&&(n, version)| {
                     created.is_none_or(|after| n > after)
                         && updated.is_none_or(|after| version > after)
                         && third.is_none_or(|third| version % 3 == third)
                         && archived.is_none_or(|archived| version.is_multiple_of(4) == archived)
                 });
-                let wanted: Vec<_> = wanted.map(|(&n, &version)| summary(n, version)).collect();
+                let wanted: Vec<_> = wanted.map(|&(n, version)| summary(n, version)).collect();
                 assert_eq!(pages(&redb, &query).await, wanted);
                 assert_eq!(pages(&memory, &query).await, wanted);
+                let mut by_id = sessions.clone();
+                by_id.sort_by(|a, b| b.cmp(a));
+                let by_id: Vec<_> = by_id.into_iter().map(|(n, version)| summary(n, version)).collect();
+                for index in [&redb as &dyn SessionIndex, &memory] {
+                    let (mut all, mut before) = (index.sessions(None, limit).await.unwrap(), None);
+                    while all.last().map(|last| last.session_id) != before {
+                        before = all.last().map(|last| last.session_id);
+                        all.extend(index.sessions(before, limit).await.unwrap());
+                    }
+                    assert_eq!(all, by_id);
+                }
             }
         }
     }
@@ -212,11 +236,21 @@ async fn keys_and_checkpoints_are_scoped_and_go_with_their_session() {
 #[tokio::test]
 async fn a_cursor_that_is_none_is_refused() {
     let query = |cursor: &str| SessionQuery { cursor: Some(cursor.to_owned()), ..SessionQuery::default() };
-    for wrong in ["", "7", "01900000", "01900000000070008000000000000001"] {
+    let (id, number) = (id(3), "40000000000000ff");
+    for wrong in [
+        "",
+        "7",
+        number,
+        &id.to_string(),
+        &format!("{number}-{}", id.as_uuid().simple()),
+        &format!("+{}-{id}", &number[1..]),
+    ] {
         assert_eq!(query(wrong).cursor().unwrap_err().code(), meerkat_errors::ErrorCode::InvalidRequest);
         assert!(MemoryIndex::default().page(query(wrong)).await.is_err());
     }
-    assert_eq!(query(&id(3).to_string()).cursor().unwrap(), Some(id(3)));
+    let place = Place { number: (1 << 62) + 255, session_id: id };
+    assert_eq!(query(&format!("{number}-{id}")).cursor().unwrap(), Some(place));
+    assert_eq!(place.to_string(), format!("{number}-{id}"));
 }
 
 /// The files that were set aside.

@@ -1,7 +1,8 @@
 //! Snapshots and the index in memory: gone with the process, like what they are copies of.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -13,7 +14,7 @@ use crate::{
     service::{Page, SessionQuery, SessionSummary},
     store::{
         EventStore, IndexedKey, SessionFilter, SessionIndex, SessionMeta, SessionStore, SessionStoreError, StoreError,
-        load,
+        list::Place, load,
     },
 };
 
@@ -74,9 +75,22 @@ pub struct MemoryIndex {
 
 #[derive(Default)]
 struct Index {
-    sessions: BTreeMap<SessionId, SessionSummary>,
+    /// Each with the number of its last change.
+    sessions: BTreeMap<SessionId, (u64, SessionSummary)>,
+    changes: BTreeSet<Place>,
     keys: HashMap<(Option<SessionId>, String), IndexedKey>,
     checkpoints: HashMap<(SessionId, String), Seq>,
+}
+
+impl Index {
+    fn put(&mut self, summary: SessionSummary) {
+        let session_id = summary.session_id;
+        let number = Place::next_number(self.changes.last().map(|newest| newest.number));
+        if let Some((number, _)) = self.sessions.insert(session_id, (number, summary)) {
+            self.changes.remove(&Place { number, session_id });
+        }
+        self.changes.insert(Place { number, session_id });
+    }
 }
 
 impl MemoryIndex {
@@ -88,13 +102,24 @@ impl MemoryIndex {
 #[async_trait]
 impl SessionIndex for MemoryIndex {
     async fn put(&self, summary: SessionSummary) -> Result<(), StoreError> {
-        self.index().sessions.insert(summary.session_id, summary);
+        self.index().put(summary);
+        Ok(())
+    }
+
+    async fn put_found(&self, summary: SessionSummary) -> Result<(), StoreError> {
+        let mut index = self.index();
+        match index.sessions.get_mut(&summary.session_id) {
+            Some((_, listed)) if listed.last_seq == summary.last_seq => *listed = summary,
+            _ => index.put(summary),
+        }
         Ok(())
     }
 
     async fn remove(&self, session_id: SessionId) -> Result<(), StoreError> {
         let mut index = self.index();
-        index.sessions.remove(&session_id);
+        if let Some((number, _)) = index.sessions.remove(&session_id) {
+            index.changes.remove(&Place { number, session_id });
+        }
         index.keys.retain(|(scope, _), _| *scope != Some(session_id));
         index.checkpoints.retain(|(session, _), _| *session != session_id);
         Ok(())
@@ -102,11 +127,19 @@ impl SessionIndex for MemoryIndex {
 
     async fn page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, StoreError> {
         let index = self.index();
-        let sessions = match query.after()? {
-            Some(cursor) => index.sessions.range(..cursor),
-            None => index.sessions.range(..),
+        let places = match query.after()? {
+            Some(cursor) => index.changes.range(..cursor),
+            None => index.changes.range(..),
         };
-        Ok(query.page(sessions.rev().map(|(_, summary)| summary.clone())))
+        let row = |place: &Place| Some((*place, index.sessions.get(&place.session_id)?.1.clone()));
+        Ok(query.page(places.rev().filter_map(row)))
+    }
+
+    async fn sessions(&self, before: Option<SessionId>, limit: usize) -> Result<Vec<SessionSummary>, StoreError> {
+        let index = self.index();
+        let before = before.map_or(Bound::Unbounded, Bound::Excluded);
+        let sessions = index.sessions.range((Bound::Unbounded, before)).rev();
+        Ok(sessions.take(limit).map(|(_, (_, summary))| summary.clone()).collect())
     }
 
     async fn put_key(&self, key: &IndexedKey) -> Result<(), StoreError> {

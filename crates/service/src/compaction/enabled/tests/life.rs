@@ -38,6 +38,7 @@ pub(crate) struct Life {
 impl Life {
     pub(crate) fn new(system_prompt: Option<&str>) -> Self {
         let created = SessionCreated {
+            title: None,
             model: "scripted".to_owned(),
             system_prompt: system_prompt.map(Body::from),
             labels: Default::default(),

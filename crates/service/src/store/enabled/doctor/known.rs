@@ -9,21 +9,18 @@ use std::{
     sync::Arc,
 };
 
-use serde::de::DeserializeOwned;
-
 use super::{Doctor, Journal, ensure};
 use crate::{
     doctor::{Check, Severity},
     ids::{Seq, SessionId},
     projection::READER,
-    service::SessionSummary,
     store::{
         SessionIndex as _, StoreError,
         enabled::{
             IndexFile, RedbIndex,
             events::knows,
             file::{REBUILT, Table, Trouble},
-            index::decode,
+            index::{decode, summary},
             journal::{End, Marks, Mended, RealDisk, Resting, look, mend_marks},
             rows::View,
         },
@@ -53,11 +50,11 @@ impl Rows {
     /// Reads all of it. A file that is damaged is set aside.
     fn read(path: PathBuf) -> Result<Self, StoreError> {
         IndexFile::new(path).read_here(|view| {
-            let summaries = rows::<SessionSummary>(view, Table::Sessions)?;
+            let summaries = rows(view, Table::Sessions, summary)?;
             Ok(Self {
-                sessions: summaries.into_iter().map(|((id, _), summary)| (id, summary.last_seq)).collect(),
-                lengths: rows(view, Table::Lengths)?.into_iter().map(|((id, _), end)| (id, end)).collect(),
-                checkpoints: rows(view, Table::Checkpoints)?.into_iter().collect(),
+                sessions: summaries.into_iter().map(|((id, _), (_, summary))| (id, summary.last_seq)).collect(),
+                lengths: rows(view, Table::Lengths, decode)?.into_iter().map(|((id, _), end)| (id, end)).collect(),
+                checkpoints: rows(view, Table::Checkpoints, decode)?.into_iter().collect(),
                 is_complete: view.get(Table::Meta, REBUILT)?.is_some(),
             })
         })
@@ -68,7 +65,7 @@ impl Rows {
 type Key = (SessionId, String);
 
 /// A table's rows.
-fn rows<T: DeserializeOwned>(view: &View, table: Table) -> Result<Vec<(Key, T)>, Trouble> {
+fn rows<T>(view: &View, table: Table, decode: fn(&[u8]) -> Result<T, Trouble>) -> Result<Vec<(Key, T)>, Trouble> {
     let rows = view.rows_back(table, Bound::Unbounded, Bound::Unbounded)?;
     let parsed = rows.map(|row| {
         let (key, value) = row?;
