@@ -67,7 +67,7 @@ fn serde_stays_where_bytes_are_made() {
     assert_eq!(complaints("crates/service/src/agent/actor.rs", "#[derive(Clone, Serialize)]", tidy::serde_zones), 1);
     assert_eq!(complaints("crates/service/src/wire/call.rs", "#[derive(Deserialize)]", tidy::serde_zones), 0);
     assert_eq!(complaints("crates/service/src/wire/call.rs", "#[serde(flatten)]", tidy::serde_zones), 1);
-    assert_eq!(complaints("crates/service/src/options.rs", "#[serde(untagged)]", tidy::serde_zones), 1);
+    assert_eq!(complaints("crates/service/words/src/options.rs", "#[serde(untagged)]", tidy::serde_zones), 1);
 }
 
 #[test]

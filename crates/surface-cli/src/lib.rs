@@ -249,17 +249,16 @@ impl App {
     }
 
     /// Performs a command until it ends, or until the process is told to end: then running turns get `drain_ms`, the
-    /// command a moment to say what came of them. That is no failure, unless the command is a turn that did not complete.
+    /// command a moment to say what came of them, and that is no failure.
     async fn until_told(
         &self,
         drain_ms: u64,
-        is_turn: bool,
         ends: &mut Ends,
         work: impl Future<Output = Result<u8, CliError>>,
     ) -> Result<u8, CliError> {
         tokio::pin!(work);
         tokio::select! {
-            done = &mut work => return done,
+            _ = &mut work => {}
             () = ends.next() => {}
         }
         let drained = async {
@@ -268,11 +267,11 @@ impl App {
             tokio::time::sleep(LAST_WORDS).await;
         };
         tokio::select! {
-            done = &mut work => return done,
+            _ = &mut work => {}
             () = drained => {}
             () = ends.next() => {}
         }
-        Ok(if is_turn { error::exit_code_of_leaving() } else { 0 })
+        Ok(0)
     }
 
     /// Says that no real model answers, where nobody chose that.
@@ -376,10 +375,9 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
         let told_ms = config.values.serve.drain_ms;
         let app = App::open(Arc::new(config), out, &around).await?;
         let mut ends = Ends::new(is_server)?;
-        let is_turn = matches!(cli.command, Command::Run(_) | Command::Resume(_));
         let done = match drain_ms {
             None if is_server => perform(&app, &around, cli.command, streams).await,
-            _ => app.until_told(told_ms, is_turn, &mut ends, perform(&app, &around, cli.command, streams)).await,
+            _ => app.until_told(told_ms, &mut ends, perform(&app, &around, cli.command, streams)).await,
         };
         match drain_ms {
             Some(drain_ms) => app.end(drain_ms, &mut ends).await,

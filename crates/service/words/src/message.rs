@@ -598,3 +598,22 @@ impl Message {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_outcome_is_never_masked() {
+        let result = |content: &str| ToolResult {
+            call_id: "c".to_owned(),
+            name: "t".to_owned(),
+            is_error: true,
+            content: content.into(),
+        };
+        let unknown = result("Outcome unknown; verify before repeating. The tool did not stop when it was asked to.");
+        assert_eq!(unknown.masked(7), unknown);
+        let long = result(&format!("Outcome unknown; verify before repeating. {}", "x".repeat(200)));
+        assert!(long.masked(7).content.excerpt().starts_with("[masked: "));
+    }
+}

@@ -107,11 +107,11 @@ impl ModelClient for Strict {
                 AnswerBlock::Text(format!("Facts: {}.", facts.join(" ")))
             }
             Write::Pings => {
-                let ping = |()| async {
-                    tokio::time::sleep(Duration::from_secs(15)).await;
-                    Some((Ok(ModelPart::Hidden(16)), ()))
+                let ping = async |mut every: tokio::time::Interval| {
+                    every.tick().await;
+                    Some((Ok(ModelPart::Hidden(16)), every))
                 };
-                return Ok(stream::unfold((), ping).boxed());
+                return Ok(stream::unfold(tokio::time::interval(Duration::from_secs(15)), ping).boxed());
             }
             Write::Failure(code) => return Err(ModelError::new(code, "no")),
             Write::Late(said) => {
