@@ -1,7 +1,7 @@
 //! The table of operations: one row says what each is called, takes and answers, which capability it needs, what it does
 //! to the world, and which errors it answers of its own.
 //!
-//! [`operations!`] hands the table to a macro that makes something of it: the enum here, the trait's methods
+//! The macro `operations!` hands the table to a macro that makes something of it: the enum here, the trait's methods
 //! (`service`), the way from parameters to bytes and the schemas (`wire`), a client's methods. Each surface has a table
 //! of its own spellings; a test holds that none of these is missing there.
 
