@@ -173,9 +173,8 @@ pub(crate) struct History {
 /// Plans for the records up to the watermark, in order, of a session as all its records make it.
 pub(crate) fn plan(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> Plan {
     let (mut dropped, is_early) = redundant(records, session, bounds);
-    let said = if bounds.drops_history { history(records, session, bounds) } else { BTreeSet::new() };
-    let history =
-        said.last().map(|&pruned_to| History { pruned_to, keys_up_to: bounds.ago(KEY_KEPT_MS.unsigned_abs()) });
+    let (said, pruned_to) = if bounds.drops_history { history(records, session, bounds) } else { Default::default() };
+    let history = pruned_to.map(|pruned_to| History { pruned_to, keys_up_to: bounds.ago(KEY_KEPT_MS.unsigned_abs()) });
     dropped.extend(said);
     let keep = records.iter().map(|record| record.seq).filter(|seq| !dropped.contains(seq)).collect();
     Plan { keep, dropped, history, is_early }
@@ -274,8 +273,9 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// What was said in turns that have ended and left the live context, but for the newest replies among it.
-fn history(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> BTreeSet<Seq> {
+/// What was said in turns that have ended and left the live context, but for the newest replies among it; and the last
+/// end of the turns of which something goes: until then it may have been in the context.
+fn history(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTreeSet<Seq>, Option<Seq>) {
     let mut first_of: BTreeMap<TurnNumber, TurnNumber> = BTreeMap::new();
     let mut chains: BTreeMap<TurnNumber, Chain<'_>> = BTreeMap::new();
     for record in records {
@@ -307,16 +307,19 @@ fn history(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> BTreeSe
         let is_old = records.iter().all(|record| record.time < bounds.older_than());
         is_old && bounds.are_together(records)
     };
-    let mut said = BTreeSet::new();
+    let (mut said, mut pruned_to) = (BTreeSet::new(), None);
     for chain in chains.values().filter(is_over) {
-        let steps = chain.steps();
-        let is_kept = |step: &&Vec<&Brief>| step.iter().any(|record| newest.contains(&record.seq));
-        if !steps.iter().any(|step| is_kept(&step)) && may_go(&chain.records) {
-            said.extend(chain.records.iter().map(|record| record.seq));
-            continue;
+        let mut goes = chain.steps();
+        let is_kept = |step: &Vec<&Brief>| step.iter().any(|record| newest.contains(&record.seq));
+        if !goes.iter().any(is_kept) && may_go(&chain.records) {
+            goes = vec![chain.records.clone()];
+        } else {
+            goes.retain(|step| !is_kept(step) && may_go(step));
         }
-        let steps = steps.iter().filter(|step| !is_kept(step) && may_go(step));
-        said.extend(steps.flatten().map(|record| record.seq));
+        if !goes.is_empty() {
+            pruned_to = pruned_to.max(chain.records.last().map(|record| record.seq));
+        }
+        said.extend(goes.iter().flatten().map(|record| record.seq));
     }
-    said
+    (said, pruned_to)
 }

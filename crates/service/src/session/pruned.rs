@@ -36,7 +36,9 @@ impl Session {
 
     /// Takes over what records that are gone would have given.
     pub(super) fn mend(&mut self, snapshot: &HistorySnapshot) {
-        self.pruned_to = snapshot.pruned_to;
+        // What has gone may have left the live context only with the newest rebuild that cannot be undone: a place before
+        // that one lacks it.
+        self.pruned_to = snapshot.pruned_to.max(snapshot.undoable_after.unwrap_or_default());
         (self.message_count, self.usage, self.next_turn) = (snapshot.message_count, snapshot.usage, snapshot.next_turn);
         // One that comes from elsewhere may be no line.
         self.first_line = snapshot.first_line.as_deref().and_then(heading).or_else(|| self.first_line.take());
@@ -119,11 +121,15 @@ fn earlier_counters(
     counted: CompactionCounters,
 ) -> CompactionCounters {
     let missing = counted.started_turns.saturating_sub(now.started_turns);
+    let started_turns = cut.started_turns + missing;
     let behind = |attempt: CompactionAttempt| CompactionAttempt { turn: attempt.turn + missing, ..attempt };
     let is_last = cut.last_attempt == now.last_attempt;
+    let last = if is_last { counted.last_attempt } else { cut.last_attempt.map(behind) };
+    // One before the first turn that is left is numbered like one within it; none is behind the newest turn.
+    let within = |attempt: CompactionAttempt| attempt.turn.min(started_turns.saturating_sub(1));
     CompactionCounters {
-        started_turns: cut.started_turns + missing,
+        started_turns,
         last_input_tokens: cut.last_input_tokens,
-        last_attempt: if is_last { counted.last_attempt } else { cut.last_attempt.map(behind) },
+        last_attempt: last.map(|attempt| CompactionAttempt { turn: within(attempt), ..attempt }),
     }
 }

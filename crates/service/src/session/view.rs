@@ -28,7 +28,7 @@ pub struct View {
     pub context_messages: u64,
     /// Estimated tokens of its live context.
     pub context_tokens: u64,
-    /// The last event that may be gone with what was said in it.
+    /// What was said may be missing before this event, and from none on.
     pub pruned_to: Seq,
 }
 

@@ -422,8 +422,8 @@ fn lives_that_are_compacted_lose_something_of_every_kind() {
             }
         });
     }
-    // A turn that called something leaves the context with compactions alone, of which these lives have too few.
-    let due = "approval_requested assistant_message budget_warning history_snapshot partial_text reminder_cleared \
-               reminder_set tool_started turn_failed turn_interrupted turn_queued turn_started";
+    let due = "approval_decided approval_requested assistant_message budget_warning history_snapshot partial_text \
+               reminder_cleared reminder_set tool_finished tool_started turn_completed turn_failed turn_interrupted \
+               turn_queued turn_started";
     assert_eq!(gone.keys().cloned().collect::<Vec<_>>(), due.split_whitespace().collect::<Vec<_>>());
 }

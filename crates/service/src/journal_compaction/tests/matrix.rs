@@ -9,7 +9,7 @@ use crate::{
     journal_compaction::plan::{Bounds, Brief, Plan, plan},
     options::{Budget, JournalOptions},
     session::{
-        event::{Event, PartialText, Record, UnknownEvent},
+        event::{Event, PartialText, Record, TurnInterrupted, TurnTotals, UnknownEvent},
         message::RawJson,
         reminder::SystemReminderType,
     },
@@ -236,6 +236,28 @@ fn a_turn_stays_as_long_as_its_key() {
     let history = plan.history.unwrap();
     assert_eq!(history.pruned_to, 4);
     assert!(history.keys_up_to >= life.records[1].time);
+}
+
+/// Where a turn was interrupted, what it had said was in the context until the turn that went on with it left it.
+#[test]
+fn no_fork_begins_within_turns_of_which_something_is_gone() {
+    let mut life = Life::new();
+    life.start(None);
+    let gone = life.answer("One.", &[]);
+    let (reason, totals) = ("requested".to_owned(), TurnTotals::default());
+    let interrupted = life.add(Some(0), Event::TurnInterrupted(TurnInterrupted { reason, totals }));
+    life.turn += 1;
+    life.start(None);
+    if let Event::TurnStarted(started) = &mut life.records[4].event {
+        (started.prompt, started.continues) = (None, Some(0));
+    }
+    life.answer("Two.", &[]);
+    let end = life.overflows();
+    life.start(None);
+    life.overflows();
+    let plan = planned(&life.records, 99, HOUR_MS, CompactionPolicy { keep_last_replies: 1, ..STRICT }, true);
+    assert!(plan.dropped.contains(&gone) && plan.keep.contains(&interrupted), "{plan:?}");
+    assert!(plan.history.unwrap().pruned_to >= end);
 }
 
 /// A newer snapshot says all that an older one did, unless the clock went back between them.

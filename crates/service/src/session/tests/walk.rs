@@ -182,6 +182,7 @@ impl Walk {
                 self.record(Some(turn), Event::TurnDequeued(TurnDequeued { reason: "cancelled".to_owned() }));
             }
             7 => self.of_the_session(detail),
+            8 if detail % 5 == 3 && self.compacting.is_none() && self.open.is_none() => self.forget(),
             8 if detail % 5 < 3 && self.compacting.is_none() && !self.open.iter().any(OpenWalk::has_open_calls) => {
                 self.compact(detail);
             }
@@ -217,13 +218,24 @@ impl Walk {
                 self.said.extend(since.filter(|(_, seqs)| seqs[0] > compaction));
                 self.record(None, Event::CompactionUndone(CompactionUndone { compaction }));
             }
-            None => {
-                self.compacting = Some(turn);
-                let (input_tokens, estimated_history_tokens, message_count) = (1, 2, 3);
-                let started = CompactionStarted { input_tokens, estimated_history_tokens, message_count };
-                self.record(turn, Event::CompactionStarted(started));
-            }
+            None => self.begin_compaction(turn),
         }
+    }
+
+    /// All that was said leaves the live context, for good: no more than three compactions can be undone.
+    fn forget(&mut self) {
+        const ALL: usize = 1 << 11;
+        for _ in 0..4 {
+            self.begin_compaction(None);
+            self.rebuild(None, ALL);
+        }
+    }
+
+    fn begin_compaction(&mut self, turn: Option<TurnNumber>) {
+        self.compacting = Some(turn);
+        let (input_tokens, estimated_history_tokens, message_count) = (1, 2, 3);
+        let started = CompactionStarted { input_tokens, estimated_history_tokens, message_count };
+        self.record(turn, Event::CompactionStarted(started));
     }
 
     /// The live context is rebuilt. What an open turn goes on from stays.
