@@ -1,6 +1,7 @@
 //! What the protocol asks, answered by one call of the service each.
 
 use ::http::request::Parts;
+use bytes::Bytes;
 use meerkat_service::{
     Operation, SessionError, capability::Capability, service::SessionQuery, wire as service_wire, wire::Room,
 };
@@ -193,8 +194,12 @@ impl ServerHandler for McpServer {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let unread = |refusal: SessionError| error::unread(&refusal, &request.uri);
         let page = wire::page_of(&request.uri).map_err(unread)?;
-        let room = self.answers.room(Operation::Events).await.map_err(unread)?;
-        let contents = wire::contents(request.uri.clone(), &self.service.events(page).await.map_err(unread)?);
+        let mut room = self.answers.room(Operation::Events).await.map_err(unread)?;
+        let page = self.service.events(page).await.map_err(unread)?;
+        if let Some(room) = &mut room {
+            room.shrink(page.items.iter().map(Bytes::len).sum());
+        }
+        let contents = wire::contents(request.uri.clone(), &page);
         keep(room, &context);
         Ok(contents.into())
     }

@@ -31,7 +31,7 @@ pub trait ModelClient: Send + Sync {
     /// Sends the request and answers with its parts as they come.
     ///
     /// The stream ends after [`ModelPart::End`] or an error; a stream that ends without either was cut,
-    /// and the engine treats it as [`ErrorCode::ModelStreamIncomplete`]. Dropping the stream cancels the call.
+    /// and the engine treats it as [`ModelStreamIncomplete`](meerkat_errors::ErrorCode::ModelStreamIncomplete). Dropping the stream cancels the call.
     ///
     /// # Errors
     /// A failure before the first part.

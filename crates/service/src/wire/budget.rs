@@ -146,7 +146,7 @@ impl Answers {
 
 impl Room {
     /// Gives back what an answer of this length does not need.
-    fn shrink(&mut self, bytes: usize) {
+    pub fn shrink(&mut self, bytes: usize) {
         for permit in &mut self.permits {
             drop(permit.split(permit.num_permits().saturating_sub(bytes)));
         }
