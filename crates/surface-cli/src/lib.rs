@@ -258,7 +258,7 @@ impl App {
     ) -> Result<u8, CliError> {
         tokio::pin!(work);
         tokio::select! {
-            _ = &mut work => {}
+            done = &mut work => return done,
             () = ends.next() => {}
         }
         let drained = async {
