@@ -230,7 +230,26 @@ fn a_store_without_its_folder_of_sessions_is_refused_and_left_as_it_is() {
     assert_eq!(refused.code(), ErrorCode::StoreNotWritable);
     assert!(refused.to_string().contains("mount or restore it"), "{refused}");
     assert!(!journal.exists());
+    // What the marks alone say is enough, and so is what the index says.
+    for other in ["index.redb", "store"] {
+        let (other, aside) = (place.data_dir().join(other), place.dir.path().join("aside"));
+        fs::rename(&other, &aside).unwrap();
+        assert_eq!(place.agent().build().err().map(|error| error.code()), Some(ErrorCode::StoreNotWritable));
+        assert!(!journal.exists());
+        fs::rename(&aside, &other).unwrap();
+    }
     fs::rename(&away, &journal).unwrap();
+    place.process(true, |process| async move { assert_eq!(stored(&process).await, [id]) });
+}
+
+/// A backup may leave out what is empty.
+#[test]
+fn a_store_that_names_no_session_makes_its_folder_of_sessions_again() {
+    let place = Place::new();
+    let journal = place.data_dir().join("journal");
+    place.process(true, |_| async {});
+    fs::remove_dir_all(&journal).unwrap();
+    let id = place.process(true, |process| async move { process.create().await });
     place.process(true, |process| async move { assert_eq!(stored(&process).await, [id]) });
 }
 

@@ -90,7 +90,7 @@ impl RedbEventStore {
         executor: Arc<dyn Executor>,
         limits: Limits,
     ) -> Result<Self, SessionError> {
-        let is_new = prepare(disk.as_ref())?;
+        let is_new = prepare(disk.as_ref(), witness.as_ref())?;
         let health = Arc::new(Health::new(limits.reserve_bytes));
         let store_journal = StoreJournal::open(disk.clone(), executor.clone(), health.clone(), &limits, is_new)?;
         if let Err(error) = health.make_reserve(disk.as_ref()) {
@@ -103,9 +103,21 @@ impl RedbEventStore {
             })?;
         }
         let store_journal = Arc::new(store_journal);
-        let (unsure, returned, hot, listing) = Default::default();
-        let context =
-            Context { disk, executor, health, store_journal, witness, limits, knows, unsure, returned, hot, listing };
+        let (unsure, unsynced, returned, hot, listing) = Default::default();
+        let context = Context {
+            disk,
+            executor,
+            health,
+            store_journal,
+            witness,
+            limits,
+            knows,
+            unsure,
+            unsynced,
+            returned,
+            hot,
+            listing,
+        };
         Ok(Self {
             context: Arc::new(context),
             open: Mutex::default(),

@@ -3,7 +3,7 @@
 //! A length is put only when the journal is durable up to there, so it may be behind and is never ahead of a journal
 //! that is whole.
 
-use std::sync::Weak;
+use std::{ops::Bound::Unbounded, sync::Weak};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     file::{IndexFile, Table, Trouble},
     journal::{End, KnownEnd, Near, Witness},
+    rows::View,
 };
 use crate::ids::{Seq, SessionId};
 
@@ -46,5 +47,11 @@ impl Witness for Lengths {
     fn may_list(&self, id: SessionId) -> bool {
         let Some(file) = self.0.upgrade() else { return true };
         file.read_here(|view| view.may_hold(Table::Sessions, id.as_uuid().as_bytes())).unwrap_or(true)
+    }
+
+    fn lists_none(&self) -> bool {
+        let Some(file) = self.0.upgrade() else { return false };
+        let rows = |view: &View| Ok(view.rows_back(Table::Sessions, Unbounded, Unbounded)?.next().is_none());
+        file.read_here(rows).unwrap_or(false)
     }
 }

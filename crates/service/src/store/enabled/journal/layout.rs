@@ -8,7 +8,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::disk::{Disk, create_anew, ensure_dir, is_missing, is_unreadable, write_all};
+use super::{
+    Witness,
+    disk::{Disk, create_anew, ensure_dir, is_missing, is_unreadable, write_all},
+    store_journal::look,
+};
 use crate::{
     SessionError,
     clock::{Clock as _, IdSource as _, RandomIds, SystemClock},
@@ -186,11 +190,13 @@ pub(crate) fn store_id(disk: &dyn Disk) -> io::Result<String> {
 ///
 /// # Errors
 /// `STORE_FORMAT_UNSUPPORTED` and `STORE_NOT_WRITABLE`.
-pub(crate) fn prepare(disk: &dyn Disk) -> Result<bool, SessionError> {
+pub(crate) fn prepare(disk: &dyn Disk, witness: &dyn Witness) -> Result<bool, SessionError> {
     let is_store = check_format(disk)?;
     let refuse = |error: io::Error| SessionError::StoreNotWritable { path: JOURNAL.to_owned(), why: error.to_string() };
     // Also in a store: a backup may have left out what was empty.
-    ensure_folders(disk, !is_store).map_err(refuse)?;
+    let is_left_out = |error| is_missing(&error) && witness.lists_none() && look(disk).is_ok_and(|it| it.names_none());
+    let is_empty = !is_store || disk.list(Path::new(JOURNAL)).is_err_and(is_left_out);
+    ensure_folders(disk, is_empty).map_err(refuse)?;
     for folder in [TRASH, NEW] {
         let names = disk.list(Path::new(folder)).map_err(refuse)?;
         // A session that a process took away, and then was killed, is gone for good before anything of it is.
@@ -209,14 +215,14 @@ pub(crate) fn prepare(disk: &dyn Disk) -> Result<bool, SessionError> {
     Ok(!is_store)
 }
 
-/// Makes the folders that are missing, durably; answers whether one was. Those of a new store may be what a killed process
-/// left in the system's memory, so all of them are synced.
-fn ensure_folders(disk: &dyn Disk, is_new: bool) -> io::Result<bool> {
+/// Makes the folders that are missing, durably; answers whether one was. Those of an empty store may be what a killed
+/// process left in the system's memory, so all of them are synced.
+fn ensure_folders(disk: &dyn Disk, is_empty: bool) -> io::Result<bool> {
     let names = disk.list(Path::new(""))?;
-    if !is_new && !names.iter().any(|name| name == JOURNAL) {
+    if !is_empty && !names.iter().any(|name| name == JOURNAL) {
         // Made again, it would say that every session was deleted.
-        let why = "the folder of all sessions is missing in a store that has one; mount or restore it, or make it by \
-                   hand (mode 700) if there are no sessions to keep";
+        let why = "the folder of all sessions is missing in a store that may have some; mount or restore it, or make it \
+                   by hand (mode 700) if there are no sessions to keep";
         return Err(io::Error::other(why));
     }
     let mut is_one_made = false;
@@ -230,10 +236,10 @@ fn ensure_folders(disk: &dyn Disk, is_new: bool) -> io::Result<bool> {
     for folder in missing {
         is_fan_out_made |= ensure_dir(disk, &Path::new(JOURNAL).join(folder))?;
     }
-    if is_fan_out_made || is_new {
+    if is_fan_out_made || is_empty {
         disk.sync_dir(Path::new(JOURNAL))?;
     }
-    if is_one_made || is_new {
+    if is_one_made || is_empty {
         disk.sync_dir(Path::new(""))?;
     }
     Ok(is_one_made || is_fan_out_made)

@@ -130,6 +130,8 @@ pub(crate) trait Witness: Send + Sync {
     fn end_of(&self, id: SessionId) -> Option<KnownEnd>;
     /// Whether a list may show the session after a power failure.
     fn may_list(&self, id: SessionId) -> bool;
+    /// Whether a list is known to be empty.
+    fn lists_none(&self) -> bool;
 }
 
 /// What every open journal of one store shares.
@@ -145,6 +147,9 @@ pub(crate) struct Context {
     /// Sessions of which nobody knows what the disk holds, because making sure of it failed once. Asking again could
     /// answer well and mean nothing, so they stay closed until the store is opened anew.
     pub(crate) unsure: Mutex<std::collections::HashSet<SessionId>>,
+    /// Sessions of which a compaction could not make sure that newer segments have their names; the older ones stay until
+    /// the store is opened anew.
+    pub(crate) unsynced: Mutex<std::collections::HashSet<SessionId>>,
     /// Sessions that were to be deleted and are not.
     pub(crate) returned: Mutex<std::collections::HashSet<SessionId>>,
     /// The journals that hold an open file, oldest first.

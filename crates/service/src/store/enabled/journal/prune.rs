@@ -83,8 +83,15 @@ pub(crate) fn candidates(log: &Log, up_to: Seq) -> Result<Vec<u64>, StoreError> 
         left.extend(old.map(|generation| dir.join(segment_name(number, generation))));
     }
     if !left.is_empty() {
-        // A process that was killed may not have made sure that the new name stays.
-        disk.sync_dir(&dir).map_err(|error| health.unsure(log.id, error))?;
+        // A process that was killed may not have made sure that the new name stays. Where that fails, asking again could
+        // answer well and mean nothing: what was left stays.
+        let mut unsynced = lock(&log.context.unsynced);
+        if unsynced.contains(&log.id) {
+            left.clear();
+        } else if let Err(error) = disk.sync_dir(&dir) {
+            unsynced.insert(log.id);
+            return Err(health.unsure(log.id, error));
+        }
     }
     left.iter().for_each(|path| remove(log, path));
     let begun = segments.iter().filter(|segment| segment.start.place.seq < up_to);

@@ -179,6 +179,13 @@ pub(crate) struct Marks {
     pub(crate) is_whole: bool,
 }
 
+impl Marks {
+    /// Whether it is sure that no session is named.
+    pub(crate) fn names_none(&self) -> bool {
+        self.is_whole && self.active.is_empty() && self.resting.is_empty()
+    }
+}
+
 /// What the newest generation says. Nothing is changed.
 pub(crate) fn look(disk: &dyn Disk) -> io::Result<Marks> {
     let mut state = State::default();

@@ -107,6 +107,10 @@ impl Witness for Known {
     fn may_list(&self, id: SessionId) -> bool {
         lock(&self.listed).contains(&id)
     }
+
+    fn lists_none(&self) -> bool {
+        lock(&self.listed).is_empty()
+    }
 }
 
 /// Small sizes, so that little is much.
