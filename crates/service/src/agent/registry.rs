@@ -113,13 +113,16 @@ impl Registry {
         }
     }
 
-    /// What is recorded of these, lists may not know yet.
+    /// What is recorded of these, lists may not know yet; what changed last comes last.
     pub(crate) fn unlisted(&self) -> Vec<Arc<Shared>> {
         let live = |entry: &Entry| match entry {
             Entry::Live(live) => Some(live.shared.clone()),
             Entry::Passing(_) => None,
         };
-        self.entries().values().filter_map(live).filter(|shared| shared.is_unlisted()).collect()
+        let mut unlisted: Vec<_> = self.entries().values().filter_map(live).collect();
+        unlisted.retain(|shared| shared.is_unlisted());
+        unlisted.sort_by_cached_key(|shared| (shared.changed_at(), shared.session_id));
+        unlisted
     }
 
     /// What everybody may see of a session; it keeps nothing in memory.

@@ -16,6 +16,7 @@ use tokio::sync::{Mutex as AsyncMutex, Notify, oneshot};
 use crate::{
     SessionError,
     agent::Derived,
+    clock::Timestamp,
     ids::{Seq, SessionId, TurnNumber},
     runtime::live::LiveHub,
     service::{Changed, SessionSummary},
@@ -106,6 +107,11 @@ impl Shared {
     pub(crate) async fn list_again(&self, derived: &Derived, durable: Seq) -> Result<(), StoreError> {
         *self.listed.lock().await = 0;
         self.list(derived, durable).await
+    }
+
+    /// When it changed last.
+    pub(crate) fn changed_at(&self) -> Option<Timestamp> {
+        self.views().back().map(|view| view.summary.updated_at)
     }
 
     /// Whether lists may lack something that was recorded.

@@ -299,6 +299,12 @@ impl Readers {
 
     /// A reader of meerkat's own is to take a session in from its beginning again. Durable when this answers.
     pub(crate) async fn begin_anew(&self, reader: &str, session_id: SessionId) -> Result<(), StoreError> {
+        self.send_back(reader, session_id).await?;
+        self.index.flush().await
+    }
+
+    /// The same, which is durable some time later.
+    pub(crate) async fn send_back(&self, reader: &str, session_id: SessionId) -> Result<(), StoreError> {
         let _moving = self.moving.lock().await;
         self.index.put_checkpoint(reader, session_id, 0).await?;
         let tail = self.events.watch(session_id).await?.ok_or(StoreError::NotFound(session_id))?;
@@ -308,7 +314,7 @@ impl Readers {
             known.feed.again(session_id, last_seq);
         }
         tell(&self.touched);
-        self.index.flush().await
+        Ok(())
     }
 
     /// Whether a reader is done with all that is there, and has been told of all that is gone. Where that cannot be

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use futures::{StreamExt as _, future, stream};
 
 use super::{
     restore::{outline, restore},
@@ -122,18 +122,27 @@ impl<Home: 'static> Sessions<Home> {
         let Some(derived) = &engine.derived else { return Ok(()) };
         let _alone = self.inner.completing.lock().await;
         let Some(loss) = self.index_lost().await else { return Ok(()) };
-        let mut after = None;
+        let (mut after, mut count, mut unread) = (None, 0, Vec::new());
         loop {
             let ids = engine.events.sessions(after, IDS_READ).await?;
             let Some(&last) = ids.last() else { break };
             if after.is_none() {
                 tracing::warn!("the index is made anew from the journals");
             }
-            let index = async |session_id| self.index_stored(session_id).await.map(drop);
-            stream::iter(ids).map(index).buffer_unordered(SCANS).try_collect::<()>().await?;
+            count += ids.len();
+            let index =
+                async |session_id| (!matches!(self.index_stored(session_id).await, Ok(true))).then_some(session_id);
+            let failed = stream::iter(ids).map(index).buffer_unordered(SCANS).filter_map(future::ready);
+            unread.extend(failed.collect::<Vec<_>>().await);
             after = Some(last);
         }
+        let is_any_read = unread.len() < count;
+        let is_whole = self.index_again(unread, is_any_read).await?;
         self.inner.index_told.store(loss, Ordering::Release);
+        if !is_whole {
+            tracing::warn!("the index lacks sessions that cannot be read; the next start makes it anew once more");
+            return Ok(());
+        }
         // Nobody waits for the disk here.
         let index = derived.index.clone();
         derived.settling.spawn(async move {
@@ -142,6 +151,31 @@ impl<Home: 'static> Sessions<Home> {
             }
         });
         Ok(())
+    }
+
+    /// Puts the rows of sessions into the index that could not be read at first: what failed for a moment works by now.
+    /// Answers whether all of them are in it. One that cannot be read yet is that session's matter; where no journal can
+    /// be, it fails, because no key would be known.
+    pub(super) async fn index_again(
+        &self,
+        unread: Vec<SessionId>,
+        mut is_any_read: bool,
+    ) -> Result<bool, SessionError> {
+        let (mut is_whole, mut failed) = (true, None);
+        for session_id in unread {
+            match self.index_stored(session_id).await {
+                Ok(is_in) => {
+                    is_any_read = true;
+                    is_whole &= is_in;
+                }
+                Err(error) => {
+                    tracing::error!(%session_id, %error, "a session is not in the index: it cannot be read");
+                    is_whole = false;
+                    failed = Some(error);
+                }
+            }
+        }
+        failed.filter(|_| !is_any_read).map_or(Ok(is_whole), Err)
     }
 
     /// Drops what is derived of sessions that are no longer stored, where no mark says which those are.
@@ -249,18 +283,22 @@ impl<Home: 'static> Sessions<Home> {
             }
             // It may have been deleted or changed since it was read. Nothing is opened to see that.
             let after = engine.events.journal_bytes(session_id).await?;
-            if after == 0 {
-                derived.index.remove(session_id).await?;
+            let put = if after == 0 {
+                derived.index.remove(session_id).await
             } else if let Some(shared) = self.inner.registry.shared(session_id)
                 && let Some(tail) = engine.events.watch(session_id).await?
             {
                 let durable = *tail.borrow();
-                shared.list_again(derived, durable).await?;
+                shared.list_again(derived, durable).await
             } else if after != before {
                 // Its actor has left meanwhile, and the row that it put was newer.
                 continue;
-            }
-            return Ok(true);
+            } else {
+                Ok(())
+            };
+            return Ok(put
+                .inspect_err(|error| tracing::error!(%session_id, %error, "the index did not take a session in"))
+                .is_ok());
         }
     }
 }

@@ -70,7 +70,7 @@ impl<Home: 'static> Sessions<Home> {
         let mut left: Vec<_> = left.buffer_unordered(SCANS).collect().await;
         // The one that changed last comes first in lists.
         left.sort_by_key(|(id, found)| (found.as_ref().map(|(session, _)| session.updated_at()), *id));
-        let mut unread = Vec::new();
+        let (count, mut unread) = (left.len(), Vec::new());
         for (session_id, found) in left {
             match self.index_left(found).await {
                 Some(SessionState::Idle) => continue,
@@ -92,10 +92,8 @@ impl<Home: 'static> Sessions<Home> {
                 Err(error) => tracing::error!(%session_id, %error, "a session can be read, and no longer changed"),
             }
         }
-        for session_id in unread {
-            // What failed for a moment works by now. If it does not, the start fails: the session's key would not be known.
-            self.index_stored(session_id).await?;
-        }
+        let is_any_read = unread.len() < count;
+        self.index_again(unread, is_any_read).await?;
         if !derived.readers.is_trusted() {
             // The marks of what was deleted last may be lost with those of readers.
             self.drop_stale_rows().await;

@@ -190,6 +190,7 @@ impl<Home: 'static> Sessions<Home> {
     async fn project_all(&self, projector: &Projector, is_anew: bool) -> Result<ProjectionRebuilt, Trouble> {
         let sessions = self.all_sessions().await?;
         let (mut rebuilt, mut failed) = (ProjectionRebuilt { sessions: 0, events: 0 }, None);
+        let mut behind = Vec::new();
         for (at, summary) in sessions.iter().enumerate() {
             projector.remaining.store((sessions.len() - at) as u64, Ordering::Relaxed);
             match self.project_session(projector, summary.session_id, is_anew).await {
@@ -199,11 +200,8 @@ impl<Home: 'static> Sessions<Home> {
                 }
                 Ok(None) => {}
                 Err(trouble) => {
-                    if !matches!(trouble, Trouble::Service(SessionError::Corrupted(_)))
-                        && let Some(derived) = &self.engine().derived
-                    {
-                        // Its checkpoint says that its files are there; its turn comes again because they are not.
-                        drop(derived.readers.begin_anew(READER, summary.session_id).await);
+                    if !matches!(trouble, Trouble::Service(SessionError::Corrupted(_))) {
+                        behind.push(summary.session_id);
                     }
                     failed.get_or_insert(trouble);
                 }
@@ -216,7 +214,17 @@ impl<Home: 'static> Sessions<Home> {
         if projector.over.is_cancelled() {
             return Err(SessionError::ShuttingDown.into());
         }
+        // Where this fails, it is the folder's matter, and no session is to blame.
         self.write_list(projector, true).await?;
+        if let Some(derived) = &self.engine().derived {
+            for id in &behind {
+                // Its checkpoint says that its files are there; its turn comes again because they are not.
+                drop(derived.readers.send_back(READER, *id).await);
+            }
+            if !behind.is_empty() {
+                drop(derived.index.flush().await);
+            }
+        }
         match failed {
             // The next start does not begin with all of them.
             Some(trouble) if is_anew => Err(trouble),

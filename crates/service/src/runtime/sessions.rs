@@ -438,8 +438,8 @@ impl<Home: 'static> Sessions<Home> {
     pub(super) async fn index(&self, session: &Session, has_changed: bool) {
         let Some(derived) = &self.engine().derived else { return };
         let age_ms = self.engine().world.clock.now().as_millis() - session.created_at().as_millis();
-        // One that is imported may be old, and its key is not to stand for it again.
-        let key = session.created_key().filter(|_| (0..KEY_KEPT_MS).contains(&age_ms));
+        // One that is imported may be old, and its key is not to stand for it again. Where the clock was ahead, it is not.
+        let key = session.created_key().filter(|_| age_ms < KEY_KEPT_MS);
         let key = key.map(|key| IndexedKey {
             scope: None,
             key: key.clone(),

@@ -197,6 +197,28 @@ fn files_that_could_not_be_written_at_first_come_later() {
     });
 }
 
+/// Files that are all there are not written once more because their folder was not there for a while.
+#[test]
+fn a_folder_that_cannot_be_written_sends_no_session_back_to_its_beginning() {
+    let place = Place::projected();
+    place.process(true, |process| async move {
+        for _ in 0..3 {
+            let id = process.create().await;
+            process.projected(id).await;
+        }
+    });
+    let away = place.dir.path().join("away");
+    fs::rename(place.rkat(), &away).unwrap();
+    fs::write(place.rkat(), "no folder").unwrap();
+    place.process(true, |process| async move {
+        let rebuilt = process.service.rebuild_projection().await.map_err(|error| error.code());
+        assert_eq!(rebuilt.err(), Some(ErrorCode::StoreNotWritable));
+        let readers = process.service.list_readers().await.unwrap().items;
+        let files = readers.iter().find(|reader| reader.reader == "projection").unwrap();
+        assert_eq!(files.records_behind, 0);
+    });
+}
+
 /// A volume that is not mounted yet is no store whose sessions were all deleted.
 #[test]
 fn a_store_without_its_folder_of_sessions_is_refused_and_left_as_it_is() {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs};
 use meerkat_service::{
     Operation, SessionId,
     clock::Timestamp,
-    service::{ForkSession, SessionQuery, UpdateSession},
+    service::{CreateSession, ForkSession, SessionQuery, UpdateSession},
     wire::call,
 };
 use serde_json::{Value, json};
@@ -162,6 +162,21 @@ fn the_last_change_is_first_whatever_the_clock_says() {
         process.turn(second, "@say Again.").await.unwrap();
         assert_eq!(listed(&process).await, [second, early, late]);
     });
+}
+
+/// A key of a session that was made while the clock was ahead stands for it, also after a kill.
+#[test]
+fn a_key_that_was_used_while_the_clock_was_ahead_is_known_when_it_is_right() {
+    let mut place = Place::new();
+    let at = |ms| Some(Timestamp::from_millis(ms));
+    let keyed = || CreateSession { idempotency_key: Some("k".to_owned()), ..CreateSession::default() };
+    let create = async |process: Process| process.service.create_session(keyed()).await.unwrap().session_id;
+    place.now = at(1_900_000_000_000);
+    let made = place.process(false, create);
+    // It may not be there yet.
+    drop(fs::remove_file(place.data_dir().join("index.redb")));
+    place.now = at(1_800_000_000_000);
+    assert_eq!(place.process(true, create), made);
 }
 
 /// Sessions that change while somebody pages come first in the list; those that do not are all shown, once.

@@ -6,7 +6,7 @@
 
 use std::{
     fs::{self, File, TryLockError},
-    io::{self, Read as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::UNIX_EPOCH,
@@ -33,7 +33,7 @@ const PROJECT: &str = "project.json";
 pub(crate) struct Project {
     /// The path of its root; empty if another project took its place.
     pub(crate) root: String,
-    /// The root's inode and the moment that was made: they stay when the folder moves, and no copy has them.
+    /// The root's inode and the moment that was made: they stay when the folder moves, and no copy of its files has them.
     folder: Option<String>,
     /// The last note about it, which is not repeated.
     noted: Option<String>,
@@ -48,8 +48,30 @@ impl Project {
         Self { root: root.to_string_lossy().into_owned(), folder, noted: None }
     }
 
-    fn of(data_dir: &Path) -> Option<Self> {
-        serde_json::from_str(&read_own(&data_dir.join(PROJECT))?).ok()
+    /// What a data directory keeps; nothing in one that an earlier version made.
+    fn of(data_dir: &Path) -> Result<Option<Self>, CliError> {
+        let path = data_dir.join(PROJECT);
+        if fs::symlink_metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            return Ok(None);
+        }
+        let known = read_own(&path).and_then(|text| serde_json::from_str(&text).ok());
+        known.map(Some).ok_or_else(|| {
+            let path = path.display();
+            refuse(format!(
+                "{path} is no readable file of yours that says whose the sessions beside it are; put it back, or delete it \
+                 if they are this project's"
+            ))
+        })
+    }
+
+    fn known(data_dir: &Path) -> Option<Self> {
+        Self::of(data_dir).ok().flatten()
+    }
+
+    /// Whether its root is still the folder that it was.
+    fn is_there(&self) -> bool {
+        let root = Path::new(&self.root);
+        root.is_dir() && self.is(&Self::at(root))
     }
 
     /// Whether both are one folder. A file system that does not say when a folder was made leaves the path.
@@ -62,12 +84,18 @@ impl Project {
 
     /// Keeps it in its data directory, so that the next command finds it from anywhere.
     pub(crate) fn keep(&self, data_dir: &Path) {
-        if Self::of(data_dir).as_ref() == Some(self) {
+        if Self::known(data_dir).as_ref() == Some(self) {
             return;
         }
         let unfinished = data_dir.join(format!("{PROJECT}.{}.new", std::process::id()));
-        let written = serde_json::to_vec(self).map_err(io::Error::from).and_then(|text| fs::write(&unfinished, text));
-        if let Err(error) = written.and_then(|()| fs::rename(&unfinished, data_dir.join(PROJECT))) {
+        let write = || {
+            let mut file = File::create(&unfinished)?;
+            file.write_all(&serde_json::to_vec(self)?)?;
+            // A power cut leaves the former one or this one, whole.
+            file.sync_all()?;
+            fs::rename(&unfinished, data_dir.join(PROJECT))
+        };
+        if let Err(error) = write() {
             tracing::debug!(%error, "the data directory does not know its project");
         }
     }
@@ -82,9 +110,14 @@ fn home(around: &Surroundings) -> Result<PathBuf, CliError> {
     Ok(home.join("meerkat"))
 }
 
-/// The data directory that a project's path names and that is its own, else a name that is free for one. More than one
-/// project may have been at a path.
-fn named(home: &Path, root: &Path) -> Result<PathBuf, PathBuf> {
+/// A refusal of what is asked of a project.
+fn refuse(message: String) -> CliError {
+    SessionError::invalid("project", message).into()
+}
+
+/// The data directory that a project's path names and whether it is its own; else that is a name that is free for one.
+/// More than one project may have been at a path.
+fn named(home: &Path, root: &Path) -> Result<(PathBuf, bool), CliError> {
     let name = root.file_name().map_or_else(|| "root".into(), |name| name.to_string_lossy().into_owned());
     // The hash keeps two projects of one name apart.
     let name = format!("{name}-{:016x}", super::path_hash(root));
@@ -94,12 +127,12 @@ fn named(home: &Path, root: &Path) -> Result<PathBuf, PathBuf> {
             break;
         }
         // One that an earlier version made keeps no project.
-        if Project::of(&dir).is_none_or(|known| known.is(&here)) {
-            return Ok(dir);
+        if Project::of(&dir)?.is_none_or(|known| known.is(&here)) {
+            return Ok((dir, true));
         }
         dir = home.join(format!("{name}.{number}"));
     }
-    Err(dir)
+    Ok((dir, false))
 }
 
 /// The data directories of this user's projects, each with its project if that is known.
@@ -107,7 +140,9 @@ pub(crate) fn data_dirs(home: &Path) -> Vec<(PathBuf, Option<Project>)> {
     let own = |entry: io::Result<fs::DirEntry>| {
         let path = entry.ok()?.path();
         let metadata = fs::metadata(&path).ok()?;
-        (metadata.is_dir() && is_own(&metadata)).then(|| (Project::of(&path), path)).map(|(known, path)| (path, known))
+        (metadata.is_dir() && is_own(&metadata))
+            .then(|| (Project::known(&path), path))
+            .map(|(known, path)| (path, known))
     };
     fs::read_dir(home).map(|entries| entries.filter_map(own).collect()).unwrap_or_default()
 }
@@ -123,19 +158,20 @@ pub(crate) fn all_projects(around: &Surroundings) -> Result<Vec<(String, PathBuf
 }
 
 /// A project's data directory, which is made if it is not there.
-fn place(home: &Path, root: &Path) -> PathBuf {
-    named(home, root).unwrap_or_else(|free| {
-        let (here, mark, all) = (Project::at(root), marked(root), data_dirs(home));
-        let is_moved = |known: &Project| known.is(&here);
-        // A folder that came back from elsewhere, as a backup does, has the files of the one that was there.
-        let is_restored = |dir: &Path, known: &Project| known.root == here.root && mark.is_some() && mark == id_of(dir);
-        let find = |is: &dyn Fn(&Path, &Project) -> bool| {
-            all.iter()
-                .find(|(dir, known)| known.as_ref().is_some_and(|known| is(dir, known)))
-                .map(|(dir, _)| dir.clone())
-        };
-        find(&|_, known| is_moved(known)).or_else(|| find(&is_restored)).unwrap_or(free)
-    })
+fn place(home: &Path, root: &Path) -> Result<PathBuf, CliError> {
+    let (dir, is_its) = named(home, root)?;
+    if is_its {
+        return Ok(dir);
+    }
+    let (here, mark, all) = (Project::at(root), marked(root), data_dirs(home));
+    // A snapshot of a file system says of a folder what the original says of it.
+    let is_moved = |known: &Project| known.is(&here) && (known.root == here.root || !known.is_there());
+    // A folder that came back from elsewhere, as a backup does, has the files of the one that was there.
+    let is_restored = |dir: &Path, known: &Project| known.root == here.root && mark.is_some() && mark == id_of(dir);
+    let find = |is: &dyn Fn(&Path, &Project) -> bool| {
+        all.iter().find(|(dir, known)| known.as_ref().is_some_and(|known| is(dir, known))).map(|(dir, _)| dir.clone())
+    };
+    Ok(find(&|_, known| is_moved(known)).or_else(|| find(&is_restored)).unwrap_or(dir))
 }
 
 /// Sessions of a project that are not in its data directory: those that its mark names, else those of a project that was
@@ -151,7 +187,7 @@ fn earlier(home: &Path, root: &Path, own: &Path) -> Option<PathBuf> {
 /// The root whose data directory the project uses: for a worktree that of its repository, unless it has one already.
 fn shared_root(around: &Surroundings) -> PathBuf {
     let root = project(&around.dir);
-    let has_own = || home(around).is_ok_and(|home| named(&home, &root).is_ok());
+    let has_own = || home(around).is_ok_and(|home| named(&home, &root).is_ok_and(|(_, is_its)| is_its));
     repository(&root).filter(|_| !has_own()).unwrap_or(root)
 }
 
@@ -205,7 +241,7 @@ impl Config {
     pub(crate) fn data_dir(&self, around: &Surroundings) -> Result<PathBuf, CliError> {
         match &self.values.store.data_dir {
             Some(dir) => Ok(around.dir.join(dir)),
-            None => Ok(place(&home(around)?, &shared_root(around))),
+            None => place(&home(around)?, &shared_root(around)),
         }
     }
 
@@ -219,20 +255,22 @@ impl Config {
     /// The project whose sessions these are: of a data directory that is named, the one that it was made for.
     fn root(&self, around: &Surroundings) -> PathBuf {
         let known = self.values.store.data_dir.as_ref().and_then(|dir| {
-            let known = Project::of(&around.dir.join(dir))?;
-            let root = PathBuf::from(&known.root);
-            (root.is_dir() && known.is(&Project::at(&root))).then_some(root)
+            Project::known(&around.dir.join(dir)).filter(Project::is_there).map(|known| known.root.into())
         });
         known.unwrap_or_else(|| shared_root(around))
     }
 
-    /// The project as its data directory keeps it. A command that says nothing leaves its note to the next.
+    /// The project as its data directory keeps it. A command that says nothing leaves its note to the next, and with that
+    /// the root that the note is about.
     pub(crate) fn project(&self, around: &Surroundings, is_quiet: bool) -> Project {
-        let noted = match is_quiet {
-            true => self.data_dir(around).ok().and_then(|dir| Project::of(&dir)?.noted),
-            false => self.note(around),
-        };
-        Project { noted, ..Project::at(&self.root(around)) }
+        let here = Project::at(&self.root(around));
+        if !is_quiet {
+            return Project { noted: self.note(around), ..here };
+        }
+        match self.data_dir(around).ok().and_then(|dir| Project::known(&dir)) {
+            Some(known) if known.is(&here) => known,
+            known => Project { noted: known.and_then(|known| known.noted), ..here },
+        }
     }
 
     /// A note about where the project's sessions are, if there is anything to know.
@@ -250,14 +288,19 @@ impl Config {
             return None;
         }
         let (home, own) = (home(around).ok()?, self.data_dir(around).ok()?);
-        if let Some(known) = Project::of(&own).filter(|known| *known.root != *root.to_string_lossy()) {
+        if let Some(known) = Project::known(&own).filter(|known| *known.root != *root.to_string_lossy()) {
             return Some(format!("This project was at {}; its sessions were found, in {}.", known.root, own.display()));
         }
         if let Some(found) = earlier(&home, &root, &own) {
-            let found = found.display();
-            return Some(format!(
-                "Other sessions of this project are in {found}; `meerkat project adopt` goes on with them."
-            ));
+            let known = Project::known(&found).filter(|known| !known.root.is_empty());
+            let whose = known.as_ref().map_or("of a folder that is not known".to_owned(), |known| {
+                format!("of the project at {}", known.root)
+            });
+            let advice = match known.is_some_and(|known| known.is_there()) {
+                true => "",
+                false => "; `meerkat project adopt` goes on with them",
+            };
+            return Some(format!("Other sessions, {whose}, are in {}{advice}.", found.display()));
         }
         let mark = marked(&root).filter(|mark| is_here && Some(*mark) != id_of(&own))?;
         Some(format!(
@@ -270,8 +313,7 @@ impl Config {
     /// A note about where the project's sessions are, once for each project.
     pub(crate) fn new_note(&self, around: &Surroundings) -> Option<String> {
         let (note, dir) = (self.note(around).filter(|_| self.opens_data_dir())?, self.data_dir(around).ok()?);
-        let known = Project::of(&dir);
-        if known.as_ref().is_some_and(|known| known.noted.as_ref() == Some(&note)) {
+        if Project::known(&dir).is_some_and(|known| known.noted.as_ref() == Some(&note)) {
             return None;
         }
         if dir.is_dir() {
@@ -283,12 +325,11 @@ impl Config {
     /// Goes on with sessions of the project that are not in its data directory. Answers with where they are, and with the
     /// data directory that the project had.
     pub(crate) fn adopt(&self, around: &Surroundings) -> Result<(PathBuf, Option<PathBuf>), CliError> {
-        let refuse = |message: String| CliError::from(SessionError::invalid("project", message));
         if let Some(dir) = &self.values.store.data_dir {
             return Err(refuse(format!("store.data_dir names the data directory: {}", dir.display())));
         }
         let (home, root) = (home(around)?, shared_root(around));
-        let own = place(&home, &root);
+        let own = place(&home, &root)?;
         let Some(found) = earlier(&home, &root, &own) else {
             let mark = root.join(PROJECTION).join("store");
             return match marked(&root) {
@@ -300,10 +341,23 @@ impl Config {
                 None => Err(refuse(format!("{} names no store", mark.display()))),
             };
         };
-        // Nobody may work in a data directory that is left.
-        let lock = File::options().read(true).write(true).open(own.join("lock"));
-        if lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock))) {
-            return Err(refuse("another process works with this project's sessions; end it first".to_owned()));
+        if let Some(known) = Project::of(&found)?.filter(Project::is_there) {
+            let (found, root) = (found.display(), known.root);
+            return Err(refuse(format!(
+                "the sessions in {found} are those of the project at {root}, which is still there"
+            )));
+        }
+        // Nobody may work in either meanwhile.
+        let mut locks = Vec::new();
+        for dir in [&own, &found] {
+            let lock = File::options().read(true).write(true).open(dir.join("lock"));
+            if lock.as_ref().is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock))) {
+                return Err(refuse(format!(
+                    "another process works with the sessions in {}; end it first",
+                    dir.display()
+                )));
+            }
+            locks.push(lock);
         }
         let aside = own.is_dir().then_some(own);
         if let Some(own) = &aside {

@@ -117,12 +117,89 @@ fn a_copy_has_the_sessions_of_its_original_only_if_it_is_told_to() {
             fs::remove_dir_all(user.path("one")).unwrap();
         }
         let (names, told) = user.sessions("copy");
-        assert!(names.is_empty() && told.contains("meerkat project adopt"), "{names:?} {told}");
+        let whose = format!("of the project at {}, ", user.path("one").display());
+        assert!(names.is_empty() && told.contains(&whose), "{names:?} {told}");
+        assert_eq!(told.contains("meerkat project adopt"), !is_there, "{told}");
         assert_eq!(user.sessions("copy"), (Vec::new(), String::new()));
         assert!(!user.path("copy/.rkat/sessions").exists());
-        assert_eq!(user.run("copy", &["project", "adopt"]).code, 0);
-        assert_eq!(user.sessions("copy"), (vec!["First".to_owned()], String::new()));
+        let adopted = user.run("copy", &["project", "adopt"]);
+        if is_there {
+            adopted.refused(ErrorCode::InvalidRequest, &user.path("one").display().to_string());
+            assert_eq!(user.sessions("one"), (vec!["First".to_owned()], String::new()));
+            assert_eq!(user.sessions("copy"), (Vec::new(), String::new()));
+        } else {
+            assert_eq!(adopted.code, 0, "{}", adopted.err);
+            assert_eq!(user.sessions("copy"), (vec!["First".to_owned()], String::new()));
+        }
     }
+}
+
+/// What is said in the project that adopts went into the files of another.
+#[test]
+fn sessions_that_a_process_works_with_are_not_adopted() {
+    let Some(user) = User::new() else { return };
+    user.make("one");
+    user.say("one", "First");
+    let data_dir = user.data_dir();
+    user.make("copy");
+    fs::rename(user.path("one/.rkat"), user.path("copy/.rkat")).unwrap();
+    fs::remove_dir_all(user.path("one")).unwrap();
+    let lock = fs::File::options().read(true).write(true).open(data_dir.join("lock")).unwrap();
+    lock.try_lock().unwrap();
+    user.run("copy", &["project", "adopt"]).refused(ErrorCode::InvalidRequest, "end it first");
+    drop(lock);
+    assert_eq!(user.run("copy", &["project", "adopt"]).code, 0);
+    assert_eq!(user.sessions("copy").0, ["First"]);
+}
+
+/// As in a snapshot, the folder at the former path is by all that is known the same.
+#[test]
+fn a_project_has_not_moved_while_its_former_root_is_that_folder() {
+    let Some(user) = User::new() else { return };
+    user.make("one");
+    user.say("one", "First");
+    std::os::unix::fs::symlink(user.path("one"), user.path("former")).unwrap();
+    let (old, new) = (user.data_dir(), user.path(".local/share/meerkat/former"));
+    let known = fs::read_to_string(old.join("project.json")).unwrap();
+    let root = |project: &str| format!("{}\"", user.path(project).display());
+    assert!(known.contains(&root("one")), "{known}");
+    fs::write(old.join("project.json"), known.replace(&root("one"), &root("former"))).unwrap();
+    fs::rename(&old, &new).unwrap();
+    let (names, told) = user.sessions("one");
+    assert!(names.is_empty() && told.contains(&user.path("former").display().to_string()), "{names:?} {told}");
+}
+
+#[test]
+fn a_quiet_command_leaves_the_note_to_the_next() {
+    let Some(user) = User::new() else { return };
+    user.make("one");
+    user.say("one", "First");
+    fs::rename(user.path("one"), user.path("two")).unwrap();
+    user.say("two", "Second");
+    let (names, told) = user.sessions("two");
+    assert!(names == ["First", "Second"] && told.contains("its sessions were found"), "{names:?} {told}");
+    assert_eq!(user.sessions("two").1, "");
+}
+
+/// As after a power cut; the sessions went to whichever folder was at the path.
+#[test]
+fn a_data_directory_that_cannot_say_whose_it_is_is_nobodys() {
+    let Some(user) = User::new() else { return };
+    user.make("one");
+    user.say("one", "First");
+    let project = user.data_dir().join("project.json");
+    for broken in ["", "{", "{}"] {
+        fs::write(&project, broken).unwrap();
+        let ran = user.run("one", &["sessions", "list"]);
+        ran.refused(ErrorCode::InvalidRequest, &project.display().to_string());
+        assert_eq!(fs::read_to_string(&project).unwrap(), broken);
+    }
+    // A copy does not take it either.
+    fs::rename(user.path("one"), user.path("two")).unwrap();
+    user.run("two", &["project", "adopt"]).refused(ErrorCode::InvalidRequest, "delete it");
+    fs::remove_file(&project).unwrap();
+    assert_eq!(user.run("two", &["project", "adopt"]).code, 0);
+    assert_eq!(user.sessions("two").0, ["First"]);
 }
 
 #[test]
@@ -141,7 +218,11 @@ fn a_new_project_where_another_was_begins_without_sessions() {
         user.say("one", "New");
         user.say("two", "Second");
         assert_eq!(user.sessions("one"), (vec!["New".to_owned()], String::new()));
-        assert_eq!(user.sessions("two"), (vec!["First".to_owned(), "Second".to_owned()], String::new()));
+        let (names, told) = user.sessions("two");
+        assert!(
+            names == ["First", "Second"] && told.contains("its sessions were found") != is_seen,
+            "{names:?} {told}"
+        );
     }
 }
 
@@ -240,6 +321,7 @@ fn a_project_with_sessions_of_its_own_takes_the_earlier_ones_when_it_is_told_to(
     user.make("two");
     user.say("two", "Other");
     fs::copy(user.mark("one"), user.mark("two")).unwrap();
+    fs::remove_dir_all(user.path("one")).unwrap();
     let (names, told) = user.sessions("two");
     assert!(names == ["Other"] && told.contains("meerkat project adopt"), "{names:?} {told}");
     assert_eq!(user.sessions("two"), (vec!["Other".to_owned()], String::new()));

@@ -203,6 +203,10 @@ pub(super) enum Fault {
     /// A journal cannot be read for a moment, such as where there are no descriptors. Every stored session may have been
     /// left by a process that ended.
     Unread,
+    /// The same of its lines alone, which no process left.
+    UnreadLines,
+    /// How much there is of a session cannot be known, whatever the fuse says.
+    Unsized(SessionId),
 }
 
 pub(super) struct FaultyEvents(pub(super) Arc<dyn EventStore>, pub(super) Fault, pub(super) Fuse);
@@ -242,13 +246,13 @@ impl EventStore for FaultyEvents {
                 return Ok(ticket);
             }
             Fault::Failure | Fault::Fenced | Fault::LostSync | Fault::LostWrite | Fault::Full => {}
-            Fault::LateLease | Fault::Unread => {}
+            Fault::LateLease | Fault::Unread | Fault::UnreadLines | Fault::Unsized(_) => {}
         }
         self.0.stage(lease, batch)
     }
 
     async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
-        if self.1 == Fault::Unread && self.2.blows() {
+        if matches!(self.1, Fault::Unread | Fault::UnreadLines) && self.2.blows() {
             return Err(StoreError::Failed("EMFILE".to_owned()));
         }
         self.0.read(session_id, after, limit).await
@@ -278,7 +282,7 @@ impl EventStore for FaultyEvents {
     }
 
     async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
-        if self.1 == Fault::Unread && self.2.blows() {
+        if self.1 == Fault::Unsized(session_id) || self.1 == Fault::Unread && self.2.blows() {
             return Err(StoreError::Failed("EMFILE".to_owned()));
         }
         self.0.bytes(session_id).await
@@ -286,7 +290,7 @@ impl EventStore for FaultyEvents {
 
     async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {
         match self.1 {
-            Fault::Full | Fault::Unread => self.0.sessions(None, 100).await,
+            Fault::Full | Fault::Unread | Fault::Unsized(_) => self.0.sessions(None, 100).await,
             _ => self.0.unsettled().await,
         }
     }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use tokio::sync::mpsc;
 
 use super::{
     Rig,
@@ -17,7 +18,8 @@ use super::{
 };
 use crate::{
     ErrorCode, Session, SessionError,
-    agent::shared::Shared,
+    agent::{registry::Registry, shared::Shared},
+    clock::Timestamp,
     ids::{Seq, SessionId},
     model::{ModelResolver, ResolvedModel, StaticModels, scripted::ScriptedModel},
     runtime::{ended, live::LiveHub, persistent::PersistentSessionService},
@@ -25,7 +27,11 @@ use crate::{
         CreateSession, DeleteSession, ForkSession, InterruptTurn, Page, PinFact, SessionQuery, SessionService as _,
         SessionState, SessionSummary, StartTurn, TurnStatus,
     },
-    session::tests::{created, record, session_id},
+    session::{
+        View,
+        event::Record,
+        tests::{created, record, session_id},
+    },
     store::{EventStore, IndexedKey, MemoryEventStore, MemoryIndex, SessionIndex, StoreError},
 };
 
@@ -91,6 +97,8 @@ struct FaultyIndex {
     refused_keys: Option<Fuse>,
     /// How often it was lost; nobody ever comes to the end of saying that it is whole again.
     losses: AtomicU64,
+    /// How often it was said to be whole again.
+    rebuilds: AtomicU64,
 }
 
 impl FaultyIndex {
@@ -159,6 +167,7 @@ impl SessionIndex for FaultyIndex {
     }
 
     async fn rebuilt(&self, _: u64) -> Result<(), StoreError> {
+        self.rebuilds.fetch_add(1, Ordering::Relaxed);
         std::future::pending().await
     }
 
@@ -299,6 +308,70 @@ async fn a_start_that_cannot_read_for_a_moment_forgets_no_key() {
             _ => assert_eq!(again.unwrap_err().code(), ErrorCode::StoreFailed),
         }
     }
+}
+
+/// An index or a single session that fails while a process starts stands in nobody else's way.
+#[tokio::test(start_paused = true)]
+async fn a_start_fails_for_nothing_but_journals_that_cannot_be_read_at_all() {
+    let events = journals();
+    let former = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        ids.push(former.create_session(CreateSession::default()).await.unwrap().session_id);
+    }
+    former.shut_down(0).await;
+    let cases = [(Fault::Unread, true, Fuse::new(0, 1)), (Fault::Unsized(ids[0]), false, Fuse::new(0, 0))];
+    for (fault, is_broken, fuse) in cases {
+        let events: Arc<dyn EventStore> = Arc::new(FaultyEvents(events.clone(), fault, fuse));
+        let service = rig().stored(events, Arc::new(FaultyIndex { is_broken, ..FaultyIndex::default() }));
+        assert_eq!(service.start_turn(StartTurn::new(ids[1], "@say On.")).await.unwrap().text, "On.", "{fault:?}");
+        service.shut_down(0).await;
+    }
+}
+
+/// An index that lacks a session is not called whole: the next start looks again.
+#[tokio::test(start_paused = true)]
+async fn an_index_is_whole_only_when_every_session_could_be_read() {
+    for times in [1, usize::MAX] {
+        let events = journals();
+        let former = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
+        let session_id = former.create_session(keyed()).await.unwrap().session_id;
+        former.shut_down(0).await;
+        let index = Arc::new(FaultyIndex::default());
+        index.lose();
+        let unread: Arc<dyn EventStore> = Arc::new(FaultyEvents(events, Fault::UnreadLines, Fuse::new(0, times)));
+        let service = rig().stored(unread, index.clone());
+        let listed = service.list(SessionQuery::default()).await.unwrap().items;
+        ticks(10).await;
+        let is_listed = listed.iter().any(|row| row.session_id == session_id);
+        let is_whole = index.rebuilds.load(Ordering::Relaxed) > 0;
+        assert_eq!((is_listed, is_whole), (times == 1, times == 1), "{times}");
+        if times == 1 {
+            assert_eq!(service.create_session(keyed()).await.unwrap().session_id, session_id);
+        }
+    }
+}
+
+/// What changes in the middle of turns is listed by whoever asks, in the order in which it changed.
+#[tokio::test]
+async fn sessions_that_are_not_listed_yet_come_in_the_order_of_their_changes() {
+    let registry = Registry::default();
+    let mut changed: Vec<SessionId> = Vec::new();
+    // The newest session changed first.
+    for n in (0..8_u64).rev() {
+        let id = SessionId::from_uuid(uuid::Uuid::from_u128(u128::from(n)));
+        let session = Session::begin(&Record { session_id: id, ..record(1, None, created()) }).unwrap();
+        let shared = Shared::new(&session, Arc::new(LiveHub::new(id, Weak::new())));
+        let mut view = View::of(&session);
+        let summary = Arc::make_mut(&mut view.summary);
+        summary.last_seq = 2;
+        summary.updated_at = Timestamp::from_millis(summary.updated_at.as_millis() + changed.len() as i64);
+        shared.show(view);
+        registry.insert(shared, mpsc::channel(1).0);
+        changed.push(id);
+    }
+    let unlisted: Vec<SessionId> = registry.unlisted().iter().map(|shared| shared.session_id).collect();
+    assert_eq!(unlisted, changed);
 }
 
 /// A service over journals whose writes fail, where `fuse` says so.

@@ -20,17 +20,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase as _, TableDefinition, TableError};
+use redb::{AccessGuard, Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableError};
 use tokio::sync::oneshot;
 
 use super::journal::{OwnerLock, disk::is_full};
 use super::{
     backend::{Backend, Phase},
     expiry::Expiry,
-    index::place,
+    index::{decode, place},
     rows::{SEAL_BYTES, View, sealed, unsealed},
 };
-use crate::store::{StoreError, list::Place};
+use crate::store::{IndexedKey, StoreError, list::Place};
 
 /// The layout of the tables and their rows. A file of another one is set aside.
 pub(super) const LAYOUT: &[u8] = b"2";
@@ -469,6 +469,8 @@ fn write(database: &Database, changes: &Changes, loss: u64, expiry: &mut Expiry)
         while let Some(((_, key), value)) = changes.next_if(|((next, _), _)| next == table) {
             match value {
                 Some(value) if **key == *REBUILT && **value != loss.to_le_bytes() => {}
+                // It was put without a look at the newer one that the file has.
+                Some(value) if *table == Table::Keys && is_older_key(value, open.get(&**key)?) => {}
                 _ => {
                     let before = match value {
                         Some(value) => open.insert(&**key, &*sealed(key, value))?,
@@ -493,6 +495,11 @@ fn write(database: &Database, changes: &Changes, loss: u64, expiry: &mut Expiry)
     }
     transaction.commit()?;
     Ok(())
+}
+
+fn is_older_key(put: &[u8], kept: Option<AccessGuard<'_, &'static [u8]>>) -> bool {
+    let kept = kept.and_then(|row| decode::<IndexedKey>(row.value().get(SEAL_BYTES..)?).ok());
+    decode::<IndexedKey>(put).is_ok_and(|put| !put.replaces(kept.as_ref()))
 }
 
 #[cfg(test)]

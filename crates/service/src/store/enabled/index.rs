@@ -90,6 +90,15 @@ impl RedbIndex {
         Ok(self.next_change.get_or_try_init(begin).await?.fetch_add(1, Ordering::AcqRel))
     }
 
+    /// The number of a session that has changed. What is put is put, also where the file cannot be read for a moment:
+    /// the session then comes by its time.
+    async fn changed(&self, summary: &SessionSummary) -> u64 {
+        self.next_change().await.unwrap_or_else(|error| {
+            tracing::warn!(session_id = %summary.session_id, %error, "a session is not in order in lists until it changes again");
+            Place::lost_number(summary)
+        })
+    }
+
     async fn row<T: DeserializeOwned + Send + 'static>(
         &self,
         table: Table,
@@ -136,17 +145,17 @@ pub(super) fn page(view: &View, query: &SessionQuery, before: Option<Place>) -> 
 #[async_trait]
 impl SessionIndex for RedbIndex {
     async fn put(&self, summary: SessionSummary) -> Result<(), StoreError> {
-        self.put_session(self.next_change().await?, &summary)
+        self.put_session(self.changed(&summary).await, &summary)
     }
 
     async fn put_found(&self, found: SessionSummary) -> Result<(), StoreError> {
         let id = found.session_id.as_uuid().as_bytes().to_vec();
         let listed = self.file.read(move |view| view.get(Table::Sessions, &id)?.map(|row| summary(&row)).transpose());
-        let number = match listed.await? {
-            Some((number, listed)) if listed.last_seq == found.last_seq => number,
-            Some(_) => self.next_change().await?,
-            None if self.file.needs_rebuild().await.is_some() => Place::lost_number(&found),
-            None => self.next_change().await?,
+        let number = match listed.await {
+            Ok(Some((number, listed))) if listed.last_seq == found.last_seq => number,
+            Ok(Some(_)) => self.changed(&found).await,
+            _ if self.file.needs_rebuild().await.is_some() => Place::lost_number(&found),
+            _ => self.changed(&found).await,
         };
         self.put_session(number, &found)
     }
@@ -188,7 +197,9 @@ impl SessionIndex for RedbIndex {
 
     async fn put_key(&self, key: &IndexedKey) -> Result<(), StoreError> {
         let _putting = self.putting.lock().await;
-        match key.replaces(self.key(key.scope, &key.key.key).await?.as_ref()) {
+        // Where it cannot be read, the commit looks again.
+        let kept = self.key(key.scope, &key.key.key).await.unwrap_or_default();
+        match key.replaces(kept.as_ref()) {
             true => self.put_row(Table::Keys, named(key.scope, &key.key.key), key),
             false => Ok(()),
         }

@@ -426,3 +426,35 @@ fn the_file_is_opened_on_a_thread_that_may_block() {
         assert_eq!(asked.await, None);
     });
 }
+
+/// A file that cannot be read for a moment, such as without descriptors, does not keep rows and keys from being put:
+/// whoever put them takes them as put.
+#[tokio::test]
+async fn what_is_put_while_the_file_cannot_be_read_is_in_it_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, away) = (dir.path().join("index.redb"), dir.path().join("away"));
+    {
+        let index = index(&path);
+        index.put(summary(1, 1)).await.unwrap();
+        index.put(summary(2, 1)).await.unwrap();
+        index.put_key(&key(None, "newer", 9)).await.unwrap();
+        index.flush().await.unwrap();
+    }
+    fs::rename(&path, &away).unwrap();
+    fs::create_dir(&path).unwrap();
+    let index = index(&path);
+    index.page(SessionQuery::default()).await.unwrap_err();
+    index.put_found(summary(1, 2)).await.unwrap();
+    index.put(summary(3, 1)).await.unwrap();
+    index.put_key(&key(None, "new", 1)).await.unwrap();
+    index.put_key(&key(None, "newer", 1)).await.unwrap();
+    fs::remove_dir(&path).unwrap();
+    fs::rename(&away, &path).unwrap();
+    index.flush().await.unwrap();
+    let listed = pages(&index, &SessionQuery { limit: Some(1), ..SessionQuery::default() }).await;
+    let mut listed: Vec<_> = listed.iter().map(|row| (row.session_id, row.last_seq)).collect();
+    listed.sort_unstable();
+    assert_eq!(listed, [(id(1), 2), (id(2), 1), (id(3), 1)], "each once, as it was put last");
+    assert_eq!(index.key(None, "new").await.unwrap(), Some(key(None, "new", 1)));
+    assert_eq!(index.key(None, "newer").await.unwrap(), Some(key(None, "newer", 9)));
+}
