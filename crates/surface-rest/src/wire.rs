@@ -155,14 +155,19 @@ pub(crate) fn params(route: &Route, parts: &Parts<'_>) -> Result<String, Session
 /// Leaves out of what is said of an unknown field those that the body does not take, because the URL gives them.
 pub(crate) fn of_body(error: SessionError, route: &Route, path: &[(&str, Cow<'_, str>)]) -> SessionError {
     let SessionError::InvalidRequest { field, mut message } = error else { return error };
-    if message.starts_with("unknown field") {
+    // What is before the list may be the caller's own word.
+    if message.starts_with("unknown field")
+        && let Some(at) = message.rfind(", expected")
+    {
+        let mut list = message.split_off(at);
         for name in path.iter().map(|(name, _)| *name).chain(route.query.iter().copied()).chain(["wait"]) {
             for listed in
                 [format!("`{name}`, "), format!(", `{name}`"), format!("`{name}` or "), format!(" or `{name}`")]
             {
-                message = message.replace(&listed, "");
+                list = list.replace(&listed, "");
             }
         }
+        message.push_str(&list);
     }
     SessionError::InvalidRequest { field, message }
 }

@@ -108,6 +108,10 @@ async fn what_is_said_of_a_body_is_true_of_what_was_sent() {
         assert!(!message.contains("session_id") && !message.contains("`wait`"), "{message}");
         assert_eq!(message.contains("`model`"), body.contains("modle"), "{message}");
     }
+    let refusal = server.send("POST /v1/sessions", "{\"wait\": true}").await.json();
+    let message = refusal["message"].as_str().unwrap();
+    assert!(message.contains("unknown field `wait`, expected "), "{message}");
+    assert_eq!(message.matches("`wait`").count(), 1, "{message}");
 }
 
 fn refused(field: &str) -> (u16, String, String) {
