@@ -89,7 +89,7 @@ impl Project {
         }
         let unfinished = data_dir.join(format!("{PROJECT}.{}.new", std::process::id()));
         let write = || {
-            let mut file = File::create(&unfinished)?;
+            let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
             file.write_all(&serde_json::to_vec(self)?)?;
             // A power cut leaves the former one or this one, whole.
             file.sync_all()?;
