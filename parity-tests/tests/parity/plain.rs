@@ -71,7 +71,10 @@ fn for_people(place: &Place) -> Result<(), String> {
     let (list, end) = (said(place, &["sessions", "list"])?, now()?);
     let rows: Vec<Vec<&str>> = list.lines().skip(1).map(|row| row.split_whitespace().collect()).collect();
     let [row] = rows.as_slice() else { return Err(format!("there should be one session: {list}")) };
-    let [id, "idle", "1", date, time, "-"] = row.as_slice() else { return Err(format!("the row is another: {list}")) };
+    let [id, "idle", "1", date, time, title @ ..] = row.as_slice() else {
+        return Err(format!("the row is another: {list}"));
+    };
+    expect(&title.join(" ").into(), &PROMPT.into())?;
     is_between(begin, made_at(id)?, end)?;
     // It names the minute.
     let updated = millis(&format!("{date}T{time}:00Z").into())?;
