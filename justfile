@@ -24,6 +24,10 @@ bench:
     cargo bench -p meerkat-surface-rpc
     cargo bench -p meerkat-surface-mcp
 
+# How large the house is: lines, imports that run up, circles, files that name an operation. Needs no built binary.
+measure:
+    cargo run --quiet -p meerkat-parity-tests --bin measure
+
 # Writes generated files anew: error and event pages' collections, schemas. Expectations are never written by a program.
 bless:
     MEERKAT_BLESS=1 cargo test -p meerkat-errors -p meerkat-service -p meerkat-surface-rest -p meerkat-surface-rpc

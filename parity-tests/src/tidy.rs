@@ -79,7 +79,7 @@ const ENCODED: [&str; 33] = [
 ];
 
 /// The crates of ours that each of ours may use; surfaces besides, where they are composed.
-const EDGES: [(&str, &[&str]); 9] = [
+pub(crate) const EDGES: [(&str, &[&str]); 9] = [
     ("meerkat-errors", &[]),
     ("meerkat-words", &["meerkat-errors"]),
     ("meerkat-models", &["meerkat-errors", "meerkat-words"]),
