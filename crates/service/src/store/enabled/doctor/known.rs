@@ -15,7 +15,7 @@ use crate::{
     ids::{Seq, SessionId},
     projection::READER,
     store::{
-        SessionIndex as _, StoreError,
+        ReaderMarks, SessionIndex as _, StoreError,
         enabled::{
             IndexFile, RedbIndex,
             events::knows,
@@ -24,7 +24,6 @@ use crate::{
             journal::{End, Marks, Mended, RealDisk, Resting, look, mend_marks},
             rows::View,
         },
-        readers::ReaderMarks,
     },
 };
 

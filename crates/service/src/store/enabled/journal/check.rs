@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     ids::{Seq, SessionId},
-    store::{StoreError, readers::ReaderMark},
+    store::{ReaderMark, StoreError},
 };
 
 /// A journal as it was found.

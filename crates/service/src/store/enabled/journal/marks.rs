@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::frame::{HEADER_BYTES, Parsed, parse};
 use crate::{
     ids::{Seq, SessionId},
-    store::readers::{ReaderMark, ReaderMarks, Registration},
+    store::{ReaderMark, ReaderMarks, Registration},
 };
 
 /// The kind of a mark that a reader is registered.

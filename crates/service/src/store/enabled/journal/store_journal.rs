@@ -29,10 +29,7 @@ use super::{
 };
 use crate::{
     ids::{Seq, SessionId},
-    store::{
-        StoreError,
-        readers::{ReaderMark, ReaderMarks},
-    },
+    store::{ReaderMark, ReaderMarks, StoreError},
 };
 
 /// Resting sessions whose end is remembered; those that came to rest before are trusted as they stand.

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     ids::SessionId,
-    store::readers::{ReaderMark, ReaderMarks},
+    store::{ReaderMark, ReaderMarks},
 };
 
 /// The kind of a mark that a session may change.
