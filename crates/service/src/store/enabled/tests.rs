@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+mod journal;
 mod races;
 
 use proptest::{collection::vec, option, prelude::*};

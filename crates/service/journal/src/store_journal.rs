@@ -14,7 +14,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-pub(crate) use self::file::{Marks, look};
+pub use self::file::{Marks, look};
 use self::file::{Writer, append, load, rewrite};
 
 use super::{
@@ -27,7 +27,7 @@ use super::{
     marks::{Kept, marks_of, weight_of},
     recovery::failed,
 };
-use crate::{
+use meerkat_words::{
     ids::{Seq, SessionId},
     store::{ReaderMark, ReaderMarks, StoreError},
 };
@@ -41,15 +41,18 @@ const MARK_BYTES: u64 = 160;
 
 /// Where a session's journal ended when it came to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Resting {
-    pub(crate) session_id: SessionId,
-    pub(crate) seq: Seq,
-    pub(crate) chain: u64,
+pub struct Resting {
+    /// The session.
+    pub session_id: SessionId,
+    /// Seq of the last record.
+    pub seq: Seq,
+    /// Value of the chain behind it.
+    pub chain: u64,
 }
 
 impl Resting {
     /// Where the journal ends.
-    pub(crate) const fn end(&self) -> End {
+    pub const fn end(&self) -> End {
         End { seq: self.seq, chain: self.chain }
     }
 }
@@ -66,7 +69,7 @@ enum Marked {
 pub(crate) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// The marks of a store.
-pub(crate) struct StoreJournal {
+pub struct StoreJournal {
     disk: Arc<dyn Disk>,
     executor: Arc<dyn Executor>,
     health: Arc<Health>,
@@ -176,7 +179,7 @@ impl State {
 impl StoreJournal {
     /// Opens the store journal, or makes one where the store is new. A damaged one is set aside, its good marks are
     /// kept, and every session counts as active.
-    pub(crate) fn open(
+    pub fn open(
         disk: Arc<dyn Disk>,
         executor: Arc<dyn Executor>,
         health: Arc<Health>,
@@ -196,12 +199,12 @@ impl StoreJournal {
     }
 
     /// The sessions that may have changed since they were last put to rest.
-    pub(crate) fn active(&self) -> Vec<SessionId> {
+    pub fn active(&self) -> Vec<SessionId> {
         lock(&self.state).active.iter().copied().collect()
     }
 
     /// Whether a session may have changed since it was last put to rest.
-    pub(crate) fn is_active(&self, id: SessionId) -> bool {
+    pub fn is_active(&self, id: SessionId) -> bool {
         lock(&self.state).active.contains(&id)
     }
 
@@ -216,7 +219,7 @@ impl StoreJournal {
     }
 
     /// Marks a session as one that comes, changes or goes, and waits until that is durable.
-    pub(crate) async fn mark(self: &Arc<Self>, id: SessionId) -> Result<(), StoreError> {
+    pub async fn mark(self: &Arc<Self>, id: SessionId) -> Result<(), StoreError> {
         if self.is_active(id) {
             return Ok(());
         }
@@ -224,12 +227,12 @@ impl StoreJournal {
     }
 
     /// Marks what becomes of readers, and waits until that is durable.
-    pub(crate) async fn mark_reader(self: &Arc<Self>, mark: ReaderMark) -> Result<(), StoreError> {
+    pub async fn mark_reader(self: &Arc<Self>, mark: ReaderMark) -> Result<(), StoreError> {
         self.write_durably(Marked::Kept(Kept::Of(mark))).await
     }
 
     /// What is known of readers.
-    pub(crate) fn of_readers<T>(&self, look: impl FnOnce(&ReaderMarks) -> T) -> T {
+    pub fn of_readers<T>(&self, look: impl FnOnce(&ReaderMarks) -> T) -> T {
         look(&lock(&self.state).readers)
     }
 
@@ -246,7 +249,7 @@ impl StoreJournal {
 
     /// Marks a session as one that rests; `done` is told once that is written. It needs no sync: where it is lost,
     /// the next start looks at the session once more.
-    pub(crate) fn mark_resting(self: &Arc<Self>, resting: Resting, done: Done) {
+    pub fn mark_resting(self: &Arc<Self>, resting: Resting, done: Done) {
         self.push(Pending { marked: Marked::Resting(resting), written: None, done });
     }
 
@@ -256,7 +259,7 @@ impl StoreJournal {
     }
 
     /// Nothing is left of a session, anywhere. It needs no sync: where the mark is lost, the next start finds the same.
-    pub(crate) fn mark_gone(self: &Arc<Self>, id: SessionId) {
+    pub fn mark_gone(self: &Arc<Self>, id: SessionId) {
         let done = move |result: Result<(), StoreError>| {
             if let Err(error) = result {
                 tracing::debug!(session_id = %id, %error, "a deleted session is looked at by the next start");
@@ -267,7 +270,7 @@ impl StoreJournal {
 
     /// Marks a session that is about to appear: first where it ends, then that it may change, and waits until both are
     /// durable. An older mark of the same id, which was deleted since, would count as a loss otherwise.
-    pub(crate) async fn mark_made(self: &Arc<Self>, resting: Resting) -> Result<(), StoreError> {
+    pub async fn mark_made(self: &Arc<Self>, resting: Resting) -> Result<(), StoreError> {
         let (done, written) = oneshot::channel();
         self.mark_resting(resting, Box::new(|result| drop(done.send(result))));
         written.await.unwrap_or_else(|_| Err(StoreError::Failed("the store journal ended".to_owned())))?;

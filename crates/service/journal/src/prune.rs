@@ -21,29 +21,31 @@ use super::{
     recovery::{Segment, failed},
     segment::{Compacted, Header, HeaderFound, Mark, Step, remember},
 };
-use crate::{ids::Seq, store::StoreError};
+use meerkat_words::{ids::Seq, store::StoreError};
 
 /// Which records go: those up to a seq that are older than a time and are not kept.
-pub(crate) struct Drops {
-    pub(crate) up_to: Seq,
-    pub(crate) keep: BTreeSet<Seq>,
+pub struct Drops {
+    /// The last seq that may go.
+    pub up_to: Seq,
+    /// Seqs that stay.
+    pub keep: BTreeSet<Seq>,
     /// Wall-clock milliseconds.
-    pub(crate) older_than: i64,
+    pub older_than: i64,
 }
 
 /// A segment as its next generation, which has no name yet.
-pub(crate) struct Rewritten {
+pub struct Rewritten {
     old: Segment,
     new: Segment,
     /// Where it stands.
     made: PathBuf,
     /// How many records are gone.
-    pub(crate) dropped: u64,
+    pub dropped: u64,
 }
 
 /// The seqs that each segment was made for: what is rewritten is rewritten segment by segment. The last one is the one
 /// that is written, and may be yet to begin.
-pub(crate) fn parts(log: &Log) -> Vec<(Seq, Seq)> {
+pub fn parts(log: &Log) -> Vec<(Seq, Seq)> {
     let state = lock(&log.state);
     let is_begun = state.segments.last().is_some_and(|last| last.number == state.head.number);
     let next = state.place.seq + 1;
@@ -54,7 +56,7 @@ pub(crate) fn parts(log: &Log) -> Vec<(Seq, Seq)> {
 }
 
 /// The numbers of the segments that may hold records that go. Generations that earlier attempts have left are removed.
-pub(crate) fn candidates(log: &Log, up_to: Seq) -> Result<Vec<u64>, StoreError> {
+pub fn candidates(log: &Log, up_to: Seq) -> Result<Vec<u64>, StoreError> {
     let (health, disk) = (&log.context.health, log.context.disk.as_ref());
     health.room(disk)?;
     let segments = {
@@ -99,7 +101,7 @@ pub(crate) fn candidates(log: &Log, up_to: Seq) -> Result<Vec<u64>, StoreError> 
 }
 
 /// Writes a segment anew, where something goes that it holds. One that is still appended to is sealed first.
-pub(crate) async fn rewrite(log: &Arc<Log>, number: u64, drops: &Arc<Drops>) -> Result<Option<Rewritten>, StoreError> {
+pub async fn rewrite(log: &Arc<Log>, number: u64, drops: &Arc<Drops>) -> Result<Option<Rewritten>, StoreError> {
     let executor = log.context.executor.clone();
     let is_written = || lock(&log.state).head.number == number;
     if is_written() {
@@ -205,7 +207,7 @@ fn write_anew(log: &Log, number: u64, drops: &Drops) -> Result<Option<Rewritten>
 
 /// Gives a rewritten segment its name, and takes the other one's away. No other may open, delete or make the session
 /// meanwhile.
-pub(crate) fn replace(log: &Log, rewritten: Rewritten) -> Result<(), StoreError> {
+pub fn replace(log: &Log, rewritten: Rewritten) -> Result<(), StoreError> {
     let Rewritten { old, new, made, .. } = rewritten;
     let (disk, dir) = (log.context.disk.as_ref(), session_dir(log.id));
     let is_there = {

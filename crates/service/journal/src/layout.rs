@@ -13,7 +13,7 @@ use super::{
     disk::{Disk, create_anew, ensure_dir, is_missing, is_unreadable, write_all},
     store_journal::look,
 };
-use crate::{
+use meerkat_words::{
     SessionError,
     clock::{Clock as _, IdSource as _, RandomIds, SystemClock},
     ids::SessionId,
@@ -36,7 +36,7 @@ pub(super) const NEW: &str = "new";
 /// What is deleted and not yet unlinked.
 pub(super) const TRASH: &str = "trash";
 /// What was taken out of a damaged journal.
-pub(crate) const QUARANTINE: &str = "quarantine";
+pub const QUARANTINE: &str = "quarantine";
 /// A session's folder of blobs.
 pub(super) const BLOBS: &str = "blobs";
 
@@ -47,12 +47,12 @@ pub(super) fn fan_out(id: SessionId) -> PathBuf {
 }
 
 /// A session's directory.
-pub(crate) fn session_dir(id: SessionId) -> PathBuf {
+pub fn session_dir(id: SessionId) -> PathBuf {
     fan_out(id).join(id.to_string())
 }
 
 /// Whether a session is there.
-pub(crate) fn exists(disk: &dyn Disk, id: SessionId) -> bool {
+pub fn exists(disk: &dyn Disk, id: SessionId) -> bool {
     disk.list(&session_dir(id)).is_ok()
 }
 
@@ -67,7 +67,7 @@ pub(super) fn trash_dir(id: SessionId) -> PathBuf {
 }
 
 /// The name of a segment.
-pub(crate) fn segment_name(number: u64, generation: u64) -> String {
+pub fn segment_name(number: u64, generation: u64) -> String {
     format!("{number}.{generation}.mlog")
 }
 
@@ -77,7 +77,7 @@ pub(super) fn newest_generation(names: &[String]) -> Option<u64> {
 }
 
 /// The segments among some names, by number, each with its generations, the newest first.
-pub(crate) fn generations_of(names: &[String]) -> Vec<(u64, Vec<u64>)> {
+pub fn generations_of(names: &[String]) -> Vec<(u64, Vec<u64>)> {
     let mut found: Vec<(u64, u64)> = names
         .iter()
         .filter_map(|name| {
@@ -92,7 +92,7 @@ pub(crate) fn generations_of(names: &[String]) -> Vec<(u64, Vec<u64>)> {
 }
 
 /// Every stored session, in the order of the ids. Of folders that cannot be listed `unlisted` is told.
-pub(crate) fn sessions_on(disk: &dyn Disk, unlisted: &mut dyn FnMut(&Path, &io::Error)) -> io::Result<Vec<SessionId>> {
+pub fn sessions_on(disk: &dyn Disk, unlisted: &mut dyn FnMut(&Path, &io::Error)) -> io::Result<Vec<SessionId>> {
     let mut ids = Vec::new();
     for folder in 0..=255_u8 {
         let path = Path::new(JOURNAL).join(format!("{folder:02x}"));
@@ -113,17 +113,17 @@ pub(crate) fn sessions_on(disk: &dyn Disk, unlisted: &mut dyn FnMut(&Path, &io::
 }
 
 /// Says that a folder of sessions cannot be listed.
-pub(crate) fn log_unlisted(folder: &Path, error: &io::Error) {
+pub fn log_unlisted(folder: &Path, error: &io::Error) {
     tracing::error!(folder = %folder.display(), %error, "a folder of sessions cannot be listed; what is in it is passed over");
 }
 
 /// Bytes of a session's files; what a fork shares with its parent counts for both.
-pub(crate) fn bytes_of(disk: &dyn Disk, id: SessionId) -> io::Result<u64> {
+pub fn bytes_of(disk: &dyn Disk, id: SessionId) -> io::Result<u64> {
     Ok(journal_bytes_of(disk, id)? + sum(disk, &session_dir(id).join(BLOBS))?)
 }
 
 /// Bytes of a session's segments.
-pub(crate) fn journal_bytes_of(disk: &dyn Disk, id: SessionId) -> io::Result<u64> {
+pub fn journal_bytes_of(disk: &dyn Disk, id: SessionId) -> io::Result<u64> {
     sum(disk, &session_dir(id))
 }
 
@@ -166,7 +166,7 @@ fn read(disk: &dyn Disk, name: &str) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// What the disk answers.
-pub(crate) fn known_store_id(disk: &dyn Disk) -> io::Result<Option<String>> {
+pub fn known_store_id(disk: &dyn Disk) -> io::Result<Option<String>> {
     match read(disk, ID) {
         Err(error) if is_missing(&error) => Ok(None),
         id => Ok(Some(String::from_utf8_lossy(&id?).trim_end().to_owned())),
@@ -177,7 +177,7 @@ pub(crate) fn known_store_id(disk: &dyn Disk) -> io::Result<Option<String>> {
 ///
 /// # Errors
 /// What the disk answers.
-pub(crate) fn store_id(disk: &dyn Disk) -> io::Result<String> {
+pub fn store_id(disk: &dyn Disk) -> io::Result<String> {
     if let Some(id) = known_store_id(disk)? {
         return Ok(id);
     }
@@ -190,7 +190,7 @@ pub(crate) fn store_id(disk: &dyn Disk) -> io::Result<String> {
 ///
 /// # Errors
 /// `STORE_FORMAT_UNSUPPORTED` and `STORE_NOT_WRITABLE`.
-pub(crate) fn prepare(disk: &dyn Disk, witness: &dyn Witness) -> Result<bool, SessionError> {
+pub fn prepare(disk: &dyn Disk, witness: &dyn Witness) -> Result<bool, SessionError> {
     let is_store = check_format(disk)?;
     let refuse = |error: io::Error| SessionError::StoreNotWritable { path: JOURNAL.to_owned(), why: error.to_string() };
     // Also in a store: a backup may have left out what was empty.
@@ -261,7 +261,7 @@ pub(super) fn with_folders<T>(disk: &dyn Disk, work: impl Fn() -> io::Result<T>)
 ///
 /// # Errors
 /// What the disk answers.
-pub(crate) fn seal(disk: &dyn Disk) -> io::Result<()> {
+pub fn seal(disk: &dyn Disk) -> io::Result<()> {
     name(disk, FORMAT, FORMAT_LINE)
 }
 

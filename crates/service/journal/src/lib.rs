@@ -1,21 +1,21 @@
-//! The journal: each session's records in files of its own, and the store's own marks. It knows bytes, seqs and batches,
-//! and never what an event means.
+//! Bytes that survive: each session's records in files of its own, blobs beside them, and the store's own marks. It knows
+//! bytes, seqs and batches, and never what an event means.
 //!
 //! In reading order: the disk, what stands on it, one session's open journal and how it is written, found again and
 //! read; then what belongs to the whole store.
 
-pub(crate) mod disk;
-pub(crate) mod frame;
-pub(crate) mod layout;
-pub(crate) mod segment;
+pub mod disk;
+pub mod frame;
+pub mod layout;
+pub mod segment;
 
 mod commit;
 mod log;
 mod pass;
 mod read;
-pub(crate) mod recovery;
+pub mod recovery;
 
-pub(crate) mod check;
+pub mod check;
 
 mod blobs;
 mod fork;
@@ -28,49 +28,46 @@ mod lock;
 mod marks;
 mod store_journal;
 
-#[cfg(test)]
-pub(crate) mod simulated;
-#[cfg(test)]
-mod tests;
+#[cfg(feature = "sim")]
+pub mod simulated;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use meerkat_words::ids::{Seq, SessionId};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use blobs::{FileBlobs, blobs_of, drop_blobs};
-pub(crate) use check::{Checked, Damage, Mended, check, cut, mend_marks};
-pub(crate) use disk::{Disk, RealDisk, is_unreadable};
-pub(crate) use executor::{Executor, Pool, on};
-pub(crate) use fork::{abandon, appear, discard, fork_files, is_gone, set_aside};
-pub(crate) use frame::Entry;
-pub(crate) use health::Health;
-pub(crate) use import::Import;
-pub(crate) use layout::{
+pub use blobs::{FileBlobs, blobs_of, drop_blobs};
+pub use check::{Checked, Damage, Mended, check, cut, mend_marks};
+pub use disk::{Disk, RealDisk, is_unreadable};
+pub use executor::{Executor, Pool, on};
+pub use fork::{Trouble, abandon, appear, discard, fork_files, is_gone, set_aside};
+pub use frame::Entry;
+pub use health::Health;
+pub use import::Import;
+pub use layout::{
     bytes_of, exists, journal_bytes_of, known_store_id, log_unlisted, prepare, seal, session_dir, sessions_on, store_id,
 };
-pub(crate) use lock::{OwnerLock, check_directory, check_private};
-pub(crate) use log::Log;
-pub(crate) use pass::pass;
-pub(crate) use prune::{Drops, candidates, parts, replace, rewrite};
-pub(crate) use read::page;
-pub(crate) use recovery::unreadable;
-pub(crate) use store_journal::{Marks, Resting, StoreJournal, look};
-
-use crate::ids::{Seq, SessionId};
+pub use lock::{OwnerLock, check_directory, check_private};
+pub use log::Log;
+pub use pass::pass;
+pub use prune::{Drops, Rewritten, candidates, parts, replace, rewrite};
+pub use read::page;
+pub use recovery::unreadable;
+pub use store_journal::{Marks, Resting, StoreJournal, look};
 
 /// Sizes that tests make small.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// A segment is sealed once it is this long.
-    pub(crate) segment_bytes: u64,
+    pub segment_bytes: u64,
     /// Lines of the newest records that an open journal keeps in memory.
-    pub(crate) cache_bytes: usize,
+    pub cache_bytes: usize,
     /// Journals with an open file and a cache.
-    pub(crate) hot_max: usize,
+    pub hot_max: usize,
     /// The store journal is written anew once it is this long.
-    pub(crate) store_journal_bytes: u64,
+    pub store_journal_bytes: u64,
     /// Bytes kept back for turns that run when the disk is full.
-    pub(crate) reserve_bytes: u64,
+    pub reserve_bytes: u64,
 }
 
 impl Default for Limits {
@@ -87,43 +84,49 @@ impl Default for Limits {
 
 /// Where a journal ends: what is missing up to there is a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct End {
+pub struct End {
     /// The last record's seq.
-    pub(crate) seq: Seq,
+    pub seq: Seq,
     /// The chain's value behind it.
-    pub(crate) chain: u64,
+    pub chain: u64,
 }
 
 impl End {
     /// Whether a journal that ends at `end` lacks something of what was durable up to here.
-    pub(crate) const fn is_lost_in(&self, end: Self) -> bool {
+    pub const fn is_lost_in(&self, end: Self) -> bool {
         end.seq < self.seq || (end.seq == self.seq && end.chain != self.chain)
     }
 }
 
 /// A place in a journal's last segment, shortly before the journal's end: where to look for the end again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Near {
+pub struct Near {
     /// The segment.
-    pub(crate) number: u64,
-    pub(crate) generation: u64,
+    pub number: u64,
+    /// Generation of the segment.
+    pub generation: u64,
     /// Where its next frame stands, and what that has to follow.
-    pub(crate) offset: u64,
-    pub(crate) seq: Seq,
-    pub(crate) batch: u64,
-    pub(crate) chain: u64,
+    pub offset: u64,
+    /// Seq before that frame.
+    pub seq: Seq,
+    /// Batch before that frame.
+    pub batch: u64,
+    /// Value of the chain before that frame.
+    pub chain: u64,
 }
 
 /// What is known of where a journal ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KnownEnd {
-    pub(crate) end: End,
-    pub(crate) near: Option<Near>,
+pub struct KnownEnd {
+    /// The end.
+    pub end: End,
+    /// Place from which it is soon found again.
+    pub near: Option<Near>,
 }
 
 /// What knows, beside the journals, how far each of them reached: copies, which may be missing or behind. It is asked
 /// on threads that may block, when a journal is opened, and never when one is written.
-pub(crate) trait Witness: Send + Sync {
+pub trait Witness: Send + Sync {
     /// Everything of a session up to here is durable.
     fn saw(&self, id: SessionId, end: End, near: Option<Near>);
     /// What was durable, as far as is known.
@@ -135,27 +138,33 @@ pub(crate) trait Witness: Send + Sync {
 }
 
 /// What every open journal of one store shares.
-pub(crate) struct Context {
-    pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) executor: Arc<dyn Executor>,
-    pub(crate) health: Arc<Health>,
-    pub(crate) store_journal: Arc<StoreJournal>,
-    pub(crate) witness: Arc<dyn Witness>,
-    pub(crate) limits: Limits,
+pub struct Context {
+    /// The disk.
+    pub disk: Arc<dyn Disk>,
+    /// Threads for what blocks on the disk.
+    pub executor: Arc<dyn Executor>,
+    /// Room and failures of the disk.
+    pub health: Arc<Health>,
+    /// The store's own marks.
+    pub store_journal: Arc<StoreJournal>,
+    /// Copies of how far each journal reached.
+    pub witness: Arc<dyn Witness>,
+    /// Sizes.
+    pub limits: Limits,
     /// Whether this version understands a kind of record.
-    pub(crate) knows: fn(u16) -> bool,
+    pub knows: fn(u16) -> bool,
     /// Sessions of which nobody knows what the disk holds, because making sure of it failed once. Asking again could
     /// answer well and mean nothing, so they stay closed until the store is opened anew.
-    pub(crate) unsure: Mutex<std::collections::HashSet<SessionId>>,
+    pub unsure: Mutex<std::collections::HashSet<SessionId>>,
     /// Sessions of which a compaction could not make sure that newer segments have their names; the older ones stay until
     /// the store is opened anew.
-    pub(crate) unsynced: Mutex<std::collections::HashSet<SessionId>>,
+    pub unsynced: Mutex<std::collections::HashSet<SessionId>>,
     /// Sessions that were to be deleted and are not.
-    pub(crate) returned: Mutex<std::collections::HashSet<SessionId>>,
+    pub returned: Mutex<std::collections::HashSet<SessionId>>,
     /// The journals that hold an open file, oldest first.
-    pub(crate) hot: Mutex<std::collections::VecDeque<std::sync::Weak<Log>>>,
+    pub hot: Mutex<std::collections::VecDeque<std::sync::Weak<Log>>>,
     /// The stored sessions, until one comes or goes; and how often one did, so that no list is kept that began before.
-    pub(crate) listing: Mutex<(u64, Option<Arc<Vec<SessionId>>>)>,
+    pub listing: Mutex<(u64, Option<Arc<Vec<SessionId>>>)>,
 }
 
 impl Context {
@@ -179,6 +188,6 @@ impl Context {
 }
 
 /// A lock whose holder never leaves half a change, so that a panic elsewhere spoils nothing.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 /// A data directory. A name is durable once its folder is synced; a rename happens as a whole or not at all.
-pub(crate) trait Disk: Send + Sync + 'static {
+pub trait Disk: Send + Sync + 'static {
     /// Makes a folder that only its owner may enter.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
     /// Makes a file that only its owner may open; there must be none.
@@ -36,7 +36,7 @@ pub(crate) trait Disk: Send + Sync + 'static {
 }
 
 /// An open file. What is written is durable once `sync` has returned without an error.
-pub(crate) trait DiskFile: Send + Sync {
+pub trait DiskFile: Send + Sync {
     /// Reads; fewer bytes than asked for only at the end.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes, perhaps only a part; answers how much.
@@ -50,7 +50,7 @@ pub(crate) trait DiskFile: Send + Sync {
 }
 
 /// Writes all of it.
-pub(crate) fn write_all(file: &dyn DiskFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+pub fn write_all(file: &dyn DiskFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write_at(bytes, offset) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -66,7 +66,7 @@ pub(crate) fn write_all(file: &dyn DiskFile, mut bytes: &[u8], mut offset: u64) 
 }
 
 /// Reads the bytes from `offset` up to `end`, or to the file's end where that comes first.
-pub(crate) fn read_range(file: &dyn DiskFile, offset: u64, end: u64) -> io::Result<Vec<u8>> {
+pub fn read_range(file: &dyn DiskFile, offset: u64, end: u64) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX)];
     let mut filled = 0;
     while filled < buffer.len() {
@@ -82,7 +82,7 @@ pub(crate) fn read_range(file: &dyn DiskFile, offset: u64, end: u64) -> io::Resu
 }
 
 /// Makes a file, in place of one that an earlier attempt may have left.
-pub(crate) fn create_anew(disk: &dyn Disk, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+pub fn create_anew(disk: &dyn Disk, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
     match disk.create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             disk.remove(path)?;
@@ -93,7 +93,7 @@ pub(crate) fn create_anew(disk: &dyn Disk, path: &Path) -> io::Result<Arc<dyn Di
 }
 
 /// Makes a folder; answers whether there was none.
-pub(crate) fn ensure_dir(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
+pub fn ensure_dir(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
     match disk.create_dir(path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
@@ -102,13 +102,13 @@ pub(crate) fn ensure_dir(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
 }
 
 /// Whether something is missing.
-pub(crate) fn is_missing(error: &io::Error) -> bool {
+pub fn is_missing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }
 
 /// Whether a file or a folder itself cannot be read, however often it is asked for. What the process lacks at the moment,
 /// such as descriptors or memory, says nothing about it.
-pub(crate) fn is_unreadable(error: &io::Error) -> bool {
+pub fn is_unreadable(error: &io::Error) -> bool {
     use rustix::io::Errno;
     const REFUSALS: [Errno; 10] = [
         Errno::IO,
@@ -127,18 +127,18 @@ pub(crate) fn is_unreadable(error: &io::Error) -> bool {
 }
 
 /// Whether there is no room.
-pub(crate) fn is_full(error: &io::Error) -> bool {
+pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// The file system.
-pub(crate) struct RealDisk {
+pub struct RealDisk {
     root: PathBuf,
 }
 
 impl RealDisk {
     /// The directory `root`.
-    pub(crate) const fn new(root: PathBuf) -> Self {
+    pub const fn new(root: PathBuf) -> Self {
         Self { root }
     }
 }

@@ -13,7 +13,7 @@ use super::{
     recovery::{Segment, failed},
     segment::{Compacted, HEADER_BYTES, Header, Step},
 };
-use crate::{
+use meerkat_words::{
     ids::{Seq, SessionId},
     store::StoreError,
 };
@@ -23,7 +23,7 @@ const COPY_BYTES: u64 = 1024 * 1024;
 
 /// Makes the directory of `child`: the parent's records up to `at` and `first` behind them, and the parent's blobs.
 /// It has another name until [`appear`].
-pub(crate) fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &[Entry]) -> Result<(), StoreError> {
+pub fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &[Entry]) -> Result<(), StoreError> {
     let context = &parent.context;
     let disk = context.disk.as_ref();
     context.health.room(disk)?;
@@ -48,7 +48,7 @@ pub(crate) fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &[Entry
 }
 
 /// Why a session was not made.
-pub(crate) enum Trouble {
+pub enum Trouble {
     /// Before anything had to be durable.
     Failed(io::Error),
     /// A sync failed. What it was to make durable is removed and never asked for again.
@@ -65,7 +65,7 @@ impl From<io::Error> for Trouble {
 
 impl Trouble {
     /// The store's error. What failed before a sync did has changed nothing.
-    pub(crate) fn error(self, health: &Health, id: SessionId) -> StoreError {
+    pub fn error(self, health: &Health, id: SessionId) -> StoreError {
         match self {
             Self::Failed(error) => failed(error),
             Self::Unsynced(error) => health.unsure(id, error),
@@ -83,7 +83,7 @@ impl From<Trouble> for io::Error {
 }
 
 /// Removes what was made of a session that is not to be.
-pub(crate) fn abandon(context: &Context, id: SessionId) {
+pub fn abandon(context: &Context, id: SessionId) {
     if let Err(error) = context.disk.remove(&new_dir(id))
         && !is_missing(&error)
     {
@@ -208,7 +208,7 @@ pub(super) fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Troubl
 
 /// Gives a session that was made its name. Where that cannot be made sure of, the name is taken back: a failed sync
 /// is never asked again, so a later attempt has to give the name anew.
-pub(crate) fn appear(context: &Context, id: SessionId) -> Result<(), Trouble> {
+pub fn appear(context: &Context, id: SessionId) -> Result<(), Trouble> {
     let (made, named) = (new_dir(id), session_dir(id));
     with_folders(context.disk.as_ref(), || context.disk.rename(&made, &named))?;
     let appeared = context.disk.sync_dir(&fan_out(id));
@@ -218,7 +218,7 @@ pub(crate) fn appear(context: &Context, id: SessionId) -> Result<(), Trouble> {
 }
 
 /// Takes a session away: when this returns, it never comes back.
-pub(crate) fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), StoreError> {
+pub fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), StoreError> {
     context.health.check_writable()?;
     let disk = context.disk.as_ref();
     match with_folders(disk, || disk.rename(&session_dir(id), &trash_dir(id))) {
@@ -243,12 +243,12 @@ pub(crate) fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), Sto
 }
 
 /// Whether nothing is left of a session: neither its directory, nor what a list may show of it.
-pub(crate) fn is_gone(context: &Context, id: SessionId) -> bool {
+pub fn is_gone(context: &Context, id: SessionId) -> bool {
     context.disk.list(&session_dir(id)).is_err_and(|error| is_missing(&error)) && !context.witness.may_list(id)
 }
 
 /// Removes what was set aside. Where that fails, the next start does it.
-pub(crate) fn discard(context: &Context, id: SessionId) {
+pub fn discard(context: &Context, id: SessionId) {
     if let Err(error) = context.disk.remove(&trash_dir(id)) {
         tracing::debug!(session_id = %id, %error, "a deleted session could not be removed yet");
     }

@@ -6,17 +6,17 @@
 use bytes::Bytes;
 
 use super::End;
-use crate::{ids::Seq, store::StoreError};
+use meerkat_words::{ids::Seq, store::StoreError};
 
 /// What a frame begins with. Neither byte at its ends occurs in UTF-8, so no payload can hold it.
 pub(super) const MARKER: [u8; 4] = [0xFF, b'm', b'k', 0xFE];
 /// Bytes of a frame's header.
-pub(crate) const HEADER_BYTES: usize = 48;
+pub const HEADER_BYTES: usize = 48;
 /// Bytes that a payload may have; a length beyond is no length.
-pub(crate) const PAYLOAD_BYTES_MAX: usize = crate::store::RECORD_BYTES_MAX;
+pub const PAYLOAD_BYTES_MAX: usize = meerkat_words::store::RECORD_BYTES_MAX;
 
 /// The last frame of its batch.
-pub(crate) const BATCH_END: u16 = 1;
+pub const BATCH_END: u16 = 1;
 /// The footer of a sealed segment: it holds no record.
 pub(super) const SEALED: u16 = 1 << 2;
 /// Who does not know the record's kind may not write the session.
@@ -24,20 +24,20 @@ pub(super) const MUST_UNDERSTAND: u16 = 1 << 3;
 
 /// A record that is to be written.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// Its seq.
-    pub(crate) seq: Seq,
+    pub seq: Seq,
     /// The number of its kind.
-    pub(crate) kind: u16,
+    pub kind: u16,
     /// Wall-clock milliseconds; they order nothing.
-    pub(crate) ms: i64,
+    pub ms: i64,
     /// Its line.
-    pub(crate) line: Bytes,
+    pub line: Bytes,
 }
 
 impl Entry {
     /// A record whose line is not longer than a frame may be.
-    pub(crate) fn new(seq: Seq, kind: u16, ms: i64, line: Bytes) -> Result<Self, StoreError> {
+    pub fn new(seq: Seq, kind: u16, ms: i64, line: Bytes) -> Result<Self, StoreError> {
         if line.len() > PAYLOAD_BYTES_MAX {
             return Err(StoreError::Failed(format!("a record of {} bytes is too long", line.len())));
         }
@@ -47,51 +47,58 @@ impl Entry {
 
 /// A place between two frames: what the frame that comes next has to follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub struct Place {
     /// The seq of the record before.
-    pub(crate) seq: Seq,
+    pub seq: Seq,
     /// Its batch.
-    pub(crate) batch: u64,
+    pub batch: u64,
     /// What the next frame's chain must be.
-    pub(crate) chain: u64,
+    pub chain: u64,
 }
 
 impl Place {
     /// The end that this is.
-    pub(crate) const fn end(&self) -> End {
+    pub const fn end(&self) -> End {
         End { seq: self.seq, chain: self.chain }
     }
 }
 
 /// A frame that was read.
 #[derive(Clone, Debug)]
-pub(crate) struct FrameView {
-    pub(crate) kind: u16,
-    pub(crate) flags: u16,
-    pub(crate) seq: Seq,
-    pub(crate) batch: u64,
-    pub(crate) ms: i64,
-    pub(crate) chain: u64,
+pub struct FrameView {
+    /// Kind of the record.
+    pub kind: u16,
+    /// Flags.
+    pub flags: u16,
+    /// Seq of the record.
+    pub seq: Seq,
+    /// Batch that it belongs to.
+    pub batch: u64,
+    /// Wall-clock milliseconds.
+    pub ms: i64,
+    /// Value of the chain before it.
+    pub chain: u64,
     crc: u32,
     /// Bytes of the payload.
-    pub(crate) payload: usize,
+    pub payload: usize,
     /// Bytes of the whole frame, padding included.
-    pub(crate) total: usize,
+    pub total: usize,
 }
 
 impl FrameView {
     /// The place behind this frame.
-    pub(crate) const fn after(&self) -> Place {
+    pub const fn after(&self) -> Place {
         Place { seq: self.seq, batch: self.batch, chain: link(self.chain, self.crc) }
     }
 
-    pub(crate) const fn has(&self, flag: u16) -> bool {
+    /// Reports if a flag is set.
+    pub const fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 }
 
 /// What stands at a place.
-pub(crate) enum Parsed {
+pub enum Parsed {
     /// A frame whose checksum holds.
     Frame(FrameView),
     /// The beginning of what may be a frame of this many bytes.
@@ -111,7 +118,7 @@ pub(crate) const fn padded(payload: usize) -> usize {
 }
 
 /// Appends a frame to `out` and moves `place` behind it.
-pub(crate) fn encode(out: &mut Vec<u8>, place: &mut Place, batch: u64, flags: u16, entry: &Entry) {
+pub fn encode(out: &mut Vec<u8>, place: &mut Place, batch: u64, flags: u16, entry: &Entry) {
     let start = out.len();
     out.extend_from_slice(&MARKER);
     out.extend_from_slice(&[0; 4]);
@@ -138,7 +145,7 @@ pub(super) fn footer(place: Place) -> Vec<u8> {
 }
 
 /// Reads what stands at the beginning of `bytes`.
-pub(crate) fn parse(bytes: &[u8]) -> Parsed {
+pub fn parse(bytes: &[u8]) -> Parsed {
     let Some(header) = bytes.get(..HEADER_BYTES) else { return Parsed::Short(HEADER_BYTES) };
     let payload = number(header, 8, 4);
     let payload = usize::try_from(payload).unwrap_or(usize::MAX);

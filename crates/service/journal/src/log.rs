@@ -20,19 +20,19 @@ use super::{
     segment::near_end,
     store_journal::Resting,
 };
-use crate::{
+use meerkat_words::{
     ids::{Seq, SessionId},
     store::{Frame, Lease, StoreError, TailRepair, Ticket},
 };
 
 /// A batch that waits to be written.
 pub(crate) struct Staged {
-    pub(crate) entries: Vec<Entry>,
+    pub(super) entries: Vec<Entry>,
     pub(super) done: oneshot::Sender<Result<Seq, StoreError>>,
 }
 
 /// One session's open journal.
-pub(crate) struct Log {
+pub struct Log {
     pub(super) id: SessionId,
     pub(super) context: Arc<Context>,
     pub(super) state: Mutex<State>,
@@ -90,7 +90,7 @@ impl Cache {
 
 impl Log {
     /// Opens a session's journal; where there is none, one that begins with its first batch.
-    pub(crate) fn open(context: Arc<Context>, id: SessionId) -> Result<Self, StoreError> {
+    pub fn open(context: Arc<Context>, id: SessionId) -> Result<Self, StoreError> {
         let found = examine(context.disk.as_ref(), id, context.knows)?;
         let marked = context.store_journal.resting(id);
         let is_active = context.store_journal.is_active(id) || lock(&context.returned).contains(&id);
@@ -152,35 +152,35 @@ impl Log {
     }
 
     /// Whether the session's directory is there.
-    pub(crate) fn exists(&self) -> bool {
+    pub fn exists(&self) -> bool {
         lock(&self.state).exists
     }
 
     /// Whether it is to be opened again.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         lock(&self.state).is_over
     }
 
     /// Whether nobody would miss it in memory.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         let state = lock(&self.state);
         let is_watched = state.durable.as_ref().is_some_and(|durable| durable.receiver_count() > 0);
         !state.is_leased && !state.is_writing && !state.must_stay && !is_watched
     }
 
     /// What the first append takes away, until it has.
-    pub(crate) fn tail_repair(&self) -> Option<TailRepair> {
+    pub fn tail_repair(&self) -> Option<TailRepair> {
         lock(&self.state).repair.clone()
     }
 
     /// Follows the last durable seq.
-    pub(crate) fn watch(&self) -> Option<watch::Receiver<Seq>> {
+    pub fn watch(&self) -> Option<watch::Receiver<Seq>> {
         let state = lock(&self.state);
         state.durable.as_ref().filter(|_| state.exists).map(watch::Sender::subscribe)
     }
 
     /// Takes the right to append from whoever had it; what was staged before is written first.
-    pub(crate) async fn lease(&self, epoch: u64) -> Result<Lease, StoreError> {
+    pub async fn lease(&self, epoch: u64) -> Result<Lease, StoreError> {
         {
             let mut state = lock(&self.state);
             (state.epoch, state.is_leased) = (epoch, true);
@@ -197,7 +197,7 @@ impl Log {
     }
 
     /// Queues a batch. It neither waits nor can be cancelled.
-    pub(crate) fn stage(self: &Arc<Self>, epoch: u64, entries: Vec<Entry>) -> Result<Ticket, StoreError> {
+    pub fn stage(self: &Arc<Self>, epoch: u64, entries: Vec<Entry>) -> Result<Ticket, StoreError> {
         self.context.health.check_writable()?;
         let (done, ticket) = Ticket::new();
         let mut state = lock(&self.state);
@@ -223,7 +223,7 @@ impl Log {
     }
 
     /// Gives the right to append back, if the lease still holds it.
-    pub(crate) async fn release(&self, epoch: u64) {
+    pub async fn release(&self, epoch: u64) {
         self.rest().await;
         let marked = {
             let mut state = lock(&self.state);
@@ -253,13 +253,13 @@ impl Log {
     }
 
     /// Gives the right to append back and marks nothing, if the lease still holds it.
-    pub(crate) fn give_up(&self, epoch: u64) {
+    pub fn give_up(&self, epoch: u64) {
         let mut state = lock(&self.state);
         state.is_leased &= state.epoch != epoch;
     }
 
     /// Ends it: nobody may append, nobody follows, and it is not used again.
-    pub(crate) async fn end(&self) {
+    pub async fn end(&self) {
         lock(&self.state).is_over = true;
         self.rest().await;
         let mut state = lock(&self.state);
@@ -277,7 +277,7 @@ impl Log {
     }
 
     /// Waits until nothing is being written.
-    pub(crate) async fn rest(&self) {
+    pub async fn rest(&self) {
         let quiet = {
             let mut state = lock(&self.state);
             if !state.is_writing {

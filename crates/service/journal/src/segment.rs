@@ -12,7 +12,7 @@ use super::{
     frame::{footer, number, parse},
     recovery::Segment,
 };
-use crate::ids::{Seq, SessionId};
+use meerkat_words::ids::{Seq, SessionId};
 
 /// What a segment begins with.
 const MAGIC: [u8; 8] = *b"\xFFmklog\r\n";
@@ -21,7 +21,7 @@ const VERSION: u64 = 1;
 /// Beside the version: journal compaction wrote the segment anew, so its seqs rise and may skip.
 const COMPACTED: u64 = 1 << 32;
 /// Bytes of a segment's header.
-pub(crate) const HEADER_BYTES: u64 = 128;
+pub const HEADER_BYTES: u64 = 128;
 /// Bytes that are read at a time.
 const READ_BYTES: u64 = 256 * 1024;
 /// Bytes between two places that are remembered.
@@ -29,46 +29,50 @@ const STRIDE_BYTES: u64 = 64 * 1024;
 
 /// A segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub struct Header {
     /// The session that it was written for; a fork keeps those of its parent. Zero in the store journal.
-    pub(crate) session_id: SessionId,
-    pub(crate) number: u64,
-    pub(crate) generation: u64,
+    pub session_id: SessionId,
+    /// Number of the segment in its journal.
+    pub number: u64,
+    /// How often journal compaction wrote the segment again.
+    pub generation: u64,
     /// The seq of its first record.
-    pub(crate) base_seq: Seq,
+    pub base_seq: Seq,
     /// The id of its first batch.
-    pub(crate) base_batch: u64,
+    pub base_batch: u64,
     /// The chain's value behind the segment before.
-    pub(crate) chain: u64,
+    pub chain: u64,
     /// Where the records of the segment before end; what follows there is ignored for ever.
-    pub(crate) previous_end: u64,
+    pub previous_end: u64,
     /// Of a segment that journal compaction wrote anew.
-    pub(crate) compacted: Option<Compacted>,
+    pub compacted: Option<Compacted>,
 }
 
 /// What the header of a compacted segment says besides. It is whole when it gets its name, and nothing follows in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Compacted {
+pub struct Compacted {
     /// The place behind the last record that the segment held at first: the next segment goes on from there.
-    pub(crate) after: Place,
+    pub after: Place,
     /// Records that it holds.
-    pub(crate) count: u64,
+    pub count: u64,
     /// Where they end.
-    pub(crate) end: u64,
+    pub end: u64,
 }
 
 /// What a header's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HeaderFound {
+pub enum HeaderFound {
+    /// One of this version.
     Good(Header),
     /// A later version's.
     Newer,
+    /// None, or one whose checksum fails.
     Bad,
 }
 
 impl Header {
     /// Its bytes.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         let flag = if self.compacted.is_some() { COMPACTED } else { 0 };
         out.extend_from_slice(&(VERSION | flag).to_le_bytes());
@@ -88,7 +92,7 @@ impl Header {
     }
 
     /// Reads the header of a file.
-    pub(crate) fn read(file: &dyn DiskFile) -> io::Result<HeaderFound> {
+    pub fn read(file: &dyn DiskFile) -> io::Result<HeaderFound> {
         let bytes = read_range(file, 0, HEADER_BYTES)?;
         let end = HEADER_BYTES as usize - 8;
         if bytes.len() < end + 8
@@ -121,20 +125,22 @@ impl Header {
     }
 
     /// The place that its first frame follows.
-    pub(crate) const fn place(&self) -> Place {
+    pub const fn place(&self) -> Place {
         Place { seq: self.base_seq.saturating_sub(1), batch: self.base_batch.saturating_sub(1), chain: self.chain }
     }
 }
 
 /// A place in a segment from which it can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
-    pub(crate) offset: u64,
-    pub(crate) place: Place,
+pub struct Mark {
+    /// Offset in the file.
+    pub offset: u64,
+    /// Place that the next frame has to follow.
+    pub place: Place,
 }
 
 /// What a reader came to.
-pub(crate) enum Step {
+pub enum Step {
     /// A frame, with its payload.
     Frame(FrameView, Bytes),
     /// The end that was named, or the file's.
@@ -146,7 +152,7 @@ pub(crate) enum Step {
 }
 
 /// Reads a segment's frames in order. Each must have a good checksum and follow the one before it.
-pub(crate) struct Reader<'a> {
+pub struct Reader<'a> {
     file: &'a dyn DiskFile,
     /// Where to stop.
     end: u64,
@@ -155,21 +161,23 @@ pub(crate) struct Reader<'a> {
     window: Bytes,
     window_at: u64,
     /// The next frame's offset, and the place it has to follow.
-    pub(crate) at: Mark,
+    pub at: Mark,
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) const fn new(file: &'a dyn DiskFile, from: Mark, end: u64) -> Self {
+    /// Reads from a mark up to the offset `end`.
+    pub const fn new(file: &'a dyn DiskFile, from: Mark, end: u64) -> Self {
         Self { file, end, is_compacted: false, window: Bytes::new(), window_at: from.offset, at: from }
     }
 
     /// The same for a segment that may be a compacted one.
-    pub(crate) fn of(self, is_compacted: bool) -> Self {
+    pub fn of(self, is_compacted: bool) -> Self {
         Self { is_compacted, ..self }
     }
 
     /// The next frame.
-    pub(crate) fn next(&mut self) -> io::Result<Step> {
+    #[expect(clippy::should_implement_trait, reason = "it may fail, and goes on saying that it is at its end")]
+    pub fn next(&mut self) -> io::Result<Step> {
         let Mark { offset, place } = self.at;
         if offset >= self.end {
             return Ok(Step::End);
@@ -216,7 +224,7 @@ impl<'a> Reader<'a> {
 
 /// How what follows the last complete batch looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
+pub enum Rest {
     /// Nothing follows.
     Nothing,
     /// The footer follows, whole or cut short.
@@ -231,18 +239,19 @@ pub(crate) enum Rest {
 
 /// What a segment holds.
 #[derive(Debug)]
-pub(crate) struct Scan {
+pub struct Scan {
     /// Behind the last complete batch.
-    pub(crate) end: Mark,
-    pub(crate) rest: Rest,
+    pub end: Mark,
+    /// What follows there.
+    pub rest: Rest,
     /// Whether it holds a record that only a newer version understands.
-    pub(crate) is_newer: bool,
+    pub is_newer: bool,
     /// Places to read from.
-    pub(crate) index: Vec<Mark>,
+    pub index: Vec<Mark>,
 }
 
 /// Reads a segment from where the reader is to its end and says where its last complete batch ends and what follows there.
-pub(crate) fn scan(mut reader: Reader<'_>, knows: fn(u16) -> bool) -> io::Result<Scan> {
+pub fn scan(mut reader: Reader<'_>, knows: fn(u16) -> bool) -> io::Result<Scan> {
     let from = reader.at;
     let mut found = Scan { end: from, rest: Rest::Nothing, is_newer: false, index: vec![from] };
     let step = loop {

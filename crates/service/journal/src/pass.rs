@@ -16,13 +16,13 @@ use super::{
     recovery::{Segment, failed, headers},
     segment::{Mark, Step, near_end, remember},
 };
-use crate::{
+use meerkat_words::{
     ids::{Seq, SessionId},
     store::StoreError,
 };
 
 /// Shows the lines after `after`. Answers whether these are all there are, and are durable.
-pub(crate) fn pass(
+pub fn pass(
     context: &Arc<Context>,
     id: SessionId,
     after: Seq,

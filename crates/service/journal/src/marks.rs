@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::frame::{HEADER_BYTES, Parsed, parse};
-use crate::{
+use meerkat_words::{
     ids::{Seq, SessionId},
     store::{ReaderMark, ReaderMarks, Registration},
 };

@@ -8,13 +8,13 @@ use std::{
 };
 
 use super::{disk::RealDisk, layout::check_format};
-use crate::SessionError;
+use meerkat_words::SessionError;
 
 /// The file that the lock stands on; it names its holder.
 const LOCK: &str = "lock";
 
 /// Holds the data directory; dropping it lets go.
-pub(crate) struct OwnerLock {
+pub struct OwnerLock {
     _file: File,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct OwnerLock {
 ///
 /// # Errors
 /// `STORE_NOT_WRITABLE`.
-pub(crate) fn check_private(dir: &Path) -> Result<(), SessionError> {
+pub fn check_private(dir: &Path) -> Result<(), SessionError> {
     let refuse = |why: String| SessionError::StoreNotWritable { path: dir.display().to_string(), why };
     let found = dir.metadata().map_err(|error| refuse(error.to_string()))?;
     match found.mode() & 0o002 {
@@ -35,7 +35,7 @@ pub(crate) fn check_private(dir: &Path) -> Result<(), SessionError> {
 ///
 /// # Errors
 /// `STORE_NOT_WRITABLE` and `STORE_FORMAT_UNSUPPORTED`; nothing was changed then.
-pub(crate) fn check_directory(dir: &Path) -> Result<(), SessionError> {
+pub fn check_directory(dir: &Path) -> Result<(), SessionError> {
     let refuse = |why: String| SessionError::StoreNotWritable { path: dir.display().to_string(), why };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| refuse(error.to_string()))?;
     let found = dir.metadata().map_err(|error| refuse(error.to_string()))?;
@@ -47,11 +47,11 @@ pub(crate) fn check_directory(dir: &Path) -> Result<(), SessionError> {
 }
 
 impl OwnerLock {
-    /// Takes the lock of `dir`.
+    /// Takes the lock of `dir` for a program of this `build`.
     ///
     /// # Errors
     /// `STORE_LOCKED` with the holder's pid, and `STORE_NOT_WRITABLE`.
-    pub(crate) fn take(dir: &Path) -> Result<Self, SessionError> {
+    pub fn take(dir: &Path, build: &str) -> Result<Self, SessionError> {
         let path = dir.join(LOCK);
         let refuse = |error: io::Error| SessionError::StoreNotWritable {
             path: path.display().to_string(),
@@ -71,7 +71,7 @@ impl OwnerLock {
         let line = serde_json::json!({
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
-            "build": crate::Capabilities::compiled().view().build,
+            "build": build,
         });
         let written =
             file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(format!("{line}\n").as_bytes()));

@@ -25,7 +25,7 @@ use super::{
     recovery::{Cut, Head, Segment},
     segment::{Header, Mark, remember},
 };
-use crate::{
+use meerkat_words::{
     ids::{Seq, SessionId},
     store::{Frame, StoreError},
 };

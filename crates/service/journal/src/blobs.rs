@@ -26,7 +26,7 @@ use super::{
     lock::OwnerLock,
     recovery::failed,
 };
-use crate::{
+use meerkat_words::{
     ids::SessionId,
     store::{BlobStore, BlobWriter, StoreError, hex},
 };
@@ -37,7 +37,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 const NAMING_LOCKS: usize = 64;
 
 /// The blobs of one store.
-pub(crate) struct FileBlobs {
+pub struct FileBlobs {
     context: Arc<Context>,
     /// Held as long as anything may be written.
     owner: Option<Arc<OwnerLock>>,
@@ -51,7 +51,7 @@ pub(crate) struct FileBlobs {
 
 impl FileBlobs {
     /// The blobs beside the journals.
-    pub(crate) fn new(context: Arc<Context>, owner: Option<Arc<OwnerLock>>) -> Self {
+    pub fn new(context: Arc<Context>, owner: Option<Arc<OwnerLock>>) -> Self {
         Self { context, owner, count: Arc::default(), naming: std::array::from_fn(|_| Arc::default()) }
     }
 }
@@ -203,7 +203,7 @@ impl BlobWriter for FileBlobWriter {
 }
 
 /// The names of a session's blobs.
-pub(crate) fn blobs_of(disk: &dyn Disk, id: SessionId) -> Result<BTreeSet<String>, StoreError> {
+pub fn blobs_of(disk: &dyn Disk, id: SessionId) -> Result<BTreeSet<String>, StoreError> {
     match disk.list(&session_dir(id).join(BLOBS)) {
         Err(error) if is_missing(&error) => Ok(BTreeSet::new()),
         names => Ok(names.map_err(failed)?.into_iter().collect()),
@@ -211,7 +211,7 @@ pub(crate) fn blobs_of(disk: &dyn Disk, id: SessionId) -> Result<BTreeSet<String
 }
 
 /// Removes blobs. Nothing is synced: one that comes back after a power failure takes room, and is found again.
-pub(crate) fn drop_blobs(disk: &dyn Disk, id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
+pub fn drop_blobs(disk: &dyn Disk, id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
     let dir = session_dir(id).join(BLOBS);
     names.iter().try_for_each(|name| match disk.remove(&dir.join(name)) {
         Err(error) if is_missing(&error) => Ok(()),

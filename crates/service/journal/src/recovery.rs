@@ -11,7 +11,7 @@ use super::{
     layout::{QUARANTINE, fan_out, generations_of, segment_name, session_dir, with_folders},
     segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Scan, frames_in, scan},
 };
-use crate::{
+use meerkat_words::{
     ids::{Seq, SessionId},
     store::{Origin, StoreError, TailRepair},
 };
@@ -353,11 +353,11 @@ pub(super) fn settle(disk: &dyn Disk, id: SessionId, segments: &[Segment]) -> io
 }
 
 /// The store's error where a session's files cannot be read at all.
-pub(crate) fn unreadable(session_id: SessionId, error: &io::Error) -> StoreError {
+pub fn unreadable(session_id: SessionId, error: &io::Error) -> StoreError {
     StoreError::Corrupted { session_id, last_good_seq: 0, why: format!("its files cannot be read: {error}") }
 }
 
 /// The store's error for one of the disk.
-pub(crate) fn failed(error: io::Error) -> StoreError {
+pub fn failed(error: io::Error) -> StoreError {
     if super::disk::is_full(&error) { StoreError::Full } else { StoreError::Failed(error.to_string()) }
 }

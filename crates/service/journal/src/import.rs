@@ -13,10 +13,10 @@ use super::{
     segment::{Compacted, Header},
     store_journal::Resting,
 };
-use crate::{ids::SessionId, store::StoreError};
+use meerkat_words::{ids::SessionId, store::StoreError};
 
 /// A journal in the making.
-pub(crate) struct Import {
+pub struct Import {
     context: Arc<Context>,
     id: SessionId,
     place: Place,
@@ -51,7 +51,7 @@ impl Begun {
 
 impl Import {
     /// Begins with nothing but the blobs that were written for the session.
-    pub(crate) fn begin(context: Arc<Context>, id: SessionId) -> Result<Self, StoreError> {
+    pub fn begin(context: Arc<Context>, id: SessionId) -> Result<Self, StoreError> {
         let disk = context.disk.as_ref();
         context.health.room(disk)?;
         let cleared = || -> io::Result<()> {
@@ -69,7 +69,7 @@ impl Import {
     }
 
     /// Writes some records as one batch. Their seqs rise from 1 on, and may skip.
-    pub(crate) fn add(&mut self, entries: &[Entry]) -> Result<(), StoreError> {
+    pub fn add(&mut self, entries: &[Entry]) -> Result<(), StoreError> {
         let mut before = self.place.seq;
         let rises = entries.iter().all(|entry| entry.seq > std::mem::replace(&mut before, entry.seq));
         if !rises || (self.place.seq == 0 && entries.first().is_some_and(|entry| entry.seq != 1)) {
@@ -118,7 +118,7 @@ impl Import {
     }
 
     /// Makes all of it durable; answers where it ends.
-    pub(crate) fn end(self) -> Result<Resting, StoreError> {
+    pub fn end(self) -> Result<Resting, StoreError> {
         if self.place.seq == 0 {
             return Err(StoreError::Failed("there is nothing to import".to_owned()));
         }

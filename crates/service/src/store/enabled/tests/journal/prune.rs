@@ -16,8 +16,7 @@ use crate::{
     clock::Timestamp,
     ids::Seq,
     store::enabled::journal::{
-        blobs::drop_blobs,
-        check::{check, cut},
+        check, cut, drop_blobs,
         layout::session_dir,
         simulated::{Fault, Random, SimulatedDisk},
     },

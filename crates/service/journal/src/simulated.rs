@@ -1,6 +1,8 @@
 //! A disk in memory that crashes: what was not synced is lost, kept, torn at 512 bytes or reordered, names too, as a
 //! seed says. It counts what is asked of it, and fails where it is told to.
 
+#![expect(clippy::expect_used, reason = "a test that names what is not there should stop there and say so")]
+
 use std::{
     collections::BTreeMap,
     io,
@@ -18,10 +20,12 @@ const SECTOR_BYTES: usize = 512;
 
 /// Numbers that follow from a seed.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
+pub struct Random(pub u64);
 
 impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next number.
+    #[expect(clippy::should_implement_trait, reason = "it never ends, so that no caller has to unwrap it")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -30,19 +34,19 @@ impl Random {
     }
 
     /// A number below `bound`.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
     /// True this many times out of a hundred.
-    pub(crate) fn chance(&mut self, percent: u64) -> bool {
+    pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 }
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// The power fails: this operation and all that follow.
     Crash,
     /// The operation fails; what it was to make durable may never be.
@@ -55,13 +59,17 @@ pub(crate) enum Fault {
 
 /// What was asked of the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) writes: u64,
-    pub(crate) syncs: u64,
-    pub(crate) dir_syncs: u64,
+pub struct Counts {
+    /// Writes.
+    pub writes: u64,
+    /// Syncs of files.
+    pub syncs: u64,
+    /// Syncs of folders.
+    pub dir_syncs: u64,
     /// Names that were made, moved or removed.
-    pub(crate) names: u64,
-    pub(crate) bytes: u64,
+    pub names: u64,
+    /// Bytes that were written.
+    pub bytes: u64,
 }
 
 #[derive(Clone)]
@@ -126,11 +134,11 @@ struct Sim {
 
 /// The disk; a clone is the same disk.
 #[derive(Clone)]
-pub(crate) struct SimulatedDisk(Arc<Mutex<Sim>>);
+pub struct SimulatedDisk(Arc<Mutex<Sim>>);
 
 impl SimulatedDisk {
     /// An empty disk.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let root = Node::Dir(DirNode::default());
         Self(Arc::new(Mutex::new(Sim {
             nodes: vec![root],
@@ -147,19 +155,19 @@ impl SimulatedDisk {
     }
 
     /// Another disk with the same content.
-    pub(crate) fn copy(&self) -> Self {
+    pub fn copy(&self) -> Self {
         Self(Arc::new(Mutex::new(lock(&self.0).clone())))
     }
 
     /// The disk after its process was killed, wherever it was: the system still has everything.
-    pub(crate) fn revived(&self) -> Self {
+    pub fn revived(&self) -> Self {
         let mut sim = lock(&self.0).clone();
         (sim.fault, sim.is_down) = (None, false);
         Self(Arc::new(Mutex::new(sim)))
     }
 
     /// The disk after a power failure.
-    pub(crate) fn crashed(&self, random: &mut Random) -> Self {
+    pub fn crashed(&self, random: &mut Random) -> Self {
         let mut sim = lock(&self.0).clone();
         let names = [0, 50, 100][random.below(3) as usize];
         for naming in std::mem::take(&mut sim.namings) {
@@ -178,63 +186,63 @@ impl SimulatedDisk {
     }
 
     /// Fails at the change that comes `after` changes from now.
-    pub(crate) fn fail(&self, after: u64, fault: Fault) {
+    pub fn fail(&self, after: u64, fault: Fault) {
         let mut sim = lock(&self.0);
         sim.fault = Some((sim.operations + after, fault));
     }
 
     /// Whether the power failed.
-    pub(crate) fn is_down(&self) -> bool {
+    pub fn is_down(&self) -> bool {
         lock(&self.0).is_down
     }
 
     /// Whether a sync failed, so that something may never be durable.
-    pub(crate) fn has_lost(&self) -> bool {
+    pub fn has_lost(&self) -> bool {
         let sim = lock(&self.0);
         let is_lost = |node: &Node| matches!(node, Node::File(file) if !file.limbo.is_empty());
         sim.nodes.iter().any(is_lost) || sim.namings.iter().any(|naming| naming.is_lost)
     }
 
     /// Changes that were asked for so far.
-    pub(crate) fn operations(&self) -> u64 {
+    pub fn operations(&self) -> u64 {
         lock(&self.0).operations
     }
 
     /// Bytes that all files together may have.
-    pub(crate) fn limit(&self, capacity: Option<u64>) {
+    pub fn limit(&self, capacity: Option<u64>) {
         lock(&self.0).capacity = capacity;
     }
 
     /// Reading a file from byte `from` on fails, and so does listing a folder.
-    pub(crate) fn wear_out(&self, path: &Path, from: usize) {
+    pub fn wear_out(&self, path: &Path, from: usize) {
         let mut sim = lock(&self.0);
         let node = sim.find(path).expect("a name");
         sim.unreadable.insert(node, from);
     }
 
     /// Whether each sync and each rename finds no room from now on.
-    pub(crate) fn fill_late(&self, is_full: bool) {
+    pub fn fill_late(&self, is_full: bool) {
         self.fill_syncs(is_full);
         lock(&self.0).are_renames_full = is_full;
     }
 
     /// Whether each sync alone does.
-    pub(crate) fn fill_syncs(&self, is_full: bool) {
+    pub fn fill_syncs(&self, is_full: bool) {
         lock(&self.0).are_syncs_full = is_full;
     }
 
     /// Bytes that all files that have a name have together.
-    pub(crate) fn used(&self) -> u64 {
+    pub fn used(&self) -> u64 {
         lock(&self.0).used()
     }
 
     /// What was asked of it since the last time.
-    pub(crate) fn take_counts(&self) -> Counts {
+    pub fn take_counts(&self) -> Counts {
         std::mem::take(&mut lock(&self.0).counts)
     }
 
     /// A file's bytes.
-    pub(crate) fn bytes(&self, path: &Path) -> Vec<u8> {
+    pub fn bytes(&self, path: &Path) -> Vec<u8> {
         let sim = lock(&self.0);
         match &sim.nodes[sim.find(path).expect("a file")] {
             Node::File(file) => file.now.clone(),
@@ -243,7 +251,7 @@ impl SimulatedDisk {
     }
 
     /// Puts bytes into a file, durably.
-    pub(crate) fn set_bytes(&self, path: &Path, bytes: Vec<u8>) {
+    pub fn set_bytes(&self, path: &Path, bytes: Vec<u8>) {
         let mut sim = lock(&self.0);
         let node = sim.find(path).expect("a file");
         sim.nodes[node] = Node::File(FileNode { now: bytes.clone(), kept: bytes, ..FileNode::default() });

@@ -16,7 +16,7 @@ use super::{
     layout::RESERVE,
     lock,
 };
-use crate::{ids::SessionId, store::StoreError};
+use meerkat_words::{ids::SessionId, store::StoreError};
 
 /// Failures after which the store is read-only.
 const FAILURES_MAX: u32 = 2;
@@ -24,7 +24,7 @@ const FAILURES_MAX: u32 = 2;
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// The state of a store's disk.
-pub(crate) struct Health {
+pub struct Health {
     failures: AtomicU32,
     read_only: OnceLock<String>,
     is_full: AtomicBool,
@@ -34,7 +34,7 @@ pub(crate) struct Health {
 
 impl Health {
     /// A store whose reserve has this many bytes.
-    pub(crate) const fn new(reserve_bytes: u64) -> Self {
+    pub const fn new(reserve_bytes: u64) -> Self {
         Self {
             failures: AtomicU32::new(0),
             read_only: OnceLock::new(),
@@ -44,13 +44,13 @@ impl Health {
     }
 
     /// Refuses where nothing may be written any more.
-    pub(crate) fn check_writable(&self) -> Result<(), StoreError> {
+    pub fn check_writable(&self) -> Result<(), StoreError> {
         self.read_only.get().map_or(Ok(()), |why| Err(StoreError::ReadOnly(why.clone())))
     }
 
     /// As [`Self::failed`], with the error for its caller. A disk that is found to be full only when a file is synced is
     /// no broken one: that file is not used any more, and the store goes on.
-    pub(crate) fn unsure(&self, id: SessionId, error: io::Error) -> StoreError {
+    pub fn unsure(&self, id: SessionId, error: io::Error) -> StoreError {
         if is_full(&error) {
             return StoreError::Full;
         }
@@ -82,7 +82,7 @@ impl Health {
     }
 
     /// Whether new work has to wait for room.
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
 
@@ -99,7 +99,7 @@ impl Health {
     ///
     /// # Errors
     /// `Full`, or what else the disk answers.
-    pub(crate) fn make_reserve(&self, disk: &dyn Disk) -> Result<(), StoreError> {
+    pub fn make_reserve(&self, disk: &dyn Disk) -> Result<(), StoreError> {
         let bytes = lock(&self.reserve_bytes);
         let path = Path::new(RESERVE);
         if disk.open(path, false).and_then(|file| file.len()).is_ok_and(|len| len >= *bytes) {
@@ -129,7 +129,7 @@ impl Health {
 
     /// Whether new work may begin. A store that was full looks for room first: it takes none from the turns that run,
     /// so the reserve is made again only where as much is left for them.
-    pub(crate) fn room(&self, disk: &dyn Disk) -> Result<(), StoreError> {
+    pub fn room(&self, disk: &dyn Disk) -> Result<(), StoreError> {
         self.check_writable()?;
         if !self.is_full() {
             return Ok(());

@@ -17,23 +17,25 @@ use super::{
     segment::{Compacted, HEADER_BYTES, Header, HeaderFound, Mark, Reader, Step},
     store_journal::{Resting, StoreJournal},
 };
-use crate::{
+use meerkat_words::{
     ids::{Seq, SessionId},
     store::{ReaderMark, StoreError},
 };
 
 /// A journal as it was found.
-pub(crate) struct Checked {
+pub struct Checked {
     found: Found,
     /// Why it cannot be trusted to its end, and where the last good record ends.
-    pub(crate) damage: Option<Damage>,
+    pub damage: Option<Damage>,
 }
 
 /// Where a journal stops being good.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Damage {
-    pub(crate) why: String,
-    pub(crate) last_good_seq: Seq,
+pub struct Damage {
+    /// What was found.
+    pub why: String,
+    /// Seq of the last good record.
+    pub last_good_seq: Seq,
     /// The segment, and where its last good batch ends; `None` where nothing can be cut away.
     place: Option<(u64, u64)>,
 }
@@ -44,25 +46,25 @@ impl Damage {
     }
 
     /// Whether something good is left when the rest is cut away.
-    pub(crate) const fn can_be_cut(&self) -> bool {
+    pub const fn can_be_cut(&self) -> bool {
         self.place.is_some() && self.last_good_seq > 0
     }
 }
 
 impl Checked {
     /// Where it ends; what was durable beyond is lost.
-    pub(crate) const fn end(&self) -> End {
+    pub const fn end(&self) -> End {
         self.found.place.end()
     }
 
     /// Bytes at its end that were never acknowledged.
-    pub(crate) fn torn_bytes(&self) -> u64 {
+    pub fn torn_bytes(&self) -> u64 {
         self.found.tail_repair().map_or(0, |repair| repair.bytes)
     }
 }
 
 /// Reads a session's journal whole, and hands each record to `see`; `None` where there is no such session.
-pub(crate) fn check(
+pub fn check(
     disk: &dyn Disk,
     id: SessionId,
     knows: fn(u16) -> bool,
@@ -119,7 +121,7 @@ fn walk(disk: &dyn Disk, id: SessionId, found: &Found, see: &mut dyn FnMut(Seq, 
 
 /// Ends a damaged journal behind its last good batch. All that stood behind it is kept in the quarantine, as whole
 /// segments, with the session's blobs. Answers where, or `None` where nothing can be cut.
-pub(crate) fn cut(disk: &dyn Disk, id: SessionId, damage: &Damage) -> io::Result<Option<String>> {
+pub fn cut(disk: &dyn Disk, id: SessionId, damage: &Damage) -> io::Result<Option<String>> {
     let Some((number, offset)) = damage.place.filter(|_| damage.can_be_cut()) else { return Ok(None) };
     let dir = session_dir(id);
     let all = generations_of(&disk.list(&dir)?).into_iter().filter(|(at, _)| *at >= number);
@@ -184,7 +186,7 @@ fn shorten(disk: &dyn Disk, id: SessionId, name: &str, offset: u64) -> io::Resul
 }
 
 /// A path in the quarantine, under the first number that is free.
-pub(crate) fn free_in_quarantine(disk: &dyn Disk, name: &str) -> io::Result<String> {
+pub fn free_in_quarantine(disk: &dyn Disk, name: &str) -> io::Result<String> {
     let taken = with_folders(disk, || disk.list(Path::new(QUARANTINE)))?;
     let mut names = (1_u32..).map(|n| format!("{name}-{n}")).filter(|name| !taken.contains(name));
     Ok(format!("{QUARANTINE}/{}", names.next().unwrap_or_default()))
@@ -192,17 +194,17 @@ pub(crate) fn free_in_quarantine(disk: &dyn Disk, name: &str) -> io::Result<Stri
 
 /// What the store's marks are to say from now on.
 #[derive(Default)]
-pub(crate) struct Mended<'a> {
+pub struct Mended<'a> {
     /// Sessions that go on from where their journals end, whatever was known of them before.
-    pub(crate) ended: &'a [SessionId],
+    pub ended: &'a [SessionId],
     /// Sessions that the next start is to look at.
-    pub(crate) active: &'a [SessionId],
+    pub active: &'a [SessionId],
     /// Whether the readers that are known are all there are.
-    pub(crate) is_trusted: bool,
+    pub is_trusted: bool,
 }
 
 /// Writes marks, durably. A store journal that is damaged is made anew from its good marks.
-pub(crate) fn mend_marks(disk: Arc<dyn Disk>, mended: &Mended<'_>, knows: fn(u16) -> bool) -> Result<(), StoreError> {
+pub fn mend_marks(disk: Arc<dyn Disk>, mended: &Mended<'_>, knows: fn(u16) -> bool) -> Result<(), StoreError> {
     let (limits, executor) = (Limits::default(), Arc::new(Pool::new().map_err(failed)?));
     let health = Arc::new(Health::new(limits.reserve_bytes));
     let marks = Arc::new(StoreJournal::open(disk.clone(), executor.clone(), health, &limits, false)?);

@@ -20,7 +20,7 @@ use super::{
     },
     Marked, Resting, State,
 };
-use crate::{
+use meerkat_words::{
     ids::SessionId,
     store::{ReaderMark, ReaderMarks},
 };
@@ -169,14 +169,15 @@ fn read_into(disk: &dyn Disk, path: &Path, state: &mut State, writer: &mut Write
 
 /// What the marks of a store say.
 #[derive(Default)]
-pub(crate) struct Marks {
+pub struct Marks {
     /// The sessions that may have changed since they were last put to rest.
-    pub(crate) active: BTreeSet<SessionId>,
+    pub active: BTreeSet<SessionId>,
     /// Where journals ended when they came to rest.
-    pub(crate) resting: HashMap<SessionId, Resting>,
-    pub(crate) readers: ReaderMarks,
+    pub resting: HashMap<SessionId, Resting>,
+    /// Readers, and what is relied on of them.
+    pub readers: ReaderMarks,
     /// Whether all of them could be read.
-    pub(crate) is_whole: bool,
+    pub is_whole: bool,
 }
 
 impl Marks {
@@ -187,7 +188,7 @@ impl Marks {
 }
 
 /// What the newest generation says. Nothing is changed.
-pub(crate) fn look(disk: &dyn Disk) -> io::Result<Marks> {
+pub fn look(disk: &dyn Disk) -> io::Result<Marks> {
     let mut state = State::default();
     let Some(generation) = newest_generation(&disk.list(Path::new(STORE))?) else { return Ok(Marks::default()) };
     let (_, is_whole) = read_file(disk.open(&path_of(generation), false)?.as_ref(), &mut state)?;

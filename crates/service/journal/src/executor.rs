@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::lock;
-use crate::store::StoreError;
+use meerkat_words::store::StoreError;
 
 /// Threads, and so syncs that are under way at once.
 const THREADS_MAX: usize = 64;
@@ -22,7 +22,7 @@ const IDLE: Duration = Duration::from_secs(10);
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs jobs, in whatever order.
-pub(crate) trait Executor: Send + Sync {
+pub trait Executor: Send + Sync {
     /// Takes a job; it never runs within this call, unless nobody could tell.
     fn run(&self, job: Job);
 
@@ -31,7 +31,7 @@ pub(crate) trait Executor: Send + Sync {
 }
 
 /// Runs a function on the executor and waits for what it answers.
-pub(crate) async fn on<T: Send + 'static>(
+pub async fn on<T: Send + 'static>(
     executor: &dyn Executor,
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
@@ -43,7 +43,7 @@ pub(crate) async fn on<T: Send + 'static>(
 
 /// Threads that are made as they are needed and end when they are not. One is there from the beginning to the end, so
 /// that whatever is asked for is done also where the system gives no more of them.
-pub(crate) struct Pool {
+pub struct Pool {
     shared: Arc<Shared>,
     threads_max: usize,
 }
@@ -72,7 +72,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where the system has no thread for it.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         Self::with(THREADS_MAX)
     }
 

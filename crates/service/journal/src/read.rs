@@ -13,13 +13,13 @@ use super::{
     recovery::{Segment, failed},
     segment::{Mark, Step, remember},
 };
-use crate::{
+use meerkat_words::{
     ids::Seq,
     store::{Frame, FramePage, Origin, ReadLimit, StoreError},
 };
 
 /// Durable frames after `after`; `None` where the session is not there.
-pub(crate) async fn page(log: &Arc<Log>, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
+pub async fn page(log: &Arc<Log>, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
     let page = {
         let state = lock(&log.state);
         if !state.exists {
@@ -39,7 +39,7 @@ pub(crate) async fn page(log: &Arc<Log>, after: Seq, limit: ReadLimit) -> Result
 
 impl Log {
     /// The durable frame of this seq, where memory has it.
-    pub(crate) fn at_hand(&self, seq: Seq) -> Option<Frame> {
+    pub fn at_hand(&self, seq: Seq) -> Option<Frame> {
         let state = lock(&self.state);
         let first = state.cache.frames.front().filter(|_| state.exists && seq <= state.readable())?.seq;
         state.cache.frames.get(usize::try_from(seq.checked_sub(first)?).ok()?).cloned()
