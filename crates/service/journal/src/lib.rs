@@ -22,6 +22,8 @@ mod fork;
 mod import;
 mod prune;
 
+pub mod derived;
+
 mod executor;
 mod health;
 mod lock;

@@ -29,7 +29,7 @@ use crate::{
     clock::{Clock as _, SystemClock},
     doctor::{Check, Diagnosis, Examination, Finding, Progress, Severity},
     ids::{Seq, SessionId},
-    memory::{examine_log, mend_log},
+    memory::recall::{examine_log, mend_log},
     projection::{ANOTHERS, ANOTHERS_REMEDY, Projection},
     session::{CallProgress, Session},
     store::{StoreError, hex},

@@ -23,9 +23,14 @@ use bytes::Bytes;
 use redb::{AccessGuard, Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableError};
 use tokio::sync::oneshot;
 
-use super::journal::{OwnerLock, disk::is_full};
+use meerkat_journal::{
+    OwnerLock,
+    derived::{Backend, Phase},
+};
+
+pub(super) use meerkat_journal::derived::Trouble;
+
 use super::{
-    backend::{Backend, Phase},
     expiry::Expiry,
     index::{decode, place},
     rows::{SEAL_BYTES, View, sealed, unsealed},
@@ -115,44 +120,12 @@ struct State {
     committer: Option<thread::JoinHandle<()>>,
 }
 
-/// Why the file did not do what it was asked.
-#[derive(Debug)]
-pub(crate) enum Trouble {
-    /// It holds what nobody wrote.
-    Damaged(String),
-    /// It could not be read or written.
-    Failed(String),
-    /// There is no room to write it.
-    Full(String),
-}
-
-impl<E: Into<redb::Error>> From<E> for Trouble {
-    fn from(error: E) -> Self {
-        match error.into() {
-            error @ (redb::Error::Corrupted(_)
-            | redb::Error::UpgradeRequired(_)
-            | redb::Error::RepairAborted
-            | redb::Error::TableTypeMismatch { .. }
-            | redb::Error::TableIsMultimap(_)
-            | redb::Error::TypeDefinitionChanged { .. }) => Self::Damaged(error.to_string()),
-            redb::Error::Io(error) if is_of_the_content(&error) => Self::Damaged(error.to_string()),
-            redb::Error::Io(error) if is_full(&error) => Self::Full(error.to_string()),
-            error => Self::Failed(error.to_string()),
-        }
+/// What is answered where the file did not do what it was asked.
+fn answer(trouble: Trouble) -> StoreError {
+    match trouble {
+        Trouble::Damaged(why) => StoreError::Failed(format!("the index was damaged: {why}")),
+        Trouble::Failed(why) | Trouble::Full(why) => StoreError::Failed(format!("the index: {why}")),
     }
-}
-
-impl Trouble {
-    fn answer(self) -> StoreError {
-        match self {
-            Self::Damaged(why) => StoreError::Failed(format!("the index was damaged: {why}")),
-            Self::Failed(why) | Self::Full(why) => StoreError::Failed(format!("the index: {why}")),
-        }
-    }
-}
-
-fn is_of_the_content(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof)
 }
 
 impl Drop for IndexFile {
@@ -303,7 +276,7 @@ impl Shared {
                 }
                 opened => opened,
             };
-            *database = Some(opened.map_err(Trouble::answer)?);
+            *database = Some(opened.map_err(answer)?);
         }
         Ok(database.clone())
     }
@@ -345,10 +318,10 @@ impl Shared {
         }
         match &trouble {
             Trouble::Damaged(why) if is_open => match self.set_aside(why) {
-                Ok(()) => trouble.answer(),
+                Ok(()) => answer(trouble),
                 Err(error) => error,
             },
-            _ => trouble.answer(),
+            _ => answer(trouble),
         }
     }
 
@@ -362,7 +335,7 @@ impl Shared {
         });
         let aside = names.into_iter().find(|aside| !aside.exists()).unwrap_or_default();
         tracing::warn!(%why, aside = %aside.display(), "the index is damaged; it is set aside and made anew");
-        std::fs::rename(&self.path, &aside).map_err(|error| Trouble::Failed(error.to_string()).answer())
+        std::fs::rename(&self.path, &aside).map_err(|error| answer(Trouble::Failed(error.to_string())))
     }
 
     fn read<T>(&self, read: impl FnOnce(&View) -> Result<T, Trouble>) -> Result<T, StoreError> {

@@ -10,9 +10,8 @@ mod lengths;
 mod readers;
 mod snapshots;
 
-pub(crate) mod backend;
 mod expiry;
-pub(crate) mod file;
+mod file;
 mod rows;
 
 #[cfg(test)]
