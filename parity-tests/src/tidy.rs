@@ -75,13 +75,14 @@ const ENCODED: [&str; 33] = [
 ];
 
 /// The crates of ours that each of ours may use; surfaces besides, where they are composed.
-const EDGES: [(&str, &[&str]); 11] = [
+const EDGES: [(&str, &[&str]); 12] = [
     ("meerkat-errors", &[]),
     ("meerkat-words", &["meerkat-errors"]),
     ("meerkat-journal", &["meerkat-words"]),
     ("meerkat-models", &["meerkat-errors", "meerkat-words"]),
     ("meerkat-recall", &["meerkat-errors", "meerkat-journal", "meerkat-models", "meerkat-words"]),
     ("meerkat-service", &["meerkat-errors", "meerkat-journal", "meerkat-models", "meerkat-recall", "meerkat-words"]),
+    ("meerkat-conformance", &["meerkat-service"]),
     ("meerkat-surface-rest", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-rpc", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-mcp", &["meerkat-errors", "meerkat-service"]),
@@ -268,7 +269,7 @@ pub fn edges(packages: &[Value]) -> Vec<String> {
         let name = package["name"].as_str().unwrap_or_default();
         let folder = match name.trim_start_matches("meerkat-") {
             "parity-tests" => "parity-tests/".to_owned(),
-            room @ ("journal" | "models" | "recall" | "words") => format!("crates/service/{room}/"),
+            room @ ("conformance" | "journal" | "models" | "recall" | "words") => format!("crates/service/{room}/"),
             crate_of_ours => format!("crates/{crate_of_ours}/"),
         };
         let Some((_, allowed)) = EDGES.iter().find(|(ours, _)| *ours == name) else {

@@ -2,8 +2,6 @@
 //!
 //! Nothing here assumes one process, one machine or a file, and no backend's type crosses this file.
 
-pub mod conformance;
-
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
 mod disabled;
 #[cfg(any(feature = "session-store", feature = "memory-store"))]

@@ -6,19 +6,13 @@ use std::{
     os::unix::fs::{PermissionsExt as _, symlink},
     path::Path,
     process::{Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
-
-use async_trait::async_trait;
 
 use crate::{
     SessionError,
-    store::enabled::journal::{Pool, lock, simulated::SimulatedDisk},
-    store::{
-        EventStore as _, ReadLimit, ReaderStore, RedbEventStore, StoreError, Stores,
-        conformance::{Harness, Pair, check, readers},
-        open_stores,
-    },
+    store::enabled::journal::{Pool, simulated::SimulatedDisk},
+    store::{EventStore as _, ReadLimit, RedbEventStore, StoreError, Stores, open_stores},
 };
 
 /// Says to a process of this test that it holds the directory named there until it is killed.
@@ -183,47 +177,4 @@ async fn nobody_else_can_look_into_a_store_and_no_link_leads_out_of_it() {
     for name in [outside.as_str(), "", &name[1..], &name.to_uppercase()] {
         assert_eq!(stores.blobs.read(session(1), name, 0, 9).await.unwrap(), None, "{name}");
     }
-}
-
-/// Each pair of stores in a directory of its own.
-#[derive(Default)]
-struct Directories(Mutex<Vec<tempfile::TempDir>>);
-
-#[async_trait]
-impl Harness for Directories {
-    async fn fresh(&self) -> Pair {
-        let dir = tempfile::tempdir().unwrap();
-        let Stores { events, snapshots, .. } = open_stores(dir.path()).unwrap();
-        lock(&self.0).push(dir);
-        Pair { events, snapshots }
-    }
-
-    async fn restart(&self, pair: Pair) -> Pair {
-        drop(pair);
-        let path = lock(&self.0).last().unwrap().path().to_owned();
-        let Stores { events, snapshots, .. } = open_stores(&path).unwrap();
-        Pair { events, snapshots }
-    }
-}
-
-#[async_trait]
-impl readers::Harness for Directories {
-    async fn fresh(&self) -> Arc<dyn ReaderStore> {
-        let dir = tempfile::tempdir().unwrap();
-        let store = open_stores(dir.path()).unwrap().readers;
-        lock(&self.0).push(dir);
-        store
-    }
-
-    async fn restart(&self, store: Arc<dyn ReaderStore>) -> Arc<dyn ReaderStore> {
-        drop(store);
-        let path = lock(&self.0).last().unwrap().path().to_owned();
-        open_stores(&path).unwrap().readers
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_durable_stores_keep_every_promise_of_a_store() {
-    assert_eq!(check(&Directories::default()).await, []);
-    assert_eq!(readers::check(&Directories::default()).await, []);
 }

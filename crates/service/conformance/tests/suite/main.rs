@@ -1,17 +1,27 @@
 //! The suite passes the stores that keep their promises, and names the promise that a wrong one breaks.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests stop at an impossible value, as tests do")]
+
+mod ours;
+
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
+use async_trait::async_trait;
 use futures::FutureExt as _;
-use tokio::sync::watch;
-
-use super::*;
-use crate::store::{
-    Frame, FramePage, MemoryEventStore, MemorySessionStore, SessionMeta, Ticket, append_only_save_guard,
+use meerkat_conformance::{Harness, Pair, check};
+use meerkat_service::{
+    Seq, Session, SessionId,
+    session::event::Record,
+    store::{
+        EventStore, Frame, FramePage, Lease, ReadLimit, RecordSource, SessionFilter, SessionMeta, SessionStore,
+        SessionStoreError, StoreError, Ticket, append_only_save_guard,
+    },
+    wire::encode_event,
 };
+use tokio::sync::watch;
 
 /// What a store does wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -284,7 +294,7 @@ impl SessionStore for Naive {
 }
 
 /// Stores that are made by the first function and restarted by the second.
-pub(in crate::store) struct Stores<F, R>(pub(in crate::store) F, pub(in crate::store) R);
+struct Stores<F, R>(F, R);
 
 #[async_trait]
 impl<F: Fn() -> Pair + Send + Sync, R: Fn(Pair) -> Pair + Send + Sync> Harness for Stores<F, R> {
@@ -347,17 +357,4 @@ fn a_wrong_store_is_caught_by_the_promise_that_it_breaks() {
         let caught = caught(fault);
         assert!(caught.contains(&promise), "{fault:?} was caught by {caught:?}");
     }
-}
-
-pub(in crate::store) fn memory() -> Arc<MemoryEventStore> {
-    Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()))
-}
-
-#[tokio::test]
-async fn the_stores_in_memory_keep_their_promises() {
-    let fresh = || {
-        let events = memory();
-        Pair { events: events.clone(), snapshots: Arc::new(MemorySessionStore::new(events)) }
-    };
-    assert_eq!(check(&Stores(fresh, |pair| pair)).await, []);
 }

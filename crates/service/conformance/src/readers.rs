@@ -1,18 +1,16 @@
 //! What any store of readers must keep, as [`super::check`] has it for events and snapshots.
 
-#[cfg(test)]
-pub(in crate::store) mod tests;
-
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 
-use super::{Broken, expect, id, said, time};
-use crate::{
-    ids::Seq,
+use meerkat_service::{
+    Seq,
     store::{ReaderStore, Registration},
 };
+
+use super::{Broken, expect, id, said, time};
 
 /// Makes the stores under test.
 #[async_trait]

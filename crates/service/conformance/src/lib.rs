@@ -1,12 +1,9 @@
-//! What any store must keep, to run against your own: [`check`] names every promise that it breaks.
+//! The suites that any store must pass, to run against your own: [`check`] names every promise that it breaks.
 //!
 //! An [`EventStore`] and a [`SessionStore`] are checked together, because a snapshot is nothing without its journal:
 //! only sessions are saved whose records stand in that event store. The suite asks through the two traits alone.
 
 pub mod readers;
-
-#[cfg(test)]
-pub(super) mod tests;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,15 +12,14 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use uuid::Uuid;
 
-use super::{EventStore, Lease, ReadLimit, RecordSource, SessionFilter, SessionStore, SessionStoreError, StoreError};
-use crate::{
-    Session,
+use meerkat_service::{
+    Seq, Session, SessionId,
     clock::Timestamp,
-    ids::{Seq, SessionId},
     model::StopReason,
     options::Budgets,
     session::event::{AssistantMessage, Event, Record, SessionCreated, TurnCompleted, TurnStarted, TurnTotals},
     session::message::Block,
+    store::{EventStore, Lease, ReadLimit, RecordSource, SessionFilter, SessionStore, SessionStoreError, StoreError},
     wire::encode_event,
 };
 
