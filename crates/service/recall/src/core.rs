@@ -8,7 +8,6 @@
 mod tests;
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
@@ -17,12 +16,15 @@ use std::{
 };
 
 use super::{
-    file::{self, MemoryFile, Trouble},
+    file::{MemoryFile, Trouble},
     log::{Entry, Forgetting, MemoryLog},
     opened::Opened,
     vector::VectorLane,
 };
-use meerkat_journal::RealDisk;
+use meerkat_journal::{
+    RealDisk,
+    derived::{caught, set_aside},
+};
 use meerkat_words::{
     memory::{Embedder, Passage},
     store::StoreError,
@@ -95,8 +97,7 @@ impl Core {
         self.make_ready()?;
         // It is not kept open by this: whoever finds it damaged first closes it.
         let file = self.read(|open| Ok(Arc::downgrade(&open.file)))?;
-        let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked()));
-        done.or_else(|trouble| self.give_up(Some(&file), trouble))
+        caught(work).or_else(|trouble| self.give_up(Some(&file), trouble))
     }
 
     /// Reads what is open.
@@ -148,9 +149,7 @@ impl Core {
         if self.is_shut.load(Ordering::Acquire) {
             return Err(closed());
         }
-        // A damaged file makes redb panic.
-        let made = catch_unwind(AssertUnwindSafe(|| self.open_all(&mut log))).unwrap_or_else(|_| Err(panicked()));
-        made.or_else(|trouble| self.give_up(None, trouble))
+        caught(|| self.open_all(&mut log)).or_else(|trouble| self.give_up(None, trouble))
     }
 
     fn open_all(&self, log: &mut Option<MemoryLog>) -> Result<(), Trouble> {
@@ -184,13 +183,10 @@ impl Core {
 
     fn open_file(&self) -> Result<Opened, Trouble> {
         let path = self.dir.as_ref().map(|dir| dir.join(FILE_NAME));
-        let open = || {
-            let opened = catch_unwind(AssertUnwindSafe(|| Opened::open(path.as_deref())));
-            opened.unwrap_or_else(|_| Err(panicked()))
-        };
+        let open = || caught(|| Opened::open(path.as_deref()));
         let opened = match (open(), &path) {
             (Err(Trouble::Damaged(why)), Some(path)) => {
-                file::set_aside(path, &why)?;
+                set_aside(path, &why)?;
                 open()
             }
             (opened, _) => opened,
@@ -273,7 +269,7 @@ impl Core {
         if open.take_if(is_to_blame).is_some() {
             self.is_ready.store(false, Ordering::Release);
             if let (Trouble::Damaged(why), Some(dir)) = (&trouble, &self.dir) {
-                file::set_aside(&dir.join(FILE_NAME), why)?;
+                set_aside(&dir.join(FILE_NAME), why)?;
             }
         }
         Err(trouble)
@@ -313,8 +309,4 @@ fn log_failed(error: StoreError) -> Trouble {
 
 fn closed() -> Trouble {
     Trouble::Failed("it was closed meanwhile".to_owned())
-}
-
-pub(super) fn panicked() -> Trouble {
-    Trouble::Damaged("reading it panicked".to_owned())
 }

@@ -1,11 +1,6 @@
 //! The memory's log for whoever examines a data directory, and how it is mended without bringing back what was forgotten.
 
-use std::{
-    fs,
-    panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
-    sync::Arc,
-};
+use std::{fs, path::Path, sync::Arc};
 
 use super::{
     core::FILE_NAME,
@@ -14,7 +9,7 @@ use super::{
     opened::{Meta, forgotten},
     tables::meta,
 };
-use meerkat_journal::RealDisk;
+use meerkat_journal::{RealDisk, derived::caught};
 use meerkat_words::store::StoreError;
 
 /// The index while it is looked at.
@@ -78,11 +73,10 @@ fn read_index(data_dir: &Path) -> Result<Option<Known>, StoreError> {
         let rows = forgotten(&transaction)?.into_iter().map(|(_, forgetting)| forgetting);
         Ok((Meta(&transaction).long(meta::LOG)?, rows.collect()))
     };
-    // A damaged file makes redb panic.
-    let copied = fs::copy(&path, &copy).map(|_| catch_unwind(AssertUnwindSafe(read)));
+    let copied = fs::copy(&path, &copy).map(|_| caught(read));
     drop(fs::remove_file(&copy));
     let read = copied.map_err(|error| StoreError::Failed(format!("{FILE_NAME} cannot be copied: {error}")))?;
-    Ok(read.ok().and_then(Result::ok))
+    Ok(read.ok())
 }
 
 fn told(Forgetting { session_id, from_seq, to_seq, source, .. }: &Forgetting) -> String {

@@ -1,23 +1,18 @@
-//! `memory.redb`: how it is opened, set aside where it is damaged, and closed.
+//! `memory.redb`: how it is opened, changed and read.
 //!
 //! redb blocks its thread and panics on a damaged file: whoever calls this stands on a thread that may block, and
 //! catches panics.
 
 use std::{
-    fs::OpenOptions,
-    os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
-use redb::{Database, Durability, ReadableDatabase as _, TableError, WriteTransaction, backends::InMemoryBackend};
+use meerkat_journal::derived::DerivedFile;
+use meerkat_words::SessionError;
+use redb::{TableError, WriteTransaction};
 
 use super::tables::{self, LAYOUT, meta};
-use meerkat_journal::derived::{Backend, Phase};
-use meerkat_words::SessionError;
 
 pub(super) use meerkat_journal::derived::Trouble;
 
@@ -32,34 +27,17 @@ thread_local! {
 
 /// The open file.
 pub(super) struct MemoryFile {
-    database: Database,
-    phase: Arc<Phase>,
+    file: DerivedFile,
     /// Whether a write met a full disk: redb does nothing more with it, and it is to be opened anew.
     is_stuck: AtomicBool,
-}
-
-impl Drop for MemoryFile {
-    fn drop(&mut self) {
-        // Each commit leaves a file that opens at once; closing needs no other.
-        self.phase.is_closing.store(true, Ordering::Release);
-    }
 }
 
 impl MemoryFile {
     /// Opens the file at `path`, or one in memory; with whether it was made just now.
     pub(super) fn open(path: Option<&Path>) -> Result<(Self, bool), Trouble> {
-        let phase = Arc::<Phase>::default();
-        let mut builder = Database::builder();
-        builder.set_cache_size(CACHE_BYTES);
-        let database = match path {
-            None => builder.create_with_backend(InMemoryBackend::new())?,
-            Some(path) => {
-                let mut options = OpenOptions::new();
-                let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-                builder.create_with_backend(Backend::new(file.map_err(redb::Error::Io)?, phase.clone())?)?
-            }
-        };
-        let file = Self { database, phase, is_stuck: AtomicBool::new(false) };
+        let file =
+            path.map_or_else(|| DerivedFile::in_memory(&[], CACHE_BYTES), |path| DerivedFile::open(path, CACHE_BYTES))?;
+        let file = Self { file, is_stuck: AtomicBool::new(false) };
         let is_new = file.is_new()?;
         if is_new {
             file.make_tables()?;
@@ -69,15 +47,14 @@ impl MemoryFile {
 
     /// They are durable with what is first put into them.
     fn make_tables(&self) -> Result<(), Trouble> {
-        let mut transaction = self.database.begin_write()?;
-        transaction.set_durability(Durability::None)?;
+        let transaction = self.file.begin_loose_write()?;
         tables::make_all(&transaction)?;
         transaction.open_table(tables::META)?.insert(meta::LAYOUT, &LAYOUT.to_le_bytes()[..])?;
         Ok(transaction.commit()?)
     }
 
     fn is_new(&self) -> Result<bool, Trouble> {
-        let transaction = self.database.begin_read()?;
+        let transaction = self.read()?;
         let table = match transaction.open_table(tables::META) {
             Err(TableError::TableDoesNotExist(_)) => return Ok(true),
             table => table?,
@@ -117,10 +94,7 @@ impl MemoryFile {
 
     fn try_write<T>(&self, change: impl FnOnce(&WriteTransaction) -> Result<T, Trouble>) -> Result<T, Trouble> {
         Self::check_room()?;
-        self.phase.has_committed.store(true, Ordering::Release);
-        let mut transaction = self.database.begin_write()?;
-        // Without it the first opening after a kill would walk the whole file.
-        transaction.set_quick_repair(true);
+        let transaction = self.file.begin_write()?;
         let done = change(&transaction)?;
         transaction.commit()?;
         Ok(done)
@@ -128,20 +102,8 @@ impl MemoryFile {
 
     /// Reads the file as it is now.
     pub(super) fn read(&self) -> Result<redb::ReadTransaction, Trouble> {
-        Ok(self.database.begin_read()?)
+        self.file.begin_read()
     }
-}
-
-/// Renames a file to the first name that is free.
-pub(super) fn set_aside(path: &Path, why: &str) -> Result<(), Trouble> {
-    let names = (1_u32..).map(|n| {
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(format!(".set-aside-{n}"));
-        PathBuf::from(aside)
-    });
-    let aside = names.into_iter().find(|aside| !aside.exists()).unwrap_or_default();
-    tracing::warn!(%why, aside = %aside.display(), "the memory is damaged; it is set aside and made anew");
-    std::fs::rename(path, &aside).map_err(|error| Trouble::Failed(error.to_string()))
 }
 
 /// What is answered where the memory's files did not do what they were asked.

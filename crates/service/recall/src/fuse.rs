@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{
     columns::{Columns, Doc},
-    core::{Core, panicked},
+    core::Core,
     embed::HashedEmbedder,
     file::Trouble,
     lexical::{self, Scores, Window},
@@ -180,7 +180,8 @@ fn best(
         let cosines = vector.map(|vector| scope.spawn(|| nearest(open, vector, limit, &filter)));
         let words = lexical::score(open, &terms.words, 0, &tuning::WORDS)?;
         let runs = lexical::score(open, &terms.runs, 1, &tuning::RUNS)?;
-        let cosines = cosines.map_or_else(|| Ok(HashMap::new()), |cosines| cosines.join().map_err(|_| panicked()))?;
+        let cosines =
+            cosines.map_or_else(|| Ok(HashMap::new()), |cosines| cosines.join().map_err(|_| Trouble::panicked()))?;
         Ok::<_, Trouble>((words, runs, cosines))
     })?;
     let speakers = lexical::score(open, &terms.speakers, 0, &tuning::WORDS)?;
