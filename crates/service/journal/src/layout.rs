@@ -41,7 +41,7 @@ pub const QUARANTINE: &str = "quarantine";
 pub(super) const BLOBS: &str = "blobs";
 
 /// The folder that a session's directory is in. The last byte of a UUIDv7 is random, so they fill evenly.
-pub(super) fn fan_out(id: SessionId) -> PathBuf {
+pub fn fan_out(id: SessionId) -> PathBuf {
     let [.., last] = id.as_uuid().into_bytes();
     Path::new(JOURNAL).join(format!("{last:02x}"))
 }

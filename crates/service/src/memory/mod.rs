@@ -5,7 +5,7 @@
 //! what it was told to forget, and what it took in where no journal is kept, it records itself.
 
 #[cfg(not(feature = "memory-store"))]
-mod absent;
+pub(crate) mod absent;
 
 pub(crate) mod intake;
 pub mod passages;
