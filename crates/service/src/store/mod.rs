@@ -3,7 +3,7 @@
 //! Nothing here assumes one process, one machine or a file, and no backend's type crosses this file.
 
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
-mod disabled;
+mod absent;
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
 pub(crate) mod enabled;
 mod load;
@@ -24,17 +24,14 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
-pub(crate) use disabled::step_back;
-#[cfg(not(any(feature = "session-store", feature = "memory-store")))]
-pub(crate) use disabled::{DirectoryOwner, own_directory};
-#[cfg(not(any(feature = "session-store", feature = "memory-store")))]
-pub use disabled::{examine, glance, open_stores};
+use absent as directory;
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
-pub(crate) use enabled::step_back;
+use enabled as directory;
+
+pub(crate) use directory::{DirectoryOwner, own_directory, step_back};
+pub use directory::{examine, glance, open_stores};
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
-pub(crate) use enabled::{DirectoryOwner, own_directory};
-#[cfg(any(feature = "session-store", feature = "memory-store"))]
-pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore, examine, glance, open_stores};
+pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore};
 pub(crate) use meerkat_words::list;
 pub use meerkat_words::store::{
     BlobStore, BlobWriter, Frame, FramePage, Lease, Origin, RECORD_BYTES_MAX, ReadLimit, Registration, StoreError,
