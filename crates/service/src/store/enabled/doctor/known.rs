@@ -11,9 +11,8 @@ use std::{
 
 use super::{Doctor, Journal, ensure};
 use crate::{
-    doctor::{Check, Severity},
+    consumers::projection::READER,
     ids::{Seq, SessionId},
-    projection::READER,
     store::{
         ReaderMarks, SessionIndex as _, StoreError,
         enabled::{
@@ -25,6 +24,7 @@ use crate::{
             rows::View,
         },
     },
+    upkeep::doctor::{Check, Severity},
 };
 
 const INDEX: &str = "index.redb";
