@@ -5,7 +5,7 @@
 //! once more, to leave a file that opens at once; but so does every commit of ours. It never deletes a file.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::OpenOptions,
     io,
     ops::Bound,
     os::unix::fs::OpenOptionsExt as _,
@@ -18,7 +18,7 @@ use std::{
 };
 
 use redb::{
-    BackendError, Database, DatabaseError, ReadTransaction, ReadableDatabase as _, StorageBackend, WriteTransaction,
+    BackendError, Database, ReadTransaction, ReadableDatabase as _, StorageBackend, WriteTransaction,
     backends::{FileBackend, InMemoryBackend},
 };
 
@@ -59,8 +59,8 @@ impl Trouble {
     }
 }
 
-fn is_of_the_content(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof)
+fn is_of_the_content(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
 /// An open file.

@@ -75,7 +75,7 @@ impl Health {
     }
 
     /// Nothing is written any more.
-    pub(super) fn end_writing(&self, why: &str) {
+    pub fn end_writing(&self, why: &str) {
         if self.read_only.set(why.to_owned()).is_ok() {
             tracing::error!(why, "the store is read-only from now on");
         }

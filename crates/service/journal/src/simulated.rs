@@ -136,6 +136,12 @@ struct Sim {
 #[derive(Clone)]
 pub struct SimulatedDisk(Arc<Mutex<Sim>>);
 
+impl Default for SimulatedDisk {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl SimulatedDisk {
     /// An empty disk.
     pub fn new() -> Self {

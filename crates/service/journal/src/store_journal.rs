@@ -209,7 +209,7 @@ impl StoreJournal {
     }
 
     /// Where a session's journal ended when it last came to rest.
-    pub(super) fn resting(&self, id: SessionId) -> Option<End> {
+    pub fn resting(&self, id: SessionId) -> Option<End> {
         lock(&self.state).resting.get(&id).map(Resting::end)
     }
 
