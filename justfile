@@ -19,6 +19,7 @@ campaigns:
 bench:
     cargo build --release --locked
     cargo bench -p meerkat-service
+    cargo bench -p meerkat-recall
     cargo bench -p meerkat-surface-cli
     cargo bench -p meerkat-surface-rest
     cargo bench -p meerkat-surface-rpc

@@ -11,6 +11,9 @@ use crate::builds::{scrubbed_cargo, workspace};
 /// The longest file of source, in lines.
 const LINES_MAX: usize = 700;
 
+/// The crate whose simulated disk is for tests alone.
+const SIMULATED: &str = "crates/service/journal/src/lib.rs";
+
 /// Where surfaces are composed, and tested together.
 const SERVE: &str = "crates/surface-cli/src/serve/";
 const SERVE_TESTS: &str = "crates/surface-cli/tests/serve";
@@ -29,15 +32,8 @@ const CONFINED: [(&str, &[&str]); 14] = [
     ("clap", &["crates/surface-cli/"]),
     ("figment", &["crates/surface-cli/"]),
     ("reedline", &["crates/surface-cli/"]),
-    (
-        "redb",
-        &[
-            "crates/service/src/journal/enabled",
-            "crates/service/src/store/enabled",
-            "crates/service/src/memory/enabled",
-        ],
-    ),
-    ("hnsw_rs", &["crates/service/src/memory/enabled"]),
+    ("redb", &["crates/service/journal/src/", "crates/service/src/store/enabled", "crates/service/recall/src/"]),
+    ("hnsw_rs", &["crates/service/recall/src/"]),
     ("genai", &["crates/service/models/src/vendors/"]),
 ];
 
@@ -51,15 +47,15 @@ const ENCODED: [&str; 33] = [
     "crates/service/src/session/snapshot.rs",
     "crates/service/src/session/state.rs",
     "crates/service/src/session/turn.rs",
-    "crates/service/src/bundle/mod.rs",
-    "crates/service/src/doctor.rs",
-    "crates/service/src/projection/mod.rs",
+    "crates/service/src/upkeep/bundle/mod.rs",
+    "crates/service/src/upkeep/doctor.rs",
+    "crates/service/src/consumers/projection/mod.rs",
     "crates/service/src/store/mod.rs",
-    "crates/service/src/store/readers.rs",
     "crates/service/src/store/enabled/",
     "crates/service/src/capability.rs",
-    "crates/service/src/memory/mod.rs",
-    "crates/service/src/memory/enabled/",
+    "crates/service/recall/src/",
+    "crates/service/recall/benches/",
+    "crates/service/journal/src/",
     "crates/service/words/src/",
     "crates/service/models/src/scripted/",
     "crates/service/src/tool/test_tools/",
@@ -79,11 +75,14 @@ const ENCODED: [&str; 33] = [
 ];
 
 /// The crates of ours that each of ours may use; surfaces besides, where they are composed.
-pub(crate) const EDGES: [(&str, &[&str]); 9] = [
+pub(crate) const EDGES: [(&str, &[&str]); 12] = [
     ("meerkat-errors", &[]),
     ("meerkat-words", &["meerkat-errors"]),
+    ("meerkat-journal", &["meerkat-words"]),
     ("meerkat-models", &["meerkat-errors", "meerkat-words"]),
-    ("meerkat-service", &["meerkat-errors", "meerkat-models", "meerkat-words"]),
+    ("meerkat-recall", &["meerkat-errors", "meerkat-journal", "meerkat-models", "meerkat-words"]),
+    ("meerkat-service", &["meerkat-errors", "meerkat-journal", "meerkat-models", "meerkat-recall", "meerkat-words"]),
+    ("meerkat-conformance", &["meerkat-service"]),
     ("meerkat-surface-rest", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-rpc", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-mcp", &["meerkat-errors", "meerkat-service"]),
@@ -178,10 +177,15 @@ pub fn confined(file: &File) -> Vec<String> {
 
 /// A capability is a twin: only its `mod.rs` and `capability.rs` ask for a feature.
 pub fn feature_zones(file: &File, all: &[File]) -> Vec<String> {
-    let twin = file.path.strip_suffix("mod.rs").map(|folder| format!("{folder}disabled.rs"));
-    let is_zone =
-        file.path.ends_with("/capability.rs") || twin.is_some_and(|twin| all.iter().any(|other| other.path == twin));
-    let what = "only capability.rs and the mod.rs beside a disabled.rs may ask for a feature; make a twin";
+    let folder = file.path.strip_suffix("mod.rs");
+    let is_twin = |other: &File| {
+        folder.is_some_and(|folder| {
+            ["disabled.rs", "absent.rs"].iter().any(|name| other.path == format!("{folder}{name}"))
+        })
+    };
+    let is_zone = file.path.ends_with("/capability.rs") || file.path == SIMULATED || all.iter().any(is_twin);
+    let what =
+        "only capability.rs and the mod.rs beside an absent.rs or a disabled.rs may ask for a feature; make a twin";
     file.complain(what, |line| {
         file.path.starts_with("crates/")
             && file.is_source()
@@ -265,7 +269,7 @@ pub fn edges(packages: &[Value]) -> Vec<String> {
         let name = package["name"].as_str().unwrap_or_default();
         let folder = match name.trim_start_matches("meerkat-") {
             "parity-tests" => "parity-tests/".to_owned(),
-            room @ ("models" | "words") => format!("crates/service/{room}/"),
+            room @ ("conformance" | "journal" | "models" | "recall" | "words") => format!("crates/service/{room}/"),
             crate_of_ours => format!("crates/{crate_of_ours}/"),
         };
         let Some((_, allowed)) = EDGES.iter().find(|(ours, _)| *ours == name) else {

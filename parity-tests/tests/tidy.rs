@@ -54,7 +54,7 @@ fn a_protocols_crate_stays_in_its_surface_and_surfaces_stay_apart() {
 fn only_twins_ask_for_a_feature() {
     let files = tidy::files().unwrap();
     check(|file| tidy::feature_zones(file, &files));
-    let twins = [File::new("crates/service/src/memory/disabled.rs", "")];
+    let twins = [File::new("crates/service/src/memory/absent.rs", "")];
     let zones = |file: &File| tidy::feature_zones(file, &twins);
     assert_eq!(complaints("crates/service/src/agent/actor.rs", "#[cfg(feature = \"memory-store\")]", zones), 1);
     assert_eq!(complaints("crates/service/src/memory/mod.rs", "#[cfg(feature = \"memory-store\")]", zones), 0);

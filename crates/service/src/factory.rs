@@ -11,11 +11,10 @@ use crate::{
     capability::{Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
-    memory::{MemoryOptions, SharedMemory, endpoint_embedder, local_embedder, open_memory},
+    consumers::{projection::Projection, readers::Readers},
+    memory::{MemoryOptions, SharedMemory, open_memory, recall},
     model::{ModelClient, ModelResolver, StaticModels, scripted::ScriptedModel},
     options::{EmbedderChoice, EngineOptions, MemoryConfig},
-    projection::Projection,
-    readers::Readers,
     redact::Secrets,
     runtime::{
         ephemeral::EphemeralSessionService, memory::MemoryHandle, persistent::PersistentSessionService,
@@ -277,9 +276,9 @@ fn open(
     // What is in no journal that outlives the process is recorded by memory itself.
     let embedder = match (options.embedder, config.embedder) {
         (None, EmbedderChoice::Endpoint) => {
-            Some(endpoint_embedder(&config.endpoint, options.endpoint.clone(), world.clone())?)
+            Some(recall::endpoint_embedder(&config.endpoint, options.endpoint.clone(), world.clone())?)
         }
-        (None, EmbedderChoice::Local) => Some(local_embedder(&config.local)?),
+        (None, EmbedderChoice::Local) => Some(recall::local_embedder(&config.local)?),
         (embedder, EmbedderChoice::Builtin | EmbedderChoice::Endpoint | EmbedderChoice::Local) => embedder,
     };
     let options = MemoryOptions { embedder, records_intake: !is_stored && data_dir.is_some(), ..options };

@@ -19,7 +19,9 @@ use tokio::sync::watch;
 
 pub use derived::{MemoryIndex, MemorySessionStore};
 
-use super::{BlobStore, BlobWriter, EventStore, Frame, FramePage, Lease, ReadLimit, RecordSource, StoreError, Ticket};
+use super::{
+    BlobStore, BlobWriter, EventStore, Frame, FramePage, Lease, ReadLimit, RecordSource, StoreError, Ticket, hex,
+};
 use crate::{
     SessionError,
     ids::{Seq, SessionId},
@@ -324,14 +326,4 @@ impl BlobWriter for MemoryBlobWriter {
         drop(blobs);
         Ok((hash, length))
     }
-}
-
-/// Hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

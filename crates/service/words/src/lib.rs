@@ -10,6 +10,7 @@ pub mod compaction;
 mod error;
 pub mod ids;
 pub mod list;
+pub mod memory;
 pub mod message;
 pub mod model;
 pub mod operation;

@@ -11,11 +11,10 @@ use std::{
 
 use super::{Doctor, Journal, ensure};
 use crate::{
-    doctor::{Check, Severity},
+    consumers::projection::READER,
     ids::{Seq, SessionId},
-    projection::READER,
     store::{
-        SessionIndex as _, StoreError,
+        ReaderMarks, SessionIndex as _, StoreError,
         enabled::{
             IndexFile, RedbIndex,
             events::knows,
@@ -24,8 +23,8 @@ use crate::{
             journal::{End, Marks, Mended, RealDisk, Resting, look, mend_marks},
             rows::View,
         },
-        readers::ReaderMarks,
     },
+    upkeep::doctor::{Check, Severity},
 };
 
 const INDEX: &str = "index.redb";

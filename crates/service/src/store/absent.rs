@@ -1,0 +1,53 @@
+//! The durable stores where the build lacks `session-store`: every request for them is answered with its code.
+
+use std::path::Path;
+
+use super::Stores;
+use crate::{
+    SessionError,
+    capability::{Capabilities, Capability},
+    service::{Page, SessionSummary},
+};
+
+/// The stores in `data_dir`.
+///
+/// # Errors
+/// `SESSION_PERSISTENCE_DISABLED`.
+pub fn open_stores(_data_dir: &Path) -> Result<Stores, SessionError> {
+    Capabilities::compiled().require(Capability::SessionStore)?;
+    Err(SessionError::PersistenceDisabled { configured: false })
+}
+
+/// A data directory that this process owns; here nothing stands in one.
+pub(crate) struct DirectoryOwner;
+
+/// Owns `data_dir`.
+///
+/// # Errors
+/// `SESSION_PERSISTENCE_DISABLED`.
+pub(crate) fn own_directory(_data_dir: &Path) -> Result<DirectoryOwner, SessionError> {
+    Err(SessionError::PersistenceDisabled { configured: false })
+}
+
+/// A page of the sessions in `data_dir`, which this build cannot read.
+///
+/// # Errors
+/// `SESSION_PERSISTENCE_DISABLED`.
+pub fn glance(_: &Path, _: &crate::service::SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
+    Err(SessionError::PersistenceDisabled { configured: false })
+}
+
+/// Lowers the priority of this thread; here nothing is done beside turns.
+pub(crate) const fn step_back() {}
+
+/// Looks at a data directory, which this build cannot read.
+///
+/// # Errors
+/// `SESSION_PERSISTENCE_DISABLED`.
+#[expect(clippy::unused_async, reason = "the enabled side waits for the index")]
+pub async fn examine(
+    _: crate::upkeep::doctor::Examination,
+    _: crate::upkeep::doctor::Progress<'_>,
+) -> Result<crate::upkeep::doctor::Diagnosis, SessionError> {
+    Err(SessionError::PersistenceDisabled { configured: false })
+}
