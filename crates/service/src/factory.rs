@@ -18,7 +18,7 @@ use crate::{
     readers::Readers,
     redact::Secrets,
     runtime::{
-        ephemeral::EphemeralSessionService, memory::MemoryHandle, persistent::PersistentSessionService,
+        EphemeralSessionService, memory::MemoryHandle, PersistentSessionService,
         projector::ProjectorHandle, read_blob::ReadBlob, recall::Recall, validate,
     },
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},

@@ -22,7 +22,7 @@ pub(super) const SCANS: usize = 4;
 /// Ids that are read at a time.
 const IDS_READ: usize = 1000;
 
-impl<Home: 'static> Sessions<Home> {
+impl Sessions {
     pub(super) async fn list_page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
         let engine = self.engine();
         let Some(derived) = &engine.derived else { return Ok(Page::whole(Vec::new())) };

@@ -19,7 +19,7 @@ use crate::{
     service::{CompactJournal, JournalCompactionReport},
 };
 
-impl<Home: 'static> Sessions<Home> {
+impl Sessions {
     /// Compacts a journal, or says what that would drop. Reads, streams and turns go on meanwhile.
     pub(super) async fn compact_one(
         &self,

@@ -5,8 +5,7 @@ mod sessions;
 
 mod indexed;
 
-pub mod ephemeral;
-pub mod persistent;
+mod persistent;
 
 pub mod follow;
 
@@ -24,7 +23,7 @@ pub(crate) mod restore;
 pub(crate) mod validate;
 
 pub use crate::wire::bounds::BLOB_PIECE_BYTES_MAX;
-pub use sessions::Sessions;
+pub use sessions::{EphemeralSessionService, PersistentSessionService, Sessions};
 
 #[cfg(test)]
 mod tests;

@@ -45,7 +45,7 @@ use crate::{
 /// Bytes of events, or of what a history makes of them, that one page may have.
 pub(super) const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-impl<Home: 'static> Sessions<Home> {
+impl Sessions {
     /// Waits until what a former process left behind is settled, and asks for the store.
     pub(super) async fn stored(&self) -> Result<(), SessionError> {
         self.engine().capabilities.require(Capability::SessionStore)?;
@@ -96,7 +96,7 @@ impl<Home: 'static> Sessions<Home> {
 }
 
 #[async_trait]
-impl<Home: 'static> SessionService for Sessions<Home> {
+impl SessionService for Sessions {
     fn capabilities(&self) -> Capabilities {
         self.engine().capabilities
     }

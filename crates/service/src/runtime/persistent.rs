@@ -1,4 +1,4 @@
-//! [`PersistentSessionService`]: the engine over a store. Sessions outlive their process.
+//! Operations on stored sessions, and what a service settles before the first of them.
 //!
 //! The journal is the truth: whatever stands here reads it, or appends to it through an actor.
 
@@ -29,19 +29,12 @@ use crate::{
     store::ReadLimit,
 };
 
-/// Sessions that are stored, and leave memory when nobody has asked them for a while.
-pub type PersistentSessionService = Sessions<Persistent>;
-
-/// A store as the home of sessions.
-#[derive(Debug)]
-pub enum Persistent {}
-
 /// Frames that are read at a time.
 const FRAMES_READ: usize = 256;
 /// Frames before a cursor among which its step is looked for.
 const STEP_FRAMES_MAX: usize = 4096;
 
-impl<Home: 'static> Sessions<Home> {
+impl Sessions {
     /// Settles, once, what a former process left behind: an index that is not there, and the sessions that it had in
     /// memory. Their open turns end, and their rows in the index are made good. Boot costs what was active, not what
     /// is stored.

@@ -156,7 +156,7 @@ enum Work {
     All,
 }
 
-impl<Home: 'static> Sessions<Home> {
+impl Sessions {
     /// Begins to project, where there is a projection. It ends with the service.
     pub(super) fn begin_projecting(&self) {
         let Some(derived) = &self.engine().derived else { return };
@@ -175,7 +175,7 @@ impl<Home: 'static> Sessions<Home> {
             gone: BTreeSet::new(),
             is_compared: false,
         };
-        projector.task.spawn(run.until_the_end(Self::over));
+        projector.task.spawn(run.until_the_end());
     }
 
     /// Makes the projection anew.
@@ -325,7 +325,7 @@ struct Run {
 }
 
 impl Run {
-    async fn until_the_end<Home: 'static>(mut self, over: fn(Arc<Inner>) -> Sessions<Home>) {
+    async fn until_the_end(mut self) {
         let mut wait = RETRY_BASE;
         let has_list = self.projector.files(Projection::has_list).await;
         let mut all = (!matches!(has_list, Ok(true))).then_some(Work::All);
@@ -336,7 +336,7 @@ impl Run {
             }) else {
                 return;
             };
-            let Some(service) = self.inner.upgrade().map(over) else { return };
+            let Some(service) = self.inner.upgrade().map(Sessions::of) else { return };
             let done = self.perform(&service, work).await;
             drop(service);
             match done {
@@ -405,7 +405,7 @@ impl Run {
         }
     }
 
-    async fn perform<Home: 'static>(&mut self, service: &Sessions<Home>, work: Work) -> Result<(), Trouble> {
+    async fn perform(&mut self, service: &Sessions, work: Work) -> Result<(), Trouble> {
         let projector = &self.projector;
         match work {
             Work::Session(id) | Work::Gone(id) => match service.project_session(projector, id, false).await {

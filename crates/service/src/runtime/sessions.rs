@@ -4,7 +4,6 @@
 
 use std::{
     collections::BTreeSet,
-    marker::PhantomData,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -42,17 +41,17 @@ use crate::{
 /// Locks that the journals share.
 const JOURNAL_LOCKS: usize = 64;
 
-/// Sessions over one engine. `Home` says what becomes of them when nobody needs them.
-pub struct Sessions<Home> {
+/// Sessions over one engine. What becomes of them when nobody needs them depends on the engine's stores.
+#[derive(Clone)]
+pub struct Sessions {
     pub(super) inner: Arc<Inner>,
-    home: PhantomData<fn() -> Home>,
 }
 
-impl<Home> Clone for Sessions<Home> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), home: PhantomData }
-    }
-}
+/// Sessions that live in memory, and end when nobody has asked for them for a while.
+pub type EphemeralSessionService = Sessions;
+
+/// Sessions that are stored, and leave memory when nobody has asked for them for a while.
+pub type PersistentSessionService = Sessions;
 
 pub(super) struct Inner {
     pub(super) engine: Arc<Engine>,
@@ -73,7 +72,7 @@ pub(super) struct Inner {
     earlier_model: OnceCell<Option<String>>,
 }
 
-impl<Home> Sessions<Home> {
+impl Sessions {
     /// A service over an engine and its stores.
     pub(crate) fn new(engine: Engine) -> Self {
         let inner = Inner {
@@ -92,13 +91,9 @@ impl<Home> Sessions<Home> {
         Self::of(Arc::new(inner))
     }
 
-    pub(super) const fn of(inner: Arc<Inner>) -> Self {
-        Self { inner, home: PhantomData }
-    }
-
     /// Another handle of a service.
-    pub(super) const fn over(inner: Arc<Inner>) -> Self {
-        Self { inner, home: PhantomData }
+    pub(super) const fn of(inner: Arc<Inner>) -> Self {
+        Self { inner }
     }
 
     pub(super) fn engine(&self) -> &Engine {
@@ -112,7 +107,7 @@ impl<Home> Sessions<Home> {
     }
 }
 
-impl<Home: 'static> Sessions<Home> {
+impl Sessions {
     /// Refuses what asks for compaction where there is none.
     fn check_compaction(&self, is_asked: bool) -> Result<(), SessionError> {
         if is_asked || self.engine().is_compaction_configured() {

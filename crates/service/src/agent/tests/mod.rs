@@ -27,7 +27,7 @@ use crate::{
     options::EngineOptions,
     readers::Readers,
     redact::Secrets,
-    runtime::{ephemeral::EphemeralSessionService, persistent::PersistentSessionService, read_blob::ReadBlob},
+    runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob},
     service::{CreateSession, ReadEvents, SessionService as _, StartTurn, TurnResult},
     store::{
         BlobStore, EventStore, MemoryBlobStore, MemoryEventStore, MemoryReaders, MemorySessionStore, SessionIndex,

@@ -57,7 +57,7 @@ impl From<Ask> for Waiting {
     }
 }
 
-impl<Home: 'static> Sessions<Home> {
+impl Sessions {
     /// Begins to remember, where there is a memory. It ends with the service.
     pub(in crate::runtime) fn begin_remembering(&self) {
         let Some(MemoryHandle(memory)) = &self.engine().memory else { return };
@@ -77,7 +77,7 @@ impl<Home: 'static> Sessions<Home> {
             is_lost: false,
             is_failing: false,
         };
-        memory.task.spawn(run.until_the_end(Self::over));
+        memory.task.spawn(run.until_the_end());
     }
 }
 
@@ -106,7 +106,7 @@ struct Run {
 }
 
 impl Run {
-    async fn until_the_end<Home: 'static>(mut self, over: fn(Arc<Inner>) -> Sessions<Home>) {
+    async fn until_the_end(mut self) {
         let (mut wait, mut is_trusted) = (RETRY_BASE, false);
         if !self.is_needed().await {
             return;
@@ -114,7 +114,7 @@ impl Run {
         self.memory.is_begun.store(true, Ordering::Release);
         loop {
             let done = match is_trusted {
-                true => self.step(over).await,
+                true => self.step().await,
                 false => self.begin().await.map(|()| true),
             };
             match done {
@@ -275,7 +275,7 @@ impl Run {
     }
 
     /// Takes in what there is, or waits for it; `false` at the end.
-    async fn step<Home: 'static>(&mut self, over: fn(Arc<Inner>) -> Sessions<Home>) -> Result<bool, SessionError> {
+    async fn step(&mut self) -> Result<bool, SessionError> {
         self.changes.borrow_and_update();
         while let Ok(ask) = self.asks.try_recv() {
             self.waiting.push(ask.into());
@@ -294,7 +294,7 @@ impl Run {
             return Ok(self.rest().await);
         }
         self.debounce().await;
-        let Some(service) = self.inner.upgrade().map(over) else { return Ok(false) };
+        let Some(service) = self.inner.upgrade().map(Sessions::of) else { return Ok(false) };
         while let Some(&session_id) = self.gone.first() {
             self.memory.gone(session_id).await?;
             service.drop_row_of_gone(session_id).await?;
@@ -337,9 +337,9 @@ impl Run {
         Ok(sessions)
     }
 
-    async fn take_in<Home: 'static>(
+    async fn take_in(
         &mut self,
-        service: &Sessions<Home>,
+        service: &Sessions,
         sessions: Vec<SessionId>,
     ) -> Result<(), SessionError> {
         let (memory, mut intakes, mut passages, mut failed) = (self.memory.clone(), Vec::new(), 0, None);
@@ -377,9 +377,9 @@ impl Run {
     }
 
     /// What memory is to take in of a session; `None` where there is nothing yet.
-    async fn read<Home: 'static>(
+    async fn read(
         &mut self,
-        service: &Sessions<Home>,
+        service: &Sessions,
         session_id: SessionId,
     ) -> Result<Option<Intake>, SessionError> {
         let (memory, engine) = (self.memory.clone(), service.engine());
