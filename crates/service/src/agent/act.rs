@@ -244,9 +244,7 @@ impl Actor {
         };
         self.turn_span.record("outcome", event.type_name());
         let seq = self.record_durably(Some(turn), vec![event]).await?;
-        if let Some(derived) = &self.engine.derived {
-            derived.schedule.turn_ended(self.session.id(), &self.engine.options.journal);
-        }
+        self.engine.derived.schedule.turn_ended(self.session.id(), &self.engine.options.journal);
         self.take_snapshot().await;
         self.turn_span = tracing::Span::none();
         self.control.interrupt = None;

@@ -242,7 +242,7 @@ impl Actor {
 
     /// Rests until something is asked, or until it leaves.
     async fn rest(&mut self) -> Result<Option<Command>, Exit> {
-        let is_leaving = !self.deletions.is_empty() || (self.control.is_draining && self.engine.derived.is_some());
+        let is_leaving = !self.deletions.is_empty() || (self.control.is_draining && self.engine.is_stored);
         if let (true, Some(registry)) = (is_leaving, self.registry.upgrade()) {
             self.departure = Some(registry.depart(self.session.id()));
             return Err(Exit::Left);
@@ -271,7 +271,7 @@ impl Actor {
     /// Whether memory has yet to take in what is nowhere else. While it fails, sessions stay for it in half of the room
     /// that there is; the other half is for new ones.
     fn is_owed_to_memory(&self, registry: &Registry) -> bool {
-        let Engine { derived: None, memory: Some(memory), held, options, .. } = self.engine.as_ref() else {
+        let Engine { is_stored: false, memory: Some(memory), held, options, .. } = self.engine.as_ref() else {
             return false;
         };
         let limits = &options.ephemeral;
@@ -413,13 +413,7 @@ impl Actor {
     /// Everything that was recorded is durable: lists show it too, and what was seen before is let go.
     pub(super) async fn publish(&self) {
         let durable = self.session.last_seq();
-        let Some(derived) = &self.engine.derived else {
-            if let Some(memory) = &self.engine.memory {
-                memory.memory().touched(self.session.id(), durable);
-            }
-            return drop(self.shared.view(durable));
-        };
-        if let Err(error) = self.shared.list(derived, durable).await {
+        if let Err(error) = self.shared.list(&self.engine.derived, durable).await {
             tracing::error!(%error, "the index did not take a session in; it will at the next start");
         }
     }

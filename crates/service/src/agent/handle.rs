@@ -73,7 +73,7 @@ impl Actor {
                 self.drain_until = Some(self.engine.world.clock.elapsed() + Duration::from_millis(drain_ms));
                 self.drains.push(reply);
                 // A queue that outlives the process needs no end.
-                let is_kept = self.engine.derived.is_some();
+                let is_kept = self.engine.is_stored;
                 while let (false, Some(turn)) = (is_kept, self.session.queue().front().map(|queued| queued.turn)) {
                     if self.cancel_queued(turn, "shutting_down").await.is_err() {
                         break;
@@ -86,7 +86,7 @@ impl Actor {
     /// A blob is named by a record after it was made, and made by this actor or by a call that runs.
     async fn drop_blobs(&self, names: &BTreeSet<String>, last_seq: Seq) -> Result<(), SessionError> {
         let runs_call = self.session.open_turn().is_some_and(|open| !open.calls.is_empty());
-        let pruner = self.engine.derived.as_ref().and_then(|derived| derived.pruner.as_ref());
+        let pruner = self.engine.derived.pruner.as_ref();
         match pruner.filter(|_| !runs_call && self.session.last_seq() == last_seq) {
             Some(pruner) => Ok(pruner.drop_blobs(self.session.id(), names).await?),
             // The next compaction finds them.

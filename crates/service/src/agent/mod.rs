@@ -62,8 +62,9 @@ pub(crate) struct Engine {
     pub(crate) secrets: Secrets,
     pub(crate) events: Arc<dyn EventStore>,
     pub(crate) blobs: Arc<dyn BlobStore>,
-    /// What is derived from the journals, where sessions outlive their process.
-    pub(crate) derived: Option<Derived>,
+    pub(crate) derived: Derived,
+    /// Sessions outlive their process; else each ends when nobody needs it.
+    pub(crate) is_stored: bool,
     /// What remembers what was said.
     pub(crate) memory: Option<MemoryHandle>,
     /// The data directory, where memory alone stands in it.
@@ -161,7 +162,7 @@ impl Engine {
     /// How long an actor stays that nobody asks.
     pub(crate) fn idle(&self) -> Duration {
         let options = &self.options;
-        Duration::from_millis(if self.derived.is_some() { options.store.idle_ms } else { options.ephemeral.idle_ms })
+        Duration::from_millis(if self.is_stored { options.store.idle_ms } else { options.ephemeral.idle_ms })
     }
 
     /// A body's whole text.

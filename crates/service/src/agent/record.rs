@@ -91,10 +91,12 @@ impl Actor {
         }
     }
 
-    /// Saves a snapshot. One that fails is no loss: the journal has it all.
+    /// Saves a snapshot, if the session outlives the process. One that fails is no loss: the journal has it all.
     pub(super) async fn save_snapshot(&mut self) {
-        let Some(derived) = &self.engine.derived else { return };
-        match derived.snapshots.save(&self.session).await {
+        if !self.engine.is_stored {
+            return;
+        }
+        match self.engine.derived.snapshots.save(&self.session).await {
             Ok(()) => self.snapshot_seq = self.session.last_seq(),
             Err(error) => tracing::warn!(%error, "a snapshot could not be saved"),
         }

@@ -55,7 +55,7 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
         if matches!(reloaded, Ok(Ok(()))) && !is_stuck {
             continue;
         }
-        if let Some(error) = failed.filter(|_| actor.engine.derived.is_some()) {
+        if let Some(error) = failed.filter(|_| actor.engine.is_stored) {
             // The store may be well again the next time; until then each request meets it anew, and is told of it.
             return actor.give_up(&error.into()).await;
         }
@@ -122,21 +122,18 @@ impl Actor {
     async fn depart(&mut self) {
         let (engine, session_id, seq) = (self.engine.clone(), self.session.id(), self.session.last_seq());
         let is_deleted = !self.deletions.is_empty();
-        let done = match &engine.derived {
-            Some(derived) if !is_deleted => {
-                if self.snapshot_seq < seq && !self.shared.is_read_only.load(Ordering::Acquire) {
-                    self.save_snapshot().await;
-                }
-                derived.settling.spawn(settle(engine.clone(), self.lease));
-                Ok(())
+        let done = if engine.is_stored && !is_deleted {
+            if self.snapshot_seq < seq && !self.shared.is_read_only.load(Ordering::Acquire) {
+                self.save_snapshot().await;
             }
-            _ => {
-                if let Some(memory) = engine.memory.as_ref().filter(|_| !is_deleted) {
-                    memory.memory().catch_up().await;
-                }
-                self.shared.is_deleted.store(is_deleted, Ordering::Release);
-                delete(&engine, session_id, is_deleted.then_some(&*self.shared.live)).await
+            engine.derived.settling.spawn(settle(engine.clone(), self.lease));
+            Ok(())
+        } else {
+            if let Some(memory) = engine.memory.as_ref().filter(|_| !is_deleted) {
+                memory.memory().catch_up().await;
             }
+            self.shared.is_deleted.store(is_deleted, Ordering::Release);
+            delete(&engine, session_id, is_deleted.then_some(&*self.shared.live)).await
         };
         if let Err(error) = &done {
             self.shared.is_deleted.store(false, Ordering::Release);
@@ -209,8 +206,7 @@ impl Actor {
 /// Gives a lease back once the session's row is durable: one that nobody has leased is not looked at by the next start.
 /// Where the session was leased anew meanwhile, that lease stands.
 async fn settle(engine: Arc<Engine>, lease: Lease) {
-    let Some(derived) = &engine.derived else { return };
-    let settled = match derived.index.committed().await {
+    let settled = match engine.derived.index.committed().await {
         Ok(()) => engine.events.release(lease).await,
         Err(error) => Err(error),
     };
@@ -235,17 +231,20 @@ pub(crate) async fn delete(engine: &Engine, session_id: SessionId, live: Option<
     if let Err(error) = &forgotten {
         tracing::warn!(%session_id, %error, "memory has yet to forget a deleted session, which lists show until it has");
     }
-    if let Some(derived) = &engine.derived {
-        // Nothing but its row says then that the session was there: the next start finds it, and deletes it again.
-        if forgotten.is_ok() {
-            derived.index.remove(session_id).await?;
-        }
-        if let Err(error) = derived.readers.gone(session_id).await {
-            tracing::warn!(%session_id, %error, "what readers were done with in a deleted session stays in the store");
-        }
-        if let Err(error) = derived.snapshots.delete(&session_id).await {
-            tracing::warn!(%session_id, %error, "the snapshot of a deleted session stays until the index is made anew");
-        }
+    let derived = &engine.derived;
+    // Nothing but its row says then that the session was there: the next start finds it, and deletes it again.
+    if forgotten.is_ok() {
+        derived.index.remove(session_id).await?;
+    }
+    if !engine.is_stored {
+        // It has left, and was not deleted: no reader forgets what it has of it.
+        return Ok(());
+    }
+    if let Err(error) = derived.readers.gone(session_id).await {
+        tracing::warn!(%session_id, %error, "what readers were done with in a deleted session stays in the store");
+    }
+    if let Err(error) = derived.snapshots.delete(&session_id).await {
+        tracing::warn!(%session_id, %error, "the snapshot of a deleted session stays until the index is made anew");
     }
     Ok(())
 }

@@ -129,14 +129,12 @@ async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec
     for planned in planned.iter().filter(|_| !has_new_ids) {
         check_id(engine, planned.session.session_id, latest).await?;
     }
-    if let Some(derived) = &engine.derived {
-        // What was known of deleted sessions of the same ids does not count against these.
-        for planned in &planned {
-            derived.index.remove(planned.session.session_id).await?;
-            derived.readers.gone(planned.session.session_id).await?;
-        }
-        derived.index.flush().await?;
+    // What was known of deleted sessions of the same ids does not count against these.
+    for planned in &planned {
+        engine.derived.index.remove(planned.session.session_id).await?;
+        engine.derived.readers.gone(planned.session.session_id).await?;
     }
+    engine.derived.index.flush().await?;
     let mut made = Vec::new();
     for Planned { session, blobs, mut records } in planned {
         let id = session.session_id;

@@ -24,10 +24,8 @@ const IDS_READ: usize = 1000;
 
 impl Sessions {
     pub(super) async fn list_page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
-        let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(Page::whole(Vec::new())) };
         self.publish_all().await?;
-        self.ask_index(&derived.index, |index| {
+        self.ask_index(|index| {
             let query = query.clone();
             async move { index.page(query).await }
         })
@@ -47,11 +45,7 @@ impl Sessions {
                 }
             };
             let durable = *tail.borrow();
-            match (&engine.derived, &engine.memory) {
-                (Some(derived), _) => shared.list(derived, durable).await?,
-                (None, Some(memory)) => memory.memory().touched(shared.session_id, durable),
-                (None, None) => {}
-            }
+            shared.list(&engine.derived, durable).await?;
         }
         Ok(())
     }
@@ -59,12 +53,11 @@ impl Sessions {
     /// Every stored session as lists show it, the oldest first.
     pub(super) async fn all_sessions(&self) -> Result<Vec<SessionSummary>, SessionError> {
         let mut sessions: Vec<SessionSummary> = Vec::new();
-        let Some(derived) = &self.engine().derived else { return Ok(sessions) };
         self.publish_all().await?;
         loop {
             let before = sessions.last().map(|session| session.session_id);
             let ask = |index: Arc<dyn SessionIndex>| async move { index.sessions(before, IDS_READ).await };
-            let found = self.ask_index(&derived.index, ask).await?;
+            let found = self.ask_index(ask).await?;
             if found.is_empty() {
                 sessions.reverse();
                 return Ok(sessions);
@@ -83,8 +76,7 @@ impl Sessions {
 
     /// What a key of the store stands for.
     pub(super) async fn store_key(&self, key: &str) -> Result<Option<IndexedKey>, SessionError> {
-        let Some(derived) = &self.engine().derived else { return Ok(None) };
-        self.ask_index(&derived.index, |index| {
+        self.ask_index(|index| {
             let key = key.to_owned();
             async move { index.key(None, &key).await }
         })
@@ -93,9 +85,9 @@ impl Sessions {
 
     async fn ask_index<T, F: Future<Output = Result<T, StoreError>>>(
         &self,
-        index: &Arc<dyn SessionIndex>,
         ask: impl Fn(Arc<dyn SessionIndex>) -> F,
     ) -> Result<T, SessionError> {
+        let index = &self.engine().derived.index;
         loop {
             let mut answer = ask(index.clone()).await;
             if let Err(error) = &answer {
@@ -112,14 +104,14 @@ impl Sessions {
 
     /// The loss of the index since which it was not told of every session.
     async fn index_lost(&self) -> Option<u64> {
-        let loss = self.engine().derived.as_ref()?.index.needs_rebuild().await?;
+        let loss = self.engine().derived.index.needs_rebuild().await?;
         (loss != self.inner.index_told.load(Ordering::Acquire)).then_some(loss)
     }
 
     /// Makes the index anew from the journals, where sessions may be missing in it.
     pub(super) async fn complete_index(&self) -> Result<(), SessionError> {
         let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(()) };
+        let derived = &engine.derived;
         let _alone = self.inner.completing.lock().await;
         let Some(loss) = self.index_lost().await else { return Ok(()) };
         let (mut after, mut count, mut unread) = (None, 0, Vec::new());
@@ -181,10 +173,9 @@ impl Sessions {
     /// Drops what is derived of sessions that are no longer stored, where no mark says which those are.
     pub(super) async fn drop_stale_rows(&self) {
         let engine = self.engine();
-        let Some(derived) = &engine.derived else { return };
         let mut before = None;
         loop {
-            let sessions = match derived.index.sessions(before, IDS_READ).await {
+            let sessions = match engine.derived.index.sessions(before, IDS_READ).await {
                 Ok(sessions) => sessions,
                 Err(error) => {
                     tracing::warn!(%error, "sessions that were deleted may stand in lists until the next start");
@@ -206,9 +197,8 @@ impl Sessions {
     /// Drops the row of a deleted session, which stays until memory has forgotten the session.
     pub(super) async fn drop_row_of_gone(&self, session_id: SessionId) -> Result<(), SessionError> {
         let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(()) };
         if engine.events.journal_bytes(session_id).await? == 0 {
-            derived.index.remove(session_id).await?;
+            engine.derived.index.remove(session_id).await?;
             // One may have been made under its id meanwhile.
             self.index_stored(session_id).await?;
         }
@@ -223,10 +213,8 @@ impl Sessions {
         let session_id = session.id();
         let (state, last_seq) = (session.state(), session.last_seq());
         if state == SessionState::Idle {
-            engine.derived.as_ref()?.settling.clone().spawn(async move {
-                if let Some(derived) = &engine.derived
-                    && derived.index.committed().await.is_ok()
-                {
+            engine.derived.settling.clone().spawn(async move {
+                if engine.derived.index.committed().await.is_ok() {
                     engine.events.rests(session_id, last_seq).await;
                 }
             });
@@ -236,13 +224,12 @@ impl Sessions {
 
     /// Puts a session's row into the index without what was said in it, where it was found without that.
     async fn index_outline(&self, found: Option<(Session, bool)>) -> Option<Session> {
-        let derived = self.engine().derived.as_ref()?;
         let (session, is_whole) = found?;
         let session_id = session.id();
         self.index(&session, false).await;
         if is_whole && session.last_seq() >= SNAPSHOT_EVENTS_MIN {
             // What it cost to pass through all of it is not paid again by the next who asks.
-            if let Err(error) = derived.snapshots.save(&session).await {
+            if let Err(error) = self.engine().derived.snapshots.save(&session).await {
                 tracing::debug!(%session_id, %error, "a snapshot could not be saved");
             }
         }
@@ -262,7 +249,7 @@ impl Sessions {
 
     async fn index_as_it_is(&self, session_id: SessionId, opens: bool) -> Result<bool, SessionError> {
         let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(true) };
+        let derived = &engine.derived;
         loop {
             let before = match engine.events.journal_bytes(session_id).await {
                 Err(error @ StoreError::Corrupted { .. }) => {

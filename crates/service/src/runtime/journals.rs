@@ -38,8 +38,7 @@ impl Sessions {
         policy: CompactionPolicy,
         settled: Option<Seq>,
     ) -> Result<Option<Seq>, SessionError> {
-        let Some(derived) = &self.engine().derived else { return Ok(None) };
-        let reach = reach(derived, session_id).await?;
+        let reach = reach(&self.engine().derived, session_id).await?;
         if reach == 0 || settled == Some(reach) {
             return Ok(settled);
         }
@@ -56,7 +55,7 @@ impl Sessions {
         policy: CompactionPolicy,
     ) -> Result<(JournalCompactionReport, bool), SessionError> {
         let (engine, session_id) = (self.engine(), request.session_id);
-        let Some(derived) = &engine.derived else { return Err(SessionError::NotFound(session_id)) };
+        let derived = &engine.derived;
         // What the readers are done with is asked once; until it is carried out no reader comes or goes.
         let _gate = derived.readers.hold_gate().await;
         let survey = match survey(engine, derived, request, policy).await? {
@@ -93,7 +92,7 @@ impl Sessions {
     /// Compacts journals by themselves from now on, as long as the service is there.
     pub(super) fn compact_on_schedule(&self) {
         let options = &self.engine().options.journal;
-        if self.engine().derived.is_none() || (options.rolling_ms == 0 && !options.end_of_run) {
+        if self.engine().derived.pruner.is_none() || (options.rolling_ms == 0 && !options.end_of_run) {
             return;
         }
         let task = tokio::spawn(Self::keep_schedule(Arc::downgrade(&self.inner)));
@@ -106,7 +105,7 @@ impl Sessions {
         let (mut rolling, mut settled) = (None, HashMap::new());
         loop {
             let Some(engine) = inner.upgrade().map(|inner| inner.engine.clone()) else { return };
-            let (Some(derived), options) = (&engine.derived, &engine.options.journal) else { return };
+            let (derived, options) = (&engine.derived, &engine.options.journal);
             let due = derived.schedule.next(engine.world.clock.as_ref(), options, &mut rolling).await;
             let Some(service) = inner.upgrade().map(Self::of) else { return };
             let (sessions, policy) = match due {

@@ -1,5 +1,6 @@
 //! The services: one engine over one kind of store each, and how their events are followed.
 
+mod admit;
 mod operations;
 mod sessions;
 

@@ -39,9 +39,6 @@ impl Sessions {
     /// memory. Their open turns end, and their rows in the index are made good. Boot costs what was active, not what
     /// is stored.
     pub(super) async fn settle(&self) -> Result<(), SessionError> {
-        if self.engine().derived.is_none() && self.engine().memory.is_none() {
-            return Ok(());
-        }
         self.inner.is_ready.get_or_try_init(|| self.settle_once()).await.map(drop)
     }
 
@@ -51,10 +48,7 @@ impl Sessions {
         if let Some(memory) = &engine.memory {
             memory.register();
         }
-        let Some(derived) = &engine.derived else {
-            self.begin_remembering();
-            return Ok(());
-        };
+        let derived = &engine.derived;
         if derived.projector.is_some() {
             derived.readers.add_built_in(READER);
         }

@@ -159,7 +159,7 @@ enum Work {
 impl Sessions {
     /// Begins to project, where there is a projection. It ends with the service.
     pub(super) fn begin_projecting(&self) {
-        let Some(derived) = &self.engine().derived else { return };
+        let derived = &self.engine().derived;
         let Some(ProjectorHandle(projector)) = &derived.projector else { return };
         let clock = self.engine().world.clock.clone();
         let run = Run {
@@ -180,7 +180,7 @@ impl Sessions {
 
     /// Makes the projection anew.
     pub(super) async fn rebuild_files(&self) -> Result<ProjectionRebuilt, SessionError> {
-        let projector = self.engine().derived.as_ref().and_then(|derived| derived.projector.as_ref());
+        let projector = self.engine().derived.projector.as_ref();
         let off = "there is no projection: set projection.enabled, and a folder for it";
         let ProjectorHandle(projector) = projector.ok_or_else(|| SessionError::invalid("projection", off))?;
         Ok(self.project_all(projector, true).await?)
@@ -216,14 +216,13 @@ impl Sessions {
         }
         // Where this fails, it is the folder's matter, and no session is to blame.
         self.write_list(projector, true).await?;
-        if let Some(derived) = &self.engine().derived {
-            for id in &behind {
-                // Its checkpoint says that its files are there; its turn comes again because they are not.
-                drop(derived.readers.send_back(READER, *id).await);
-            }
-            if !behind.is_empty() {
-                drop(derived.index.flush().await);
-            }
+        let derived = &self.engine().derived;
+        for id in &behind {
+            // Its checkpoint says that its files are there; its turn comes again because they are not.
+            drop(derived.readers.send_back(READER, *id).await);
+        }
+        if !behind.is_empty() {
+            drop(derived.index.flush().await);
         }
         match failed {
             // The next start does not begin with all of them.
@@ -262,7 +261,7 @@ impl Sessions {
     ) -> Result<Option<Seq>, Trouble> {
         let _writing = projector.writing.lock().await;
         let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(None) };
+        let derived = &engine.derived;
         'anew: loop {
             let mut whole = self.journal(id).read().await;
             let compactions = *whole;

@@ -50,18 +50,16 @@ impl From<StoreError> for Trouble {
 
 async fn restore_once(engine: &Engine, session_id: SessionId) -> Result<Option<Session>, Trouble> {
     let events = engine.events.as_ref();
-    if let Some(derived) = &engine.derived {
-        match derived.snapshots.load(&session_id).await {
-            Ok(Some(mut session)) => match replay(events, session_id, &mut session).await {
-                Ok(()) => return Ok(Some(session)),
-                Err(Trouble::Torn) => return Err(Trouble::Torn),
-                Err(Trouble::Failed(error)) => {
-                    tracing::warn!(%session_id, %error, "a snapshot does not fit its journal and is passed over")
-                }
-            },
-            Ok(None) => {}
-            Err(error) => tracing::warn!(%session_id, %error, "a snapshot cannot be read and is passed over"),
-        }
+    match engine.derived.snapshots.load(&session_id).await {
+        Ok(Some(mut session)) => match replay(events, session_id, &mut session).await {
+            Ok(()) => return Ok(Some(session)),
+            Err(Trouble::Torn) => return Err(Trouble::Torn),
+            Err(Trouble::Failed(error)) => {
+                tracing::warn!(%session_id, %error, "a snapshot does not fit its journal and is passed over")
+            }
+        },
+        Ok(None) => {}
+        Err(error) => tracing::warn!(%session_id, %error, "a snapshot cannot be read and is passed over"),
     }
     begin_anew(engine, session_id).await
 }
@@ -126,7 +124,7 @@ pub(crate) async fn replay(
 /// The session as its journal says, but for what was said in it, and whether its context is there by reference; `None`
 /// where the store cannot show the journal as it stands, or something is open in the session's snapshot.
 pub(crate) async fn outline(engine: &Engine, session_id: SessionId) -> Option<(Session, bool)> {
-    let derived = engine.derived.as_ref()?;
+    let derived = &engine.derived;
     let before = derived.snapshots.outline(&session_id).await.ok()?;
     let is_whole = before.is_none();
     if is_whole && derived.snapshots.exists(&session_id).await.ok()? {

@@ -118,9 +118,6 @@ impl Sessions {
 
     /// Reserves a session's actor, and brings it in where the session is stored.
     pub(super) async fn reserve(&self, session_id: SessionId) -> Result<Reservation, SessionError> {
-        if self.engine().derived.is_none() {
-            return self.inner.registry.reserve(session_id).ok_or(SessionError::NotFound(session_id));
-        }
         loop {
             match self.inner.registry.find(session_id) {
                 Found::Live(reservation) => return Ok(reservation),
@@ -186,9 +183,6 @@ impl Sessions {
             if let Some(view) = shared.view(durable) {
                 return Ok(view);
             }
-        }
-        if engine.derived.is_none() {
-            return Err(SessionError::NotFound(session_id));
         }
         let session = restore(engine, session_id).await?.ok_or(SessionError::NotFound(session_id))?;
         Ok(View::of(&session))
@@ -283,7 +277,7 @@ impl Sessions {
             return Err(SessionError::ShuttingDown);
         }
         let limit = engine.options.ephemeral.max_sessions;
-        if engine.derived.is_none() && self.inner.registry.len() + in_flight >= limit {
+        if !engine.is_stored && self.inner.registry.len() + in_flight >= limit {
             return Err(SessionError::Limit { what: "sessions", limit: limit as u64 });
         }
         engine.held.check_room()
@@ -431,10 +425,11 @@ impl Sessions {
     /// Puts into the index what a session says of itself, which has changed, or was found. It is a copy: where it fails,
     /// the next start makes it good.
     pub(super) async fn index(&self, session: &Session, has_changed: bool) {
-        let Some(derived) = &self.engine().derived else { return };
+        let Engine { derived, is_stored, .. } = self.engine();
         let age_ms = self.engine().world.clock.now().as_millis() - session.created_at().as_millis();
         // One that is imported may be old, and its key is not to stand for it again. Where the clock was ahead, it is not.
-        let key = session.created_key().filter(|_| age_ms < KEY_KEPT_MS);
+        // A key of this process alone is bounded by those that it keeps (`creations`).
+        let key = session.created_key().filter(|_| *is_stored && age_ms < KEY_KEPT_MS);
         let key = key.map(|key| IndexedKey {
             scope: None,
             key: key.clone(),

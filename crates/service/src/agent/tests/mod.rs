@@ -29,10 +29,7 @@ use crate::{
     redact::Secrets,
     runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob},
     service::{CreateSession, ReadEvents, SessionService as _, StartTurn, TurnResult},
-    store::{
-        BlobStore, EventStore, MemoryBlobStore, MemoryEventStore, MemoryReaders, MemorySessionStore, SessionIndex,
-        SessionStore,
-    },
+    store::{BlobStore, EventStore, MemoryBlobStore, MemorySessionStore, SessionIndex, SessionStore, Stores},
     tool::{Tool, ToolRegistry},
 };
 
@@ -72,9 +69,9 @@ impl Rig {
         events_seen: impl FnOnce(Arc<dyn EventStore>) -> Arc<dyn EventStore>,
         blobs_seen: impl FnOnce(Arc<dyn BlobStore>) -> Arc<dyn BlobStore>,
     ) -> EphemeralSessionService {
-        let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
-        let blobs = Arc::new(MemoryBlobStore::new(Arc::default()));
-        EphemeralSessionService::new(self.engine(events_seen(events), blobs_seen(blobs), None))
+        let stores = Stores::in_memory(u64::MAX, &Arc::default());
+        let (events, blobs) = (events_seen(stores.events.clone()), blobs_seen(stores.blobs.clone()));
+        EphemeralSessionService::new(self.engine(Stores { events, blobs, ..stores }, false))
     }
 
     /// A service whose sessions outlive it: their journals are `events`.
@@ -90,15 +87,15 @@ impl Rig {
         events: Arc<dyn EventStore>,
         index: Arc<dyn SessionIndex>,
     ) -> PersistentSessionService {
-        let blobs = Arc::new(MemoryBlobStore::new(Arc::default()));
-        let clock = World::system().clock;
-        let readers = Readers::new(Arc::new(MemoryReaders::default()), events.clone(), index.clone(), clock);
-        let derived = Derived::new(snapshots, index, Arc::new(readers), None);
-        PersistentSessionService::new(self.engine(events, blobs, Some(derived)))
+        let stores = Stores::in_memory(u64::MAX, &Arc::default());
+        PersistentSessionService::new(self.engine(Stores { snapshots, events, index, ..stores }, true))
     }
 
-    fn engine(self, events: Arc<dyn EventStore>, blobs: Arc<dyn BlobStore>, derived: Option<Derived>) -> Engine {
+    fn engine(self, stores: Stores, is_stored: bool) -> Engine {
         let capabilities = Capabilities::compiled();
+        let Stores { events, blobs, snapshots, index, readers, pruner } = stores;
+        let readers = Readers::new(readers, events.clone(), index.clone(), World::system().clock);
+        let derived = Derived::new(snapshots, index, Arc::new(readers), pruner);
         Engine {
             world: World::system(),
             tools: ToolRegistry::new(self.tools, self.options.tools.approval.clone()).unwrap(),
@@ -107,8 +104,9 @@ impl Rig {
             secrets: Secrets::default(),
             events,
             blobs,
-            capabilities: if derived.is_some() { capabilities } else { capabilities.without_store() },
+            capabilities: if is_stored { capabilities } else { capabilities.without_store() },
             derived,
+            is_stored,
             memory: None,
             owner: None,
             held: Arc::default(),

@@ -22,7 +22,7 @@ use crate::{
     clock::Timestamp,
     ids::{Seq, SessionId},
     model::{ModelResolver, ResolvedModel, StaticModels, scripted::ScriptedModel},
-    runtime::{ended, live::LiveHub, PersistentSessionService},
+    runtime::{PersistentSessionService, ended, live::LiveHub},
     service::{
         CreateSession, DeleteSession, ForkSession, InterruptTurn, Page, PinFact, SessionQuery, SessionService as _,
         SessionState, SessionSummary, StartTurn, TurnStatus,

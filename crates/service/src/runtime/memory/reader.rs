@@ -337,11 +337,7 @@ impl Run {
         Ok(sessions)
     }
 
-    async fn take_in(
-        &mut self,
-        service: &Sessions,
-        sessions: Vec<SessionId>,
-    ) -> Result<(), SessionError> {
+    async fn take_in(&mut self, service: &Sessions, sessions: Vec<SessionId>) -> Result<(), SessionError> {
         let (memory, mut intakes, mut passages, mut failed) = (self.memory.clone(), Vec::new(), 0, None);
         self.is_behind = false;
         for session_id in sessions {
@@ -377,11 +373,7 @@ impl Run {
     }
 
     /// What memory is to take in of a session; `None` where there is nothing yet.
-    async fn read(
-        &mut self,
-        service: &Sessions,
-        session_id: SessionId,
-    ) -> Result<Option<Intake>, SessionError> {
+    async fn read(&mut self, service: &Sessions, session_id: SessionId) -> Result<Option<Intake>, SessionError> {
         let (memory, engine) = (self.memory.clone(), service.engine());
         let from = memory.store.taken_in(session_id).await?;
         if let Some(looked_at) = self.open.remove(&session_id).filter(|looked_at| *looked_at > from) {
