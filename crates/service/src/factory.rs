@@ -7,10 +7,11 @@ use std::{
 
 use crate::{
     SessionError,
-    agent::{Derived, Engine},
+    agent::Ports,
     capability::{Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
+    engine::{Derived, Engine},
     memory::{MemoryOptions, SharedMemory, endpoint_embedder, local_embedder, open_memory},
     model::{ModelClient, ModelResolver, StaticModels, scripted::ScriptedModel},
     options::{EmbedderChoice, EngineOptions, MemoryConfig},
@@ -206,21 +207,22 @@ impl AgentBuildConfig {
         let in_memory = || Stores::in_memory(self.options.ephemeral.session_event_bytes, &held);
         let Stores { events, blobs, snapshots, index, readers, pruner } = stores.unwrap_or_else(in_memory);
         let readers = Arc::new(Readers::new(readers, events.clone(), index.clone(), world.clock.clone()));
-        let mut derived = Derived::new(snapshots, index, readers.clone(), pruner);
+        let mut derived = Derived::new(index, readers.clone(), pruner);
         let dir = self.options.projection.dir.clone().filter(|_| is_stored && self.options.projection.enabled);
         derived.projector = dir.map(|dir| ProjectorHandle::new(Projection::new(dir, events.id())));
         let mut tools = self.tools;
-        let memory = memory.map(|store| {
+        derived.memory = memory.map(|store| {
             MemoryHandle::new(store, readers, world.clock.clone(), self.options.memory.index_turns, is_stored)
         });
-        if let Some(memory) = &memory {
+        if let Some(memory) = &derived.memory {
             tools.push(Arc::new(Recall::new(memory.memory().clone(), self.options.limits.clone())?));
         }
         tools.push(Arc::new(ReadBlob::new(blobs.clone(), self.options.tools.inline_bytes)?));
         if let Some(dir) = &self.options.tools.test_dir {
             tools.extend(test_tools(dir.clone(), world.clock.clone()));
         }
-        let engine = Engine {
+        let derived = Arc::new(derived);
+        let ports = Ports {
             world,
             tools: ToolRegistry::new(tools, self.options.tools.approval.clone())?,
             options: self.options,
@@ -228,16 +230,16 @@ impl AgentBuildConfig {
             secrets: Secrets::new(self.secrets),
             events,
             blobs,
-            derived,
+            snapshots,
             is_stored,
-            memory,
-            owner,
+            observer: derived.clone(),
             capabilities,
             held,
             is_shutting_down: AtomicBool::new(false),
             compaction: self.compaction,
             compactor: self.compactor,
         };
+        let engine = Engine { ports: Arc::new(ports), derived, owner };
         let service: Arc<dyn SessionService> = match is_stored {
             true => Arc::new(PersistentSessionService::new(engine)),
             false => Arc::new(EphemeralSessionService::new(engine)),

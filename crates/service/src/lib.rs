@@ -12,6 +12,8 @@ pub mod service;
 pub mod capability;
 pub mod session;
 
+pub mod follow;
+
 mod agent;
 
 pub mod compaction;
@@ -32,6 +34,7 @@ mod retention;
 #[cfg(test)]
 mod campaigns;
 
+mod engine;
 pub mod runtime;
 
 pub mod doctor;

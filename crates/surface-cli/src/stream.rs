@@ -11,8 +11,8 @@ use std::sync::Arc;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
+    follow::{Follower, turn::whole},
     model::StopReason,
-    runtime::{ended::whole, follow::Follower},
     service::TurnResult,
     session::event::{ApprovalRequested, Event, LiveEvent, Record, Retrying},
     wire,

@@ -12,7 +12,7 @@ use std::{
 use futures::FutureExt as _;
 use meerkat_service::{
     SessionError, SessionService,
-    runtime::follow::{FollowedLine, Follower},
+    follow::{FollowedLine, Follower},
     service::{BegunTurn, CancelQueued, CompactSession, InterruptTurn, TurnAccepted, TurnResult, TurnStatus},
     wire::{self, BegunCall},
 };

@@ -22,7 +22,7 @@ use http_body::Frame;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Seq, SessionError, SessionId,
-    runtime::follow::{FollowedLine, Follower},
+    follow::{FollowedLine, Follower},
     service::{BegunTurn, ReadEvents, TurnResult},
     wire,
 };

@@ -32,13 +32,13 @@ impl Actor {
         let key = request
             .idempotency_key
             .as_ref()
-            .map(|key| Key { key: self.engine.secrets.replace(key).into_owned(), request: hash });
+            .map(|key| Key { key: self.ports.secrets.replace(key).into_owned(), request: hash });
         if let Some(replayed) = self.replay(key.as_ref()).await {
             return Ok((replayed?, None));
         }
         self.check_takes_work()?;
-        self.engine.held.check_room()?;
-        self.engine.events.room().await?;
+        self.ports.held.check_room()?;
+        self.ports.events.room().await?;
         let interrupted = self.session.last_end().filter(|end| end.status == TurnStatus::Interrupted);
         if let Some(end) = interrupted.filter(|_| is_continuation) {
             request.model = request.model.or_else(|| Some(end.model.clone()));
@@ -46,7 +46,7 @@ impl Actor {
             request.compaction = request.compaction.or(end.compaction);
         }
         let continues = interrupted.map(|end| end.turn);
-        let model = self.engine.models.resolve(request.model.as_deref().unwrap_or(self.session.model()))?;
+        let model = self.ports.models.resolve(request.model.as_deref().unwrap_or(self.session.model()))?;
         self.check_compaction(request.compaction, &model)?;
         self.control.is_queue_held = false;
         let running = self.session.open_turn().map(|open| open.turn);
@@ -87,7 +87,7 @@ impl Actor {
         if !self.deletions.is_empty() {
             return Err(SessionError::NotFound(self.session.id()));
         }
-        if self.control.is_draining || self.engine.is_shutting_down.load(Ordering::Acquire) {
+        if self.control.is_draining || self.ports.is_shutting_down.load(Ordering::Acquire) {
             return Err(SessionError::ShuttingDown);
         }
         Ok(())
@@ -113,14 +113,14 @@ impl Actor {
     /// The turn that the key stands for already, if there is one.
     async fn replay(&mut self, key: Option<&Key>) -> Option<Result<Acceptance, SessionError>> {
         let key = key?;
-        let used = self.session.key(&key.key, self.engine.world.clock.now())?.clone();
+        let used = self.session.key(&key.key, self.ports.world.clock.now())?.clone();
         if used.request != key.request {
             return Some(Err(SessionError::IdempotencyConflict { what: "idempotency_key" }));
         }
         let (waiter, result) = oneshot::channel();
         match used.end {
             // Whoever asked may have gone; the turn stands in the journal all the same.
-            Some(end) => drop(waiter.send(self.engine.kept_result(self.session.id(), end).await)),
+            Some(end) => drop(waiter.send(self.ports.kept_result(self.session.id(), end).await)),
             None if used.is_dequeued => drop(waiter.send(Err(SessionError::Interrupted { turn: used.turn }))),
             None => {
                 let waiters = self.waiters.entry(used.turn).or_default();
@@ -140,7 +140,7 @@ impl Actor {
         key: Option<Key>,
     ) -> Result<(Acceptance, Option<Ticket>), SessionError> {
         let turn = self.session.next_turn();
-        let prompt = || Body::Inline(self.engine.secrets.replace(&request.prompt).into_owned());
+        let prompt = || Body::Inline(self.ports.secrets.replace(&request.prompt).into_owned());
         let started = TurnStarted {
             prompt: continues.is_none().then(prompt),
             model: model.name,
@@ -157,13 +157,13 @@ impl Actor {
     }
 
     async fn enqueue(&mut self, request: StartTurn, key: Option<Key>) -> Result<Acceptance, SessionError> {
-        let limit = self.engine.options.turn.max_queued;
+        let limit = self.ports.options.turn.max_queued;
         if self.session.queue().len() >= limit {
             return Err(SessionError::QueueFull { what: "turns", limit });
         }
         let turn = self.session.next_turn();
         let queued = TurnQueued {
-            prompt: Body::Inline(self.engine.secrets.replace(&request.prompt).into_owned()),
+            prompt: Body::Inline(self.ports.secrets.replace(&request.prompt).into_owned()),
             model: request.model,
             budgets: request.budgets,
             compaction: request.compaction,
@@ -190,7 +190,7 @@ impl Actor {
         };
         // The name was checked when the turn was accepted; where it is gone since, the model call says so.
         let name = model.unwrap_or_else(|| self.session.model().to_owned());
-        let model = self.engine.models.resolve(&name).map_or(name, |model| model.name);
+        let model = self.ports.models.resolve(&name).map_or(name, |model| model.name);
         let started = TurnStarted {
             prompt: None,
             model,
@@ -206,7 +206,7 @@ impl Actor {
     }
 
     fn budgets(&self, asked: crate::options::Budgets) -> crate::options::Budgets {
-        self.engine.options.turn.budgets(asked.or(self.session.budgets()))
+        self.ports.options.turn.budgets(asked.or(self.session.budgets()))
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{
-    Engine,
+    Ports,
     accept::Unacknowledged,
     command::{Command, Reply, TurnWaiter},
     compact::Summary,
@@ -47,7 +47,7 @@ pub(super) enum Exit {
 pub(crate) struct Actor {
     pub(super) session: Session,
     pub(super) lease: Lease,
-    pub(super) engine: Arc<Engine>,
+    pub(super) ports: Arc<Ports>,
     pub(super) shared: Arc<Shared>,
     /// Weak, so that actors end with their service.
     pub(super) registry: Weak<Registry>,
@@ -93,7 +93,7 @@ pub(crate) struct Actor {
 
 impl Drop for Actor {
     fn drop(&mut self) {
-        self.engine.held.shrink(self.resident_bytes);
+        self.ports.held.shrink(self.resident_bytes);
     }
 }
 
@@ -103,22 +103,22 @@ impl Actor {
     pub(crate) fn new(
         session: Session,
         lease: Lease,
-        engine: Arc<Engine>,
+        ports: Arc<Ports>,
         shared: Arc<Shared>,
         registry: Weak<Registry>,
         mailbox: mpsc::Receiver<Command>,
     ) -> Self {
-        let idle = engine.idle();
+        let idle = ports.idle();
         let snapshot_seq = session.last_seq();
         let control = Control {
             interrupt: session.open_turn().map(|open| (open.turn, PROCESS_ENDED)),
-            is_queue_held: !session.queue().is_empty() && !engine.options.store.queue_goes_on,
+            is_queue_held: !session.queue().is_empty() && !ports.options.store.queue_goes_on,
             ..Control::default()
         };
         Self {
             session,
             lease,
-            engine,
+            ports,
             shared,
             registry,
             mailbox,
@@ -218,7 +218,7 @@ impl Actor {
 
     /// Says so where the journal's end had to be cut off: it was never acknowledged, and is kept aside.
     async fn report_repair(&mut self) -> Result<(), StoreError> {
-        let Some(TailRepair { bytes, quarantine }) = self.engine.events.tail_repair(self.session.id()) else {
+        let Some(TailRepair { bytes, quarantine }) = self.ports.events.tail_repair(self.session.id()) else {
             return Ok(());
         };
         let repaired = Event::LogTailRepaired(LogTailRepaired { bytes, quarantine });
@@ -228,13 +228,13 @@ impl Actor {
     fn decide(&mut self) -> Action {
         self.control.elapsed_ms = self.millis_since(self.turn_started);
         let waited = self.millis_since(self.asked_at);
-        self.control.is_approval_expired = waited >= self.engine.options.tools.approval_timeout_ms;
-        let is_drained = self.drain_until.is_some_and(|until| self.engine.world.clock.elapsed() >= until);
+        self.control.is_approval_expired = waited >= self.ports.options.tools.approval_timeout_ms;
+        let is_drained = self.drain_until.is_some_and(|until| self.ports.world.clock.elapsed() >= until);
         if let (true, Some(open)) = (is_drained, self.session.open_turn()) {
             self.control.interrupt.get_or_insert((open.turn, "shutting_down"));
         }
-        let options = &self.engine.options;
-        let (tools, max_parallel) = (&self.engine.tools, options.tools.max_parallel);
+        let options = &self.ports.options;
+        let (tools, max_parallel) = (&self.ports.tools, options.tools.max_parallel);
         let wants_compaction = &|| self.wants_compaction();
         let rules = Rules { turn: &options.turn, max_parallel, tools, wants_compaction };
         decide(&self.session, &self.control, &rules)
@@ -242,13 +242,13 @@ impl Actor {
 
     /// Rests until something is asked, or until it leaves.
     async fn rest(&mut self) -> Result<Option<Command>, Exit> {
-        let is_leaving = !self.deletions.is_empty() || (self.control.is_draining && self.engine.is_stored);
+        let is_leaving = !self.deletions.is_empty() || (self.control.is_draining && self.ports.is_stored);
         if let (true, Some(registry)) = (is_leaving, self.registry.upgrade()) {
             self.departure = Some(registry.depart(self.session.id()));
             return Err(Exit::Left);
         }
         self.release_drains();
-        let (clock, shared) = (self.engine.world.clock.clone(), self.shared.clone());
+        let (clock, shared) = (self.ports.world.clock.clone(), self.shared.clone());
         tokio::select! {
             biased;
             () = shared.interrupted.notified() => Ok(None),
@@ -271,12 +271,10 @@ impl Actor {
     /// Whether memory has yet to take in what is nowhere else. While it fails, sessions stay for it in half of the room
     /// that there is; the other half is for new ones.
     fn is_owed_to_memory(&self, registry: &Registry) -> bool {
-        let Engine { is_stored: false, memory: Some(memory), held, options, .. } = self.engine.as_ref() else {
-            return false;
-        };
+        let Ports { is_stored, held, options, observer, .. } = self.ports.as_ref();
         let limits = &options.ephemeral;
         let has_room = registry.len() <= limits.max_sessions / 2 && held.bytes() <= limits.max_bytes / 2;
-        has_room && memory.memory().is_behind(self.session.id(), self.session.last_seq())
+        !is_stored && has_room && observer.owes(self.session.id(), self.session.last_seq())
     }
 
     /// No turn runs: those who waited for that go on.
@@ -289,9 +287,9 @@ impl Actor {
 
     /// Waits for a decision, an interrupt, or a deadline.
     async fn wait(&mut self) {
-        let limit = self.engine.options.tools.approval_timeout_ms.saturating_sub(self.millis_since(self.asked_at));
+        let limit = self.ports.options.tools.approval_timeout_ms.saturating_sub(self.millis_since(self.asked_at));
         let wall = self.wall_left_ms();
-        let (clock, shared) = (self.engine.world.clock.clone(), self.shared.clone());
+        let (clock, shared) = (self.ports.world.clock.clone(), self.shared.clone());
         let command = tokio::select! {
             biased;
             () = shared.interrupted.notified() => None,
@@ -310,7 +308,7 @@ impl Actor {
 
     /// Milliseconds that a compaction may take without a turn: as long as a turn by default, and never without end.
     pub(super) fn lone_wall_ms(&self) -> u64 {
-        let wall_ms = self.engine.options.turn.budgets(Budgets::default()).wall_ms;
+        let wall_ms = self.ports.options.turn.budgets(Budgets::default()).wall_ms;
         wall_ms.unwrap_or(TurnOptions::default().default_wall_ms)
     }
 
@@ -319,7 +317,7 @@ impl Actor {
         let lone = || self.lone_wall_ms();
         let wall = self.session.open_turn().map_or_else(lone, |open| open.budgets.wall_ms.unwrap_or(u64::MAX));
         let drain = self.drain_until.map_or(u64::MAX, |until| {
-            u64::try_from(until.saturating_sub(self.engine.world.clock.elapsed()).as_millis()).unwrap_or(u64::MAX)
+            u64::try_from(until.saturating_sub(self.ports.world.clock.elapsed()).as_millis()).unwrap_or(u64::MAX)
         });
         // One more, because both clocks round down; at most a year, to keep the arithmetic of timers safe.
         wall.saturating_sub(self.millis_since(self.turn_started))
@@ -330,7 +328,7 @@ impl Actor {
 
     /// Runs an effect to its end. Commands are handled meanwhile; an interrupt or a deadline cancels it.
     pub(super) async fn drive(&mut self, mut effect: Effect) -> Result<(), StoreError> {
-        let (clock, shared) = (self.engine.world.clock.clone(), self.shared.clone());
+        let (clock, shared) = (self.ports.world.clock.clone(), self.shared.clone());
         let mut deadline = clock.sleep(Duration::from_millis(self.wall_left_ms()));
         let mut is_late = false;
         let given_up = self.asked.as_ref().map(|asked| asked.cancel.clone()).unwrap_or_default();
@@ -401,7 +399,7 @@ impl Actor {
 
     /// A turn begins: nothing of the one before is left.
     pub(super) fn turn_begins(&mut self) {
-        self.turn_started = self.engine.world.clock.elapsed();
+        self.turn_started = self.ports.world.clock.elapsed();
         let (session_id, turn) = (self.session.id(), self.session.open_turn().map(|open| open.turn));
         let outcome = tracing::field::Empty;
         self.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
@@ -413,9 +411,7 @@ impl Actor {
     /// Everything that was recorded is durable: lists show it too, and what was seen before is let go.
     pub(super) async fn publish(&self) {
         let durable = self.session.last_seq();
-        if let Err(error) = self.shared.list(&self.engine.derived, durable).await {
-            tracing::error!(%error, "the index did not take a session in; it will at the next start");
-        }
+        self.ports.observer.published(&self.shared, durable).await;
     }
 
     /// The store failed: what is in memory is no longer to be trusted.

@@ -7,9 +7,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     SessionError,
+    clock::Timestamp,
     compaction::CompactionConfig,
     ids::{Seq, TurnNumber},
-    journal_compaction::History,
     service::{Changed, CompactionReceipt, StartTurn, TurnAccepted, TurnResult},
     session::{
         event::{Decision, Event},
@@ -94,7 +94,7 @@ pub(crate) enum Change {
     /// Archive the session, or bring it back.
     Archive(bool),
     /// Record what older events have given, before some of them go.
-    SnapshotHistory(History),
+    SnapshotHistory { pruned_to: Seq, keys_up_to: Timestamp },
 }
 
 /// An accepted turn, and where its result will be.

@@ -81,24 +81,24 @@ impl Actor {
     }
 
     fn compactor(&self) -> Option<(SharedCompactor, CompactionContext)> {
-        let model = self.engine.compacts(&self.session).then(|| self.answering().ok()).flatten()?;
-        let compactor = self.engine.compactor_for(&self.session, self.window(&model))?;
+        let model = self.ports.compacts(&self.session).then(|| self.answering().ok()).flatten()?;
+        let compactor = self.ports.compactor_for(&self.session, self.window(&model))?;
         Some((compactor, self.compaction_context(&model)))
     }
 
     /// The model that answers next.
     pub(super) fn answering(&self) -> Result<ResolvedModel, SessionError> {
         let name = self.session.open_turn().map_or(self.session.model(), |open| &open.model);
-        self.engine.models.resolve(name)
+        self.ports.models.resolve(name)
     }
 
     /// Tokens that a request to the model may have.
     pub(super) fn window(&self, model: &ResolvedModel) -> u64 {
-        window_tokens(model, &self.engine.options)
+        window_tokens(model, &self.ports.options)
     }
 
     pub(super) fn compaction_context(&self, model: &ResolvedModel) -> CompactionContext {
-        self.session.compaction_context(request_bytes(&self.session, &self.engine.tools), self.window(model))
+        self.session.compaction_context(request_bytes(&self.session, &self.ports.tools), self.window(model))
     }
 
     /// Step 1: it is recorded that a compaction begins. A turn does not wait for that: what comes of it is durable with
@@ -221,7 +221,7 @@ impl Actor {
 
     /// Whether the next request would fit, as it is or slid.
     fn fits(&self) -> bool {
-        let (tools, options) = (&self.engine.tools, &self.engine.options);
+        let (tools, options) = (&self.ports.tools, &self.ports.options);
         self.answering().is_ok_and(|model| fits(&self.session, &model, tools, options))
     }
 
@@ -236,9 +236,9 @@ impl Actor {
                 leaving: leaving(&self.session, compactor)?,
             })
         })??;
-        let model = match self.engine.options.context.summary_model.as_str() {
+        let model = match self.ports.options.context.summary_model.as_str() {
             "" => self.answering(),
-            name => self.engine.models.resolve(name),
+            name => self.ports.models.resolve(name),
         };
         let model = model.map_err(|error| error.body())?;
         let Wish { prompt, max_summary_tokens, leaving: mut unread } = wish;
@@ -246,7 +246,7 @@ impl Actor {
         let mut former = self.session.context().summary().map(|summary| summary.message.clone());
         while unread.last().is_some_and(|last| at <= *last) && (rounds == 0 || self.may_go_round(rounds)) {
             let said = Said { former: former.clone(), from: at, prompt: &prompt, max_summary_tokens };
-            match render_summary(&self.session, &model, &self.engine.tools, said) {
+            match render_summary(&self.session, &model, &self.ports.tools, said) {
                 Ok((rendered, end)) if end > at => {
                     let answer = self.summary_call(model.clone(), rendered).await?;
                     // A model that answered is paid, whatever its answer is good for.
@@ -289,8 +289,8 @@ impl Actor {
             return Err(interrupted());
         }
         let span = tracing::info_span!(parent: &self.turn_span, "summary_call", model = model.name);
-        let (engine, session_id) = (self.engine.clone(), self.session.id());
-        let effect = ModelEffect { engine, session_id, model, is_shown: false };
+        let (ports, session_id) = (self.ports.clone(), self.session.id());
+        let effect = ModelEffect { ports, session_id, model, is_shown: false };
         self.summary = Summary::Awaited;
         if let Err(error) =
             self.drive(Effect::spawn(span, |outcomes, cancel| call_model(effect, rendered, outcomes, cancel))).await
@@ -320,7 +320,7 @@ impl Actor {
             Outcome::Retrying { attempt, wait_ms, error } => {
                 let Some(open) = self.session.open_turn() else { return };
                 let retrying = Retrying { step: open.totals.steps, attempt, wait_ms, error: error.body() };
-                let now = self.engine.world.clock.now();
+                let now = self.ports.world.clock.now();
                 self.shared.live.show(self.session.last_seq(), open.turn, now, &LiveEvent::Retrying(retrying));
             }
             Outcome::Delta { .. } | Outcome::Progress { .. } | Outcome::ToolDone { .. } => {}

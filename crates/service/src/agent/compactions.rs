@@ -13,10 +13,12 @@ use crate::{
     SessionError,
     compaction::{CompactionConfig, CompactionContext, SharedCompactor},
     ids::Seq,
-    runtime::restore::{decode, replay_whole},
     service::{Changed, CompactionReceipt},
     session::event::{CompactionUndone, Event},
-    store::{ReadLimit, StoreError},
+    store::{
+        ReadLimit, StoreError,
+        restore::{decode, replay_whole},
+    },
 };
 
 /// Frames that are read at a time.
@@ -60,8 +62,8 @@ impl Actor {
         // What could never be done is said before what cannot be done now.
         let (compactor, context) = self.compactor_asked(config)?;
         self.check_free()?;
-        self.engine.held.check_room()?;
-        self.engine.events.room().await?;
+        self.ports.held.check_room()?;
+        self.ports.events.room().await?;
         self.previewed(&*compactor, &context).and_then(|preview| check_useful(&preview)).map_err(failed)?;
         Ok((compactor, context))
     }
@@ -83,7 +85,7 @@ impl Actor {
         if let Some(config) = &config {
             config.check(self.window(&model))?;
         }
-        let compactor = self.engine.compactor_asked(config, &self.session, self.window(&model))?;
+        let compactor = self.ports.compactor_asked(config, &self.session, self.window(&model))?;
         Ok((compactor, self.compaction_context(&model)))
     }
 
@@ -106,7 +108,7 @@ impl Actor {
 
     /// Goes on with the compaction that was asked for, and answers whoever asked.
     pub(super) async fn compact_as_asked(&mut self) -> Result<(), StoreError> {
-        self.turn_started = self.engine.world.clock.elapsed();
+        self.turn_started = self.ports.world.clock.elapsed();
         let compactor = self.asked.as_ref().map(|asked| asked.compactor.clone());
         let done = match (compactor, self.answering()) {
             (Some(compactor), Ok(model)) => {
@@ -169,7 +171,7 @@ impl Actor {
         };
         let (mut after, mut is_compaction) = (after, false);
         // From the compaction on: it may have been undone since.
-        while let Some(page) = self.engine.events.read(self.session.id(), after, ReadLimit::frames(FRAMES_READ)).await?
+        while let Some(page) = self.ports.events.read(self.session.id(), after, ReadLimit::frames(FRAMES_READ)).await?
             && let Some(last) = page.frames.last()
         {
             after = last.seq;
@@ -191,7 +193,7 @@ impl Actor {
     fn check_fits_undone(&self) -> Result<(), SessionError> {
         let Ok(model) = self.answering() else { return Ok(()) };
         let window = self.window(&model);
-        let tokens = self.session.tokens_if_undone() + tool_bytes(&self.session, &self.engine.tools) / 4;
+        let tokens = self.session.tokens_if_undone() + tool_bytes(&self.session, &self.ports.tools) / 4;
         if tokens <= window {
             return Ok(());
         }
@@ -206,7 +208,7 @@ impl Actor {
 
     /// The whole journal says what a snapshot does not: what stood in the context before its newest compactions.
     async fn learn_context_before(&mut self) -> Result<(), SessionError> {
-        let whole = replay_whole(&self.engine, self.session.id()).await.map_err(|error| {
+        let whole = replay_whole(self.ports.events.as_ref(), self.session.id()).await.map_err(|error| {
             tracing::warn!(session_id = %self.session.id(), %error, "a journal does not say what was compacted");
             SessionError::HistoryPruned
         })?;

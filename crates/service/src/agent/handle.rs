@@ -11,7 +11,6 @@ use super::{
 use crate::{
     SessionError,
     ids::{Seq, TurnNumber},
-    journal_compaction::History,
     service::Changed,
     session::{
         CONTEXT_RUNS_MAX,
@@ -70,10 +69,10 @@ impl Actor {
             }
             Command::Drain { drain_ms, reply } => {
                 self.control.is_draining = true;
-                self.drain_until = Some(self.engine.world.clock.elapsed() + Duration::from_millis(drain_ms));
+                self.drain_until = Some(self.ports.world.clock.elapsed() + Duration::from_millis(drain_ms));
                 self.drains.push(reply);
                 // A queue that outlives the process needs no end.
-                let is_kept = self.engine.is_stored;
+                let is_kept = self.ports.is_stored;
                 while let (false, Some(turn)) = (is_kept, self.session.queue().front().map(|queued| queued.turn)) {
                     if self.cancel_queued(turn, "shutting_down").await.is_err() {
                         break;
@@ -86,12 +85,11 @@ impl Actor {
     /// A blob is named by a record after it was made, and made by this actor or by a call that runs.
     async fn drop_blobs(&self, names: &BTreeSet<String>, last_seq: Seq) -> Result<(), SessionError> {
         let runs_call = self.session.open_turn().is_some_and(|open| !open.calls.is_empty());
-        let pruner = self.engine.derived.pruner.as_ref();
-        match pruner.filter(|_| !runs_call && self.session.last_seq() == last_seq) {
-            Some(pruner) => Ok(pruner.drop_blobs(self.session.id(), names).await?),
+        if runs_call || self.session.last_seq() != last_seq {
             // The next compaction finds them.
-            None => Ok(()),
+            return Ok(());
         }
+        Ok(self.ports.observer.drop_blobs(self.session.id(), names).await?)
     }
 
     /// Deletes the session as soon as nothing runs.
@@ -115,8 +113,8 @@ impl Actor {
 
     async fn change(&mut self, change: Change) -> Result<Changed, SessionError> {
         self.shared.check_writable()?;
-        self.check_archived(matches!(change, Change::Archive(_) | Change::SnapshotHistory(_)))?;
-        let limits = &self.engine.options.limits;
+        self.check_archived(matches!(change, Change::Archive(_) | Change::SnapshotHistory { .. }))?;
+        let limits = &self.ports.options.limits;
         let event = match change {
             Change::Remind(event, kind) => {
                 if !self.session.has_reminder(&kind) && self.session.reminders().len() >= limits.reminders {
@@ -149,7 +147,7 @@ impl Actor {
                 }
                 Event::SessionUpdated(updated)
             }
-            Change::SnapshotHistory(History { pruned_to, keys_up_to }) => {
+            Change::SnapshotHistory { pruned_to, keys_up_to } => {
                 let limit = SessionError::Limit { what: "runs of the context", limit: CONTEXT_RUNS_MAX as u64 };
                 Event::HistorySnapshot(self.session.history_snapshot(pruned_to, keys_up_to).ok_or(limit)?)
             }
@@ -196,7 +194,7 @@ impl Actor {
         let Some(turn) = self.session.open_turn().filter(|open| is_waiting(open)).map(|open| open.turn) else {
             return Err(SessionError::ItemNotFound("call"));
         };
-        let reason = reason.map(|reason| self.engine.secrets.replace(&reason).into_owned());
+        let reason = reason.map(|reason| self.ports.secrets.replace(&reason).into_owned());
         self.changed(Some(turn), Event::ApprovalDecided(ApprovalDecided { call_id, decision, reason })).await
     }
 

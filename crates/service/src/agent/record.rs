@@ -35,7 +35,7 @@ impl Actor {
         let mut batch = std::mem::take(&mut self.put_off);
         let applied = batch.len();
         batch.extend(new);
-        let ticket = self.engine.events.stage(&self.lease, &batch)?;
+        let ticket = self.ports.events.stage(&self.lease, &batch)?;
         self.apply(&batch[applied..])?;
         Ok((self.session.last_seq(), ticket))
     }
@@ -53,9 +53,9 @@ impl Actor {
     async fn records(&self, turn: Option<TurnNumber>, events: Vec<Event>) -> Result<Vec<Record>, StoreError> {
         let mut records = Vec::with_capacity(events.len());
         for mut event in events {
-            externalise(self.engine.blobs.as_ref(), self.session.id(), &mut event).await?;
+            externalise(self.ports.blobs.as_ref(), self.session.id(), &mut event).await?;
             let seq = self.session.last_seq() + 1 + records.len() as u64;
-            let time = self.engine.world.clock.now();
+            let time = self.ports.world.clock.now();
             records.push(Record { session_id: self.session.id(), seq, turn, time, event });
         }
         Ok(records)
@@ -93,10 +93,10 @@ impl Actor {
 
     /// Saves a snapshot, if the session outlives the process. One that fails is no loss: the journal has it all.
     pub(super) async fn save_snapshot(&mut self) {
-        if !self.engine.is_stored {
+        if !self.ports.is_stored {
             return;
         }
-        match self.engine.derived.snapshots.save(&self.session).await {
+        match self.ports.snapshots.save(&self.session).await {
             Ok(()) => self.snapshot_seq = self.session.last_seq(),
             Err(error) => tracing::warn!(%error, "a snapshot could not be saved"),
         }
@@ -105,8 +105,8 @@ impl Actor {
     /// Keeps the service's count of what the session holds in memory.
     fn count_resident(&mut self) {
         let now = self.session.resident_bytes();
-        self.engine.held.grow(now.saturating_sub(self.resident_bytes));
-        self.engine.held.shrink(self.resident_bytes.saturating_sub(now));
+        self.ports.held.grow(now.saturating_sub(self.resident_bytes));
+        self.ports.held.shrink(self.resident_bytes.saturating_sub(now));
         self.resident_bytes = now;
     }
 
@@ -118,7 +118,7 @@ impl Actor {
 
     /// Milliseconds since some moment of the monotonic clock.
     pub(super) fn millis_since(&self, moment: Duration) -> u64 {
-        u64::try_from(self.engine.world.clock.elapsed().saturating_sub(moment).as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.ports.world.clock.elapsed().saturating_sub(moment).as_millis()).unwrap_or(u64::MAX)
     }
 }
 

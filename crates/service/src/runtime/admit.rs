@@ -7,14 +7,12 @@ use futures::FutureExt as _;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{follow::Follower, sessions::Sessions};
+use super::sessions::Sessions;
 use crate::{
     SessionError,
-    agent::{
-        command::{Acceptance, Command},
-        supervise::durable,
-    },
+    agent::command::{Acceptance, Command},
     capability::Capabilities,
+    follow::Follower,
     ids::SessionId,
     operation::Operation,
     service::*,
@@ -111,7 +109,7 @@ macro_rules! declare {
             }
 
             async fn memory_to_index(&self) -> Option<u64> {
-                self.engine().memory.as_ref().map(|memory| memory.memory().remaining())
+                self.engine().derived.memory.as_ref().map(|memory| memory.memory().remaining())
             }
 
             async fn shut_down(&self, drain_ms: u64) {
@@ -140,7 +138,7 @@ impl Sessions {
             match self.reserve(session_id).await {
                 Ok(_) | Err(SessionError::ShuttingDown) => {}
                 Err(error) => {
-                    let tail = durable(self.engine(), session_id).await.unwrap_or(since_seq);
+                    let tail = self.engine().durable(session_id).await.unwrap_or(since_seq);
                     self.inner.registry.hub(session_id).lose(tail, &error);
                 }
             }
@@ -165,7 +163,7 @@ impl Sessions {
         futures::future::join_all(drains).await;
         let (engine, clock) = (self.engine(), self.engine().world.clock.as_ref());
         let remembered = async {
-            if let Some(memory) = &engine.memory {
+            if let Some(memory) = &engine.derived.memory {
                 memory.end().await;
             }
         };

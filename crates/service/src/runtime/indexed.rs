@@ -5,13 +5,10 @@ use std::sync::{Arc, atomic::Ordering};
 
 use futures::{StreamExt as _, future, stream};
 
-use super::{
-    restore::{outline, restore},
-    sessions::Sessions,
-};
+use super::sessions::Sessions;
 use crate::{
     Session, SessionError,
-    agent::{record::SNAPSHOT_EVENTS_MIN, supervise::delete},
+    agent::record::SNAPSHOT_EVENTS_MIN,
     ids::SessionId,
     service::{Page, SessionQuery, SessionState, SessionSummary},
     store::{IndexedKey, SessionIndex, StoreError},
@@ -45,7 +42,7 @@ impl Sessions {
                 }
             };
             let durable = *tail.borrow();
-            shared.list(&engine.derived, durable).await?;
+            engine.derived.list(&shared, durable).await?;
         }
         Ok(())
     }
@@ -186,7 +183,7 @@ impl Sessions {
             before = Some(last.session_id);
             for SessionSummary { session_id, .. } in sessions {
                 if let Ok(0) = engine.events.journal_bytes(session_id).await
-                    && let Err(error) = delete(engine, session_id, None).await
+                    && let Err(error) = engine.delete(session_id, None).await
                 {
                     tracing::warn!(%session_id, %error, "what is left of a deleted session stays until the next start");
                 }
@@ -229,7 +226,7 @@ impl Sessions {
         self.index(&session, false).await;
         if is_whole && session.last_seq() >= SNAPSHOT_EVENTS_MIN {
             // What it cost to pass through all of it is not paid again by the next who asks.
-            if let Err(error) = self.engine().derived.snapshots.save(&session).await {
+            if let Err(error) = self.engine().snapshots.save(&session).await {
                 tracing::debug!(%session_id, %error, "a snapshot could not be saved");
             }
         }
@@ -258,8 +255,8 @@ impl Sessions {
                 }
                 before => before?,
             };
-            if opens || self.index_outline(outline(engine, session_id).await).await.is_none() {
-                match restore(engine, session_id).await {
+            if opens || self.index_outline(engine.outline(session_id).await).await.is_none() {
+                match engine.restore(session_id).await {
                     Ok(Some(session)) => self.index(&session, opens).await,
                     Ok(None) => return Ok(true),
                     Err(error) => {
@@ -276,7 +273,7 @@ impl Sessions {
                 && let Some(tail) = engine.events.watch(session_id).await?
             {
                 let durable = *tail.borrow();
-                shared.list_again(derived, durable).await
+                derived.list_again(&shared, durable).await
             } else if after != before {
                 // Its actor has left meanwhile, and the row that it put was newer.
                 continue;

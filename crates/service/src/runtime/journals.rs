@@ -10,12 +10,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::sessions::{Inner, Sessions};
 use crate::{
     SessionError,
-    agent::{
-        Derived,
-        command::{Change, Command},
-    },
+    agent::command::{Change, Command},
+    engine::Derived,
     ids::{Seq, SessionId},
-    journal_compaction::{CompactionPolicy, Due, reach, survey, unnamed_blobs},
+    journal_compaction::{CompactionPolicy, Due, History, reach, survey, unnamed_blobs},
     service::{CompactJournal, JournalCompactionReport},
 };
 
@@ -68,9 +66,9 @@ impl Sessions {
         }
         let mut alone = self.journal(request.session_id).write().await;
         *alone += 1;
-        if let Some(history) = survey.plan.history {
+        if let Some(History { pruned_to, keys_up_to }) = survey.plan.history {
             engine.events.room().await?;
-            self.record(session_id, Change::SnapshotHistory(history)).await?;
+            self.record(session_id, Change::SnapshotHistory { pruned_to, keys_up_to }).await?;
         }
         let report = if dropped == 0 { survey.report(0) } else { survey.carry_out(engine, derived).await? };
         if let Err(error) = self.drop_blobs(derived, session_id).await {

@@ -8,23 +8,14 @@ mod indexed;
 
 mod persistent;
 
-pub mod follow;
-
-pub mod ended;
-
 mod beside;
 mod creations;
 mod journals;
-pub(crate) mod live;
 pub(crate) mod memory;
 pub(crate) mod projector;
 pub(crate) mod read_blob;
 pub(crate) mod recall;
-pub(crate) mod restore;
 pub(crate) mod validate;
 
 pub use crate::wire::bounds::BLOB_PIECE_BYTES_MAX;
 pub use sessions::{EphemeralSessionService, PersistentSessionService, Sessions};
-
-#[cfg(test)]
-mod tests;

@@ -6,7 +6,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     admit::Admitted,
-    follow::{check_cursor, gone_line},
     memory::{self, Memory},
     projector::ProjectorHandle,
     sessions::Sessions,
@@ -16,6 +15,7 @@ use crate::{
     SessionError,
     agent::command::{Change, Command},
     bundle,
+    follow::{check_cursor, gone_line},
     ids::SessionId,
     journal_compaction::CompactionPolicy,
     projection,
@@ -50,7 +50,7 @@ impl Sessions {
     /// The memory of this service.
     fn memory(&self) -> Result<&std::sync::Arc<Memory>, SessionError> {
         let lost = || SessionError::Internal("a service that remembers has no memory".to_owned());
-        Ok(self.engine().memory.as_ref().ok_or_else(lost)?.memory())
+        Ok(self.engine().derived.memory.as_ref().ok_or_else(lost)?.memory())
     }
 
     /// Memory learns of everything that is durable. A session is known here, or, where it ended with its process, to
@@ -241,7 +241,7 @@ impl Admitted<'_> {
     ) -> Result<JournalCompactionReport, SessionError> {
         self.0.check_exists(request.session_id).await?;
         // It is the one reader that takes its time, and nothing is dropped that it has not read.
-        if let Some(memory) = &self.0.engine().memory {
+        if let Some(memory) = &self.0.engine().derived.memory {
             memory.memory().catch_up().await;
         }
         self.0.compact_one(request, CompactionPolicy::asked(&self.0.engine().options.journal)).await
@@ -280,7 +280,7 @@ impl Admitted<'_> {
         let mut page = self.0.readers().await?.list().await?;
         let projector = self.0.engine().derived.projector.as_ref();
         // A rebuild goes over what the reader was done with before.
-        if let Some(remaining) = self.0.engine().memory.as_ref().map(|memory| memory.memory().remaining())
+        if let Some(remaining) = self.0.engine().derived.memory.as_ref().map(|memory| memory.memory().remaining())
             && let Some(view) = page.items.iter_mut().find(|view| view.reader == memory::READER)
         {
             view.records_behind = view.records_behind.max(remaining);

@@ -5,15 +5,10 @@
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use futures::{StreamExt as _, stream};
 
-use super::{
-    indexed::SCANS,
-    operations::PAGE_BYTES_MAX,
-    restore::{decode, outline, restore},
-    sessions::Sessions,
-};
+use super::{indexed::SCANS, operations::PAGE_BYTES_MAX, sessions::Sessions};
 use crate::{
     SessionError,
-    agent::{command::Command, supervise::delete},
+    agent::command::Command,
     bundle::piece,
     ids::{Seq, SessionId},
     projection::READER,
@@ -26,7 +21,7 @@ use crate::{
         ForkPoint, ForkedHistory, HistoryFold,
         event::{Event, HistorySnapshot, Record},
     },
-    store::ReadLimit,
+    store::{ReadLimit, restore::decode},
 };
 
 /// Frames that are read at a time.
@@ -45,7 +40,7 @@ impl Sessions {
     async fn settle_once(&self) -> Result<(), SessionError> {
         let engine = self.engine();
         // Before anything is settled, so that they are told of what is gone.
-        if let Some(memory) = &engine.memory {
+        if let Some(memory) = &engine.derived.memory {
             memory.register();
         }
         let derived = &engine.derived;
@@ -53,7 +48,7 @@ impl Sessions {
             derived.readers.add_built_in(READER);
         }
         let unsettled = stream::iter(engine.events.unsettled().await?);
-        let left = unsettled.map(async |session_id| (session_id, outline(engine, session_id).await));
+        let left = unsettled.map(async |session_id| (session_id, engine.outline(session_id).await));
         let mut left: Vec<_> = left.buffer_unordered(SCANS).collect().await;
         // The one that changed last comes first in lists.
         left.sort_by_key(|(id, found)| (found.as_ref().map(|(session, _)| session.updated_at()), *id));
@@ -70,7 +65,7 @@ impl Sessions {
                 Ok(_) => {}
                 // It was deleted, and what is derived of it may not know.
                 Err(SessionError::NotFound(_)) => {
-                    if let Err(error) = delete(engine, session_id, None).await {
+                    if let Err(error) = engine.delete(session_id, None).await {
                         tracing::warn!(%session_id, %error, "what is left of a deleted session stays until the next start");
                     }
                 }
@@ -192,7 +187,7 @@ impl Sessions {
                 let events = self.engine().events.as_ref();
                 let tail = events.watch(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
                 let seq = *tail.borrow();
-                delete(self.engine(), session_id, Some(&*self.inner.registry.hub(session_id))).await?;
+                self.engine().delete(session_id, Some(&*self.inner.registry.hub(session_id))).await?;
                 Ok(Changed { session_id, seq })
             }
             answer => answer,
@@ -204,7 +199,7 @@ impl Sessions {
         let engine = self.engine();
         let _whole = self.journal(parent).read().await;
         // What is not there is said before what there is no room for.
-        let session = restore(engine, parent).await?.ok_or(SessionError::NotFound(parent))?;
+        let session = engine.restore(parent).await?.ok_or(SessionError::NotFound(parent))?;
         engine.events.room().await?;
         let at = match session.fork_at(turn)? {
             ForkPoint::After(seq) => seq,

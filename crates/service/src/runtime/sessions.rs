@@ -13,11 +13,10 @@ use std::{
 use tokio::sync::{Mutex, OnceCell, RwLock, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{creations::Creations, restore::restore, validate};
+use super::{creations::Creations, validate};
 use crate::{
     SessionError,
     agent::{
-        Engine,
         actor::Actor,
         command::{Acceptance, AskedTurn, Change, Command, Reply},
         record::externalise,
@@ -28,6 +27,7 @@ use crate::{
     },
     bundle::{Exports, Uploads},
     capability::Capability,
+    engine::Engine,
     ids::SessionId,
     service::{Changed, CreateSession, SessionCreated, SessionQuery, StartTurn},
     session::{
@@ -145,7 +145,7 @@ impl Sessions {
             return Err(SessionError::ShuttingDown);
         }
         let lease = engine.events.lease(session_id).await?;
-        let session = match restore(engine, session_id).await {
+        let session = match engine.restore(session_id).await {
             Ok(Some(session)) => session,
             restored => {
                 engine.events.give_up(lease).await;
@@ -166,8 +166,8 @@ impl Sessions {
         let registry = &self.inner.registry;
         let shared = Shared::new(&session, registry.hub(session.id()));
         let (mailbox, commands) = mpsc::channel(MAILBOX_MAX);
-        let (engine, registry) = (self.inner.engine.clone(), Arc::downgrade(registry));
-        let actor = Actor::new(session, lease, engine, shared.clone(), registry, commands);
+        let (ports, registry) = (self.inner.engine.ports.clone(), Arc::downgrade(registry));
+        let actor = Actor::new(session, lease, ports, shared.clone(), registry, commands);
         (shared, mailbox, actor)
     }
 
@@ -184,7 +184,7 @@ impl Sessions {
                 return Ok(view);
             }
         }
-        let session = restore(engine, session_id).await?.ok_or(SessionError::NotFound(session_id))?;
+        let session = engine.restore(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
         Ok(View::of(&session))
     }
 

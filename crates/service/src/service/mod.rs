@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use meerkat_words::{answers::*, operators::*, requests::*};
 
-use crate::{SessionError, capability::Capabilities, ids::SessionId, runtime::follow::Follower};
+use crate::{SessionError, capability::Capabilities, follow::Follower, ids::SessionId};
 
 macro_rules! declare {
     (

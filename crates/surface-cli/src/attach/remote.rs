@@ -13,9 +13,9 @@ use meerkat_errors::ErrorCode;
 use meerkat_service::{
     Capabilities, Operation, SessionError, SessionId, SessionService,
     compaction::CompactionConfig,
+    follow::{Follower, turn},
     operation::OperationEffect,
     operations,
-    runtime::{ended, follow::Follower},
     service::*,
     store::Router,
     wire::{Reply, call},
@@ -167,7 +167,7 @@ impl RemoteService {
         params["wait"] = false.into();
         let accepted: TurnAccepted = self.ask(operation, &params).await?;
         let (service, begun) = (self.clone(), accepted.clone());
-        Ok(BegunTurn { accepted, result: async move { ended::result(&service, begun).await }.boxed() })
+        Ok(BegunTurn { accepted, result: async move { turn::result(&service, begun).await }.boxed() })
     }
 }
 

@@ -17,12 +17,13 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Derived, Engine};
+use super::Ports;
 use crate::{
     SessionError,
     capability::Capabilities,
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
+    engine::{Derived, Engine},
     model::{ModelResolver, StaticModels, scripted::ScriptedModel},
     options::EngineOptions,
     readers::Readers,
@@ -95,8 +96,8 @@ impl Rig {
         let capabilities = Capabilities::compiled();
         let Stores { events, blobs, snapshots, index, readers, pruner } = stores;
         let readers = Readers::new(readers, events.clone(), index.clone(), World::system().clock);
-        let derived = Derived::new(snapshots, index, Arc::new(readers), pruner);
-        Engine {
+        let derived = Arc::new(Derived::new(index, Arc::new(readers), pruner));
+        let ports = Ports {
             world: World::system(),
             tools: ToolRegistry::new(self.tools, self.options.tools.approval.clone()).unwrap(),
             options: self.options,
@@ -105,15 +106,15 @@ impl Rig {
             events,
             blobs,
             capabilities: if is_stored { capabilities } else { capabilities.without_store() },
-            derived,
+            snapshots,
             is_stored,
-            memory: None,
-            owner: None,
+            observer: derived.clone(),
             held: Arc::default(),
             is_shutting_down: AtomicBool::new(false),
             compaction: self.compaction,
             compactor: self.compactor,
-        }
+        };
+        Engine { ports: Arc::new(ports), derived, owner: None }
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use super::{Ask, Memory, MemoryHandle, READER};
 use crate::{
     SessionError,
-    agent::Engine,
+    engine::Engine,
     ids::{Seq, SessionId},
     memory::{
         Intake,
@@ -23,11 +23,10 @@ use crate::{
     readers::{Readers, fetch::Next},
     runtime::{
         beside::Beside,
-        restore::decode,
         sessions::{Inner, Sessions},
     },
     session::event::{Event, Record},
-    store::{ReadLimit, StoreError},
+    store::{ReadLimit, StoreError, restore::decode},
 };
 
 /// How long it waits for more before it takes in what there is.
@@ -60,7 +59,7 @@ impl From<Ask> for Waiting {
 impl Sessions {
     /// Begins to remember, where there is a memory. It ends with the service.
     pub(in crate::runtime) fn begin_remembering(&self) {
-        let Some(MemoryHandle(memory)) = &self.engine().memory else { return };
+        let Some(MemoryHandle(memory)) = &self.engine().derived.memory else { return };
         let Some(asks) = memory.asked.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let run = Run {
             // It does not keep the service.
