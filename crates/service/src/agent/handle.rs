@@ -30,13 +30,15 @@ impl Actor {
             return command.refuse(&refusal);
         }
         match command {
-            Command::StartTurn { asked, reply } => match self.accept(*asked).await {
-                Ok((acceptance, None)) => drop(reply.send(Ok(acceptance))),
-                Ok((acceptance, Some(ticket))) => {
-                    self.unacknowledged = Some(Unacknowledged { ticket, acceptance, reply });
+            Command::StartTurn { request, hash, is_continuation, reply } => {
+                match self.accept(*request, hash, is_continuation).await {
+                    Ok((handle, None)) => drop(reply.send(Ok(handle))),
+                    Ok((handle, Some(ticket))) => {
+                        self.unacknowledged = Some(Unacknowledged { ticket, handle, reply });
+                    }
+                    Err(error) => drop(reply.send(Err(error))),
                 }
-                Err(error) => drop(reply.send(Err(error))),
-            },
+            }
             Command::Record { change, reply } => {
                 let answer = self.change(*change).await;
                 drop(reply.send(answer));

@@ -1,13 +1,108 @@
-//! How a turn ended, read from its session's events: for whoever knows that it was accepted, and not the process that
-//! runs it. It asks for nothing that would have to be asked for twice.
+//! A turn as it is followed: its session's lines, and behind the last of them its end. Every surface that shows a turn
+//! while it runs does it with [`FollowedTurn`], so that none is shown a line behind the end, or the end before a line.
+//!
+//! [`result`] is for callers who know that a turn was accepted, and not the process that runs it. It asks for nothing that
+//! would have to be asked for twice.
 
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, Fuse},
+};
+
+use super::{FollowedLine, Follower};
 use crate::{
     SessionError,
-    ids::SessionId,
-    service::{ReadBlob, SessionService, TurnAccepted, TurnResult},
+    ids::{Seq, SessionId},
+    service::{ReadBlob, SessionService, TurnAccepted, TurnHandle, TurnResult},
     session::{TurnFold, event::Event, message::Body},
     wire::decode_event,
 };
+
+/// A turn whose events come before its end.
+pub struct FollowedTurn {
+    /// `None` once nothing more can be shown; the turn still has its end.
+    follower: Option<Follower>,
+    result: Fuse<BoxFuture<'static, Result<TurnResult, SessionError>>>,
+    /// The end, while lines before it are still to come.
+    end: Option<Result<TurnResult, SessionError>>,
+}
+
+/// The next thing that is known of a followed turn.
+pub enum TurnStep {
+    /// A line of its session.
+    Line(FollowedLine),
+    /// The reason why no more lines come. The end still does.
+    Lost(SessionError),
+    /// Its end. Nothing follows.
+    End(Result<TurnResult, SessionError>),
+}
+
+impl FollowedTurn {
+    /// Follows a turn by the lines of `follower`, or up to its end alone.
+    #[must_use]
+    pub fn new(turn: TurnHandle, follower: Option<Follower>) -> Self {
+        Self { follower, result: turn.result.fuse(), end: None }
+    }
+
+    /// Shows no further line.
+    pub fn stop_lines(&mut self) {
+        self.follower = None;
+    }
+
+    /// The next line, or the end behind the last one. It can be dropped and called again.
+    pub async fn next(&mut self) -> TurnStep {
+        loop {
+            let is_over = match &self.end {
+                Some(Ok(result)) => self.follower.as_ref().is_none_or(|follower| follower.cursor() >= result.seq),
+                // No event says where such an end is: what is there by now comes first.
+                Some(Err(_)) => match next_line(&mut self.follower).now_or_never() {
+                    Some(Ok(Some(line))) => return TurnStep::Line(line),
+                    Some(Ok(None) | Err(_)) | None => true,
+                },
+                None => false,
+            };
+            if let Some(end) = self.end.take_if(|_| is_over) {
+                return TurnStep::End(end);
+            }
+            tokio::select! {
+                biased;
+                end = &mut self.result => self.end = Some(end),
+                line = next_line(&mut self.follower) => match line {
+                    Ok(None) => self.follower = None,
+                    Err(error) => {
+                        self.follower = None;
+                        return TurnStep::Lost(error);
+                    }
+                    Ok(Some(line)) => {
+                        if self.end.is_none() {
+                            self.end = (&mut self.result).now_or_never();
+                        }
+                        match &self.end {
+                            // It ended while this line was read, which is another turn's.
+                            Some(Ok(result)) if line.seq > Some(result.seq) => self.follower = None,
+                            Some(_) | None => return TurnStep::Line(line),
+                        }
+                    }
+                },
+            }
+        }
+    }
+}
+
+async fn next_line(follower: &mut Option<Follower>) -> Result<Option<FollowedLine>, SessionError> {
+    match follower {
+        Some(follower) => follower.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Follows the session of an accepted turn from its acceptance on.
+///
+/// # Errors
+/// Those of following the session.
+pub async fn from_acceptance(service: &dyn SessionService, accepted: &TurnAccepted) -> Result<Follower, SessionError> {
+    service.follow(&accepted.session_id, accepted.seq.saturating_sub(1)).await
+}
 
 /// Waits for the end of an accepted turn.
 ///

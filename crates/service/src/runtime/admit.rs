@@ -3,19 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
-use futures::FutureExt as _;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::sessions::Sessions;
 use crate::{
-    SessionError,
-    agent::command::{Acceptance, Command},
-    capability::Capabilities,
-    follow::Follower,
-    ids::SessionId,
-    operation::Operation,
-    service::*,
+    SessionError, agent::command::Command, capability::Capabilities, follow::Follower, ids::SessionId,
+    operation::Operation, service::*,
 };
 
 /// The sessions for an operation that was admitted. The operations are its methods, so none can be reached before.
@@ -29,12 +23,6 @@ impl Sessions {
         }
         self.settle().await?;
         Ok(Admitted(self))
-    }
-
-    fn begun(acceptance: Acceptance) -> BegunTurn {
-        let Acceptance { accepted, result } = acceptance;
-        let lost = |_| SessionError::Internal("the session's actor was lost while the turn ran".to_owned());
-        BegunTurn { accepted, result: async move { result.await.map_err(lost)? }.boxed() }
     }
 }
 
@@ -68,18 +56,18 @@ macro_rules! declare {
                 self.create(request).await
             }
 
-            async fn begin_turn(&self, request: StartTurn) -> Result<BegunTurn, SessionError> {
+            async fn begin_turn(&self, request: StartTurn) -> Result<TurnHandle, SessionError> {
                 self.admit(Operation::StartTurn).await?;
-                Ok(Self::begun(self.accept(request, false).await?))
+                self.accept(request, false).await
             }
 
-            async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<BegunTurn, SessionError> {
+            async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnHandle, SessionError> {
                 self.admit(Operation::Resume).await?;
                 let ResumeTurn { prompt, model, policy, budgets, compaction, wait, idempotency_key } = request;
                 let (session_id, is_continuation) = (*session_id, prompt.is_none());
                 let prompt = prompt.unwrap_or_default();
                 let request = StartTurn { session_id, prompt, model, policy, budgets, compaction, wait, idempotency_key };
-                Ok(Self::begun(self.accept(request, is_continuation).await?))
+                self.accept(request, is_continuation).await
             }
 
             async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {

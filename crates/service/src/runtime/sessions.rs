@@ -18,7 +18,7 @@ use crate::{
     SessionError,
     agent::{
         actor::Actor,
-        command::{Acceptance, AskedTurn, Change, Command, Reply},
+        command::{Change, Command, Reply},
         record::externalise,
         registry::{Arrival, Found, MAILBOX_MAX, Registry, Reservation},
         render::window_tokens,
@@ -29,7 +29,7 @@ use crate::{
     capability::Capability,
     engine::Engine,
     ids::SessionId,
-    service::{Changed, CreateSession, SessionCreated, SessionQuery, StartTurn},
+    service::{Changed, CreateSession, SessionCreated, SessionQuery, StartTurn, TurnHandle},
     session::{
         KEY_KEPT_MS, Session, View,
         event::{Event, Key, Record, SessionCreated as Created},
@@ -247,7 +247,7 @@ impl Sessions {
     }
 
     /// Accepts a turn; without a prompt one that goes on with the interrupted turn.
-    pub(super) async fn accept(&self, request: StartTurn, is_continuation: bool) -> Result<Acceptance, SessionError> {
+    pub(super) async fn accept(&self, request: StartTurn, is_continuation: bool) -> Result<TurnHandle, SessionError> {
         self.check_compaction(request.compaction.is_some())?;
         let limits = &self.engine().options.limits;
         if !is_continuation {
@@ -266,8 +266,10 @@ impl Sessions {
             .idempotency_key
             .as_ref()
             .map_or(Ok(String::new()), |_| validate::turn_hash(&request, is_continuation))?;
-        let asked = AskedTurn { request, hash, is_continuation };
-        self.ask(session_id, |reply| Command::StartTurn { asked: Box::new(asked.clone()), reply }).await
+        let request = Box::new(request);
+        let command =
+            |reply| Command::StartTurn { request: request.clone(), hash: hash.clone(), is_continuation, reply };
+        self.ask(session_id, command).await
     }
 
     /// Whether another session may be made, besides those in flight.
