@@ -58,13 +58,13 @@ impl Actor {
         if is_continuation {
             return match (running, continues) {
                 (Some(turn), _) => Err(SessionError::Busy { turn }),
-                _ if self.asked.is_some() => Err(SessionError::Compacting),
+                _ if self.running.asked.is_some() => Err(SessionError::Compacting),
                 (None, None) => Err(SessionError::NothingToResume),
                 (None, continues) => self.start_now(request, continues, model, key).await,
             };
         }
         let handle = match (running, request.policy) {
-            (None, _) if self.session.queue().is_empty() && self.asked.is_none() => {
+            (None, _) if self.session.queue().is_empty() && self.running.asked.is_none() => {
                 return self.start_now(request, None, model, key).await;
             }
             (running, Policy::Reject) => {
@@ -77,7 +77,7 @@ impl Actor {
                 if let Some(turn) = running {
                     self.control.interrupt.get_or_insert((turn, "replaced"));
                 }
-                if let Some(asked) = &self.asked {
+                if let Some(asked) = &self.running.asked {
                     asked.cancel.cancel();
                 }
                 handle
@@ -89,7 +89,7 @@ impl Actor {
     /// The session takes anything to do at all.
     pub(super) fn check_takes_work(&self) -> Result<(), SessionError> {
         self.check_archived(false)?;
-        if !self.deletions.is_empty() {
+        if !self.waiting.deletions.is_empty() {
             return Err(SessionError::NotFound(self.session.id()));
         }
         if self.control.is_draining || self.ports.is_shutting_down.load(Ordering::Acquire) {
@@ -105,7 +105,7 @@ impl Actor {
 
     /// The running turn's start becomes durable: whoever asked for it is answered, and everybody may see it.
     pub(super) async fn acknowledge(&mut self) -> Result<(), StoreError> {
-        let Some(Unacknowledged { ticket, handle, reply }) = self.unacknowledged.take() else { return Ok(()) };
+        let Some(Unacknowledged { ticket, handle, reply }) = self.waiting.unacknowledged.take() else { return Ok(()) };
         let durable = ticket.durable().await;
         let answer = durable.as_ref().map(|_| handle).map_err(Self::store_failed);
         if durable.is_ok() {
@@ -128,7 +128,7 @@ impl Actor {
             Some(end) => drop(waiter.send(self.ports.kept_result(self.session.id(), end).await)),
             None if used.is_dequeued => drop(waiter.send(Err(SessionError::Interrupted { turn: used.turn }))),
             None => {
-                let waiters = self.waiters.entry(used.turn).or_default();
+                let waiters = self.waiting.waiters.entry(used.turn).or_default();
                 waiters.retain(|waiter| !waiter.is_closed());
                 waiters.push(waiter);
             }
@@ -182,7 +182,7 @@ impl Actor {
     /// The answer to whoever asked for a turn that is recorded.
     fn accepted(&mut self, turn: TurnNumber, seq: Seq, wait: bool) -> TurnHandle {
         let (handle, waiter) = self.turn_handle(turn, seq, wait);
-        self.waiters.entry(turn).or_default().push(waiter);
+        self.waiting.waiters.entry(turn).or_default().push(waiter);
         handle
     }
 

@@ -82,7 +82,7 @@ impl Actor {
             }
             Ok((model, rendered)) => {
                 self.shared.live.begin_step(self.session.last_seq(), turn, step, self.ports.world.clock.now());
-                let span = tracing::info_span!(parent: &self.turn_span, "model_call", step, model = open.model);
+                let span = tracing::info_span!(parent: &self.running.turn_span, "model_call", step, model = open.model);
                 let (ports, session_id) = (self.ports.clone(), self.session.id());
                 let effect = ModelEffect { ports, session_id, model, is_shown: true };
                 // The model is connected to while the turn's start becomes durable; nothing of it is taken before.
@@ -104,7 +104,7 @@ impl Actor {
                 Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments })
             })
             .collect();
-        self.asked_at = self.ports.world.clock.elapsed();
+        self.running.asked_at = self.ports.world.clock.elapsed();
         self.record_durably(Some(turn), events).await.map(drop)
     }
 
@@ -131,13 +131,13 @@ impl Actor {
             self.record(Some(turn), events).await?;
         }
         let effect = ToolEffect { ports: self.ports.clone(), session_id: self.session.id(), turn, calls };
-        let span = self.turn_span.clone();
+        let span = self.running.turn_span.clone();
         self.drive(Effect::spawn(span, |outcomes, cancel| run_tools(effect, outcomes, cancel))).await
     }
 
     /// Records what an effect reports, or shows it in passing.
     pub(super) async fn take_outcome(&mut self, outcome: Outcome) -> Result<(), StoreError> {
-        if matches!(self.summary, Summary::Awaited) {
+        if matches!(self.running.summary, Summary::Awaited) {
             self.take_summary(outcome);
             return Ok(());
         }
@@ -242,20 +242,20 @@ impl Actor {
                 Event::TurnInterrupted(TurnInterrupted { reason: reason.to_owned(), totals })
             }
         };
-        self.turn_span.record("outcome", event.type_name());
+        self.running.turn_span.record("outcome", event.type_name());
         let seq = self.record_durably(Some(turn), vec![event]).await?;
         self.ports.observer.turn_ended(&self.ports, self.session.id());
         self.take_snapshot().await;
-        self.turn_span = tracing::Span::none();
+        self.running.turn_span = tracing::Span::none();
         self.control.interrupt = None;
         self.control.failure = None;
         // An interrupt behind the last answer came too late.
         let is_late = self.session.last_end().is_some_and(|end| end.status == TurnStatus::Completed);
-        for reply in self.interrupters.drain(..) {
+        for reply in self.waiting.interrupters.drain(..) {
             let changed = Changed { session_id: self.session.id(), seq };
             drop(reply.send(if is_late { Err(SessionError::NotRunning { turn: Some(turn) }) } else { Ok(changed) }));
         }
-        let Some(waiters) = self.waiters.remove(&turn) else { return Ok(()) };
+        let Some(waiters) = self.waiting.waiters.remove(&turn) else { return Ok(()) };
         let result = match self.session.last_end() {
             Some(end) => self.ports.result(self.session.id(), end).await,
             None => Err(SessionError::Internal("a turn ended without an end".to_owned())),

@@ -53,47 +53,77 @@ pub(crate) struct Actor {
     pub(super) registry: Weak<Registry>,
     pub(super) mailbox: mpsc::Receiver<Command>,
     pub(super) control: Control,
-    /// Those who wait for a turn's end.
-    pub(super) waiters: HashMap<TurnNumber, Vec<TurnWaiter>>,
-    /// Those who asked for the interrupt that `control` holds.
-    pub(super) interrupters: Vec<Reply<Changed>>,
-    /// Those who wait until no turn runs.
-    pub(super) drains: Vec<Reply<()>>,
-    /// Those who wait for the session's deletion.
-    pub(super) deletions: Vec<Reply<Changed>>,
-    /// A turn that runs and whose start is not durable yet.
-    pub(super) unacknowledged: Option<Unacknowledged>,
-    /// A compaction that somebody asked for, and that runs.
-    pub(super) asked: Option<AskedCompaction>,
-    /// The summary that a model is writing.
-    pub(super) summary: Summary,
-    /// What the summary has cost so far.
-    pub(super) summary_usage: Usage,
+    pub(super) journalled: Journalled,
+    pub(super) waiting: Waiting,
+    pub(super) running: Running,
     /// The way out of the registry, once it is taken.
     pub(super) departure: Option<Departure>,
-    /// Records that are applied, and staged with the next ones.
-    pub(super) put_off: Vec<Record>,
-    /// What the last snapshot covers.
-    pub(super) snapshot_seq: Seq,
-    /// Whoever brought the actor in waits until what a former process left open has ended.
-    pub(super) settled: Option<Reply<()>>,
-    /// When the running turn, or the compaction that somebody asked for, started, and when its calls began to wait, by the monotonic clock.
-    pub(super) turn_started: Duration,
-    pub(super) asked_at: Duration,
-    /// The running turn, for logs and traces.
-    pub(super) turn_span: tracing::Span,
     /// When draining turns into interrupting.
     pub(super) drain_until: Option<Duration>,
     /// The store failed under a command; the loop ends.
     pub(super) store_failure: Option<StoreError>,
     pub(super) idle: Duration,
-    /// What the service's count of held bytes holds for this session.
+}
+
+/// How far the session's records have come on their way out of memory.
+#[derive(Default)]
+pub(super) struct Journalled {
+    /// Records that are applied, and staged with the next ones.
+    pub(super) put_off: Vec<Record>,
+    /// The last record that the newest snapshot covers.
+    pub(super) snapshot_seq: Seq,
+    /// The session's part of the service's count of held bytes.
     pub(super) resident_bytes: u64,
+}
+
+/// Callers that wait for something of the session.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// For a turn's end.
+    pub(super) waiters: HashMap<TurnNumber, Vec<TurnWaiter>>,
+    /// For the interrupt that `control` holds.
+    pub(super) interrupters: Vec<Reply<Changed>>,
+    /// Until no turn runs.
+    pub(super) drains: Vec<Reply<()>>,
+    /// For the session's deletion.
+    pub(super) deletions: Vec<Reply<Changed>>,
+    /// For a turn that runs and whose start is not durable yet.
+    pub(super) unacknowledged: Option<Unacknowledged>,
+    /// Until what a former process left open has ended; it brought the actor in.
+    pub(super) settled: Option<Reply<()>>,
+}
+
+/// The running turn, or the compaction that somebody asked for.
+pub(super) struct Running {
+    /// The compaction.
+    pub(super) asked: Option<AskedCompaction>,
+    /// The summary that a model is writing.
+    pub(super) summary: Summary,
+    /// What the summary has cost so far.
+    pub(super) summary_usage: Usage,
+    /// The start of either, and the moment at which calls began to wait, by the monotonic clock.
+    pub(super) turn_started: Duration,
+    pub(super) asked_at: Duration,
+    /// The turn, for logs and traces.
+    pub(super) turn_span: tracing::Span,
+}
+
+impl Running {
+    fn nothing() -> Self {
+        Self {
+            asked: None,
+            summary: Summary::None,
+            summary_usage: Usage::default(),
+            turn_started: Duration::ZERO,
+            asked_at: Duration::ZERO,
+            turn_span: tracing::Span::none(),
+        }
+    }
 }
 
 impl Drop for Actor {
     fn drop(&mut self) {
-        self.ports.held.shrink(self.resident_bytes);
+        self.ports.held.shrink(self.journalled.resident_bytes);
     }
 }
 
@@ -123,35 +153,23 @@ impl Actor {
             registry,
             mailbox,
             control,
-            waiters: HashMap::new(),
-            interrupters: Vec::new(),
-            drains: Vec::new(),
-            deletions: Vec::new(),
-            unacknowledged: None,
-            asked: None,
-            summary: Summary::None,
-            summary_usage: Usage::default(),
+            journalled: Journalled { snapshot_seq, ..Journalled::default() },
+            waiting: Waiting::default(),
+            running: Running::nothing(),
             departure: None,
-            put_off: Vec::new(),
-            snapshot_seq,
-            settled: None,
-            turn_started: Duration::ZERO,
-            asked_at: Duration::ZERO,
-            turn_span: tracing::Span::none(),
             drain_until: None,
             store_failure: None,
             idle,
-            resident_bytes: 0,
         }
     }
 
     /// Tells when what a former process left open has ended.
     pub(crate) fn on_settled(&mut self, settled: Reply<()>) {
-        self.settled = Some(settled);
+        self.waiting.settled = Some(settled);
     }
 
     pub(super) fn tell_settled(&mut self, answer: Result<(), SessionError>) {
-        if let Some(settled) = self.settled.take() {
+        if let Some(settled) = self.waiting.settled.take() {
             // Whoever brought it in may have gone.
             let _ = settled.send(answer);
         }
@@ -226,8 +244,8 @@ impl Actor {
     }
 
     fn decide(&mut self) -> Action {
-        self.control.elapsed_ms = self.millis_since(self.turn_started);
-        let waited = self.millis_since(self.asked_at);
+        self.control.elapsed_ms = self.millis_since(self.running.turn_started);
+        let waited = self.millis_since(self.running.asked_at);
         self.control.is_approval_expired = waited >= self.ports.options.tools.approval_timeout_ms;
         let is_drained = self.drain_until.is_some_and(|until| self.ports.world.clock.elapsed() >= until);
         if let (true, Some(open)) = (is_drained, self.session.open_turn()) {
@@ -242,7 +260,7 @@ impl Actor {
 
     /// Rests until something is asked, or until it leaves.
     async fn rest(&mut self) -> Result<Option<Command>, Exit> {
-        let is_leaving = !self.deletions.is_empty() || (self.control.is_draining && self.ports.is_stored);
+        let is_leaving = !self.waiting.deletions.is_empty() || (self.control.is_draining && self.ports.is_stored);
         if let (true, Some(registry)) = (is_leaving, self.registry.upgrade()) {
             self.departure = Some(registry.depart(self.session.id()));
             return Err(Exit::Left);
@@ -279,7 +297,7 @@ impl Actor {
 
     /// No turn runs: those who waited for that go on.
     pub(super) fn release_drains(&mut self) {
-        for drained in self.drains.drain(..) {
+        for drained in self.waiting.drains.drain(..) {
             // Whoever drained may have gone.
             let _ = drained.send(Ok(()));
         }
@@ -287,7 +305,8 @@ impl Actor {
 
     /// Waits for a decision, an interrupt, or a deadline.
     async fn wait(&mut self) {
-        let limit = self.ports.options.tools.approval_timeout_ms.saturating_sub(self.millis_since(self.asked_at));
+        let limit =
+            self.ports.options.tools.approval_timeout_ms.saturating_sub(self.millis_since(self.running.asked_at));
         let wall = self.wall_left_ms();
         let (clock, shared) = (self.ports.world.clock.clone(), self.shared.clone());
         let command = tokio::select! {
@@ -320,7 +339,7 @@ impl Actor {
             u64::try_from(until.saturating_sub(self.ports.world.clock.elapsed()).as_millis()).unwrap_or(u64::MAX)
         });
         // One more, because both clocks round down; at most a year, to keep the arithmetic of timers safe.
-        wall.saturating_sub(self.millis_since(self.turn_started))
+        wall.saturating_sub(self.millis_since(self.running.turn_started))
             .min(drain)
             .saturating_add(1)
             .min(365 * 24 * 3600 * 1000)
@@ -331,7 +350,7 @@ impl Actor {
         let (clock, shared) = (self.ports.world.clock.clone(), self.shared.clone());
         let mut deadline = clock.sleep(Duration::from_millis(self.wall_left_ms()));
         let mut is_late = false;
-        let given_up = self.asked.as_ref().map(|asked| asked.cancel.clone()).unwrap_or_default();
+        let given_up = self.running.asked.as_ref().map(|asked| asked.cancel.clone()).unwrap_or_default();
         loop {
             let happened = tokio::select! {
                 biased;
@@ -369,7 +388,7 @@ impl Actor {
             && error.is_panic()
         {
             let body = super::decide::internal("a part of the engine panicked while it worked for the session");
-            match &mut self.summary {
+            match &mut self.running.summary {
                 Summary::None => self.control.failure = Some(body),
                 summary @ (Summary::Awaited | Summary::Ended(_)) => *summary = Summary::Ended(Err(body)),
             }
@@ -384,12 +403,12 @@ impl Actor {
             match running.filter(|running| wish.turn.is_none_or(|turn| turn == *running)) {
                 Some(turn) => {
                     self.control.interrupt.get_or_insert((turn, "requested"));
-                    self.interrupters.push(wish.reply);
+                    self.waiting.interrupters.push(wish.reply);
                 }
-                None => match self.asked.as_ref().filter(|_| wish.turn.is_none()) {
+                None => match self.running.asked.as_ref().filter(|_| wish.turn.is_none()) {
                     Some(asked) => {
                         asked.cancel.cancel();
-                        self.interrupters.push(wish.reply);
+                        self.waiting.interrupters.push(wish.reply);
                     }
                     None => drop(wish.reply.send(Err(SessionError::NotRunning { turn: wish.turn }))),
                 },
@@ -399,10 +418,10 @@ impl Actor {
 
     /// A turn begins: nothing of the one before is left.
     pub(super) fn turn_begins(&mut self) {
-        self.turn_started = self.ports.world.clock.elapsed();
+        self.running.turn_started = self.ports.world.clock.elapsed();
         let (session_id, turn) = (self.session.id(), self.session.open_turn().map(|open| open.turn));
         let outcome = tracing::field::Empty;
-        self.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
+        self.running.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
         self.control.window_exceeded = None;
         self.control.interrupt = None;
         self.control.failure = None;

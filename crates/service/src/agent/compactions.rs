@@ -48,7 +48,7 @@ impl Actor {
         match self.check_compact(config).await {
             Err(error) => drop(reply.send(Err(error))),
             Ok((compactor, context)) => {
-                self.asked = Some(AskedCompaction { compactor, reply, cancel: cancel.child_token() });
+                self.running.asked = Some(AskedCompaction { compactor, reply, cancel: cancel.child_token() });
                 self.begin_compaction(&context).await?;
             }
         }
@@ -103,13 +103,13 @@ impl Actor {
 
     /// Whether the compaction that somebody asked for is to end without a summary.
     pub(super) fn is_given_up(&self) -> bool {
-        self.asked.as_ref().is_some_and(|asked| asked.cancel.is_cancelled())
+        self.running.asked.as_ref().is_some_and(|asked| asked.cancel.is_cancelled())
     }
 
     /// Goes on with the compaction that was asked for, and answers whoever asked.
     pub(super) async fn compact_as_asked(&mut self) -> Result<(), StoreError> {
-        self.turn_started = self.ports.world.clock.elapsed();
-        let compactor = self.asked.as_ref().map(|asked| asked.compactor.clone());
+        self.running.turn_started = self.ports.world.clock.elapsed();
+        let compactor = self.running.asked.as_ref().map(|asked| asked.compactor.clone());
         let done = match (compactor, self.answering()) {
             (Some(compactor), Ok(model)) => {
                 let context = self.compaction_context(&model);
@@ -123,10 +123,10 @@ impl Actor {
             return Ok(());
         }
         let seq = self.session.last_seq();
-        for reply in self.interrupters.drain(..) {
+        for reply in self.waiting.interrupters.drain(..) {
             drop(reply.send(Ok(Changed { session_id: self.session.id(), seq })));
         }
-        if let Some(asked) = self.asked.take() {
+        if let Some(asked) = self.running.asked.take() {
             drop(asked.reply.send(done.map_err(failed)));
         }
         Ok(())

@@ -34,7 +34,7 @@ impl Actor {
                 match self.accept(*request, hash, is_continuation).await {
                     Ok((handle, None)) => drop(reply.send(Ok(handle))),
                     Ok((handle, Some(ticket))) => {
-                        self.unacknowledged = Some(Unacknowledged { ticket, handle, reply });
+                        self.waiting.unacknowledged = Some(Unacknowledged { ticket, handle, reply });
                     }
                     Err(error) => drop(reply.send(Err(error))),
                 }
@@ -72,7 +72,7 @@ impl Actor {
             Command::Drain { drain_ms, reply } => {
                 self.control.is_draining = true;
                 self.drain_until = Some(self.ports.world.clock.elapsed() + Duration::from_millis(drain_ms));
-                self.drains.push(reply);
+                self.waiting.drains.push(reply);
                 // A queue that outlives the process needs no end.
                 let is_kept = self.ports.is_stored;
                 while let (false, Some(turn)) = (is_kept, self.session.queue().front().map(|queued| queued.turn)) {
@@ -101,7 +101,7 @@ impl Actor {
         if let (false, Some(turn)) = (is_forced, running.or(waiting)) {
             return drop(reply.send(Err(SessionError::Busy { turn })));
         }
-        match &self.asked {
+        match &self.running.asked {
             Some(_) if !is_forced => return drop(reply.send(Err(SessionError::Compacting))),
             Some(asked) => asked.cancel.cancel(),
             None => {}
@@ -110,7 +110,7 @@ impl Actor {
             self.control.interrupt.get_or_insert((turn, "deleted"));
         }
         self.control.is_draining = true;
-        self.deletions.push(reply);
+        self.waiting.deletions.push(reply);
     }
 
     async fn change(&mut self, change: Change) -> Result<Changed, SessionError> {
@@ -206,7 +206,7 @@ impl Actor {
             return Err(SessionError::ItemNotFound("turn"));
         }
         let changed = self.changed(Some(turn), Event::TurnDequeued(TurnDequeued { reason: reason.to_owned() })).await?;
-        for waiter in self.waiters.remove(&turn).unwrap_or_default() {
+        for waiter in self.waiting.waiters.remove(&turn).unwrap_or_default() {
             // Whoever waits may have gone.
             drop(waiter.send(Err(SessionError::Interrupted { turn })));
         }

@@ -32,7 +32,7 @@ impl Actor {
         events: Vec<Event>,
     ) -> Result<(Seq, Ticket), StoreError> {
         let new = self.records(turn, events).await?;
-        let mut batch = std::mem::take(&mut self.put_off);
+        let mut batch = std::mem::take(&mut self.journalled.put_off);
         let applied = batch.len();
         batch.extend(new);
         let ticket = self.ports.events.stage(&self.lease, &batch)?;
@@ -45,7 +45,7 @@ impl Actor {
     pub(super) async fn record_with_next(&mut self, turn: TurnNumber, event: Event) -> Result<(), StoreError> {
         let new = self.records(Some(turn), vec![event]).await?;
         self.apply(&new)?;
-        self.put_off.extend(new);
+        self.journalled.put_off.extend(new);
         Ok(())
     }
 
@@ -84,7 +84,7 @@ impl Actor {
 
     /// Saves a snapshot where the events since the last one are many more than it would hold itself.
     pub(super) async fn take_snapshot(&mut self) {
-        let since = self.session.last_seq() - self.snapshot_seq;
+        let since = self.session.last_seq() - self.journalled.snapshot_seq;
         let held = self.session.context().entries().len() as u64;
         if since >= (held * SNAPSHOT_SHARE).max(SNAPSHOT_EVENTS_MIN) {
             self.save_snapshot().await;
@@ -97,7 +97,7 @@ impl Actor {
             return;
         }
         match self.ports.snapshots.save(&self.session).await {
-            Ok(()) => self.snapshot_seq = self.session.last_seq(),
+            Ok(()) => self.journalled.snapshot_seq = self.session.last_seq(),
             Err(error) => tracing::warn!(%error, "a snapshot could not be saved"),
         }
     }
@@ -105,9 +105,9 @@ impl Actor {
     /// Keeps the service's count of what the session holds in memory.
     fn count_resident(&mut self) {
         let now = self.session.resident_bytes();
-        self.ports.held.grow(now.saturating_sub(self.resident_bytes));
-        self.ports.held.shrink(self.resident_bytes.saturating_sub(now));
-        self.resident_bytes = now;
+        self.ports.held.grow(now.saturating_sub(self.journalled.resident_bytes));
+        self.ports.held.shrink(self.journalled.resident_bytes.saturating_sub(now));
+        self.journalled.resident_bytes = now;
     }
 
     /// The failure of the store as those who wait see it.

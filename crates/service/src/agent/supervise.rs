@@ -84,7 +84,7 @@ async fn serve_refusals(actor: &mut Actor) {
             Some(command) => actor.handle(command).await,
             None => {}
         }
-        if !actor.deletions.is_empty() {
+        if !actor.waiting.deletions.is_empty() {
             actor.departure = actor.registry.upgrade().map(|registry| registry.depart(shared.session_id));
             return actor.depart().await;
         }
@@ -94,16 +94,16 @@ async fn serve_refusals(actor: &mut Actor) {
 impl Actor {
     /// Those who wait for a turn get this answer.
     fn release_waiters(&mut self, error: &SessionError) {
-        if let Some(unacknowledged) = self.unacknowledged.take() {
+        if let Some(unacknowledged) = self.waiting.unacknowledged.take() {
             unacknowledged.refuse(error.clone());
         }
-        for waiter in self.waiters.drain().flat_map(|(_, waiters)| waiters) {
+        for waiter in self.waiting.waiters.drain().flat_map(|(_, waiters)| waiters) {
             drop(waiter.send(Err(error.clone())));
         }
-        for reply in self.interrupters.drain(..) {
+        for reply in self.waiting.interrupters.drain(..) {
             drop(reply.send(Err(error.clone())));
         }
-        if let Some(asked) = self.asked.take() {
+        if let Some(asked) = self.running.asked.take() {
             drop(asked.reply.send(Err(error.clone())));
         }
     }
@@ -111,9 +111,9 @@ impl Actor {
     /// Leaves memory. What outlives the process is settled; what does not, and what was deleted, is dropped.
     async fn depart(&mut self) {
         let (ports, session_id, seq) = (self.ports.clone(), self.session.id(), self.session.last_seq());
-        let is_deleted = !self.deletions.is_empty();
+        let is_deleted = !self.waiting.deletions.is_empty();
         let done = if ports.is_stored && !is_deleted {
-            if self.snapshot_seq < seq && !self.shared.is_read_only.load(Ordering::Acquire) {
+            if self.journalled.snapshot_seq < seq && !self.shared.is_read_only.load(Ordering::Acquire) {
                 self.save_snapshot().await;
             }
             ports.observer.rests(&ports, self.lease);
@@ -126,10 +126,10 @@ impl Actor {
             self.shared.is_deleted.store(false, Ordering::Release);
             tracing::error!(%session_id, %error, "a session could not leave as it should");
         }
-        for reply in self.deletions.drain(..) {
+        for reply in self.waiting.deletions.drain(..) {
             drop(reply.send(done.clone().map(|()| Changed { session_id, seq }).map_err(SessionError::from)));
         }
-        for (turn, waiters) in self.waiters.drain() {
+        for (turn, waiters) in self.waiting.waiters.drain() {
             let error = if is_deleted { SessionError::Interrupted { turn } } else { SessionError::ShuttingDown };
             waiters.into_iter().for_each(|waiter| drop(waiter.send(Err(error.clone()))));
         }
@@ -147,7 +147,7 @@ impl Actor {
         while let Ok(command) = self.mailbox.try_recv() {
             command.refuse(error);
         }
-        for reply in self.deletions.drain(..) {
+        for reply in self.waiting.deletions.drain(..) {
             drop(reply.send(Err(error.clone())));
         }
         self.tell_settled(Err(error.clone()));
@@ -160,9 +160,9 @@ impl Actor {
     /// its end, by the ordinary way.
     async fn reload(&mut self) -> Result<(), StoreError> {
         self.store_failure = None;
-        self.put_off.clear();
-        self.summary = Summary::None;
-        self.summary_usage = Default::default();
+        self.journalled.put_off.clear();
+        self.running.summary = Summary::None;
+        self.running.summary_usage = Default::default();
         let (is_draining, is_queue_held) = (self.control.is_draining, self.control.is_queue_held);
         let left_open = self.control.interrupt.filter(|(_, reason)| *reason == PROCESS_ENDED);
         self.control = Control { is_draining, is_queue_held, interrupt: left_open, ..Control::default() };
