@@ -12,13 +12,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     agent::{Observer, Ports, shared::Shared},
+    consumers::readers::Readers,
     follow::live::LiveHub,
     ids::{Seq, SessionId},
-    journal_compaction::Schedule,
-    readers::Readers,
     runtime::{memory::MemoryHandle, projector::ProjectorHandle},
     service::SessionSummary,
     store::{DirectoryOwner, Frame, JournalPruner, Lease, ReadLimit, SessionIndex, StoreError},
+    upkeep::pruning::Schedule,
 };
 
 /// The newest events of a session that is deleted, kept for those who have not read them yet.

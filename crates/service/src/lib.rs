@@ -21,15 +21,9 @@ pub mod memory;
 pub mod store;
 pub mod tool;
 
-mod projection;
-mod readers;
-
-mod journal_compaction;
+mod consumers;
 
 pub mod wire;
-
-mod bundle;
-mod retention;
 
 #[cfg(test)]
 mod campaigns;
@@ -37,7 +31,8 @@ mod campaigns;
 mod engine;
 pub mod runtime;
 
-pub mod doctor;
+mod upkeep;
+
 mod factory;
 
 pub use meerkat_errors::{ErrorBody, ErrorCode};
@@ -50,3 +45,4 @@ pub use factory::{Agent, AgentBuildConfig};
 pub use ids::{Seq, SessionId, TurnNumber};
 pub use service::SessionService;
 pub use session::Session;
+pub use upkeep::doctor;

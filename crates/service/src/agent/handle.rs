@@ -19,6 +19,7 @@ use crate::{
             Unpinned,
         },
     },
+    upkeep::pruning::History,
 };
 
 impl Actor {

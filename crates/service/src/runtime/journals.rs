@@ -13,8 +13,8 @@ use crate::{
     agent::command::{Change, Command},
     engine::Derived,
     ids::{Seq, SessionId},
-    journal_compaction::{CompactionPolicy, Due, History, reach, survey, unnamed_blobs},
     service::{CompactJournal, JournalCompactionReport},
+    upkeep::pruning::{CompactionPolicy, Due, History, reach, survey, unnamed_blobs},
 };
 
 impl Sessions {

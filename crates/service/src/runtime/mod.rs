@@ -1,4 +1,4 @@
-//! The services: one engine over one kind of store each, and how their events are followed.
+//! The service: one engine over its stores, and the operations on its sessions.
 
 mod admit;
 mod operations;
@@ -8,7 +8,6 @@ mod indexed;
 
 mod persistent;
 
-mod beside;
 mod creations;
 mod journals;
 pub(crate) mod memory;

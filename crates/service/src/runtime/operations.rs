@@ -14,12 +14,9 @@ use super::{
 use crate::{
     SessionError,
     agent::command::{Change, Command},
-    bundle,
+    consumers::{projection, readers::Readers},
     follow::{check_cursor, gone_line},
     ids::SessionId,
-    journal_compaction::CompactionPolicy,
-    projection,
-    readers::Readers,
     service::{
         AcknowledgeReader, BegunTurn, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder,
         CompactJournal, CompactSession, CompactionReceipt, CreateSession, DecideApproval, DeleteSession, EventPage,
@@ -34,6 +31,7 @@ use crate::{
         event::{Event, Pinned, ReminderSet},
     },
     store::ReadLimit,
+    upkeep::{bundle, pruning::CompactionPolicy},
 };
 
 /// Bytes of events, or of what a history makes of them, that one page may have.

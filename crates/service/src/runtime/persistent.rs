@@ -9,10 +9,8 @@ use super::{indexed::SCANS, operations::PAGE_BYTES_MAX, sessions::Sessions};
 use crate::{
     SessionError,
     agent::command::Command,
-    bundle::piece,
+    consumers::projection::READER,
     ids::{Seq, SessionId},
-    projection::READER,
-    retention::doomed,
     service::{
         BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, ReadBlob, Retain,
         Retained, RetentionFailure, SessionState,
@@ -22,6 +20,7 @@ use crate::{
         event::{Event, HistorySnapshot, Record},
     },
     store::{ReadLimit, restore::decode},
+    upkeep::{bundle::piece, retention::doomed},
 };
 
 /// Frames that are read at a time.

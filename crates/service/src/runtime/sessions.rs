@@ -25,7 +25,6 @@ use crate::{
         shared::Shared,
         supervise::supervise,
     },
-    bundle::{Exports, Uploads},
     capability::Capability,
     engine::Engine,
     ids::SessionId,
@@ -36,6 +35,7 @@ use crate::{
         message::Body,
     },
     store::{IndexedKey, Lease, StoreError},
+    upkeep::bundle::{Exports, Uploads},
 };
 
 /// Locks that the journals share.

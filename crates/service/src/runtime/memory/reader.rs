@@ -14,17 +14,17 @@ use tokio::sync::{mpsc, watch};
 use super::{Ask, Memory, MemoryHandle, READER};
 use crate::{
     SessionError,
+    consumers::{
+        beside::Beside,
+        readers::{Readers, fetch::Next},
+    },
     engine::Engine,
     ids::{Seq, SessionId},
     memory::{
         Intake,
         intake::{IntakeFold, Wanted},
     },
-    readers::{Readers, fetch::Next},
-    runtime::{
-        beside::Beside,
-        sessions::{Inner, Sessions},
-    },
+    runtime::sessions::{Inner, Sessions},
     session::event::{Event, Record},
     store::{ReadLimit, StoreError, restore::decode},
 };
