@@ -15,7 +15,6 @@ use crate::{
         event::{Decision, Event},
         reminder::SystemReminderType,
     },
-    upkeep::pruning::History,
 };
 
 /// The way a turn's end reaches one who waits for it.

@@ -19,7 +19,6 @@ use crate::{
             Unpinned,
         },
     },
-    upkeep::pruning::History,
 };
 
 impl Actor {

@@ -12,7 +12,7 @@ use futures::{
 use super::{FollowedLine, Follower};
 use crate::{
     SessionError,
-    ids::{Seq, SessionId},
+    ids::SessionId,
     service::{ReadBlob, SessionService, TurnAccepted, TurnHandle, TurnResult},
     session::{TurnFold, event::Event, message::Body},
     wire::decode_event,
