@@ -157,3 +157,69 @@ pub async fn whole(service: &dyn SessionService, session_id: SessionId, body: &B
 fn unreadable(error: impl std::fmt::Display) -> SessionError {
     SessionError::Internal(format!("an answer could not be read: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use bytes::Bytes;
+    use futures::{StreamExt as _, stream};
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::AgentBuildConfig;
+
+    /// The last line that is shown, and the end behind it.
+    async fn shown(mut turn: FollowedTurn) -> (u64, Result<TurnResult, SessionError>) {
+        let mut last = 0;
+        loop {
+            match turn.next().await {
+                TurnStep::Line(line) => last = line.seq.unwrap_or(last),
+                TurnStep::Lost(error) => panic!("{error}"),
+                TurnStep::End(end) => return (last, end),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_lines_of_a_turn_come_before_its_end_and_those_of_another_do_not() {
+        let agent = AgentBuildConfig::new().build().unwrap();
+        let session = agent.create_session().await.unwrap();
+        let first = agent.turn(&session, "@say One.").await.unwrap();
+        let second = agent.turn(&session, "@say Two.").await.unwrap();
+        let accepted = TurnAccepted { session_id: session.session_id, turn: first.turn, seq: session.seq + 1 };
+        let handle = |result| TurnHandle { accepted: accepted.clone(), wait: true, result };
+        // No event says where an end without a result is, so what is there comes first.
+        for (end, last) in [(Ok(first.clone()), first.seq), (Err(SessionError::StoreFailed), second.seq)] {
+            let follower = from_acceptance(agent.service().as_ref(), &accepted).await.unwrap();
+            let turn = FollowedTurn::new(handle(ready(end.clone()).boxed()), Some(follower));
+            let (shown, ended) = shown(turn).await;
+            assert_eq!((shown, ended.ok()), (last, end.ok()));
+        }
+        // It ends while another turn's line is read.
+        let (done, result) = oneshot::channel();
+        let (end, line) = (first.clone(), FollowedLine { seq: Some(first.seq + 1), line: Bytes::new() });
+        let read = async move {
+            done.send(Ok(end)).unwrap();
+            Ok(line)
+        };
+        let follower = Follower::of_lines(accepted.seq, stream::once(read).chain(stream::pending()).boxed());
+        let turn = FollowedTurn::new(handle(async move { result.await.unwrap() }.boxed()), Some(follower));
+        assert_eq!(shown(turn).await.0, 0);
+    }
+
+    #[tokio::test]
+    async fn a_turn_has_its_end_without_its_lines() {
+        let agent = AgentBuildConfig::new().build().unwrap();
+        let session = agent.create_session().await.unwrap();
+        let ended = agent.turn(&session, "@say One.").await.unwrap();
+        let accepted = TurnAccepted { session_id: session.session_id, turn: ended.turn, seq: session.seq + 1 };
+        let handle = || TurnHandle { accepted: accepted.clone(), wait: true, result: ready(Ok(ended.clone())).boxed() };
+        let failing = stream::once(async { Err(SessionError::StoreFailed) }).chain(stream::pending());
+        let mut turn = FollowedTurn::new(handle(), Some(Follower::of_lines(0, failing.boxed())));
+        assert!(matches!(turn.next().await, TurnStep::Lost(SessionError::StoreFailed)));
+        assert!(matches!(turn.next().await, TurnStep::End(Ok(_))));
+        let mut turn = FollowedTurn::new(handle(), None);
+        assert!(matches!(turn.next().await, TurnStep::End(Ok(_))));
+    }
+}

@@ -427,11 +427,11 @@ impl Sessions {
     /// Puts into the index what a session says of itself, which has changed, or was found. It is a copy: where it fails,
     /// the next start makes it good.
     pub(super) async fn index(&self, session: &Session, has_changed: bool) {
-        let Engine { derived, is_stored, .. } = self.engine();
+        let (derived, is_stored) = (&self.engine().derived, self.engine().is_stored);
         let age_ms = self.engine().world.clock.now().as_millis() - session.created_at().as_millis();
         // One that is imported may be old, and its key is not to stand for it again. Where the clock was ahead, it is not.
         // A key of this process alone is bounded by those that it keeps (`creations`).
-        let key = session.created_key().filter(|_| *is_stored && age_ms < KEY_KEPT_MS);
+        let key = session.created_key().filter(|_| is_stored && age_ms < KEY_KEPT_MS);
         let key = key.map(|key| IndexedKey {
             scope: None,
             key: key.clone(),
