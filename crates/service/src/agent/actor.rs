@@ -428,7 +428,7 @@ impl Actor {
     }
 
     /// Everything that was recorded is durable: lists show it too, and what was seen before is let go.
-    pub(super) async fn publish(&self) {
+    pub(super) async fn publish(&mut self) {
         let durable = self.session.last_seq();
         self.ports.observer.published(&self.shared, durable).await;
     }

@@ -56,7 +56,7 @@ impl Actor {
     }
 
     async fn check_compact(
-        &self,
+        &mut self,
         config: Option<CompactionConfig>,
     ) -> Result<(SharedCompactor, CompactionContext), SessionError> {
         // What could never be done is said before what cannot be done now.
@@ -147,7 +147,7 @@ impl Actor {
     }
 
     /// The compaction that may be undone next, where it is the one that was asked for.
-    async fn undoable(&self, asked: Option<Seq>) -> Result<Seq, SessionError> {
+    async fn undoable(&mut self, asked: Option<Seq>) -> Result<Seq, SessionError> {
         let newest = self.session.undoable().next_back();
         match (asked, newest) {
             (None, Some(newest)) => Ok(newest),
@@ -163,7 +163,7 @@ impl Actor {
     }
 
     /// One that is older than those that can be undone, and still counts, is out of reach; anything else is none.
-    async fn why_not_undoable(&self, asked: Seq) -> Result<SessionError, SessionError> {
+    async fn why_not_undoable(&mut self, asked: Seq) -> Result<SessionError, SessionError> {
         let is_older = self.session.undoable().next().is_none_or(|oldest| asked < oldest)
             && self.session.context().summary().is_some();
         let Some(after) = asked.checked_sub(1).filter(|_| is_older) else {

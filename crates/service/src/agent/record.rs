@@ -50,7 +50,7 @@ impl Actor {
     }
 
     /// Events as records that follow the session's last one.
-    async fn records(&self, turn: Option<TurnNumber>, events: Vec<Event>) -> Result<Vec<Record>, StoreError> {
+    async fn records(&mut self, turn: Option<TurnNumber>, events: Vec<Event>) -> Result<Vec<Record>, StoreError> {
         let mut records = Vec::with_capacity(events.len());
         for mut event in events {
             externalise(self.ports.blobs.as_ref(), self.session.id(), &mut event).await?;
