@@ -39,36 +39,20 @@ impl Actor {
                     Err(error) => drop(reply.send(Err(error))),
                 }
             }
-            Command::Record { change, reply } => {
-                let answer = self.change(*change).await;
-                drop(reply.send(answer));
-            }
+            Command::Record { change, reply } => drop(reply.send(self.change(*change).await)),
             Command::Decide { call_id, decision, reason, reply } => {
-                let answer = self.decide_approval(call_id, decision, reason).await;
-                drop(reply.send(answer));
+                drop(reply.send(self.decide_approval(call_id, decision, reason).await))
             }
-            Command::CancelQueued { turn, reply } => {
-                let answer = self.cancel_queued(turn, "cancelled").await;
-                drop(reply.send(answer));
-            }
+            Command::CancelQueued { turn, reply } => drop(reply.send(self.cancel_queued(turn, "cancelled").await)),
             Command::Delete { is_forced, reply } => self.delete(is_forced, reply).await,
             Command::Compact { config, cancel, reply } => {
                 if let Err(error) = self.compact_now(config, &cancel, reply).await {
                     self.discard(&error);
                 }
             }
-            Command::PreviewCompaction { config, reply } => {
-                let answer = self.preview_compaction(config);
-                drop(reply.send(answer));
-            }
-            Command::UndoCompaction { compaction, reply } => {
-                let answer = self.undo_compaction(compaction).await;
-                drop(reply.send(answer));
-            }
-            Command::DropBlobs { names, last_seq, reply } => {
-                let answer = self.drop_blobs(&names, last_seq).await;
-                drop(reply.send(answer));
-            }
+            Command::PreviewCompaction { config, reply } => drop(reply.send(self.preview_compaction(config))),
+            Command::UndoCompaction { compaction, reply } => drop(reply.send(self.undo_compaction(compaction).await)),
+            Command::DropBlobs { names, last_seq, reply } => drop(reply.send(self.drop_blobs(&names, last_seq).await)),
             Command::Drain { drain_ms, reply } => {
                 self.control.is_draining = true;
                 self.drain_until = Some(self.ports.world.clock.elapsed() + Duration::from_millis(drain_ms));

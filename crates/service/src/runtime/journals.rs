@@ -24,8 +24,8 @@ impl Sessions {
         request: CompactJournal,
         policy: CompactionPolicy,
     ) -> Result<JournalCompactionReport, SessionError> {
-        let service = self.clone();
-        Self::to_the_end(async move { service.compact_now(&request, policy).await.map(|(report, _)| report) }).await
+        self.to_the_end(|service| async move { service.compact_now(&request, policy).await.map(|(report, _)| report) })
+            .await
     }
 
     /// Compacts a journal by itself, unless nothing has changed since it was last looked at up to `settled`. Answers up

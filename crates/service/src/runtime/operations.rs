@@ -198,13 +198,11 @@ impl Admitted<'_> {
     }
 
     pub(super) async fn delete(&self, request: DeleteSession) -> Result<Changed, SessionError> {
-        let service = self.0.clone();
-        Sessions::to_the_end(async move { service.delete_session(request).await }).await
+        self.0.to_the_end(|service| async move { service.delete_session(request).await }).await
     }
 
     pub(super) async fn fork(&self, request: ForkSession) -> Result<Changed, SessionError> {
-        let service = self.0.clone();
-        Sessions::to_the_end(async move { service.fork_session(request).await }).await
+        self.0.to_the_end(|service| async move { service.fork_session(request).await }).await
     }
 
     pub(super) async fn compact(&self, request: CompactSession) -> Result<CompactionReceipt, SessionError> {
@@ -300,11 +298,11 @@ impl Admitted<'_> {
     }
 
     pub(super) async fn import_bundle(&self, request: ImportBundle) -> Result<Imported, SessionError> {
-        self.0.import(request).await
+        self.0.to_the_end(|service| async move { service.import(request).await }).await
     }
 
     pub(super) async fn retain(&self, request: Retain) -> Result<Retained, SessionError> {
-        self.0.retain_sessions(request).await
+        self.0.to_the_end(|service| async move { service.retain_all(request).await }).await
     }
 
     pub(super) async fn search_memory(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError> {
@@ -319,12 +317,12 @@ impl Admitted<'_> {
         let memory = self.0.memory()?.clone();
         validate::forget(&request, &self.0.engine().options.limits)?;
         self.0.tell_memory(request.session_id).await?;
-        Sessions::to_the_end(async move { memory.forget(request).await }).await
+        self.0.to_the_end(|_| async move { memory.forget(request).await }).await
     }
 
     pub(super) async fn reindex_memory(&self) -> Result<Reindexed, SessionError> {
         let memory = self.0.memory()?.clone();
         self.0.tell_memory(None).await?;
-        Sessions::to_the_end(async move { memory.reindex().await }).await
+        self.0.to_the_end(|_| async move { memory.reindex().await }).await
     }
 }

@@ -242,29 +242,17 @@ impl Sessions {
         Ok(None)
     }
 
-    /// Takes a piece of a bundle in, in a task of its own: whoever asked may go, and nothing is left half-made.
+    /// Takes a piece of a bundle in.
     pub(super) async fn import(&self, request: ImportBundle) -> Result<Imported, SessionError> {
-        let service = self.clone();
-        let importing = tokio::spawn(async move {
-            let imported = piece(service.engine(), &service.inner.uploads, request).await?;
-            for session in &imported.sessions {
-                service.index_stored(session.session_id).await?;
-            }
-            Ok(imported)
-        });
-        importing.await.unwrap_or_else(|_| Err(SessionError::Internal("an import ended too early".to_owned())))
+        let imported = piece(self.engine(), &self.inner.uploads, request).await?;
+        for session in &imported.sessions {
+            self.index_stored(session.session_id).await?;
+        }
+        Ok(imported)
     }
 
-    /// Deletes what the policy says, or only lists it, in a task of its own: it comes to its end also where its caller
-    /// leaves.
-    pub(super) async fn retain_sessions(&self, request: Retain) -> Result<Retained, SessionError> {
-        let service = self.clone();
-        let retaining = tokio::spawn(async move { service.retain_all(request).await });
-        retaining.await.unwrap_or_else(|_| Err(SessionError::Internal("retention ended too early".to_owned())))
-    }
-
-    /// What runs by then, or is deleted already, is passed over.
-    async fn retain_all(&self, request: Retain) -> Result<Retained, SessionError> {
+    /// Deletes what the policy says, or only lists it. What runs by then, or is deleted already, is passed over.
+    pub(super) async fn retain_all(&self, request: Retain) -> Result<Retained, SessionError> {
         let engine = self.engine();
         let options = engine.options.retention.of(&request);
         let mut sessions = Vec::new();

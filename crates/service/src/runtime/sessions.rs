@@ -234,11 +234,15 @@ impl Sessions {
         }
     }
 
-    /// Works to the end, also where whoever asked goes away meanwhile.
-    pub(super) async fn to_the_end<T: Send + 'static>(
-        work: impl Future<Output = Result<T, SessionError>> + Send + 'static,
-    ) -> Result<T, SessionError> {
-        let done = tokio::spawn(work).await;
+    /// Works to the end, in a task of its own: the caller may leave meanwhile.
+    pub(super) async fn to_the_end<T: Send + 'static, Work>(
+        &self,
+        work: impl FnOnce(Self) -> Work,
+    ) -> Result<T, SessionError>
+    where
+        Work: Future<Output = Result<T, SessionError>> + Send + 'static,
+    {
+        let done = tokio::spawn(work(self.clone())).await;
         done.unwrap_or_else(|_| Err(SessionError::Internal("an operation ended too early".to_owned())))
     }
 
