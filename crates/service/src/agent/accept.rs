@@ -29,7 +29,7 @@ impl Actor {
     /// accepted when its ticket is durable: until then the model is connected to, and nobody sees the turn.
     pub(super) async fn accept(
         &mut self,
-        mut request: StartTurn,
+        request: &StartTurn,
         hash: String,
         is_continuation: bool,
     ) -> Result<(TurnHandle, Option<Ticket>), SessionError> {
@@ -45,11 +45,13 @@ impl Actor {
         self.ports.held.check_room()?;
         self.ports.events.room().await?;
         let interrupted = self.session.last_end().filter(|end| end.status == TurnStatus::Interrupted);
-        if let Some(end) = interrupted.filter(|_| is_continuation) {
-            request.model = request.model.or_else(|| Some(end.model.clone()));
-            request.budgets = request.budgets.or(end.budgets);
-            request.compaction = request.compaction.or(end.compaction);
-        }
+        let continued = interrupted.filter(|_| is_continuation).map(|end| StartTurn {
+            model: request.model.clone().or_else(|| Some(end.model.clone())),
+            budgets: request.budgets.or(end.budgets),
+            compaction: request.compaction.or(end.compaction),
+            ..request.clone()
+        });
+        let request = continued.as_ref().unwrap_or(request);
         let continues = interrupted.map(|end| end.turn);
         let model = self.ports.models.resolve(request.model.as_deref().unwrap_or(self.session.model()))?;
         self.check_compaction(request.compaction, &model)?;
@@ -138,7 +140,7 @@ impl Actor {
 
     async fn start_now(
         &mut self,
-        request: StartTurn,
+        request: &StartTurn,
         continues: Option<TurnNumber>,
         model: ResolvedModel,
         key: Option<Key>,
@@ -160,7 +162,7 @@ impl Actor {
         Ok((self.accepted(turn, seq, request.wait), Some(ticket)))
     }
 
-    async fn enqueue(&mut self, request: StartTurn, key: Option<Key>) -> Result<TurnHandle, SessionError> {
+    async fn enqueue(&mut self, request: &StartTurn, key: Option<Key>) -> Result<TurnHandle, SessionError> {
         let limit = self.ports.options.turn.max_queued;
         if self.session.queue().len() >= limit {
             return Err(SessionError::QueueFull { what: "turns", limit });
@@ -168,7 +170,7 @@ impl Actor {
         let turn = self.session.next_turn();
         let queued = TurnQueued {
             prompt: Body::Inline(self.ports.secrets.replace(&request.prompt).into_owned()),
-            model: request.model,
+            model: request.model.clone(),
             budgets: request.budgets,
             compaction: request.compaction,
             policy: request.policy,

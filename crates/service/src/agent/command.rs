@@ -1,6 +1,9 @@
 //! What can be asked of a session's actor.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +30,7 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, SessionError>>;
 pub(crate) enum Command {
     /// Accept a turn. `hash` is that of a request with a key. A continuation goes on with the interrupted turn, and its
     /// prompt counts for nothing.
-    StartTurn { request: Box<StartTurn>, hash: String, is_continuation: bool, reply: Reply<TurnHandle> },
+    StartTurn { request: Arc<StartTurn>, hash: String, is_continuation: bool, reply: Reply<TurnHandle> },
     /// Record a change that touches no turn.
     Record { change: Box<Change>, reply: Reply<Changed> },
     /// Decide a call.

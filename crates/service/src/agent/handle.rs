@@ -31,7 +31,7 @@ impl Actor {
         }
         match command {
             Command::StartTurn { request, hash, is_continuation, reply } => {
-                match self.accept(*request, hash, is_continuation).await {
+                match self.accept(&request, hash, is_continuation).await {
                     Ok((handle, None)) => drop(reply.send(Ok(handle))),
                     Ok((handle, Some(ticket))) => {
                         self.waiting.unacknowledged = Some(Unacknowledged { ticket, handle, reply });

@@ -270,7 +270,7 @@ impl Sessions {
             .idempotency_key
             .as_ref()
             .map_or(Ok(String::new()), |_| validate::turn_hash(&request, is_continuation))?;
-        let request = Box::new(request);
+        let request = Arc::new(request);
         let command =
             |reply| Command::StartTurn { request: request.clone(), hash: hash.clone(), is_continuation, reply };
         self.ask(session_id, command).await
