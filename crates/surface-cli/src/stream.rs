@@ -58,8 +58,7 @@ pub(crate) struct Call {
 pub(crate) struct RunningTurn {
     service: Arc<dyn SessionService>,
     session_id: SessionId,
-    /// The reason of its refusal, if it was not accepted.
-    turn: Result<FollowedTurn, Option<SessionError>>,
+    turn: FollowedTurn,
     /// The line that is to be shown next.
     line: Option<String>,
     /// Why not all of the turn could be shown.
@@ -96,7 +95,7 @@ impl RunningTurn {
             _ => wire::begin_turn(service.as_ref(), &params).await,
         };
         let number = begun.as_ref().ok().map(|begun| begun.accepted.turn);
-        let turn = begun.map(|begun| FollowedTurn::new(begun, follower)).map_err(Some);
+        let turn = begun.map_or_else(FollowedTurn::refused, |begun| FollowedTurn::new(begun, follower));
         let view = View::new(app.out.clone(), show);
         Self { service, session_id, turn, line: None, lost, since, number, tokens: None, view }
     }
@@ -116,14 +115,7 @@ impl RunningTurn {
                     Err(error) => self.lose(error),
                 }
             }
-            let step = match &mut self.turn {
-                Ok(turn) => turn.next().await,
-                Err(refusal) => match refusal.take() {
-                    Some(refusal) => TurnStep::End(Err(refusal)),
-                    None => std::future::pending().await,
-                },
-            };
-            match step {
+            match self.turn.next().await {
                 TurnStep::Line(line) => self.line = Some(String::from_utf8_lossy(&line.line).into_owned()),
                 TurnStep::Lost(error) => self.lose(error),
                 TurnStep::End(Err(error)) => return Ok(Progress::Ended(Err(error))),
@@ -143,14 +135,8 @@ impl RunningTurn {
     /// The turn's events cannot be shown any further; the turn still has its answer.
     fn lose(&mut self, error: SessionError) {
         tracing::warn!(%error, "the turn's events can be shown no further");
-        self.stop_lines();
+        self.turn.stop_lines();
         self.lost = Some(error);
-    }
-
-    fn stop_lines(&mut self) {
-        if let Ok(turn) = &mut self.turn {
-            turn.stop_lines();
-        }
     }
 
     fn see(&mut self, line: &str, record: Option<Record>) -> Result<Option<Progress>, CliError> {
@@ -175,7 +161,7 @@ impl RunningTurn {
             record.event,
             Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) | Event::TurnDequeued(_)
         ) {
-            self.stop_lines();
+            self.turn.stop_lines();
         }
         if let Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments }) = record.event {
             return Ok(Some(Progress::Approval(Call { session_id: self.session_id, call_id, name, arguments })));

@@ -4,6 +4,8 @@
 //! [`result`] is for callers who know that a turn was accepted, and not the process that runs it. It asks for nothing that
 //! would have to be asked for twice.
 
+use std::future::ready;
+
 use futures::{
     FutureExt as _,
     future::{BoxFuture, Fuse},
@@ -42,6 +44,12 @@ impl FollowedTurn {
     #[must_use]
     pub fn new(turn: TurnHandle, follower: Option<Follower>) -> Self {
         Self { follower, result: turn.result.fuse(), end: None }
+    }
+
+    /// A turn that was not accepted: its refusal is its end.
+    #[must_use]
+    pub fn refused(error: SessionError) -> Self {
+        Self { follower: None, result: ready(Err(error)).boxed().fuse(), end: None }
     }
 
     /// Shows no further line.
@@ -160,8 +168,6 @@ fn unreadable(error: impl std::fmt::Display) -> SessionError {
 
 #[cfg(test)]
 mod tests {
-    use std::future::ready;
-
     use bytes::Bytes;
     use futures::{StreamExt as _, stream};
     use tokio::sync::oneshot;
