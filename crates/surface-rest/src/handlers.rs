@@ -108,7 +108,7 @@ async fn dispatch(
             };
             match (begun.wait, is_stream) {
                 (false, _) => wire::accepted(app, begun.answer().await?),
-                (true, true) => stream::turn(app, begun.turn).await,
+                (true, true) => stream::turn(app, begun).await,
                 (true, false) => begun.answer().await.map(wire::json),
             }
         }

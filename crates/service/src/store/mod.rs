@@ -9,6 +9,7 @@ pub(crate) mod enabled;
 mod load;
 mod memory;
 mod readers;
+pub(crate) mod restore;
 
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,7 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     message::{Body, Message},
     model::{StopReason, Usage},
+    reply::encode,
 };
 
 /// The answer of `create_session`.
@@ -82,11 +83,23 @@ pub struct TurnAccepted {
 }
 
 /// A turn that was accepted. Dropping it interrupts nothing.
-pub struct BegunTurn {
+pub struct TurnHandle {
     /// Where it was accepted.
     pub accepted: TurnAccepted,
+    /// The caller waits for the result, and not just for the turn's acceptance.
+    pub wait: bool,
     /// Its result, once it has ended.
     pub result: BoxFuture<'static, Result<TurnResult, SessionError>>,
+}
+
+impl TurnHandle {
+    /// The answer's JSON.
+    ///
+    /// # Errors
+    /// Where the turn left the queue unstarted.
+    pub async fn answer(self) -> Result<Vec<u8>, SessionError> {
+        if self.wait { encode(&self.result.await?) } else { encode(&self.accepted) }
+    }
 }
 
 /// The answer of every other change: the event that recorded it.

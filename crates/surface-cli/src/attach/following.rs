@@ -7,7 +7,7 @@ use futures::{StreamExt as _, stream};
 use meerkat_errors::ErrorCode;
 use meerkat_service::{
     Seq, SessionError, SessionId,
-    runtime::follow::{FollowedLine, Follower},
+    follow::{FollowedLine, Follower},
 };
 
 use super::{

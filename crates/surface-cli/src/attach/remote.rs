@@ -13,9 +13,9 @@ use meerkat_errors::ErrorCode;
 use meerkat_service::{
     Capabilities, Operation, SessionError, SessionId, SessionService,
     compaction::CompactionConfig,
+    follow::{Follower, turn},
     operation::OperationEffect,
     operations,
-    runtime::{ended, follow::Follower},
     service::*,
     store::Router,
     wire::{Reply, call},
@@ -163,11 +163,12 @@ impl RemoteService {
     }
 
     /// Begins a turn. Once it is accepted, its events say how it ends, whoever owns the data directory by then.
-    async fn begin(&self, operation: Operation, mut params: Value) -> Result<BegunTurn, SessionError> {
+    async fn begin(&self, operation: Operation, mut params: Value) -> Result<TurnHandle, SessionError> {
+        let wait = params["wait"] != false;
         params["wait"] = false.into();
         let accepted: TurnAccepted = self.ask(operation, &params).await?;
         let (service, begun) = (self.clone(), accepted.clone());
-        Ok(BegunTurn { accepted, result: async move { ended::result(&service, begun).await }.boxed() })
+        Ok(TurnHandle { accepted, wait, result: async move { turn::result(&service, begun).await }.boxed() })
     }
 }
 
@@ -252,11 +253,11 @@ macro_rules! declare {
                 self.ask(Operation::CreateSession, &request).await
             }
 
-            async fn begin_turn(&self, request: StartTurn) -> Result<BegunTurn, SessionError> {
+            async fn begin_turn(&self, request: StartTurn) -> Result<TurnHandle, SessionError> {
                 self.begin(Operation::StartTurn, json!(request)).await
             }
 
-            async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<BegunTurn, SessionError> {
+            async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnHandle, SessionError> {
                 let mut params = json!(request);
                 params["session_id"] = json!(session_id);
                 self.begin(Operation::Resume, params).await

@@ -13,7 +13,7 @@ use clap::Parser as _;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     AgentBuildConfig, SessionError, SessionId, SessionService,
-    runtime::follow::Follower,
+    follow::Follower,
     service::{CreateSession, InterruptTurn, Remind, StartTurn},
     session::reminder::SystemReminderType,
 };

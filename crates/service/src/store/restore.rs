@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use crate::{
-    agent::Engine,
     ids::SessionId,
     session::{Session, event::Record},
-    store::{EventStore, Frame, FramePage, ReadLimit, StoreError},
+    store::{EventStore, Frame, FramePage, ReadLimit, SessionStore, StoreError},
     wire::{decode_event, decode_outline},
 };
 
@@ -16,8 +15,12 @@ use crate::{
 const FRAMES_READ: usize = 512;
 
 /// The session as its journal says; `None` where there is none. Nothing is leased and nothing written.
-pub(crate) async fn restore(engine: &Engine, session_id: SessionId) -> Result<Option<Session>, StoreError> {
-    whole(|| restore_once(engine, session_id)).await
+pub(crate) async fn restore(
+    events: &dyn EventStore,
+    snapshots: &dyn SessionStore,
+    session_id: SessionId,
+) -> Result<Option<Session>, StoreError> {
+    whole(|| restore_once(events, snapshots, session_id)).await
 }
 
 /// Reads until nothing was torn. Each time that it begins again, journal compaction has put another segment in the place
@@ -48,31 +51,34 @@ impl From<StoreError> for Trouble {
     }
 }
 
-async fn restore_once(engine: &Engine, session_id: SessionId) -> Result<Option<Session>, Trouble> {
-    let events = engine.events.as_ref();
-    if let Some(derived) = &engine.derived {
-        match derived.snapshots.load(&session_id).await {
-            Ok(Some(mut session)) => match replay(events, session_id, &mut session).await {
-                Ok(()) => return Ok(Some(session)),
-                Err(Trouble::Torn) => return Err(Trouble::Torn),
-                Err(Trouble::Failed(error)) => {
-                    tracing::warn!(%session_id, %error, "a snapshot does not fit its journal and is passed over")
-                }
-            },
-            Ok(None) => {}
-            Err(error) => tracing::warn!(%session_id, %error, "a snapshot cannot be read and is passed over"),
-        }
+async fn restore_once(
+    events: &dyn EventStore,
+    snapshots: &dyn SessionStore,
+    session_id: SessionId,
+) -> Result<Option<Session>, Trouble> {
+    match snapshots.load(&session_id).await {
+        Ok(Some(mut session)) => match replay(events, session_id, &mut session).await {
+            Ok(()) => return Ok(Some(session)),
+            Err(Trouble::Torn) => return Err(Trouble::Torn),
+            Err(Trouble::Failed(error)) => {
+                tracing::warn!(%session_id, %error, "a snapshot does not fit its journal and is passed over")
+            }
+        },
+        Ok(None) => {}
+        Err(error) => tracing::warn!(%session_id, %error, "a snapshot cannot be read and is passed over"),
     }
-    begin_anew(engine, session_id).await
+    begin_anew(events, session_id).await
 }
 
 /// The session as its whole journal says, whatever a snapshot says of it; `None` where there is none.
-pub(crate) async fn replay_whole(engine: &Engine, session_id: SessionId) -> Result<Option<Session>, StoreError> {
-    whole(|| begin_anew(engine, session_id)).await
+pub(crate) async fn replay_whole(
+    events: &dyn EventStore,
+    session_id: SessionId,
+) -> Result<Option<Session>, StoreError> {
+    whole(|| begin_anew(events, session_id)).await
 }
 
-async fn begin_anew(engine: &Engine, session_id: SessionId) -> Result<Option<Session>, Trouble> {
-    let events = engine.events.as_ref();
+async fn begin_anew(events: &dyn EventStore, session_id: SessionId) -> Result<Option<Session>, Trouble> {
     let Some(mut session) = first(events, session_id).await? else {
         // A journal that is there and has no beginning is not one that was never there.
         return match events.watch(session_id).await? {
@@ -125,11 +131,14 @@ pub(crate) async fn replay(
 
 /// The session as its journal says, but for what was said in it, and whether its context is there by reference; `None`
 /// where the store cannot show the journal as it stands, or something is open in the session's snapshot.
-pub(crate) async fn outline(engine: &Engine, session_id: SessionId) -> Option<(Session, bool)> {
-    let derived = engine.derived.as_ref()?;
-    let before = derived.snapshots.outline(&session_id).await.ok()?;
+pub(crate) async fn outline(
+    events: &dyn EventStore,
+    snapshots: &dyn SessionStore,
+    session_id: SessionId,
+) -> Option<(Session, bool)> {
+    let before = snapshots.outline(&session_id).await.ok()?;
     let is_whole = before.is_none();
-    if is_whole && derived.snapshots.exists(&session_id).await.ok()? {
+    if is_whole && snapshots.exists(&session_id).await.ok()? {
         return None;
     }
     // The record that a snapshot ends with shows that it is of this journal.
@@ -137,7 +146,7 @@ pub(crate) async fn outline(engine: &Engine, session_id: SessionId) -> Option<(S
     let fold = Arc::new(Mutex::new(Outline { session: before, is_proven: is_whole, is_broken: false }));
     let sink = fold.clone();
     let see = move |line: &Bytes| sink.lock().unwrap_or_else(PoisonError::into_inner).push(line);
-    match engine.events.scan(session_id, after, Box::new(see)).await {
+    match events.scan(session_id, after, Box::new(see)).await {
         Ok(true) => {}
         Ok(false) => return None,
         Err(error) => {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use futures::FutureExt as _;
 
 use super::{
-    follow::{FollowedLine, Follower, READ_AHEAD_BYTES},
+    cursor::{FollowedLine, Follower, READ_AHEAD_BYTES},
     live::LiveHub,
 };
 use crate::{

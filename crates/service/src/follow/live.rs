@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::follow::{FollowedLine, Room};
+use super::cursor::{FollowedLine, Room};
 use crate::{
     SessionError,
     clock::Timestamp,

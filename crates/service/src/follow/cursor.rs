@@ -123,7 +123,7 @@ impl Follower {
 
     /// Bytes of the lines that wait to be handed out.
     #[cfg(test)]
-    pub(super) fn held_bytes(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         match &self.0 {
             Source::Store(follower) => follower.ready.iter().map(|followed| followed.line.len()).sum(),
             Source::Lines(..) => 0,
