@@ -19,6 +19,7 @@ use meerkat_service::{
 };
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use crate::{
     App, error,
@@ -88,13 +89,10 @@ fn is_encoded(text: &str) -> bool {
 
 /// The JSON of an operation's parameters.
 pub(crate) fn params(route: &Route, asked: &Asked, body: &[u8]) -> Result<String, SessionError> {
-    let mut params = String::with_capacity(96 + body.len());
-    params.push('{');
+    let (mut params, mut labels) = (Map::new(), Map::new());
     for (name, value) in &asked.path {
-        member(&mut params, name, value)?;
+        params.insert(name.to_owned(), parameter(name, value)?);
     }
-    let cursor = if route.query.contains(&"since_seq") { last_event_id(&asked.headers)? } else { None };
-    let mut labels = String::new();
     for (at, (name, value)) in asked.query.iter().enumerate() {
         if asked.query[..at].iter().any(|(other, _)| other == name) {
             return Err(SessionError::invalid(name, "it is there twice"));
@@ -104,14 +102,9 @@ pub(crate) fn params(route: &Route, asked: &Asked, body: &[u8]) -> Result<String
             if label.contains("][") {
                 return Err(SessionError::invalid(name, "a label has a name and a text"));
             }
-            labels.push(if labels.is_empty() { '{' } else { ',' });
-            labels.extend([&json_text(label)?, ":", &json_text(value)?]);
+            labels.insert(label.to_owned(), value.as_str().into());
         } else if route.query.contains(&name.as_str()) {
-            match cursor {
-                // A client that comes back sends its first cursor in the URL and its last one in the header.
-                Some(_) if name == "since_seq" => drop(whole(name, value)?),
-                _ => member(&mut params, name, value)?,
-            }
+            params.insert(name.clone(), parameter(name, value)?);
         } else if route.switch.is_some_and(|(switch, _)| switch == name) {
             truth(name, value)?;
         } else {
@@ -119,14 +112,16 @@ pub(crate) fn params(route: &Route, asked: &Asked, body: &[u8]) -> Result<String
         }
     }
     if !labels.is_empty() {
-        labels.push('}');
-        raw_member(&mut params, "labels", &labels);
+        params.insert("labels".to_owned(), labels.into());
     }
-    if let Some(cursor) = cursor {
-        member(&mut params, "since_seq", cursor)?;
+    // A client that comes back sends its first cursor in the URL and its last one in the header.
+    if route.query.contains(&"since_seq")
+        && let Some(cursor) = last_event_id(&asked.headers)?
+    {
+        params.insert("since_seq".to_owned(), cursor.into());
     }
     if route.runs_turn() {
-        raw_member(&mut params, "wait", if wants_async(&asked.headers) { "false" } else { "true" });
+        params.insert("wait".to_owned(), (!wants_async(&asked.headers)).into());
     }
     splice_body(params, route, asked, body)
 }
@@ -151,7 +146,12 @@ pub(crate) fn of_body(error: SessionError, route: &Route) -> SessionError {
     SessionError::InvalidRequest { field, message }
 }
 
-fn splice_body(mut params: String, route: &Route, asked: &Asked, body: &[u8]) -> Result<String, SessionError> {
+fn splice_body(
+    mut params: Map<String, Value>,
+    route: &Route,
+    asked: &Asked,
+    body: &[u8],
+) -> Result<String, SessionError> {
     let refusal = |message: &str| SessionError::invalid("body", message);
     let body = std::str::from_utf8(body).map_err(|_| refusal("it is not UTF-8"))?;
     let body = body.trim_end_matches([' ', '\t', '\r', '\n']);
@@ -166,13 +166,14 @@ fn splice_body(mut params: String, route: &Route, asked: &Asked, body: &[u8]) ->
         && let Some(key) = one_header(&asked.headers, &IDEMPOTENCY_KEY)?
     {
         match key_in(body) {
-            None => member(&mut params, "idempotency_key", key)?,
+            None => drop(params.insert("idempotency_key".to_owned(), key.into())),
             Some(same) if same == key => {}
             Some(_) => return Err(SessionError::invalid("idempotency_key", "header and body name different ones")),
         }
     }
+    let has_params = !params.is_empty();
+    let params = Value::Object(params).to_string();
     if body.is_empty() {
-        params.push('}');
         return Ok(params);
     }
     let inner = body.trim_start_matches([' ', '\t', '\r', '\n']).strip_prefix('{');
@@ -180,10 +181,7 @@ fn splice_body(mut params: String, route: &Route, asked: &Asked, body: &[u8]) ->
     // Behind the body's own members, so that what is said of its lines and columns is true of what was sent. One that
     // does not end as an object is left as it is, and refused.
     match body.strip_suffix('}') {
-        Some(members) if params.len() > 1 => {
-            let comma = if is_empty { "" } else { "," };
-            Ok([members, comma, &params[1..], "}"].concat())
-        }
+        Some(members) if has_params => Ok([members, if is_empty { "" } else { "," }, &params[1..]].concat()),
         _ => Ok(body.to_owned()),
     }
 }
@@ -198,32 +196,21 @@ fn key_in(body: &str) -> Option<String> {
     serde_json::from_str::<Keyed>(body).ok()?.idempotency_key
 }
 
-fn member(params: &mut String, name: &str, value: &str) -> Result<(), SessionError> {
+/// The value of a parameter of the path or the query.
+fn parameter(name: &str, value: &str) -> Result<Value, SessionError> {
     match Kind::of(name) {
-        Kind::Text => raw_member(params, name, &json_text(value)?),
-        Kind::Whole => raw_member(params, name, whole(name, value)?),
-        Kind::Truth => raw_member(params, name, if truth(name, value)? { "true" } else { "false" }),
-        Kind::Labels => return Err(SessionError::invalid(name, "labels are given as labels[name]=value")),
+        Kind::Text => Ok(value.into()),
+        Kind::Whole => whole(name, value).map(Value::from),
+        Kind::Truth => truth(name, value).map(Value::from),
+        Kind::Labels => Err(SessionError::invalid(name, "labels are given as labels[name]=value")),
     }
-    Ok(())
 }
 
-fn raw_member(params: &mut String, name: &str, json: &str) {
-    if params.len() > 1 {
-        params.push(',');
-    }
-    params.extend(["\"", name, "\":", json]);
-}
-
-fn json_text(text: &str) -> Result<String, SessionError> {
-    serde_json::to_string(text).map_err(|error| SessionError::Internal(error.to_string()))
-}
-
-/// The digits of a whole number, in the one way in which JSON writes it.
-fn whole<'a>(name: &str, text: &'a str) -> Result<&'a str, SessionError> {
+/// A whole number, in the one way in which JSON writes it.
+fn whole(name: &str, text: &str) -> Result<u64, SessionError> {
     let is_plain = text == "0" || text.starts_with(|first: char| first.is_ascii_digit() && first != '0');
-    let is_whole = is_plain && text.parse::<u64>().is_ok();
-    if is_whole { Ok(text) } else { Err(SessionError::invalid(name, "it is a whole number, written in digits")) }
+    let number = text.parse().ok().filter(|_| is_plain);
+    number.ok_or_else(|| SessionError::invalid(name, "it is a whole number, written in digits"))
 }
 
 fn truth(name: &str, value: &str) -> Result<bool, SessionError> {
@@ -239,7 +226,7 @@ fn one_header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'
     if values.next().is_some() { Err(refusal("it is there twice")) } else { Ok(Some(text)) }
 }
 
-fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, SessionError> {
+fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, SessionError> {
     let id = one_header(headers, &LAST_EVENT_ID)?.filter(|id| !id.is_empty());
     id.map(|id| whole(LAST_EVENT_ID.as_str(), id)).transpose()
 }
