@@ -135,12 +135,9 @@ impl Answers {
         operation: Operation,
         params: &str,
     ) -> Result<(Answer, bool), SessionError> {
-        let mut room = self.room(operation).await?;
+        let room = self.room(operation).await?;
         let (bytes, may_wait) = read(service, operation, params).await?;
-        if let Some(room) = &mut room {
-            room.shrink(bytes.len());
-        }
-        Ok((Answer { bytes, room }, may_wait))
+        Ok((Answer::within(bytes, room), may_wait))
     }
 }
 
@@ -163,6 +160,15 @@ impl From<Vec<u8>> for Answer {
 }
 
 impl Answer {
+    /// An answer in the room that was taken for it; what it does not need is given back.
+    #[must_use]
+    pub fn within(bytes: Vec<u8>, mut room: Option<Room>) -> Self {
+        if let Some(room) = &mut room {
+            room.shrink(bytes.len());
+        }
+        Self { bytes, room }
+    }
+
     /// The same answer, put another way.
     #[must_use]
     pub fn map(self, change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Self {

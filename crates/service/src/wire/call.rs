@@ -113,11 +113,7 @@ macro_rules! declare {
             params: &str,
         ) -> Result<Vec<u8>, SessionError> {
             match operation {
-                Operation::CreateSession => {
-                    let created = service.create_session(decode_params(params)?).await?;
-                    tracing::Span::current().record("session_id", tracing::field::display(created.session_id));
-                    encode(&created)
-                }
+                Operation::CreateSession => encode(&create_session(service, params).await?),
                 Operation::StartTurn => begin_turn(service, params).await?.answer().await,
                 Operation::Resume => begin_resume(service, params).await?.answer().await,
                 Operation::Capabilities => {
@@ -135,6 +131,16 @@ macro_rules! declare {
 }
 
 crate::operations!(declare);
+
+/// Makes the session of a `create_session`, for those who look at the answer; the request's span names it.
+///
+/// # Errors
+/// Whatever the session is refused with.
+pub async fn create_session(service: &dyn SessionService, params: &str) -> Result<SessionCreated, SessionError> {
+    let created = service.create_session(decode_params(params)?).await?;
+    tracing::Span::current().record("session_id", tracing::field::display(created.session_id));
+    Ok(created)
+}
 
 /// Begins the turn of a `start_turn`, for those who follow it or stop it before it answers.
 ///

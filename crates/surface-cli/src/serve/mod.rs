@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use axum::body::Body;
+use axum::{Router, body::Body};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
@@ -35,7 +35,7 @@ use meerkat_surface_mcp::{
     HttpOptions, McpHttpService,
     tools::{Offer, Toolset},
 };
-use meerkat_surface_rest::{RestOptions, RestService};
+use meerkat_surface_rest::{RestOptions, router};
 use meerkat_surface_rpc::{RpcOptions, RpcService};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
@@ -90,7 +90,7 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// The surfaces that are served.
 struct Surfaces {
-    rest: RestService,
+    rest: Router,
     has_rest: bool,
     rpc: Option<RpcService>,
     mcp: Option<McpHttpService>,
@@ -312,7 +312,7 @@ fn surfaces(app: &App, args: &ServeArgs, ending: &Ending, public_url: Option<Str
         ..HttpOptions::default()
     };
     Surfaces {
-        rest: RestService::new(service(), rest),
+        rest: router(service(), rest),
         has_rest: args.rest,
         rpc: args.rpc.then(|| meerkat_surface_rpc::service(service(), rpc)),
         mcp: args.mcp.then(|| McpHttpService::new(service(), mcp)),
