@@ -1,4 +1,4 @@
-//! The table: that it holds every key at the engine's default.
+//! Test that the table has every key with the engine's default.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
