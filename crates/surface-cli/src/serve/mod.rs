@@ -122,7 +122,7 @@ struct Front {
 }
 
 /// Serves until the process is told to end.
-pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) -> Result<u8, CliError> {
+pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs, ends: &mut Ends) -> Result<u8, CliError> {
     let values = &app.config.values.serve;
     if !(args.rest || args.rpc || args.mcp) {
         let message = "say what to serve: any of --rest, --rpc and --mcp";
@@ -200,8 +200,6 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
         .filter(|(_, is_on)| *is_on)
         .map(|(name, _)| name)
         .collect();
-    // Whoever is told that it is ready may end it at once.
-    let mut ends = Ends::caught(true)?;
     tell(app, &base_url(&listener)?, values.public_url.as_deref(), token_file.as_deref(), &names)?;
 
     let options = ListenOptions {
@@ -237,7 +235,7 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs) ->
     };
     tokio::select! {
         () = ended => {}
-        () = ends.next() => {}
+        _ = ends.next() => {}
     }
     Ok(0)
 }
