@@ -27,7 +27,7 @@ const COMMANDS: [(&[&str], &str, &str, Option<i32>); 6] = [
     (&["mcp"], INITIALIZE, "protocolVersion", Some(0)),
     (&["chat"], "@say Hello.\n", "Hello.", None),
     (&["run", "--events", "@say Wait @stall"], "", "text_delta", None),
-    (&["events", "last", "--since", "0", "--follow"], "", "turn_completed", Some(130)),
+    (&["events", "last", "--since", "0", "--follow"], "", "turn completed", Some(130)),
 ];
 
 fn begin(mut command: Command, sent: &str, says: &str) -> Child {
