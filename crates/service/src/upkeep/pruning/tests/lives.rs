@@ -12,9 +12,8 @@ use super::{CompactionPolicy, HOUR_MS, fold};
 use crate::{
     campaigns::Part,
     clock::{FrozenClock, SeededIds, Timestamp},
+    consumers::readers::Readers,
     ids::Seq,
-    journal_compaction::plan::{Bounds, Brief, Plan, plan},
-    readers::Readers,
     session::{
         ContextEntry, ForkedHistory, Session, Summary,
         event::{CompactionUndone, Event, Record},
@@ -25,6 +24,7 @@ use crate::{
     store::{
         MemoryEventStore, MemoryIndex, MemoryReaders, MemoryUse, ReaderStore as _, Registration, SessionIndex as _,
     },
+    upkeep::pruning::plan::{Bounds, Brief, Plan, plan},
 };
 
 /// What happens after a piece of life.

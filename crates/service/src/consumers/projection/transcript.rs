@@ -2,9 +2,9 @@
 
 use std::{fmt::Write as _, io};
 
+use super::Checkpoint;
 use crate::{
     ids::{Seq, SessionId, TurnNumber},
-    projection::Checkpoint,
     runtime::restore::decode,
     service::HistoryItem,
     session::{

@@ -14,18 +14,18 @@ use crate::store::step_back;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A thread that begins with the first job, and ends when this is dropped.
-pub(super) struct Beside {
+pub(crate) struct Beside {
     name: &'static str,
     thread: OnceLock<mpsc::Sender<Job>>,
 }
 
 impl Beside {
-    pub(super) const fn new(name: &'static str) -> Self {
+    pub(crate) const fn new(name: &'static str) -> Self {
         Self { name, thread: OnceLock::new() }
     }
 
     /// Does a piece of work there. Whoever waits for one that panics is told.
-    pub(super) async fn perform<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    pub(crate) async fn perform<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
         let (done, answer) = oneshot::channel();
         // A job that is not taken answers nothing.
         drop(self.thread()?.send(Box::new(move || drop(done.send(work())))));

@@ -6,13 +6,13 @@ use super::{CompactionPolicy, HOUR_MS, Life, STRICT, fold, planned};
 use crate::{
     clock::Timestamp,
     ids::Seq,
-    journal_compaction::plan::{Bounds, Brief, Plan, plan},
     options::{Budget, JournalOptions},
     session::{
         event::{Event, PartialText, Record, TurnInterrupted, TurnTotals, UnknownEvent},
         message::RawJson,
         reminder::SystemReminderType,
     },
+    upkeep::pruning::plan::{Bounds, Brief, Plan, plan},
     wire::encode_event,
 };
 
