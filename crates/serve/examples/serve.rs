@@ -12,7 +12,7 @@ use meerkat_service::{
     AgentBuildConfig,
     model::ToolSpec,
     session::message::RawJson,
-    tool::{Invocation, OutputSink, Tool, ToolError},
+    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
 };
 use tokio::io::AsyncReadExt as _;
 
@@ -22,6 +22,10 @@ struct Clock(ToolSpec);
 impl Tool for Clock {
     fn spec(&self) -> &ToolSpec {
         &self.0
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Reads
     }
 
     async fn call(&self, _: Invocation, output: &OutputSink) -> Result<(), ToolError> {

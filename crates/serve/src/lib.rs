@@ -164,21 +164,21 @@ impl fmt::Debug for Builder {
 impl Builder {
     /// Serves REST, below `/v1`.
     #[must_use]
-    pub const fn rest(mut self) -> Self {
+    pub fn rest(mut self) -> Self {
         self.has_rest = true;
         self
     }
 
     /// Serves JSON-RPC, at `/rpc`.
     #[must_use]
-    pub const fn rpc(mut self) -> Self {
+    pub fn rpc(mut self) -> Self {
         self.has_rpc = true;
         self
     }
 
     /// Serves the Model Context Protocol with these tools, at `/mcp`.
     #[must_use]
-    pub const fn mcp(mut self, offer: Offer) -> Self {
+    pub fn mcp(mut self, offer: Offer) -> Self {
         self.mcp = Some(offer);
         self
     }

@@ -38,6 +38,11 @@ fn post(address: &str, path: &str, headers: &str, body: &Value) -> (u16, Value) 
     (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap_or_else(|_| json!(body)))
 }
 
+/// Whether the answer of a turn has the tool's result.
+fn says(result: &Value) -> bool {
+    result["text"].as_str().is_some_and(|text| text.contains("It is noon."))
+}
+
 #[test]
 fn a_program_with_a_tool_of_its_own_serves_all_three() {
     let (mut child, address, token) = start();
@@ -50,12 +55,12 @@ fn a_program_with_a_tool_of_its_own_serves_all_three() {
     let session = session["session_id"].as_str().unwrap();
     let prompt = json!({ "prompt": "@call clock {} @echo last_result" });
     let (status, result) = post(&address, &format!("/v1/sessions/{session}/turns"), &plain, &prompt);
-    assert_eq!((status, &result["text"]), (200, &json!("It is noon.")), "{result}");
+    assert!(status == 200 && says(&result), "{result}");
 
     let params = json!({ "session_id": session, "prompt": "@call clock {} @echo last_result" });
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "turn/start", "params": params });
     let (_, answer) = post(&address, "/rpc", &plain, &call);
-    assert_eq!(answer["result"]["text"], "It is noon.", "{answer}");
+    assert!(says(&answer["result"]), "{answer}");
 
     let client = json!({ "name": "test", "version": "1" });
     let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client });

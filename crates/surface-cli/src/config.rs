@@ -31,7 +31,7 @@ use meerkat_service::{
     options::{EngineOptions, StoreOptions},
     redact::redact_key_shapes,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 pub(crate) use self::{
     folders::all_projects,

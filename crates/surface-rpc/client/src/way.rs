@@ -7,7 +7,7 @@ use std::{io, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _, TryStreamExt as _, sink, stream};
-use http::{HeaderValue, Request, Uri, header};
+use http::{HeaderValue, Request, StatusCode, Uri, header};
 use meerkat_service::{Capabilities, CapabilitiesView, ErrorBody, ErrorCode, Operation, SessionError, SessionService};
 use meerkat_surface_rpc::{
     of_operation,
@@ -37,7 +37,6 @@ const FIND_LIMIT: Duration = Duration::from_secs(2);
 const FIND_PAUSE: Duration = Duration::from_millis(20);
 
 /// Who serves.
-#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub enum Server {
     /// Another process.
     There(Connection),
@@ -105,11 +104,18 @@ impl Url {
 
     /// An answer of the server's that is no handshake: its refusal, or what else it said.
     fn refusal(&self, error: Error) -> SessionError {
-        let Error::Http(response) = error else { return self.unreachable(&error) };
+        let response = match error {
+            Error::Http(response) => response,
+            other => return self.unreachable(&other),
+        };
         let body = response.body().as_deref().and_then(|body| serde_json::from_slice::<ErrorBody>(body).ok());
-        let body = body.unwrap_or_else(|| {
-            let message = format!("{} answers with status {} and is no meerkat server.", self.text, response.status());
-            ErrorBody::with_message(ErrorCode::UnknownOperation, message)
+        let body = body.unwrap_or_else(|| match response.status() {
+            // Its body may come late.
+            StatusCode::UNAUTHORIZED => ErrorBody::new(ErrorCode::Unauthenticated),
+            status => {
+                let message = format!("{} answers with status {status} and is no meerkat server.", self.text);
+                ErrorBody::with_message(ErrorCode::UnknownOperation, message)
+            }
         });
         SessionError::Remote(Box::new(body))
     }
@@ -135,7 +141,8 @@ impl Way for Url {
             WebSocketConfig::default().max_message_size(Some(ANSWER_BYTES_MAX)).max_frame_size(Some(ANSWER_BYTES_MAX));
         let opened = client_async_with_config(self.request.clone(), stream, Some(config)).await;
         let (outlet, inlet) = opened.map_err(|error| self.refusal(error))?.0.split();
-        let outlet = outlet.with(|line: String| async move { Ok(Message::text(line)) }).sink_map_err(broken);
+        let outlet =
+            outlet.with(|line: String| async move { Ok::<_, Error>(Message::text(line)) }).sink_map_err(broken);
         let inlet = inlet.map_err(broken).try_filter_map(|message| async move {
             Ok(match message {
                 Message::Text(text) => Some(Bytes::from(text)),
@@ -196,7 +203,7 @@ async fn greet(stream: UnixStream, hello: &Hello) -> io::Result<Result<Connectio
     }
     let inlet = stream::try_unfold(reader, |mut reader| async move {
         let line = read_line(&mut reader, ANSWER_BYTES_MAX as u64).await?;
-        Ok(line.map(|line| (Bytes::from(line), reader)))
+        io::Result::Ok(line.map(|line| (Bytes::from(line), reader)))
     });
     let outlet = sink::unfold(writer, |mut writer, mut line: String| async move {
         line.push('\n');
