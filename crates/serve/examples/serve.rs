@@ -25,7 +25,7 @@ impl Tool for Clock {
     }
 
     fn effect(&self) -> Effect {
-        Effect::Reads
+        Effect::ReadOnly
     }
 
     async fn call(&self, _: Invocation, output: &OutputSink) -> Result<(), ToolError> {
