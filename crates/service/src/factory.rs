@@ -11,11 +11,10 @@ use crate::{
     capability::{Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
+    consumers::{projection::Projection, readers::Readers},
     memory::{MemoryOptions, SharedMemory, endpoint_embedder, local_embedder, open_memory},
     model::{ModelClient, ModelResolver, StaticModels, scripted::ScriptedModel},
     options::{EmbedderChoice, EngineOptions, MemoryConfig},
-    projection::Projection,
-    readers::Readers,
     redact::Secrets,
     runtime::{
         ephemeral::EphemeralSessionService, memory::MemoryHandle, persistent::PersistentSessionService,

@@ -19,22 +19,17 @@ pub mod memory;
 pub mod store;
 pub mod tool;
 
-mod projection;
-mod readers;
-
-mod journal_compaction;
+mod consumers;
 
 pub mod wire;
-
-mod bundle;
-mod retention;
 
 #[cfg(test)]
 mod campaigns;
 
 pub mod runtime;
 
-pub mod doctor;
+mod upkeep;
+
 mod factory;
 
 pub use meerkat_errors::{ErrorBody, ErrorCode};
@@ -47,3 +42,4 @@ pub use factory::{Agent, AgentBuildConfig};
 pub use ids::{Seq, SessionId, TurnNumber};
 pub use service::SessionService;
 pub use session::Session;
+pub use upkeep::doctor;

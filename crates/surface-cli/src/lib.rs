@@ -20,6 +20,7 @@ mod wire;
 use std::{ffi::OsString, io::BufRead, path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Parser as _;
+use meerkat_client::{Client, Place};
 use meerkat_service::{AgentBuildConfig, SessionService, clock::World, model::ModelResolver as _};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -29,7 +30,7 @@ pub use output::{Surroundings, Terminal, install_panic_hook};
 
 use crate::{
     args::{Cli, Command, ConfigCommand, ProjectArgs, ProjectCommand, SessionCommand},
-    attach::{Door, Entered, Holding, RemoteService, socket::Place},
+    attach::{Door, Entered, Holding},
     commands::{completions::completions, doctor::doctor, local},
     config::{Config, refused},
     ends::{CtrlC, End, Ends},
@@ -298,7 +299,7 @@ async fn enter(
     let (data_dir, owned, built) = (config.data_dir(around)?, config.clone(), config.clone());
     let project = config.project(around, is_quiet);
     let door = Door {
-        place: Place::new(data_dir.clone(), around),
+        place: Place::new(data_dir.clone(), around.variable("XDG_RUNTIME_DIR").map(PathBuf::from)),
         open: Arc::new(move || {
             let agent = build(Some(data_dir.clone())).build().map_err(|error| built.located(error))?;
             project.keep(&data_dir);
@@ -306,12 +307,13 @@ async fn enter(
         }),
         settings: config.settings().into(),
         agrees: Arc::new(move |settings| owned.agrees(settings)),
+        owner: Arc::default(),
     };
     Ok(match door.enter().await? {
         Entered::Owner(service, owner) => (service, Holding::Owner(owner)),
         Entered::Attached(connection) => {
-            let remote = RemoteService::new(door, config.defaults(), connection);
-            (Arc::new(remote.clone()), Holding::Attached(remote))
+            let client = Client::over(door.clone(), connection, config.defaults());
+            (Arc::new(client.clone()), Holding::Attached(client, door))
         }
     })
 }

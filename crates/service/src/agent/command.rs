@@ -9,12 +9,12 @@ use crate::{
     SessionError,
     compaction::CompactionConfig,
     ids::{Seq, TurnNumber},
-    journal_compaction::History,
     service::{Changed, CompactionReceipt, StartTurn, TurnAccepted, TurnResult},
     session::{
         event::{Decision, Event},
         reminder::SystemReminderType,
     },
+    upkeep::pruning::History,
 };
 
 /// The way a turn's end reaches one who waits for it.

@@ -11,7 +11,6 @@ use super::{
 use crate::{
     SessionError,
     ids::{Seq, TurnNumber},
-    journal_compaction::History,
     service::Changed,
     session::{
         CONTEXT_RUNS_MAX,
@@ -20,6 +19,7 @@ use crate::{
             Unpinned,
         },
     },
+    upkeep::pruning::History,
 };
 
 impl Actor {

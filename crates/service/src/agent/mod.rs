@@ -37,11 +37,10 @@ use crate::{
     capability::{Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SUMMARY_TOKENS_MAX, SharedCompactor, default_compactor},
+    consumers::readers::Readers,
     ids::SessionId,
-    journal_compaction::Schedule,
     model::ModelResolver,
     options::EngineOptions,
-    readers::Readers,
     redact::Secrets,
     runtime::{memory::MemoryHandle, projector::ProjectorHandle, restore::decode},
     service::{SessionSummary, TurnResult},
@@ -51,6 +50,7 @@ use crate::{
         StoreError,
     },
     tool::ToolRegistry,
+    upkeep::pruning::Schedule,
 };
 
 /// Everything that the actors of a service share and none of them changes.

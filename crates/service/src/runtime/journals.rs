@@ -15,8 +15,8 @@ use crate::{
         command::{Change, Command},
     },
     ids::{Seq, SessionId},
-    journal_compaction::{CompactionPolicy, Due, reach, survey, unnamed_blobs},
     service::{CompactJournal, JournalCompactionReport},
+    upkeep::pruning::{CompactionPolicy, Due, reach, survey, unnamed_blobs},
 };
 
 impl<Home: 'static> Sessions<Home> {

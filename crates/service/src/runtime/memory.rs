@@ -19,9 +19,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     SessionError,
     clock::Clock,
+    consumers::readers::Readers,
     ids::{Seq, SessionId},
     memory::{SharedMemory, intake::Wanted},
-    readers::Readers,
     service::{ForgetMemory, Forgotten, Reindexed, SearchHit, SearchMemory},
 };
 

@@ -12,7 +12,6 @@ pub mod follow;
 
 pub mod ended;
 
-mod beside;
 mod creations;
 mod journals;
 pub(crate) mod live;

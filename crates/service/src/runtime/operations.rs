@@ -20,12 +20,9 @@ use crate::{
         command::{Acceptance, Change, Command},
         supervise::durable,
     },
-    bundle,
     capability::{Capabilities, Capability},
+    consumers::{projection, readers::Readers},
     ids::SessionId,
-    journal_compaction::CompactionPolicy,
-    projection,
-    readers::Readers,
     service::{
         AcknowledgeReader, BegunTurn, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder,
         CompactJournal, CompactSession, CompactionReceipt, CreateSession, DecideApproval, DeleteSession, EventPage,
@@ -40,6 +37,7 @@ use crate::{
         event::{Event, Pinned, ReminderSet},
     },
     store::ReadLimit,
+    upkeep::{bundle, pruning::CompactionPolicy},
 };
 
 /// Bytes of events, or of what a history makes of them, that one page may have.

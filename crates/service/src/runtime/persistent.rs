@@ -14,10 +14,8 @@ use super::{
 use crate::{
     SessionError,
     agent::{command::Command, supervise::delete},
-    bundle::piece,
+    consumers::projection::READER,
     ids::{Seq, SessionId},
-    projection::READER,
-    retention::doomed,
     service::{
         BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, ReadBlob, Retain,
         Retained, RetentionFailure, SessionState,
@@ -27,6 +25,7 @@ use crate::{
         event::{Event, HistorySnapshot, Record},
     },
     store::ReadLimit,
+    upkeep::{bundle::piece, retention::doomed},
 };
 
 /// Sessions that are stored, and leave memory when nobody has asked them for a while.

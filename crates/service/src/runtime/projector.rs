@@ -13,16 +13,16 @@ use std::{
 
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{
-    beside::Beside,
-    sessions::{Inner, Sessions},
-};
+use super::sessions::{Inner, Sessions};
 use crate::{
     SessionError,
     clock::Clock,
+    consumers::{
+        beside::Beside,
+        projection::{Projection, READER},
+        readers::{Readers, fetch::Next},
+    },
     ids::{Seq, SessionId},
-    projection::{Projection, READER},
-    readers::{Readers, fetch::Next},
     service::ProjectionRebuilt,
     store::{ReadLimit, StoreError},
 };

@@ -27,7 +27,6 @@ use crate::{
         shared::Shared,
         supervise::supervise,
     },
-    bundle::{Exports, Uploads},
     capability::Capability,
     ids::SessionId,
     service::{Changed, CreateSession, SessionCreated, SessionQuery, StartTurn},
@@ -37,6 +36,7 @@ use crate::{
         message::Body,
     },
     store::{IndexedKey, Lease, StoreError},
+    upkeep::bundle::{Exports, Uploads},
 };
 
 /// Locks that the journals share.

@@ -46,8 +46,8 @@ pub(crate) const fn step_back() {}
 /// `SESSION_PERSISTENCE_DISABLED`.
 #[expect(clippy::unused_async, reason = "the enabled side waits for the index")]
 pub async fn examine(
-    _: crate::doctor::Examination,
-    _: crate::doctor::Progress<'_>,
-) -> Result<crate::doctor::Diagnosis, SessionError> {
+    _: crate::upkeep::doctor::Examination,
+    _: crate::upkeep::doctor::Progress<'_>,
+) -> Result<crate::upkeep::doctor::Diagnosis, SessionError> {
     Err(SessionError::PersistenceDisabled { configured: false })
 }

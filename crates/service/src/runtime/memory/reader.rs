@@ -15,14 +15,16 @@ use super::{Ask, Memory, MemoryHandle, READER};
 use crate::{
     SessionError,
     agent::Engine,
+    consumers::{
+        beside::Beside,
+        readers::{Readers, fetch::Next},
+    },
     ids::{Seq, SessionId},
     memory::{
         Intake,
         intake::{IntakeFold, Wanted},
     },
-    readers::{Readers, fetch::Next},
     runtime::{
-        beside::Beside,
         restore::decode,
         sessions::{Inner, Sessions},
     },

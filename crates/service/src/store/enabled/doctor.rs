@@ -26,12 +26,12 @@ use crate::{
     SessionError,
     capability::{Capabilities, Capability},
     clock::{Clock as _, SystemClock},
-    doctor::{Check, Diagnosis, Examination, Finding, Progress, Severity},
+    consumers::projection::{ANOTHERS, ANOTHERS_REMEDY, Projection},
     ids::{Seq, SessionId},
     memory::{examine_log, mend_log},
-    projection::{ANOTHERS, ANOTHERS_REMEDY, Projection},
     session::{CallProgress, Session},
     store::{StoreError, hex},
+    upkeep::doctor::{Check, Diagnosis, Examination, Finding, Progress, Severity},
 };
 use known::{Rows, goes_on};
 use reading::Reading;

@@ -11,9 +11,8 @@ use std::{
 
 use super::{Doctor, Journal, ensure};
 use crate::{
-    doctor::{Check, Severity},
+    consumers::projection::READER,
     ids::{Seq, SessionId},
-    projection::READER,
     store::{
         SessionIndex as _, StoreError,
         enabled::{
@@ -26,6 +25,7 @@ use crate::{
         },
         readers::ReaderMarks,
     },
+    upkeep::doctor::{Check, Severity},
 };
 
 const INDEX: &str = "index.redb";

@@ -1,0 +1,147 @@
+//! A session as Markdown: what was said, turn by turn. It only grows at its end.
+
+use std::{fmt::Write as _, io};
+
+use super::Checkpoint;
+use crate::{
+    ids::{Seq, SessionId, TurnNumber},
+    runtime::restore::decode,
+    service::HistoryItem,
+    session::{
+        HistoryFold,
+        event::{Event, Record},
+        message::{Block, Body, Message},
+    },
+    store::Frame,
+};
+
+/// Writes the transcript of one session.
+pub(super) struct Transcript {
+    session_id: SessionId,
+    fold: HistoryFold,
+    /// The last record that was read.
+    read: Seq,
+    /// What is said up to here stands there already.
+    written: Seq,
+    /// The last turn whose heading stands there.
+    turn: Option<TurnNumber>,
+    /// The record before a step whose results are not all there.
+    open_after: Option<Seq>,
+    /// Prompts of turns that had to wait.
+    waiting: Vec<Record>,
+}
+
+impl Transcript {
+    /// A transcript that goes on from a checkpoint.
+    pub(super) fn new(session_id: SessionId, at: &Checkpoint) -> Self {
+        let (read, written) = (at.fold_after.min(at.seq), at.seq);
+        let fold = HistoryFold::default();
+        Self { session_id, fold, read, written, turn: at.turn, open_after: None, waiting: Vec::new() }
+    }
+
+    /// The last record that was read.
+    pub(super) const fn read_to(&self) -> Seq {
+        self.read
+    }
+
+    /// What the next time needs: where to read from, and the last turn.
+    pub(super) fn state(&self) -> (Seq, Option<TurnNumber>) {
+        let waits = self.waiting.first().map(|record| record.seq - 1);
+        let open = self.open_after.into_iter().chain(waits).min();
+        (open.unwrap_or(self.read), self.turn)
+    }
+
+    /// Takes the next record in and writes what it completes.
+    pub(super) fn push(&mut self, frame: &Frame, out: &mut String) -> io::Result<()> {
+        let record = decode(frame).map_err(io::Error::other)?;
+        if self.written == 0 && self.read == 0 {
+            _ = writeln!(out, "# Session {}", self.session_id);
+        }
+        let is_new = record.seq > self.written;
+        let mut again = String::new();
+        // What stands there already is read for what it began, and not written again.
+        let out = if is_new { out } else { &mut again };
+        let is_gap = record.seq > self.read + 1;
+        self.read = record.seq;
+        let item = self.said(&record);
+        if let (Event::TurnStarted(_), Some(turn)) = (&record.event, record.turn) {
+            if is_gap && self.turn.map_or(0, |last| last + 1) < turn {
+                _ = write!(out, "\n*What was said before was removed by journal compaction.*\n");
+            }
+            if is_new {
+                self.turn = Some(turn);
+            }
+            _ = write!(out, "\n## Turn {turn}\n\n*{}*\n", record.time);
+        }
+        if let Some(item) = item {
+            self.open_after = match &item.message {
+                message if message.tool_calls().next().is_some() => Some(record.seq - 1),
+                _ => None,
+            };
+            say(&item.message, out);
+        }
+        match &record.event {
+            Event::TurnFailed(failed) => _ = write!(out, "\n*Failed: {}*\n", clean(&failed.error.message)),
+            Event::TurnInterrupted(interrupted) => {
+                _ = write!(out, "\n*Interrupted: {}.*\n", clean(&interrupted.reason));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The message that a record completes. The prompt of a turn that had to wait stands where the turn starts.
+    fn said(&mut self, record: &Record) -> Option<HistoryItem> {
+        match &record.event {
+            Event::TurnQueued(_) => self.waiting.push(record.clone()),
+            Event::TurnDequeued(_) => self.waiting.retain(|waiting| waiting.turn != record.turn),
+            _ => {}
+        }
+        let item = self.fold.push(record);
+        let Some(queued) = self.fold.queued_at() else { return item };
+        let at = self.waiting.iter().position(|waiting| waiting.seq == queued);
+        // A prompt that is gone leaves its turn without one.
+        let waited = at.map_or_else(|| record.clone(), |at| self.waiting.remove(at));
+        self.fold.queued_prompt(&waited)
+    }
+}
+
+fn say(message: &Message, out: &mut String) {
+    match message {
+        Message::System { content } => part("System", content, out),
+        Message::User { content } => part("User", content, out),
+        Message::Assistant { content } => part("Assistant", content, out),
+        Message::SystemReminder { kind, content } => part(&format!("Reminder {kind}"), content, out),
+        Message::Pin { n, content } => part(&format!("Pin {n}"), content, out),
+        Message::BlockAssistant { blocks, .. } => blocks.iter().for_each(|block| match block {
+            Block::Text { text } => part("Assistant", text, out),
+            Block::Reasoning { text, .. } if text.is_empty() => {}
+            Block::Reasoning { text, .. } => part("Reasoning", text, out),
+            Block::ToolCall(call) => {
+                _ = write!(out, "\n### Call of `{}`\n", clean(&call.name));
+                fenced("json", call.arguments.as_str(), out);
+            }
+        }),
+        Message::ToolResults { results } => results.iter().for_each(|result| {
+            let outcome = if result.is_error { "Error" } else { "Result" };
+            _ = write!(out, "\n### {outcome} of `{}`\n", clean(&result.name));
+            fenced("", &result.content.excerpt(), out);
+        }),
+    }
+}
+
+fn part(who: &str, content: &Body, out: &mut String) {
+    _ = write!(out, "\n### {who}\n\n{}\n", clean(&content.excerpt()));
+}
+
+/// A block that its content cannot end.
+fn fenced(language: &str, content: &str, out: &mut String) {
+    let longest = content.split(|character| character != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest.max(2) + 1);
+    _ = write!(out, "\n{fence}{language}\n{}\n{fence}\n", clean(content));
+}
+
+/// The text without what a terminal would obey.
+fn clean(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control() || matches!(character, '\n' | '\t')).collect()
+}

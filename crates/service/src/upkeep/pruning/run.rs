@@ -1,0 +1,161 @@
+//! One compaction of one journal: the gate over the readers, a look at the journal, and what is done with the plan.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{
+    CompactionPolicy,
+    plan::{Bounds, Brief, Plan, plan},
+};
+use crate::{
+    SessionError,
+    agent::{Derived, Engine, record::bodies},
+    clock::Timestamp,
+    consumers::{projection::READER, readers::Watermark},
+    ids::{Seq, SessionId},
+    runtime::restore::{decode, restore},
+    service::{CompactJournal, CompactionSkipped, JournalCompactionReport},
+    session::{event::Event, message::Body},
+    store::{JournalPruner, ReadLimit, StoreError},
+};
+
+/// Frames that are read at a time.
+const FRAMES_READ: usize = 512;
+
+/// What is known of a journal before anything of it is dropped.
+pub(crate) struct Survey {
+    session_id: SessionId,
+    watermark: Watermark,
+    pruner: Arc<dyn JournalPruner>,
+    /// What stands behind was not looked at.
+    up_to: Seq,
+    older_than: Timestamp,
+    scanned: u64,
+    pub(crate) plan: Plan,
+}
+
+/// Up to where a journal is compacted by itself; 0 where it is not.
+pub(crate) async fn reach(derived: &Derived, session_id: SessionId) -> Result<Seq, StoreError> {
+    let Some(pruner) = &derived.pruner else { return Ok(0) };
+    let parts = pruner.parts(session_id).await?;
+    if sealed_up_to(&parts, Seq::MAX) == 0 {
+        return Ok(0);
+    }
+    let watermark = derived.readers.watermark(session_id).await?;
+    Ok(sealed_up_to(&parts, watermark.map_or(0, |watermark| watermark.safe_up_to)))
+}
+
+/// The end of the last part that is no longer written to, and that ends at a seq or before it.
+fn sealed_up_to(parts: &[(Seq, Seq)], seq: Seq) -> Seq {
+    let ends = parts.split_last().into_iter().flat_map(|(_, sealed)| sealed).map(|(_, to)| *to);
+    ends.take_while(|to| *to <= seq).last().unwrap_or(0)
+}
+
+/// Looks at a journal. Nothing is changed by it.
+///
+/// # Errors
+/// Where there is nothing to look at, the report that says why stands in `Ok(Err(_))`.
+pub(crate) async fn survey(
+    engine: &Engine,
+    derived: &Derived,
+    request: &CompactJournal,
+    policy: CompactionPolicy,
+) -> Result<Result<Survey, JournalCompactionReport>, SessionError> {
+    let session_id = request.session_id;
+    let nothing =
+        |safe_up_to, skipped| JournalCompactionReport { scanned: 0, dropped: 0, kept: 0, safe_up_to, skipped };
+    let Some(watermark) = derived.readers.watermark(session_id).await? else {
+        return Ok(Err(nothing(0, Some(CompactionSkipped::NoReader))));
+    };
+    let Some(pruner) = derived.pruner.clone() else {
+        return Ok(Err(nothing(watermark.safe_up_to, Some(CompactionSkipped::NoPruner))));
+    };
+    if !derived.readers.is_trusted() {
+        // One may be forgotten, and nobody knows what it has done: that is no reader that could be asked.
+        tracing::warn!(%session_id, "no journal is compacted until `meerkat doctor --repair` has listed the readers that remain");
+        return Ok(Err(nothing(0, Some(CompactionSkipped::NoReader))));
+    }
+    let session = restore(engine, session_id).await?.ok_or(SessionError::NotFound(session_id))?;
+    let parts = pruner.parts(session_id).await?;
+    let safe_up_to = watermark.safe_up_to;
+    let up_to = if policy.is_sparing { sealed_up_to(&parts, safe_up_to) } else { safe_up_to };
+    let records = outline(engine, session_id, up_to).await?;
+    let now = engine.world.clock.now();
+    // Memory without turns takes in what compactions discard when it reads of them, from the records before.
+    let reads_back = engine.memory.is_some() && !engine.options.memory.index_turns;
+    let drops_history = request.drop_history && !(reads_back && session.context().floor() >= Some(safe_up_to));
+    let bounds = Bounds { policy, now, parts: &parts, drops_history };
+    let plan = plan(&records, &session, &bounds);
+    let (older_than, scanned) = (bounds.older_than(), records.len() as u64);
+    Ok(Ok(Survey { session_id, watermark, pruner, up_to, older_than, scanned, plan }))
+}
+
+/// The records up to a seq.
+async fn outline(engine: &Engine, session_id: SessionId, up_to: Seq) -> Result<Vec<Brief>, StoreError> {
+    let (mut records, mut after) = (Vec::new(), 0);
+    while after < up_to {
+        let page = engine.events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await?;
+        let page = page.ok_or(StoreError::NotFound(session_id))?;
+        let Some(last) = page.frames.last() else { break };
+        after = last.seq;
+        for frame in page.frames.iter().filter(|frame| frame.seq <= up_to) {
+            records.push(Brief::of(&decode(frame)?, frame.line.len()));
+        }
+    }
+    Ok(records)
+}
+
+/// Blobs of a session that no record names up to the seq that comes with them.
+pub(crate) async fn unnamed_blobs(
+    engine: &Engine,
+    pruner: &dyn JournalPruner,
+    session_id: SessionId,
+) -> Result<(BTreeSet<String>, Seq), StoreError> {
+    // What is made later is none of them.
+    let (mut names, mut after) = (pruner.blobs(session_id).await?, 0);
+    while !names.is_empty() {
+        let page = engine.events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await?;
+        let page = page.ok_or(StoreError::NotFound(session_id))?;
+        let Some(last) = page.frames.last() else { break };
+        after = last.seq;
+        for frame in &page.frames {
+            let mut event = decode(frame)?.event;
+            if let Event::Unknown(unknown) = &event {
+                // Nobody knows how it names one.
+                names.retain(|name| !unknown.line.as_str().contains(name));
+            }
+            for body in bodies(&mut event) {
+                if let Body::Blob(blob) = body {
+                    names.remove(&blob.blob);
+                }
+            }
+        }
+    }
+    Ok((names, after))
+}
+
+impl Survey {
+    /// Says what was dropped.
+    pub(crate) const fn report(&self, dropped: u64) -> JournalCompactionReport {
+        let (scanned, safe_up_to) = (self.scanned, self.up_to);
+        let kept = scanned.saturating_sub(dropped);
+        JournalCompactionReport { scanned, dropped, kept, safe_up_to, skipped: None }
+    }
+
+    /// Drops what the plan says; what that needs besides has been recorded.
+    pub(crate) async fn carry_out(
+        self,
+        engine: &Engine,
+        derived: &Derived,
+    ) -> Result<JournalCompactionReport, SessionError> {
+        let session_id = self.session_id;
+        let session = restore(engine, session_id).await?.ok_or(SessionError::NotFound(session_id))?;
+        // The one that is stored may name records that go.
+        if let Err(error) = derived.snapshots.save(&session).await {
+            tracing::warn!(%session_id, %error, "a snapshot could not be saved; the journal is read from its beginning");
+        }
+        derived.readers.rely(session_id, self.watermark.clone()).await?;
+        derived.readers.begin_anew(READER, session_id).await?;
+        let pruned = self.pruner.prune(session_id, self.up_to, &self.plan.keep, self.older_than).await?;
+        Ok(self.report(pruned))
+    }
+}

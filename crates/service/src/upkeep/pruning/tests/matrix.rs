@@ -1,0 +1,331 @@
+//! The test matrix of the specification, line by line, and what stands beside it.
+
+use std::collections::BTreeSet;
+
+use super::{CompactionPolicy, HOUR_MS, Life, STRICT, fold, planned};
+use crate::{
+    clock::Timestamp,
+    ids::Seq,
+    options::{Budget, JournalOptions},
+    session::{
+        event::{Event, PartialText, Record, TurnInterrupted, TurnTotals, UnknownEvent},
+        message::RawJson,
+        reminder::SystemReminderType,
+    },
+    upkeep::pruning::plan::{Bounds, Brief, Plan, plan},
+    wire::encode_event,
+};
+
+const NOTHING: [Seq; 0] = [];
+
+fn dropped(plan: &Plan) -> Vec<Seq> {
+    plan.dropped.iter().copied().collect()
+}
+
+fn kept<'a>(records: &'a [Record], plan: &Plan) -> Vec<&'a Record> {
+    records.iter().filter(|record| !plan.dropped.contains(&record.seq)).collect()
+}
+
+#[test]
+fn the_defaults_are_those_of_the_specification() {
+    let options = JournalOptions::default();
+    let (minute, rolling) = (60_000, CompactionPolicy::rolling(&options));
+    assert_eq!((rolling.min_record_age_ms, rolling.keep_last_replies), (2 * minute, 10));
+    let end = CompactionPolicy::end_of_run(&options);
+    assert_eq!((end.min_record_age_ms, end.keep_last_replies), (15 * minute, 3));
+    assert_eq!(end.keep_answered_request_ttl_ms, HOUR_MS);
+    assert!(options.rolling_ms == 0 && !options.end_of_run, "nothing is compacted by itself");
+}
+
+/// Safety: nothing beyond the watermark is removed.
+#[test]
+fn nothing_beyond_the_watermark_goes() {
+    let mut life = Life::new();
+    let kind = SystemReminderType::ClaudeMd;
+    let set: Vec<Seq> = (0..4).map(|n| life.remind(kind.clone(), &n.to_string())).collect();
+    life.remind(SystemReminderType::Environment, "last");
+    for safe_up_to in 0..=set[3] + 1 {
+        let plan = planned(&life.records, safe_up_to, HOUR_MS, STRICT, true);
+        // The newest one below the watermark stays, and the one above it is not looked at.
+        let due: Vec<Seq> = set.iter().copied().filter(|seq| *seq < safe_up_to.min(set[3])).collect();
+        assert_eq!(dropped(&plan), due, "up to {safe_up_to}");
+        assert!(plan.keep.iter().all(|seq| *seq <= safe_up_to));
+        assert_eq!((plan.keep.len() + plan.dropped.len()) as u64, safe_up_to.min(6));
+    }
+}
+
+/// Awaitables: a pending request survives; once it has its result, a later compaction drops it, past its grace.
+#[test]
+fn a_request_goes_once_it_has_its_result_and_its_grace_is_over() {
+    let mut life = Life::new();
+    life.start(None);
+    life.answer("", &["a", "b"]);
+    let asked = life.asks("a");
+    assert_eq!(dropped(&planned(&life.records, 99, HOUR_MS, STRICT, false)), NOTHING);
+    let decided = life.is_approved("a");
+    let (ran, done) = (life.tool_starts("a"), life.tool_ends("a"));
+    let (other_ran, other_done) = (life.tool_starts("b"), life.tool_ends("b"));
+    life.answer("Done.", &[]);
+    life.ends();
+    life.remind(SystemReminderType::ClaudeMd, "last");
+    let due = [asked, ran, other_ran];
+    assert_eq!(dropped(&planned(&life.records, 99, HOUR_MS, STRICT, false)), due);
+    // A result above the watermark answers nothing yet.
+    assert_eq!(dropped(&planned(&life.records, done - 1, HOUR_MS, STRICT, false)), [asked]);
+    assert_eq!(dropped(&planned(&life.records, decided - 1, HOUR_MS, STRICT, false)), NOTHING);
+    let plan = planned(&life.records, 99, HOUR_MS, STRICT, false);
+    assert!([decided, done, other_done].iter().all(|seq| plan.keep.contains(seq)), "results stay");
+    // The grace counts from the request.
+    let graceful = CompactionPolicy { keep_answered_request_ttl_ms: 2 * HOUR_MS, ..STRICT };
+    assert_eq!(dropped(&planned(&life.records, 99, HOUR_MS, graceful, false)), NOTHING);
+    assert_eq!(dropped(&planned(&life.records, 99, 2 * HOUR_MS, graceful, false)), due);
+}
+
+/// Coalescing: several of one key collapse to one, and the latest stays.
+#[test]
+fn of_one_key_the_latest_stays() {
+    let mut life = Life::new();
+    let (rules, state) = (SystemReminderType::ClaudeMd, SystemReminderType::GitStatus);
+    let first = life.remind(rules.clone(), "1");
+    let cleared_later = life.remind(state.clone(), "1");
+    let cleared = life.clear(rules.clone());
+    let again = life.remind(rules.clone(), "2");
+    let end = life.clear(state.clone());
+    life.start(None);
+    let warned = life.warns(Budget::Steps);
+    let other = life.warns(Budget::Tokens);
+    let cut = Event::PartialText(PartialText { step: 0, text: "a".into() });
+    let cut = [life.add(Some(0), cut.clone()), life.add(Some(0), cut)];
+    life.answer("Done.", &[]);
+    life.ends();
+    life.start(None);
+    let warned_again = life.warns(Budget::Steps);
+    life.answer("Done.", &[]);
+    life.ends();
+    let plan = planned(&life.records, 99, HOUR_MS, STRICT, false);
+    assert_eq!(dropped(&plan), [first, cleared_later, cleared, warned, cut[0]]);
+    assert!([again, end, other, cut[1], warned_again].iter().all(|seq| plan.keep.contains(seq)));
+    assert_eq!(fold(kept(&life.records, &plan)), fold(&life.records));
+}
+
+/// Replies: exactly the last K stay, and older ones go; without `drop_history` none goes.
+#[test]
+fn of_the_replies_outside_the_context_the_last_stay() {
+    let mut life = Life::new();
+    let mut replies = Vec::new();
+    for turn in 0..3 {
+        life.start(None);
+        let call = format!("t{turn}");
+        replies.push(life.answer("Let me look.", &[&call]));
+        life.tool_starts(&call);
+        life.tool_ends(&call);
+        replies.push(life.answer("It is too much.", &[]));
+        life.ends();
+    }
+    life.forgets();
+    life.start(None);
+    let live = life.answer("Short.", &[]);
+    life.ends();
+    let before = fold(&life.records);
+    for keep_last_replies in 0..=7 {
+        let policy = CompactionPolicy { keep_last_replies, ..STRICT };
+        let plan = planned(&life.records, 99, HOUR_MS, policy, true);
+        let stays: Vec<Seq> = replies.iter().copied().filter(|seq| plan.keep.contains(seq)).collect();
+        assert_eq!(stays, replies[replies.len().saturating_sub(keep_last_replies)..], "of {keep_last_replies}");
+        assert!(plan.keep.contains(&live), "the live context is whole");
+        let plan = planned(&life.records, 99, HOUR_MS, policy, false);
+        assert!(replies.iter().all(|seq| plan.keep.contains(seq)), "history goes only where that was asked for");
+    }
+    // What is left is a session like any other, and the snapshot makes its counters whole.
+    let plan = planned(&life.records, 99, HOUR_MS, CompactionPolicy { keep_last_replies: 1, ..STRICT }, true);
+    let history = plan.history.unwrap();
+    let snapshot = before.history_snapshot(history.pruned_to, history.keys_up_to).unwrap();
+    life.add(None, Event::HistorySnapshot(snapshot));
+    assert_eq!(fold(kept(&life.records, &plan)), fold(&life.records));
+    assert_eq!(fold(kept(&life.records, &plan)).message_count(), before.message_count());
+}
+
+/// Terminal: the latest stays, whatever else goes.
+#[test]
+fn the_latest_end_of_a_turn_stays() {
+    let mut life = Life::new();
+    let ends: Vec<Seq> = (0..4)
+        .map(|_| {
+            life.start(None);
+            life.answer("No.", &[]);
+            life.overflows()
+        })
+        .collect();
+    life.remind(SystemReminderType::ClaudeMd, "last");
+    let plan = planned(&life.records, 99, HOUR_MS, STRICT, true);
+    assert!(plan.keep.contains(&ends[3]) && ends[..3].iter().all(|seq| plan.dropped.contains(seq)));
+    let plan = planned(&life.records, 99, HOUR_MS, STRICT, false);
+    assert!(ends.iter().all(|seq| plan.keep.contains(seq)));
+}
+
+/// Idempotency: what lies above the watermark is replayed to the byte.
+#[test]
+fn what_lies_above_the_watermark_is_replayed_to_the_byte() {
+    let mut life = Life::new();
+    for n in 0..20 {
+        life.remind(SystemReminderType::TokenStatus, &n.to_string());
+    }
+    let lines = |records: Vec<&Record>| -> Vec<_> {
+        records.into_iter().filter(|record| record.seq > 9).map(|record| encode_event(record).unwrap()).collect()
+    };
+    let plan = planned(&life.records, 9, HOUR_MS, STRICT, true);
+    assert_eq!(plan.dropped.len(), 7);
+    assert_eq!(lines(kept(&life.records, &plan)), lines(life.records.iter().collect()));
+}
+
+#[test]
+fn nothing_young_goes() {
+    let mut life = Life::new();
+    let set: Vec<Seq> = (0..3).map(|n| life.remind(SystemReminderType::ClaudeMd, &n.to_string())).collect();
+    let policy = CompactionPolicy { min_record_age_ms: 60_000, ..STRICT };
+    // Two seconds lie between the first and the last one.
+    assert_eq!(dropped(&planned(&life.records, 99, 57_999, policy, true)), NOTHING);
+    assert_eq!(dropped(&planned(&life.records, 99, 58_000, policy, true)), set[..1]);
+    assert_eq!(dropped(&planned(&life.records, 99, 59_000, policy, true)), set[..2]);
+}
+
+#[test]
+fn an_unknown_kind_stays() {
+    let mut life = Life::new();
+    let unknown = || {
+        let line = RawJson::parse(r#"{"type":"novel"}"#).unwrap();
+        Event::Unknown(UnknownEvent { type_name: "novel".to_owned(), line })
+    };
+    let seqs: BTreeSet<Seq> = (0..3).map(|_| life.add(None, unknown())).collect();
+    life.start(None);
+    let inside = life.add(Some(0), unknown());
+    life.overflows();
+    life.start(None);
+    life.overflows();
+    let plan = planned(&life.records, 99, HOUR_MS, STRICT, true);
+    assert!(seqs.is_subset(&plan.keep) && plan.keep.contains(&inside));
+    assert_eq!(plan.dropped.len(), 2, "the turn around it goes");
+}
+
+#[test]
+fn the_open_turn_is_whole() {
+    let mut life = Life::new();
+    life.start(None);
+    life.answer("", &["a"]);
+    let (ran, first) = (life.tool_starts("a"), life.warns(Budget::Steps));
+    life.tool_ends("a");
+    life.answer("", &["b"]);
+    let (asked, warned) = (life.asks("b"), life.warns(Budget::Steps));
+    life.is_approved("b");
+    let plan = planned(&life.records, 99, HOUR_MS, STRICT, true);
+    assert_eq!(dropped(&plan), NOTHING);
+    assert!([ran, first, asked, warned].iter().all(|seq| plan.keep.contains(seq)));
+}
+
+#[test]
+fn a_turn_stays_as_long_as_its_key() {
+    let mut life = Life::new();
+    life.start(Some("k"));
+    life.answer("No.", &[]);
+    life.overflows();
+    life.start(None);
+    life.overflows();
+    assert_eq!(dropped(&planned(&life.records, 99, 23 * HOUR_MS, STRICT, true)), NOTHING);
+    let plan = planned(&life.records, 99, 24 * HOUR_MS, STRICT, true);
+    assert_eq!(dropped(&plan), [2, 3, 4]);
+    let history = plan.history.unwrap();
+    assert_eq!(history.pruned_to, 4);
+    assert!(history.keys_up_to >= life.records[1].time);
+}
+
+/// Where a turn was interrupted, what it had said was in the context until the turn that went on with it left it.
+#[test]
+fn no_fork_begins_within_turns_of_which_something_is_gone() {
+    let mut life = Life::new();
+    life.start(None);
+    let gone = life.answer("One.", &[]);
+    let (reason, totals) = ("requested".to_owned(), TurnTotals::default());
+    let interrupted = life.add(Some(0), Event::TurnInterrupted(TurnInterrupted { reason, totals }));
+    life.turn += 1;
+    life.start(None);
+    if let Event::TurnStarted(started) = &mut life.records[4].event {
+        (started.prompt, started.continues) = (None, Some(0));
+    }
+    life.answer("Two.", &[]);
+    let end = life.overflows();
+    life.start(None);
+    life.overflows();
+    let plan = planned(&life.records, 99, HOUR_MS, CompactionPolicy { keep_last_replies: 1, ..STRICT }, true);
+    assert!(plan.dropped.contains(&gone) && plan.keep.contains(&interrupted), "{plan:?}");
+    assert!(plan.history.unwrap().pruned_to >= end);
+}
+
+/// A newer snapshot says all that an older one did, unless the clock went back between them.
+#[test]
+fn of_the_snapshots_of_history_the_latest_stays() {
+    let mut life = Life::new();
+    let session = fold(&life.records);
+    let snapshot =
+        |keys_up_to| Event::HistorySnapshot(session.history_snapshot(0, Timestamp::from_millis(keys_up_to)).unwrap());
+    let first = life.add(None, snapshot(5));
+    let second = life.add(None, snapshot(9));
+    let third = life.add(None, snapshot(7));
+    life.remind(SystemReminderType::ClaudeMd, "last");
+    let plan = planned(&life.records, 99, HOUR_MS, STRICT, false);
+    assert_eq!(dropped(&plan), [first]);
+    assert!(plan.keep.contains(&second) && plan.keep.contains(&third));
+}
+
+/// What goes of a journal in two parts of ten records, each of so many bytes but for those of the first part that are
+/// replaced later; those have `replaced` together, and are so many.
+fn sparing(count: usize, replaced: usize, others: usize) -> Vec<Seq> {
+    let mut life = Life::new();
+    let first = 2..2 + count as Seq;
+    for seq in 2..=20 {
+        let is_replaced = first.contains(&seq) || (11..=19).contains(&seq);
+        let once = SystemReminderType::Custom(seq.to_string());
+        life.remind(if is_replaced { SystemReminderType::TokenStatus } else { once }, "text");
+    }
+    let bytes = |seq| if first.contains(&seq) { replaced / count } else { others };
+    let briefs: Vec<Brief> = life.records.iter().map(|it| Brief::of(it, bytes(it.seq))).collect();
+    let session = fold(&life.records);
+    let policy = CompactionPolicy { is_sparing: true, ..STRICT };
+    let now = Timestamp::from_millis(session.updated_at().as_millis() + 1);
+    let bounds = Bounds { policy, now, parts: &[(1, 10), (11, 20), (21, 20)], drops_history: false };
+    dropped(&plan(&briefs, &session, &bounds))
+}
+
+/// A part of which little would go is left as it is, and with it what came later under the same key.
+#[test]
+fn a_run_by_itself_leaves_a_part_of_which_little_would_go() {
+    let both = |count: Seq| (2..2 + count).chain(11..=18).collect::<Vec<_>>();
+    assert_eq!(sparing(0, 0, 100), both(0));
+    // A quarter of 1,200 bytes.
+    assert_eq!(sparing(1, 300, 100), both(1));
+    assert_eq!(sparing(1, 299, 100), NOTHING);
+    assert_eq!(sparing(2, 300, 100), both(2));
+    assert_eq!(sparing(2, 200, 100), NOTHING);
+    // 64 KiB of whatever.
+    assert_eq!(sparing(1, 65_536, 100_000), both(1));
+    assert_eq!(sparing(1, 65_535, 100_000), NOTHING);
+}
+
+/// What is only too young is looked at again, though nothing else has changed.
+#[test]
+fn it_is_known_whether_more_can_go_later() {
+    let mut life = Life::new();
+    life.start(None);
+    life.answer("", &["a"]);
+    life.tool_starts("a");
+    life.tool_ends("a");
+    life.answer("Done.", &[]);
+    life.ends();
+    for n in 0..3 {
+        life.remind(SystemReminderType::ClaudeMd, &n.to_string());
+    }
+    let young = CompactionPolicy { min_record_age_ms: 2 * HOUR_MS, ..STRICT };
+    let graceful = CompactionPolicy { keep_answered_request_ttl_ms: 2 * HOUR_MS, ..STRICT };
+    for (policy, is_early) in [(young, true), (graceful, true), (STRICT, false)] {
+        assert_eq!(planned(&life.records, 99, HOUR_MS, policy, false).is_early, is_early, "{policy:?}");
+    }
+}
