@@ -68,7 +68,7 @@ fn split(host: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The bearer token. It is neither shown nor written anywhere but into its file.
+/// The bearer token. It is written nowhere but into its file, and no log shows it.
 pub struct Token(pub(crate) String);
 
 impl std::fmt::Debug for Token {
