@@ -9,7 +9,7 @@ mod tests;
 use std::{io, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use meerkat_client::{Client, Connection, Place, Server, Setting, Way, attach};
+use meerkat_client::{Connection, Place, Server, Setting, Way, attach};
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_serve::owner::{Agrees, Owner};
 use meerkat_service::{SessionError, SessionService};
@@ -121,7 +121,7 @@ pub(crate) enum Holding {
     /// It owns it.
     Owner(Owner),
     /// It is attached to its owner, or has taken its place.
-    Attached(Client, Door),
+    Attached(Door),
 }
 
 impl Holding {
@@ -135,7 +135,7 @@ impl Holding {
         match self {
             Self::Memory => 0,
             Self::Owner(owner) => owner.attached(),
-            Self::Attached(_, door) => door.owner.lock().await.as_ref().map_or(0, Owner::attached),
+            Self::Attached(door) => door.owner.lock().await.as_ref().map_or(0, Owner::attached),
         }
     }
 
@@ -144,7 +144,7 @@ impl Holding {
         match self {
             Self::Memory => {}
             Self::Owner(owner) => owner.end().await,
-            Self::Attached(_, door) => {
+            Self::Attached(door) => {
                 if let Some(owner) = door.owner.lock().await.take() {
                     owner.end().await;
                 }

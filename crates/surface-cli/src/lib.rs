@@ -313,7 +313,7 @@ async fn enter(
         Entered::Owner(service, owner) => (service, Holding::Owner(owner)),
         Entered::Attached(connection) => {
             let client = Client::over(door.clone(), connection, config.defaults());
-            (Arc::new(client.clone()), Holding::Attached(client, door))
+            (Arc::new(client), Holding::Attached(door))
         }
     })
 }

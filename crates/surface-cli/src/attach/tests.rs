@@ -241,7 +241,7 @@ async fn an_owner_that_ends_hands_over() {
     first.unlock();
     let ended = remote.start_turn(StartTurn::new(id, "@say Here.")).await.unwrap();
     assert_eq!(lines(&mut follower, ended.seq).await.len() as u64, ended.seq - 1);
-    Holding::Attached(remote, second.door.clone()).end().await;
+    Holding::Attached(second.door.clone()).end().await;
     assert!(!stage.data_dir.join("socket").exists());
 }
 
