@@ -87,6 +87,8 @@ fn ctrl_c_while_the_prompt_is_typed_leaves_in_order() {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     until("it owns its data directory", || !sockets(dir.path()).is_empty());
     signal(&child, "INT");
+    // To wait for a child would end its input.
+    until("it ends", || child.try_wait().unwrap().is_some());
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(sockets(dir.path()), Vec::<PathBuf>::new());
 }
