@@ -15,13 +15,14 @@ const LINES_MAX: usize = 700;
 const SIMULATED: &str = "crates/service/journal/src/lib.rs";
 
 /// Where surfaces are composed, and tested together.
-const SERVE: &str = "crates/surface-cli/src/serve/";
+const SERVE: &str = "crates/serve/";
+const CLIENT: &str = "crates/surface-rpc/client/";
 const SERVE_TESTS: &str = "crates/surface-cli/tests/serve";
 
 /// Crates and the only places that may name them; surfaces are composed in one place.
 const CONFINED: [(&str, &[&str]); 14] = [
     ("meerkat_surface_rest", &["crates/surface-rest/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
-    ("meerkat_surface_rpc", &["crates/surface-rpc/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
+    ("meerkat_surface_rpc", &["crates/surface-rpc/", CLIENT, SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_mcp", &["crates/surface-mcp/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("axum", &["crates/surface-rest/", SERVE]),
     // The surfaces over HTTP are tower services, so that one listener mounts them alike.
@@ -66,7 +67,7 @@ const ENCODED: [&str; 33] = [
     "crates/service/src/runtime/recall.rs",
     "crates/service/examples/",
     "crates/service/benches/",
-    "crates/surface-cli/src/attach/wire.rs",
+    "crates/surface-rpc/src/owner/hello.rs",
     "crates/surface-cli/src/config.rs",
     "crates/surface-cli/src/config/",
     "crates/surface-cli/tests/crash/",
@@ -75,7 +76,7 @@ const ENCODED: [&str; 33] = [
 ];
 
 /// The crates of ours that each of ours may use; surfaces besides, where they are composed.
-pub(crate) const EDGES: [(&str, &[&str]); 12] = [
+pub(crate) const EDGES: [(&str, &[&str]); 14] = [
     ("meerkat-errors", &[]),
     ("meerkat-words", &["meerkat-errors"]),
     ("meerkat-journal", &["meerkat-words"]),
@@ -86,7 +87,9 @@ pub(crate) const EDGES: [(&str, &[&str]); 12] = [
     ("meerkat-surface-rest", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-rpc", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-mcp", &["meerkat-errors", "meerkat-service"]),
-    ("meerkat-surface-cli", &["meerkat-errors", "meerkat-service"]),
+    ("meerkat-client", &["meerkat-serve", "meerkat-service"]),
+    ("meerkat-serve", &["meerkat-service"]),
+    ("meerkat-surface-cli", &["meerkat-client", "meerkat-errors", "meerkat-serve", "meerkat-service"]),
     ("meerkat-parity-tests", &["meerkat-errors", "meerkat-service"]),
 ];
 
@@ -270,6 +273,7 @@ pub fn edges(packages: &[Value]) -> Vec<String> {
         let folder = match name.trim_start_matches("meerkat-") {
             "parity-tests" => "parity-tests/".to_owned(),
             room @ ("conformance" | "journal" | "models" | "recall" | "words") => format!("crates/service/{room}/"),
+            "client" => CLIENT.to_owned(),
             crate_of_ours => format!("crates/{crate_of_ours}/"),
         };
         let Some((_, allowed)) = EDGES.iter().find(|(ours, _)| *ours == name) else {

@@ -18,6 +18,7 @@ use figment::{
     error::Kind,
     value::{Dict, Value},
 };
+use meerkat_client::{Defaults, Setting};
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Capabilities, Capability, SessionError,
@@ -30,7 +31,7 @@ use meerkat_service::{
     options::{EngineOptions, StoreOptions},
     redact::redact_key_shapes,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 pub(crate) use self::{
     folders::all_projects,
@@ -43,7 +44,7 @@ use self::{
     trust::{Seen, Trust},
     values::{ModelValues, Values},
 };
-use crate::{args::Globals, attach::Defaults, error::CliError, output::Surroundings};
+use crate::{args::Globals, error::CliError, output::Surroundings};
 
 /// Every key with its default.
 pub(crate) const BUILT_IN: &str = include_str!("../../../config/meerkat.toml");
@@ -417,14 +418,6 @@ pub(crate) struct Entry {
     pub(crate) origin: String,
 }
 
-/// A value that a flag or a variable of an attached command set.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Setting {
-    key: String,
-    value: serde_json::Value,
-    origin: String,
-}
-
 /// Sections that are about the process itself and not about the sessions.
 const OWN_SECTIONS: [&str; 4] = ["store", "serve", "log", "compaction"];
 
@@ -442,12 +435,6 @@ fn is_from_command(origin: &str) -> bool {
 
 fn json(value: &Value) -> serde_json::Value {
     serde_json::to_value(value).unwrap_or_default()
-}
-
-/// FNV-1a over a path, the same in every version.
-pub(crate) fn path_hash(path: &Path) -> u64 {
-    let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    path.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fold)
 }
 
 /// The project's file to begin with: every key commented out.

@@ -120,7 +120,7 @@ fn refuse(message: String) -> CliError {
 fn named_dir(home: &Path, root: &Path) -> Result<(PathBuf, bool), CliError> {
     let name = root.file_name().map_or_else(|| "root".into(), |name| name.to_string_lossy().into_owned());
     // The hash keeps two projects of one name apart.
-    let name = format!("{name}-{:016x}", super::path_hash(root));
+    let name = format!("{name}-{:016x}", meerkat_client::path_hash(root));
     let (here, mut dir) = (Project::at(root), home.join(&name));
     for number in 1_u64.. {
         if fs::symlink_metadata(&dir).is_err() {

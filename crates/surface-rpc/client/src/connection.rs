@@ -1,11 +1,13 @@
-//! The wire to the owner: one connection, one task that reads, one that writes, and answers matched by their ids.
+//! The wire to the process that serves: one connection, one task that reads, one that writes, and answers matched by
+//! their ids.
 //!
-//! What the owner sends is handed on to the letter. Nothing here waits for a reader: a subscription whose lines are not
+//! What comes is handed on to the letter. Nothing here waits for a reader: a subscription whose lines are not
 //! taken is ended, and whoever follows asks again from its cursor.
 
 use std::{
     collections::HashMap,
     io,
+    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -13,24 +15,20 @@ use std::{
 };
 
 use bytes::Bytes;
-use meerkat_errors::ErrorBody;
-use meerkat_service::{SessionError, SessionId};
+use futures::{Sink, SinkExt as _, Stream, StreamExt as _};
+use meerkat_service::{Capabilities, ErrorBody, SessionError, SessionId};
+use meerkat_surface_rpc::owner::{MESSAGE_BYTES_MAX, Readiness};
 use serde_json::{json, value::RawValue};
-use tokio::{
-    io::{AsyncWriteExt as _, BufReader},
-    net::{
-        UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf},
-    },
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
-};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{
-    socket::{HELLO_BYTES_MAX, MESSAGE_BYTES_MAX, read_line},
-    wire::{HELLO, Hello, Incoming, Readiness, Speaker, Welcome},
-};
-use crate::serve::owner::{SUBSCRIBE, UNSUBSCRIBE};
+use crate::wire::Incoming;
+
+/// The method that follows a session.
+const SUBSCRIBE: &str = "session/subscribe";
+
+/// The method that ends a subscription.
+const UNSUBSCRIBE: &str = "session/unsubscribe";
 
 /// Requests that wait for their answers. A turn waits for as long as it runs.
 const REQUESTS_MAX: usize = 1024;
@@ -38,27 +36,38 @@ const REQUESTS_MAX: usize = 1024;
 /// Lines of a subscription that wait to be taken.
 const LINES_MAX: usize = 256;
 
-/// Bytes of an answer. The owner is the same user's, so this bounds a fault and no attack.
-const ANSWER_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// Messages as they come, until the other side is gone.
+pub(crate) type Inlet = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
+
+/// The way for messages to the other side.
+pub(crate) type Outlet = Pin<Box<dyn Sink<String, Error = io::Error> + Send>>;
+
+/// What was found of the other side when the connection was opened.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) capabilities: Capabilities,
+    pub(crate) readiness: Readiness,
+    /// It is the owner of a data directory, and takes this one for a command of its own.
+    pub(crate) is_owner: bool,
+}
 
 /// Why a request has no answer.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// The owner refused it.
+    /// It was refused.
     Refused(Box<ErrorBody>),
-    /// The owner was gone before it was asked.
+    /// The other side was gone before it was asked.
     Unasked,
-    /// The owner is gone; what became of the request is not known.
+    /// The other side is gone; what became of the request is not known.
     Lost,
 }
 
-/// A connection to the owner.
-pub(crate) struct Connection {
+/// A connection to a process that serves.
+pub struct Connection {
     shared: Arc<Shared>,
     room: Arc<Semaphore>,
     last_id: AtomicU64,
-    /// How it stood with the owner's service when the connection was opened.
-    pub(super) readiness: Readiness,
+    pub(crate) found: Found,
     _tasks: [AbortOnDropHandle<()>; 2],
 }
 
@@ -69,7 +78,7 @@ struct Shared {
     closed: CancellationToken,
 }
 
-/// A line to the owner, and the request that it is.
+/// A message to the other side, and the request that it is.
 struct Message {
     request: Option<u64>,
     line: String,
@@ -84,7 +93,7 @@ struct State {
 /// What is done with an answer. Its place is taken until it comes, also where nobody waits for it any more.
 struct Waiting {
     to: To,
-    /// The owner may have read the request.
+    /// The other side may have read the request.
     is_sent: bool,
     _permit: OwnedSemaphorePermit,
 }
@@ -114,7 +123,7 @@ pub(crate) struct Subscription {
 }
 
 impl Subscription {
-    /// The next line, or why there is none; `None` where the owner is gone or lines were not taken in time.
+    /// The next line, or why there is none; `None` if the other side is gone or lines were not taken in time.
     pub(crate) async fn next(&mut self) -> Option<Result<Bytes, ErrorBody>> {
         self.lines.recv().await
     }
@@ -127,40 +136,25 @@ impl Drop for Subscription {
 }
 
 impl Connection {
-    /// Says hello to the owner. A refusal is the inner error.
-    pub(crate) async fn open(stream: UnixStream, hello: &Hello) -> io::Result<Result<Self, Box<ErrorBody>>> {
-        let (reader, mut writer) = stream.into_split();
-        let mut reader = BufReader::new(reader);
-        let message = json!({ "jsonrpc": "2.0", "id": 0, "method": HELLO, "params": hello });
-        writer.write_all(format!("{message}\n").as_bytes()).await?;
-        let line = read_line(&mut reader, HELLO_BYTES_MAX).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let answer: Incoming<'_> = serde_json::from_slice(&line)?;
-        let welcome = answer.result.ok_or_else(|| io::Error::other("the owner speaks another protocol"))?;
-        let welcome: Welcome = serde_json::from_str(welcome.get())?;
-        let refusal = Speaker::refuse(&welcome.speaker, &hello.speaker).or(welcome.refusal);
-        Ok(refusal.map_or_else(|| Ok(Self::start(reader, writer, welcome.readiness)), |body| Err(Box::new(body))))
-    }
-
-    fn start(reader: BufReader<OwnedReadHalf>, writer: OwnedWriteHalf, readiness: Readiness) -> Self {
+    pub(crate) fn start(inlet: Inlet, outlet: Outlet, found: Found) -> Self {
         let (out, queue) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared { out, state: Mutex::default(), closed: CancellationToken::new() });
-        let tasks = [tokio::spawn(read(reader, shared.clone())), tokio::spawn(write(writer, queue, shared.clone()))];
+        let tasks = [tokio::spawn(read(inlet, shared.clone())), tokio::spawn(write(outlet, queue, shared.clone()))];
         Self {
             shared,
             room: Arc::new(Semaphore::new(REQUESTS_MAX)),
             last_id: AtomicU64::new(0),
-            readiness,
+            found,
             _tasks: tasks.map(AbortOnDropHandle::new),
         }
     }
 
-    /// Cancelled when the owner is gone.
+    /// Cancelled when the other side is gone.
     pub(crate) fn closed(&self) -> &CancellationToken {
         &self.shared.closed
     }
 
-    #[cfg(test)]
-    pub(super) fn subscriptions(&self) -> usize {
+    pub(crate) fn subscriptions(&self) -> usize {
         self.shared.state().subscriptions.len()
     }
 
@@ -176,8 +170,12 @@ impl Connection {
         since_seq: u64,
         is_waiting: bool,
     ) -> Result<Subscription, Failed> {
-        let params = json!({ "session_id": session_id, "since_seq": since_seq, "is_waiting": is_waiting }).to_string();
-        self.send(SUBSCRIBE, &params, To::Subscription).await
+        let mut params = json!({ "session_id": session_id, "since_seq": since_seq });
+        // Only an owner lets a command wait as if it ran the turn.
+        if self.found.is_owner {
+            params["is_waiting"] = is_waiting.into();
+        }
+        self.send(SUBSCRIBE, &params.to_string(), To::Subscription).await
     }
 
     async fn send<T>(
@@ -213,7 +211,7 @@ impl Shared {
     fn unsubscribe(&self, number: u64) {
         if self.state().subscriptions.remove(&number).is_some() {
             let params = json!({ "subscription": number });
-            // Where the owner is gone, so is the subscription.
+            // If the other side is gone, so is the subscription.
             let line = json!({ "jsonrpc": "2.0", "method": UNSUBSCRIBE, "params": params }).to_string();
             self.out.send(Message { request: None, line }).ok();
         }
@@ -225,12 +223,12 @@ impl Shared {
         state.waiting.into_values().for_each(Waiting::fail);
     }
 
-    /// Notes of a request whether the owner may read it; `false` where nobody waits for it any more.
+    /// Notes of a request whether the other side may read it; `false` where nobody waits for it any more.
     fn mark(&self, request: u64, is_sent: bool) -> bool {
         self.state().waiting.get_mut(&request).map(|waiting| waiting.is_sent = is_sent).is_some()
     }
 
-    /// Takes in one line of the owner's.
+    /// Takes in one message.
     fn take(self: &Arc<Self>, line: &Bytes) -> io::Result<()> {
         let incoming: Incoming<'_> = serde_json::from_slice(line)?;
         let bytes = |raw: &RawValue| line.slice_ref(raw.get().as_bytes());
@@ -246,7 +244,7 @@ impl Shared {
             }
             return Ok(());
         }
-        let id = incoming.id.ok_or_else(|| io::Error::other("the owner could not read a message"))?;
+        let id = incoming.id.ok_or_else(|| io::Error::other("the other side could not read a message"))?;
         let answer = match (incoming.result, incoming.error) {
             (Some(result), _) => Ok(bytes(result)),
             (None, Some(error)) => Err(Failed::Refused(Box::new(error.data))),
@@ -269,27 +267,26 @@ impl Shared {
     }
 }
 
-async fn read(mut reader: BufReader<OwnedReadHalf>, shared: Arc<Shared>) {
+async fn read(mut inlet: Inlet, shared: Arc<Shared>) {
     let ended = async {
-        while let Some(line) = read_line(&mut reader, ANSWER_BYTES_MAX).await? {
-            shared.take(&line.into())?;
+        while let Some(message) = inlet.next().await {
+            shared.take(&message?)?;
         }
         io::Result::Ok(())
     };
     if let Err(error) = ended.await {
-        tracing::info!(%error, "the connection to the owner of the data directory broke");
+        tracing::info!(%error, "the connection to the process that serves broke");
     }
     shared.close();
 }
 
-async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::UnboundedReceiver<Message>, shared: Arc<Shared>) {
-    while let Some(Message { request, mut line }) = queue.recv().await {
-        line.push('\n');
+async fn write(mut outlet: Outlet, mut queue: mpsc::UnboundedReceiver<Message>, shared: Arc<Shared>) {
+    while let Some(Message { request, line }) = queue.recv().await {
         if request.is_some_and(|request| !shared.mark(request, true)) {
             continue;
         }
-        if writer.write_all(line.as_bytes()).await.is_err() {
-            // What did not reach the owner whole it does not perform.
+        if outlet.send(line).await.is_err() {
+            // What did not reach the other side whole it does not perform.
             request.map(|request| shared.mark(request, false));
             return shared.close();
         }

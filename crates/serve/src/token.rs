@@ -3,36 +3,63 @@
 use std::{
     fs,
     io::{self, Read as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
 use rustix::fs::OFlags;
 
-use super::guard::Token;
-use crate::config::is_own;
+use crate::guard::Token;
 
 /// Bytes of randomness in a token.
 const TOKEN_BYTES: usize = 32;
 
+/// Characters that a token has at least.
+const TOKEN_CHARS_MIN: usize = 16;
+
 /// Bytes that a token's file may have.
 const TOKEN_FILE_BYTES_MAX: u64 = 4096;
 
-/// The token of this data directory, made now where there is none yet, and where it stands.
-pub(crate) fn load_or_make(data_dir: &Path) -> io::Result<(Token, PathBuf)> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir)?;
-    let path = data_dir.join("token");
-    if !path.exists() {
-        make(data_dir, &path)?;
+impl Token {
+    /// A token of the program's own; `None` for one that is too short to be a secret.
+    #[must_use]
+    pub fn new(text: String) -> Option<Self> {
+        (text.len() >= TOKEN_CHARS_MIN).then_some(Self(text))
     }
-    let token = read(&path)?.trim().to_owned();
-    if token.len() < TOKEN_BYTES {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("{} holds no token; delete it", path.display()),
-        ));
+
+    /// A new token, for one run of a program. [`Self::text`] hands it to clients.
+    ///
+    /// # Errors
+    /// If the system gives no randomness.
+    pub fn random() -> io::Result<Self> {
+        random_digits(TOKEN_BYTES).map(Self)
     }
-    Ok((Token(token), path))
+
+    /// The token of a data directory, made now if it has none yet, and the path of its file.
+    ///
+    /// # Errors
+    /// If the file cannot be read or made, or is open to others.
+    pub fn of_dir(data_dir: &Path) -> io::Result<(Self, PathBuf)> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir)?;
+        let path = data_dir.join("token");
+        if !path.exists() {
+            make(data_dir, &path)?;
+        }
+        let token = read(&path)?.trim().to_owned();
+        if token.len() < TOKEN_BYTES {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{} holds no token; delete it", path.display()),
+            ));
+        }
+        Ok((Self(token), path))
+    }
+
+    /// The secret itself.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
 }
 
 /// Reads a token that nobody else can have read or written.
@@ -41,7 +68,10 @@ fn read(path: &Path) -> io::Result<String> {
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).map_err(io::Error::other)?;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
-    if !metadata.is_file() || !is_own(&metadata) || metadata.permissions().mode() & 0o077 != 0 {
+    if !metadata.is_file()
+        || metadata.uid() != rustix::process::geteuid().as_raw()
+        || metadata.permissions().mode() & 0o077 != 0
+    {
         let message =
             format!("{} is not yours alone; delete it, or make it a file of yours of mode 0600", path.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
@@ -67,7 +97,10 @@ fn make(data_dir: &Path, path: &Path) -> io::Result<()> {
 }
 
 /// Random hexadecimal digits, two for each byte.
-pub(crate) fn random_digits(bytes: usize) -> io::Result<String> {
+///
+/// # Errors
+/// If the system gives no randomness.
+pub fn random_digits(bytes: usize) -> io::Result<String> {
     let mut random = vec![0; bytes];
     getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -81,8 +114,8 @@ mod tests {
     fn a_token_is_made_once_and_is_its_owners_alone() {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = dir.path().join("new").join("data");
-        let (first, path) = load_or_make(&data_dir).unwrap();
-        let (second, _) = load_or_make(&data_dir).unwrap();
+        let (first, path) = Token::of_dir(&data_dir).unwrap();
+        let (second, _) = Token::of_dir(&data_dir).unwrap();
         assert_eq!((first.0.len(), &first.0), (64, &second.0));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(&data_dir).unwrap().permissions().mode() & 0o777, 0o700);
@@ -93,7 +126,7 @@ mod tests {
     fn two_that_start_at_once_read_one_token() {
         let dir = tempfile::tempdir().unwrap();
         let tokens: Vec<String> = std::thread::scope(|scope| {
-            let starts: Vec<_> = (0..8).map(|_| scope.spawn(|| load_or_make(dir.path()).unwrap().0.0)).collect();
+            let starts: Vec<_> = (0..8).map(|_| scope.spawn(|| Token::of_dir(dir.path()).unwrap().0.0)).collect();
             starts.into_iter().map(|start| start.join().unwrap()).collect()
         });
         assert!(tokens.iter().all(|token| token == &tokens[0]));
@@ -102,16 +135,19 @@ mod tests {
     #[test]
     fn a_token_that_others_may_know_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let (_, path) = load_or_make(dir.path()).unwrap();
+        let (_, path) = Token::of_dir(dir.path()).unwrap();
         for mode in [0o644, 0o640, 0o602] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(load_or_make(dir.path()).err().map(|error| error.kind()), Some(io::ErrorKind::PermissionDenied));
+            assert_eq!(
+                Token::of_dir(dir.path()).err().map(|error| error.kind()),
+                Some(io::ErrorKind::PermissionDenied)
+            );
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(load_or_make(dir.path()).is_ok());
+        assert!(Token::of_dir(dir.path()).is_ok());
         fs::rename(&path, dir.path().join("other")).unwrap();
         std::os::unix::fs::symlink(dir.path().join("other"), &path).unwrap();
-        assert!(load_or_make(dir.path()).is_err(), "a link leads anywhere");
+        assert!(Token::of_dir(dir.path()).is_err(), "a link leads anywhere");
     }
 
     #[test]
@@ -120,6 +156,6 @@ mod tests {
         let path = dir.path().join("token");
         fs::write(&path, "").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(load_or_make(dir.path()).is_err());
+        assert!(Token::of_dir(dir.path()).is_err());
     }
 }

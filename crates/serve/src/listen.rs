@@ -17,7 +17,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_service::{ErrorBody, ErrorCode};
 use tokio::{
     io::AsyncWriteExt as _,
     net::{TcpListener, TcpStream},
@@ -25,7 +25,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::socket::{Patience, Socket};
+use crate::socket::{Patience, Socket};
 
 /// Bytes that a connection's read buffer may grow to, and that may wait to be written before a body is asked for more;
 /// hyper's own bound is ten times as much, and the buffer never shrinks. A head that is larger is answered by hyper
@@ -214,7 +214,7 @@ async fn refuse_connection(mut stream: TcpStream, limit: usize) {
 pub(crate) fn refusal(body: &ErrorBody) -> Response<Body> {
     let bytes = serde_json::to_vec(body).unwrap_or_default();
     let mut response = Response::new(Body::from(bytes));
-    *response.status_mut() = super::error::status(body.code);
+    *response.status_mut() = crate::error::status(body.code);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     if body.code == ErrorCode::Unauthenticated {

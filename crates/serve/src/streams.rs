@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use http::{Method, Request, Response, header};
 use http_body_util::BodyExt as _;
-use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_service::{ErrorBody, ErrorCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";

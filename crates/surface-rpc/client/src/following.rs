@@ -4,22 +4,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
-use meerkat_errors::ErrorCode;
 use meerkat_service::{
-    Seq, SessionError, SessionId,
+    ErrorCode, Seq, SessionError, SessionId,
     follow::{FollowedLine, Follower},
 };
 
-use super::{
+use crate::{
+    client::{Client, Current, ENDING_LIMIT, OWNERS_MAX, within},
     connection::{Connection, Failed, Subscription},
-    remote::{Current, ENDING_LIMIT, OWNERS_MAX, RemoteService},
     wire::Head,
-    within,
 };
 
 /// Follows a session from after `since_seq`, perhaps to wait for a turn.
-pub(super) async fn follow(
-    service: RemoteService,
+pub(crate) async fn follow(
+    service: Client,
     session_id: SessionId,
     since_seq: Seq,
     is_waiting: bool,
@@ -47,7 +45,7 @@ enum Source {
 
 /// A session that is followed, whoever owns it.
 struct Following {
-    service: RemoteService,
+    service: Client,
     session_id: SessionId,
     cursor: Seq,
     is_waiting: bool,
@@ -91,7 +89,7 @@ impl Following {
 }
 
 async fn source(
-    service: &RemoteService,
+    service: &Client,
     session_id: SessionId,
     since_seq: Seq,
     is_waiting: bool,

@@ -1,132 +1,139 @@
-//! [`RemoteService`]: the service of a data directory that another process owns, for as long as one does.
+//! [`Client`]: the service of another process, for as long as one serves.
 //!
-//! When the owner vanishes this process takes its place or attaches to the one that did, and goes on: what is followed
-//! from its cursor, what can be asked twice by asking again. What can not, such as a turn without a key, has an unknown
-//! outcome where the owner vanished before it answered, and the error says so.
+//! When that vanishes, the way is asked who serves now, and the client goes on: what is followed from its cursor, what can
+//! be asked twice by asking again. What can not, such as a turn without a key, has an unknown outcome if the process
+//! vanished before it answered, and the error says so.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::FutureExt as _;
-use meerkat_errors::ErrorCode;
 use meerkat_service::{
-    Capabilities, Operation, SessionError, SessionId, SessionService,
+    Capabilities, ErrorCode, Operation, SessionError, SessionId, SessionService,
     compaction::CompactionConfig,
     follow::{Follower, turn},
     operation::OperationEffect,
     operations,
     service::*,
-    store::Router,
     wire::{Reply, call},
+};
+use meerkat_surface_rpc::{
+    of_operation,
+    owner::{Place, Readiness},
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{sync::Mutex, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Door, Entered,
+use crate::{
     connection::{Connection, Failed},
     following::follow,
-    wire::Readiness,
-    within,
+    way::{Server, Url, Way},
 };
-use crate::serve::owner::{Owner, method};
 
-/// Owners that may vanish under one request before it is given up.
-pub(super) const OWNERS_MAX: usize = 8;
+/// Processes that may vanish under one request before it is given up.
+pub(crate) const OWNERS_MAX: usize = 8;
 
-/// How long an owner that is ending is waited for.
-pub(super) const ENDING_LIMIT: Duration = Duration::from_secs(10);
+/// How long a process that is ending is waited for.
+pub(crate) const ENDING_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long the owner may take to say how it stands with it.
+/// How long a process may take to say how it stands with it.
 const GREETING_LIMIT: Duration = Duration::from_secs(2);
 
-/// What this command was told by variables that a request carries.
+/// What requests carry that name none themselves.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Defaults {
-    pub(crate) model: Option<String>,
-    pub(crate) compaction: Option<CompactionConfig>,
+pub struct Defaults {
+    /// The model of new sessions.
+    pub model: Option<String>,
+    /// The compaction of new sessions.
+    pub compaction: Option<CompactionConfig>,
 }
 
-/// The service of a data directory that another process owns.
+/// The service of another process. Clones share the connection.
 #[derive(Clone)]
-pub(crate) struct RemoteService {
+pub struct Client {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    door: Door,
+    way: Box<dyn Way>,
     defaults: Defaults,
-    state: Mutex<State>,
+    capabilities: Capabilities,
+    /// It waits for turns by their events, because its command outlives the process that serves.
+    is_owner: bool,
+    current: Mutex<Current>,
 }
 
 /// Who serves: another process, or by now this one.
-enum State {
-    There(Arc<Connection>),
-    Here(Arc<dyn SessionService>, Option<Owner>),
-}
-
 #[derive(Clone)]
-pub(super) enum Current {
+pub(crate) enum Current {
     There(Arc<Connection>),
     Here(Arc<dyn SessionService>),
 }
 
-impl From<Entered> for State {
-    fn from(entered: Entered) -> Self {
-        match entered {
-            Entered::Owner(service, owner) => Self::Here(service, Some(owner)),
-            Entered::Attached(connection) => Self::There(Arc::new(connection)),
+impl From<Server> for Current {
+    fn from(server: Server) -> Self {
+        match server {
+            Server::There(connection) => Self::There(Arc::new(connection)),
+            Server::Here(service) => Self::Here(service),
         }
     }
 }
 
-impl RemoteService {
-    pub(crate) fn new(door: Door, defaults: Defaults, connection: Connection) -> Self {
-        let state = Mutex::new(State::There(Arc::new(connection)));
-        Self { inner: Arc::new(Inner { door, defaults, state }) }
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("capabilities", &self.inner.capabilities).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Connects to a server by its URL, such as `http://127.0.0.1:7670`, with the token that it asks for.
+    ///
+    /// # Errors
+    /// `UNAUTHENTICATED` for a wrong token, `INVALID_REQUEST` for a text that is no URL of a server, `SHUTTING_DOWN` if
+    /// nobody answers there; or another refusal of the server.
+    pub async fn connect(url: &str, token: &str) -> Result<Self, SessionError> {
+        let url = Url::read(url, token)?;
+        let connection = url.connect().await?;
+        Ok(Self::over(url, connection, Defaults::default()))
     }
 
-    /// Commands that are attached to this one, if it has taken the owner's place.
-    pub(crate) async fn attached(&self) -> usize {
-        match &*self.inner.state.lock().await {
-            State::Here(_, Some(owner)) => owner.attached(),
-            State::Here(_, None) | State::There(_) => 0,
+    /// Connects to the process that owns a data directory, which is of the same user and the same build.
+    ///
+    /// # Errors
+    /// `SHUTTING_DOWN` if no process listens, or the refusal of the owner.
+    pub async fn attach(data_dir: PathBuf) -> Result<Self, SessionError> {
+        let place = Place::new(data_dir, None);
+        let connection = Way::connect(&place).await?;
+        Ok(Self::over(place, connection, Defaults::default()))
+    }
+
+    /// Goes on with a connection that a way has opened.
+    #[must_use]
+    pub fn over(way: impl Way + 'static, connection: Connection, defaults: Defaults) -> Self {
+        let (capabilities, is_owner) = (connection.found.capabilities, connection.found.is_owner);
+        let current = Mutex::new(Current::There(Arc::new(connection)));
+        Self { inner: Arc::new(Inner { way: Box::new(way), defaults, capabilities, is_owner, current }) }
+    }
+
+    /// Sessions that are followed over the connection.
+    pub async fn subscriptions(&self) -> usize {
+        match &*self.inner.current.lock().await {
+            Current::There(connection) => connection.subscriptions(),
+            Current::Here(_) => 0,
         }
     }
 
-    #[cfg(test)]
-    pub(super) async fn subscriptions(&self) -> usize {
-        match &*self.inner.state.lock().await {
-            State::There(connection) => connection.subscriptions(),
-            State::Here(..) => 0,
+    /// Who serves now. If the process that did has vanished, its successor is found first.
+    pub(crate) async fn current(&self) -> Result<Current, SessionError> {
+        let mut current = self.inner.current.lock().await;
+        if matches!(&*current, Current::There(connection) if connection.closed().is_cancelled()) {
+            *current = self.inner.way.find().await?.into();
+            tracing::info!(is_here = matches!(&*current, Current::Here(_)), "another process serves");
         }
-    }
-
-    /// Lets the data directory go, if this process has it by now.
-    pub(crate) async fn end(&self) {
-        let owner = match &mut *self.inner.state.lock().await {
-            State::Here(_, owner) => owner.take(),
-            State::There(_) => None,
-        };
-        if let Some(owner) = owner {
-            owner.end().await;
-        }
-    }
-
-    /// Who serves now. Where the owner has vanished, its place is taken first, or its successor's connection.
-    pub(super) async fn current(&self) -> Result<Current, SessionError> {
-        let mut state = self.inner.state.lock().await;
-        if matches!(&*state, State::There(connection) if connection.closed().is_cancelled()) {
-            *state = self.inner.door.enter().await?.into();
-            tracing::info!(is_owner = matches!(&*state, State::Here(..)), "the owner of the data directory is another");
-        }
-        Ok(match &*state {
-            State::There(connection) => Current::There(connection.clone()),
-            State::Here(service, _) => Current::Here(service.clone()),
-        })
+        Ok(current.clone())
     }
 
     /// Performs an operation where it is performed, and answers with its JSON.
@@ -139,7 +146,7 @@ impl RemoteService {
                 Current::Here(service) => return call(service.as_ref(), operation, &params).await.map(Bytes::from),
                 Current::There(connection) => connection,
             };
-            match connection.request(method(operation), &params).await {
+            match connection.request(of_operation(operation), &params).await {
                 Ok(answer) => return Ok(answer),
                 // Nothing was done yet, and whoever comes after this owner can do it.
                 Err(Failed::Refused(body)) if body.code == ErrorCode::ShuttingDown => {
@@ -162,6 +169,12 @@ impl RemoteService {
         T::read(&self.perform(operation, &json!(request)).await?)
     }
 
+    /// Runs a turn and answers when it has ended: the server waits for it.
+    async fn wait(&self, operation: Operation, mut params: Value) -> Result<TurnResult, SessionError> {
+        params["wait"] = true.into();
+        self.ask(operation, &params).await
+    }
+
     /// Begins a turn. Once it is accepted, its events say how it ends, whoever owns the data directory by then.
     async fn begin(&self, operation: Operation, mut params: Value) -> Result<TurnHandle, SessionError> {
         let wait = params["wait"] != false;
@@ -181,16 +194,6 @@ fn is_repeatable(operation: Operation, params: &Value) -> bool {
             matches!(operation.effect(), OperationEffect::Reads | OperationEffect::Settles)
                 || !params["idempotency_key"].is_null()
         }
-    }
-}
-
-#[async_trait]
-impl Router for RemoteService {
-    async fn route(&self, _: SessionId) -> Result<Arc<dyn SessionService>, SessionError> {
-        Ok(match self.current().await? {
-            Current::Here(service) => service,
-            Current::There(_) => Arc::new(self.clone()),
-        })
     }
 }
 
@@ -218,10 +221,9 @@ macro_rules! declare {
         )* }
     ) => {
         #[async_trait]
-        impl SessionService for RemoteService {
-            /// The owner is of the same build, and has the store that it was found by.
+        impl SessionService for Client {
             fn capabilities(&self) -> Capabilities {
-                Capabilities::compiled()
+                self.inner.capabilities
             }
 
             async fn ready(&self) -> Result<(), SessionError> {
@@ -230,18 +232,18 @@ macro_rules! declare {
                 self.list(query).await.map(drop)
             }
 
-            /// The owner says so when it is greeted, which needs no room among its requests.
+            /// A process says so when it is greeted, which needs no room among its requests.
             async fn check_ready(&self) -> Result<bool, SessionError> {
                 if let Current::Here(service) = self.current().await? {
                     return service.check_ready().await;
                 }
-                match timeout(GREETING_LIMIT, self.inner.door.attach()).await {
-                    Ok(Ok(Ok(connection))) => {
-                        let Readiness { is_ready, trouble } = connection.readiness.clone();
+                match timeout(GREETING_LIMIT, self.inner.way.connect()).await {
+                    Ok(Ok(connection)) => {
+                        let Readiness { is_ready, trouble } = connection.found.readiness.clone();
                         trouble.map_or(Ok(is_ready), |body| Err(SessionError::Remote(Box::new(body))))
                     }
-                    Ok(Ok(Err(refusal))) => Err(SessionError::Remote(refusal)),
-                    // The owner has just gone, or is too busy to greet anybody.
+                    // It has just gone, or is too busy to greet anybody.
+                    Ok(Err(error)) if error.code() != ErrorCode::ShuttingDown => Err(error),
                     Ok(Err(_)) | Err(_) => Ok(false),
                 }
             }
@@ -255,6 +257,22 @@ macro_rules! declare {
 
             async fn begin_turn(&self, request: StartTurn) -> Result<TurnHandle, SessionError> {
                 self.begin(Operation::StartTurn, json!(request)).await
+            }
+
+            async fn start_turn(&self, request: StartTurn) -> Result<TurnResult, SessionError> {
+                if self.inner.is_owner {
+                    return self.begin_turn(request).await?.result.await;
+                }
+                self.wait(Operation::StartTurn, json!(request)).await
+            }
+
+            async fn resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnResult, SessionError> {
+                if self.inner.is_owner {
+                    return self.begin_resume(session_id, request).await?.result.await;
+                }
+                let mut params = json!(request);
+                params["session_id"] = json!(session_id);
+                self.wait(Operation::Resume, params).await
             }
 
             async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnHandle, SessionError> {
@@ -297,9 +315,9 @@ macro_rules! declare {
 
             /// The owner ends when it does; only what this process has become the owner of ends with it.
             async fn shut_down(&self, drain_ms: u64) {
-                let service = match &*self.inner.state.lock().await {
-                    State::Here(service, _) => service.clone(),
-                    State::There(_) => return,
+                let service = match &*self.inner.current.lock().await {
+                    Current::Here(service) => service.clone(),
+                    Current::There(_) => return,
                 };
                 service.shut_down(drain_ms).await;
             }
@@ -314,3 +332,8 @@ macro_rules! declare {
 }
 
 operations!(declare);
+
+/// Waits until `done` for as long as `limit`; says whether it was.
+pub(crate) async fn within(limit: Duration, done: impl Future<Output = ()>) -> bool {
+    timeout(limit, done).await.is_ok()
+}

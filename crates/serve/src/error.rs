@@ -1,7 +1,7 @@
 //! Where a refusal of the listener becomes an HTTP status: read from the table.
 
 use http::StatusCode;
-use meerkat_errors::ErrorCode;
+use meerkat_service::ErrorCode;
 
 /// The status of a code.
 pub(super) fn status(code: ErrorCode) -> StatusCode {

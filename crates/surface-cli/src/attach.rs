@@ -1,38 +1,19 @@
 //! One owner per data directory: a command that opens one holds its lock and listens on its socket, or attaches to the
 //! process that does.
 //!
-//! It decides nothing about sessions. In reading order: `socket` is where the two meet, `wire` what goes over it,
-//! `connection` the attached side, `remote` the service over it, `following` how its events are followed; the owner's
-//! half is `serve/owner`.
-
-pub(crate) mod socket;
-pub(crate) mod wire;
-
-mod connection;
-mod remote;
-
-mod following;
+//! It decides nothing about sessions. The two halves of the socket are `meerkat-serve`'s owner and `meerkat-client`.
 
 #[cfg(test)]
 mod tests;
 
 use std::{io, sync::Arc, time::Duration};
 
+use async_trait::async_trait;
+use meerkat_client::{Connection, Place, Server, Setting, Way, attach};
 use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_serve::owner::{Agrees, Owner};
 use meerkat_service::{SessionError, SessionService};
-use tokio::time::{sleep, timeout};
-
-pub(crate) use remote::{Defaults, RemoteService};
-
-use self::{
-    connection::Connection,
-    socket::Place,
-    wire::{Hello, Speaker},
-};
-use crate::{
-    config::Setting,
-    serve::owner::{Agrees, Owner},
-};
+use tokio::{sync::Mutex, time::sleep};
 
 /// How long a command tries to own the data directory or to attach to its owner.
 const ENTER_LIMIT: Duration = Duration::from_secs(2);
@@ -52,6 +33,8 @@ pub(crate) struct Door {
     pub(crate) settings: Arc<[Setting]>,
     /// The same question, asked of this process.
     pub(crate) agrees: Agrees,
+    /// The socket of this process, if it has taken the owner's place.
+    pub(crate) owner: Arc<Mutex<Option<Owner>>>,
 }
 
 /// What came of entering.
@@ -106,8 +89,28 @@ impl Door {
     }
 
     async fn attach(&self) -> io::Result<Result<Connection, Box<ErrorBody>>> {
-        let hello = Hello { speaker: Speaker::own(), settings: self.settings.to_vec() };
-        Connection::open(self.place.connect().await?, &hello).await
+        attach(&self.place, self.settings.to_vec()).await
+    }
+}
+
+#[async_trait]
+impl Way for Door {
+    async fn connect(&self) -> Result<Connection, SessionError> {
+        match self.attach().await {
+            Ok(attached) => attached.map_err(SessionError::Remote),
+            // It has just gone, or begins or ends.
+            Err(_) => Err(SessionError::ShuttingDown),
+        }
+    }
+
+    async fn find(&self) -> Result<Server, SessionError> {
+        Ok(match self.enter().await? {
+            Entered::Owner(service, owner) => {
+                *self.owner.lock().await = Some(owner);
+                Server::Here(service)
+            }
+            Entered::Attached(connection) => Server::There(connection),
+        })
     }
 }
 
@@ -118,13 +121,13 @@ pub(crate) enum Holding {
     /// It owns it.
     Owner(Owner),
     /// It is attached to its owner, or has taken its place.
-    Attached(RemoteService),
+    Attached(Door),
 }
 
 impl Holding {
     /// Whether the service goes on when this command has ended.
     pub(crate) const fn is_attached(&self) -> bool {
-        matches!(self, Self::Attached(_))
+        matches!(self, Self::Attached(..))
     }
 
     /// Commands that are attached to this one.
@@ -132,7 +135,7 @@ impl Holding {
         match self {
             Self::Memory => 0,
             Self::Owner(owner) => owner.attached(),
-            Self::Attached(remote) => remote.attached().await,
+            Self::Attached(door) => door.owner.lock().await.as_ref().map_or(0, Owner::attached),
         }
     }
 
@@ -141,12 +144,11 @@ impl Holding {
         match self {
             Self::Memory => {}
             Self::Owner(owner) => owner.end().await,
-            Self::Attached(remote) => remote.end().await,
+            Self::Attached(door) => {
+                if let Some(owner) = door.owner.lock().await.take() {
+                    owner.end().await;
+                }
+            }
         }
     }
-}
-
-/// Waits until `done` for as long as `limit`; says whether it was.
-async fn within(limit: Duration, done: impl Future<Output = ()>) -> bool {
-    timeout(limit, done).await.is_ok()
 }

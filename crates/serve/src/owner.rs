@@ -4,9 +4,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use meerkat_errors::ErrorBody;
-use meerkat_service::{Operation, SessionService};
-use meerkat_surface_rpc::{METHODS, Method, RpcOptions, RpcService};
+use meerkat_service::{ErrorBody, SessionService};
+use meerkat_surface_rpc::{
+    RpcOptions, RpcService,
+    owner::{
+        Bound, First, HELLO, HELLO_BYTES_MAX, MESSAGE_BYTES_MAX, Readiness, Setting, Speaker, Welcome, check_peer,
+        read_line,
+    },
+};
 use serde_json::json;
 use tokio::{
     io::{AsyncWriteExt as _, BufReader},
@@ -15,20 +20,6 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
-
-use crate::{
-    attach::{
-        socket::{Bound, HELLO_BYTES_MAX, MESSAGE_BYTES_MAX, check_peer, read_line},
-        wire::{First, HELLO, Readiness, Speaker, Welcome},
-    },
-    config::Setting,
-};
-
-/// The method that follows a session.
-pub(crate) const SUBSCRIBE: &str = "session/subscribe";
-
-/// The method that ends a subscription.
-pub(crate) const UNSUBSCRIBE: &str = "session/unsubscribe";
 
 /// Commands that are attached at one time. Further ones wait, and give up after their own limit.
 const CONNECTIONS_MAX: usize = 256;
@@ -46,25 +37,26 @@ const END_LIMIT: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Says whether this process's configuration is what an attached command was told.
-pub(crate) type Agrees = Arc<dyn Fn(&[Setting]) -> Result<(), ErrorBody> + Send + Sync>;
-
-/// The method of an operation.
-pub(crate) fn method(operation: Operation) -> &'static str {
-    let row = METHODS.iter().find(|(_, method)| *method == Method::Operation(operation));
-    row.map_or("", |(name, _)| name)
-}
+pub type Agrees = Arc<dyn Fn(&[Setting]) -> Result<(), ErrorBody> + Send + Sync>;
 
 /// A listening socket.
-pub(crate) struct Owner {
+pub struct Owner {
     bound: Arc<Bound>,
     rpc: RpcService,
     connections: TaskTracker,
     accepting: AbortOnDropHandle<()>,
 }
 
+impl std::fmt::Debug for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Owner").field("bound", &self.bound).finish_non_exhaustive()
+    }
+}
+
 impl Owner {
     /// Begins to listen.
-    pub(crate) fn start(bound: Bound, service: Arc<dyn SessionService>, agrees: Agrees) -> Self {
+    #[must_use]
+    pub fn start(bound: Bound, service: Arc<dyn SessionService>, agrees: Agrees) -> Self {
         let options = RpcOptions {
             message_bytes: MESSAGE_BYTES_MAX,
             concurrent_messages: CONCURRENT_MAX,
@@ -80,12 +72,13 @@ impl Owner {
     }
 
     /// Commands that are attached.
-    pub(crate) fn attached(&self) -> usize {
+    #[must_use]
+    pub fn attached(&self) -> usize {
         self.connections.len()
     }
 
     /// Ends every connection and takes the socket away. The lock is let go after this.
-    pub(crate) async fn end(self) {
+    pub async fn end(self) {
         self.accepting.abort();
         // Aborted or not, it holds the socket no longer.
         self.accepting.await.ok();
@@ -112,8 +105,8 @@ struct Host {
 async fn accept(bound: Arc<Bound>, host: Host, connections: TaskTracker) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     while let Ok(permit) = room.clone().acquire_owned().await {
-        match bound.listener.accept().await {
-            Ok((stream, _)) => {
+        match bound.accept().await {
+            Ok(stream) => {
                 let host = host.clone();
                 connections.spawn(async move {
                     if let Err(error) = serve(stream, &host).await {
@@ -150,18 +143,4 @@ async fn serve(stream: UnixStream, host: &Host) -> std::io::Result<()> {
     let answer = json!({ "jsonrpc": "2.0", "id": 0, "result": Welcome { speaker, refusal, readiness } });
     writer.write_all(format!("{answer}\n").as_bytes()).await?;
     if is_refused { Ok(()) } else { host.rpc.serve_stdio(reader, writer).await }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_operation_has_a_method() {
-        for operation in Operation::ALL {
-            assert!(method(*operation).contains('/'), "{}", operation.name());
-        }
-        let is_there = |name| METHODS.iter().any(|(known, _)| *known == name);
-        assert!(is_there(SUBSCRIBE) && is_there(UNSUBSCRIBE));
-    }
 }

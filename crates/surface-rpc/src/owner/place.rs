@@ -11,48 +11,44 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tokio::{
-    io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _},
-    net::{UnixListener, UnixStream},
-};
-
-use crate::output::Surroundings;
-
-/// Bytes of the first message, either way.
-pub(crate) const HELLO_BYTES_MAX: u64 = 1024 * 1024;
-
-/// Bytes of a request.
-pub(crate) const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+use tokio::net::{UnixListener, UnixStream};
 
 /// The file that names the socket where the data directory's own path is too long for one.
 const NAME_FILE: &str = "socket.path";
 
 /// Where the socket of a data directory stands.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub struct Place {
     data_dir: PathBuf,
     runtime_dir: Option<PathBuf>,
 }
 
 /// The owner's end. Its files go with [`Self::remove`], before the lock does.
-pub(crate) struct Bound {
-    pub(crate) listener: UnixListener,
+#[derive(Debug)]
+pub struct Bound {
+    listener: UnixListener,
     place: Place,
     path: PathBuf,
 }
 
 impl Place {
-    pub(crate) fn new(data_dir: PathBuf, around: &Surroundings) -> Self {
-        let runtime_dir = around.variable("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-        Self { data_dir, runtime_dir }
+    /// The place of a data directory. `runtime_dir` is the user's folder for sockets, if the system has one.
+    #[must_use]
+    pub fn new(data_dir: PathBuf, runtime_dir: Option<PathBuf>) -> Self {
+        Self { data_dir, runtime_dir: runtime_dir.filter(|path| path.is_absolute()) }
     }
 
-    pub(crate) fn data_dir(&self) -> &Path {
+    /// The data directory.
+    #[must_use]
+    pub fn data_dir(&self) -> &Path {
         &self.data_dir
     }
 
     /// Binds the socket, in place of one that a former owner left. The caller holds the lock.
-    pub(crate) fn bind(&self) -> io::Result<Bound> {
+    ///
+    /// # Errors
+    /// If it cannot be made, or would be open to others.
+    pub fn bind(&self) -> io::Result<Bound> {
         let (mut path, name_file) = (self.data_dir.join("socket"), self.data_dir.join(NAME_FILE));
         remove(&name_file)?;
         if is_too_long(&path) {
@@ -67,7 +63,10 @@ impl Place {
     }
 
     /// Connects to the owner, if it listens.
-    pub(crate) async fn connect(&self) -> io::Result<UnixStream> {
+    ///
+    /// # Errors
+    /// If nobody listens, or it is another user's.
+    pub async fn connect(&self) -> io::Result<UnixStream> {
         let path = match fs::read_to_string(self.data_dir.join(NAME_FILE)) {
             Ok(path) => PathBuf::from(path),
             Err(_) => self.data_dir.join("socket"),
@@ -79,7 +78,7 @@ impl Place {
 
     /// A path in the runtime folder, of a length that does not depend on the data directory's.
     fn elsewhere(&self) -> io::Result<PathBuf> {
-        let name = format!("meerkat-{:016x}.socket", crate::config::path_hash(&self.data_dir));
+        let name = format!("meerkat-{:016x}.socket", path_hash(&self.data_dir));
         let path = self.runtime_dir.as_ref().map(|folder| folder.join(&name)).filter(|path| !is_too_long(path));
         if let Some(path) = path {
             check_folder(path.parent().unwrap_or(&path))?;
@@ -95,32 +94,34 @@ impl Place {
 }
 
 impl Bound {
+    /// Waits for a command.
+    ///
+    /// # Errors
+    /// If none can be taken now.
+    pub async fn accept(&self) -> io::Result<UnixStream> {
+        Ok(self.listener.accept().await?.0)
+    }
+
     /// Takes the socket away. Whoever comes now waits for the lock.
-    pub(crate) fn remove(self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// If a file cannot be deleted.
+    pub fn remove(self) -> io::Result<()> {
         remove(&self.path)?;
         remove(&self.place.data_dir.join(NAME_FILE))
     }
 }
 
 /// The other side must be the same user's.
-pub(crate) fn check_peer(stream: &UnixStream) -> io::Result<()> {
+///
+/// # Errors
+/// If it is not.
+pub fn check_peer(stream: &UnixStream) -> io::Result<()> {
     let uid = stream.peer_cred()?.uid();
     if uid == own_uid() {
         return Ok(());
     }
     Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("the other side of the socket is user {uid}")))
-}
-
-/// Reads a line without its end; `None` at the end of what comes.
-pub(crate) async fn read_line(reader: &mut (impl AsyncBufRead + Unpin), limit: u64) -> io::Result<Option<Vec<u8>>> {
-    let mut line = Vec::new();
-    reader.take(limit + 1).read_until(b'\n', &mut line).await?;
-    match line.pop() {
-        None => Ok(None),
-        Some(b'\n') => Ok(Some(line)),
-        Some(_) if line.len() as u64 >= limit => Err(io::Error::other(format!("a line has more than {limit} bytes"))),
-        Some(_) => Err(io::ErrorKind::UnexpectedEof.into()),
-    }
 }
 
 fn own_uid() -> u32 {
@@ -146,4 +147,11 @@ fn remove(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// FNV-1a over a path, the same in every version.
+#[must_use]
+pub fn path_hash(path: &Path) -> u64 {
+    let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    path.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fold)
 }

@@ -4,7 +4,7 @@
 //! neither send a Host and Origin that are ours nor know the token. Nothing here looks at a body.
 
 use http::{HeaderMap, HeaderName, Uri, header};
-use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_service::{ErrorBody, ErrorCode};
 use subtle::ConstantTimeEq as _;
 
 /// What is let through.
@@ -68,8 +68,14 @@ fn split(host: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The bearer token. It is neither shown nor written anywhere but into its file.
-pub(crate) struct Token(pub(crate) String);
+/// The bearer token. It is written nowhere but into its file, and no log shows it.
+pub struct Token(pub(crate) String);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token([redacted])")
+    }
+}
 
 /// Header lines that a request may have, and bytes of them together with the target.
 const HEADERS_MAX: usize = 64;
