@@ -68,7 +68,8 @@ impl Ends {
             let _inside = runtime.enter();
             Caught {
                 terminate: signal(SignalKind::terminate())?,
-                hang_up: (!ignores_hang_up()).then(|| signal(SignalKind::hangup())).transpose()?,
+                hang_up: (!was_ignored(1)).then(|| signal(SignalKind::hangup())).transpose()?,
+                leaves: !was_ignored(2),
                 interrupt: signal(SignalKind::interrupt())?,
                 is_server,
                 ctrl_c,
@@ -96,6 +97,8 @@ struct Caught {
     /// Absent where the process was started to ignore it, as `nohup` does.
     hang_up: Option<Signal>,
     interrupt: Signal,
+    /// Ctrl-C leaves the command. Not where the process was started to ignore it, as scripts start those behind them.
+    leaves: bool,
     is_server: bool,
     ctrl_c: CtrlC,
 }
@@ -124,7 +127,7 @@ impl Caught {
                 () = received(&mut self.hang_up) => return End::Told,
                 _ = self.interrupt.recv() => match self.is_server {
                     true => return End::Told,
-                    false if !self.ctrl_c.pass_on() => return End::Left,
+                    false if !self.ctrl_c.pass_on() && self.leaves => return End::Left,
                     false => {}
                 },
             }
@@ -139,9 +142,10 @@ async fn received(signal: &mut Option<Signal>) {
     }
 }
 
-/// Whether SIGHUP, the first signal, is ignored. Only Linux tells.
-fn ignores_hang_up() -> bool {
+/// Whether the process was started to ignore the signal of this number. Only Linux tells.
+fn was_ignored(number: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (number - 1) & 1 == 1)
 }

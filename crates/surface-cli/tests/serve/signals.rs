@@ -190,3 +190,20 @@ fn a_server_under_nohup_goes_on() {
     signal(&child, "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+/// A script that starts a command behind itself makes it ignore Ctrl-C, which is then for the script alone.
+#[test]
+fn a_follower_behind_a_script_goes_on() {
+    let dir = TempDir::new().unwrap();
+    assert!(command(&dir, &["run", "Hello."], &[]).output().unwrap().status.success());
+    let mut shell = Command::new("/bin/sh");
+    let (args, sent, says, _) = COMMANDS[5];
+    shell.args(["-c", r#"trap "" INT && exec "$0" "$@""#, env!("CARGO_BIN_EXE_meerkat")]).args(args);
+    shell.env_clear().env("HOME", dir.path()).current_dir(dir.path());
+    let mut child = begin(shell, sent, says);
+    signal(&child, "INT");
+    signal(&child, "INT");
+    assert_eq!(child.try_wait().unwrap(), None);
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
