@@ -11,14 +11,14 @@ use crate::{
     capability::{Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
-    consumers::{projection::Projection, readers::Readers},
+    consumers::{memory::MemoryHandle, projection::Projection, projector::ProjectorHandle, readers::Readers},
     memory::{MemoryOptions, SharedMemory, endpoint_embedder, local_embedder, open_memory},
     model::{ModelClient, ModelResolver, StaticModels, scripted::ScriptedModel},
     options::{EmbedderChoice, EngineOptions, MemoryConfig},
     redact::Secrets,
     runtime::{
-        ephemeral::EphemeralSessionService, memory::MemoryHandle, persistent::PersistentSessionService,
-        projector::ProjectorHandle, read_blob::ReadBlob, recall::Recall, validate,
+        ephemeral::EphemeralSessionService, persistent::PersistentSessionService, read_blob::ReadBlob, recall::Recall,
+        validate,
     },
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
     store::{
@@ -209,7 +209,10 @@ impl AgentBuildConfig {
                 let readers = Readers::new(readers, events.clone(), index.clone(), world.clock.clone());
                 let mut derived = Derived::new(snapshots, index, Arc::new(readers), pruner);
                 let dir = self.options.projection.dir.clone().filter(|_| self.options.projection.enabled);
-                derived.projector = dir.map(|dir| ProjectorHandle::new(Projection::new(dir, events.id())));
+                derived.projector = dir.map(|dir| {
+                    let (projection, readers) = (Projection::new(dir, events.id()), derived.readers.clone());
+                    ProjectorHandle::of(projection, events.clone(), readers, world.clock.clone())
+                });
                 (events, blobs, Some(derived))
             }
             None => (
@@ -225,7 +228,8 @@ impl AgentBuildConfig {
             // Without a store, what memory has read is known in this process alone, as what it reads is.
             let alone = || Readers::new(Arc::<MemoryReaders>::default(), events.clone(), index, clock.clone());
             let readers = derived.as_ref().map_or_else(|| Arc::new(alone()), |derived| derived.readers.clone());
-            MemoryHandle::new(store, readers, world.clock.clone(), self.options.memory.index_turns, is_stored)
+            let how = (self.options.memory.index_turns, is_stored);
+            MemoryHandle::over(store, events.clone(), readers, world.clock.clone(), how)
         });
         if let Some(memory) = &memory {
             tools.push(Arc::new(Recall::new(memory.memory().clone(), self.options.limits.clone())?));

@@ -13,10 +13,9 @@ pub mod follow;
 pub mod ended;
 
 mod creations;
+mod host;
 mod journals;
 pub(crate) mod live;
-pub(crate) mod memory;
-pub(crate) mod projector;
 pub(crate) mod read_blob;
 pub(crate) mod recall;
 pub(crate) mod restore;

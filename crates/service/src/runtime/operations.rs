@@ -9,8 +9,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     follow::{Follower, check_cursor, gone_line},
-    memory::{self, Memory},
-    projector::ProjectorHandle,
     sessions::Sessions,
     validate,
 };
@@ -21,7 +19,11 @@ use crate::{
         supervise::durable,
     },
     capability::{Capabilities, Capability},
-    consumers::{projection, readers::Readers},
+    consumers::{
+        memory::{self, Memory},
+        projection,
+        readers::Readers,
+    },
     ids::SessionId,
     service::{
         AcknowledgeReader, BegunTurn, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder,
@@ -405,14 +407,13 @@ impl<Home: 'static> SessionService for Sessions<Home> {
 
     async fn list_readers(&self) -> Result<Page<ReaderView>, SessionError> {
         let mut page = self.readers().await?.list().await?;
-        let projector = self.engine().derived.as_ref().and_then(|derived| derived.projector.as_ref());
         // A rebuild goes over what the reader was done with before.
-        if let Some(remaining) = self.engine().memory.as_ref().map(|memory| memory.memory().remaining())
+        if let Some(remaining) = self.engine().memory.as_ref().map(|memory| memory.control.remaining())
             && let Some(view) = page.items.iter_mut().find(|view| view.reader == memory::READER)
         {
             view.records_behind = view.records_behind.max(remaining);
         }
-        if let Some(remaining) = projector.map(ProjectorHandle::remaining)
+        if let Some(remaining) = self.projector().map(|projector| projector.control.remaining())
             && let Some(view) = page.items.iter_mut().find(|view| view.reader == projection::READER)
         {
             view.sessions_behind = view.sessions_behind.max(remaining);
@@ -422,7 +423,8 @@ impl<Home: 'static> SessionService for Sessions<Home> {
 
     async fn rebuild_projection(&self) -> Result<ProjectionRebuilt, SessionError> {
         self.stored().await?;
-        self.rebuild_files().await
+        let off = "there is no projection: set projection.enabled, and a folder for it";
+        self.projector().ok_or_else(|| SessionError::invalid("projection", off))?.rebuild(self).await
     }
 
     async fn export_session(&self, request: ExportSession) -> Result<BundlePage, SessionError> {
@@ -457,7 +459,7 @@ impl<Home: 'static> SessionService for Sessions<Home> {
     }
 
     async fn memory_to_index(&self) -> Option<u64> {
-        self.engine().memory.as_ref().map(|memory| memory.memory().remaining())
+        self.engine().memory.as_ref().map(|memory| memory.control.remaining())
     }
 
     async fn reindex_memory(&self) -> Result<Reindexed, SessionError> {
@@ -482,15 +484,15 @@ impl<Home: 'static> SessionService for Sessions<Home> {
             registry.settled(id).await;
         });
         futures::future::join_all(drains).await;
-        let (engine, clock) = (self.engine(), self.engine().world.clock.as_ref());
+        let engine = self.engine();
         let remembered = async {
             if let Some(memory) = &engine.memory {
                 memory.end().await;
             }
         };
         let projected = async {
-            if let Some(projector) = engine.derived.as_ref().and_then(|derived| derived.projector.as_ref()) {
-                projector.end(clock).await;
+            if let Some(projector) = self.projector() {
+                projector.end().await;
             }
         };
         tokio::join!(remembered, projected);

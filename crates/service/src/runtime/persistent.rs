@@ -14,7 +14,6 @@ use super::{
 use crate::{
     SessionError,
     agent::{command::Command, supervise::delete},
-    consumers::projection::READER,
     ids::{Seq, SessionId},
     service::{
         BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, ReadBlob, Retain,
@@ -53,17 +52,10 @@ impl<Home: 'static> Sessions<Home> {
 
     async fn settle_once(&self) -> Result<(), SessionError> {
         let engine = self.engine();
-        // Before anything is settled, so that they are told of what is gone.
-        if let Some(memory) = &engine.memory {
-            memory.register();
-        }
         let Some(derived) = &engine.derived else {
-            self.begin_remembering();
+            self.begin_consumers();
             return Ok(());
         };
-        if derived.projector.is_some() {
-            derived.readers.add_built_in(READER);
-        }
         let unsettled = stream::iter(engine.events.unsettled().await?);
         let left = unsettled.map(async |session_id| (session_id, outline(engine, session_id).await));
         let mut left: Vec<_> = left.buffer_unordered(SCANS).collect().await;
@@ -105,8 +97,7 @@ impl<Home: 'static> Sessions<Home> {
             Err(error) => tracing::warn!(%error, "the newest session is not known; new ids go by the clock"),
         }
         // Nothing is waited for from here on: where whoever asked gave up, each of these would begin twice.
-        self.begin_projecting();
-        self.begin_remembering();
+        self.begin_consumers();
         self.compact_on_schedule();
         Ok(())
     }
