@@ -8,35 +8,30 @@ use tokio::sync::RwLock;
 use super::sessions::Sessions;
 use crate::{
     SessionError,
-    consumers::{FindHost, Host, projector::ProjectorHandle},
+    consumers::{FindHost, Host},
     ids::SessionId,
     service::SessionSummary,
 };
 
-impl<Home: 'static> Sessions<Home> {
+impl Sessions {
     /// Begins to project and to remember, as far as there is what does so. It ends with the service.
     pub(super) fn begin_consumers(&self) {
-        if let Some(projector) = self.projector() {
+        if let Some(projector) = &self.engine().derived.projector {
             projector.begin(self.find_host());
         }
-        if let Some(memory) = &self.engine().memory {
+        if let Some(memory) = &self.engine().derived.memory {
             memory.begin(self.find_host());
         }
     }
 
-    /// The projector, if sessions are written as files.
-    pub(super) fn projector(&self) -> Option<&ProjectorHandle> {
-        self.engine().derived.as_ref()?.projector.as_ref()
-    }
-
     fn find_host(&self) -> FindHost {
         let inner = Arc::downgrade(&self.inner);
-        Box::new(move || inner.upgrade().map(|inner| Arc::new(Self::over(inner)) as Arc<dyn Host>))
+        Box::new(move || inner.upgrade().map(|inner| Arc::new(Self::of(inner)) as Arc<dyn Host>))
     }
 }
 
 #[async_trait]
-impl<Home: 'static> Host for Sessions<Home> {
+impl Host for Sessions {
     async fn all_sessions(&self) -> Result<Vec<SessionSummary>, SessionError> {
         self.all_sessions().await
     }

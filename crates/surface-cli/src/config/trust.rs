@@ -1,4 +1,4 @@
-//! Which projects' files the user trusts: by path, owner and content, in the folder of the user's configuration.
+//! Trusted projects' files, by path, owner and content, in the folder of the user's configuration.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// The file with what is trusted, beside the user's configuration.
+/// File with the trusted ones, beside the user's configuration.
 const FILE: &str = "trusted.json";
 
 /// A file as it was when it was read.
@@ -21,7 +21,7 @@ pub(super) struct Seen {
     content: Content,
 }
 
-/// What must be as it was for trust to hold.
+/// Properties that must be unchanged for trust to hold.
 #[derive(PartialEq, Eq, Serialize, Deserialize)]
 struct Content {
     owner: u32,
@@ -33,11 +33,11 @@ struct Content {
 #[serde(transparent)]
 struct Trusted(BTreeMap<PathBuf, Content>);
 
-/// Whether a file is trusted.
+/// Trust in a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
     Full,
-    /// It was, and another file stands there now.
+    /// It was trusted, but has changed.
     Changed,
     Missing,
 }
@@ -48,9 +48,9 @@ impl Seen {
         Self { path, content: Content { owner, sha256 } }
     }
 
-    /// Whether the user trusts it.
+    /// Looks the file up.
     pub(super) fn trust(&self, folder: &Path) -> Trust {
-        // What cannot be read trusts nothing.
+        // An unreadable list trusts nothing.
         match Trusted::read(folder).unwrap_or_default().0.get(&self.path) {
             Some(content) if *content == self.content => Trust::Full,
             Some(_) => Trust::Changed,
@@ -58,7 +58,7 @@ impl Seen {
         }
     }
 
-    /// Remembers that the user trusts it.
+    /// Records the user's trust in it.
     pub(super) fn remember(self, folder: &Path) -> io::Result<()> {
         let mut trusted = Trusted::read(folder)?;
         trusted.0.insert(self.path, self.content);
@@ -73,7 +73,7 @@ impl Seen {
 }
 
 impl Trusted {
-    /// All that is trusted. A file that does not parse may have been edited, and is not written over.
+    /// Reads all trusted files. A list that does not parse may have been edited, and is not overwritten.
     fn read(folder: &Path) -> io::Result<Self> {
         let path = folder.join(FILE);
         match fs::read(&path) {

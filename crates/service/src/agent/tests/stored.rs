@@ -20,9 +20,10 @@ use crate::{
     ErrorCode, Session, SessionError,
     agent::{registry::Registry, shared::Shared},
     clock::Timestamp,
+    follow::{live::LiveHub, turn},
     ids::{Seq, SessionId},
     model::{ModelResolver, ResolvedModel, StaticModels, scripted::ScriptedModel},
-    runtime::{ended, live::LiveHub, persistent::PersistentSessionService},
+    runtime::PersistentSessionService,
     service::{
         CreateSession, DeleteSession, ForkSession, InterruptTurn, Page, PinFact, SessionQuery, SessionService as _,
         SessionState, SessionSummary, StartTurn, TurnStatus,
@@ -439,7 +440,7 @@ async fn a_turn_that_the_store_failed_is_lost_to_all_who_wait_for_it() {
                 ticks(50).await;
                 service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap_err();
             };
-            tokio::join!(begun.result, ended::result(&service, begun.accepted), interrupt)
+            tokio::join!(begun.result, turn::result(&service, begun.accepted), interrupt)
         };
         let told = tokio::time::timeout(Duration::from_secs(600), both).await;
         let (awaited, followed, ()) = told.unwrap_or_else(|_| panic!("{times}: somebody waits for ever"));
@@ -447,7 +448,7 @@ async fn a_turn_that_the_store_failed_is_lost_to_all_who_wait_for_it() {
         assert_eq!((followed.code, awaited.code), (ErrorCode::StoreFailed, ErrorCode::StoreFailed), "{times}");
         ticks(100).await;
         let late = async || {
-            let told = ended::result(&service, accepted.clone());
+            let told = turn::result(&service, accepted.clone());
             tokio::time::timeout(Duration::from_secs(600), told).await.expect("an answer")
         };
         if times > 2 {

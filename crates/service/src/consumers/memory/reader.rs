@@ -26,9 +26,8 @@ use crate::{
         Intake,
         intake::{IntakeFold, Wanted},
     },
-    runtime::restore::decode,
     session::event::{Event, Record},
-    store::{EventStore, ReadLimit, StoreError},
+    store::{EventStore, ReadLimit, StoreError, restore::decode},
 };
 
 /// Frames that are read at a time.

@@ -26,6 +26,7 @@ use super::{
         Checked, Damage, End, OwnerLock, RealDisk, check, check_directory, cut, known_store_id, look, session_dir,
         sessions_on,
     },
+    own,
 };
 use crate::{
     SessionError,
@@ -33,7 +34,7 @@ use crate::{
     clock::{Clock as _, SystemClock},
     consumers::projection::{ANOTHERS, ANOTHERS_REMEDY, Projection},
     ids::{Seq, SessionId},
-    memory::{examine_log, mend_log},
+    memory::recall::{examine_log, mend_log},
     session::{CallProgress, Session},
     store::{StoreError, hex},
     upkeep::doctor::{Check, Diagnosis, Examination, Finding, Progress, Severity},
@@ -128,7 +129,7 @@ impl Doctor {
 
     /// Takes the directory, unless another process has it and nothing is to be mended.
     fn own(&mut self) -> Result<(), SessionError> {
-        match OwnerLock::take(&self.what.data_dir) {
+        match own(&self.what.data_dir) {
             Ok(owner) => self.owner = Some(Arc::new(owner)),
             Err(SessionError::StoreLocked { pid }) if !self.what.is_repair => {
                 self.diagnosis.owner_pid = Some(pid.unwrap_or_default());
