@@ -130,7 +130,7 @@ fn an_interrupt_clears_what_is_half_typed_and_leaves_nothing() {
     typed.prompt();
     typed.keys("@say Whole.\r");
     let screen = typed.leave();
-    assert!(screen.contains("\nWhole.") && !screen.contains("again leaves"), "{screen}");
+    assert!(screen.contains("\x1b[?2004lWhole.\r\n") && !screen.contains("again leaves"), "{screen}");
 }
 
 #[test]
