@@ -19,10 +19,15 @@ campaigns:
 bench:
     cargo build --release --locked
     cargo bench -p meerkat-service
+    cargo bench -p meerkat-recall
     cargo bench -p meerkat-surface-cli
     cargo bench -p meerkat-surface-rest
     cargo bench -p meerkat-surface-rpc
     cargo bench -p meerkat-surface-mcp
+
+# How large the house is: lines, imports that run up, circles, files that name an operation. Needs no built binary.
+measure:
+    cargo run --quiet -p meerkat-parity-tests --bin measure
 
 # Writes generated files anew: error and event pages' collections, schemas. Expectations are never written by a program.
 bless:

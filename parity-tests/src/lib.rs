@@ -17,5 +17,7 @@ pub mod drivers;
 pub mod builds;
 pub mod tidy;
 
+pub mod measure;
+
 pub use driver::{Answer, Driver, Lines, PATIENCE, Pending, Place};
 pub use run::run;

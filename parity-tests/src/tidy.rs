@@ -11,14 +11,18 @@ use crate::builds::{scrubbed_cargo, workspace};
 /// The longest file of source, in lines.
 const LINES_MAX: usize = 700;
 
+/// The crate whose simulated disk is for tests alone.
+const SIMULATED: &str = "crates/service/journal/src/lib.rs";
+
 /// Where surfaces are composed, and tested together.
-const SERVE: &str = "crates/surface-cli/src/serve/";
+const SERVE: &str = "crates/serve/";
+const CLIENT: &str = "crates/surface-rpc/client/";
 const SERVE_TESTS: &str = "crates/surface-cli/tests/serve";
 
 /// Crates and the only places that may name them; surfaces are composed in one place.
 const CONFINED: [(&str, &[&str]); 14] = [
     ("meerkat_surface_rest", &["crates/surface-rest/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
-    ("meerkat_surface_rpc", &["crates/surface-rpc/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
+    ("meerkat_surface_rpc", &["crates/surface-rpc/", CLIENT, SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_mcp", &["crates/surface-mcp/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("axum", &["crates/surface-rest/", SERVE]),
     // The surfaces over HTTP are tower services, so that one listener mounts them alike.
@@ -29,15 +33,8 @@ const CONFINED: [(&str, &[&str]); 14] = [
     ("clap", &["crates/surface-cli/"]),
     ("figment", &["crates/surface-cli/"]),
     ("reedline", &["crates/surface-cli/"]),
-    (
-        "redb",
-        &[
-            "crates/service/src/journal/enabled",
-            "crates/service/src/store/enabled",
-            "crates/service/src/memory/enabled",
-        ],
-    ),
-    ("hnsw_rs", &["crates/service/src/memory/enabled"]),
+    ("redb", &["crates/service/journal/src/", "crates/service/src/store/enabled", "crates/service/recall/src/"]),
+    ("hnsw_rs", &["crates/service/recall/src/"]),
     ("genai", &["crates/service/models/src/vendors/"]),
 ];
 
@@ -55,11 +52,11 @@ const ENCODED: [&str; 33] = [
     "crates/service/src/upkeep/doctor.rs",
     "crates/service/src/consumers/projection/mod.rs",
     "crates/service/src/store/mod.rs",
-    "crates/service/src/store/readers.rs",
     "crates/service/src/store/enabled/",
     "crates/service/src/capability.rs",
-    "crates/service/src/memory/mod.rs",
-    "crates/service/src/memory/enabled/",
+    "crates/service/recall/src/",
+    "crates/service/recall/benches/",
+    "crates/service/journal/src/",
     "crates/service/words/src/",
     "crates/service/models/src/scripted/",
     "crates/service/src/tool/test_tools/",
@@ -70,7 +67,7 @@ const ENCODED: [&str; 33] = [
     "crates/service/src/runtime/recall.rs",
     "crates/service/examples/",
     "crates/service/benches/",
-    "crates/surface-cli/src/attach/wire.rs",
+    "crates/surface-rpc/src/owner/hello.rs",
     "crates/surface-cli/src/config.rs",
     "crates/surface-cli/src/config/",
     "crates/surface-cli/tests/crash/",
@@ -79,15 +76,20 @@ const ENCODED: [&str; 33] = [
 ];
 
 /// The crates of ours that each of ours may use; surfaces besides, where they are composed.
-const EDGES: [(&str, &[&str]); 9] = [
+pub(crate) const EDGES: [(&str, &[&str]); 14] = [
     ("meerkat-errors", &[]),
     ("meerkat-words", &["meerkat-errors"]),
+    ("meerkat-journal", &["meerkat-words"]),
     ("meerkat-models", &["meerkat-errors", "meerkat-words"]),
-    ("meerkat-service", &["meerkat-errors", "meerkat-models", "meerkat-words"]),
+    ("meerkat-recall", &["meerkat-errors", "meerkat-journal", "meerkat-models", "meerkat-words"]),
+    ("meerkat-service", &["meerkat-errors", "meerkat-journal", "meerkat-models", "meerkat-recall", "meerkat-words"]),
+    ("meerkat-conformance", &["meerkat-service"]),
     ("meerkat-surface-rest", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-rpc", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-mcp", &["meerkat-errors", "meerkat-service"]),
-    ("meerkat-surface-cli", &["meerkat-errors", "meerkat-service"]),
+    ("meerkat-client", &["meerkat-serve", "meerkat-service"]),
+    ("meerkat-serve", &["meerkat-service"]),
+    ("meerkat-surface-cli", &["meerkat-client", "meerkat-errors", "meerkat-serve", "meerkat-service"]),
     ("meerkat-parity-tests", &["meerkat-errors", "meerkat-service"]),
 ];
 
@@ -178,10 +180,15 @@ pub fn confined(file: &File) -> Vec<String> {
 
 /// A capability is a twin: only its `mod.rs` and `capability.rs` ask for a feature.
 pub fn feature_zones(file: &File, all: &[File]) -> Vec<String> {
-    let twin = file.path.strip_suffix("mod.rs").map(|folder| format!("{folder}disabled.rs"));
-    let is_zone =
-        file.path.ends_with("/capability.rs") || twin.is_some_and(|twin| all.iter().any(|other| other.path == twin));
-    let what = "only capability.rs and the mod.rs beside a disabled.rs may ask for a feature; make a twin";
+    let folder = file.path.strip_suffix("mod.rs");
+    let is_twin = |other: &File| {
+        folder.is_some_and(|folder| {
+            ["disabled.rs", "absent.rs"].iter().any(|name| other.path == format!("{folder}{name}"))
+        })
+    };
+    let is_zone = file.path.ends_with("/capability.rs") || file.path == SIMULATED || all.iter().any(is_twin);
+    let what =
+        "only capability.rs and the mod.rs beside an absent.rs or a disabled.rs may ask for a feature; make a twin";
     file.complain(what, |line| {
         file.path.starts_with("crates/")
             && file.is_source()
@@ -265,7 +272,8 @@ pub fn edges(packages: &[Value]) -> Vec<String> {
         let name = package["name"].as_str().unwrap_or_default();
         let folder = match name.trim_start_matches("meerkat-") {
             "parity-tests" => "parity-tests/".to_owned(),
-            room @ ("models" | "words") => format!("crates/service/{room}/"),
+            room @ ("conformance" | "journal" | "models" | "recall" | "words") => format!("crates/service/{room}/"),
+            "client" => CLIENT.to_owned(),
             crate_of_ours => format!("crates/{crate_of_ours}/"),
         };
         let Some((_, allowed)) = EDGES.iter().find(|(ours, _)| *ours == name) else {

@@ -43,7 +43,7 @@ fn every_file_says_what_it_is_for_and_is_short() {
 fn a_protocols_crate_stays_in_its_surface_and_surfaces_stay_apart() {
     check(tidy::confined);
     assert_eq!(complaints("crates/surface-cli/src/chat.rs", "use meerkat_surface_rest::x;", tidy::confined), 1);
-    assert_eq!(complaints("crates/surface-cli/src/serve/mod.rs", "use meerkat_surface_rest::x;", tidy::confined), 0);
+    assert_eq!(complaints("crates/serve/src/front.rs", "use meerkat_surface_rest::x;", tidy::confined), 0);
     assert_eq!(complaints("crates/service/src/a.rs", "use axum::Router;", tidy::confined), 1);
     assert_eq!(complaints("crates/service/src/a.rs", "let x = clap::Arg::new(redb::X);", tidy::confined), 2);
     assert_eq!(complaints("crates/service/src/store/enabled/index.rs", "use redb::Database;", tidy::confined), 0);
@@ -54,7 +54,7 @@ fn a_protocols_crate_stays_in_its_surface_and_surfaces_stay_apart() {
 fn only_twins_ask_for_a_feature() {
     let files = tidy::files().unwrap();
     check(|file| tidy::feature_zones(file, &files));
-    let twins = [File::new("crates/service/src/memory/disabled.rs", "")];
+    let twins = [File::new("crates/service/src/memory/absent.rs", "")];
     let zones = |file: &File| tidy::feature_zones(file, &twins);
     assert_eq!(complaints("crates/service/src/agent/actor.rs", "#[cfg(feature = \"memory-store\")]", zones), 1);
     assert_eq!(complaints("crates/service/src/memory/mod.rs", "#[cfg(feature = \"memory-store\")]", zones), 0);

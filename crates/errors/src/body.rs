@@ -13,22 +13,22 @@ use crate::ErrorCode;
 pub struct ErrorBody {
     /// The stable name. Branch on it.
     pub code: ErrorCode,
-    /// A sentence for people: what happened, and what to do. It may change.
+    /// Message for people: what happened, and what to do. It may change.
     pub message: String,
-    /// Whether the same request can succeed later, unchanged.
+    /// True if the same request can succeed later.
     pub retryable: bool,
-    /// Facts about this very failure; empty where there are none.
+    /// Facts about this failure; may be empty.
     pub details: Map<String, Value>,
 }
 
 impl ErrorBody {
-    /// A body with the code's own message and no details.
+    /// Makes a body with the code's own message and no details.
     #[must_use]
     pub fn new(code: ErrorCode) -> Self {
         Self::with_message(code, code.message())
     }
 
-    /// A body with a message of its own.
+    /// Makes a body with another message.
     #[must_use]
     pub fn with_message(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), retryable: code.retry().is_retryable(), details: Map::new() }
@@ -57,7 +57,7 @@ impl Serialize for ErrorCode {
 impl<'de> Deserialize<'de> for ErrorCode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = Cow::<'de, str>::deserialize(deserializer)?;
-        Self::from_wire(&name).ok_or_else(|| D::Error::custom(format!("{name:?} is no error code")))
+        Self::from_wire(&name).ok_or_else(|| D::Error::custom(format!("{name:?} is not an error code")))
     }
 }
 

@@ -1,18 +1,18 @@
-//! What turns the rows of `code.rs` into [`ErrorCode`](crate::ErrorCode) and its accessors.
+//! Macro that turns the rows of `code.rs` into [`ErrorCode`](crate::ErrorCode) and its accessors.
 //!
-//! It holds no fact about any single code: those stand in the rows.
+//! It holds no fact about any single code.
 
-/// Whether sending the same request again can succeed.
+/// Use of sending the same request again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Retry {
-    /// The same request fails the same way until something is changed.
+    /// It fails again until something changes.
     Never,
-    /// The same request may succeed later, unchanged.
+    /// It may succeed later.
     Later,
 }
 
 impl Retry {
-    /// The `retryable` member of the body.
+    /// Returns the `retryable` member of the body.
     #[must_use]
     pub const fn is_retryable(self) -> bool {
         matches!(self, Self::Later)
@@ -24,7 +24,7 @@ macro_rules! error_codes {
         $(#[$doc:meta])*
         $variant:ident = $wire:literal, $http:literal, $rpc:literal, $exit:literal, $retry:ident, $message:literal;
     )*) => {
-        /// What went wrong, as a stable name. Branch on this, never on a message.
+        /// Stable name of a failure. Branch on this, never on a message.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ErrorCode { $( $(#[$doc])* $variant, )* }
 
@@ -32,49 +32,49 @@ macro_rules! error_codes {
             /// Every code, in the order of the table.
             pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
 
-            /// The name on the wire: `SESSION_NOT_FOUND`.
+            /// Returns the name on the wire: `SESSION_NOT_FOUND`.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $( Self::$variant => $wire, )* }
             }
 
-            /// The HTTP status that REST answers with.
+            /// Returns the HTTP status for REST.
             #[must_use]
             pub const fn http_status(self) -> u16 {
                 match self { $( Self::$variant => $http, )* }
             }
 
-            /// The JSON-RPC error number.
+            /// Returns the JSON-RPC error number.
             #[must_use]
             pub const fn rpc_code(self) -> i32 {
                 match self { $( Self::$variant => $rpc, )* }
             }
 
-            /// The exit code of the command line.
+            /// Returns the exit code of the command line.
             #[must_use]
             pub const fn exit_code(self) -> u8 {
                 match self { $( Self::$variant => $exit, )* }
             }
 
-            /// Whether the same request can succeed later.
+            /// Returns the use of sending the same request again.
             #[must_use]
             pub const fn retry(self) -> $crate::Retry {
                 match self { $( Self::$variant => $crate::Retry::$retry, )* }
             }
 
-            /// The message where nothing more is known.
+            /// Returns the default message.
             #[must_use]
             pub const fn message(self) -> &'static str {
                 match self { $( Self::$variant => $message, )* }
             }
 
-            /// The page: what happened, and what to do.
+            /// Returns the page: what happened, and what to do.
             #[must_use]
             pub const fn page(self) -> &'static str {
                 match self { $( Self::$variant => include_str!(concat!("codes/", $wire, ".md")), )* }
             }
 
-            /// The code with this name on the wire.
+            /// Finds the code with this name on the wire.
             #[must_use]
             pub fn from_wire(name: &str) -> Option<Self> {
                 match name { $( $wire => Some(Self::$variant), )* _ => None }

@@ -17,7 +17,7 @@ Every surface answers a failure with the same body:
 {\"code\": \"SESSION_NOT_FOUND\", \"message\": \"No such session.\", \"retryable\": false, \"details\": {}}
 ```
 
-Branch on `code`. It never changes its meaning, nor its numbers; `message` is for people and may change. `retryable` says whether the same request can succeed later, unchanged. `details` holds facts about this very failure; a page says which, where there are any.
+Branch on `code`. Its meaning and numbers never change; `message` is for people and may change. `retryable` says if the same request, unchanged, can succeed later. `details` holds facts about this failure; the code's page lists them, if there are any.
 
 | surface | how the error is sent |
 |---|---|
@@ -27,7 +27,7 @@ Branch on `code`. It never changes its meaning, nor its numbers; `message` is fo
 | JSON-RPC | the number, with the body in `error.data` |
 | MCP | `isError`, with the body as structured content |
 
-A request that is refused before its turn starts is answered so. A turn that has started is answered with its `TurnResult`, however it ends: `error` in it holds the body, and the CLI exits with that body's exit code. The turn's idempotency key goes on answering with that result, so a turn that failed is sent again with a new key.
+This is the answer to a request that is refused before its turn starts. A turn that has started is answered with its `TurnResult`, however it ends: its `error` holds the body, and the CLI exits with that body's exit code. The turn's idempotency key keeps that result, so send a failed turn again with a new key.
 
 | code | HTTP | JSON-RPC | exit code | retryable | message |
 |---|---|---|---|---|---|

@@ -71,6 +71,21 @@ impl Capabilities {
         }
     }
 
+    /// The capabilities that a view names: those of another process.
+    #[must_use]
+    pub fn of_view(view: &CapabilitiesView) -> Self {
+        let presence = |is_there, builds: &[&str]| match (is_there, builds.contains(&view.build.as_str())) {
+            (true, _) => Presence::Present,
+            (false, true) => Presence::SwitchedOff,
+            (false, false) => Presence::NotBuilt,
+        };
+        Self {
+            session_store: presence(view.session_store, &["B", "E", "F", "BD"]),
+            memory_store: presence(view.memory_store, &["C", "E", "F", "CD"]),
+            session_compaction: presence(view.session_compaction, &["D", "F", "BD", "CD"]),
+        }
+    }
+
     /// Asks for a capability.
     ///
     /// # Errors
@@ -130,4 +145,17 @@ pub struct CapabilitiesView {
     pub memory_store: bool,
     /// Whether long contexts are compacted.
     pub session_compaction: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_says_all_of_it() {
+        let all = Capabilities::compiled();
+        for own in [all, all.without_store(), all.without_memory(), all.without_store().without_memory()] {
+            assert_eq!(Capabilities::of_view(&own.view()), own);
+        }
+    }
 }

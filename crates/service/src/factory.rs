@@ -7,24 +7,22 @@ use std::{
 
 use crate::{
     SessionError,
-    agent::{Derived, Engine},
+    agent::Ports,
     capability::{Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
     consumers::{projection::Projection, readers::Readers},
-    memory::{MemoryOptions, SharedMemory, endpoint_embedder, local_embedder, open_memory},
+    engine::{Derived, Engine},
+    memory::{MemoryOptions, SharedMemory, open_memory, recall},
     model::{ModelClient, ModelResolver, StaticModels, scripted::ScriptedModel},
     options::{EmbedderChoice, EngineOptions, MemoryConfig},
     redact::Secrets,
     runtime::{
-        ephemeral::EphemeralSessionService, memory::MemoryHandle, persistent::PersistentSessionService,
-        projector::ProjectorHandle, read_blob::ReadBlob, recall::Recall, validate,
+        EphemeralSessionService, PersistentSessionService, memory::MemoryHandle, projector::ProjectorHandle,
+        read_blob::ReadBlob, recall::Recall, validate,
     },
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
-    store::{
-        BlobStore, DirectoryOwner, EventStore, MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders,
-        MemoryUse, Stores, open_stores, own_directory,
-    },
+    store::{DirectoryOwner, MemoryUse, Stores, open_stores, own_directory},
     tool::{Tool, ToolRegistry, test_tools::test_tools},
 };
 
@@ -204,37 +202,26 @@ impl AgentBuildConfig {
         // What is stored is bounded by the disk; what is in memory of it leaves by itself.
         let max_bytes = if stores.is_some() { u64::MAX } else { self.options.ephemeral.max_bytes };
         let held = Arc::new(MemoryUse::new(max_bytes));
-        let (events, blobs, derived): (Arc<dyn EventStore>, Arc<dyn BlobStore>, _) = match stores {
-            Some(Stores { events, blobs, snapshots, index, readers, pruner }) => {
-                let readers = Readers::new(readers, events.clone(), index.clone(), world.clock.clone());
-                let mut derived = Derived::new(snapshots, index, Arc::new(readers), pruner);
-                let dir = self.options.projection.dir.clone().filter(|_| self.options.projection.enabled);
-                derived.projector = dir.map(|dir| ProjectorHandle::new(Projection::new(dir, events.id())));
-                (events, blobs, Some(derived))
-            }
-            None => (
-                Arc::new(MemoryEventStore::new(self.options.ephemeral.session_event_bytes, held.clone())),
-                Arc::new(MemoryBlobStore::new(held.clone())),
-                None,
-            ),
-        };
-        let is_stored = derived.is_some();
+        let is_stored = stores.is_some();
+        let in_memory = || Stores::in_memory(self.options.ephemeral.session_event_bytes, &held);
+        let Stores { events, blobs, snapshots, index, readers, pruner } = stores.unwrap_or_else(in_memory);
+        let readers = Arc::new(Readers::new(readers, events.clone(), index.clone(), world.clock.clone()));
+        let mut derived = Derived::new(index, readers.clone(), pruner);
+        let dir = self.options.projection.dir.clone().filter(|_| is_stored && self.options.projection.enabled);
+        derived.projector = dir.map(|dir| ProjectorHandle::new(Projection::new(dir, events.id())));
         let mut tools = self.tools;
-        let memory = memory.map(|store| {
-            let (index, clock) = (Arc::<MemoryIndex>::default(), world.clock.clone());
-            // Without a store, what memory has read is known in this process alone, as what it reads is.
-            let alone = || Readers::new(Arc::<MemoryReaders>::default(), events.clone(), index, clock.clone());
-            let readers = derived.as_ref().map_or_else(|| Arc::new(alone()), |derived| derived.readers.clone());
+        derived.memory = memory.map(|store| {
             MemoryHandle::new(store, readers, world.clock.clone(), self.options.memory.index_turns, is_stored)
         });
-        if let Some(memory) = &memory {
+        if let Some(memory) = &derived.memory {
             tools.push(Arc::new(Recall::new(memory.memory().clone(), self.options.limits.clone())?));
         }
         tools.push(Arc::new(ReadBlob::new(blobs.clone(), self.options.tools.inline_bytes)?));
         if let Some(dir) = &self.options.tools.test_dir {
             tools.extend(test_tools(dir.clone(), world.clock.clone()));
         }
-        let engine = Engine {
+        let derived = Arc::new(derived);
+        let ports = Ports {
             world,
             tools: ToolRegistry::new(tools, self.options.tools.approval.clone())?,
             options: self.options,
@@ -242,15 +229,16 @@ impl AgentBuildConfig {
             secrets: Secrets::new(self.secrets),
             events,
             blobs,
-            derived,
-            memory,
-            owner,
+            snapshots,
+            is_stored,
+            observer: derived.clone(),
             capabilities,
             held,
             is_shutting_down: AtomicBool::new(false),
             compaction: self.compaction,
             compactor: self.compactor,
         };
+        let engine = Engine { ports: Arc::new(ports), derived, owner };
         let service: Arc<dyn SessionService> = match is_stored {
             true => Arc::new(PersistentSessionService::new(engine)),
             false => Arc::new(EphemeralSessionService::new(engine)),
@@ -276,9 +264,9 @@ fn open(
     // What is in no journal that outlives the process is recorded by memory itself.
     let embedder = match (options.embedder, config.embedder) {
         (None, EmbedderChoice::Endpoint) => {
-            Some(endpoint_embedder(&config.endpoint, options.endpoint.clone(), world.clone())?)
+            Some(recall::endpoint_embedder(&config.endpoint, options.endpoint.clone(), world.clone())?)
         }
-        (None, EmbedderChoice::Local) => Some(local_embedder(&config.local)?),
+        (None, EmbedderChoice::Local) => Some(recall::local_embedder(&config.local)?),
         (embedder, EmbedderChoice::Builtin | EmbedderChoice::Endpoint | EmbedderChoice::Local) => embedder,
     };
     let options = MemoryOptions { embedder, records_intake: !is_stored && data_dir.is_some(), ..options };

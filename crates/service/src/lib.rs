@@ -12,6 +12,8 @@ pub mod service;
 pub mod capability;
 pub mod session;
 
+pub mod follow;
+
 mod agent;
 
 pub mod compaction;
@@ -26,6 +28,7 @@ pub mod wire;
 #[cfg(test)]
 mod campaigns;
 
+mod engine;
 pub mod runtime;
 
 mod upkeep;

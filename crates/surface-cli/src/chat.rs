@@ -1,6 +1,6 @@
 //! `chat`: turn after turn on one session, and every operation as a `/` line.
 //!
-//! Lines are taken in order. A turn runs beside the lines after it, but for the next turn, which waits for it.
+//! Lines are handled in order. A turn runs beside later lines; only the next turn waits for it.
 
 use std::collections::VecDeque;
 
@@ -32,60 +32,62 @@ use crate::{
     wire,
 };
 
-/// What `chat --help` says beside its flags.
+/// Text of `chat --help` after the flags.
 pub(crate) const PROTOCOL: &str = "\
-A line is a prompt. A line that begins with `/` is a command: /help lists them, and each acts on the chat's session \
-unless it names another by --session. Words are split as a shell does: 'single quotes' keep what they hold, \"double \
-quotes\" know \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. The text of /turn, /pin, /remind and /deny is the rest of the line as it \
-is, unless it begins with a quote or the line has a flag. Ctrl-C clears a line that is half typed, else it interrupts the \
-turn or the /compact under way, a second one leaves; the end of input leaves when the lines before it are done.
+A line is a prompt. A line that begins with `/` is a command for the chat's session, unless it names another by \
+--session; /help lists the commands. Words are split as in a shell: 'single quotes' keep their content, \"double \
+quotes\" understand \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. The text of /turn, \
+/pin, /remind and /deny is the unchanged rest of the line, unless it begins with a quote or the line has a flag. \
+Ctrl-C clears a half-typed line; otherwise it interrupts the running turn or /compact, and a second one leaves. The \
+end of input leaves once all lines are done.
 
-Lines are taken in order. While a turn runs, the lines after it are answered, but for the next turn, which waits \
-unless it names a --policy. A /compact under way is met in the same way; another /compact waits for it too.
+Lines are handled in order. While a turn runs, later lines are answered, except the next turn, which waits unless it \
+names a --policy. The same holds while a /compact runs; another /compact waits for it too.
 
-With --json the first line of output is what made the session: {\"session_id\", \"seq\", \"created_at\"}, with a \
-session of your own {\"session_id\"}, or the error's body, and then the chat ends with its exit code. After that each \
-line of input, also an empty one, gets one line: the answer, or the error's body, which alone has a `code`. A turn \
-answers when it has ended, with /turn --detach when it is accepted. Answers come when they are ready; to tell them \
-apart write `/id <name> <line>`, which is answered {\"id\": <name>, \"answer\": <document>}. `/events SINCE --until \
-TYPE` answers with the first event of that type. /help and /quit answer {\"help\"} and {\"quit\": true}.";
+With --json the first line of output is the answer that created the session: {\"session_id\", \"seq\", \
+\"created_at\"}, for an existing session {\"session_id\"}; or the error's body, and then the chat ends with its exit \
+code. After that each line of input, even an empty one, gets one line: the answer, or the error's body, which alone \
+has a `code`. A turn answers when it has ended; with /turn --detach when it is accepted. Answers come when they are \
+ready; to match them write `/id <name> <line>`, which is answered with {\"id\": <name>, \"answer\": <document>}. \
+`/events SINCE --until TYPE` answers with the first event of that type. /help and /quit answer {\"help\"} and \
+{\"quit\": true}.";
 
-/// Lines that may wait for a turn; then no more are read.
+/// Most lines that wait for a turn; then no more are read.
 const HELD_MAX: usize = 64;
 
-/// Room in a line for quotes and escapes, beside a prompt of the longest kind.
+/// Room in a line for quotes and escapes, besides the longest prompt.
 const LINE_BYTES_MORE: u64 = 1024 * 1024;
 
-/// A line that waits for its time.
-struct Held {
+/// Line that waits.
+struct WaitingLine {
     id: Option<String>,
     command: SlashCommand,
 }
 
-/// A request that runs beside the turn.
+/// Answer of a request that runs beside the turn.
 struct Answer {
     id: Option<String>,
     operation: Operation,
-    /// Whether the lines after it wait for it.
+    /// True if later lines wait for it.
     is_in_order: bool,
     result: Result<Vec<u8>, SessionError>,
-    /// What people are told in the answer's place.
+    /// Text for people in place of the answer.
     text: Option<String>,
 }
 
-/// A chat.
+/// Chat.
 struct Chat<'a> {
     app: &'a App,
     session_id: SessionId,
-    /// The model that answers instead of the session's.
+    /// Model to use instead of the session's.
     model: Option<String>,
-    held: VecDeque<Held>,
-    /// The turns under way with their lines' ids: one, or more where a line names a policy.
+    held: VecDeque<WaitingLine>,
+    /// Running turns with their lines' ids: several only if a line names a policy.
     turns: Vec<(Option<String>, RunningTurn)>,
     requests: FuturesUnordered<LocalBoxFuture<'a, Answer>>,
-    /// Requests under way that the lines after them wait for.
+    /// Number of running requests that later lines wait for.
     in_order: usize,
-    /// What ends the compaction under way.
+    /// Cancels the running compaction.
     compacting: Option<CancellationToken>,
     is_closed: bool,
     is_interrupted: bool,
@@ -115,26 +117,26 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
         is_closed: false,
         is_interrupted: false,
     };
-    let mut is_told = false;
+    let mut is_closing = false;
     loop {
-        chat.begin_what_can().await?;
+        chat.begin_ready_lines().await?;
         let is_idle = chat.turns.is_empty() && chat.requests.is_empty();
         if chat.is_closed && is_idle && chat.held.is_empty() {
             return Ok(0);
         }
-        // What was asked beside a question is answered first.
+        // Requests beside a question are answered first.
         if chat.requests.is_empty() && !lines.is_asked() {
             questions.ask(app, &mut lines);
         }
-        // An editor owns the terminal while it reads, so it waits for what is still to be shown.
+        // An editor owns the terminal while it reads, so pending output is shown first.
         if !chat.is_closed && (is_idle || !has_editor) && chat.held.len() < HELD_MAX {
             lines.ask();
         }
         tokio::select! {
             biased;
-            // Beside an owner that goes on, its turns would go on too.
-            () = app.closing.cancelled(), if !is_told => {
-                is_told = true;
+            // If the owner keeps running, so would its turns.
+            () = app.closing.cancelled(), if !is_closing => {
+                is_closing = true;
                 chat.turns.iter_mut().for_each(|(_, turn)| turn.interrupt());
             }
             () = streams.interrupts.next() => if chat.interrupt()? {
@@ -165,7 +167,7 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
     }
 }
 
-/// The session to chat on, told of in the first line.
+/// Opens the session, which the first line names.
 async fn open(app: &App, args: &ChatArgs) -> Result<SessionId, CliError> {
     let (session_id, document) = match &args.session {
         Some(name) => {
@@ -190,7 +192,7 @@ async fn open(app: &App, args: &ChatArgs) -> Result<SessionId, CliError> {
     Ok(session_id)
 }
 
-/// The next progress of any turn, and which one it is.
+/// Waits for the next progress of any turn; returns the turn's index, too.
 async fn next_progress(turns: &mut [(Option<String>, RunningTurn)]) -> (usize, Result<Progress, CliError>) {
     if turns.is_empty() {
         return std::future::pending().await;
@@ -200,7 +202,7 @@ async fn next_progress(turns: &mut [(Option<String>, RunningTurn)]) -> (usize, R
 }
 
 impl<'a> Chat<'a> {
-    /// Ctrl-C. Answers whether to leave.
+    /// Handles Ctrl-C. Returns true if the chat should end.
     fn interrupt(&mut self) -> Result<bool, CliError> {
         if std::mem::replace(&mut self.is_interrupted, true) {
             return Ok(true);
@@ -218,7 +220,7 @@ impl<'a> Chat<'a> {
         Ok(false)
     }
 
-    /// Takes a line that was read.
+    /// Handles a line that was read.
     fn take(&mut self, line: Line) -> Result<(), CliError> {
         self.is_interrupted = false;
         let line = match line {
@@ -238,7 +240,7 @@ impl<'a> Chat<'a> {
             None => (None, line),
         };
         let Some(slash) = line.strip_prefix('/') else {
-            self.held.push_back(Held { id, command: SlashCommand::Turn(TurnArgs::plain(line)) });
+            self.held.push_back(WaitingLine { id, command: SlashCommand::Turn(TurnArgs::plain(line)) });
             return Ok(());
         };
         let words = match words(slash) {
@@ -246,7 +248,7 @@ impl<'a> Chat<'a> {
             Err(why) => return self.refuse(id, &SessionError::invalid("line", why).body()),
         };
         match parse(words) {
-            Ok(command) => self.held.push_back(Held { id, command }),
+            Ok(command) => self.held.push_back(WaitingLine { id, command }),
             Err(error) => match error::help(&error) {
                 Some(help) if self.app.out.is_json => {
                     self.document(id, json!({ "help": help }).to_string().as_bytes())?
@@ -258,8 +260,8 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    /// Begins the lines whose time has come: requests in order, a turn when what came before it is done.
-    async fn begin_what_can(&mut self) -> Result<(), CliError> {
+    /// Begins waiting lines: requests in order, a turn once everything before it is done.
+    async fn begin_ready_lines(&mut self) -> Result<(), CliError> {
         let mut at = 0;
         let mut is_turn_ahead = !self.turns.is_empty();
         while at < self.held.len() {
@@ -272,13 +274,13 @@ impl<'a> Chat<'a> {
                 _ => None,
             };
             let is_turn = delivery.is_some_and(|delivery| !delivery.detach);
-            // What a compaction makes of the context is what the next turn and the next compaction are about.
+            // The next turn and the next compaction need the context after a compaction.
             is_turn_ahead |= self.compacting.is_some();
             if self.compacting.is_some() && matches!(self.held[at].command, SlashCommand::Compact(_)) {
                 at += 1;
                 continue;
             }
-            // Who names a policy wants to meet the running turn.
+            // A line with a policy is meant for the running turn.
             if is_turn && is_turn_ahead && delivery.is_some_and(|delivery| delivery.policy.is_none()) {
                 at += 1;
                 continue;
@@ -291,7 +293,7 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    async fn begin(&mut self, Held { id, mut command }: Held, is_turn: bool) -> Result<(), CliError> {
+    async fn begin(&mut self, WaitingLine { id, mut command }: WaitingLine, is_turn: bool) -> Result<(), CliError> {
         if let SlashCommand::New(NewArgs { turn, .. }) | SlashCommand::Turn(TurnArgs { turn, .. }) = &mut command {
             turn.model = turn.model.take().or_else(|| self.model.clone());
         }
@@ -460,7 +462,7 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// A line's document, with its id where the line has one.
+    /// Prints a line's document, with the line's id if it has one.
     fn document(&self, id: Option<String>, document: &[u8]) -> Result<(), CliError> {
         let Some(id) = id else { return Ok(self.app.out.document(document)?) };
         let head = format!("{{\"id\":{},\"answer\":", json!(id));
@@ -468,20 +470,20 @@ impl<'a> Chat<'a> {
     }
 }
 
-/// Whether a line's answer may wait for what the lines after it do.
+/// Returns true if a line's answer may depend on later lines.
 const fn waits(command: &SlashCommand) -> bool {
     match command {
         SlashCommand::Events(EventsArgs { wait_ms, .. })
         | SlashCommand::Readers(ReaderCommand::Fetch { wait_ms, .. } | ReaderCommand::Wait { wait_ms, .. }) => {
             wait_ms.is_some()
         }
-        // It may be interrupted by one of them.
+        // A later line may interrupt it.
         SlashCommand::Compact(args) => !args.preview && args.undo.is_none(),
         _ => false,
     }
 }
 
-/// The first event of a type after a seq.
+/// Waits for the first event of a type after a seq.
 async fn follow_until(app: &App, id: Option<String>, name: String, since: u64, until: String) -> Answer {
     let found = async {
         let session_id = resolve(&app.service, &name).await?;

@@ -1,6 +1,6 @@
-//! The configuration: layers from the built-in table to the flags, each value with its origin.
+//! Configuration: layers from the built-in table to the flags, each value with its origin.
 //!
-//! It reads and names; what a value means to the engine is the service's business. No key of a vendor stands in it.
+//! The service gives the values their meaning. No vendor's key is part of the configuration.
 
 mod folders;
 mod layers;
@@ -18,6 +18,7 @@ use figment::{
     error::Kind,
     value::{Dict, Value},
 };
+use meerkat_client::{Defaults, Setting};
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Capabilities, Capability, SessionError,
@@ -30,7 +31,7 @@ use meerkat_service::{
     options::{EngineOptions, StoreOptions},
     redact::redact_key_shapes,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 pub(crate) use self::{
     folders::all_projects,
@@ -43,44 +44,44 @@ use self::{
     trust::{Seen, Trust},
     values::{ModelValues, Values},
 };
-use crate::{args::Globals, attach::Defaults, error::CliError, output::Surroundings};
+use crate::{args::Globals, error::CliError, output::Surroundings};
 
-/// Every key at its default.
+/// Every key with its default.
 pub(crate) const BUILT_IN: &str = include_str!("../../../config/meerkat.toml");
 
-/// Where the built-in layer's values say they come from.
+/// Origin of the built-in layer's values.
 const BUILT_IN_ORIGIN: &str = "built-in";
 
-/// Where values come from that vendors' own tools know too.
+/// Origin of values from variables that vendors' own tools use.
 const VENDOR_ORIGIN: &str = "a variable of the vendor";
 
-/// The window of a server's models, unless it is configured.
+/// Default window of a server's models.
 const SERVER_WINDOW_TOKENS: u64 = 32_768;
 
-/// Ignored keys that one line names.
+/// Most ignored keys that one line names.
 const NAMED_KEYS_MAX: usize = 8;
 
-/// The configuration, read and checked.
+/// Configuration, read and checked.
 pub(crate) struct Config {
     pub(crate) values: Values,
     figment: Figment,
     untrusted: Option<Untrusted>,
-    /// A file or a folder that would count if it were not another user's.
+    /// File or folder that was skipped because it belongs to another user.
     skipped: Option<PathBuf>,
 }
 
-/// A project's file, of which not everything counts.
+/// Untrusted project's file, of which some keys are ignored.
 struct Untrusted {
     seen: Seen,
     ignored: Vec<Ignored>,
     has_changed: bool,
 }
 
-/// A key of a project's file that does not count, or would not always.
+/// Key of a project's file that is ignored, or could be.
 struct Ignored {
     key: String,
     value: Value,
-    /// Whether it counts as things are, without trust.
+    /// True if it takes effect without trust at present.
     counts: bool,
 }
 
@@ -105,7 +106,7 @@ impl Config {
         let merge = |figment: Figment, layers: &[Layer]| layers.iter().fold(figment, Figment::merge);
         let below = merge(Figment::new(), &below);
         let user = merge(below.clone(), &above);
-        // Whoever names the project's file, or keeps the user's there, has made it a file of the user's.
+        // A user who names the project's file, or keeps their own there, has made it a user's file.
         let is_users = |file: &ProjectFile| {
             let files = user_file.iter().chain(&named_file);
             files.filter_map(|(_, path)| path.canonicalize().ok()).any(|path| path == file.seen.path)
@@ -115,7 +116,7 @@ impl Config {
             None => (user, None),
             Some(ProjectFile { mut layer, seen }) => {
                 let whole = merge(below.clone().merge(&layer), &above);
-                // What does not parse is refused, whether it would count or not.
+                // A file that does not parse is refused even if its keys would be ignored.
                 if let Err(error) = whole.extract::<Values>() {
                     return Err(invalid(&whole, error).into());
                 }
@@ -140,7 +141,7 @@ impl Config {
         }
     }
 
-    /// A line about what of the project's file does not count, if anything.
+    /// Describes the ignored keys of the project's file, if any.
     pub(crate) fn warning(&self) -> Option<String> {
         let Some(Untrusted { seen, ignored, has_changed }) = &self.untrusted else {
             let path = printable(&self.skipped.as_ref()?.display().to_string());
@@ -160,14 +161,14 @@ impl Config {
         ))
     }
 
-    /// The project's file that is not trusted, and what trust would let it set, as key and value.
+    /// Returns the untrusted project's file, and the keys and values that trust would allow.
     pub(crate) fn wanted(&self) -> Option<(&Path, Vec<(String, String)>)> {
         let Untrusted { seen, ignored, .. } = self.untrusted.as_ref()?;
         let wanted = |it: &Ignored| (printable(&it.key), printable(&json(&it.value).to_string()));
         Some((&seen.path, ignored.iter().map(wanted).collect()))
     }
 
-    /// Remembers the project's file as trusted, as it was read.
+    /// Records the project's file as trusted, as it was read.
     pub(crate) fn trust(self, around: &Surroundings) -> Result<(), CliError> {
         let Some(Untrusted { seen, .. }) = self.untrusted else { return Ok(()) };
         let folder = user_folder(around).ok_or_else(|| refused("HOME", "set it", "the environment"))?;
@@ -178,7 +179,7 @@ impl Config {
         })
     }
 
-    /// What the engine is told.
+    /// Returns the engine's options.
     pub(crate) fn engine(&self) -> EngineOptions {
         EngineOptions {
             projection: self.values.projection.clone(),
@@ -194,7 +195,7 @@ impl Config {
         }
     }
 
-    /// How the vendors are reached: their own variables, and over them this configuration.
+    /// Returns the access to vendors: their own variables, overridden by this configuration.
     pub(crate) fn vendors(&self, around: &Surroundings) -> VendorOptions {
         let ModelValues { name, scripted_window_tokens, anthropic, openai, gemini, compatible } = &self.values.model;
         let mut options = VendorOptions::from_env(|variable| around.variable(variable));
@@ -225,39 +226,39 @@ impl Config {
         options
     }
 
-    /// The models that can be named.
+    /// Returns the configured models.
     pub(crate) fn models(&self, around: &Surroundings) -> Result<VendorModels, CliError> {
         VendorModels::new(&self.vendors(around), Arc::new(ScriptedModel)).map_err(|error| self.with_origin(&error))
     }
 
-    /// Whether sessions are to stand as files.
+    /// Returns true if sessions are also written as files.
     pub(crate) fn projects(&self) -> bool {
         self.keeps_sessions() && self.values.projection.enabled
     }
 
-    /// What the build has and this configuration leaves it.
+    /// Returns the build's capabilities that this configuration leaves on.
     pub(crate) const fn capabilities(&self) -> Capabilities {
         let built = Capabilities::compiled();
         let built = if self.values.store.enabled { built } else { built.without_store() };
         if self.values.memory.enabled { built } else { built.without_memory() }
     }
 
-    /// Whether this process opens the data directory: for its sessions, or for memory alone.
+    /// Returns true if this process opens the data directory, for sessions or for memory.
     pub(crate) fn opens_data_dir(&self) -> bool {
         self.keeps_sessions() || (self.values.store.enabled && self.remembers())
     }
 
-    /// Whether what is said is remembered.
+    /// Returns true if memory is on.
     pub(crate) fn remembers(&self) -> bool {
         self.capabilities().require(Capability::MemoryStore).is_ok()
     }
 
-    /// Whether sessions outlive this process.
+    /// Returns true if sessions outlive this process.
     pub(crate) fn keeps_sessions(&self) -> bool {
         self.capabilities().require(Capability::SessionStore).is_ok()
     }
 
-    /// How memory is kept, and how an endpoint that makes its vectors is reached.
+    /// Returns memory's options, and the access to an endpoint that makes its vectors.
     pub(crate) fn memory(&self, around: &Surroundings) -> MemoryOptions {
         let vendors = self.vendors(around);
         let variable = self.values.memory.endpoint.key_variable.as_ref();
@@ -266,7 +267,7 @@ impl Config {
         MemoryOptions { endpoint, ..MemoryOptions::default() }
     }
 
-    /// How contexts are compacted: as somebody asks, else where the build can.
+    /// Returns how contexts are compacted: as configured, else the default if the build can.
     pub(crate) fn compaction(&self) -> Result<Option<CompactionConfig>, CliError> {
         let configured = self.values.compaction;
         configured.check(0).map_err(|error| self.with_origin(&error))?;
@@ -274,21 +275,21 @@ impl Config {
         Ok((is_built || self.asks_for_compaction()).then_some(configured))
     }
 
-    /// Whether something but the built-in table asks for compaction.
+    /// Returns true if any layer but the built-in one sets up compaction.
     fn asks_for_compaction(&self) -> bool {
         let value = self.figment.find_value("compaction").ok();
         let keys = value.iter().filter_map(Value::as_dict).flat_map(Dict::values);
         keys.map(|key| origin(self.figment.get_metadata(key.tag()))).any(|origin| origin != BUILT_IN_ORIGIN)
     }
 
-    /// A refusal of the configuration, with the origin of what it refuses.
+    /// Converts a refused value to an error that names its origin.
     pub(crate) fn with_origin(&self, error: &SessionError) -> CliError {
         match error {
             SessionError::ConfigInvalid { key, message } => {
                 let from = self.figment.find_metadata(key).map_or(VENDOR_ORIGIN, |found| &found.name);
                 refused(key, message.trim_end_matches('.'), from).into()
             }
-            // How to compact is refused to a request in the same way.
+            // A request's compaction settings are refused with the same code.
             SessionError::InvalidRequest { field, message } if field.starts_with("compaction.") => {
                 let from = self.figment.find_metadata(field).map_or(BUILT_IN_ORIGIN, |found| &found.name);
                 refused(field, message.trim_end_matches('.'), from).into()
@@ -297,7 +298,7 @@ impl Config {
         }
     }
 
-    /// The same for a refusal of the service as it is made.
+    /// Adds the origin to a service's refusal.
     pub(crate) fn located(&self, error: SessionError) -> SessionError {
         match (&error, self.with_origin(&error)) {
             (SessionError::ConfigInvalid { .. }, CliError::Refused(body)) => SessionError::Failed(body),
@@ -305,18 +306,18 @@ impl Config {
         }
     }
 
-    /// What flags and variables set that is neither this process's own nor a field of its requests.
+    /// Lists the values from flags and variables that belong neither to this process nor to its requests.
     pub(crate) fn settings(&self) -> Vec<Setting> {
         let mut settings = Vec::new();
         walk(&self.figment, |key, value, origin| {
-            if is_told(&origin) && !OWN_SECTIONS.contains(&section(key)) && !REQUESTED.contains(&key) {
+            if is_from_command(&origin) && !OWN_SECTIONS.contains(&section(key)) && !REQUESTED.contains(&key) {
                 settings.push(Setting { key: key.to_owned(), value: json(value), origin });
             }
         });
         settings
     }
 
-    /// Whether the values in force are those that an attached command was told.
+    /// Checks that the values in force are those of an attached command.
     pub(crate) fn agrees(&self, settings: &[Setting]) -> Result<(), ErrorBody> {
         for Setting { key, value, origin } in settings {
             let own = self.figment.find_value(key).ok();
@@ -332,18 +333,18 @@ impl Config {
         Ok(())
     }
 
-    /// What variables set that the requests of an attached command carry.
+    /// Returns the values from variables that the requests of an attached command carry.
     pub(crate) fn defaults(&self) -> Defaults {
         let (mut model, mut compaction) = (None, None);
         walk(&self.figment, |key, _, origin| match section(key) {
-            "model" if key == "model.name" && is_told(&origin) => model.clone_from(&self.values.model.name),
-            "compaction" if is_told(&origin) => compaction = Some(self.values.compaction),
+            "model" if key == "model.name" && is_from_command(&origin) => model.clone_from(&self.values.model.name),
+            "compaction" if is_from_command(&origin) => compaction = Some(self.values.compaction),
             _ => {}
         });
         Defaults { model, compaction }
     }
 
-    /// Every value in force.
+    /// Lists every value in force.
     pub(crate) fn entries(&self, around: &Surroundings) -> Vec<Entry> {
         let mut entries = Vec::new();
         walk(&self.figment, |key, value, origin| {
@@ -356,7 +357,7 @@ impl Config {
             value: if access.key.is_some() { "set" } else { "not set" }.into(),
             origin: VENDOR_ORIGIN.to_owned(),
         }));
-        // What is set nowhere is listed all the same; a server's key depends on its name.
+        // Optional keys are listed even if nothing sets them; a server's key depends on its name.
         if let Ok(whole) = Layer::text(BUILT_IN_ORIGIN, &whole_table()) {
             walk(&Figment::from(whole), |key, _, _| {
                 if self.figment.find_value(key).is_err() && !key.starts_with("model.compatible.") {
@@ -385,31 +386,31 @@ impl Config {
     }
 }
 
-/// Passes every value, its key and its origin.
-fn walk(figment: &Figment, mut see: impl FnMut(&str, &Value, String)) {
-    fn walk(figment: &Figment, path: &str, value: &Value, see: &mut impl FnMut(&str, &Value, String)) {
+/// Visits every value with its key and its origin.
+fn walk(figment: &Figment, mut visit: impl FnMut(&str, &Value, String)) {
+    fn walk(figment: &Figment, path: &str, value: &Value, visit: &mut impl FnMut(&str, &Value, String)) {
         match value {
             Value::Dict(_, members) if !members.is_empty() => {
                 for (name, member) in members {
                     let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                    walk(figment, &path, member, see);
+                    walk(figment, &path, member, visit);
                 }
             }
-            _ => see(path, value, origin(figment.get_metadata(value.tag()))),
+            _ => visit(path, value, origin(figment.get_metadata(value.tag()))),
         }
     }
     if let Ok(members) = figment.extract::<Value>() {
-        walk(figment, "", &members, &mut see);
+        walk(figment, "", &members, &mut visit);
     }
 }
 
-/// A text of a project's file as it may be printed: nothing in it moves a cursor or turns the direction of writing.
+/// Makes a text of a project's file safe to print: nothing in it moves a cursor or changes the writing direction.
 fn printable(text: &str) -> String {
     let plain = |char: char| matches!(char, '"' | '\'' | '\\');
     text.chars().map(|char| if plain(char) { char.to_string() } else { char.escape_debug().to_string() }).collect()
 }
 
-/// A value and where it comes from.
+/// Value and its origin.
 #[derive(Serialize)]
 pub(crate) struct Entry {
     pub(crate) key: String,
@@ -417,37 +418,23 @@ pub(crate) struct Entry {
     pub(crate) origin: String,
 }
 
-/// A value that a flag or a variable of an attached command set.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Setting {
-    key: String,
-    value: serde_json::Value,
-    origin: String,
-}
-
 /// Sections that are about the process itself and not about the sessions.
 const OWN_SECTIONS: [&str; 4] = ["store", "serve", "log", "compaction"];
 
-/// Keys that a request carries; so does it all of `compaction`.
+/// Keys that a request carries, besides all of `compaction`.
 const REQUESTED: [&str; 1] = ["model.name"];
 
 fn section(key: &str) -> &str {
     key.split('.').next().unwrap_or(key)
 }
 
-/// Whether a value comes from this command alone: files are the owner's.
-fn is_told(origin: &str) -> bool {
-    ["flag ", "variable ", "--config ", "MEERKAT_CONFIG "].iter().any(|told| origin.starts_with(told))
+/// Returns true if the value comes from this command alone: files belong to the owner.
+fn is_from_command(origin: &str) -> bool {
+    ["flag ", "variable ", "--config ", "MEERKAT_CONFIG "].iter().any(|kind| origin.starts_with(kind))
 }
 
 fn json(value: &Value) -> serde_json::Value {
     serde_json::to_value(value).unwrap_or_default()
-}
-
-/// FNV-1a over a path, the same in every version.
-pub(crate) fn path_hash(path: &Path) -> u64 {
-    let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    path.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fold)
 }
 
 /// The project's file to begin with: every key commented out.
@@ -459,7 +446,7 @@ pub(crate) fn template() -> String {
     BUILT_IN.lines().map(comment).collect()
 }
 
-/// A value as it may be shown: an address that can hold a password is not.
+/// Returns the value for display, without an address that can hold a password.
 fn shown(value: &Value) -> serde_json::Value {
     match value.as_str() {
         Some(text) if text.contains("://") && text.contains(['@', '?', '#']) => "[redacted]".into(),
@@ -472,7 +459,7 @@ fn origin(metadata: Option<&Metadata>) -> String {
     metadata.map_or_else(|| "unknown".to_owned(), |metadata| metadata.name.to_string())
 }
 
-/// What is wrong, where, and what is allowed.
+/// Describes the mistake, its place, and the allowed values.
 fn invalid(figment: &Figment, error: figment::Error) -> ErrorBody {
     let mut path = error.path.clone();
     let whole = |expected: &str| match expected {
@@ -497,7 +484,7 @@ fn invalid(figment: &Figment, error: figment::Error) -> ErrorBody {
     refused(&key, &what, &origin(from))
 }
 
-/// `CONFIG_INVALID`, with the key and its origin.
+/// Makes a `CONFIG_INVALID` with the key and its origin.
 pub(crate) fn refused(key: &str, what: &str, origin: &str) -> ErrorBody {
     let message = format!("{key} ({origin}): {what}.");
     ErrorBody::with_message(ErrorCode::ConfigInvalid, redact_key_shapes(&message))

@@ -1,5 +1,5 @@
-//! Lines from standard input, read by a thread of their own and only when asked for: typed with an editor where
-//! there is a terminal, else as they come.
+//! Lines from standard input, read by a thread of their own and only on request: with an editor on a terminal, else
+//! unchanged.
 
 use std::{
     fs::{DirBuilder, OpenOptions},
@@ -18,56 +18,56 @@ use reedline::{
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::sync::mpsc;
 
-/// Lines of the history that are kept.
+/// Lines of history to keep.
 const HISTORY_MAX: usize = 1000;
 
-/// What came of asking for a line.
+/// Result of asking for a line.
 pub(crate) enum Line {
-    /// The line.
+    /// A line.
     Text(String),
-    /// It cannot be taken; the lines after it can.
+    /// A refused line; later lines can still be read.
     Refused(Box<ErrorBody>),
     /// Ctrl-C in the editor.
     Interrupt,
-    /// There are no more.
+    /// End of the input.
     End,
 }
 
-/// Where lines come from.
+/// Source of lines.
 pub(crate) enum Source {
-    /// A terminal, whose lines can be edited.
+    /// Terminal whose lines can be edited.
     Editor {
-        /// Whether it takes colours.
+        /// True if it takes colours.
         has_colours: bool,
-        /// The file that keeps what was typed.
+        /// File of the history.
         history: Option<PathBuf>,
     },
-    /// Anything else.
+    /// Any other input.
     Plain {
-        /// What is read.
+        /// Reader of the input.
         input: Box<dyn BufRead + Send>,
-        /// Bytes of a line.
+        /// Most bytes of a line.
         limit: u64,
     },
 }
 
-/// The lines of standard input.
+/// Lines of standard input.
 pub(crate) struct Lines {
-    /// Whether the line that is asked for is a prompt, which the history keeps.
+    /// Requests for lines; true for a prompt, which the history keeps.
     wish: blocking::Sender<bool>,
     lines: mpsc::UnboundedReceiver<Line>,
     is_asked: bool,
-    /// The terminal as it was before an editor took it over.
+    /// State of the terminal before an editor took it over.
     terminal: Option<Termios>,
 }
 
-/// An editor that still reads when its command was told to end leaves the terminal to this.
+/// Restores the terminal for an editor that is still reading when its command ends.
 impl Drop for Lines {
     fn drop(&mut self) {
         if let Some(terminal) = &self.terminal
             && let Err(error) = tcsetattr(io::stdin(), OptionalActions::Now, terminal)
         {
-            tracing::info!(%error, "the terminal stays as the editor left it");
+            tracing::info!(%error, "the terminal could not be restored");
         }
     }
 }
@@ -99,14 +99,14 @@ impl Lines {
         Self { wish, lines, is_asked: false, terminal }
     }
 
-    /// Asks for the next line, unless it is asked for already.
+    /// Asks for the next line, unless this was already done.
     pub(crate) fn ask(&mut self) {
         if !self.is_asked {
             self.is_asked = self.wish.send(true).is_ok();
         }
     }
 
-    /// Asks for the answer to a question, which is no prompt.
+    /// Asks for the answer to a question, which is not a prompt.
     pub(crate) fn ask_answer(&mut self) {
         if !self.is_asked {
             self.is_asked = self.wish.send(false).is_ok();
@@ -117,7 +117,7 @@ impl Lines {
         self.is_asked
     }
 
-    /// The line that was asked for.
+    /// Returns the next line.
     pub(crate) async fn next(&mut self) -> Line {
         let line = self.lines.recv().await.unwrap_or(Line::End);
         self.is_asked = false;
@@ -146,7 +146,7 @@ fn plain(mut input: Box<dyn BufRead + Send>, limit: u64) -> impl FnMut() -> Line
     }
 }
 
-/// Passes over the rest of a line.
+/// Skips the rest of a line.
 fn skip_line(input: &mut dyn BufRead) -> io::Result<()> {
     loop {
         let buffer = input.fill_buf()?;
@@ -161,7 +161,7 @@ fn skip_line(input: &mut dyn BufRead) -> io::Result<()> {
     }
 }
 
-/// The file of the user's that keeps what was typed, made for the user alone.
+/// Returns the user's history file, readable by the user alone.
 pub(crate) fn history_file(state: &Path) -> io::Result<PathBuf> {
     let folder = state.join("meerkat");
     DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -170,10 +170,10 @@ pub(crate) fn history_file(state: &Path) -> io::Result<PathBuf> {
     Ok(file)
 }
 
-/// An editor as people know it from a shell: a paste is one text, and Ctrl-C clears a line before it means anything else.
+/// Makes an editor like a shell's: a paste is one text, and Ctrl-C first clears a line.
 fn editor(has_colours: bool, history: Option<&Path>) -> impl FnMut() -> Line + use<> {
     let mut keys = default_emacs_keybindings();
-    // Unlike the editor's own Ctrl-C this one leaves the line, so that it can be looked at.
+    // Unlike the editor's own Ctrl-C this keeps the line, so that it can be examined.
     keys.add_binding(KeyModifiers::CONTROL, KeyCode::Char('c'), ReedlineEvent::ExecuteHostCommand(String::new()));
     let mut editor = Reedline::create()
         .with_ansi_colors(has_colours)
@@ -181,7 +181,7 @@ fn editor(has_colours: bool, history: Option<&Path>) -> impl FnMut() -> Line + u
         .use_bracketed_paste(true);
     match history.map(|file| FileBackedHistory::with_file(HISTORY_MAX, file.to_owned())) {
         Some(Ok(history)) => editor = editor.with_history(Box::new(history)),
-        Some(Err(error)) => tracing::info!(%error, "what is typed is kept for this chat only"),
+        Some(Err(error)) => tracing::info!(%error, "the history is kept for this chat only"),
         None => {}
     }
     let prompt = DefaultPrompt::new(DefaultPromptSegment::Empty, DefaultPromptSegment::Empty);
@@ -189,7 +189,7 @@ fn editor(has_colours: bool, history: Option<&Path>) -> impl FnMut() -> Line + u
         loop {
             return match editor.read_line(&prompt) {
                 Ok(Signal::Success(line)) => {
-                    // The thread ends with the process, so nothing is left for later.
+                    // The thread ends with the process, so the history is written at once.
                     if let Err(error) = editor.sync_history() {
                         tracing::info!(%error, "the history of the chat cannot be written");
                     }
@@ -210,10 +210,10 @@ fn editor(has_colours: bool, history: Option<&Path>) -> impl FnMut() -> Line + u
     }
 }
 
-/// The whole of standard input as a prompt. Reading stops at the limit.
+/// Reads all of standard input as a prompt, up to the limit.
 pub(crate) fn whole(input: Box<dyn BufRead + Send>, limit: u64) -> Result<String, SessionError> {
     let mut bytes = Vec::new();
-    // One more byte than is allowed, beside the new line that an `echo` puts there.
+    // One byte more than the limit, and the new line that an `echo` adds.
     input.take(limit + 2).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
     if bytes.len() as u64 > limit + 1 {
         return Err(too_large("prompt", limit));
@@ -221,7 +221,7 @@ pub(crate) fn whole(input: Box<dyn BufRead + Send>, limit: u64) -> Result<String
     text("prompt", bytes)
 }
 
-/// The text of what was read, without the new line at its end.
+/// Decodes text that was read, without the new line at its end.
 fn text(field: &str, mut bytes: Vec<u8>) -> Result<String, SessionError> {
     if bytes.ends_with(b"\n") {
         bytes.pop();
@@ -239,7 +239,7 @@ fn unreadable(error: &io::Error) -> SessionError {
     SessionError::invalid("stdin", format!("standard input cannot be read: {error}"))
 }
 
-/// What was read so far is over the limit; the rest was not read.
+/// Makes the error for input over the limit; the rest was not read.
 fn too_large(what: &'static str, limit: u64) -> SessionError {
     SessionError::PayloadTooLarge { what, bytes: limit + 1, limit }
 }

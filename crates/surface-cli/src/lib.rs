@@ -20,6 +20,7 @@ mod wire;
 use std::{ffi::OsString, io::BufRead, path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Parser as _;
+use meerkat_client::{Client, Place};
 use meerkat_service::{AgentBuildConfig, SessionService, clock::World, model::ModelResolver as _};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -29,10 +30,10 @@ pub use output::{Surroundings, Terminal, install_panic_hook};
 
 use crate::{
     args::{Cli, Command, ConfigCommand, ProjectArgs, ProjectCommand, SessionCommand},
-    attach::{Door, Entered, Holding, RemoteService, socket::Place},
+    attach::{Door, Entered, Holding},
     commands::{completions::completions, doctor::doctor, local},
     config::{Config, refused},
-    ends::Ends,
+    ends::{CtrlC, End, Ends},
     error::CliError,
     output::Output,
     telemetry::Telemetry,
@@ -49,7 +50,7 @@ pub fn run(args: Vec<OsString>, terminal: Terminal) -> u8 {
     let done = match Cli::try_parse_from(&args) {
         Ok(cli) => {
             out.set(&cli.globals);
-            let (interrupts, state) = (Interrupts(interrupts), around.state());
+            let (interrupts, state) = (Interrupts::new(interrupts), around.state());
             let streams = Streams { stdin: Some(stdin), has_editor, interrupts, state };
             dispatch(cli, &out, around, streams)
         }
@@ -106,21 +107,24 @@ impl Streams {
     }
 }
 
-/// Ctrl-C as it comes.
-struct Interrupts(Option<mpsc::UnboundedReceiver<()>>);
+/// Ctrl-C as it comes to a command that listens for it.
+struct Interrupts {
+    receiver: Option<mpsc::UnboundedReceiver<()>>,
+    ctrl_c: CtrlC,
+}
 
 impl Interrupts {
-    /// Takes Ctrl-C over from the process.
+    fn new(receiver: Option<mpsc::UnboundedReceiver<()>>) -> Self {
+        Self { receiver, ctrl_c: CtrlC::default() }
+    }
+
+    /// Takes Ctrl-C over from the process, for which it means the end.
     fn listen(&mut self) {
-        if self.0.is_none() {
-            let (sender, receiver) = mpsc::unbounded_channel();
-            self.0 = Some(receiver);
-            tokio::spawn(async move { while tokio::signal::ctrl_c().await.is_ok() && sender.send(()).is_ok() {} });
-        }
+        self.receiver.get_or_insert_with(|| self.ctrl_c.take());
     }
 
     async fn next(&mut self) {
-        match &mut self.0 {
+        match &mut self.receiver {
             Some(receiver) if !receiver.is_closed() || !receiver.is_empty() => drop(receiver.recv().await),
             _ => std::future::pending().await,
         }
@@ -242,14 +246,13 @@ impl App {
         let limit = if is_needed { Duration::MAX } else { Duration::from_millis(drain_ms) + END_LIMIT };
         tokio::select! {
             _ = tokio::time::timeout(limit, ended) => {}
-            _ = tokio::signal::ctrl_c() => {}
-            () = ends.next() => {}
+            _ = ends.next() => {}
         }
         self.holding.end().await;
     }
 
-    /// Performs a command until it ends, or until the process is told to end: then running turns get `drain_ms`, the
-    /// command a moment to say what came of them, and that is no failure.
+    /// Performs a command until it ends, or until its user leaves it, or until the process is told to end: then running
+    /// turns get `drain_ms`, the command a moment to say what came of them, and that is no failure.
     async fn until_told(
         &self,
         drain_ms: u64,
@@ -257,9 +260,12 @@ impl App {
         work: impl Future<Output = Result<u8, CliError>>,
     ) -> Result<u8, CliError> {
         tokio::pin!(work);
-        tokio::select! {
+        let end = tokio::select! {
             done = &mut work => return done,
-            () = ends.next() => {}
+            end = ends.next() => end,
+        };
+        if end == End::Left {
+            return Ok(end.exit_code());
         }
         let drained = async {
             self.service.shut_down(drain_ms).await;
@@ -269,9 +275,9 @@ impl App {
         tokio::select! {
             _ = &mut work => {}
             () = drained => {}
-            () = ends.next() => {}
+            _ = ends.next() => {}
         }
-        Ok(0)
+        Ok(end.exit_code())
     }
 
     /// Says that no real model answers, where nobody chose that.
@@ -293,7 +299,7 @@ async fn enter(
     let (data_dir, owned, built) = (config.data_dir(around)?, config.clone(), config.clone());
     let project = config.project(around, is_quiet);
     let door = Door {
-        place: Place::new(data_dir.clone(), around),
+        place: Place::new(data_dir.clone(), around.variable("XDG_RUNTIME_DIR").map(PathBuf::from)),
         open: Arc::new(move || {
             let agent = build(Some(data_dir.clone())).build().map_err(|error| built.located(error))?;
             project.keep(&data_dir);
@@ -301,12 +307,13 @@ async fn enter(
         }),
         settings: config.settings().into(),
         agrees: Arc::new(move |settings| owned.agrees(settings)),
+        owner: Arc::default(),
     };
     Ok(match door.enter().await? {
         Entered::Owner(service, owner) => (service, Holding::Owner(owner)),
         Entered::Attached(connection) => {
-            let remote = RemoteService::new(door, config.defaults(), connection);
-            (Arc::new(remote.clone()), Holding::Attached(remote))
+            let client = Client::over(door.clone(), connection, config.defaults());
+            (Arc::new(client), Holding::Attached(door))
         }
     })
 }
@@ -365,6 +372,8 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
     let logs = tracing::dispatcher::get_default(Clone::clone);
     runtime.on_thread_start(move || std::mem::forget(tracing::dispatcher::set_default(&logs)));
     let runtime = runtime.enable_all().build()?;
+    // Before anything is opened: a signal that comes meanwhile ends the command once it can end in order.
+    let mut ends = Ends::new(is_server, streams.interrupts.ctrl_c.clone())?;
     let done = runtime.block_on(async {
         // A server has drained when it returns; what memory holds ends with the process.
         let drain_ms = match &cli.command {
@@ -374,10 +383,9 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
         };
         let told_ms = config.values.serve.drain_ms;
         let app = App::open(Arc::new(config), out, &around).await?;
-        let mut ends = Ends::new(is_server)?;
-        let done = match drain_ms {
-            None if is_server => perform(&app, &around, cli.command, streams).await,
-            _ => app.until_told(told_ms, &mut ends, perform(&app, &around, cli.command, streams)).await,
+        let done = match cli.command {
+            Command::Serve(args) => serve::serve(&app, &around, &args, &mut ends).await,
+            command => app.until_told(told_ms, &mut ends, perform(&app, command, streams)).await,
         };
         match drain_ms {
             Some(drain_ms) => app.end(drain_ms, &mut ends).await,
@@ -392,12 +400,11 @@ fn dispatch(cli: Cli, out: &Output, around: Surroundings, streams: Streams) -> R
 }
 
 /// Performs a command that needs the service.
-async fn perform(app: &App, around: &Surroundings, command: Command, streams: Streams) -> Result<u8, CliError> {
+async fn perform(app: &App, command: Command, streams: Streams) -> Result<u8, CliError> {
     match command {
         Command::Run(args) => commands::run(app, streams, args).await,
         Command::Resume(args) => commands::resume(app, streams, args).await,
         Command::Chat(args) => chat::chat(app, streams, &args).await,
-        Command::Serve(args) => serve::serve(app, around, &args).await,
         Command::Rpc => serve::rpc(app).await,
         Command::Mcp(args) => serve::mcp(app, &args).await,
         Command::Events(args) => commands::events(app, &args).await,
@@ -411,6 +418,7 @@ async fn perform(app: &App, around: &Surroundings, command: Command, streams: St
             commands::operators::rebuild(app).await
         }
         Command::Project { command: ProjectArgs::Adopt }
+        | Command::Serve(_)
         | Command::Capabilities
         | Command::Models
         | Command::Errors(_)

@@ -1,6 +1,6 @@
-//! The only file that prints: data on standard output, everything else on standard error.
+//! Printing, which only this file does: data on standard output, everything else on standard error.
 //!
-//! Text of models, tools and files loses its control sequences here, unless `--raw` keeps them; JSON is escaped anyway.
+//! Texts of models, tools and files lose their control sequences here, except with `--raw`; JSON is always escaped.
 
 use std::{
     collections::BTreeMap,
@@ -18,16 +18,16 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::args::Globals;
 
-/// Characters of a table's cell.
+/// Most characters of a table's cell.
 const CELL_CHARS_MAX: usize = 72;
 
-/// Columns of a terminal that does not say.
+/// Columns of a terminal of unknown width.
 const COLUMNS: usize = 80;
 
-/// Columns of a bar that shows how far something is.
+/// Columns of a progress bar.
 const BAR_COLUMNS: usize = 20;
 
-/// Everything outside of the program that it reads or writes, so that a test can hand in its own.
+/// Everything outside of the program that it reads or writes; a test can hand in its own.
 pub struct Terminal {
     /// Standard input.
     pub stdin: Box<dyn BufRead + Send>,
@@ -35,11 +35,11 @@ pub struct Terminal {
     pub stdout: Box<dyn Write + Send>,
     /// Standard error.
     pub stderr: Box<dyn Write + Send>,
-    /// Whether each of the three is a terminal, in that order.
+    /// True for each of the three that is a terminal, in that order.
     pub are_terminals: [bool; 3],
-    /// Whether lines are edited; else they are read as they come.
+    /// True if lines are edited; else they are read unchanged.
     pub has_editor: bool,
-    /// Where Ctrl-C arrives; the process's own signal where `None`.
+    /// Source of Ctrl-C; the process's own signal if `None`.
     pub interrupts: Option<mpsc::UnboundedReceiver<()>>,
     /// Environment and folder.
     pub around: Surroundings,
@@ -54,26 +54,26 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// A variable's value, where it is text.
+    /// Returns a variable's value, if it is text.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
         self.env.get(name).and_then(|value| value.to_str()).map(str::to_owned)
     }
 
-    /// The folder for what programs keep between their runs.
+    /// Returns the folder for state that programs keep between their runs.
     pub(crate) fn state(&self) -> Option<PathBuf> {
         let named = self.variable("XDG_STATE_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
         let at_home = || Some(PathBuf::from(self.env.get("HOME")?).join(".local/state"));
         named.or_else(at_home).filter(|folder| folder.is_absolute())
     }
 
-    /// Columns of the terminal that standard output is.
+    /// Returns the columns of standard output's terminal.
     fn columns(&self) -> usize {
-        let told = self.variable("COLUMNS").and_then(|columns| columns.parse().ok());
+        let configured = self.variable("COLUMNS").and_then(|columns| columns.parse().ok());
         let real = || Some(rustix::termios::tcgetwinsize(io::stdout()).ok()?.ws_col.into());
-        told.or_else(real).filter(|columns| *columns > 0).unwrap_or(COLUMNS)
+        configured.or_else(real).filter(|columns| *columns > 0).unwrap_or(COLUMNS)
     }
 
-    /// Whether a stream that is a terminal shows more than ASCII.
+    /// Returns true if a terminal shows more than ASCII.
     fn has_blocks(&self) -> bool {
         let mut language = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| self.variable(name));
         let is_wide = |language: String| {
@@ -84,7 +84,7 @@ impl Surroundings {
         !is_plain && language.find(|language| !language.is_empty()).is_some_and(is_wide)
     }
 
-    /// Whether a stream that is a terminal takes colours.
+    /// Returns true if a terminal takes colours.
     fn allows_colours(&self) -> bool {
         let is_set = |name| self.env.get(name).is_some_and(|value| !value.is_empty());
         !is_set("NO_COLOR") && self.env.get("TERM").is_none_or(|term| term != "dumb")
@@ -92,13 +92,13 @@ impl Surroundings {
 }
 
 impl Terminal {
-    /// The process's own.
+    /// Takes the process's own.
     #[must_use]
     pub fn process() -> Self {
         let are_terminals = [io::stdin().is_terminal(), io::stdout().is_terminal(), io::stderr().is_terminal()];
         let env = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
         let mut env: BTreeMap<String, OsString> = env.collect();
-        // Without the variable the system still knows where the user is at home.
+        // Without the variable the system still knows the user's home.
         if let (false, Some(home)) = (env.contains_key("HOME"), std::env::home_dir()) {
             env.insert("HOME".to_owned(), home.into());
         }
@@ -114,35 +114,35 @@ impl Terminal {
     }
 }
 
-/// Makes a panic one line on standard error, without anything that looks like a key.
+/// Prints a panic as one line on standard error, without anything that looks like a key.
 pub fn install_panic_hook() {
     std::panic::set_hook(Box::new(|panic| {
         let line = redact_key_shapes(&panic.to_string()).replace('\n', " ");
-        // There is nobody left to tell where this fails.
+        // A failure here cannot be reported.
         drop(writeln!(io::stderr(), "meerkat: {}", clean(&line)));
     }));
 }
 
 type Stream = Arc<Mutex<Box<dyn Write + Send>>>;
 
-/// Prints.
+/// Printer.
 #[derive(Clone)]
 pub(crate) struct Output {
     out: Stream,
     err: Stream,
-    /// JSON on standard output, for errors too.
+    /// True for JSON on standard output, also of errors.
     pub(crate) is_json: bool,
     is_raw: bool,
     pub(crate) is_quiet: bool,
     pub(crate) has_colours: bool,
     is_err_terminal: bool,
-    /// Whether words may stand out on standard output.
+    /// True if words may be highlighted on standard output.
     pub(crate) highlights: bool,
-    /// Columns of the terminal, where standard output is one.
+    /// Columns of the terminal, if standard output is one.
     pub(crate) width: Option<usize>,
-    /// Whether standard output shows block characters.
+    /// True if standard output shows block characters.
     pub(crate) has_blocks: bool,
-    /// Whether somebody can be asked.
+    /// True if the user can be asked.
     pub(crate) can_ask: bool,
 }
 
@@ -173,7 +173,7 @@ impl Output {
         self.is_quiet = globals.quiet;
     }
 
-    /// A document, or a line of one: to the letter, but for what a terminal would obey.
+    /// Prints a document, or a line of one, unchanged except for characters that a terminal would obey.
     pub(crate) fn document(&self, bytes: &[u8]) -> io::Result<()> {
         let shown = self.width.map(|_| escaped(&String::from_utf8_lossy(bytes)));
         let mut out = lock(&self.out);
@@ -182,83 +182,83 @@ impl Output {
         out.flush()
     }
 
-    /// Text as it comes.
+    /// Prints text as it comes.
     pub(crate) fn text(&self, text: &str) -> io::Result<()> {
         let mut out = lock(&self.out);
         out.write_all(text.as_bytes())?;
         out.flush()
     }
 
-    /// An answer for people.
+    /// Prints an answer for people.
     pub(crate) fn answer(&self, answer: &Value) -> io::Result<()> {
         self.readable(&render(answer))
     }
 
-    /// A text for people.
+    /// Prints a text for people.
     pub(crate) fn readable(&self, text: &str) -> io::Result<()> {
         if self.is_raw { self.text(text) } else { self.text(&clean(text)) }
     }
 
-    /// A short line about what happens, on standard error.
+    /// Prints a short line about progress on standard error.
     pub(crate) fn note(&self, line: &str) {
         if !self.is_quiet {
             self.error_line(line, "2");
         }
     }
 
-    /// What a model thinks, already filtered: only for who looks on.
+    /// Prints a model's reasoning, already filtered, if standard error is a terminal.
     pub(crate) fn reasoning(&self, text: &str) {
         if !self.is_quiet && self.is_err_terminal {
-            self.tell(&if self.has_colours { format!("\x1b[2m{text}\x1b[0m") } else { text.to_owned() });
+            self.write_err(&if self.has_colours { format!("\x1b[2m{text}\x1b[0m") } else { text.to_owned() });
         }
     }
 
-    /// An error: its message on standard error.
+    /// Prints an error's message on standard error.
     pub(crate) fn error(&self, body: &ErrorBody) {
         self.error_line(&format!("error: {}", redact_key_shapes(&body.message)), "31");
         self.note(&format!("  {0}; `meerkat errors {0}` says what to do", body.code));
     }
 
-    /// Text on standard error as it is, such as a question without the end of its line.
+    /// Prints text on standard error unchanged, such as a question without the end of its line.
     pub(crate) fn notice(&self, text: &str) {
-        self.tell(&clean(text));
+        self.write_err(&clean(text));
     }
 
-    /// What shows how far something is.
+    /// Makes a progress bar.
     pub(crate) fn progress(&self) -> Progress {
         Progress { out: self.clone(), line: String::new() }
     }
 
     fn error_line(&self, line: &str, style: &str) {
         let line = clean(line);
-        self.tell(&if self.has_colours { format!("\x1b[{style}m{line}\x1b[0m\n") } else { format!("{line}\n") });
+        self.write_err(&if self.has_colours { format!("\x1b[{style}m{line}\x1b[0m\n") } else { format!("{line}\n") });
     }
 
-    /// Where nobody reads standard error, the command goes on all the same.
-    fn tell(&self, text: &str) {
+    /// Writes to standard error; a failure does not end the command.
+    fn write_err(&self, text: &str) {
         let mut err = lock(&self.err);
         drop(err.write_all(text.as_bytes()).and_then(|()| err.flush()));
     }
 
-    /// What filters one block of streamed text.
+    /// Makes the filter of one block of streamed text.
     pub(crate) fn filter(&self) -> Filter {
         Filter { is_raw: self.is_raw, state: State::Text }
     }
 }
 
-/// A bar on standard error, where that is a terminal: one line, drawn over and over, and gone in the end.
+/// Progress bar on standard error, if that is a terminal: one line, which is removed at the end.
 pub(crate) struct Progress {
     out: Output,
     line: String,
 }
 
 impl Progress {
-    /// Whether anybody looks.
+    /// Returns true if it is shown.
     pub(crate) const fn is_shown(&self) -> bool {
         self.out.is_err_terminal && !self.out.is_quiet
     }
 
-    /// Shows how much is done, and a few words about it.
+    /// Shows progress and a few words about it.
     pub(crate) fn show(&mut self, done: u64, of: u64, words: &str) {
         if !self.is_shown() {
             return;
@@ -272,10 +272,10 @@ impl Progress {
         }
     }
 
-    /// Draws over what is there, in the way that every terminal understands.
+    /// Redraws the line in a way that every terminal understands.
     fn draw(&self, line: &str) {
         let rest = self.line.chars().count().saturating_sub(line.chars().count());
-        self.out.tell(&format!("\r{line}{}\r", " ".repeat(rest)));
+        self.out.write_err(&format!("\r{line}{}\r", " ".repeat(rest)));
     }
 }
 
@@ -291,7 +291,7 @@ fn lock(stream: &Stream) -> MutexGuard<'_, Box<dyn Write + Send>> {
     stream.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Log lines: on standard error, without anything that looks like a key or moves a cursor.
+/// Log lines on standard error, without anything that looks like a key or moves a cursor.
 impl<'a> MakeWriter<'a> for Output {
     type Writer = LogLine;
 
@@ -300,7 +300,7 @@ impl<'a> MakeWriter<'a> for Output {
     }
 }
 
-/// Takes a log line, which comes in one piece.
+/// Log line, which comes in one piece.
 pub(crate) struct LogLine(Stream);
 
 impl Write for LogLine {
@@ -315,18 +315,18 @@ impl Write for LogLine {
     }
 }
 
-/// Takes control sequences out of a text.
+/// Removes control sequences from a text.
 pub(crate) fn clean(text: &str) -> String {
     Filter { is_raw: false, state: State::Text }.push(text)
 }
 
-/// Takes control sequences out of a text that comes in pieces.
+/// Filter of control sequences in a text that comes in pieces.
 pub(crate) struct Filter {
     is_raw: bool,
     state: State,
 }
 
-/// Where in a control sequence the text stands.
+/// Position of the text in a control sequence.
 #[derive(Clone, Copy, PartialEq)]
 enum State {
     Text,
@@ -370,12 +370,12 @@ impl Filter {
     }
 }
 
-/// JSON of the same value, with escapes for what a terminal obeys. Outside of strings JSON has nothing of it.
+/// Escapes the characters in JSON that a terminal obeys, which only strings can have. The value stays the same.
 fn escaped(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     for char in json.chars() {
         if (char.is_control() && !matches!(char, '\n' | '\t' | '\r')) || is_direction_mark(char) {
-            // Each of them is in the plane that one escape reaches.
+            // All of them are in the plane that one escape reaches.
             shown += &format!("\\u{:04x}", u32::from(char));
         } else {
             shown.push(char);
@@ -384,12 +384,12 @@ fn escaped(json: &str) -> String {
     shown
 }
 
-/// Marks that make a terminal show text in another order than it has.
+/// Returns true for marks that change the direction of text on a terminal.
 const fn is_direction_mark(char: char) -> bool {
     matches!(char, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// An answer as lines: a list as a table, anything else as names and values.
+/// Renders an answer as lines: a list as a table, anything else as names and values.
 fn render(answer: &Value) -> String {
     let rows = match answer {
         Value::Object(members) => match members.get("items").and_then(Value::as_array) {
@@ -426,7 +426,7 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// One line of a text, cut where it is long.
+/// Returns the first line of a text, cut if it is long.
 fn short(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     match line.char_indices().nth(CELL_CHARS_MAX) {
@@ -439,11 +439,11 @@ fn short(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Keeps what is written.
+    /// Records the output.
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+    struct Recorded(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Kept {
+    impl Write for Recorded {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -458,7 +458,7 @@ mod tests {
     fn a_bar_is_drawn_over_itself_and_gone_in_the_end() {
         let around = Surroundings { env: BTreeMap::new(), dir: PathBuf::new() };
         let drawn = |is_terminal| {
-            let kept = Kept::default();
+            let kept = Recorded::default();
             let out = Output::new((Box::new(io::sink()), Box::new(kept.clone())), [true, true, is_terminal], &around);
             let mut progress = out.progress();
             progress.show(0, 0, "nothing yet");
@@ -480,7 +480,7 @@ mod tests {
         let json = "{\"a\":\"\u{9b}31m \u{202e}x\u{7f}\u{2066} é\\n\"}";
         let around = Surroundings { env: BTreeMap::new(), dir: PathBuf::new() };
         let printed = |is_terminal| {
-            let kept = Kept::default();
+            let kept = Recorded::default();
             let out = Output::new((Box::new(kept.clone()), Box::new(io::sink())), [false, is_terminal, false], &around);
             out.document(json.as_bytes()).unwrap();
             String::from_utf8(kept.0.lock().unwrap().clone()).unwrap()

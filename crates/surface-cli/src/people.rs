@@ -1,6 +1,6 @@
-//! Sessions as people read them: the list as a table, one session, its history. It returns text and prints nothing.
+//! Sessions as text for people: the list as a table, one session, its history. Nothing is printed here.
 //!
-//! Control sequences are taken out where it is printed; what breaks a line of a table is taken out here.
+//! Printing removes control sequences; line breaks in a table are removed here.
 
 pub(crate) mod fill;
 pub(crate) mod memory;
@@ -21,10 +21,10 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::{commands::read, output::clean};
 
-/// Digits of an id's end that a table shows.
+/// Digits of an id's end in a table.
 const ENDING_DIGITS: usize = 8;
 
-/// The answer of an operation that has a form of its own, and where the next page begins.
+/// Renders the answers that have a form of their own; also returns the cursor of the next page.
 pub(crate) fn render(
     operation: Operation,
     answer: &[u8],
@@ -47,7 +47,7 @@ pub(crate) fn render(
         Operation::SearchMemory => {
             let page: Page<SearchHit> = read(answer)?;
             let found = memory::Found { query: "", opens: false, highlights: false, width };
-            Some((found.told(&page.items), None))
+            Some((found.render(&page.items), None))
         }
         Operation::ImportBundle => Some((imported(&read(answer)?, width), None)),
         Operation::Retain => Some((retained(&read(answer)?, width), None)),
@@ -55,7 +55,7 @@ pub(crate) fn render(
     })
 }
 
-/// The sessions. Where there is no terminal, ids and times are whole.
+/// Renders sessions as a table. Without a terminal, ids and times are complete.
 fn list(sessions: &[SessionSummary], width: Option<usize>, now: Timestamp) -> String {
     let row = |session: &SessionSummary| {
         [
@@ -69,7 +69,7 @@ fn list(sessions: &[SessionSummary], width: Option<usize>, now: Timestamp) -> St
     table(["SESSION", "STATE", "TURNS", "CHANGED", "TITLE"], sessions.iter().map(row), width)
 }
 
-/// The sessions of all projects. On a terminal a project goes by its folder's name.
+/// Renders the sessions of all projects. A terminal shows only the folder's name of a project.
 pub(crate) fn of_projects(sessions: &[(String, SessionSummary)], width: Option<usize>, now: Timestamp) -> String {
     let row = |(project, session): &(String, SessionSummary)| {
         let name =
@@ -99,7 +99,7 @@ fn imported(imported: &Imported, width: Option<usize>) -> String {
     table(["SESSION", "LAST EVENT", "IN THE BUNDLE"], rows, width)
 }
 
-/// What retention takes away, or would.
+/// Renders the sessions that retention deletes, or would.
 pub(crate) fn retained(retained: &Retained, width: Option<usize>) -> String {
     let rows = retained.items.iter().map(|item| {
         let reason = match item.reason {
@@ -117,12 +117,12 @@ pub(crate) fn retained(retained: &Retained, width: Option<usize>) -> String {
         .map(|it| format!("{} could not be deleted: {}: {}\n", it.session_id, it.code, it.message))
         .collect();
     match (retained.deleted, retained.items.len()) {
-        (0, would_go) if failed.is_empty() => format!("{table}{would_go} would go\n"),
+        (0, would_be_deleted) if failed.is_empty() => format!("{table}{would_be_deleted} would be deleted\n"),
         (deleted, _) => format!("{table}{deleted} deleted\n{failed}"),
     }
 }
 
-/// Bytes, in the unit that suits them.
+/// Formats bytes in a suitable unit.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         0..0x400 => format!("{bytes} B"),
@@ -132,7 +132,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// A table that fits `width`; the last column gives way. Where there is no terminal nothing is cut.
+/// Renders a table that fits `width`; the last column shrinks. Without a terminal nothing is cut.
 fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>, width: Option<usize>) -> String {
     let rows: Vec<[String; N]> =
         std::iter::once(head.map(str::to_owned)).chain(rows).map(|row| row.map(|cell| one_line(&cell))).collect();
@@ -148,18 +148,18 @@ fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]
     table
 }
 
-/// An id in a table: on a terminal its last digits.
+/// Formats an id for a table: on a terminal its last digits.
 fn id(id: &SessionId, width: Option<usize>) -> String {
     if width.is_some() { ending(id) } else { id.to_string() }
 }
 
-/// The last digits of an id, by which a command finds it.
+/// Returns the last digits of an id, by which a command finds it.
 fn ending(id: &SessionId) -> String {
     let id = id.to_string();
     id[id.len() - ENDING_DIGITS..].to_owned()
 }
 
-/// The title, else the first label.
+/// Returns the title, else the first label.
 fn title(session: &SessionSummary) -> String {
     let label = || session.labels.iter().next().map(|(name, value)| format!("{name}={value}"));
     session.title.clone().or_else(label).unwrap_or_else(|| "-".to_owned())
@@ -174,12 +174,12 @@ const fn state(state: SessionState) -> &'static str {
     }
 }
 
-/// A time to its minute, in UTC.
+/// Formats a time to its minute, in UTC.
 fn minute(time: Timestamp) -> String {
     time.to_string().get(..16).unwrap_or_default().replace('T', " ")
 }
 
-/// How long ago a time is; its day, where that is long ago or still to come.
+/// Formats the age of a time; its day, if that is long ago or in the future.
 fn age(time: Timestamp, now: Timestamp) -> String {
     let seconds = now.as_millis().saturating_sub(time.as_millis()).div_euclid(1000);
     let (count, unit) = match seconds {
@@ -196,7 +196,7 @@ fn one_line(text: &str) -> String {
     clean(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Cuts a line that has more columns than there are.
+/// Cuts a line to the width.
 fn fit(line: &str, width: Option<usize>) -> String {
     let Some(width) = width.filter(|width| line.width() > *width) else { return line.to_owned() };
     let (mut cut, mut columns) = (String::new(), 1);
@@ -210,7 +210,7 @@ fn fit(line: &str, width: Option<usize>) -> String {
     format!("{}…", cut.trim_end())
 }
 
-/// One session: what it is, then what it holds.
+/// Renders one session.
 pub(crate) fn session(view: &SessionView) -> String {
     let mut text = String::new();
     let mut row = |name: &str, value: String| {
@@ -252,7 +252,7 @@ fn labels(labels: &BTreeMap<String, String>) -> Option<String> {
     (!labels.is_empty()).then(|| labels.join(", "))
 }
 
-/// One message of a history, under a line that says where it stands.
+/// Renders one message of a history, under a line with its place.
 fn message(item: &HistoryItem) -> String {
     let turn = item.turn.map(|turn| format!(" turn {turn}")).unwrap_or_default();
     let mut text = format!("[{}]{turn} {}\n", item.seq, item.role);
@@ -291,11 +291,11 @@ fn message(item: &HistoryItem) -> String {
     text
 }
 
-/// What a word may become, a tab, and what that is: the end of an id, or where the word begins one, the whole.
+/// Lists completions of a word, each with a tab and a description: the end of an id, or all of it.
 pub(crate) fn candidates(sessions: &[SessionSummary], word: &str) -> String {
     let mut lines = String::new();
     if "last".starts_with(word) && !sessions.is_empty() {
-        lines += "last\tthe one that changed last\n";
+        lines += "last\tthe most recently changed session\n";
     }
     for session in sessions {
         let (id, ending) = (session.session_id.to_string(), ending(&session.session_id));
@@ -401,7 +401,7 @@ projection  0              0                built in
         let table = "\
 SESSION   REASON   SIZE     UPDATED           TITLE
 aa12abcd  too old  2.5 MiB  2026-01-02 03:04  -
-1 would go
+1 would be deleted
 ";
         assert_eq!(rendered(Operation::Retain, &retained), table);
         let imported = json!({ "upload": null, "next_offset": 7, "sessions": [

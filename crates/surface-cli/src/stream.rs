@@ -11,14 +11,13 @@ use std::sync::Arc;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
+    follow::turn::{FollowedTurn, TurnStep, whole},
     model::StopReason,
-    runtime::{ended::whole, follow::Follower},
     service::TurnResult,
     session::event::{ApprovalRequested, Event, LiveEvent, Record, Retrying},
     wire,
 };
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 
 use self::view::View;
 use crate::{
@@ -59,16 +58,13 @@ pub(crate) struct Call {
 pub(crate) struct RunningTurn {
     service: Arc<dyn SessionService>,
     session_id: SessionId,
-    answer: JoinHandle<Result<Vec<u8>, SessionError>>,
-    /// The answer, while the events before it are still to be shown.
-    ended: Option<(Vec<u8>, Seq)>,
-    follower: Option<Follower>,
+    turn: FollowedTurn,
     /// The line that is to be shown next.
     line: Option<String>,
     /// Why not all of the turn could be shown.
     lost: Option<SessionError>,
     since: Seq,
-    turn: Option<TurnNumber>,
+    number: Option<TurnNumber>,
     /// The tokens that the turn may use, if it says so.
     tokens: Option<u64>,
     view: View,
@@ -98,10 +94,10 @@ impl RunningTurn {
             Operation::Resume => wire::begin_resume(service.as_ref(), &params).await,
             _ => wire::begin_turn(service.as_ref(), &params).await,
         };
-        let turn = begun.as_ref().ok().map(|begun| begun.turn.accepted.turn);
-        let answer = tokio::spawn(async move { begun?.answer().await });
+        let number = begun.as_ref().ok().map(|begun| begun.accepted.turn);
+        let turn = begun.map_or_else(FollowedTurn::refused, |begun| FollowedTurn::new(begun, follower));
         let view = View::new(app.out.clone(), show);
-        Self { service, session_id, answer, ended: None, follower, line: None, lost, since, turn, tokens: None, view }
+        Self { service, session_id, turn, line: None, lost, since, number, tokens: None, view }
     }
 
     /// Shows what happens up to the next thing that matters. It can be dropped and called again.
@@ -119,46 +115,28 @@ impl RunningTurn {
                     Err(error) => self.lose(error),
                 }
             }
-            if let Some((_, seq)) = &self.ended
-                && self.follower.as_ref().is_none_or(|follower| follower.cursor() >= *seq)
-                && let Some((answer, _)) = self.ended.take()
-            {
-                // What could not be shown whole did not succeed.
-                let lost = self.lost.take().filter(|_| self.view.show != Show::Nothing);
-                return Ok(Progress::Ended(lost.map_or(Ok(answer), Err)));
-            }
-            tokio::select! {
-                biased;
-                line = next_line(&mut self.follower) => match line {
-                    Ok(Some(line)) => self.line = Some(line),
-                    // A deleted session: its answer says so.
-                    Ok(None) => self.follower = None,
-                    Err(error) => self.lose(error),
-                },
-                answer = &mut self.answer, if self.ended.is_none() => {
-                    let lost = |_| SessionError::Internal("the turn's answer was lost".to_owned());
-                    match answer.map_err(lost).and_then(|answer| answer) {
-                        Ok(answer) => self.ended = Some((answer.clone(), self.end(&answer)?)),
-                        Err(error) => return Ok(Progress::Ended(Err(error))),
+            match self.turn.next().await {
+                TurnStep::Line(line) => self.line = Some(String::from_utf8_lossy(&line.line).into_owned()),
+                TurnStep::Lost(error) => self.lose(error),
+                TurnStep::End(Err(error)) => return Ok(Progress::Ended(Err(error))),
+                TurnStep::End(Ok(result)) => {
+                    if result.seq <= self.since {
+                        // It ended before it was asked for again, and its answer shows it.
+                        self.view.rest_of_step(u64::MAX, &result.text)?;
                     }
+                    // What could not be shown whole did not succeed.
+                    let lost = self.lost.take().filter(|_| self.view.show != Show::Nothing);
+                    return Ok(Progress::Ended(lost.map_or_else(|| wire::encode(&result), Err)));
                 }
             }
         }
     }
 
-    /// The seq that ended the turn. A turn that ended before it was asked for again is shown by its answer.
-    fn end(&mut self, answer: &[u8]) -> Result<Seq, CliError> {
-        let result: TurnResult = read(answer)?;
-        if result.seq <= self.since {
-            self.view.rest_of_step(u64::MAX, &result.text)?;
-        }
-        Ok(result.seq)
-    }
-
     /// The turn's events cannot be shown any further; the turn still has its answer.
     fn lose(&mut self, error: SessionError) {
         tracing::warn!(%error, "the turn's events can be shown no further");
-        (self.follower, self.lost) = (None, Some(error));
+        self.turn.stop_lines();
+        self.lost = Some(error);
     }
 
     fn see(&mut self, line: &str, record: Option<Record>) -> Result<Option<Progress>, CliError> {
@@ -167,12 +145,12 @@ impl RunningTurn {
         }
         let Some(record) = record else {
             let event: Value = serde_json::from_str(line).map_err(|error| unreadable(&error))?;
-            if self.turn.is_some_and(|turn| event["turn"] == turn) {
+            if self.number.is_some_and(|turn| event["turn"] == turn) {
                 self.view.live(&event, line)?;
             }
             return Ok(None);
         };
-        if record.turn.is_none() || record.turn != self.turn {
+        if record.turn.is_none() || record.turn != self.number {
             return Ok(None);
         }
         if let Event::TurnStarted(started) = &record.event {
@@ -183,7 +161,7 @@ impl RunningTurn {
             record.event,
             Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) | Event::TurnDequeued(_)
         ) {
-            self.follower = None;
+            self.turn.stop_lines();
         }
         if let Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments }) = record.event {
             return Ok(Some(Progress::Approval(Call { session_id: self.session_id, call_id, name, arguments })));
@@ -193,8 +171,8 @@ impl RunningTurn {
 
     /// Interrupts the turn.
     pub(crate) fn interrupt(&self) {
-        if self.turn.is_some() {
-            ask(&self.service, Operation::Interrupt, json!({ "session_id": self.session_id, "turn": self.turn }));
+        if self.number.is_some() {
+            ask(&self.service, Operation::Interrupt, json!({ "session_id": self.session_id, "turn": self.number }));
         }
     }
 
@@ -268,16 +246,6 @@ async fn decoded(
         view::make_whole(&mut record.event, async |body| whole(service.as_ref(), session_id, body).await).await?;
     }
     Ok(Some(record))
-}
-
-async fn next_line(follower: &mut Option<Follower>) -> Result<Option<String>, SessionError> {
-    match follower {
-        Some(follower) => {
-            let followed = follower.next().await?;
-            Ok(followed.map(|followed| String::from_utf8_lossy(&followed.line).into_owned()))
-        }
-        None => std::future::pending().await,
-    }
 }
 
 /// The session's last event. A cursor beyond it is refused with just that.

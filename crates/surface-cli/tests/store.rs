@@ -347,11 +347,11 @@ fn somebody_at_a_terminal_sees_how_far_it_is_and_is_asked() {
     assert!(ran.err.contains("#---] 1.0 MiB of 1."), "{}", ran.err);
     let retain = ["sessions", "retain", "--max-sessions", "1"];
     let ran = stage.on_terminal(&retain, "n\n");
-    let is_asked = ran.err.contains("1 would go\nDelete these 1 sessions for good? [y/N] Nothing was deleted.");
+    let is_asked = ran.err.contains("1 would be deleted\nDelete these 1 sessions for good? [y/N] Nothing was deleted.");
     assert!(is_asked && ran.out.is_empty(), "{}", ran.err);
     assert!(stage.on_terminal(&retain, "y\n").out.ends_with("1 deleted\n"));
     let ran = stage.on_terminal(&retain, "");
-    assert!(ran.out.ends_with("0 would go\n") && !ran.err.contains('?'), "{}", ran.err);
+    assert!(ran.out.ends_with("0 would be deleted\n") && !ran.err.contains('?'), "{}", ran.err);
 }
 
 #[test]

@@ -9,12 +9,14 @@ use std::{
     time::Duration,
 };
 
-use futures::FutureExt as _;
 use meerkat_service::{
     SessionError, SessionService,
-    runtime::follow::{FollowedLine, Follower},
-    service::{BegunTurn, CancelQueued, CompactSession, InterruptTurn, TurnAccepted, TurnResult, TurnStatus},
-    wire::{self, BegunCall},
+    follow::{
+        FollowedLine,
+        turn::{FollowedTurn, TurnStep, from_acceptance},
+    },
+    service::{CancelQueued, CompactSession, InterruptTurn, TurnAccepted, TurnHandle, TurnStatus},
+    wire,
 };
 use rmcp::{
     RoleServer,
@@ -83,54 +85,26 @@ impl Drop for Request<'_> {
     }
 }
 
-/// The session's lines on their way to the client, from a turn's acceptance on. A cursor, never a queue.
+/// A session's lines on their way to the client.
 struct Progress {
-    follower: Option<Follower>,
     peer: Peer<RoleServer>,
-    token: Option<ProgressToken>,
+    token: ProgressToken,
     sent: u32,
 }
 
 impl Progress {
-    async fn begin(service: &dyn SessionService, turn: &TurnAccepted, context: &RequestContext<RoleServer>) -> Self {
-        let token = context.meta.get_progress_token();
-        let follower = match &token {
-            // Without its events the turn still has its answer.
-            Some(_) => service.follow(&turn.session_id, turn.seq.saturating_sub(1)).await.ok(),
-            None => None,
-        };
-        Self { follower, peer: context.peer.clone(), token, sent: 0 }
-    }
-
-    /// Whether there is nothing more to send of a turn that ended.
-    fn is_past(&self, end: &TurnResult) -> bool {
-        self.follower.as_ref().is_none_or(|follower| follower.cursor() >= end.seq)
-    }
-
-    /// The next line. It can be dropped and called again.
-    async fn next(&mut self) -> Option<FollowedLine> {
-        match &mut self.follower {
-            Some(follower) => follower.next().await.ok().flatten(),
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Sends a line; the client's pace holds the cursor back, and one that reads nothing loses the rest.
-    async fn send(&mut self, line: &FollowedLine, cancelled: &CancellationToken) {
-        let Some(token) = self.token.clone() else { return };
+    /// Sends a line; answers `false` if the client takes no more. Its pace holds the cursor back.
+    async fn send(&mut self, line: &FollowedLine, cancelled: &CancellationToken) -> bool {
         self.sent += 1;
-        let mut notification = ProgressNotificationParam::new(token, f64::from(self.sent));
+        let mut notification = ProgressNotificationParam::new(self.token.clone(), f64::from(self.sent));
         notification.message = wire::words(&line.line);
         let mut meta = NotificationMetaObject::default();
         meta.insert(EVENT.to_owned(), crate::wire::line(&line.line).into());
         notification.meta = Some(meta);
-        let is_sent = tokio::select! {
+        tokio::select! {
             biased;
             () = cancelled.cancelled() => false,
             sent = tokio::time::timeout(STALL_MAX, self.peer.notify_progress(notification)) => matches!(sent, Ok(Ok(()))),
-        };
-        if !is_sent {
-            self.follower = None;
         }
     }
 }
@@ -138,39 +112,43 @@ impl Progress {
 /// Answers for a turn: at once, or when it has ended and its events are sent. Says whether it failed.
 pub(crate) async fn answer(
     service: &dyn SessionService,
-    call: BegunCall,
+    turn: TurnHandle,
     request: &Request<'_>,
     context: &RequestContext<RoleServer>,
 ) -> Result<(Vec<u8>, bool), SessionError> {
-    if !call.wait {
-        return Ok((call.answer().await?, false));
+    if !turn.wait {
+        return Ok((turn.answer().await?, false));
     }
-    let BegunTurn { accepted, mut result } = call.turn;
-    let mut progress = Progress::begin(service, &accepted, context).await;
-    let mut ended: Option<TurnResult> = None;
+    let accepted = turn.accepted.clone();
+    let token = context.meta.get_progress_token();
+    let mut progress = token.map(|token| Progress { peer: context.peer.clone(), token, sent: 0 });
+    let follower = match &progress {
+        // Without its events the turn still has its answer.
+        Some(_) => from_acceptance(service, &accepted).await.ok(),
+        None => None,
+    };
+    let mut turn = FollowedTurn::new(turn, follower);
     let mut is_taken_back = false;
     loop {
-        if let Some(end) = ended.as_ref().filter(|end| progress.is_past(end)) {
-            return Ok((wire::encode(end)?, end.status == TurnStatus::Failed));
-        }
         tokio::select! {
             biased;
             () = request.cancelled.cancelled(), if !is_taken_back => {
                 is_taken_back = true;
                 // Nothing may follow what was taken back.
-                progress.follower = None;
+                turn.stop_lines();
                 stop(service, &accepted).await;
             }
-            end = &mut result, if ended.is_none() => ended = Some(end?),
-            line = progress.next() => {
-                // A turn is answered before anything comes after it, so what does is not its own.
-                if ended.is_none() && let Some(end) = (&mut result).now_or_never() {
-                    ended = Some(end?);
+            step = turn.next() => match step {
+                TurnStep::Line(line) => {
+                    // A client that reads nothing loses the rest.
+                    if let Some(progress) = &mut progress && !progress.send(&line, &request.cancelled).await {
+                        turn.stop_lines();
+                    }
                 }
-                let end = ended.as_ref().map_or(u64::MAX, |end| end.seq);
-                match line.filter(|line| line.seq.is_none_or(|seq| seq <= end)) {
-                    Some(line) => progress.send(&line, &request.cancelled).await,
-                    None => progress.follower = None,
+                TurnStep::Lost(_) => {}
+                TurnStep::End(end) => {
+                    let end = end?;
+                    return Ok((wire::encode(&end)?, end.status == TurnStatus::Failed));
                 }
             }
         }

@@ -10,9 +10,9 @@
 #[path = "../../surface-cli/benches/side_by_side/mod.rs"]
 mod side_by_side;
 
-use axum::{Router, ServiceExt, extract::Request, routing::get};
+use axum::{Router, routing::get};
 use meerkat_service::AgentBuildConfig;
-use meerkat_surface_rest::{RestOptions, RestService};
+use meerkat_surface_rest::{RestOptions, router};
 use side_by_side::{Client, compare, floor, is_floor, meerkat, runtime, session};
 use tokio::net::TcpListener;
 
@@ -30,8 +30,8 @@ fn main() {
         Some((name, _)) if name == "surface" => {
             return serve(async |listener| {
                 let agent = AgentBuildConfig::new().build().unwrap();
-                let rest = RestService::new(agent.service().clone(), RestOptions::default());
-                axum::serve(listener, ServiceExt::<Request>::into_make_service(rest)).await
+                let rest = router(agent.service().clone(), RestOptions::default());
+                axum::serve(listener, rest).await
             });
         }
         Some((_, page)) => {

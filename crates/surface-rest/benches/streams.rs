@@ -27,7 +27,7 @@ use futures::{FutureExt as _, stream};
 use http::Request;
 use http_body_util::BodyExt as _;
 use meerkat_service::{AgentBuildConfig, service::PinFact, wire::events_encoded};
-use meerkat_surface_rest::{RestOptions, RestService};
+use meerkat_surface_rest::{RestOptions, router};
 use side_by_side::{Client, Server, floor, is_floor, meerkat, runtime, session};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tokio::{sync::broadcast, task::unconstrained};
@@ -46,7 +46,7 @@ const STREAM: &str = "accept: text/event-stream\r\n";
 async fn followers(count: usize) {
     let agent = AgentBuildConfig::new().build().unwrap();
     let session_id = agent.create_session().await.unwrap().session_id;
-    let rest = RestService::new(agent.service().clone(), RestOptions::default());
+    let rest = router(agent.service().clone(), RestOptions::default());
     let mut bodies = Vec::with_capacity(count);
     for _ in 0..count {
         let request = Request::get(format!("/v1/sessions/{session_id}/events")).header("accept", "text/event-stream");

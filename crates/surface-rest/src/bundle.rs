@@ -22,11 +22,6 @@ use crate::{
 /// Bytes of a piece.
 const PIECE_BYTES: usize = 1024 * 1024;
 
-/// A body, unless it says that it is too large.
-pub(crate) fn announced(body: Body, limit: u64) -> Result<Body, SessionError> {
-    wire::check_announced(&body, limit).map(|_| body)
-}
-
 /// Sends a session's bundle. What is refused is refused before anything is sent; a bundle that breaks off later has no
 /// end, so that nobody takes it for whole.
 pub(crate) async fn export(app: &Arc<App>, params: &str) -> Result<Response, SessionError> {
@@ -56,14 +51,16 @@ async fn page(
 }
 
 /// Takes a bundle in.
-pub(crate) async fn import(app: &Arc<App>, params: &str, mut body: Body) -> Result<Response, SessionError> {
+pub(crate) async fn import(app: &Arc<App>, params: &str, body: Body) -> Result<Response, SessionError> {
     let Upload { new_ids } = decode_params(params)?;
+    let mut body = body.into_data_stream();
     let (mut upload, mut offset, mut piece) = (None, 0, BytesMut::new());
     loop {
-        let data = wire::next_data(&mut body).await?;
+        let data = body.try_next().await.map_err(|_| wire::broken_off())?;
         let is_last = data.is_none();
         piece.extend_from_slice(&data.unwrap_or_default());
-        let bytes = wire::within(offset + piece.len() as u64, app.options.bundle_bytes_max)?;
+        let bytes = offset + piece.len() as u64;
+        wire::within(bytes, app.options.bundle_bytes_max)?;
         if !is_last && piece.len() < PIECE_BYTES {
             continue;
         }

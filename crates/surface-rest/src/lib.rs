@@ -1,6 +1,6 @@
 //! meerkat over HTTP: each operation has a route, a turn can be followed as it runs, and every failure has one body.
 //!
-//! In reading order: `routes` is the table, `handlers` performs a row of it, `wire` makes parameters and answers,
+//! In reading order: `routes` is the table, [`router`] is made of it, `handlers` performs a row of it, `wire` makes parameters and answers,
 //! `stream` sends events, `bundle` sends and takes bundles, `error` turns a failure into a response, `openapi` describes
 //! it all.
 //!
@@ -16,21 +16,18 @@ mod stream;
 mod wire;
 
 mod metrics;
-mod names;
 mod openapi;
 
-use std::{
-    convert::Infallible,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use axum::{extract::Request, response::Response};
-use futures::future::{BoxFuture, FutureExt as _};
+use axum::{
+    Router,
+    extract::{Request, State},
+    middleware::map_response,
+    routing::{get, on},
+};
 use meerkat_service::{SessionService, options::Limits, wire::Answers};
 use tokio_util::sync::CancellationToken;
-use tower::Service;
 
 use metrics::Metrics;
 pub use routes::{Route, table};
@@ -78,28 +75,23 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
 }
 
-/// The service over HTTP: `/v1/…`, `/openapi.json`, `/healthz`, `/readyz` and `/metrics`. A clone is the same service.
-#[derive(Clone)]
-pub struct RestService(Arc<App>);
-
-impl RestService {
-    /// Serves sessions.
-    #[must_use]
-    pub fn new(service: Arc<dyn SessionService>, options: RestOptions) -> Self {
-        Self(Arc::new(App { service, options, metrics: Metrics::new() }))
-    }
-}
-
-impl Service<Request> for RestService {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request) -> Self::Future {
-        handlers::answer(self.0.clone(), request).map(Ok).boxed()
-    }
+/// The service over HTTP: `/v1/…`, `/openapi.json`, `/healthz`, `/readyz` and `/metrics`.
+///
+/// Axum makes an answer to `HEAD` of the one to `GET`, and says in `Allow` which methods a path has.
+pub fn router(service: Arc<dyn SessionService>, options: RestOptions) -> Router {
+    let beside = Router::new()
+        .route("/healthz", get(handlers::health))
+        .route("/readyz", get(handlers::readiness))
+        .route("/metrics", get(handlers::metrics))
+        .route("/openapi.json", get(handlers::description));
+    let operations = table().iter().filter(|route| route.is_first());
+    operations
+        .fold(beside, |router, route| {
+            let operate = move |State(app): State<Arc<App>>, request: Request| handlers::operate(app, route, request);
+            router.route(&route.full_path(), on(route.method_filter(), operate))
+        })
+        .fallback(handlers::unknown)
+        .method_not_allowed_fallback(handlers::other_method)
+        .layer(map_response(wire::seal))
+        .with_state(Arc::new(App { service, options, metrics: Metrics::new() }))
 }

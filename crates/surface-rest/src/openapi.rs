@@ -16,7 +16,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    metrics, names,
+    metrics,
     routes::{Route, table},
 };
 
@@ -160,8 +160,8 @@ impl Document {
             optional("header", "Prefer", "With `respond-async` the answer comes when the turn is accepted.", prefer);
         }
         let mut operation = json!({
-            "operationId": names::id(route.operation),
-            "tags": [names::tag(route.operation)],
+            "operationId": route.id,
+            "tags": [route.tag()],
             "summary": route.operation.summary(),
             "parameters": parameters,
             "responses": self.responses(route),

@@ -1,10 +1,8 @@
-//! The table: each operation's method and path, and which of its parameters stand in the query.
+//! The table: each operation's name, method and path, and which of its parameters stand in the query.
 //!
 //! What a request takes besides stands in its body. Nothing here knows what an operation does.
 
-use std::{collections::BTreeMap, sync::LazyLock};
-
-use axum::http::Method;
+use axum::{http::Method, routing::MethodFilter};
 use meerkat_service::Operation;
 
 use Operation as Op;
@@ -37,6 +35,8 @@ impl Kind {
 /// One operation's place.
 #[derive(Debug)]
 pub struct Route {
+    /// Its name in the description, as JSON-RPC spells it. Generators make the names of their functions of it.
+    pub(crate) id: &'static str,
     /// What it does.
     pub operation: Operation,
     /// Its method.
@@ -50,6 +50,12 @@ pub struct Route {
 }
 
 impl Route {
+    /// Its method, as a router takes it.
+    #[expect(clippy::expect_used, reason = "the table is always the same, and every test makes a router of it")]
+    pub(crate) fn method_filter(&self) -> MethodFilter {
+        self.method.clone().try_into().expect("a route has a method that axum knows")
+    }
+
     /// The whole path.
     #[must_use]
     pub fn full_path(&self) -> String {
@@ -61,12 +67,13 @@ impl Route {
         !matches!(self.switch, Some((_, true)))
     }
 
-    /// The route with the same method and path where the switch has this value.
-    pub(crate) fn switched(&'static self, value: bool) -> &'static Self {
-        let is_it = |other: &&Self| {
-            (&other.method, other.path) == (&self.method, self.path) && other.switch.is_some_and(|(_, at)| at == value)
-        };
-        TABLE.iter().find(is_it).unwrap_or(self)
+    /// The route that a query means, by its switch.
+    pub(crate) fn asked(&'static self, query: &[(String, String)]) -> &'static Self {
+        let Some((name, _)) = self.switch else { return self };
+        let is_on = query.iter().any(|(known, value)| known == name && value == "true");
+        let is_it = |other: &&Self| (&other.method, other.path) == (&self.method, self.path);
+        let asked = TABLE.iter().filter(is_it).find(|other| other.switch == Some((name, is_on)));
+        asked.unwrap_or(self)
     }
 
     /// Whether it runs a turn, whose answer can be waited for, streamed or left to its events.
@@ -98,72 +105,25 @@ impl Route {
         self.method != Method::GET && self.method != Method::DELETE
     }
 
+    /// Its group in the description.
+    pub(crate) fn tag(&self) -> &'static str {
+        self.id.split('_').next().unwrap_or_default()
+    }
+
     /// The names in the braces of its path.
     pub(crate) fn path_params(&self) -> impl Iterator<Item = &'static str> {
         self.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
     }
 }
 
-/// What can be asked for at a path.
-pub(crate) enum Place {
-    /// Something beside the operations; it is only read.
-    Beside(Beside),
-    /// The routes of operations, one for each method.
-    Operations(Vec<&'static Route>),
-}
-
-/// What stands beside the operations.
-#[derive(Clone, Copy)]
-pub(crate) enum Beside {
-    Health,
-    Readiness,
-    Metrics,
-    Description,
-}
-
-impl Place {
-    /// The methods that it knows.
-    pub(crate) fn methods(&self) -> String {
-        let names: Vec<&str> = match self {
-            Self::Beside(_) => vec!["GET"],
-            Self::Operations(routes) => routes.iter().map(|route| route.method.as_str()).collect(),
-        };
-        names.join(",").replace("GET", "GET,HEAD")
-    }
-}
-
-/// What stands at a path, and what its braces hold, as it was sent.
-pub(crate) fn find(path: &str) -> Option<matchit::Match<'static, '_, &'static Place>> {
-    static PLACES: LazyLock<matchit::Router<Place>> = LazyLock::new(places);
-    PLACES.at(path).ok()
-}
-
-#[expect(clippy::expect_used, reason = "the table is always the same, and every test looks something up in it")]
-fn places() -> matchit::Router<Place> {
-    let mut by_path = BTreeMap::from(
-        [
-            ("/healthz", Beside::Health),
-            ("/readyz", Beside::Readiness),
-            ("/metrics", Beside::Metrics),
-            ("/openapi.json", Beside::Description),
-        ]
-        .map(|(path, beside)| (path.to_owned(), Place::Beside(beside))),
-    );
-    for route in TABLE.iter().filter(|route| route.is_first()) {
-        match by_path.entry(route.full_path()).or_insert_with(|| Place::Operations(Vec::new())) {
-            Place::Operations(routes) => routes.push(route),
-            Place::Beside(_) => {}
-        }
-    }
-    let mut places = matchit::Router::new();
-    for (path, place) in by_path {
-        places.insert(path, place).expect("no two paths are alike");
-    }
-    places
-}
-
-const fn row(operation: Operation, method: Method, path: &'static str, query: &'static [&'static str]) -> Route {
-    Route { operation, method, path, query, switch: None }
+const fn row(
+    id: &'static str,
+    operation: Operation,
+    method: Method,
+    path: &'static str,
+    query: &'static [&'static str],
+) -> Route {
+    Route { id, operation, method, path, query, switch: None }
 }
 
 const fn switch(mut route: Route, name: &'static str, value: bool) -> Route {
@@ -178,58 +138,74 @@ pub const fn table() -> &'static [Route] {
 }
 
 static TABLE: [Route; 42] = [
-    row(Op::CreateSession, Method::POST, "/sessions", &[]),
-    row(Op::StartTurn, Method::POST, "/sessions/{session_id}/turns", &[]),
-    row(Op::Interrupt, Method::POST, "/sessions/{session_id}/interrupt", &[]),
-    row(Op::DecideApproval, Method::POST, "/sessions/{session_id}/approvals/{call_id}", &[]),
-    row(Op::Queue, Method::GET, "/sessions/{session_id}/queue", &[]),
-    row(Op::CancelQueued, Method::DELETE, "/sessions/{session_id}/queue/{turn}", &[]),
-    row(Op::Events, Method::GET, "/sessions/{session_id}/events", &["since_seq", "limit", "wait_ms"]),
-    row(Op::Remind, Method::PUT, "/sessions/{session_id}/reminders/{kind}", &[]),
-    row(Op::Reminders, Method::GET, "/sessions/{session_id}/reminders", &[]),
-    row(Op::ClearReminder, Method::DELETE, "/sessions/{session_id}/reminders/{kind}", &[]),
-    row(Op::Pin, Method::POST, "/sessions/{session_id}/pins", &[]),
-    row(Op::Pins, Method::GET, "/sessions/{session_id}/pins", &[]),
-    row(Op::Unpin, Method::DELETE, "/sessions/{session_id}/pins/{pin}", &[]),
-    row(Op::Resume, Method::POST, "/sessions/{session_id}/resume", &[]),
-    row(Op::Read, Method::GET, "/sessions/{session_id}", &[]),
-    row(Op::History, Method::GET, "/sessions/{session_id}/messages", &["cursor", "limit"]),
-    row(Op::Blob, Method::GET, "/sessions/{session_id}/blobs/{blob}", &["offset", "limit"]),
+    row("session_create", Op::CreateSession, Method::POST, "/sessions", &[]),
+    row("turn_start", Op::StartTurn, Method::POST, "/sessions/{session_id}/turns", &[]),
+    row("turn_interrupt", Op::Interrupt, Method::POST, "/sessions/{session_id}/interrupt", &[]),
+    row("turn_approve", Op::DecideApproval, Method::POST, "/sessions/{session_id}/approvals/{call_id}", &[]),
+    row("turn_queue", Op::Queue, Method::GET, "/sessions/{session_id}/queue", &[]),
+    row("turn_cancel", Op::CancelQueued, Method::DELETE, "/sessions/{session_id}/queue/{turn}", &[]),
+    row("session_events", Op::Events, Method::GET, "/sessions/{session_id}/events", &["since_seq", "limit", "wait_ms"]),
+    row("session_remind", Op::Remind, Method::PUT, "/sessions/{session_id}/reminders/{kind}", &[]),
+    row("session_reminders", Op::Reminders, Method::GET, "/sessions/{session_id}/reminders", &[]),
+    row("session_clear_reminder", Op::ClearReminder, Method::DELETE, "/sessions/{session_id}/reminders/{kind}", &[]),
+    row("session_pin", Op::Pin, Method::POST, "/sessions/{session_id}/pins", &[]),
+    row("session_pins", Op::Pins, Method::GET, "/sessions/{session_id}/pins", &[]),
+    row("session_unpin", Op::Unpin, Method::DELETE, "/sessions/{session_id}/pins/{pin}", &[]),
+    row("session_resume", Op::Resume, Method::POST, "/sessions/{session_id}/resume", &[]),
+    row("session_read", Op::Read, Method::GET, "/sessions/{session_id}", &[]),
+    row("session_history", Op::History, Method::GET, "/sessions/{session_id}/messages", &["cursor", "limit"]),
+    row("session_blob", Op::Blob, Method::GET, "/sessions/{session_id}/blobs/{blob}", &["offset", "limit"]),
     row(
+        "session_list",
         Op::List,
         Method::GET,
         "/sessions",
         &["created_after", "updated_after", "labels", "archived", "cursor", "limit"],
     ),
-    row(Op::Update, Method::PATCH, "/sessions/{session_id}", &[]),
-    row(Op::Archive, Method::POST, "/sessions/{session_id}/archive", &[]),
-    row(Op::Unarchive, Method::POST, "/sessions/{session_id}/unarchive", &[]),
-    row(Op::Delete, Method::DELETE, "/sessions/{session_id}", &["force"]),
-    row(Op::Fork, Method::POST, "/sessions/{session_id}/fork", &["turn"]),
-    row(Op::ExportSession, Method::GET, "/sessions/{session_id}/bundle", &["redact"]),
-    row(Op::ImportBundle, Method::POST, "/bundles", &["new_ids"]),
-    row(Op::CreateReader, Method::POST, "/readers", &[]),
-    row(Op::FetchReader, Method::GET, "/readers/{reader}/records", &["limit", "wait_ms"]),
-    row(Op::AcknowledgeReader, Method::PUT, "/readers/{reader}/sessions/{session_id}", &[]),
-    row(Op::WaitReader, Method::GET, "/readers/{reader}/sessions/{session_id}", &["seq", "wait_ms"]),
-    row(Op::DeleteReader, Method::DELETE, "/readers/{reader}", &[]),
-    row(Op::ListReaders, Method::GET, "/readers", &[]),
-    row(Op::CompactJournal, Method::POST, "/sessions/{session_id}/journal-compactions", &[]),
-    row(Op::RebuildProjection, Method::POST, "/projection/rebuild", &[]),
-    row(Op::Retain, Method::POST, "/retention", &[]),
-    switch(row(Op::Compact, Method::POST, "/sessions/{session_id}/compactions", &[]), "preview", false),
-    switch(row(Op::PreviewCompaction, Method::POST, "/sessions/{session_id}/compactions", &[]), "preview", true),
-    row(Op::UndoCompaction, Method::DELETE, "/sessions/{session_id}/compactions/{compaction}", &[]),
+    row("session_update", Op::Update, Method::PATCH, "/sessions/{session_id}", &[]),
+    row("session_archive", Op::Archive, Method::POST, "/sessions/{session_id}/archive", &[]),
+    row("session_unarchive", Op::Unarchive, Method::POST, "/sessions/{session_id}/unarchive", &[]),
+    row("session_delete", Op::Delete, Method::DELETE, "/sessions/{session_id}", &["force"]),
+    row("session_fork", Op::Fork, Method::POST, "/sessions/{session_id}/fork", &["turn"]),
+    row("session_export", Op::ExportSession, Method::GET, "/sessions/{session_id}/bundle", &["redact"]),
+    row("session_import", Op::ImportBundle, Method::POST, "/bundles", &["new_ids"]),
+    row("reader_create", Op::CreateReader, Method::POST, "/readers", &[]),
+    row("reader_fetch", Op::FetchReader, Method::GET, "/readers/{reader}/records", &["limit", "wait_ms"]),
+    row("reader_acknowledge", Op::AcknowledgeReader, Method::PUT, "/readers/{reader}/sessions/{session_id}", &[]),
+    row("reader_wait", Op::WaitReader, Method::GET, "/readers/{reader}/sessions/{session_id}", &["seq", "wait_ms"]),
+    row("reader_delete", Op::DeleteReader, Method::DELETE, "/readers/{reader}", &[]),
+    row("reader_list", Op::ListReaders, Method::GET, "/readers", &[]),
+    row("journal_compact", Op::CompactJournal, Method::POST, "/sessions/{session_id}/journal-compactions", &[]),
+    row("projection_rebuild", Op::RebuildProjection, Method::POST, "/projection/rebuild", &[]),
+    row("session_retain", Op::Retain, Method::POST, "/retention", &[]),
+    switch(
+        row("session_compact", Op::Compact, Method::POST, "/sessions/{session_id}/compactions", &[]),
+        "preview",
+        false,
+    ),
+    switch(
+        row("session_compact_preview", Op::PreviewCompaction, Method::POST, "/sessions/{session_id}/compactions", &[]),
+        "preview",
+        true,
+    ),
     row(
+        "session_compact_undo",
+        Op::UndoCompaction,
+        Method::DELETE,
+        "/sessions/{session_id}/compactions/{compaction}",
+        &[],
+    ),
+    row(
+        "memory_search",
         Op::SearchMemory,
         Method::GET,
         "/memory/search",
         &["query", "scope", "session_id", "role", "labels", "since", "until", "limit"],
     ),
-    row(Op::ForgetMemory, Method::POST, "/memory/forget", &[]),
-    row(Op::ReindexMemory, Method::POST, "/memory/reindex", &[]),
-    row(Op::Capabilities, Method::GET, "/capabilities", &[]),
-    row(Op::Errors, Method::GET, "/errors", &[]),
+    row("memory_forget", Op::ForgetMemory, Method::POST, "/memory/forget", &[]),
+    row("memory_reindex", Op::ReindexMemory, Method::POST, "/memory/reindex", &[]),
+    row("capabilities_get", Op::Capabilities, Method::GET, "/capabilities", &[]),
+    row("errors_list", Op::Errors, Method::GET, "/errors", &[]),
 ];
 
 #[cfg(test)]
@@ -292,7 +268,9 @@ mod tests {
     #[test]
     fn a_switch_leads_to_its_operation() {
         let compact = table().iter().find(|route| route.operation == Operation::Compact).unwrap();
-        assert_eq!(compact.switched(true).operation, Operation::PreviewCompaction);
-        assert_eq!(compact.switched(false).operation, Operation::Compact);
+        let asked = |value: &str| compact.asked(&[("preview".to_owned(), value.to_owned())]).operation;
+        assert_eq!(asked("true"), Operation::PreviewCompaction);
+        assert_eq!(asked("false"), Operation::Compact);
+        assert_eq!(compact.asked(&[]).operation, Operation::Compact);
     }
 }

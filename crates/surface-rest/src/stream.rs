@@ -15,15 +15,18 @@ use std::{
 use axum::{body::Body, http::HeaderValue, response::Response};
 use bytes::{Bytes, BytesMut};
 use futures::{
-    FutureExt as _, Stream,
+    Stream,
     stream::{self, BoxStream, StreamExt as _},
 };
 use http_body::Frame;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Seq, SessionError, SessionId,
-    runtime::follow::{FollowedLine, Follower},
-    service::{BegunTurn, ReadEvents, TurnResult},
+    follow::{
+        FollowedLine, Follower,
+        turn::{FollowedTurn, TurnStep, from_acceptance},
+    },
+    service::{ReadEvents, TurnHandle, TurnResult},
     wire,
 };
 use tokio::time::{Instant, Sleep};
@@ -52,11 +55,18 @@ pub(crate) async fn events(app: &Arc<App>, params: &str) -> Result<Response, Ses
 }
 
 /// Follows a turn from its acceptance to its end, and sends its result last.
-pub(crate) async fn turn(app: &Arc<App>, turn: BegunTurn) -> Result<Response, SessionError> {
-    let BegunTurn { accepted, result } = turn;
-    let follower = app.service.follow(&accepted.session_id, accepted.seq.saturating_sub(1)).await?;
-    let running = RunningTurn { follower: Some(follower), result, end: None };
-    let items = stream::unfold(Some(running), |running| async { running?.next().await });
+pub(crate) async fn turn(app: &Arc<App>, turn: TurnHandle) -> Result<Response, SessionError> {
+    let follower = from_acceptance(app.service.as_ref(), &turn.accepted).await?;
+    let items = stream::unfold(Some(FollowedTurn::new(turn, Some(follower))), |turn| async {
+        let mut turn = turn?;
+        loop {
+            match turn.next().await {
+                TurnStep::Line(line) => return Some((Item::Line(line), Some(turn))),
+                TurnStep::Lost(_) => {}
+                TurnStep::End(end) => return Some((last(end), None)),
+            }
+        }
+    });
     Ok(response(app, items.fuse().boxed()))
 }
 
@@ -94,62 +104,10 @@ fn followed(session_id: SessionId, follower: Follower, closing: CancellationToke
     })
 }
 
-/// A turn whose events are sent before its result.
-struct RunningTurn {
-    /// Gone where the session is; the turn still has its result.
-    follower: Option<Follower>,
-    result: futures::future::BoxFuture<'static, Result<TurnResult, SessionError>>,
-    end: Option<Result<TurnResult, SessionError>>,
-}
-
-impl RunningTurn {
-    async fn next(mut self) -> Option<(Item, Option<Self>)> {
-        loop {
-            let at = self.follower.as_ref().map_or(Seq::MAX, Follower::cursor);
-            match &self.end {
-                Some(Ok(result)) if at >= result.seq => return Some((last(result), None)),
-                // No event says where such an end stands: what is there by now comes first.
-                Some(Err(error)) => {
-                    return match next_line(&mut self.follower).now_or_never().flatten() {
-                        Some(line) => Some((Item::Line(line), Some(self))),
-                        None => Some((Item::failure(&error.body()), None)),
-                    };
-                }
-                Some(Ok(_)) | None => {}
-            }
-            tokio::select! {
-                biased;
-                end = &mut self.result, if self.end.is_none() => self.end = Some(end),
-                line = next_line(&mut self.follower) => match line {
-                    None => self.follower = None,
-                    Some(line) => {
-                        if self.end.is_none() {
-                            self.end = (&mut self.result).now_or_never();
-                        }
-                        return match &self.end {
-                            // It ended while this line was read, which is another turn's.
-                            Some(Ok(result)) if line.seq > Some(result.seq) => Some((last(result), None)),
-                            _ => Some((Item::Line(line), Some(self))),
-                        };
-                    }
-                },
-            }
-        }
-    }
-}
-
-fn last(result: &TurnResult) -> Item {
-    match wire::encode(result) {
+fn last(end: Result<TurnResult, SessionError>) -> Item {
+    match end.and_then(|result| wire::encode(&result)) {
         Ok(bytes) => Item::Last(RESULT, bytes.into()),
         Err(error) => Item::failure(&error.body()),
-    }
-}
-
-/// The next line; `None` where there is none any more. It can be dropped and called again.
-async fn next_line(follower: &mut Option<Follower>) -> Option<FollowedLine> {
-    match follower {
-        Some(follower) => follower.next().await.ok().flatten(),
-        None => std::future::pending().await,
     }
 }
 

@@ -13,7 +13,7 @@ use meerkat_service::{
     service::{PinFact, Remind, Unpin},
     session::reminder::SystemReminderType,
 };
-use meerkat_surface_rest::{RestOptions, RestService};
+use meerkat_surface_rest::{RestOptions, router};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tokio::task::unconstrained;
 use tower::ServiceExt as _;
@@ -34,7 +34,7 @@ async fn an_event_allocates_nothing_for_its_subscribers_and_an_idle_stream_is_sm
         let last = agent.service().pins(&session_id).await.unwrap().items.pop().unwrap().seq;
         agent.service().unpin(Unpin { session_id, pin: last }).await.unwrap();
     }
-    let rest = RestService::new(agent.service().clone(), RestOptions::default());
+    let rest = router(agent.service().clone(), RestOptions::default());
     let open = async || {
         let request = Request::get(format!("/v1/sessions/{session_id}/events")).header("accept", "text/event-stream");
         rest.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap().into_body()

@@ -6,11 +6,11 @@ mod common;
 
 use std::{fs, path::Path};
 
-use axum::body::Body;
+use axum::{Router, body::Body};
 use http::{HeaderName, HeaderValue, Request};
 use http_body_util::BodyExt as _;
 use meerkat_service::{AgentBuildConfig, ErrorBody, service::ReadEvents};
-use meerkat_surface_rest::{RestOptions, RestService};
+use meerkat_surface_rest::{RestOptions, router};
 use proptest::{collection::vec, prelude::*, sample::Index};
 use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt as _;
@@ -39,12 +39,12 @@ fn damaged(mut bytes: Vec<u8>, damage: &Damage) -> Vec<u8> {
     bytes
 }
 
-fn service() -> (Runtime, RestService, std::sync::Arc<dyn meerkat_service::SessionService>, String) {
+fn service() -> (Runtime, Router, std::sync::Arc<dyn meerkat_service::SessionService>, String) {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let (rest, service, session) = runtime.block_on(async {
         let agent = AgentBuildConfig::new().build().unwrap();
         let session = agent.create_session().await.unwrap().session_id.to_string();
-        (RestService::new(agent.service().clone(), RestOptions::default()), agent.service().clone(), session)
+        (router(agent.service().clone(), RestOptions::default()), agent.service().clone(), session)
     });
     (runtime, rest, service, session)
 }

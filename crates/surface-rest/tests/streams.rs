@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{Events, Sent, Server};
 use http_body_util::BodyExt as _;
 use meerkat_service::{AgentBuildConfig, service::ReadEvents};
-use meerkat_surface_rest::{RestOptions, RestService};
+use meerkat_surface_rest::{RestOptions, router};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
@@ -209,7 +209,7 @@ async fn a_subscriber_that_takes_nothing_is_closed() {
     let body = async |cursor: u64| {
         let request = http::Request::get(path(&session)).header("accept", "text/event-stream");
         let request = request.header("last-event-id", cursor).body(axum::body::Body::empty()).unwrap();
-        RestService::new(server.service.clone(), RestOptions::default()).oneshot(request).await.unwrap().into_body()
+        router(server.service.clone(), RestOptions::default()).oneshot(request).await.unwrap().into_body()
     };
     let mut slow = body(0).await;
     let mut received = Vec::new();

@@ -2,7 +2,8 @@
 //!
 //! In reading order: `methods` is the table of spellings, `wire` reads messages and writes answers, `handlers` gets from
 //! the one to the other, `stream` is the subscriptions, `connection` what WebSocket and stdio share, `http` and `stdio`
-//! the rest of each, `discovery` the document that `rpc.discover` answers with.
+//! the rest of each, `discovery` the document that `rpc.discover` answers with, [`owner`] the socket of a data directory's
+//! owner.
 //!
 //! The framing is one for every transport, so that the same message gets the same answer on all of them. Nothing here
 //! decides about a session, a capability or a build.
@@ -21,6 +22,8 @@ mod stdio;
 
 mod discovery;
 
+pub mod owner;
+
 use std::{
     convert::Infallible,
     fmt, io,
@@ -38,7 +41,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::handlers::Rpc;
 
 pub use discovery::document;
-pub use methods::{METHODS, Method};
+pub use methods::{METHODS, Method, of_operation};
 
 /// What a caller may take of this surface.
 #[derive(Clone, Debug)]

@@ -72,6 +72,12 @@ pub(crate) fn find(name: &str) -> Option<Method> {
     METHODS.iter().find(|(known, _)| *known == name).map(|(_, method)| *method)
 }
 
+/// The method of an operation.
+#[must_use]
+pub fn of_operation(operation: Operation) -> &'static str {
+    METHODS.iter().find(|(_, method)| *method == Method::Operation(operation)).map_or("", |(name, _)| name)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -83,6 +89,7 @@ mod tests {
         for operation in Operation::ALL {
             let rows = METHODS.iter().filter(|(_, method)| *method == Method::Operation(*operation)).count();
             assert_eq!(rows, 1, "{}", operation.name());
+            assert_eq!(find(of_operation(*operation)), Some(Method::Operation(*operation)));
         }
         let names: HashSet<_> = METHODS.iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), METHODS.len());

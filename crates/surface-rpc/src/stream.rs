@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use meerkat_service::{ErrorBody, Seq, SessionError, SessionId, runtime::follow::Follower};
+use meerkat_service::{ErrorBody, Seq, SessionError, SessionId, follow::Follower};
 use tokio::{
     sync::{Semaphore, mpsc, oneshot, watch},
     time::timeout,

@@ -1,6 +1,6 @@
-//! The seam to language models: one trait, the request it takes and the parts it streams.
+//! Interface to language models: one trait, its request and the parts it streams.
 //!
-//! No vendor's type crosses this file. Retries, timeouts and budgets are the engine's, not a client's.
+//! No vendor's type appears in this file. The engine does retries, timeouts and budgets, not a client.
 
 pub mod scripted;
 pub mod vendors;
@@ -19,98 +19,98 @@ pub use retry::RetryPolicy;
 
 use meerkat_words::message::{Message, RawJson, ToolCall};
 
-/// Bytes that an answer's calls and opaque parts may have together; they stand in an event, which has a limit.
+/// Most bytes of an answer's calls and opaque parts together; they are stored in an event, which has a limit.
 pub const ARGUMENTS_BYTES_MAX: usize = 96 * 1024;
 
-/// A language model that answers with a stream.
+/// Language model that streams its answer.
 #[async_trait]
 pub trait ModelClient: Send + Sync {
-    /// The vendor, as it stands in events and reasoning blocks: `scripted`, `anthropic`, `openai`, `gemini`.
+    /// Vendor's name in events and reasoning blocks: `scripted`, `anthropic`, `openai`, `gemini`.
     fn vendor(&self) -> &str;
 
-    /// Sends the request and answers with its parts as they come.
+    /// Sends the request and returns the parts as they come.
     ///
     /// The stream ends after [`ModelPart::End`] or an error; a stream that ends without either was cut,
     /// and the engine treats it as [`ModelStreamIncomplete`](meerkat_errors::ErrorCode::ModelStreamIncomplete). Dropping the stream cancels the call.
     ///
     /// # Errors
-    /// A failure before the first part.
+    /// Returns a failure before the first part.
     async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError>;
 }
 
-/// The parts of an answer as they come.
+/// Parts of an answer as they come.
 pub type ModelStream = BoxStream<'static, Result<ModelPart, ModelError>>;
 
-/// One request to a model: the live context, rendered in order.
+/// Request to a model: the live context, rendered in order.
 #[derive(Clone, Debug)]
 pub struct ModelRequest {
-    /// The model's name, as its vendor knows it.
+    /// Name that the model's vendor uses.
     pub model: String,
-    /// The system prompt, whole.
+    /// System prompt, whole.
     pub system: Option<Arc<str>>,
-    /// The messages, none of them `System`; every call is followed by its results; user bodies are inline.
+    /// Messages, none of them `System`; every call is followed by its results; user bodies are inline.
     pub messages: Vec<Arc<Message>>,
     /// Reminders and pins as one last user block, behind the cache breakpoint.
     pub tail: Option<Arc<str>>,
-    /// The tools that the model may call.
+    /// Tools that the model may call.
     pub tools: Arc<[ToolSpec]>,
-    /// Whether the model is to call none of them, although they stay what they are for the prompt cache's sake.
+    /// True if the model must call none of them; they are still sent, to keep the prompt cache.
     pub forbids_tools: bool,
-    /// The most tokens that the answer may have; the vendor's own limit where `None`.
+    /// Most tokens of the answer; the vendor's own limit if `None`.
     pub max_output_tokens: Option<u32>,
-    /// Tokens that a model which thinks may have besides: vendors count its thoughts as output.
+    /// Extra tokens for a model that thinks: vendors count its thoughts as output.
     pub thinking_tokens: u32,
-    /// How often this very step was tried before.
+    /// Earlier attempts at this step.
     pub attempt: u32,
 }
 
-/// What a model is told about a tool.
+/// Description of a tool for a model.
 #[derive(Clone, Debug)]
 pub struct ToolSpec {
     /// Its name: letters, digits, `_` and `-`, at most 64.
     pub name: String,
-    /// What it does, for the model.
+    /// Its purpose, for the model.
     pub description: String,
-    /// The JSON schema of its arguments.
+    /// JSON schema of its arguments.
     pub schema: RawJson,
 }
 
-/// A part of an answer.
+/// Part of an answer.
 #[derive(Clone, Debug)]
 pub enum ModelPart {
-    /// More text.
+    /// Text to append.
     Text(String),
-    /// More readable reasoning.
+    /// Readable reasoning to append.
     Reasoning(String),
-    /// A sign of life that shows nothing: so many bytes of arguments, hidden reasoning, comments or pings.
+    /// Sign of life with no visible content: this many bytes of arguments, hidden reasoning, comments or pings.
     Hidden(usize),
-    /// The end: everything that was said, whole.
+    /// The whole answer, at the end.
     End(ModelAnswer),
 }
 
-/// A whole answer.
+/// Whole answer.
 #[derive(Clone, Debug)]
 pub struct ModelAnswer {
-    /// What was said, in order. The engine names each call anew; a vendor's own id goes no further.
+    /// Content, in order. The engine gives each call a new id; a vendor's own goes no further.
     pub blocks: Vec<AnswerBlock>,
-    /// Why the model stopped.
+    /// Reason that the model stopped.
     pub stop_reason: StopReason,
-    /// What it cost.
+    /// Tokens used.
     pub usage: Usage,
 }
 
-/// A block of a whole answer.
+/// Block of a whole answer.
 #[derive(Clone, Debug)]
 pub enum AnswerBlock {
     /// Text.
     Text(String),
-    /// Reasoning, with what the vendor needs to take it back.
+    /// Reasoning, with the vendor's data for sending it back.
     Reasoning {
         /// The readable part.
         text: String,
         /// The opaque part.
         opaque: Option<RawJson>,
     },
-    /// A tool call. Arguments that are no JSON object come as a JSON string of the raw text.
+    /// Tool call. Arguments that are not a JSON object come as a JSON string of the raw text.
     ToolCall(ToolCall),
 }

@@ -1,6 +1,6 @@
-//! When a failed model call is tried again, and after how long.
+//! Retries of failed model calls, and the waits before them.
 //!
-//! The engine asks only where nothing of the step has become visible or run.
+//! The engine retries only if nothing of the step has become visible or run.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use meerkat_errors::ErrorCode;
 use super::ModelError;
 use meerkat_words::clock::IdSource;
 
-/// How often and how patiently a model call is tried again.
+/// Number and pace of retries.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
-    /// Calls in all, the first one included.
+    /// Calls in all, including the first.
     pub attempts: u32,
-    /// The wait before the second call; it doubles with each further one.
+    /// Wait before the second call; it doubles for each further one.
     pub base: Duration,
-    /// The longest wait, also where the vendor asks for more: then the call fails at once.
+    /// Longest wait; if the vendor asks for more, the call fails at once.
     pub max: Duration,
 }
 
@@ -27,7 +27,7 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// How long to wait before trying again after `failed` calls, or `None` where it should not be tried again.
+    /// Returns the wait before another call after `failed` ones, or `None` if there should be none.
     #[must_use]
     pub fn wait(&self, error: &ModelError, failed: u32, ids: &dyn IdSource) -> Option<Duration> {
         let is_transient = matches!(
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use meerkat_words::{SessionId, clock::Timestamp};
 
-    /// Jitter at one end of what it may be.
+    /// Jitter at either end of its range.
     struct Spread {
         is_most: bool,
     }
@@ -75,7 +75,7 @@ mod tests {
         }
     }
 
-    /// The shortest and the longest wait in milliseconds after `failed` calls that ended with `code`.
+    /// Returns the shortest and the longest wait in milliseconds after `failed` calls that ended with `code`.
     fn waits(code: ErrorCode, asked: Option<u64>, failed: u32) -> Option<(u128, u128)> {
         let error = ModelError { retry_after: asked.map(Duration::from_millis), ..ModelError::new(code, "") };
         let wait = |is_most| RetryPolicy::default().wait(&error, failed, &Spread { is_most });

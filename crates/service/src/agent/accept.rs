@@ -2,11 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
+use futures::FutureExt as _;
 use tokio::sync::oneshot;
 
 use super::{
     actor::Actor,
-    command::{Acceptance, AskedTurn, Reply},
+    command::{Reply, TurnWaiter},
 };
 use crate::{
     SessionError,
@@ -14,7 +15,7 @@ use crate::{
     ids::{Seq, TurnNumber},
     model::ResolvedModel,
     options::Policy,
-    service::{StartTurn, TurnAccepted, TurnStatus},
+    service::{StartTurn, TurnAccepted, TurnHandle, TurnStatus},
     session::{
         QueuedTurn,
         event::{Event, Key, TurnQueued, TurnStarted},
@@ -26,40 +27,46 @@ use crate::{
 impl Actor {
     /// Accepts a turn, or says why not. Nothing is recorded for a turn that is refused. One that starts at once is
     /// accepted when its ticket is durable: until then the model is connected to, and nobody sees the turn.
-    pub(super) async fn accept(&mut self, asked: AskedTurn) -> Result<(Acceptance, Option<Ticket>), SessionError> {
+    pub(super) async fn accept(
+        &mut self,
+        request: &StartTurn,
+        hash: String,
+        is_continuation: bool,
+    ) -> Result<(TurnHandle, Option<Ticket>), SessionError> {
         self.shared.check_writable()?;
-        let AskedTurn { mut request, hash, is_continuation } = asked;
         let key = request
             .idempotency_key
             .as_ref()
-            .map(|key| Key { key: self.engine.secrets.replace(key).into_owned(), request: hash });
-        if let Some(replayed) = self.replay(key.as_ref()).await {
+            .map(|key| Key { key: self.ports.secrets.replace(key).into_owned(), request: hash });
+        if let Some(replayed) = self.replay(key.as_ref(), request.wait).await {
             return Ok((replayed?, None));
         }
         self.check_takes_work()?;
-        self.engine.held.check_room()?;
-        self.engine.events.room().await?;
+        self.ports.held.check_room()?;
+        self.ports.events.room().await?;
         let interrupted = self.session.last_end().filter(|end| end.status == TurnStatus::Interrupted);
-        if let Some(end) = interrupted.filter(|_| is_continuation) {
-            request.model = request.model.or_else(|| Some(end.model.clone()));
-            request.budgets = request.budgets.or(end.budgets);
-            request.compaction = request.compaction.or(end.compaction);
-        }
+        let continued = interrupted.filter(|_| is_continuation).map(|end| StartTurn {
+            model: request.model.clone().or_else(|| Some(end.model.clone())),
+            budgets: request.budgets.or(end.budgets),
+            compaction: request.compaction.or(end.compaction),
+            ..request.clone()
+        });
+        let request = continued.as_ref().unwrap_or(request);
         let continues = interrupted.map(|end| end.turn);
-        let model = self.engine.models.resolve(request.model.as_deref().unwrap_or(self.session.model()))?;
+        let model = self.ports.models.resolve(request.model.as_deref().unwrap_or(self.session.model()))?;
         self.check_compaction(request.compaction, &model)?;
         self.control.is_queue_held = false;
         let running = self.session.open_turn().map(|open| open.turn);
         if is_continuation {
             return match (running, continues) {
                 (Some(turn), _) => Err(SessionError::Busy { turn }),
-                _ if self.asked.is_some() => Err(SessionError::Compacting),
+                _ if self.running.asked.is_some() => Err(SessionError::Compacting),
                 (None, None) => Err(SessionError::NothingToResume),
                 (None, continues) => self.start_now(request, continues, model, key).await,
             };
         }
-        let acceptance = match (running, request.policy) {
-            (None, _) if self.session.queue().is_empty() && self.asked.is_none() => {
+        let handle = match (running, request.policy) {
+            (None, _) if self.session.queue().is_empty() && self.running.asked.is_none() => {
                 return self.start_now(request, None, model, key).await;
             }
             (running, Policy::Reject) => {
@@ -68,26 +75,26 @@ impl Actor {
             }
             (_, Policy::Queue) => self.enqueue(request, key).await?,
             (running, Policy::Interrupt) => {
-                let acceptance = self.enqueue(request, key).await?;
+                let handle = self.enqueue(request, key).await?;
                 if let Some(turn) = running {
                     self.control.interrupt.get_or_insert((turn, "replaced"));
                 }
-                if let Some(asked) = &self.asked {
+                if let Some(asked) = &self.running.asked {
                     asked.cancel.cancel();
                 }
-                acceptance
+                handle
             }
         };
-        Ok((acceptance, None))
+        Ok((handle, None))
     }
 
     /// The session takes anything to do at all.
     pub(super) fn check_takes_work(&self) -> Result<(), SessionError> {
         self.check_archived(false)?;
-        if !self.deletions.is_empty() {
+        if !self.waiting.deletions.is_empty() {
             return Err(SessionError::NotFound(self.session.id()));
         }
-        if self.control.is_draining || self.engine.is_shutting_down.load(Ordering::Acquire) {
+        if self.control.is_draining || self.ports.is_shutting_down.load(Ordering::Acquire) {
             return Err(SessionError::ShuttingDown);
         }
         Ok(())
@@ -100,9 +107,9 @@ impl Actor {
 
     /// The running turn's start becomes durable: whoever asked for it is answered, and everybody may see it.
     pub(super) async fn acknowledge(&mut self) -> Result<(), StoreError> {
-        let Some(Unacknowledged { ticket, acceptance, reply }) = self.unacknowledged.take() else { return Ok(()) };
+        let Some(Unacknowledged { ticket, handle, reply }) = self.waiting.unacknowledged.take() else { return Ok(()) };
         let durable = ticket.durable().await;
-        let answer = durable.as_ref().map(|_| acceptance).map_err(Self::store_failed);
+        let answer = durable.as_ref().map(|_| handle).map_err(Self::store_failed);
         if durable.is_ok() {
             self.publish().await;
         }
@@ -111,36 +118,35 @@ impl Actor {
     }
 
     /// The turn that the key stands for already, if there is one.
-    async fn replay(&mut self, key: Option<&Key>) -> Option<Result<Acceptance, SessionError>> {
+    async fn replay(&mut self, key: Option<&Key>, wait: bool) -> Option<Result<TurnHandle, SessionError>> {
         let key = key?;
-        let used = self.session.key(&key.key, self.engine.world.clock.now())?.clone();
+        let used = self.session.key(&key.key, self.ports.world.clock.now())?.clone();
         if used.request != key.request {
             return Some(Err(SessionError::IdempotencyConflict { what: "idempotency_key" }));
         }
-        let (waiter, result) = oneshot::channel();
+        let (handle, waiter) = self.turn_handle(used.turn, used.seq, wait);
         match used.end {
             // Whoever asked may have gone; the turn stands in the journal all the same.
-            Some(end) => drop(waiter.send(self.engine.kept_result(self.session.id(), end).await)),
+            Some(end) => drop(waiter.send(self.ports.kept_result(self.session.id(), end).await)),
             None if used.is_dequeued => drop(waiter.send(Err(SessionError::Interrupted { turn: used.turn }))),
             None => {
-                let waiters = self.waiters.entry(used.turn).or_default();
+                let waiters = self.waiting.waiters.entry(used.turn).or_default();
                 waiters.retain(|waiter| !waiter.is_closed());
                 waiters.push(waiter);
             }
         }
-        let accepted = TurnAccepted { session_id: self.session.id(), turn: used.turn, seq: used.seq };
-        Some(Ok(Acceptance { accepted, result }))
+        Some(Ok(handle))
     }
 
     async fn start_now(
         &mut self,
-        request: StartTurn,
+        request: &StartTurn,
         continues: Option<TurnNumber>,
         model: ResolvedModel,
         key: Option<Key>,
-    ) -> Result<(Acceptance, Option<Ticket>), SessionError> {
+    ) -> Result<(TurnHandle, Option<Ticket>), SessionError> {
         let turn = self.session.next_turn();
-        let prompt = || Body::Inline(self.engine.secrets.replace(&request.prompt).into_owned());
+        let prompt = || Body::Inline(self.ports.secrets.replace(&request.prompt).into_owned());
         let started = TurnStarted {
             prompt: continues.is_none().then(prompt),
             model: model.name,
@@ -153,18 +159,18 @@ impl Actor {
         let recorded = self.record(Some(turn), vec![Event::TurnStarted(started)]).await;
         let (seq, ticket) = recorded.map_err(|error| self.discard(&error))?;
         self.turn_begins();
-        Ok((self.acceptance(turn, seq), Some(ticket)))
+        Ok((self.accepted(turn, seq, request.wait), Some(ticket)))
     }
 
-    async fn enqueue(&mut self, request: StartTurn, key: Option<Key>) -> Result<Acceptance, SessionError> {
-        let limit = self.engine.options.turn.max_queued;
+    async fn enqueue(&mut self, request: &StartTurn, key: Option<Key>) -> Result<TurnHandle, SessionError> {
+        let limit = self.ports.options.turn.max_queued;
         if self.session.queue().len() >= limit {
             return Err(SessionError::QueueFull { what: "turns", limit });
         }
         let turn = self.session.next_turn();
         let queued = TurnQueued {
-            prompt: Body::Inline(self.engine.secrets.replace(&request.prompt).into_owned()),
-            model: request.model,
+            prompt: Body::Inline(self.ports.secrets.replace(&request.prompt).into_owned()),
+            model: request.model.clone(),
             budgets: request.budgets,
             compaction: request.compaction,
             policy: request.policy,
@@ -172,14 +178,22 @@ impl Actor {
         };
         let recorded = self.record_durably(Some(turn), vec![Event::TurnQueued(queued)]).await;
         let seq = recorded.map_err(|error| self.discard(&error))?;
-        Ok(self.acceptance(turn, seq))
+        Ok(self.accepted(turn, seq, request.wait))
     }
 
     /// The answer to whoever asked for a turn that is recorded.
-    fn acceptance(&mut self, turn: TurnNumber, seq: Seq) -> Acceptance {
+    fn accepted(&mut self, turn: TurnNumber, seq: Seq, wait: bool) -> TurnHandle {
+        let (handle, waiter) = self.turn_handle(turn, seq, wait);
+        self.waiting.waiters.entry(turn).or_default().push(waiter);
+        handle
+    }
+
+    fn turn_handle(&self, turn: TurnNumber, seq: Seq, wait: bool) -> (TurnHandle, TurnWaiter) {
         let (waiter, result) = oneshot::channel();
-        self.waiters.entry(turn).or_default().push(waiter);
-        Acceptance { accepted: TurnAccepted { session_id: self.session.id(), turn, seq }, result }
+        let lost = |_| SessionError::Internal("the session's actor was lost while the turn ran".to_owned());
+        let result = async move { result.await.map_err(lost)? }.boxed();
+        let accepted = TurnAccepted { session_id: self.session.id(), turn, seq };
+        (TurnHandle { accepted, wait, result }, waiter)
     }
 
     /// Starts the first turn of the queue.
@@ -190,7 +204,7 @@ impl Actor {
         };
         // The name was checked when the turn was accepted; where it is gone since, the model call says so.
         let name = model.unwrap_or_else(|| self.session.model().to_owned());
-        let model = self.engine.models.resolve(&name).map_or(name, |model| model.name);
+        let model = self.ports.models.resolve(&name).map_or(name, |model| model.name);
         let started = TurnStarted {
             prompt: None,
             model,
@@ -206,15 +220,15 @@ impl Actor {
     }
 
     fn budgets(&self, asked: crate::options::Budgets) -> crate::options::Budgets {
-        self.engine.options.turn.budgets(asked.or(self.session.budgets()))
+        self.ports.options.turn.budgets(asked.or(self.session.budgets()))
     }
 }
 
 /// A turn that runs, whose start is not durable yet: nobody has seen it.
 pub(super) struct Unacknowledged {
     pub(super) ticket: Ticket,
-    pub(super) acceptance: Acceptance,
-    pub(super) reply: Reply<Acceptance>,
+    pub(super) handle: TurnHandle,
+    pub(super) reply: Reply<TurnHandle>,
 }
 
 impl Unacknowledged {

@@ -37,7 +37,7 @@ impl Actor {
             Action::StartQueued => self.start_queued().await,
             Action::Warn(mut warning) => {
                 // Measured time is written as 0 where wall time stands still, as durations are.
-                if warning.budget == Budget::WallMs && self.engine.world.is_frozen {
+                if warning.budget == Budget::WallMs && self.ports.world.is_frozen {
                     warning.used = 0;
                 }
                 self.record(turn, vec![Event::BudgetWarning(warning)]).await.map(drop)
@@ -72,8 +72,8 @@ impl Actor {
     async fn call_model(&mut self) -> Result<(), StoreError> {
         let Some(open) = self.session.open_turn() else { return Ok(()) };
         let (turn, step) = (open.turn, open.totals.steps);
-        let rendered = self.engine.models.resolve(&open.model).map_err(|error| error.body()).and_then(|model| {
-            render(&self.session, &model, &self.engine.tools, &self.engine.options).map(|rendered| (model, rendered))
+        let rendered = self.ports.models.resolve(&open.model).map_err(|error| error.body()).and_then(|model| {
+            render(&self.session, &model, &self.ports.tools, &self.ports.options).map(|rendered| (model, rendered))
         });
         match rendered {
             Err(body) => {
@@ -81,10 +81,10 @@ impl Actor {
                 self.control.failure = Some(body);
             }
             Ok((model, rendered)) => {
-                self.shared.live.begin_step(self.session.last_seq(), turn, step, self.engine.world.clock.now());
-                let span = tracing::info_span!(parent: &self.turn_span, "model_call", step, model = open.model);
-                let (engine, session_id) = (self.engine.clone(), self.session.id());
-                let effect = ModelEffect { engine, session_id, model, is_shown: true };
+                self.shared.live.begin_step(self.session.last_seq(), turn, step, self.ports.world.clock.now());
+                let span = tracing::info_span!(parent: &self.running.turn_span, "model_call", step, model = open.model);
+                let (ports, session_id) = (self.ports.clone(), self.session.id());
+                let effect = ModelEffect { ports, session_id, model, is_shown: true };
                 // The model is connected to while the turn's start becomes durable; nothing of it is taken before.
                 let effect = Effect::spawn(span, |outcomes, cancel| call_model(effect, rendered, outcomes, cancel));
                 self.acknowledge().await?;
@@ -104,7 +104,7 @@ impl Actor {
                 Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments })
             })
             .collect();
-        self.asked_at = self.engine.world.clock.elapsed();
+        self.running.asked_at = self.ports.world.clock.elapsed();
         self.record_durably(Some(turn), events).await.map(drop)
     }
 
@@ -114,7 +114,7 @@ impl Actor {
         let calls: Vec<ToolCall> =
             open.calls.iter().map(|call| &call.call).filter(|call| ids.contains(&call.call_id)).cloned().collect();
         let effect_of =
-            |call: &ToolCall| self.engine.tools.get(&call.name).map_or(ToolEffectClass::Once, |tool| tool.effect());
+            |call: &ToolCall| self.ports.tools.get(&call.name).map_or(ToolEffectClass::Once, |tool| tool.effect());
         let is_once = calls.iter().any(|call| effect_of(call) == ToolEffectClass::Once);
         let started = |call: &ToolCall| {
             Event::ToolStarted(ToolStarted {
@@ -130,21 +130,21 @@ impl Actor {
         } else {
             self.record(Some(turn), events).await?;
         }
-        let effect = ToolEffect { engine: self.engine.clone(), session_id: self.session.id(), turn, calls };
-        let span = self.turn_span.clone();
+        let effect = ToolEffect { ports: self.ports.clone(), session_id: self.session.id(), turn, calls };
+        let span = self.running.turn_span.clone();
         self.drive(Effect::spawn(span, |outcomes, cancel| run_tools(effect, outcomes, cancel))).await
     }
 
     /// Records what an effect reports, or shows it in passing.
     pub(super) async fn take_outcome(&mut self, outcome: Outcome) -> Result<(), StoreError> {
-        if matches!(self.summary, Summary::Awaited) {
+        if matches!(self.running.summary, Summary::Awaited) {
             self.take_summary(outcome);
             return Ok(());
         }
         let Some(open) = self.session.open_turn() else { return Ok(()) };
         let (turn, step) = (open.turn, open.totals.steps);
         let show = |event: LiveEvent| {
-            self.shared.live.show(self.session.last_seq(), turn, self.engine.world.clock.now(), &event)
+            self.shared.live.show(self.session.last_seq(), turn, self.ports.world.clock.now(), &event)
         };
         match outcome {
             Outcome::Delta { is_reasoning, text } => {
@@ -158,7 +158,7 @@ impl Actor {
             Outcome::ModelFailed { error, partial } => self.model_failed(error, partial).await?,
             Outcome::ToolDone { mut finished, has_panicked } => {
                 if let Body::Inline(text) = &finished.output {
-                    finished.output = Body::Inline(self.engine.secrets.replace(text).into_owned());
+                    finished.output = Body::Inline(self.ports.secrets.replace(text).into_owned());
                 }
                 finished.error = finished.error.map(|error| self.clean(error));
                 if has_panicked {
@@ -176,7 +176,7 @@ impl Actor {
         let Some(open) = self.session.open_turn() else { return Ok(()) };
         let (turn, step, model) = (open.turn, open.totals.steps, open.model.clone());
         let vendor =
-            self.engine.models.resolve(&model).map_or_else(|_| model.clone(), |model| model.client.vendor().to_owned());
+            self.ports.models.resolve(&model).map_or_else(|_| model.clone(), |model| model.client.vendor().to_owned());
         let seq = self.session.last_seq() + 1;
         // Ids are ours: a vendor's may come again in another step, and a decision must never hit another call.
         let blocks = answer
@@ -242,24 +242,22 @@ impl Actor {
                 Event::TurnInterrupted(TurnInterrupted { reason: reason.to_owned(), totals })
             }
         };
-        self.turn_span.record("outcome", event.type_name());
+        self.running.turn_span.record("outcome", event.type_name());
         let seq = self.record_durably(Some(turn), vec![event]).await?;
-        if let Some(derived) = &self.engine.derived {
-            derived.schedule.turn_ended(self.session.id(), &self.engine.options.journal);
-        }
+        self.ports.observer.turn_ended(&self.ports, self.session.id());
         self.take_snapshot().await;
-        self.turn_span = tracing::Span::none();
+        self.running.turn_span = tracing::Span::none();
         self.control.interrupt = None;
         self.control.failure = None;
         // An interrupt behind the last answer came too late.
         let is_late = self.session.last_end().is_some_and(|end| end.status == TurnStatus::Completed);
-        for reply in self.interrupters.drain(..) {
+        for reply in self.waiting.interrupters.drain(..) {
             let changed = Changed { session_id: self.session.id(), seq };
             drop(reply.send(if is_late { Err(SessionError::NotRunning { turn: Some(turn) }) } else { Ok(changed) }));
         }
-        let Some(waiters) = self.waiters.remove(&turn) else { return Ok(()) };
+        let Some(waiters) = self.waiting.waiters.remove(&turn) else { return Ok(()) };
         let result = match self.session.last_end() {
-            Some(end) => self.engine.result(self.session.id(), end).await,
+            Some(end) => self.ports.result(self.session.id(), end).await,
             None => Err(SessionError::Internal("a turn ended without an end".to_owned())),
         };
         for waiter in waiters {
@@ -270,7 +268,7 @@ impl Actor {
 
     /// A body without configured secrets.
     pub(super) fn clean(&self, mut body: ErrorBody) -> ErrorBody {
-        body.message = self.engine.secrets.replace(&body.message).into_owned();
+        body.message = self.ports.secrets.replace(&body.message).into_owned();
         body
     }
 }

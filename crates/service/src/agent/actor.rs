@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{
-    Engine,
+    Ports,
     accept::Unacknowledged,
     command::{Command, Reply, TurnWaiter},
     compact::Summary,
@@ -47,53 +47,83 @@ pub(super) enum Exit {
 pub(crate) struct Actor {
     pub(super) session: Session,
     pub(super) lease: Lease,
-    pub(super) engine: Arc<Engine>,
+    pub(super) ports: Arc<Ports>,
     pub(super) shared: Arc<Shared>,
     /// Weak, so that actors end with their service.
     pub(super) registry: Weak<Registry>,
     pub(super) mailbox: mpsc::Receiver<Command>,
     pub(super) control: Control,
-    /// Those who wait for a turn's end.
-    pub(super) waiters: HashMap<TurnNumber, Vec<TurnWaiter>>,
-    /// Those who asked for the interrupt that `control` holds.
-    pub(super) interrupters: Vec<Reply<Changed>>,
-    /// Those who wait until no turn runs.
-    pub(super) drains: Vec<Reply<()>>,
-    /// Those who wait for the session's deletion.
-    pub(super) deletions: Vec<Reply<Changed>>,
-    /// A turn that runs and whose start is not durable yet.
-    pub(super) unacknowledged: Option<Unacknowledged>,
-    /// A compaction that somebody asked for, and that runs.
-    pub(super) asked: Option<AskedCompaction>,
-    /// The summary that a model is writing.
-    pub(super) summary: Summary,
-    /// What the summary has cost so far.
-    pub(super) summary_usage: Usage,
+    pub(super) journalled: Journalled,
+    pub(super) waiting: Waiting,
+    pub(super) running: Running,
     /// The way out of the registry, once it is taken.
     pub(super) departure: Option<Departure>,
-    /// Records that are applied, and staged with the next ones.
-    pub(super) put_off: Vec<Record>,
-    /// What the last snapshot covers.
-    pub(super) snapshot_seq: Seq,
-    /// Whoever brought the actor in waits until what a former process left open has ended.
-    pub(super) settled: Option<Reply<()>>,
-    /// When the running turn, or the compaction that somebody asked for, started, and when its calls began to wait, by the monotonic clock.
-    pub(super) turn_started: Duration,
-    pub(super) asked_at: Duration,
-    /// The running turn, for logs and traces.
-    pub(super) turn_span: tracing::Span,
     /// When draining turns into interrupting.
     pub(super) drain_until: Option<Duration>,
     /// The store failed under a command; the loop ends.
     pub(super) store_failure: Option<StoreError>,
     pub(super) idle: Duration,
-    /// What the service's count of held bytes holds for this session.
+}
+
+/// How far the session's records have come on their way out of memory.
+#[derive(Default)]
+pub(super) struct Journalled {
+    /// Records that are applied, and staged with the next ones.
+    pub(super) put_off: Vec<Record>,
+    /// The last record that the newest snapshot covers.
+    pub(super) snapshot_seq: Seq,
+    /// The session's part of the service's count of held bytes.
     pub(super) resident_bytes: u64,
+}
+
+/// Callers that wait for something of the session.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// For a turn's end.
+    pub(super) waiters: HashMap<TurnNumber, Vec<TurnWaiter>>,
+    /// For the interrupt that `control` holds.
+    pub(super) interrupters: Vec<Reply<Changed>>,
+    /// Until no turn runs.
+    pub(super) drains: Vec<Reply<()>>,
+    /// For the session's deletion.
+    pub(super) deletions: Vec<Reply<Changed>>,
+    /// For a turn that runs and whose start is not durable yet.
+    pub(super) unacknowledged: Option<Unacknowledged>,
+    /// Until what a former process left open has ended; it brought the actor in.
+    pub(super) settled: Option<Reply<()>>,
+}
+
+/// The running turn, or the compaction that somebody asked for.
+pub(super) struct Running {
+    /// The compaction.
+    pub(super) asked: Option<AskedCompaction>,
+    /// The summary that a model is writing.
+    pub(super) summary: Summary,
+    /// What the summary has cost so far.
+    pub(super) summary_usage: Usage,
+    /// The start of either, and the moment at which calls began to wait, by the monotonic clock.
+    pub(super) turn_started: Duration,
+    pub(super) asked_at: Duration,
+    /// The turn, for logs and traces.
+    pub(super) turn_span: tracing::Span,
+}
+
+impl Running {
+    fn nothing() -> Self {
+        Self {
+            asked: None,
+            summary: Summary::None,
+            summary_usage: Usage::default(),
+            turn_started: Duration::ZERO,
+            asked_at: Duration::ZERO,
+            turn_span: tracing::Span::none(),
+        }
+    }
 }
 
 impl Drop for Actor {
     fn drop(&mut self) {
-        self.engine.held.shrink(self.resident_bytes);
+        self.ports.held.shrink(self.journalled.resident_bytes);
     }
 }
 
@@ -103,55 +133,43 @@ impl Actor {
     pub(crate) fn new(
         session: Session,
         lease: Lease,
-        engine: Arc<Engine>,
+        ports: Arc<Ports>,
         shared: Arc<Shared>,
         registry: Weak<Registry>,
         mailbox: mpsc::Receiver<Command>,
     ) -> Self {
-        let idle = engine.idle();
+        let idle = ports.idle();
         let snapshot_seq = session.last_seq();
         let control = Control {
             interrupt: session.open_turn().map(|open| (open.turn, PROCESS_ENDED)),
-            is_queue_held: !session.queue().is_empty() && !engine.options.store.queue_goes_on,
+            is_queue_held: !session.queue().is_empty() && !ports.options.store.queue_goes_on,
             ..Control::default()
         };
         Self {
             session,
             lease,
-            engine,
+            ports,
             shared,
             registry,
             mailbox,
             control,
-            waiters: HashMap::new(),
-            interrupters: Vec::new(),
-            drains: Vec::new(),
-            deletions: Vec::new(),
-            unacknowledged: None,
-            asked: None,
-            summary: Summary::None,
-            summary_usage: Usage::default(),
+            journalled: Journalled { snapshot_seq, ..Journalled::default() },
+            waiting: Waiting::default(),
+            running: Running::nothing(),
             departure: None,
-            put_off: Vec::new(),
-            snapshot_seq,
-            settled: None,
-            turn_started: Duration::ZERO,
-            asked_at: Duration::ZERO,
-            turn_span: tracing::Span::none(),
             drain_until: None,
             store_failure: None,
             idle,
-            resident_bytes: 0,
         }
     }
 
     /// Tells when what a former process left open has ended.
     pub(crate) fn on_settled(&mut self, settled: Reply<()>) {
-        self.settled = Some(settled);
+        self.waiting.settled = Some(settled);
     }
 
     pub(super) fn tell_settled(&mut self, answer: Result<(), SessionError>) {
-        if let Some(settled) = self.settled.take() {
+        if let Some(settled) = self.waiting.settled.take() {
             // Whoever brought it in may have gone.
             let _ = settled.send(answer);
         }
@@ -218,7 +236,7 @@ impl Actor {
 
     /// Says so where the journal's end had to be cut off: it was never acknowledged, and is kept aside.
     async fn report_repair(&mut self) -> Result<(), StoreError> {
-        let Some(TailRepair { bytes, quarantine }) = self.engine.events.tail_repair(self.session.id()) else {
+        let Some(TailRepair { bytes, quarantine }) = self.ports.events.tail_repair(self.session.id()) else {
             return Ok(());
         };
         let repaired = Event::LogTailRepaired(LogTailRepaired { bytes, quarantine });
@@ -226,15 +244,15 @@ impl Actor {
     }
 
     fn decide(&mut self) -> Action {
-        self.control.elapsed_ms = self.millis_since(self.turn_started);
-        let waited = self.millis_since(self.asked_at);
-        self.control.is_approval_expired = waited >= self.engine.options.tools.approval_timeout_ms;
-        let is_drained = self.drain_until.is_some_and(|until| self.engine.world.clock.elapsed() >= until);
+        self.control.elapsed_ms = self.millis_since(self.running.turn_started);
+        let waited = self.millis_since(self.running.asked_at);
+        self.control.is_approval_expired = waited >= self.ports.options.tools.approval_timeout_ms;
+        let is_drained = self.drain_until.is_some_and(|until| self.ports.world.clock.elapsed() >= until);
         if let (true, Some(open)) = (is_drained, self.session.open_turn()) {
             self.control.interrupt.get_or_insert((open.turn, "shutting_down"));
         }
-        let options = &self.engine.options;
-        let (tools, max_parallel) = (&self.engine.tools, options.tools.max_parallel);
+        let options = &self.ports.options;
+        let (tools, max_parallel) = (&self.ports.tools, options.tools.max_parallel);
         let wants_compaction = &|| self.wants_compaction();
         let rules = Rules { turn: &options.turn, max_parallel, tools, wants_compaction };
         decide(&self.session, &self.control, &rules)
@@ -242,13 +260,13 @@ impl Actor {
 
     /// Rests until something is asked, or until it leaves.
     async fn rest(&mut self) -> Result<Option<Command>, Exit> {
-        let is_leaving = !self.deletions.is_empty() || (self.control.is_draining && self.engine.derived.is_some());
+        let is_leaving = !self.waiting.deletions.is_empty() || (self.control.is_draining && self.ports.is_stored);
         if let (true, Some(registry)) = (is_leaving, self.registry.upgrade()) {
             self.departure = Some(registry.depart(self.session.id()));
             return Err(Exit::Left);
         }
         self.release_drains();
-        let (clock, shared) = (self.engine.world.clock.clone(), self.shared.clone());
+        let (clock, shared) = (self.ports.world.clock.clone(), self.shared.clone());
         tokio::select! {
             biased;
             () = shared.interrupted.notified() => Ok(None),
@@ -271,17 +289,15 @@ impl Actor {
     /// Whether memory has yet to take in what is nowhere else. While it fails, sessions stay for it in half of the room
     /// that there is; the other half is for new ones.
     fn is_owed_to_memory(&self, registry: &Registry) -> bool {
-        let Engine { derived: None, memory: Some(memory), held, options, .. } = self.engine.as_ref() else {
-            return false;
-        };
+        let Ports { is_stored, held, options, observer, .. } = self.ports.as_ref();
         let limits = &options.ephemeral;
         let has_room = registry.len() <= limits.max_sessions / 2 && held.bytes() <= limits.max_bytes / 2;
-        has_room && memory.memory().is_behind(self.session.id(), self.session.last_seq())
+        !is_stored && has_room && observer.owes(self.session.id(), self.session.last_seq())
     }
 
     /// No turn runs: those who waited for that go on.
     pub(super) fn release_drains(&mut self) {
-        for drained in self.drains.drain(..) {
+        for drained in self.waiting.drains.drain(..) {
             // Whoever drained may have gone.
             let _ = drained.send(Ok(()));
         }
@@ -289,9 +305,10 @@ impl Actor {
 
     /// Waits for a decision, an interrupt, or a deadline.
     async fn wait(&mut self) {
-        let limit = self.engine.options.tools.approval_timeout_ms.saturating_sub(self.millis_since(self.asked_at));
+        let limit =
+            self.ports.options.tools.approval_timeout_ms.saturating_sub(self.millis_since(self.running.asked_at));
         let wall = self.wall_left_ms();
-        let (clock, shared) = (self.engine.world.clock.clone(), self.shared.clone());
+        let (clock, shared) = (self.ports.world.clock.clone(), self.shared.clone());
         let command = tokio::select! {
             biased;
             () = shared.interrupted.notified() => None,
@@ -310,7 +327,7 @@ impl Actor {
 
     /// Milliseconds that a compaction may take without a turn: as long as a turn by default, and never without end.
     pub(super) fn lone_wall_ms(&self) -> u64 {
-        let wall_ms = self.engine.options.turn.budgets(Budgets::default()).wall_ms;
+        let wall_ms = self.ports.options.turn.budgets(Budgets::default()).wall_ms;
         wall_ms.unwrap_or(TurnOptions::default().default_wall_ms)
     }
 
@@ -319,10 +336,10 @@ impl Actor {
         let lone = || self.lone_wall_ms();
         let wall = self.session.open_turn().map_or_else(lone, |open| open.budgets.wall_ms.unwrap_or(u64::MAX));
         let drain = self.drain_until.map_or(u64::MAX, |until| {
-            u64::try_from(until.saturating_sub(self.engine.world.clock.elapsed()).as_millis()).unwrap_or(u64::MAX)
+            u64::try_from(until.saturating_sub(self.ports.world.clock.elapsed()).as_millis()).unwrap_or(u64::MAX)
         });
         // One more, because both clocks round down; at most a year, to keep the arithmetic of timers safe.
-        wall.saturating_sub(self.millis_since(self.turn_started))
+        wall.saturating_sub(self.millis_since(self.running.turn_started))
             .min(drain)
             .saturating_add(1)
             .min(365 * 24 * 3600 * 1000)
@@ -330,10 +347,10 @@ impl Actor {
 
     /// Runs an effect to its end. Commands are handled meanwhile; an interrupt or a deadline cancels it.
     pub(super) async fn drive(&mut self, mut effect: Effect) -> Result<(), StoreError> {
-        let (clock, shared) = (self.engine.world.clock.clone(), self.shared.clone());
+        let (clock, shared) = (self.ports.world.clock.clone(), self.shared.clone());
         let mut deadline = clock.sleep(Duration::from_millis(self.wall_left_ms()));
         let mut is_late = false;
-        let given_up = self.asked.as_ref().map(|asked| asked.cancel.clone()).unwrap_or_default();
+        let given_up = self.running.asked.as_ref().map(|asked| asked.cancel.clone()).unwrap_or_default();
         loop {
             let happened = tokio::select! {
                 biased;
@@ -371,7 +388,7 @@ impl Actor {
             && error.is_panic()
         {
             let body = super::decide::internal("a part of the engine panicked while it worked for the session");
-            match &mut self.summary {
+            match &mut self.running.summary {
                 Summary::None => self.control.failure = Some(body),
                 summary @ (Summary::Awaited | Summary::Ended(_)) => *summary = Summary::Ended(Err(body)),
             }
@@ -386,12 +403,12 @@ impl Actor {
             match running.filter(|running| wish.turn.is_none_or(|turn| turn == *running)) {
                 Some(turn) => {
                     self.control.interrupt.get_or_insert((turn, "requested"));
-                    self.interrupters.push(wish.reply);
+                    self.waiting.interrupters.push(wish.reply);
                 }
-                None => match self.asked.as_ref().filter(|_| wish.turn.is_none()) {
+                None => match self.running.asked.as_ref().filter(|_| wish.turn.is_none()) {
                     Some(asked) => {
                         asked.cancel.cancel();
-                        self.interrupters.push(wish.reply);
+                        self.waiting.interrupters.push(wish.reply);
                     }
                     None => drop(wish.reply.send(Err(SessionError::NotRunning { turn: wish.turn }))),
                 },
@@ -401,27 +418,19 @@ impl Actor {
 
     /// A turn begins: nothing of the one before is left.
     pub(super) fn turn_begins(&mut self) {
-        self.turn_started = self.engine.world.clock.elapsed();
+        self.running.turn_started = self.ports.world.clock.elapsed();
         let (session_id, turn) = (self.session.id(), self.session.open_turn().map(|open| open.turn));
         let outcome = tracing::field::Empty;
-        self.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
+        self.running.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
         self.control.window_exceeded = None;
         self.control.interrupt = None;
         self.control.failure = None;
     }
 
     /// Everything that was recorded is durable: lists show it too, and what was seen before is let go.
-    pub(super) async fn publish(&self) {
+    pub(super) async fn publish(&mut self) {
         let durable = self.session.last_seq();
-        let Some(derived) = &self.engine.derived else {
-            if let Some(memory) = &self.engine.memory {
-                memory.memory().touched(self.session.id(), durable);
-            }
-            return drop(self.shared.view(durable));
-        };
-        if let Err(error) = self.shared.list(derived, durable).await {
-            tracing::error!(%error, "the index did not take a session in; it will at the next start");
-        }
+        self.ports.observer.published(&self.shared, durable).await;
     }
 
     /// The store failed: what is in memory is no longer to be trusted.

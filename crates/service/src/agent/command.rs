@@ -1,20 +1,23 @@
 //! What can be asked of a session's actor.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     SessionError,
+    clock::Timestamp,
     compaction::CompactionConfig,
     ids::{Seq, TurnNumber},
-    service::{Changed, CompactionReceipt, StartTurn, TurnAccepted, TurnResult},
+    service::{Changed, CompactionReceipt, StartTurn, TurnHandle, TurnResult},
     session::{
         event::{Decision, Event},
         reminder::SystemReminderType,
     },
-    upkeep::pruning::History,
 };
 
 /// The way a turn's end reaches one who waits for it.
@@ -25,8 +28,9 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, SessionError>>;
 
 /// A command and the way its answer goes back.
 pub(crate) enum Command {
-    /// Accept a turn.
-    StartTurn { asked: Box<AskedTurn>, reply: Reply<Acceptance> },
+    /// Accept a turn. `hash` is that of a request with a key. A continuation goes on with the interrupted turn, and its
+    /// prompt counts for nothing.
+    StartTurn { request: Arc<StartTurn>, hash: String, is_continuation: bool, reply: Reply<TurnHandle> },
     /// Record a change that touches no turn.
     Record { change: Box<Change>, reply: Reply<Changed> },
     /// Decide a call.
@@ -67,17 +71,6 @@ impl Command {
     }
 }
 
-/// A turn that somebody asks for.
-#[derive(Clone)]
-pub(crate) struct AskedTurn {
-    /// What was asked; its prompt counts for nothing where the turn goes on with another.
-    pub(crate) request: StartTurn,
-    /// The hash of the request, where it has a key.
-    pub(crate) hash: String,
-    /// Whether it goes on with the interrupted turn.
-    pub(crate) is_continuation: bool,
-}
-
 /// A change of a session outside of its turns.
 #[derive(Clone)]
 pub(crate) enum Change {
@@ -94,11 +87,5 @@ pub(crate) enum Change {
     /// Archive the session, or bring it back.
     Archive(bool),
     /// Record what older events have given, before some of them go.
-    SnapshotHistory(History),
-}
-
-/// An accepted turn, and where its result will be.
-pub(crate) struct Acceptance {
-    pub(crate) accepted: TurnAccepted,
-    pub(crate) result: oneshot::Receiver<Result<TurnResult, SessionError>>,
+    SnapshotHistory { pruned_to: Seq, keys_up_to: Timestamp },
 }

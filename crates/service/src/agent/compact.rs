@@ -81,24 +81,24 @@ impl Actor {
     }
 
     fn compactor(&self) -> Option<(SharedCompactor, CompactionContext)> {
-        let model = self.engine.compacts(&self.session).then(|| self.answering().ok()).flatten()?;
-        let compactor = self.engine.compactor_for(&self.session, self.window(&model))?;
+        let model = self.ports.compacts(&self.session).then(|| self.answering().ok()).flatten()?;
+        let compactor = self.ports.compactor_for(&self.session, self.window(&model))?;
         Some((compactor, self.compaction_context(&model)))
     }
 
     /// The model that answers next.
     pub(super) fn answering(&self) -> Result<ResolvedModel, SessionError> {
         let name = self.session.open_turn().map_or(self.session.model(), |open| &open.model);
-        self.engine.models.resolve(name)
+        self.ports.models.resolve(name)
     }
 
     /// Tokens that a request to the model may have.
     pub(super) fn window(&self, model: &ResolvedModel) -> u64 {
-        window_tokens(model, &self.engine.options)
+        window_tokens(model, &self.ports.options)
     }
 
     pub(super) fn compaction_context(&self, model: &ResolvedModel) -> CompactionContext {
-        self.session.compaction_context(request_bytes(&self.session, &self.engine.tools), self.window(model))
+        self.session.compaction_context(request_bytes(&self.session, &self.ports.tools), self.window(model))
     }
 
     /// Step 1: it is recorded that a compaction begins. A turn does not wait for that: what comes of it is durable with
@@ -146,7 +146,7 @@ impl Actor {
         context: &CompactionContext,
         is_exceeded: bool,
     ) -> Result<Result<CompactionReceipt, ErrorBody>, StoreError> {
-        self.summary_usage = Usage::default();
+        self.running.summary_usage = Usage::default();
         let rebuilt = match self.masked_enough(compactor, context, is_exceeded) {
             Ok(Some(masked)) => Ok(masked),
             Ok(None) => self.summarised(compactor, is_exceeded).await,
@@ -204,7 +204,7 @@ impl Actor {
             Ok((mut rebuilt, Written { rounds, unread, .. })) => {
                 (rebuilt.event.receipt.rounds, rebuilt.event.receipt.unread) = (rounds, unread as u64);
                 rebuilt.completed.summary_tokens = match rounds {
-                    1 if unread == 0 => self.summary_usage.output_tokens,
+                    1 if unread == 0 => self.running.summary_usage.output_tokens,
                     _ => rebuilt.completed.summary_tokens,
                 };
                 return Ok(rebuilt);
@@ -221,7 +221,7 @@ impl Actor {
 
     /// Whether the next request would fit, as it is or slid.
     fn fits(&self) -> bool {
-        let (tools, options) = (&self.engine.tools, &self.engine.options);
+        let (tools, options) = (&self.ports.tools, &self.ports.options);
         self.answering().is_ok_and(|model| fits(&self.session, &model, tools, options))
     }
 
@@ -236,9 +236,9 @@ impl Actor {
                 leaving: leaving(&self.session, compactor)?,
             })
         })??;
-        let model = match self.engine.options.context.summary_model.as_str() {
+        let model = match self.ports.options.context.summary_model.as_str() {
             "" => self.answering(),
-            name => self.engine.models.resolve(name),
+            name => self.ports.models.resolve(name),
         };
         let model = model.map_err(|error| error.body())?;
         let Wish { prompt, max_summary_tokens, leaving: mut unread } = wish;
@@ -246,11 +246,11 @@ impl Actor {
         let mut former = self.session.context().summary().map(|summary| summary.message.clone());
         while unread.last().is_some_and(|last| at <= *last) && (rounds == 0 || self.may_go_round(rounds)) {
             let said = Said { former: former.clone(), from: at, prompt: &prompt, max_summary_tokens };
-            match render_summary(&self.session, &model, &self.engine.tools, said) {
+            match render_summary(&self.session, &model, &self.ports.tools, said) {
                 Ok((rendered, end)) if end > at => {
                     let answer = self.summary_call(model.clone(), rendered).await?;
                     // A model that answered is paid, whatever its answer is good for.
-                    self.summary_usage.add(answer.usage);
+                    self.running.summary_usage.add(answer.usage);
                     text = summary_in(&answer)?;
                     rounds += 1;
                     former = Some(Arc::new(without_forged_tags(summary_message(&text))));
@@ -278,7 +278,7 @@ impl Actor {
     fn may_go_round(&self, rounds: u32) -> bool {
         let limit = |open: &OpenTurn| Some((open.budgets.tokens?, open.totals.usage.total()));
         let is_paid_up = self.session.open_turn().and_then(limit);
-        rounds < ROUNDS_MAX && is_paid_up.is_none_or(|(limit, used)| used + self.summary_usage.total() < limit)
+        rounds < ROUNDS_MAX && is_paid_up.is_none_or(|(limit, used)| used + self.running.summary_usage.total() < limit)
     }
 
     /// One call of the model that writes the summary.
@@ -288,18 +288,18 @@ impl Actor {
         if self.is_given_up() || is_hit {
             return Err(interrupted());
         }
-        let span = tracing::info_span!(parent: &self.turn_span, "summary_call", model = model.name);
-        let (engine, session_id) = (self.engine.clone(), self.session.id());
-        let effect = ModelEffect { engine, session_id, model, is_shown: false };
-        self.summary = Summary::Awaited;
+        let span = tracing::info_span!(parent: &self.running.turn_span, "summary_call", model = model.name);
+        let (ports, session_id) = (self.ports.clone(), self.session.id());
+        let effect = ModelEffect { ports, session_id, model, is_shown: false };
+        self.running.summary = Summary::Awaited;
         if let Err(error) =
             self.drive(Effect::spawn(span, |outcomes, cancel| call_model(effect, rendered, outcomes, cancel))).await
         {
             self.discard(&error);
         }
-        match std::mem::take(&mut self.summary) {
+        match std::mem::take(&mut self.running.summary) {
             Summary::Ended(Err(_))
-                if running.is_none() && self.millis_since(self.turn_started) >= self.lone_wall_ms() =>
+                if running.is_none() && self.millis_since(self.running.turn_started) >= self.lone_wall_ms() =>
             {
                 let message = format!("The compaction took longer than {} ms.", self.lone_wall_ms());
                 Err(ErrorBody::with_message(ErrorCode::ModelTimeout, message))
@@ -312,15 +312,15 @@ impl Actor {
     /// What the summary's call reports. Nothing of it is shown but that it is tried again.
     pub(super) fn take_summary(&mut self, outcome: Outcome) {
         match outcome {
-            Outcome::Answered(answer) => self.summary = Summary::Ended(Ok(answer)),
+            Outcome::Answered(answer) => self.running.summary = Summary::Ended(Ok(answer)),
             Outcome::ModelFailed { error, .. } => {
-                self.summary = Summary::Ended(Err(error.map_or_else(interrupted, |error| error.body())));
+                self.running.summary = Summary::Ended(Err(error.map_or_else(interrupted, |error| error.body())));
             }
-            Outcome::Broken(body) => self.summary = Summary::Ended(Err(body)),
+            Outcome::Broken(body) => self.running.summary = Summary::Ended(Err(body)),
             Outcome::Retrying { attempt, wait_ms, error } => {
                 let Some(open) = self.session.open_turn() else { return };
                 let retrying = Retrying { step: open.totals.steps, attempt, wait_ms, error: error.body() };
-                let now = self.engine.world.clock.now();
+                let now = self.ports.world.clock.now();
                 self.shared.live.show(self.session.last_seq(), open.turn, now, &LiveEvent::Retrying(retrying));
             }
             Outcome::Delta { .. } | Outcome::Progress { .. } | Outcome::ToolDone { .. } => {}
@@ -333,7 +333,7 @@ impl Actor {
         let Rebuilt { mut event, completed, .. } = rebuilt;
         event.compaction = self.session.last_seq() + 2;
         event.receipt.compaction = Some(event.compaction);
-        event.receipt.usage = std::mem::take(&mut self.summary_usage);
+        event.receipt.usage = std::mem::take(&mut self.running.summary_usage);
         let receipt = event.receipt.clone();
         let turn = self.session.open_turn().map(|open| open.turn);
         let events = vec![Event::ContextRebuilt(event), Event::CompactionCompleted(completed)];
@@ -346,7 +346,7 @@ impl Actor {
         let body = self.clean(body);
         let failed = CompactionFailed { code: body.code, message: body.message.clone() };
         let turn = self.session.open_turn().map(|open| open.turn);
-        let usage = std::mem::take(&mut self.summary_usage);
+        let usage = std::mem::take(&mut self.running.summary_usage);
         let unused = (usage != Usage::default()).then_some(Event::SummaryUnused(SummaryUnused { usage }));
         self.record_durably(turn, unused.into_iter().chain([Event::CompactionFailed(failed)]).collect()).await?;
         Ok(body)

@@ -13,10 +13,12 @@ use crate::{
     SessionError,
     compaction::{CompactionConfig, CompactionContext, SharedCompactor},
     ids::Seq,
-    runtime::restore::{decode, replay_whole},
     service::{Changed, CompactionReceipt},
     session::event::{CompactionUndone, Event},
-    store::{ReadLimit, StoreError},
+    store::{
+        ReadLimit, StoreError,
+        restore::{decode, replay_whole},
+    },
 };
 
 /// Frames that are read at a time.
@@ -46,7 +48,7 @@ impl Actor {
         match self.check_compact(config).await {
             Err(error) => drop(reply.send(Err(error))),
             Ok((compactor, context)) => {
-                self.asked = Some(AskedCompaction { compactor, reply, cancel: cancel.child_token() });
+                self.running.asked = Some(AskedCompaction { compactor, reply, cancel: cancel.child_token() });
                 self.begin_compaction(&context).await?;
             }
         }
@@ -54,14 +56,14 @@ impl Actor {
     }
 
     async fn check_compact(
-        &self,
+        &mut self,
         config: Option<CompactionConfig>,
     ) -> Result<(SharedCompactor, CompactionContext), SessionError> {
         // What could never be done is said before what cannot be done now.
         let (compactor, context) = self.compactor_asked(config)?;
         self.check_free()?;
-        self.engine.held.check_room()?;
-        self.engine.events.room().await?;
+        self.ports.held.check_room()?;
+        self.ports.events.room().await?;
         self.previewed(&*compactor, &context).and_then(|preview| check_useful(&preview)).map_err(failed)?;
         Ok((compactor, context))
     }
@@ -83,7 +85,7 @@ impl Actor {
         if let Some(config) = &config {
             config.check(self.window(&model))?;
         }
-        let compactor = self.engine.compactor_asked(config, &self.session, self.window(&model))?;
+        let compactor = self.ports.compactor_asked(config, &self.session, self.window(&model))?;
         Ok((compactor, self.compaction_context(&model)))
     }
 
@@ -101,13 +103,13 @@ impl Actor {
 
     /// Whether the compaction that somebody asked for is to end without a summary.
     pub(super) fn is_given_up(&self) -> bool {
-        self.asked.as_ref().is_some_and(|asked| asked.cancel.is_cancelled())
+        self.running.asked.as_ref().is_some_and(|asked| asked.cancel.is_cancelled())
     }
 
     /// Goes on with the compaction that was asked for, and answers whoever asked.
     pub(super) async fn compact_as_asked(&mut self) -> Result<(), StoreError> {
-        self.turn_started = self.engine.world.clock.elapsed();
-        let compactor = self.asked.as_ref().map(|asked| asked.compactor.clone());
+        self.running.turn_started = self.ports.world.clock.elapsed();
+        let compactor = self.running.asked.as_ref().map(|asked| asked.compactor.clone());
         let done = match (compactor, self.answering()) {
             (Some(compactor), Ok(model)) => {
                 let context = self.compaction_context(&model);
@@ -121,10 +123,10 @@ impl Actor {
             return Ok(());
         }
         let seq = self.session.last_seq();
-        for reply in self.interrupters.drain(..) {
+        for reply in self.waiting.interrupters.drain(..) {
             drop(reply.send(Ok(Changed { session_id: self.session.id(), seq })));
         }
-        if let Some(asked) = self.asked.take() {
+        if let Some(asked) = self.running.asked.take() {
             drop(asked.reply.send(done.map_err(failed)));
         }
         Ok(())
@@ -145,7 +147,7 @@ impl Actor {
     }
 
     /// The compaction that may be undone next, where it is the one that was asked for.
-    async fn undoable(&self, asked: Option<Seq>) -> Result<Seq, SessionError> {
+    async fn undoable(&mut self, asked: Option<Seq>) -> Result<Seq, SessionError> {
         let newest = self.session.undoable().next_back();
         match (asked, newest) {
             (None, Some(newest)) => Ok(newest),
@@ -161,7 +163,7 @@ impl Actor {
     }
 
     /// One that is older than those that can be undone, and still counts, is out of reach; anything else is none.
-    async fn why_not_undoable(&self, asked: Seq) -> Result<SessionError, SessionError> {
+    async fn why_not_undoable(&mut self, asked: Seq) -> Result<SessionError, SessionError> {
         let is_older = self.session.undoable().next().is_none_or(|oldest| asked < oldest)
             && self.session.context().summary().is_some();
         let Some(after) = asked.checked_sub(1).filter(|_| is_older) else {
@@ -169,7 +171,7 @@ impl Actor {
         };
         let (mut after, mut is_compaction) = (after, false);
         // From the compaction on: it may have been undone since.
-        while let Some(page) = self.engine.events.read(self.session.id(), after, ReadLimit::frames(FRAMES_READ)).await?
+        while let Some(page) = self.ports.events.read(self.session.id(), after, ReadLimit::frames(FRAMES_READ)).await?
             && let Some(last) = page.frames.last()
         {
             after = last.seq;
@@ -191,7 +193,7 @@ impl Actor {
     fn check_fits_undone(&self) -> Result<(), SessionError> {
         let Ok(model) = self.answering() else { return Ok(()) };
         let window = self.window(&model);
-        let tokens = self.session.tokens_if_undone() + tool_bytes(&self.session, &self.engine.tools) / 4;
+        let tokens = self.session.tokens_if_undone() + tool_bytes(&self.session, &self.ports.tools) / 4;
         if tokens <= window {
             return Ok(());
         }
@@ -206,7 +208,7 @@ impl Actor {
 
     /// The whole journal says what a snapshot does not: what stood in the context before its newest compactions.
     async fn learn_context_before(&mut self) -> Result<(), SessionError> {
-        let whole = replay_whole(&self.engine, self.session.id()).await.map_err(|error| {
+        let whole = replay_whole(self.ports.events.as_ref(), self.session.id()).await.map_err(|error| {
             tracing::warn!(session_id = %self.session.id(), %error, "a journal does not say what was compacted");
             SessionError::HistoryPruned
         })?;

@@ -19,7 +19,6 @@ use crate::{
             Unpinned,
         },
     },
-    upkeep::pruning::History,
 };
 
 impl Actor {
@@ -31,49 +30,35 @@ impl Actor {
             return command.refuse(&refusal);
         }
         match command {
-            Command::StartTurn { asked, reply } => match self.accept(*asked).await {
-                Ok((acceptance, None)) => drop(reply.send(Ok(acceptance))),
-                Ok((acceptance, Some(ticket))) => {
-                    self.unacknowledged = Some(Unacknowledged { ticket, acceptance, reply });
+            Command::StartTurn { request, hash, is_continuation, reply } => {
+                match self.accept(&request, hash, is_continuation).await {
+                    Ok((handle, None)) => drop(reply.send(Ok(handle))),
+                    Ok((handle, Some(ticket))) => {
+                        self.waiting.unacknowledged = Some(Unacknowledged { ticket, handle, reply });
+                    }
+                    Err(error) => drop(reply.send(Err(error))),
                 }
-                Err(error) => drop(reply.send(Err(error))),
-            },
-            Command::Record { change, reply } => {
-                let answer = self.change(*change).await;
-                drop(reply.send(answer));
             }
+            Command::Record { change, reply } => drop(reply.send(self.change(*change).await)),
             Command::Decide { call_id, decision, reason, reply } => {
-                let answer = self.decide_approval(call_id, decision, reason).await;
-                drop(reply.send(answer));
+                drop(reply.send(self.decide_approval(call_id, decision, reason).await))
             }
-            Command::CancelQueued { turn, reply } => {
-                let answer = self.cancel_queued(turn, "cancelled").await;
-                drop(reply.send(answer));
-            }
+            Command::CancelQueued { turn, reply } => drop(reply.send(self.cancel_queued(turn, "cancelled").await)),
             Command::Delete { is_forced, reply } => self.delete(is_forced, reply).await,
             Command::Compact { config, cancel, reply } => {
                 if let Err(error) = self.compact_now(config, &cancel, reply).await {
                     self.discard(&error);
                 }
             }
-            Command::PreviewCompaction { config, reply } => {
-                let answer = self.preview_compaction(config);
-                drop(reply.send(answer));
-            }
-            Command::UndoCompaction { compaction, reply } => {
-                let answer = self.undo_compaction(compaction).await;
-                drop(reply.send(answer));
-            }
-            Command::DropBlobs { names, last_seq, reply } => {
-                let answer = self.drop_blobs(&names, last_seq).await;
-                drop(reply.send(answer));
-            }
+            Command::PreviewCompaction { config, reply } => drop(reply.send(self.preview_compaction(config))),
+            Command::UndoCompaction { compaction, reply } => drop(reply.send(self.undo_compaction(compaction).await)),
+            Command::DropBlobs { names, last_seq, reply } => drop(reply.send(self.drop_blobs(&names, last_seq).await)),
             Command::Drain { drain_ms, reply } => {
                 self.control.is_draining = true;
-                self.drain_until = Some(self.engine.world.clock.elapsed() + Duration::from_millis(drain_ms));
-                self.drains.push(reply);
+                self.drain_until = Some(self.ports.world.clock.elapsed() + Duration::from_millis(drain_ms));
+                self.waiting.drains.push(reply);
                 // A queue that outlives the process needs no end.
-                let is_kept = self.engine.derived.is_some();
+                let is_kept = self.ports.is_stored;
                 while let (false, Some(turn)) = (is_kept, self.session.queue().front().map(|queued| queued.turn)) {
                     if self.cancel_queued(turn, "shutting_down").await.is_err() {
                         break;
@@ -84,14 +69,13 @@ impl Actor {
     }
 
     /// A blob is named by a record after it was made, and made by this actor or by a call that runs.
-    async fn drop_blobs(&self, names: &BTreeSet<String>, last_seq: Seq) -> Result<(), SessionError> {
+    async fn drop_blobs(&mut self, names: &BTreeSet<String>, last_seq: Seq) -> Result<(), SessionError> {
         let runs_call = self.session.open_turn().is_some_and(|open| !open.calls.is_empty());
-        let pruner = self.engine.derived.as_ref().and_then(|derived| derived.pruner.as_ref());
-        match pruner.filter(|_| !runs_call && self.session.last_seq() == last_seq) {
-            Some(pruner) => Ok(pruner.drop_blobs(self.session.id(), names).await?),
+        if runs_call || self.session.last_seq() != last_seq {
             // The next compaction finds them.
-            None => Ok(()),
+            return Ok(());
         }
+        Ok(self.ports.observer.drop_blobs(self.session.id(), names).await?)
     }
 
     /// Deletes the session as soon as nothing runs.
@@ -101,7 +85,7 @@ impl Actor {
         if let (false, Some(turn)) = (is_forced, running.or(waiting)) {
             return drop(reply.send(Err(SessionError::Busy { turn })));
         }
-        match &self.asked {
+        match &self.running.asked {
             Some(_) if !is_forced => return drop(reply.send(Err(SessionError::Compacting))),
             Some(asked) => asked.cancel.cancel(),
             None => {}
@@ -110,13 +94,13 @@ impl Actor {
             self.control.interrupt.get_or_insert((turn, "deleted"));
         }
         self.control.is_draining = true;
-        self.deletions.push(reply);
+        self.waiting.deletions.push(reply);
     }
 
     async fn change(&mut self, change: Change) -> Result<Changed, SessionError> {
         self.shared.check_writable()?;
-        self.check_archived(matches!(change, Change::Archive(_) | Change::SnapshotHistory(_)))?;
-        let limits = &self.engine.options.limits;
+        self.check_archived(matches!(change, Change::Archive(_) | Change::SnapshotHistory { .. }))?;
+        let limits = &self.ports.options.limits;
         let event = match change {
             Change::Remind(event, kind) => {
                 if !self.session.has_reminder(&kind) && self.session.reminders().len() >= limits.reminders {
@@ -149,7 +133,7 @@ impl Actor {
                 }
                 Event::SessionUpdated(updated)
             }
-            Change::SnapshotHistory(History { pruned_to, keys_up_to }) => {
+            Change::SnapshotHistory { pruned_to, keys_up_to } => {
                 let limit = SessionError::Limit { what: "runs of the context", limit: CONTEXT_RUNS_MAX as u64 };
                 Event::HistorySnapshot(self.session.history_snapshot(pruned_to, keys_up_to).ok_or(limit)?)
             }
@@ -196,7 +180,7 @@ impl Actor {
         let Some(turn) = self.session.open_turn().filter(|open| is_waiting(open)).map(|open| open.turn) else {
             return Err(SessionError::ItemNotFound("call"));
         };
-        let reason = reason.map(|reason| self.engine.secrets.replace(&reason).into_owned());
+        let reason = reason.map(|reason| self.ports.secrets.replace(&reason).into_owned());
         self.changed(Some(turn), Event::ApprovalDecided(ApprovalDecided { call_id, decision, reason })).await
     }
 
@@ -206,7 +190,7 @@ impl Actor {
             return Err(SessionError::ItemNotFound("turn"));
         }
         let changed = self.changed(Some(turn), Event::TurnDequeued(TurnDequeued { reason: reason.to_owned() })).await?;
-        for waiter in self.waiters.remove(&turn).unwrap_or_default() {
+        for waiter in self.waiting.waiters.remove(&turn).unwrap_or_default() {
             // Whoever waits may have gone.
             drop(waiter.send(Err(SessionError::Interrupted { turn })));
         }

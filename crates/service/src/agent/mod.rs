@@ -1,4 +1,4 @@
-//! The engine: a pure function that decides, one place that performs, and an actor that records.
+//! The ports: a pure function that decides, one place that performs, and an actor that records.
 //!
 //! A session is an actor: one task owns its `Session`, so nothing here locks it. The engine never looks
 //! at bytes, knows no surface, and reads time and ids only through what it is handed.
@@ -18,6 +18,7 @@ mod act;
 mod compact;
 mod compactions;
 mod handle;
+mod observer;
 pub(crate) mod record;
 pub(crate) mod supervise;
 
@@ -29,32 +30,29 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use observer::Observer;
 use render::tool_bytes;
-use tokio_util::task::TaskTracker;
 
 use crate::{
     SessionError,
     capability::{Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SUMMARY_TOKENS_MAX, SharedCompactor, default_compactor},
-    consumers::readers::Readers,
-    ids::SessionId,
+    ids::{Seq, SessionId},
     model::ModelResolver,
     options::EngineOptions,
     redact::Secrets,
-    runtime::{memory::MemoryHandle, projector::ProjectorHandle, restore::decode},
-    service::{SessionSummary, TurnResult},
+    service::TurnResult,
     session::{Session, TurnEnd, event::Event, message::Body},
     store::{
-        BlobStore, DirectoryOwner, EventStore, JournalPruner, MemoryUse, ReadLimit, SessionIndex, SessionStore,
-        StoreError,
+        BlobStore, EventStore, MemoryUse, ReadLimit, SessionStore, StoreError,
+        restore::{self, decode},
     },
     tool::ToolRegistry,
-    upkeep::pruning::Schedule,
 };
 
 /// Everything that the actors of a service share and none of them changes.
-pub(crate) struct Engine {
+pub(crate) struct Ports {
     pub(crate) world: World,
     pub(crate) options: EngineOptions,
     pub(crate) models: Arc<dyn ModelResolver>,
@@ -62,13 +60,11 @@ pub(crate) struct Engine {
     pub(crate) secrets: Secrets,
     pub(crate) events: Arc<dyn EventStore>,
     pub(crate) blobs: Arc<dyn BlobStore>,
-    /// What is derived from the journals, where sessions outlive their process.
-    pub(crate) derived: Option<Derived>,
-    /// What remembers what was said.
-    pub(crate) memory: Option<MemoryHandle>,
-    /// The data directory, where memory alone stands in it.
-    #[expect(dead_code, reason = "it is held, and let go with the service")]
-    pub(crate) owner: Option<DirectoryOwner>,
+    pub(crate) snapshots: Arc<dyn SessionStore>,
+    /// Sessions outlive their process; else each ends when nobody needs it.
+    pub(crate) is_stored: bool,
+    /// Keeps what is derived of sessions.
+    pub(crate) observer: Arc<dyn Observer>,
     pub(crate) capabilities: Capabilities,
     /// What the service holds in memory, and may.
     pub(crate) held: Arc<MemoryUse>,
@@ -80,42 +76,7 @@ pub(crate) struct Engine {
     pub(crate) compactor: Option<SharedCompactor>,
 }
 
-/// Copies of what the journals say, for speed alone.
-pub(crate) struct Derived {
-    pub(crate) snapshots: Arc<dyn SessionStore>,
-    pub(crate) index: Arc<dyn SessionIndex>,
-    pub(crate) readers: Arc<Readers>,
-    pub(crate) pruner: Option<Arc<dyn JournalPruner>>,
-    /// Sessions whose journals are to be compacted.
-    pub(crate) schedule: Schedule,
-    /// What keeps the sessions' files, where there are any.
-    pub(crate) projector: Option<ProjectorHandle>,
-    /// Sessions that left memory, and whose rows are not durable yet.
-    pub(crate) settling: TaskTracker,
-}
-
-impl Derived {
-    pub(crate) fn new(
-        snapshots: Arc<dyn SessionStore>,
-        index: Arc<dyn SessionIndex>,
-        readers: Arc<Readers>,
-        pruner: Option<Arc<dyn JournalPruner>>,
-    ) -> Self {
-        let (schedule, settling) = (Schedule::default(), TaskTracker::new());
-        Self { snapshots, index, readers, pruner, schedule, projector: None, settling }
-    }
-
-    /// A session's durable records are as its summary says: lists show it, and readers are told. It has changed, or
-    /// was found like this.
-    pub(crate) async fn publish(&self, summary: SessionSummary, has_changed: bool) -> Result<(), StoreError> {
-        let (session_id, last_seq) = (summary.session_id, summary.last_seq);
-        let put = if has_changed { self.index.put(summary).await } else { self.index.put_found(summary).await };
-        self.readers.touched(session_id, last_seq);
-        put
-    }
-}
-
-impl Engine {
+impl Ports {
     /// Whether the configuration asks for compaction.
     pub(crate) const fn is_compaction_configured(&self) -> bool {
         self.compaction.is_some() || self.compactor.is_some()
@@ -161,7 +122,23 @@ impl Engine {
     /// How long an actor stays that nobody asks.
     pub(crate) fn idle(&self) -> Duration {
         let options = &self.options;
-        Duration::from_millis(if self.derived.is_some() { options.store.idle_ms } else { options.ephemeral.idle_ms })
+        Duration::from_millis(if self.is_stored { options.store.idle_ms } else { options.ephemeral.idle_ms })
+    }
+
+    /// The session as its journal says; `None` if there is none. Nothing is leased and nothing written.
+    pub(crate) async fn restore(&self, session_id: SessionId) -> Result<Option<Session>, StoreError> {
+        restore::restore(self.events.as_ref(), self.snapshots.as_ref(), session_id).await
+    }
+
+    /// The session without what was said in it, and if its context is there by reference; `None` if the store cannot
+    /// show its journal as it is.
+    pub(crate) async fn outline(&self, session_id: SessionId) -> Option<(Session, bool)> {
+        restore::outline(self.events.as_ref(), self.snapshots.as_ref(), session_id).await
+    }
+
+    /// The session's last durable seq, if the store can say it.
+    pub(crate) async fn durable(&self, session_id: SessionId) -> Option<Seq> {
+        self.events.watch(session_id).await.ok().flatten().map(|tail| *tail.borrow())
     }
 
     /// A body's whole text.

@@ -32,10 +32,10 @@ impl Actor {
         events: Vec<Event>,
     ) -> Result<(Seq, Ticket), StoreError> {
         let new = self.records(turn, events).await?;
-        let mut batch = std::mem::take(&mut self.put_off);
+        let mut batch = std::mem::take(&mut self.journalled.put_off);
         let applied = batch.len();
         batch.extend(new);
-        let ticket = self.engine.events.stage(&self.lease, &batch)?;
+        let ticket = self.ports.events.stage(&self.lease, &batch)?;
         self.apply(&batch[applied..])?;
         Ok((self.session.last_seq(), ticket))
     }
@@ -45,17 +45,17 @@ impl Actor {
     pub(super) async fn record_with_next(&mut self, turn: TurnNumber, event: Event) -> Result<(), StoreError> {
         let new = self.records(Some(turn), vec![event]).await?;
         self.apply(&new)?;
-        self.put_off.extend(new);
+        self.journalled.put_off.extend(new);
         Ok(())
     }
 
     /// Events as records that follow the session's last one.
-    async fn records(&self, turn: Option<TurnNumber>, events: Vec<Event>) -> Result<Vec<Record>, StoreError> {
+    async fn records(&mut self, turn: Option<TurnNumber>, events: Vec<Event>) -> Result<Vec<Record>, StoreError> {
         let mut records = Vec::with_capacity(events.len());
         for mut event in events {
-            externalise(self.engine.blobs.as_ref(), self.session.id(), &mut event).await?;
+            externalise(self.ports.blobs.as_ref(), self.session.id(), &mut event).await?;
             let seq = self.session.last_seq() + 1 + records.len() as u64;
-            let time = self.engine.world.clock.now();
+            let time = self.ports.world.clock.now();
             records.push(Record { session_id: self.session.id(), seq, turn, time, event });
         }
         Ok(records)
@@ -84,18 +84,20 @@ impl Actor {
 
     /// Saves a snapshot where the events since the last one are many more than it would hold itself.
     pub(super) async fn take_snapshot(&mut self) {
-        let since = self.session.last_seq() - self.snapshot_seq;
+        let since = self.session.last_seq() - self.journalled.snapshot_seq;
         let held = self.session.context().entries().len() as u64;
         if since >= (held * SNAPSHOT_SHARE).max(SNAPSHOT_EVENTS_MIN) {
             self.save_snapshot().await;
         }
     }
 
-    /// Saves a snapshot. One that fails is no loss: the journal has it all.
+    /// Saves a snapshot, if the session outlives the process. One that fails is no loss: the journal has it all.
     pub(super) async fn save_snapshot(&mut self) {
-        let Some(derived) = &self.engine.derived else { return };
-        match derived.snapshots.save(&self.session).await {
-            Ok(()) => self.snapshot_seq = self.session.last_seq(),
+        if !self.ports.is_stored {
+            return;
+        }
+        match self.ports.snapshots.save(&self.session).await {
+            Ok(()) => self.journalled.snapshot_seq = self.session.last_seq(),
             Err(error) => tracing::warn!(%error, "a snapshot could not be saved"),
         }
     }
@@ -103,9 +105,9 @@ impl Actor {
     /// Keeps the service's count of what the session holds in memory.
     fn count_resident(&mut self) {
         let now = self.session.resident_bytes();
-        self.engine.held.grow(now.saturating_sub(self.resident_bytes));
-        self.engine.held.shrink(self.resident_bytes.saturating_sub(now));
-        self.resident_bytes = now;
+        self.ports.held.grow(now.saturating_sub(self.journalled.resident_bytes));
+        self.ports.held.shrink(self.journalled.resident_bytes.saturating_sub(now));
+        self.journalled.resident_bytes = now;
     }
 
     /// The failure of the store as those who wait see it.
@@ -116,7 +118,7 @@ impl Actor {
 
     /// Milliseconds since some moment of the monotonic clock.
     pub(super) fn millis_since(&self, moment: Duration) -> u64 {
-        u64::try_from(self.engine.world.clock.elapsed().saturating_sub(moment).as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.ports.world.clock.elapsed().saturating_sub(moment).as_millis()).unwrap_or(u64::MAX)
     }
 }
 

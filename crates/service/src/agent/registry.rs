@@ -13,8 +13,8 @@ use tokio::sync::{mpsc, watch};
 
 use super::{command::Command, shared::Shared};
 use crate::{
+    follow::live::{Hubs, LiveHub},
     ids::SessionId,
-    runtime::live::{Hubs, LiveHub},
 };
 
 /// Commands that may wait in one mailbox; more wait at their senders.

@@ -15,13 +15,11 @@ use tokio::sync::{Mutex as AsyncMutex, Notify, oneshot};
 
 use crate::{
     SessionError,
-    agent::Derived,
     clock::Timestamp,
+    follow::live::LiveHub,
     ids::{Seq, SessionId, TurnNumber},
-    runtime::live::LiveHub,
-    service::{Changed, SessionSummary},
+    service::Changed,
     session::{Session, View},
-    store::StoreError,
 };
 
 /// How many interrupts may wait to be handled.
@@ -41,7 +39,7 @@ pub(crate) struct Shared {
     /// Views that may be seen once their seq is durable, the oldest first: there is always one that may.
     views: Mutex<VecDeque<View>>,
     /// The last seq that lists know of, 0 where nobody knows; held while they are told of a later one, so that an older one never comes last.
-    listed: AsyncMutex<Seq>,
+    pub(crate) listed: AsyncMutex<Seq>,
     /// `None` once the actor has left.
     interrupts: Mutex<Option<Vec<InterruptWish>>>,
     pub(crate) interrupted: Notify,
@@ -91,22 +89,6 @@ impl Shared {
             views.pop_front();
         }
         views.front().cloned()
-    }
-
-    /// Lists show what may be seen where everything up to `durable` is durable.
-    pub(crate) async fn list(&self, derived: &Derived, durable: Seq) -> Result<(), StoreError> {
-        let mut listed = self.listed.lock().await;
-        let Some(view) = self.view(durable).filter(|view| view.summary.last_seq != *listed) else { return Ok(()) };
-        derived.publish(SessionSummary::clone(&view.summary), *listed != 0).await?;
-        *listed = view.summary.last_seq;
-        // Its deletion may have taken the row out just before.
-        if self.is_deleted.load(Ordering::Acquire) { derived.index.remove(self.session_id).await } else { Ok(()) }
-    }
-
-    /// The same where lists may have been told of something older since.
-    pub(crate) async fn list_again(&self, derived: &Derived, durable: Seq) -> Result<(), StoreError> {
-        *self.listed.lock().await = 0;
-        self.list(derived, durable).await
     }
 
     /// When it changed last.

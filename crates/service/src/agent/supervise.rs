@@ -1,9 +1,6 @@
 //! What stands around an actor: it turns a panic into a failed turn, and a second one into a read-only session.
 
-use std::{
-    panic::AssertUnwindSafe,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{panic::AssertUnwindSafe, sync::atomic::Ordering};
 
 use futures::FutureExt as _;
 
@@ -14,21 +11,14 @@ use super::{
 };
 use crate::{
     SessionError,
-    agent::Engine,
-    ids::{Seq, SessionId},
-    runtime::{
-        live::LiveHub,
-        restore::{Trouble, replay, restore},
-    },
+    ids::Seq,
     service::Changed,
     session::View,
-    store::{Frame, Lease, ReadLimit, StoreError},
+    store::{
+        StoreError,
+        restore::{Trouble, replay},
+    },
 };
-
-/// The newest events of a session that is deleted, kept for those who have not read them yet.
-const LAST_KEPT: usize = 64;
-/// Bytes of them that are kept.
-const LAST_BYTES_KEPT: usize = 1024 * 1024;
 
 /// Runs an actor until nobody needs it.
 pub(crate) async fn supervise(mut actor: Box<Actor>) {
@@ -47,7 +37,7 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
         if actor.session.open_turn().is_some() || !actor.session.queue().is_empty() {
             // Whoever waits for a turn by its events is told the same, behind all that is durable: a lease that could
             // not be taken anew does not know what became so.
-            let tail = durable(&actor.engine, session_id).await.unwrap_or(actor.lease.tail);
+            let tail = actor.ports.durable(session_id).await.unwrap_or(actor.lease.tail);
             actor.shared.live.lose(tail, &lost);
         }
         // Where nothing became durable since it was loaded the last time, it would go on so for ever.
@@ -55,7 +45,7 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
         if matches!(reloaded, Ok(Ok(()))) && !is_stuck {
             continue;
         }
-        if let Some(error) = failed.filter(|_| actor.engine.derived.is_some()) {
+        if let Some(error) = failed.filter(|_| actor.ports.is_stored) {
             // The store may be well again the next time; until then each request meets it anew, and is told of it.
             return actor.give_up(&error.into()).await;
         }
@@ -67,7 +57,7 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
 
 /// Answers every command of a read-only session.
 async fn serve_refusals(actor: &mut Actor) {
-    let (clock, shared) = (actor.engine.world.clock.clone(), actor.shared.clone());
+    let (clock, shared) = (actor.ports.world.clock.clone(), actor.shared.clone());
     actor.release_drains();
     actor.tell_settled(Ok(()));
     loop {
@@ -94,7 +84,7 @@ async fn serve_refusals(actor: &mut Actor) {
             Some(command) => actor.handle(command).await,
             None => {}
         }
-        if !actor.deletions.is_empty() {
+        if !actor.waiting.deletions.is_empty() {
             actor.departure = actor.registry.upgrade().map(|registry| registry.depart(shared.session_id));
             return actor.depart().await;
         }
@@ -104,48 +94,42 @@ async fn serve_refusals(actor: &mut Actor) {
 impl Actor {
     /// Those who wait for a turn get this answer.
     fn release_waiters(&mut self, error: &SessionError) {
-        if let Some(unacknowledged) = self.unacknowledged.take() {
+        if let Some(unacknowledged) = self.waiting.unacknowledged.take() {
             unacknowledged.refuse(error.clone());
         }
-        for waiter in self.waiters.drain().flat_map(|(_, waiters)| waiters) {
+        for waiter in self.waiting.waiters.drain().flat_map(|(_, waiters)| waiters) {
             drop(waiter.send(Err(error.clone())));
         }
-        for reply in self.interrupters.drain(..) {
+        for reply in self.waiting.interrupters.drain(..) {
             drop(reply.send(Err(error.clone())));
         }
-        if let Some(asked) = self.asked.take() {
+        if let Some(asked) = self.running.asked.take() {
             drop(asked.reply.send(Err(error.clone())));
         }
     }
 
     /// Leaves memory. What outlives the process is settled; what does not, and what was deleted, is dropped.
     async fn depart(&mut self) {
-        let (engine, session_id, seq) = (self.engine.clone(), self.session.id(), self.session.last_seq());
-        let is_deleted = !self.deletions.is_empty();
-        let done = match &engine.derived {
-            Some(derived) if !is_deleted => {
-                if self.snapshot_seq < seq && !self.shared.is_read_only.load(Ordering::Acquire) {
-                    self.save_snapshot().await;
-                }
-                derived.settling.spawn(settle(engine.clone(), self.lease));
-                Ok(())
+        let (ports, session_id, seq) = (self.ports.clone(), self.session.id(), self.session.last_seq());
+        let is_deleted = !self.waiting.deletions.is_empty();
+        let done = if ports.is_stored && !is_deleted {
+            if self.journalled.snapshot_seq < seq && !self.shared.is_read_only.load(Ordering::Acquire) {
+                self.save_snapshot().await;
             }
-            _ => {
-                if let Some(memory) = engine.memory.as_ref().filter(|_| !is_deleted) {
-                    memory.memory().catch_up().await;
-                }
-                self.shared.is_deleted.store(is_deleted, Ordering::Release);
-                delete(&engine, session_id, is_deleted.then_some(&*self.shared.live)).await
-            }
+            ports.observer.rests(&ports, self.lease);
+            Ok(())
+        } else {
+            self.shared.is_deleted.store(is_deleted, Ordering::Release);
+            ports.observer.delete(&ports, session_id, is_deleted.then_some(&*self.shared.live)).await
         };
         if let Err(error) = &done {
             self.shared.is_deleted.store(false, Ordering::Release);
             tracing::error!(%session_id, %error, "a session could not leave as it should");
         }
-        for reply in self.deletions.drain(..) {
+        for reply in self.waiting.deletions.drain(..) {
             drop(reply.send(done.clone().map(|()| Changed { session_id, seq }).map_err(SessionError::from)));
         }
-        for (turn, waiters) in self.waiters.drain() {
+        for (turn, waiters) in self.waiting.waiters.drain() {
             let error = if is_deleted { SessionError::Interrupted { turn } } else { SessionError::ShuttingDown };
             waiters.into_iter().for_each(|waiter| drop(waiter.send(Err(error.clone()))));
         }
@@ -158,12 +142,12 @@ impl Actor {
     async fn give_up(&mut self, error: &SessionError) {
         // Told of it or not, whoever comes to wait for a turn from here on brings it in.
         self.departure = self.registry.upgrade().map(|registry| registry.depart(self.session.id()));
-        self.engine.events.give_up(self.lease).await;
+        self.ports.events.give_up(self.lease).await;
         self.mailbox.close();
         while let Ok(command) = self.mailbox.try_recv() {
             command.refuse(error);
         }
-        for reply in self.deletions.drain(..) {
+        for reply in self.waiting.deletions.drain(..) {
             drop(reply.send(Err(error.clone())));
         }
         self.tell_settled(Err(error.clone()));
@@ -176,25 +160,25 @@ impl Actor {
     /// its end, by the ordinary way.
     async fn reload(&mut self) -> Result<(), StoreError> {
         self.store_failure = None;
-        self.put_off.clear();
-        self.summary = Summary::None;
-        self.summary_usage = Default::default();
+        self.journalled.put_off.clear();
+        self.running.summary = Summary::None;
+        self.running.summary_usage = Default::default();
         let (is_draining, is_queue_held) = (self.control.is_draining, self.control.is_queue_held);
         let left_open = self.control.interrupt.filter(|(_, reason)| *reason == PROCESS_ENDED);
         self.control = Control { is_draining, is_queue_held, interrupt: left_open, ..Control::default() };
         let session_id = self.session.id();
-        self.lease = self.engine.events.lease(session_id).await?;
+        self.lease = self.ports.events.lease(session_id).await?;
         // Where what was applied never became durable, the journal alone says what the session is.
         let is_ahead = self.lease.tail < self.session.last_seq();
         let replayed = match is_ahead {
             true => Err(Trouble::Torn),
-            false => replay(self.engine.events.as_ref(), session_id, &mut self.session).await,
+            false => replay(self.ports.events.as_ref(), session_id, &mut self.session).await,
         };
         match replayed {
             Ok(()) => {}
             Err(Trouble::Failed(error)) => return Err(error),
             Err(Trouble::Torn) => {
-                self.session = restore(&self.engine, session_id).await?.ok_or(StoreError::NotFound(session_id))?;
+                self.session = self.ports.restore(session_id).await?.ok_or(StoreError::NotFound(session_id))?;
             }
         }
         self.shared.show_only(View::of(&self.session));
@@ -204,74 +188,4 @@ impl Actor {
         }
         Ok(())
     }
-}
-
-/// Gives a lease back once the session's row is durable: one that nobody has leased is not looked at by the next start.
-/// Where the session was leased anew meanwhile, that lease stands.
-async fn settle(engine: Arc<Engine>, lease: Lease) {
-    let Some(derived) = &engine.derived else { return };
-    let settled = match derived.index.committed().await {
-        Ok(()) => engine.events.release(lease).await,
-        Err(error) => Err(error),
-    };
-    if let Err(error) = settled {
-        tracing::warn!(session_id = %lease.session_id, %error, "a session that rests is looked at by the next start");
-    }
-}
-
-/// Deletes a session and all that is derived of it; those who follow it by `live` are told when it is durable.
-pub(crate) async fn delete(engine: &Engine, session_id: SessionId, live: Option<&LiveHub>) -> Result<(), StoreError> {
-    if let Some(live) = live {
-        live.begin_deletion(last_frames(engine, session_id, live).await);
-    }
-    let deleted = engine.events.delete(session_id).await;
-    live.inspect(|live| live.end_deletion(deleted.is_ok()));
-    deleted?;
-    engine.blobs.forget(session_id).await;
-    let forgotten = match &engine.memory {
-        Some(memory) => memory.memory().gone(session_id).await,
-        None => Ok(()),
-    };
-    if let Err(error) = &forgotten {
-        tracing::warn!(%session_id, %error, "memory has yet to forget a deleted session, which lists show until it has");
-    }
-    if let Some(derived) = &engine.derived {
-        // Nothing but its row says then that the session was there: the next start finds it, and deletes it again.
-        if forgotten.is_ok() {
-            derived.index.remove(session_id).await?;
-        }
-        if let Err(error) = derived.readers.gone(session_id).await {
-            tracing::warn!(%session_id, %error, "what readers were done with in a deleted session stays in the store");
-        }
-        if let Err(error) = derived.snapshots.delete(&session_id).await {
-            tracing::warn!(%session_id, %error, "the snapshot of a deleted session stays until the index is made anew");
-        }
-    }
-    Ok(())
-}
-
-/// The newest durable events of a session that is to go, for those who follow it and have not read them yet.
-async fn last_frames(engine: &Engine, session_id: SessionId, live: &LiveHub) -> Vec<Frame> {
-    if !live.is_followed() {
-        return Vec::new();
-    }
-    let tail = durable(engine, session_id).await.unwrap_or(0);
-    let (mut frames, mut after) = (Vec::<Frame>::new(), tail.saturating_sub(LAST_KEPT as u64));
-    while let Ok(Some(page)) = engine.events.read(session_id, after, ReadLimit::frames(LAST_KEPT)).await {
-        let Some(last) = page.frames.last() else { break };
-        after = last.seq;
-        frames.extend(page.frames);
-        let mut bytes = 0;
-        let newest = frames.iter().rev().take_while(|frame| {
-            bytes += frame.line.len();
-            bytes <= LAST_BYTES_KEPT
-        });
-        drop(frames.drain(..frames.len() - newest.count()));
-    }
-    frames
-}
-
-/// The session's last durable seq, where the store can say it.
-pub(crate) async fn durable(engine: &Engine, session_id: SessionId) -> Option<Seq> {
-    engine.events.watch(session_id).await.ok().flatten().map(|tail| *tail.borrow())
 }

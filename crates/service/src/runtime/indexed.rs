@@ -5,13 +5,10 @@ use std::sync::{Arc, atomic::Ordering};
 
 use futures::{StreamExt as _, future, stream};
 
-use super::{
-    restore::{outline, restore},
-    sessions::Sessions,
-};
+use super::sessions::Sessions;
 use crate::{
     Session, SessionError,
-    agent::{record::SNAPSHOT_EVENTS_MIN, supervise::delete},
+    agent::record::SNAPSHOT_EVENTS_MIN,
     ids::SessionId,
     service::{Page, SessionQuery, SessionState, SessionSummary},
     store::{IndexedKey, SessionIndex, StoreError},
@@ -22,12 +19,10 @@ pub(super) const SCANS: usize = 4;
 /// Ids that are read at a time.
 const IDS_READ: usize = 1000;
 
-impl<Home: 'static> Sessions<Home> {
+impl Sessions {
     pub(super) async fn list_page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
-        let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(Page::whole(Vec::new())) };
         self.publish_all().await?;
-        self.ask_index(&derived.index, |index| {
+        self.ask_index(|index| {
             let query = query.clone();
             async move { index.page(query).await }
         })
@@ -47,11 +42,7 @@ impl<Home: 'static> Sessions<Home> {
                 }
             };
             let durable = *tail.borrow();
-            match (&engine.derived, &engine.memory) {
-                (Some(derived), _) => shared.list(derived, durable).await?,
-                (None, Some(memory)) => memory.memory().touched(shared.session_id, durable),
-                (None, None) => {}
-            }
+            engine.derived.list(&shared, durable).await?;
         }
         Ok(())
     }
@@ -59,12 +50,11 @@ impl<Home: 'static> Sessions<Home> {
     /// Every stored session as lists show it, the oldest first.
     pub(super) async fn all_sessions(&self) -> Result<Vec<SessionSummary>, SessionError> {
         let mut sessions: Vec<SessionSummary> = Vec::new();
-        let Some(derived) = &self.engine().derived else { return Ok(sessions) };
         self.publish_all().await?;
         loop {
             let before = sessions.last().map(|session| session.session_id);
             let ask = |index: Arc<dyn SessionIndex>| async move { index.sessions(before, IDS_READ).await };
-            let found = self.ask_index(&derived.index, ask).await?;
+            let found = self.ask_index(ask).await?;
             if found.is_empty() {
                 sessions.reverse();
                 return Ok(sessions);
@@ -83,8 +73,7 @@ impl<Home: 'static> Sessions<Home> {
 
     /// What a key of the store stands for.
     pub(super) async fn store_key(&self, key: &str) -> Result<Option<IndexedKey>, SessionError> {
-        let Some(derived) = &self.engine().derived else { return Ok(None) };
-        self.ask_index(&derived.index, |index| {
+        self.ask_index(|index| {
             let key = key.to_owned();
             async move { index.key(None, &key).await }
         })
@@ -93,9 +82,9 @@ impl<Home: 'static> Sessions<Home> {
 
     async fn ask_index<T, F: Future<Output = Result<T, StoreError>>>(
         &self,
-        index: &Arc<dyn SessionIndex>,
         ask: impl Fn(Arc<dyn SessionIndex>) -> F,
     ) -> Result<T, SessionError> {
+        let index = &self.engine().derived.index;
         loop {
             let mut answer = ask(index.clone()).await;
             if let Err(error) = &answer {
@@ -112,14 +101,14 @@ impl<Home: 'static> Sessions<Home> {
 
     /// The loss of the index since which it was not told of every session.
     async fn index_lost(&self) -> Option<u64> {
-        let loss = self.engine().derived.as_ref()?.index.needs_rebuild().await?;
+        let loss = self.engine().derived.index.needs_rebuild().await?;
         (loss != self.inner.index_told.load(Ordering::Acquire)).then_some(loss)
     }
 
     /// Makes the index anew from the journals, where sessions may be missing in it.
     pub(super) async fn complete_index(&self) -> Result<(), SessionError> {
         let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(()) };
+        let derived = &engine.derived;
         let _alone = self.inner.completing.lock().await;
         let Some(loss) = self.index_lost().await else { return Ok(()) };
         let (mut after, mut count, mut unread) = (None, 0, Vec::new());
@@ -181,10 +170,9 @@ impl<Home: 'static> Sessions<Home> {
     /// Drops what is derived of sessions that are no longer stored, where no mark says which those are.
     pub(super) async fn drop_stale_rows(&self) {
         let engine = self.engine();
-        let Some(derived) = &engine.derived else { return };
         let mut before = None;
         loop {
-            let sessions = match derived.index.sessions(before, IDS_READ).await {
+            let sessions = match engine.derived.index.sessions(before, IDS_READ).await {
                 Ok(sessions) => sessions,
                 Err(error) => {
                     tracing::warn!(%error, "sessions that were deleted may stand in lists until the next start");
@@ -195,7 +183,7 @@ impl<Home: 'static> Sessions<Home> {
             before = Some(last.session_id);
             for SessionSummary { session_id, .. } in sessions {
                 if let Ok(0) = engine.events.journal_bytes(session_id).await
-                    && let Err(error) = delete(engine, session_id, None).await
+                    && let Err(error) = engine.delete(session_id, None).await
                 {
                     tracing::warn!(%session_id, %error, "what is left of a deleted session stays until the next start");
                 }
@@ -206,9 +194,8 @@ impl<Home: 'static> Sessions<Home> {
     /// Drops the row of a deleted session, which stays until memory has forgotten the session.
     pub(super) async fn drop_row_of_gone(&self, session_id: SessionId) -> Result<(), SessionError> {
         let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(()) };
         if engine.events.journal_bytes(session_id).await? == 0 {
-            derived.index.remove(session_id).await?;
+            engine.derived.index.remove(session_id).await?;
             // One may have been made under its id meanwhile.
             self.index_stored(session_id).await?;
         }
@@ -223,10 +210,8 @@ impl<Home: 'static> Sessions<Home> {
         let session_id = session.id();
         let (state, last_seq) = (session.state(), session.last_seq());
         if state == SessionState::Idle {
-            engine.derived.as_ref()?.settling.clone().spawn(async move {
-                if let Some(derived) = &engine.derived
-                    && derived.index.committed().await.is_ok()
-                {
+            engine.derived.settling.clone().spawn(async move {
+                if engine.derived.index.committed().await.is_ok() {
                     engine.events.rests(session_id, last_seq).await;
                 }
             });
@@ -236,13 +221,12 @@ impl<Home: 'static> Sessions<Home> {
 
     /// Puts a session's row into the index without what was said in it, where it was found without that.
     async fn index_outline(&self, found: Option<(Session, bool)>) -> Option<Session> {
-        let derived = self.engine().derived.as_ref()?;
         let (session, is_whole) = found?;
         let session_id = session.id();
         self.index(&session, false).await;
         if is_whole && session.last_seq() >= SNAPSHOT_EVENTS_MIN {
             // What it cost to pass through all of it is not paid again by the next who asks.
-            if let Err(error) = derived.snapshots.save(&session).await {
+            if let Err(error) = self.engine().snapshots.save(&session).await {
                 tracing::debug!(%session_id, %error, "a snapshot could not be saved");
             }
         }
@@ -262,7 +246,7 @@ impl<Home: 'static> Sessions<Home> {
 
     async fn index_as_it_is(&self, session_id: SessionId, opens: bool) -> Result<bool, SessionError> {
         let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(true) };
+        let derived = &engine.derived;
         loop {
             let before = match engine.events.journal_bytes(session_id).await {
                 Err(error @ StoreError::Corrupted { .. }) => {
@@ -271,8 +255,8 @@ impl<Home: 'static> Sessions<Home> {
                 }
                 before => before?,
             };
-            if opens || self.index_outline(outline(engine, session_id).await).await.is_none() {
-                match restore(engine, session_id).await {
+            if opens || self.index_outline(engine.outline(session_id).await).await.is_none() {
+                match engine.restore(session_id).await {
                     Ok(Some(session)) => self.index(&session, opens).await,
                     Ok(None) => return Ok(true),
                     Err(error) => {
@@ -289,7 +273,7 @@ impl<Home: 'static> Sessions<Home> {
                 && let Some(tail) = engine.events.watch(session_id).await?
             {
                 let durable = *tail.borrow();
-                shared.list_again(derived, durable).await
+                derived.list_again(&shared, durable).await
             } else if after != before {
                 // Its actor has left meanwhile, and the row that it put was newer.
                 continue;

@@ -10,24 +10,22 @@ use tokio_util::task::AbortOnDropHandle;
 use super::sessions::{Inner, Sessions};
 use crate::{
     SessionError,
-    agent::{
-        Derived,
-        command::{Change, Command},
-    },
+    agent::command::{Change, Command},
+    engine::Derived,
     ids::{Seq, SessionId},
     service::{CompactJournal, JournalCompactionReport},
-    upkeep::pruning::{CompactionPolicy, Due, reach, survey, unnamed_blobs},
+    upkeep::pruning::{CompactionPolicy, Due, History, reach, survey, unnamed_blobs},
 };
 
-impl<Home: 'static> Sessions<Home> {
+impl Sessions {
     /// Compacts a journal, or says what that would drop. Reads, streams and turns go on meanwhile.
     pub(super) async fn compact_one(
         &self,
         request: CompactJournal,
         policy: CompactionPolicy,
     ) -> Result<JournalCompactionReport, SessionError> {
-        let service = self.clone();
-        Self::to_the_end(async move { service.compact_now(&request, policy).await.map(|(report, _)| report) }).await
+        self.to_the_end(|service| async move { service.compact_now(&request, policy).await.map(|(report, _)| report) })
+            .await
     }
 
     /// Compacts a journal by itself, unless nothing has changed since it was last looked at up to `settled`. Answers up
@@ -38,8 +36,7 @@ impl<Home: 'static> Sessions<Home> {
         policy: CompactionPolicy,
         settled: Option<Seq>,
     ) -> Result<Option<Seq>, SessionError> {
-        let Some(derived) = &self.engine().derived else { return Ok(None) };
-        let reach = reach(derived, session_id).await?;
+        let reach = reach(&self.engine().derived, session_id).await?;
         if reach == 0 || settled == Some(reach) {
             return Ok(settled);
         }
@@ -56,7 +53,7 @@ impl<Home: 'static> Sessions<Home> {
         policy: CompactionPolicy,
     ) -> Result<(JournalCompactionReport, bool), SessionError> {
         let (engine, session_id) = (self.engine(), request.session_id);
-        let Some(derived) = &engine.derived else { return Err(SessionError::NotFound(session_id)) };
+        let derived = &engine.derived;
         // What the readers are done with is asked once; until it is carried out no reader comes or goes.
         let _gate = derived.readers.hold_gate().await;
         let survey = match survey(engine, derived, request, policy).await? {
@@ -69,9 +66,9 @@ impl<Home: 'static> Sessions<Home> {
         }
         let mut alone = self.journal(request.session_id).write().await;
         *alone += 1;
-        if let Some(history) = survey.plan.history {
+        if let Some(History { pruned_to, keys_up_to }) = survey.plan.history {
             engine.events.room().await?;
-            self.record(session_id, Change::SnapshotHistory(history)).await?;
+            self.record(session_id, Change::SnapshotHistory { pruned_to, keys_up_to }).await?;
         }
         let report = if dropped == 0 { survey.report(0) } else { survey.carry_out(engine, derived).await? };
         if let Err(error) = self.drop_blobs(derived, session_id).await {
@@ -93,7 +90,7 @@ impl<Home: 'static> Sessions<Home> {
     /// Compacts journals by themselves from now on, as long as the service is there.
     pub(super) fn compact_on_schedule(&self) {
         let options = &self.engine().options.journal;
-        if self.engine().derived.is_none() || (options.rolling_ms == 0 && !options.end_of_run) {
+        if self.engine().derived.pruner.is_none() || (options.rolling_ms == 0 && !options.end_of_run) {
             return;
         }
         let task = tokio::spawn(Self::keep_schedule(Arc::downgrade(&self.inner)));
@@ -106,7 +103,7 @@ impl<Home: 'static> Sessions<Home> {
         let (mut rolling, mut settled) = (None, HashMap::new());
         loop {
             let Some(engine) = inner.upgrade().map(|inner| inner.engine.clone()) else { return };
-            let (Some(derived), options) = (&engine.derived, &engine.options.journal) else { return };
+            let (derived, options) = (&engine.derived, &engine.options.journal);
             let due = derived.schedule.next(engine.world.clock.as_ref(), options, &mut rolling).await;
             let Some(service) = inner.upgrade().map(Self::of) else { return };
             let (sessions, policy) = match due {

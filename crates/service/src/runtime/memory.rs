@@ -145,11 +145,6 @@ impl MemoryHandle {
 }
 
 impl Memory {
-    /// A session of a service in memory has records up to `last_seq`.
-    pub(crate) fn touched(&self, session_id: SessionId, last_seq: Seq) {
-        self.readers.touched(session_id, last_seq);
-    }
-
     /// Whether a session may not be taken in up to `seq`.
     pub(crate) fn is_behind(&self, session_id: SessionId, seq: Seq) -> bool {
         let mut behind = HashMap::from([(session_id, seq)]);

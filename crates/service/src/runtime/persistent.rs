@@ -1,19 +1,14 @@
-//! [`PersistentSessionService`]: the engine over a store. Sessions outlive their process.
+//! Operations on stored sessions, and what a service settles before the first of them.
 //!
 //! The journal is the truth: whatever stands here reads it, or appends to it through an actor.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use futures::{StreamExt as _, stream};
 
-use super::{
-    indexed::SCANS,
-    operations::PAGE_BYTES_MAX,
-    restore::{decode, outline, restore},
-    sessions::Sessions,
-};
+use super::{indexed::SCANS, operations::PAGE_BYTES_MAX, sessions::Sessions};
 use crate::{
     SessionError,
-    agent::{command::Command, supervise::delete},
+    agent::command::Command,
     consumers::projection::READER,
     ids::{Seq, SessionId},
     service::{
@@ -24,48 +19,35 @@ use crate::{
         ForkPoint, ForkedHistory, HistoryFold,
         event::{Event, HistorySnapshot, Record},
     },
-    store::ReadLimit,
+    store::{ReadLimit, restore::decode},
     upkeep::{bundle::piece, retention::doomed},
 };
-
-/// Sessions that are stored, and leave memory when nobody has asked them for a while.
-pub type PersistentSessionService = Sessions<Persistent>;
-
-/// A store as the home of sessions.
-#[derive(Debug)]
-pub enum Persistent {}
 
 /// Frames that are read at a time.
 const FRAMES_READ: usize = 256;
 /// Frames before a cursor among which its step is looked for.
 const STEP_FRAMES_MAX: usize = 4096;
 
-impl<Home: 'static> Sessions<Home> {
+impl Sessions {
     /// Settles, once, what a former process left behind: an index that is not there, and the sessions that it had in
     /// memory. Their open turns end, and their rows in the index are made good. Boot costs what was active, not what
     /// is stored.
     pub(super) async fn settle(&self) -> Result<(), SessionError> {
-        if self.engine().derived.is_none() && self.engine().memory.is_none() {
-            return Ok(());
-        }
         self.inner.is_ready.get_or_try_init(|| self.settle_once()).await.map(drop)
     }
 
     async fn settle_once(&self) -> Result<(), SessionError> {
         let engine = self.engine();
         // Before anything is settled, so that they are told of what is gone.
-        if let Some(memory) = &engine.memory {
+        if let Some(memory) = &engine.derived.memory {
             memory.register();
         }
-        let Some(derived) = &engine.derived else {
-            self.begin_remembering();
-            return Ok(());
-        };
+        let derived = &engine.derived;
         if derived.projector.is_some() {
             derived.readers.add_built_in(READER);
         }
         let unsettled = stream::iter(engine.events.unsettled().await?);
-        let left = unsettled.map(async |session_id| (session_id, outline(engine, session_id).await));
+        let left = unsettled.map(async |session_id| (session_id, engine.outline(session_id).await));
         let mut left: Vec<_> = left.buffer_unordered(SCANS).collect().await;
         // The one that changed last comes first in lists.
         left.sort_by_key(|(id, found)| (found.as_ref().map(|(session, _)| session.updated_at()), *id));
@@ -82,7 +64,7 @@ impl<Home: 'static> Sessions<Home> {
                 Ok(_) => {}
                 // It was deleted, and what is derived of it may not know.
                 Err(SessionError::NotFound(_)) => {
-                    if let Err(error) = delete(engine, session_id, None).await {
+                    if let Err(error) = engine.delete(session_id, None).await {
                         tracing::warn!(%session_id, %error, "what is left of a deleted session stays until the next start");
                     }
                 }
@@ -204,7 +186,7 @@ impl<Home: 'static> Sessions<Home> {
                 let events = self.engine().events.as_ref();
                 let tail = events.watch(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
                 let seq = *tail.borrow();
-                delete(self.engine(), session_id, Some(&*self.inner.registry.hub(session_id))).await?;
+                self.engine().delete(session_id, Some(&*self.inner.registry.hub(session_id))).await?;
                 Ok(Changed { session_id, seq })
             }
             answer => answer,
@@ -216,7 +198,7 @@ impl<Home: 'static> Sessions<Home> {
         let engine = self.engine();
         let _whole = self.journal(parent).read().await;
         // What is not there is said before what there is no room for.
-        let session = restore(engine, parent).await?.ok_or(SessionError::NotFound(parent))?;
+        let session = engine.restore(parent).await?.ok_or(SessionError::NotFound(parent))?;
         engine.events.room().await?;
         let at = match session.fork_at(turn)? {
             ForkPoint::After(seq) => seq,
@@ -260,29 +242,17 @@ impl<Home: 'static> Sessions<Home> {
         Ok(None)
     }
 
-    /// Takes a piece of a bundle in, in a task of its own: whoever asked may go, and nothing is left half-made.
+    /// Takes a piece of a bundle in.
     pub(super) async fn import(&self, request: ImportBundle) -> Result<Imported, SessionError> {
-        let service = self.clone();
-        let importing = tokio::spawn(async move {
-            let imported = piece(service.engine(), &service.inner.uploads, request).await?;
-            for session in &imported.sessions {
-                service.index_stored(session.session_id).await?;
-            }
-            Ok(imported)
-        });
-        importing.await.unwrap_or_else(|_| Err(SessionError::Internal("an import ended too early".to_owned())))
+        let imported = piece(self.engine(), &self.inner.uploads, request).await?;
+        for session in &imported.sessions {
+            self.index_stored(session.session_id).await?;
+        }
+        Ok(imported)
     }
 
-    /// Deletes what the policy says, or only lists it, in a task of its own: it comes to its end also where its caller
-    /// leaves.
-    pub(super) async fn retain_sessions(&self, request: Retain) -> Result<Retained, SessionError> {
-        let service = self.clone();
-        let retaining = tokio::spawn(async move { service.retain_all(request).await });
-        retaining.await.unwrap_or_else(|_| Err(SessionError::Internal("retention ended too early".to_owned())))
-    }
-
-    /// What runs by then, or is deleted already, is passed over.
-    async fn retain_all(&self, request: Retain) -> Result<Retained, SessionError> {
+    /// Deletes what the policy says, or only lists it. What runs by then, or is deleted already, is passed over.
+    pub(super) async fn retain_all(&self, request: Retain) -> Result<Retained, SessionError> {
         let engine = self.engine();
         let options = engine.options.retention.of(&request);
         let mut sessions = Vec::new();

@@ -156,10 +156,10 @@ enum Work {
     All,
 }
 
-impl<Home: 'static> Sessions<Home> {
+impl Sessions {
     /// Begins to project, where there is a projection. It ends with the service.
     pub(super) fn begin_projecting(&self) {
-        let Some(derived) = &self.engine().derived else { return };
+        let derived = &self.engine().derived;
         let Some(ProjectorHandle(projector)) = &derived.projector else { return };
         let clock = self.engine().world.clock.clone();
         let run = Run {
@@ -175,12 +175,12 @@ impl<Home: 'static> Sessions<Home> {
             gone: BTreeSet::new(),
             is_compared: false,
         };
-        projector.task.spawn(run.until_the_end(Self::over));
+        projector.task.spawn(run.until_the_end());
     }
 
     /// Makes the projection anew.
     pub(super) async fn rebuild_files(&self) -> Result<ProjectionRebuilt, SessionError> {
-        let projector = self.engine().derived.as_ref().and_then(|derived| derived.projector.as_ref());
+        let projector = self.engine().derived.projector.as_ref();
         let off = "there is no projection: set projection.enabled, and a folder for it";
         let ProjectorHandle(projector) = projector.ok_or_else(|| SessionError::invalid("projection", off))?;
         Ok(self.project_all(projector, true).await?)
@@ -216,14 +216,13 @@ impl<Home: 'static> Sessions<Home> {
         }
         // Where this fails, it is the folder's matter, and no session is to blame.
         self.write_list(projector, true).await?;
-        if let Some(derived) = &self.engine().derived {
-            for id in &behind {
-                // Its checkpoint says that its files are there; its turn comes again because they are not.
-                drop(derived.readers.send_back(READER, *id).await);
-            }
-            if !behind.is_empty() {
-                drop(derived.index.flush().await);
-            }
+        let derived = &self.engine().derived;
+        for id in &behind {
+            // Its checkpoint says that its files are there; its turn comes again because they are not.
+            drop(derived.readers.send_back(READER, *id).await);
+        }
+        if !behind.is_empty() {
+            drop(derived.index.flush().await);
         }
         match failed {
             // The next start does not begin with all of them.
@@ -262,7 +261,7 @@ impl<Home: 'static> Sessions<Home> {
     ) -> Result<Option<Seq>, Trouble> {
         let _writing = projector.writing.lock().await;
         let engine = self.engine();
-        let Some(derived) = &engine.derived else { return Ok(None) };
+        let derived = &engine.derived;
         'anew: loop {
             let mut whole = self.journal(id).read().await;
             let compactions = *whole;
@@ -325,7 +324,7 @@ struct Run {
 }
 
 impl Run {
-    async fn until_the_end<Home: 'static>(mut self, over: fn(Arc<Inner>) -> Sessions<Home>) {
+    async fn until_the_end(mut self) {
         let mut wait = RETRY_BASE;
         let has_list = self.projector.files(Projection::has_list).await;
         let mut all = (!matches!(has_list, Ok(true))).then_some(Work::All);
@@ -336,7 +335,7 @@ impl Run {
             }) else {
                 return;
             };
-            let Some(service) = self.inner.upgrade().map(over) else { return };
+            let Some(service) = self.inner.upgrade().map(Sessions::of) else { return };
             let done = self.perform(&service, work).await;
             drop(service);
             match done {
@@ -405,7 +404,7 @@ impl Run {
         }
     }
 
-    async fn perform<Home: 'static>(&mut self, service: &Sessions<Home>, work: Work) -> Result<(), Trouble> {
+    async fn perform(&mut self, service: &Sessions, work: Work) -> Result<(), Trouble> {
         let projector = &self.projector;
         match work {
             Work::Session(id) | Work::Gone(id) => match service.project_session(projector, id, false).await {

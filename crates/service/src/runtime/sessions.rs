@@ -4,7 +4,6 @@
 
 use std::{
     collections::BTreeSet,
-    marker::PhantomData,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -14,13 +13,12 @@ use std::{
 use tokio::sync::{Mutex, OnceCell, RwLock, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{creations::Creations, restore::restore, validate};
+use super::{creations::Creations, validate};
 use crate::{
     SessionError,
     agent::{
-        Engine,
         actor::Actor,
-        command::{Acceptance, AskedTurn, Change, Command, Reply},
+        command::{Change, Command, Reply},
         record::externalise,
         registry::{Arrival, Found, MAILBOX_MAX, Registry, Reservation},
         render::window_tokens,
@@ -28,8 +26,9 @@ use crate::{
         supervise::supervise,
     },
     capability::Capability,
+    engine::Engine,
     ids::SessionId,
-    service::{Changed, CreateSession, SessionCreated, SessionQuery, StartTurn},
+    service::{Changed, CreateSession, SessionCreated, SessionQuery, StartTurn, TurnHandle},
     session::{
         KEY_KEPT_MS, Session, View,
         event::{Event, Key, Record, SessionCreated as Created},
@@ -42,17 +41,17 @@ use crate::{
 /// Locks that the journals share.
 const JOURNAL_LOCKS: usize = 64;
 
-/// Sessions over one engine. `Home` says what becomes of them when nobody needs them.
-pub struct Sessions<Home> {
+/// Sessions over one engine. What becomes of them when nobody needs them depends on the engine's stores.
+#[derive(Clone)]
+pub struct Sessions {
     pub(super) inner: Arc<Inner>,
-    home: PhantomData<fn() -> Home>,
 }
 
-impl<Home> Clone for Sessions<Home> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), home: PhantomData }
-    }
-}
+/// Sessions that live in memory, and end when nobody has asked for them for a while.
+pub type EphemeralSessionService = Sessions;
+
+/// Sessions that are stored, and leave memory when nobody has asked for them for a while.
+pub type PersistentSessionService = Sessions;
 
 pub(super) struct Inner {
     pub(super) engine: Arc<Engine>,
@@ -73,7 +72,7 @@ pub(super) struct Inner {
     earlier_model: OnceCell<Option<String>>,
 }
 
-impl<Home> Sessions<Home> {
+impl Sessions {
     /// A service over an engine and its stores.
     pub(crate) fn new(engine: Engine) -> Self {
         let inner = Inner {
@@ -92,13 +91,9 @@ impl<Home> Sessions<Home> {
         Self::of(Arc::new(inner))
     }
 
-    pub(super) const fn of(inner: Arc<Inner>) -> Self {
-        Self { inner, home: PhantomData }
-    }
-
     /// Another handle of a service.
-    pub(super) const fn over(inner: Arc<Inner>) -> Self {
-        Self { inner, home: PhantomData }
+    pub(super) const fn of(inner: Arc<Inner>) -> Self {
+        Self { inner }
     }
 
     pub(super) fn engine(&self) -> &Engine {
@@ -112,7 +107,7 @@ impl<Home> Sessions<Home> {
     }
 }
 
-impl<Home: 'static> Sessions<Home> {
+impl Sessions {
     /// Refuses what asks for compaction where there is none.
     fn check_compaction(&self, is_asked: bool) -> Result<(), SessionError> {
         if is_asked || self.engine().is_compaction_configured() {
@@ -123,9 +118,6 @@ impl<Home: 'static> Sessions<Home> {
 
     /// Reserves a session's actor, and brings it in where the session is stored.
     pub(super) async fn reserve(&self, session_id: SessionId) -> Result<Reservation, SessionError> {
-        if self.engine().derived.is_none() {
-            return self.inner.registry.reserve(session_id).ok_or(SessionError::NotFound(session_id));
-        }
         loop {
             match self.inner.registry.find(session_id) {
                 Found::Live(reservation) => return Ok(reservation),
@@ -153,7 +145,7 @@ impl<Home: 'static> Sessions<Home> {
             return Err(SessionError::ShuttingDown);
         }
         let lease = engine.events.lease(session_id).await?;
-        let session = match restore(engine, session_id).await {
+        let session = match engine.restore(session_id).await {
             Ok(Some(session)) => session,
             restored => {
                 engine.events.give_up(lease).await;
@@ -174,8 +166,8 @@ impl<Home: 'static> Sessions<Home> {
         let registry = &self.inner.registry;
         let shared = Shared::new(&session, registry.hub(session.id()));
         let (mailbox, commands) = mpsc::channel(MAILBOX_MAX);
-        let (engine, registry) = (self.inner.engine.clone(), Arc::downgrade(registry));
-        let actor = Actor::new(session, lease, engine, shared.clone(), registry, commands);
+        let (ports, registry) = (self.inner.engine.ports.clone(), Arc::downgrade(registry));
+        let actor = Actor::new(session, lease, ports, shared.clone(), registry, commands);
         (shared, mailbox, actor)
     }
 
@@ -192,10 +184,7 @@ impl<Home: 'static> Sessions<Home> {
                 return Ok(view);
             }
         }
-        if engine.derived.is_none() {
-            return Err(SessionError::NotFound(session_id));
-        }
-        let session = restore(engine, session_id).await?.ok_or(SessionError::NotFound(session_id))?;
+        let session = engine.restore(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
         Ok(View::of(&session))
     }
 
@@ -245,11 +234,15 @@ impl<Home: 'static> Sessions<Home> {
         }
     }
 
-    /// Works to the end, also where whoever asked goes away meanwhile.
-    pub(super) async fn to_the_end<T: Send + 'static>(
-        work: impl Future<Output = Result<T, SessionError>> + Send + 'static,
-    ) -> Result<T, SessionError> {
-        let done = tokio::spawn(work).await;
+    /// Works to the end, in a task of its own: the caller may leave meanwhile.
+    pub(super) async fn to_the_end<T: Send + 'static, Work>(
+        &self,
+        work: impl FnOnce(Self) -> Work,
+    ) -> Result<T, SessionError>
+    where
+        Work: Future<Output = Result<T, SessionError>> + Send + 'static,
+    {
+        let done = tokio::spawn(work(self.clone())).await;
         done.unwrap_or_else(|_| Err(SessionError::Internal("an operation ended too early".to_owned())))
     }
 
@@ -258,7 +251,7 @@ impl<Home: 'static> Sessions<Home> {
     }
 
     /// Accepts a turn; without a prompt one that goes on with the interrupted turn.
-    pub(super) async fn accept(&self, request: StartTurn, is_continuation: bool) -> Result<Acceptance, SessionError> {
+    pub(super) async fn accept(&self, request: StartTurn, is_continuation: bool) -> Result<TurnHandle, SessionError> {
         self.check_compaction(request.compaction.is_some())?;
         let limits = &self.engine().options.limits;
         if !is_continuation {
@@ -277,8 +270,10 @@ impl<Home: 'static> Sessions<Home> {
             .idempotency_key
             .as_ref()
             .map_or(Ok(String::new()), |_| validate::turn_hash(&request, is_continuation))?;
-        let asked = AskedTurn { request, hash, is_continuation };
-        self.ask(session_id, |reply| Command::StartTurn { asked: Box::new(asked.clone()), reply }).await
+        let request = Arc::new(request);
+        let command =
+            |reply| Command::StartTurn { request: request.clone(), hash: hash.clone(), is_continuation, reply };
+        self.ask(session_id, command).await
     }
 
     /// Whether another session may be made, besides those in flight.
@@ -288,7 +283,7 @@ impl<Home: 'static> Sessions<Home> {
             return Err(SessionError::ShuttingDown);
         }
         let limit = engine.options.ephemeral.max_sessions;
-        if engine.derived.is_none() && self.inner.registry.len() + in_flight >= limit {
+        if !engine.is_stored && self.inner.registry.len() + in_flight >= limit {
             return Err(SessionError::Limit { what: "sessions", limit: limit as u64 });
         }
         engine.held.check_room()
@@ -436,10 +431,11 @@ impl<Home: 'static> Sessions<Home> {
     /// Puts into the index what a session says of itself, which has changed, or was found. It is a copy: where it fails,
     /// the next start makes it good.
     pub(super) async fn index(&self, session: &Session, has_changed: bool) {
-        let Some(derived) = &self.engine().derived else { return };
+        let (derived, is_stored) = (&self.engine().derived, self.engine().is_stored);
         let age_ms = self.engine().world.clock.now().as_millis() - session.created_at().as_millis();
         // One that is imported may be old, and its key is not to stand for it again. Where the clock was ahead, it is not.
-        let key = session.created_key().filter(|_| age_ms < KEY_KEPT_MS);
+        // A key of this process alone is bounded by those that it keeps (`creations`).
+        let key = session.created_key().filter(|_| is_stored && age_ms < KEY_KEPT_MS);
         let key = key.map(|key| IndexedKey {
             scope: None,
             key: key.clone(),

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use meerkat_words::{answers::*, operators::*, requests::*};
 
-use crate::{SessionError, capability::Capabilities, ids::SessionId, runtime::follow::Follower};
+use crate::{SessionError, capability::Capabilities, follow::Follower, ids::SessionId};
 
 macro_rules! declare {
     (
@@ -42,7 +42,7 @@ macro_rules! declare {
             async fn create_session(&self, request: CreateSession) -> Result<SessionCreated, SessionError>;
 
             /// Accepts a turn: where it stands at once, its result when it has ended.
-            async fn begin_turn(&self, request: StartTurn) -> Result<BegunTurn, SessionError>;
+            async fn begin_turn(&self, request: StartTurn) -> Result<TurnHandle, SessionError>;
 
             /// Runs a turn and answers when it has ended. A turn that has started answers with its result, however it
             /// ends.
@@ -56,7 +56,7 @@ macro_rules! declare {
             }
 
             /// Like [`Self::resume`], as [`Self::begin_turn`] is like [`Self::start_turn`].
-            async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<BegunTurn, SessionError>;
+            async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnHandle, SessionError>;
 
             /// Goes on with a session that a former process left behind.
             async fn resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnResult, SessionError> {

@@ -19,7 +19,10 @@ use tokio::sync::watch;
 
 pub use derived::{MemoryIndex, MemorySessionStore};
 
-use super::{BlobStore, BlobWriter, EventStore, Frame, FramePage, Lease, ReadLimit, RecordSource, StoreError, Ticket};
+use super::{
+    BlobStore, BlobWriter, EventStore, Frame, FramePage, Lease, MemoryReaders, ReadLimit, RecordSource, StoreError,
+    Stores, Ticket, hex,
+};
 use crate::{
     SessionError,
     ids::{Seq, SessionId},
@@ -69,6 +72,21 @@ impl MemoryUse {
 impl Default for MemoryUse {
     fn default() -> Self {
         Self::new(u64::MAX)
+    }
+}
+
+impl Stores {
+    /// Stores of this process alone, which count what they hold in `held`.
+    pub(crate) fn in_memory(session_bytes_max: u64, held: &Arc<MemoryUse>) -> Self {
+        let events = Arc::new(MemoryEventStore::new(session_bytes_max, held.clone()));
+        Self {
+            blobs: Arc::new(MemoryBlobStore::new(held.clone())),
+            snapshots: Arc::new(MemorySessionStore::new(events.clone())),
+            index: Arc::new(MemoryIndex::default()),
+            pruner: None,
+            readers: Arc::new(MemoryReaders::default()),
+            events,
+        }
     }
 }
 
@@ -324,14 +342,4 @@ impl BlobWriter for MemoryBlobWriter {
         drop(blobs);
         Ok((hash, length))
     }
-}
-
-/// Hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

@@ -2,15 +2,14 @@
 //!
 //! Nothing here assumes one process, one machine or a file, and no backend's type crosses this file.
 
-pub mod conformance;
-
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
-mod disabled;
+mod absent;
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
 pub(crate) mod enabled;
 mod load;
 mod memory;
 mod readers;
+pub(crate) mod restore;
 
 #[cfg(test)]
 mod tests;
@@ -23,25 +22,25 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
-pub(crate) use disabled::step_back;
-#[cfg(not(any(feature = "session-store", feature = "memory-store")))]
-pub(crate) use disabled::{DirectoryOwner, own_directory};
-#[cfg(not(any(feature = "session-store", feature = "memory-store")))]
-pub use disabled::{examine, glance, open_stores};
+use absent as directory;
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
-pub(crate) use enabled::step_back;
+use enabled as directory;
+
+pub(crate) use directory::{DirectoryOwner, own_directory, step_back};
+pub use directory::{examine, glance, open_stores};
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
-pub(crate) use enabled::{DirectoryOwner, own_directory};
-#[cfg(any(feature = "session-store", feature = "memory-store"))]
-pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore, examine, glance, open_stores};
+pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore};
 pub(crate) use meerkat_words::list;
-pub use meerkat_words::store::StoreError;
-pub(crate) use memory::hex;
+pub use meerkat_words::store::{
+    BlobStore, BlobWriter, Frame, FramePage, Lease, Origin, RECORD_BYTES_MAX, ReadLimit, Registration, StoreError,
+    TailRepair, Ticket,
+};
+pub(crate) use meerkat_words::store::{ReaderMark, ReaderMarks, hex};
 pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, MemoryUse};
-pub use readers::{MemoryReaders, ReaderStore, Registration};
+pub use readers::{MemoryReaders, ReaderStore};
 
 use crate::{
     SessionError,
@@ -50,117 +49,6 @@ use crate::{
     service::{Page, SessionQuery, SessionService, SessionSummary},
     session::{Session, event::Record},
 };
-
-/// The right to append to one session, until another takes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
-    /// The session.
-    pub session_id: SessionId,
-    /// Grows with each lease; a store refuses a lower one.
-    pub epoch: u64,
-    /// The last seq; 0 where the session does not exist yet.
-    pub tail: Seq,
-}
-
-/// A batch at the end of a journal that was not written to its end, and is taken away.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TailRepair {
-    /// How many bytes.
-    pub bytes: u64,
-    /// Where their copy stands in the data directory.
-    pub quarantine: String,
-}
-
-/// A staged batch, which becomes durable or fails as a whole.
-#[derive(Debug)]
-pub struct Ticket(oneshot::Receiver<Result<Seq, StoreError>>);
-
-impl Ticket {
-    /// A ticket and the way to fulfil it.
-    #[must_use]
-    pub fn new() -> (oneshot::Sender<Result<Seq, StoreError>>, Self) {
-        let (sender, receiver) = oneshot::channel();
-        (sender, Self(receiver))
-    }
-
-    /// Waits until the batch is durable; answers with its last seq.
-    ///
-    /// # Errors
-    /// The store's failure.
-    pub async fn durable(self) -> Result<Seq, StoreError> {
-        self.0.await.unwrap_or_else(|_| Err(StoreError::Failed("the store ended".to_owned())))
-    }
-}
-
-/// An encoded event: the very bytes that every surface sends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
-    /// Its seq.
-    pub seq: Seq,
-    /// Its line of JSON, without the line's end.
-    pub line: Bytes,
-}
-
-/// What a frame was read from: a part of a journal, as journal compaction has left it so many times.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
-    /// The part.
-    pub part: u64,
-    /// The generation of it.
-    pub generation: u64,
-}
-
-/// Some frames of a session.
-#[derive(Clone, Debug, Default)]
-pub struct FramePage {
-    /// The frames, in order, all of them durable. Where a seq skips, those between are gone.
-    pub frames: Vec<Frame>,
-    /// What was looked at for the first one, though it may have given none, and what the last one was read from. A store
-    /// that never compacts says nothing of it.
-    pub origins: (Origin, Origin),
-}
-
-impl FramePage {
-    /// Whether it begins in another generation of the part in which the page before ended: the two together are
-    /// neither what was there nor what is.
-    #[must_use]
-    pub const fn is_torn_from(&self, before: &Self) -> bool {
-        let (ended, begins) = (before.origins.1, self.origins.0);
-        ended.part == begins.part && ended.generation != begins.generation
-    }
-}
-
-/// Bytes of lines that are read at once where nobody says how many.
-const READ_BYTES_MAX: usize = 4 * 1024 * 1024;
-
-/// How much is read at once. The first frame is read however long it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadLimit {
-    /// Frames at most.
-    pub frames: usize,
-    /// Bytes of their lines at most.
-    pub bytes: usize,
-}
-
-impl ReadLimit {
-    /// So many frames, in no more bytes than are read at once.
-    #[must_use]
-    pub const fn frames(frames: usize) -> Self {
-        Self { frames, bytes: READ_BYTES_MAX }
-    }
-
-    /// Whether a frame is read, too; what it takes is counted.
-    fn takes(&mut self, line: &Bytes, is_first: bool) -> bool {
-        if self.frames == 0 || (!is_first && line.len() > self.bytes) {
-            return false;
-        }
-        (self.frames, self.bytes) = (self.frames - 1, self.bytes.saturating_sub(line.len()));
-        true
-    }
-}
-
-/// Bytes that the line of one record may have.
-pub const RECORD_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Records that were written elsewhere, each with its line to the letter. They come in parts, so that no more than one
 /// part is in memory.
@@ -287,35 +175,6 @@ pub trait JournalPruner: Send + Sync {
     /// Takes blobs of a session away that none of its records names, and none that is being made will. One that another
     /// session has, too, stays there.
     async fn drop_blobs(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError>;
-}
-
-/// Bodies that are too large for an event.
-#[async_trait]
-pub trait BlobStore: Send + Sync {
-    /// Begins a blob of a session.
-    fn writer(&self, session_id: SessionId) -> Box<dyn BlobWriter>;
-
-    /// Reads at most `limit` bytes from `offset`; `None` where there is no such blob.
-    async fn read(
-        &self,
-        session_id: SessionId,
-        blob: &str,
-        offset: u64,
-        limit: usize,
-    ) -> Result<Option<Bytes>, StoreError>;
-
-    /// Drops a session's blobs, where its deletion does not, and those of one that never came to be.
-    async fn forget(&self, session_id: SessionId);
-}
-
-/// A blob that is being written.
-#[async_trait]
-pub trait BlobWriter: Send {
-    /// Appends.
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError>;
-
-    /// Ends it and names it: its hash and its length.
-    async fn finish(self: Box<Self>) -> Result<(String, u64), StoreError>;
 }
 
 /// The stores of one data directory.

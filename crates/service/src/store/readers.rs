@@ -7,23 +7,9 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use super::{ReaderMark, ReaderMarks, Registration, StoreError};
+use crate::ids::{Seq, SessionId};
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
-
-use super::StoreError;
-use crate::{
-    clock::Timestamp,
-    ids::{Seq, SessionId},
-};
-
-/// A reader that is registered.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Registration {
-    /// Its name.
-    pub reader: String,
-    /// When it was registered.
-    pub created_at: Timestamp,
-}
 
 /// Registrations, and the acknowledgements that pruning relied on. What a call has answered is durable.
 #[async_trait]
@@ -52,72 +38,6 @@ pub trait ReaderStore: Send + Sync {
 
     /// Somebody has looked at the readers that remain: they are all there are.
     async fn trust(&self) -> Result<(), StoreError>;
-}
-
-/// What changes in [`ReaderMarks`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ReaderMark {
-    /// A reader is registered.
-    Reader(Registration),
-    /// A reader is forgotten.
-    Unreader(String),
-    /// What was relied on in a session; with nothing in it the session is gone.
-    Relied(SessionId, BTreeMap<String, Seq>),
-    /// Whether every registration is certainly there.
-    Trusted(bool),
-}
-
-/// What a store keeps of its readers.
-#[derive(Debug, Default)]
-pub(crate) struct ReaderMarks {
-    pub(super) readers: BTreeMap<String, Timestamp>,
-    pub(super) relied: BTreeMap<SessionId, BTreeMap<String, Seq>>,
-    /// Whether a registration may be lost.
-    pub(super) is_doubted: bool,
-}
-
-impl ReaderMarks {
-    pub(crate) fn apply(&mut self, mark: ReaderMark) {
-        match mark {
-            ReaderMark::Reader(Registration { reader, created_at }) => {
-                self.readers.entry(reader).or_insert(created_at);
-            }
-            ReaderMark::Unreader(reader) => {
-                self.readers.remove(&reader);
-                self.relied.retain(|_, acknowledged| {
-                    acknowledged.remove(&reader);
-                    !acknowledged.is_empty()
-                });
-            }
-            ReaderMark::Relied(session_id, acknowledged) if acknowledged.is_empty() => {
-                self.relied.remove(&session_id);
-            }
-            ReaderMark::Relied(session_id, acknowledged) => {
-                let known = self.relied.entry(session_id).or_default();
-                for (reader, seq) in acknowledged {
-                    let relied = known.entry(reader).or_default();
-                    *relied = seq.max(*relied);
-                }
-            }
-            ReaderMark::Trusted(is_trusted) => self.is_doubted = !is_trusted,
-        }
-    }
-
-    pub(crate) fn readers(&self) -> Vec<Registration> {
-        let registration = |(reader, created_at): (&String, &Timestamp)| Registration {
-            reader: reader.clone(),
-            created_at: *created_at,
-        };
-        self.readers.iter().map(registration).collect()
-    }
-
-    pub(crate) fn relied(&self, session_id: SessionId) -> BTreeMap<String, Seq> {
-        self.relied.get(&session_id).cloned().unwrap_or_default()
-    }
-
-    pub(crate) fn is_trusted(&self) -> bool {
-        !self.is_doubted
-    }
 }
 
 /// Registrations in memory.

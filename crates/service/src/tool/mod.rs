@@ -1,6 +1,6 @@
-//! Tools: what the model may run, with its effect class, approval rule and bounded output.
+//! Tools that the model may run: effect class, approval rule, bounded output.
 //!
-//! Nothing that a prompt says reaches a file or a process except through a tool that is registered here.
+//! A prompt reaches a file or a process only through a tool that is registered here.
 
 mod output;
 mod registry;
@@ -20,16 +20,16 @@ use crate::{
     session::message::RawJson,
 };
 
-/// A tool that a model may call.
+/// Tool that a model may call.
 #[async_trait]
 pub trait Tool: Send + Sync {
-    /// Name, description and argument schema.
+    /// Returns name, description and argument schema.
     fn spec(&self) -> &ToolSpec;
 
-    /// What running it twice would do.
+    /// Returns the effect of running it twice.
     fn effect(&self) -> Effect;
 
-    /// Whether a person is asked first. The configuration may override it.
+    /// Returns its approval rule. The configuration may override it.
     fn approval(&self) -> Approval {
         Approval::Allow
     }
@@ -37,18 +37,18 @@ pub trait Tool: Send + Sync {
     /// Runs it. Output goes to `output` as it comes; long work watches `invocation.cancel`.
     ///
     /// # Errors
-    /// What went wrong, for the model to read; the turn goes on.
+    /// Returns the cause, for the model to read; the turn goes on.
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError>;
 }
 
-/// One call of a tool.
+/// Call of a tool.
 #[derive(Clone, Debug)]
 pub struct Invocation {
-    /// The session it runs for.
+    /// Session of the call.
     pub session_id: SessionId,
-    /// The turn it runs in.
+    /// Turn of the call.
     pub turn: TurnNumber,
-    /// The call's name.
+    /// Id of the call.
     pub call_id: String,
     /// Its arguments: a JSON object that the tool decodes.
     pub arguments: RawJson,
@@ -56,16 +56,16 @@ pub struct Invocation {
     pub cancel: CancellationToken,
 }
 
-/// Why a call did not do what it was meant to.
+/// Failure of a call.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ToolError {
-    /// Its arguments are not what the schema says; the model is shown the schema.
+    /// Its arguments do not match the schema, which the model is shown.
     #[error("{0}")]
     Arguments(String),
     /// It failed.
     #[error("{0}")]
     Failed(String),
-    /// It stopped because it was asked to.
+    /// It stopped on request.
     #[error("stopped on request")]
     Cancelled,
     /// Its output passed the hard cap.
@@ -80,7 +80,7 @@ impl ToolError {
     /// Reads a call's arguments into a type.
     ///
     /// # Errors
-    /// [`ToolError::Arguments`] with what the decoder found.
+    /// [`ToolError::Arguments`] with the decoder's error.
     pub fn decode<T: serde::de::DeserializeOwned>(arguments: &RawJson) -> Result<T, Self> {
         arguments.decode().map_err(|error| Self::Arguments(error.to_string()))
     }

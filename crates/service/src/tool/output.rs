@@ -1,6 +1,6 @@
-//! Where a tool writes: a sink that keeps the head and the tail, and puts the whole into a blob past a limit.
+//! Output sink for tools: keeps the head and the tail, and puts output past a limit into a blob.
 //!
-//! A gigabyte of output never stands in memory or in the context.
+//! Large output is never held in memory or in the context.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::{
     store::{BlobStore, BlobWriter, StoreError},
 };
 
-/// How much of a tool's output is kept where.
+/// Limits of a tool's output.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputLimits {
-    /// Output up to this many bytes stands in the event.
+    /// Bytes of output that the event holds.
     pub inline_bytes: usize,
-    /// Bytes of the beginning, and of the end, that stand in the event beside a blob.
+    /// Bytes of the beginning, and of the end, that the event holds beside a blob.
     pub excerpt_bytes: usize,
-    /// Output past this many bytes ends the tool.
+    /// Bytes of output after which the tool is ended.
     pub hard_cap_bytes: u64,
 }
 
@@ -31,32 +31,32 @@ impl Default for OutputLimits {
     }
 }
 
-/// A tool's way to write its output and report progress.
+/// Sink for a tool's output and progress.
 pub struct OutputSink {
     limits: OutputLimits,
     blobs: Arc<dyn BlobStore>,
     session_id: SessionId,
     state: Mutex<SinkState>,
     progress: mpsc::Sender<String>,
-    /// Replaces secrets in progress before any of it is dropped: of one whose other half was, a half would be shown.
-    told: std::sync::Mutex<StreamRedactor>,
+    /// Replaces secrets in progress before any of it is dropped: otherwise the half of a secret could be shown.
+    progress_redactor: std::sync::Mutex<StreamRedactor>,
 }
 
 struct SinkState {
-    /// Replaces configured secrets before anything is kept.
+    /// Replaces configured secrets before anything is stored.
     redactor: StreamRedactor,
-    /// The whole text while it is short, afterwards its head.
+    /// The whole text while it is short, later its head.
     head: String,
     /// The newest bytes once the text went to a blob.
     tail: String,
     bytes: u64,
-    /// Whether the hard cap was reached.
+    /// True once the hard cap was reached.
     is_full: bool,
     writer: Option<Box<dyn BlobWriter>>,
 }
 
 impl OutputSink {
-    /// A sink that puts long output into `blobs` and sends progress to `progress`.
+    /// Makes a sink that puts long output into `blobs` and sends progress to `progress`.
     #[must_use]
     pub fn new(
         limits: OutputLimits,
@@ -65,16 +65,16 @@ impl OutputSink {
         redactor: StreamRedactor,
         progress: mpsc::Sender<String>,
     ) -> Self {
-        let told = std::sync::Mutex::new(redactor.again());
+        let progress_redactor = std::sync::Mutex::new(redactor.restart());
         let state =
             SinkState { redactor, head: String::new(), tail: String::new(), bytes: 0, is_full: false, writer: None };
-        Self { limits, blobs, session_id, state: Mutex::new(state), progress, told }
+        Self { limits, blobs, session_id, state: Mutex::new(state), progress, progress_redactor }
     }
 
     /// Appends to the output.
     ///
     /// # Errors
-    /// [`ToolError::OutputTooLarge`] past the hard cap, [`ToolError::Failed`] where a blob cannot be written.
+    /// [`ToolError::OutputTooLarge`] past the hard cap, [`ToolError::Failed`] if a blob cannot be written.
     pub async fn write(&self, text: &str) -> Result<(), ToolError> {
         let mut state = self.state.lock().await;
         let clean = state.redactor.push(text).into_owned();
@@ -83,7 +83,7 @@ impl OutputSink {
 
     async fn keep(&self, state: &mut SinkState, text: &str) -> Result<(), ToolError> {
         if state.is_full || state.bytes + text.len() as u64 > self.limits.hard_cap_bytes {
-            // What was written so far stays.
+            // The output before the limit is kept.
             state.is_full = true;
             return Err(ToolError::OutputTooLarge { limit: self.limits.hard_cap_bytes });
         }
@@ -115,25 +115,25 @@ impl OutputSink {
         Ok(())
     }
 
-    /// Tells followers how far the tool is. Told in passing: where nobody keeps up it is dropped.
+    /// Reports progress to followers. It may be dropped if none keeps up.
     pub fn progress(&self, text: impl Into<String>) {
-        self.tell(|told| told.push(&text.into()).into_owned());
+        self.send_progress(|redactor| redactor.push(&text.into()).into_owned());
     }
 
-    /// No more progress comes.
+    /// Ends the progress.
     pub(crate) fn end_progress(&self) {
-        self.tell(StreamRedactor::finish);
+        self.send_progress(StreamRedactor::finish);
     }
 
-    fn tell(&self, what: impl FnOnce(&mut StreamRedactor) -> String) {
-        let text = what(&mut self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+    fn send_progress(&self, take: impl FnOnce(&mut StreamRedactor) -> String) {
+        let text = take(&mut self.progress_redactor.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         if !text.is_empty() {
-            // A full channel means that progress comes faster than it is shown; one more or less does not matter.
+            // A full channel means that progress comes faster than it is shown, so some of it may be lost.
             drop(self.progress.try_send(text));
         }
     }
 
-    /// Whether the tool wrote more than it may.
+    /// Returns true if the tool passed the hard cap.
     pub(crate) async fn is_full(&self) -> bool {
         self.state.lock().await.is_full
     }
@@ -141,7 +141,7 @@ impl OutputSink {
     /// Ends the output.
     ///
     /// # Errors
-    /// [`ToolError::Failed`] where the blob cannot be finished.
+    /// [`ToolError::Failed`] if the blob cannot be finished.
     pub async fn finish(&self) -> Result<Body, ToolError> {
         let mut state = self.state.lock().await;
         let rest = state.redactor.finish();
@@ -165,12 +165,12 @@ impl OutputSink {
     }
 }
 
-/// The longest beginning of at most `bytes` bytes that ends between characters.
+/// Returns the longest beginning of at most `bytes` bytes that ends between characters.
 pub(crate) fn prefix(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
 
-/// The longest end of at most `bytes` bytes that starts between characters.
+/// Returns the longest end of at most `bytes` bytes that starts between characters.
 pub(crate) fn suffix(text: &str, bytes: usize) -> &str {
     &text[text.ceil_char_boundary(text.len().saturating_sub(bytes))..]
 }

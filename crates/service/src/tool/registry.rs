@@ -1,48 +1,48 @@
-//! The tools of a service, by name.
+//! Tools of a service, by name.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use meerkat_words::tool::{NAME_BYTES_MAX, is_of_name};
+use meerkat_words::tool::{NAME_BYTES_MAX, is_name_char};
 
 use super::{Approval, Tool, test_tools::TEST_TOOLS};
 use crate::{SessionError, memory::passages::RECALL_TOOL, model::ToolSpec, runtime::read_blob::READ_BLOB};
 
-/// Names that vendors take as tools of their own, which they would run without asking anybody here.
+/// Names of vendors' own tools, which vendors would run without approval.
 const NAMES_OF_VENDORS: &[&str] = &["web_search", "web_search_preview", "google_search"];
 
-/// How much two names are alike where one is taken for the other, of 1.
-const NEAR: f64 = 0.8;
+/// Similarity of two names, of 1, at which one may be a misspelling of the other.
+const LIKENESS_MIN: f64 = 0.8;
 
-/// Tools that are there in some builds and configurations: a rule for one of them may wait for it.
-fn known() -> impl Iterator<Item = &'static str> {
+/// Lists tools of some builds and configurations: a rule may name one that is absent here.
+fn optional_tools() -> impl Iterator<Item = &'static str> {
     std::iter::once(RECALL_TOOL).chain(TEST_TOOLS)
 }
 
 fn is_known(name: &str) -> bool {
-    known().any(|known| known == name)
+    optional_tools().any(|known| known == name)
 }
 
-/// The tools that sessions may use.
+/// Tools that sessions may use.
 #[derive(Clone, Default)]
 pub struct ToolRegistry {
     tools: BTreeMap<String, Arc<dyn Tool>>,
     specs: Arc<[ToolSpec]>,
-    /// The same without what is offered only where the context names a blob.
+    /// Specs without the tools that are offered only if the context names a blob.
     specs_without_blobs: Arc<[ToolSpec]>,
     approval: BTreeMap<String, Approval>,
 }
 
 impl ToolRegistry {
-    /// A registry of these tools; `approval` holds rules that win over a tool's own.
+    /// Registers tools; `approval` holds rules that override a tool's own.
     ///
     /// # Errors
-    /// `INVALID_REQUEST` where a name is taken or not allowed, or a schema is no JSON object; `CONFIG_INVALID` for a rule
-    /// of a tool that does not exist: whoever misspells a name would run what they mean to deny.
+    /// `INVALID_REQUEST` if a name is taken or not allowed, or a schema is not a JSON object; `CONFIG_INVALID` for a
+    /// rule of an unknown tool: a misspelt name would allow a call that the rule should deny.
     pub fn new(tools: Vec<Arc<dyn Tool>>, approval: BTreeMap<String, Approval>) -> Result<Self, SessionError> {
         let mut by_name: BTreeMap<String, Arc<dyn Tool>> = BTreeMap::new();
         for tool in tools {
             let spec = tool.spec();
-            if !(1..=NAME_BYTES_MAX).contains(&spec.name.len()) || !spec.name.chars().all(is_of_name) {
+            if !(1..=NAME_BYTES_MAX).contains(&spec.name.len()) || !spec.name.chars().all(is_name_char) {
                 return Err(SessionError::invalid(
                     "tools",
                     format!("a tool's name has 1 to 64 letters, digits, '_' or '-'; {:?} has not", spec.name),
@@ -65,8 +65,8 @@ impl ToolRegistry {
         }
         if let Some(name) = approval.keys().find(|name| !by_name.contains_key(*name) && !is_known(name)) {
             let likeness = |other: &String| strsim::jaro_winkler(name, other);
-            let names = by_name.keys().cloned().chain(known().map(str::to_owned));
-            let nearest = names.filter(|other| likeness(other) >= NEAR);
+            let names = by_name.keys().cloned().chain(optional_tools().map(str::to_owned));
+            let nearest = names.filter(|other| likeness(other) >= LIKENESS_MIN);
             let nearest = nearest.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
             let hint = nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest:?}?"));
             let message = format!("there is no tool {name:?}, so its rule would hold for nothing{hint}");
@@ -77,24 +77,24 @@ impl ToolRegistry {
         Ok(Self { tools: by_name, specs, specs_without_blobs, approval })
     }
 
-    /// The tool of this name.
+    /// Finds the tool with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Tool>> {
         self.tools.get(name)
     }
 
-    /// Every tool as a model is told of it, in the order of their names.
+    /// Lists the specs of all tools by name.
     #[must_use]
     pub const fn specs(&self) -> &Arc<[ToolSpec]> {
         &self.specs
     }
 
-    /// The tools that a request offers whose context names a blob, or does not.
+    /// Lists the specs for a request; `has_blobs` is true if its context names a blob.
     pub(crate) const fn offered(&self, has_blobs: bool) -> &Arc<[ToolSpec]> {
         if has_blobs { &self.specs } else { &self.specs_without_blobs }
     }
 
-    /// The approval rule of a tool.
+    /// Returns the approval rule of a tool.
     #[must_use]
     pub fn approval(&self, tool: &dyn Tool) -> Approval {
         self.approval.get(&tool.spec().name).copied().unwrap_or_else(|| tool.approval())

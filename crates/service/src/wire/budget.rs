@@ -24,15 +24,19 @@ use crate::{
 const READ_BYTES: u32 = 6 * 1024 * 1024;
 /// Bytes of answers that one connection may have under way, and those of one batch.
 const CONNECTION_BYTES: u32 = 12 * 1024 * 1024;
-/// Bytes of answers that all connections may have under way.
-const PROCESS_BYTES: u32 = 128 * 1024 * 1024;
+/// Bytes of answers that connections may have under way together, and as many again are for single requests, however many
+/// connections take nothing.
+const SHARE_BYTES: u32 = 64 * 1024 * 1024;
 /// How long a read waits for others to take their answers.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// The room of a process, and perhaps of one connection or one batch in it. Clones share it.
+/// The room of single requests, or of one connection, and perhaps of one batch in it. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Answers {
-    process: Arc<Semaphore>,
+    /// The room that all share who are of this kind.
+    shared: Arc<Semaphore>,
+    /// The room that connections share.
+    connections: Arc<Semaphore>,
     connection: Option<Arc<Semaphore>>,
     /// Bytes that a batch has read.
     batch: Option<Arc<Mutex<usize>>>,
@@ -55,21 +59,23 @@ pub struct Answer {
 
 impl Default for Answers {
     fn default() -> Self {
-        Self::new(PROCESS_BYTES)
+        Self::new(SHARE_BYTES)
     }
 }
 
 impl Answers {
-    /// Room for so many bytes.
+    /// Room for so many bytes of single requests, and as many of connections.
     #[must_use]
     pub fn new(bytes: u32) -> Self {
-        Self { process: Arc::new(Semaphore::new(bytes as usize)), connection: None, batch: None }
+        let share = || Arc::new(Semaphore::new(bytes as usize));
+        Self { shared: share(), connections: share(), connection: None, batch: None }
     }
 
     /// The room of one more connection.
     #[must_use]
     pub fn of_connection(&self) -> Self {
-        Self { connection: Some(Arc::new(Semaphore::new(CONNECTION_BYTES as usize))), ..self.clone() }
+        let own = Arc::new(Semaphore::new(CONNECTION_BYTES as usize));
+        Self { shared: self.connections.clone(), connection: Some(own), ..self.clone() }
     }
 
     /// The room of one batch: its reads follow each other, and each answer keeps its own until all are there.
@@ -104,7 +110,7 @@ impl Answers {
         if let Some(connection) = &self.connection {
             permits.push(connection.clone().acquire_many_owned(READ_BYTES).await.map_err(closed)?);
         }
-        let permit = timeout(WAIT_MAX, self.process.clone().acquire_many_owned(READ_BYTES)).await;
+        let permit = timeout(WAIT_MAX, self.shared.clone().acquire_many_owned(READ_BYTES)).await;
         permits.push(permit.map_err(|_| SessionError::TooManyAnswers)?.map_err(closed)?);
         Ok(Room { permits, batch: None })
     }
@@ -135,12 +141,9 @@ impl Answers {
         operation: Operation,
         params: &str,
     ) -> Result<(Answer, bool), SessionError> {
-        let mut room = self.room(operation).await?;
+        let room = self.room(operation).await?;
         let (bytes, may_wait) = read(service, operation, params).await?;
-        if let Some(room) = &mut room {
-            room.shrink(bytes.len());
-        }
-        Ok((Answer { bytes, room }, may_wait))
+        Ok((Answer::within(bytes, room), may_wait))
     }
 }
 
@@ -163,6 +166,15 @@ impl From<Vec<u8>> for Answer {
 }
 
 impl Answer {
+    /// An answer in the room that was taken for it; what it does not need is given back.
+    #[must_use]
+    pub fn within(bytes: Vec<u8>, mut room: Option<Room>) -> Self {
+        if let Some(room) = &mut room {
+            room.shrink(bytes.len());
+        }
+        Self { bytes, room }
+    }
+
     /// The same answer, put another way.
     #[must_use]
     pub fn map(self, change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Self {
@@ -288,6 +300,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn connections_leave_room_to_single_requests_however_many_they_are() {
+        let answers = Answers::default();
+        let mut kept = Vec::new();
+        while let Ok(room) = room(&answers.of_connection()).await {
+            kept.push(room);
+        }
+        assert!(kept.len() > 1 && room(&answers).await.is_ok());
+        kept.pop();
+        assert!(room(&answers.of_connection()).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_batch_keeps_what_its_answers_take() {
         let answers = Answers::default();
         let batch = answers.of_batch();
@@ -302,9 +326,9 @@ mod tests {
             }
         };
         assert_eq!((refusal, kept.len()), (ErrorCode::PayloadTooLarge, 2));
-        assert_eq!(answers.process.available_permits(), PROCESS_BYTES as usize - 8_000_000);
+        assert_eq!(answers.shared.available_permits(), SHARE_BYTES as usize - 8_000_000);
         drop(kept);
-        assert_eq!(answers.process.available_permits(), PROCESS_BYTES as usize);
+        assert_eq!(answers.shared.available_permits(), SHARE_BYTES as usize);
     }
 
     #[tokio::test(start_paused = true)]

@@ -113,11 +113,7 @@ macro_rules! declare {
             params: &str,
         ) -> Result<Vec<u8>, SessionError> {
             match operation {
-                Operation::CreateSession => {
-                    let created = service.create_session(decode_params(params)?).await?;
-                    tracing::Span::current().record("session_id", tracing::field::display(created.session_id));
-                    encode(&created)
-                }
+                Operation::CreateSession => encode(&create_session(service, params).await?),
                 Operation::StartTurn => begin_turn(service, params).await?.answer().await,
                 Operation::Resume => begin_resume(service, params).await?.answer().await,
                 Operation::Capabilities => {
@@ -136,49 +132,38 @@ macro_rules! declare {
 
 crate::operations!(declare);
 
-/// A turn that was accepted, and what its caller waits for.
-pub struct BegunCall {
-    /// The turn.
-    pub turn: BegunTurn,
-    /// Whether the answer is the turn's result, or where it was accepted.
-    pub wait: bool,
-}
-
-impl BegunCall {
-    /// The answer's JSON.
-    ///
-    /// # Errors
-    /// Where the turn left the queue unstarted.
-    pub async fn answer(self) -> Result<Vec<u8>, SessionError> {
-        if self.wait { encode(&self.turn.result.await?) } else { encode(&self.turn.accepted) }
-    }
+/// Makes the session of a `create_session`, for those who look at the answer; the request's span names it.
+///
+/// # Errors
+/// Whatever the session is refused with.
+pub async fn create_session(service: &dyn SessionService, params: &str) -> Result<SessionCreated, SessionError> {
+    let created = service.create_session(decode_params(params)?).await?;
+    tracing::Span::current().record("session_id", tracing::field::display(created.session_id));
+    Ok(created)
 }
 
 /// Begins the turn of a `start_turn`, for those who follow it or stop it before it answers.
 ///
 /// # Errors
 /// Whatever the turn is refused with.
-pub async fn begin_turn(service: &dyn SessionService, params: &str) -> Result<BegunCall, SessionError> {
-    let request: StartTurn = decode_params(params)?;
-    let wait = request.wait;
-    Ok(BegunCall { turn: service.begin_turn(request).await?, wait })
+pub async fn begin_turn(service: &dyn SessionService, params: &str) -> Result<TurnHandle, SessionError> {
+    service.begin_turn(decode_params(params)?).await
 }
 
 /// Begins the turn of a `resume`.
 ///
 /// # Errors
 /// Whatever the turn is refused with.
-pub async fn begin_resume(service: &dyn SessionService, params: &str) -> Result<BegunCall, SessionError> {
+pub async fn begin_resume(service: &dyn SessionService, params: &str) -> Result<TurnHandle, SessionError> {
     let params: ResumeParams = decode_params(params)?;
-    let wait = params.wait.unwrap_or(true);
     let request = ResumeTurn {
         prompt: params.prompt,
         model: params.model,
         policy: params.policy,
         budgets: params.budgets,
         compaction: params.compaction,
-        wait,
+        wait: params.wait.unwrap_or(true),
         idempotency_key: params.idempotency_key,
     };
-    Ok(BegunCall { turn: service.begin_resume(&params.session_id, request).await?, wait })
+    service.begin_resume(&params.session_id, request).await
 }

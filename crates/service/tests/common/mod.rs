@@ -10,8 +10,8 @@ use futures::future::BoxFuture;
 use meerkat_service::{
     Agent, AgentBuildConfig, SessionError,
     clock::{Clock, SystemClock, Timestamp, World},
+    follow::Follower,
     options::EngineOptions,
-    runtime::follow::Follower,
     service::{Changed, DecideApproval, ReadEvents, SessionCreated, TurnResult},
     session::event::Decision,
 };

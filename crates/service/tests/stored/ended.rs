@@ -2,8 +2,8 @@
 
 use meerkat_service::{
     ErrorCode,
+    follow::turn,
     options::{Overflow, Policy},
-    runtime::ended,
     service::{CancelQueued, InterruptTurn, StartTurn, TurnStatus},
 };
 
@@ -29,11 +29,11 @@ fn the_events_of_a_turn_say_how_it_ended() {
                 }
             };
             let (awaited, followed, ()) =
-                tokio::join!(begun.result, ended::result(service, begun.accepted.clone()), interrupt);
+                tokio::join!(begun.result, turn::result(service, begun.accepted.clone()), interrupt);
             let awaited = awaited.unwrap();
             assert_eq!((awaited.status, followed.unwrap()), (status, awaited.clone()), "{prompt}");
             // Long after its end as well.
-            assert_eq!(ended::result(service, begun.accepted).await.unwrap(), awaited, "{prompt}");
+            assert_eq!(turn::result(service, begun.accepted).await.unwrap(), awaited, "{prompt}");
         }
 
         let running = service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
@@ -42,9 +42,9 @@ fn the_events_of_a_turn_say_how_it_ended() {
         let cancelled = service.begin_turn(waiting("@say Never.")).await.unwrap();
         service.cancel_queued(CancelQueued { session_id, turn: cancelled.accepted.turn }).await.unwrap();
         service.interrupt(InterruptTurn { session_id, turn: Some(running.accepted.turn) }).await.unwrap();
-        let (awaited, followed) = tokio::join!(queued.result, ended::result(service, queued.accepted));
+        let (awaited, followed) = tokio::join!(queued.result, turn::result(service, queued.accepted));
         assert_eq!((followed.unwrap(), "Queued."), (awaited.clone().unwrap(), awaited.unwrap().text.as_str()));
-        let (awaited, followed) = tokio::join!(cancelled.result, ended::result(service, cancelled.accepted));
+        let (awaited, followed) = tokio::join!(cancelled.result, turn::result(service, cancelled.accepted));
         let awaited = awaited.unwrap_err().body();
         assert_eq!((awaited.code, followed.unwrap_err().body()), (ErrorCode::TurnInterrupted, awaited));
     });

@@ -1,4 +1,4 @@
-//! What each operation answers, the same on every surface and in every build.
+//! Answers of the operations, identical on every surface and in every build.
 
 use std::collections::BTreeMap;
 
@@ -16,24 +16,25 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     message::{Body, Message},
     model::{StopReason, Usage},
+    reply::encode,
 };
 
-/// The answer of `create_session`.
+/// Answer of `create_session`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionCreated {
     /// The session.
     pub session_id: SessionId,
     /// The event that recorded it.
     pub seq: Seq,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: Timestamp,
 }
 
-/// How a turn ended.
+/// Outcome of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TurnStatus {
-    /// It did what it was meant to.
+    /// It finished.
     Completed,
     /// It was interrupted.
     Interrupted,
@@ -41,7 +42,7 @@ pub enum TurnStatus {
     Failed,
 }
 
-/// The answer of a turn that has ended.
+/// Answer of a turn that has ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnResult {
     /// The session.
@@ -50,15 +51,15 @@ pub struct TurnResult {
     pub turn: TurnNumber,
     /// The event that ended it.
     pub seq: Seq,
-    /// How it ended.
+    /// Outcome of the turn.
     pub status: TurnStatus,
     /// The model that answered.
     pub model: String,
-    /// What the model said last; empty where it said nothing.
+    /// Last text of the model; empty if there was none.
     pub text: String,
-    /// Why the model stopped.
+    /// Reason that the model stopped.
     pub stop_reason: Option<StopReason>,
-    /// What it cost.
+    /// Tokens used.
     pub usage: Usage,
     /// Model calls that answered.
     pub steps: u32,
@@ -66,11 +67,11 @@ pub struct TurnResult {
     pub tool_calls: u32,
     /// Compactions.
     pub compactions: u32,
-    /// Why it did not complete.
+    /// Error, if the turn did not complete.
     pub error: Option<ErrorBody>,
 }
 
-/// The answer of a turn that is not waited for.
+/// Answer of a turn that is not waited for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnAccepted {
     /// The session.
@@ -82,11 +83,23 @@ pub struct TurnAccepted {
 }
 
 /// A turn that was accepted. Dropping it interrupts nothing.
-pub struct BegunTurn {
+pub struct TurnHandle {
     /// Where it was accepted.
     pub accepted: TurnAccepted,
+    /// The caller waits for the result, and not just for the turn's acceptance.
+    pub wait: bool,
     /// Its result, once it has ended.
     pub result: BoxFuture<'static, Result<TurnResult, SessionError>>,
+}
+
+impl TurnHandle {
+    /// The answer's JSON.
+    ///
+    /// # Errors
+    /// Where the turn left the queue unstarted.
+    pub async fn answer(self) -> Result<Vec<u8>, SessionError> {
+        if self.wait { encode(&self.result.await?) } else { encode(&self.accepted) }
+    }
 }
 
 /// The answer of every other change: the event that recorded it.
@@ -98,78 +111,78 @@ pub struct Changed {
     pub seq: Seq,
 }
 
-/// A page of a list.
+/// Page of a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Page<T> {
     /// The items.
     pub items: Vec<T>,
-    /// Where the next page begins; `null` at the end.
+    /// Cursor of the next page; `null` at the end.
     pub next_cursor: Option<String>,
 }
 
 impl<T> Page<T> {
-    /// A list that fits one page.
+    /// Makes a list that fits one page.
     #[must_use]
     pub const fn whole(items: Vec<T>) -> Self {
         Self { items, next_cursor: None }
     }
 }
 
-/// A page of events, each as its line.
+/// Page of events, each as its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventPage {
-    /// The lines, in order.
+    /// Lines, in order.
     pub items: Vec<Bytes>,
-    /// The cursor after this page.
+    /// Cursor after this page.
     pub next_seq: Seq,
 }
 
-/// A turn that waits.
+/// Turn in the queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueItem {
     /// The turn.
     pub turn: TurnNumber,
     /// The event that queued it.
     pub seq: Seq,
-    /// What the user said.
+    /// The user's prompt.
     pub prompt: Body,
-    /// When it was queued.
+    /// Time at which it was queued.
     pub queued_at: Timestamp,
 }
 
-/// What a session is doing.
+/// Activity of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionState {
-    /// Nothing.
+    /// Nothing runs or waits.
     Idle,
     /// A turn or a compaction runs.
     Running,
-    /// Turns wait, and none runs.
+    /// Turns wait, but none runs.
     Queued,
     /// The running turn waits for an approval.
     Waiting,
 }
 
-/// The size of a session's live context.
+/// Size of a session's live context.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextView {
     /// Messages.
     pub messages: u64,
     /// Estimated tokens.
     pub estimated_tokens: u64,
-    /// The window of the session's model.
+    /// Window of the session's model.
     pub window_tokens: u64,
 }
 
-/// A call that waits for a decision.
+/// Call that waits for a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PendingApproval {
     /// The call.
     pub call_id: String,
     /// The tool.
     pub name: String,
-    /// What it is called with, as text; of long arguments the beginning, the end and the size.
+    /// Its arguments as text; of long ones the beginning, the end and the size.
     pub arguments: String,
     /// The turn.
     pub turn: TurnNumber,
@@ -177,34 +190,34 @@ pub struct PendingApproval {
     pub seq: Seq,
 }
 
-/// The answer of `read`.
+/// Answer of `read`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionView {
     /// The session.
     pub session_id: SessionId,
-    /// Its title; while none is set, the first line of its first prompt.
+    /// Its title; if none is set, the first line of its first prompt.
     pub title: Option<String>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Its model.
     pub model: String,
-    /// What it is doing.
+    /// Its activity.
     pub state: SessionState,
-    /// Whether it is archived.
+    /// True if it is archived.
     pub archived: bool,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// Time of the last change.
     pub updated_at: Timestamp,
     /// Turns that were accepted.
     pub turn_count: u64,
-    /// Messages that were ever said.
+    /// Messages in its full history.
     pub message_count: u64,
     /// Its last event.
     pub last_seq: Seq,
     /// Its live context.
     pub context: ContextView,
-    /// What it has cost.
+    /// Tokens used.
     pub usage: Usage,
     /// Its reminders.
     pub reminders: Vec<Reminder>,
@@ -218,96 +231,96 @@ pub struct SessionView {
     pub forked_from: Option<SessionId>,
 }
 
-/// A session in a list.
+/// Session in a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionSummary {
     /// The session.
     pub session_id: SessionId,
-    /// Its title; while none is set, the first line of its first prompt.
+    /// Its title; if none is set, the first line of its first prompt.
     pub title: Option<String>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Its model.
     pub model: String,
-    /// What it is doing.
+    /// Its activity.
     pub state: SessionState,
-    /// Whether it is archived.
+    /// True if it is archived.
     pub archived: bool,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// Time of the last change.
     pub updated_at: Timestamp,
     /// Turns that were accepted.
     pub turn_count: u64,
-    /// Messages that were ever said.
+    /// Messages in its full history.
     pub message_count: u64,
     /// Its last event.
     pub last_seq: Seq,
-    /// What it has cost.
+    /// Tokens used.
     pub usage: Usage,
     /// The session it was forked from.
     pub forked_from: Option<SessionId>,
 }
 
-/// One message of a session's history.
+/// Message of a session's history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryItem {
     /// The event that holds it.
     pub seq: Seq,
     /// The turn.
     pub turn: Option<TurnNumber>,
-    /// Who said it: `user`, `assistant` or `tool_results`; `pruned` where what was said is gone.
+    /// Role: `user`, `assistant` or `tool_results`; `pruned` if the content was pruned.
     pub role: String,
-    /// What was said.
+    /// The message.
     pub message: Message,
 }
 
 impl HistoryItem {
-    /// Says that what was said in some events is gone.
+    /// Makes an item for events whose content was pruned.
     #[must_use]
     pub fn pruned(from: Seq, to: Seq) -> Self {
-        let message = Message::System { content: format!("What was said in events {from} to {to} is gone.").into() };
+        let message = Message::System { content: format!("Events {from} to {to} were pruned.").into() };
         Self { seq: to, turn: None, role: "pruned".to_owned(), message }
     }
 }
 
-/// A piece of a blob.
+/// Piece of a blob.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BlobPage {
     /// The bytes in base64.
     pub data: String,
-    /// Where the next piece begins; `null` at the end.
+    /// Offset of the next piece; `null` at the end.
     pub next_offset: Option<u64>,
 }
 
 impl BlobPage {
-    /// The bytes themselves; `None` where they are no base64.
+    /// Decodes the bytes; `None` if they are not base64.
     #[must_use]
     pub fn bytes(&self) -> Option<Vec<u8>> {
         BASE64_STANDARD.decode(&self.data).ok()
     }
 }
 
-/// How a compaction made its summary.
+/// Way in which a compaction made its summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CompactionMode {
-    /// A model wrote it.
+    /// A model wrote the summary.
     Summary,
-    /// It was put together without a model.
+    /// The summary was assembled without a model.
     Mechanical,
-    /// There is none; stale tool results were masked.
+    /// No summary: stale tool results were masked.
     Mask,
 }
 
-/// What a compaction kept, dropped and cost.
+/// Report of a compaction: kept, discarded, cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CompactionReceipt {
     /// The event that completed it; `null` for a preview.
     pub compaction: Option<Seq>,
-    /// How its summary was made.
+    /// Way in which the summary was made.
     pub mode: CompactionMode,
-    /// Messages that stay.
+    /// Messages that remain.
     pub retained: u64,
     /// Tool results that were masked.
     pub masked: u64,
@@ -323,13 +336,13 @@ pub struct CompactionReceipt {
     pub tokens_before: u64,
     /// Estimated tokens after.
     pub tokens_after: u64,
-    /// What the summary cost.
+    /// Tokens used for the summary.
     pub usage: Usage,
-    /// Calls of the model that the summary took, where one was not enough to read all that left.
+    /// Model calls for the summary; more than one if the discarded messages did not fit one request.
     #[serde(default, skip_serializing_if = "is_one_round")]
     pub rounds: u32,
-    /// Messages that the model was not shown, because each is too long for it or there were too many: of them the
-    /// summary has parts, as a mechanical one has.
+    /// Messages that the model did not read, because each is too long for it or there were too many; the summary has
+    /// excerpts of them, as a mechanical one has.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unread: u64,
 }
@@ -342,42 +355,42 @@ const fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// A piece of what was said.
+/// Indexed piece of text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SearchHit {
     /// The session.
     pub session_id: SessionId,
-    /// The first event it comes from.
+    /// First event of the piece.
     pub from_seq: Seq,
-    /// The last event it comes from.
+    /// Last event of the piece.
     pub to_seq: Seq,
-    /// Who said it: `user`, `assistant` or `tool_results`; `pruned` where what was said is gone.
+    /// Role: `user`, `assistant` or `tool_results`; `pruned` if the content was pruned.
     pub role: String,
-    /// When.
+    /// Time of the text.
     pub time: Timestamp,
-    /// What was said.
+    /// The text.
     pub text: String,
-    /// How well it fits.
+    /// Rank score; higher fits better.
     pub score: f64,
-    /// What each lane of the search gave it.
+    /// Score from each lane of the search.
     pub lanes: BTreeMap<String, f64>,
 }
 
-/// The answer of `forget_memory`.
+/// Answer of `forget_memory`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Forgotten {
     /// Pieces that were forgotten.
     pub forgotten: u64,
 }
 
-/// The answer of `reindex_memory`.
+/// Answer of `reindex_memory`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Reindexed {
     /// Pieces that were indexed.
     pub indexed: u64,
 }
 
-/// A row of the error table.
+/// Row of the error table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ErrorRow {
     /// The code.
@@ -388,13 +401,13 @@ pub struct ErrorRow {
     pub rpc_code: i32,
     /// The exit code.
     pub exit_code: u8,
-    /// Whether the same request can succeed later.
+    /// True if the same request can succeed later.
     pub retryable: bool,
-    /// The message where nothing more is known.
+    /// The default message.
     pub message: &'static str,
 }
 
-/// The answer of `errors`.
+/// Answer of `errors`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ErrorList {
     /// Every code, in the order of the table.
@@ -402,7 +415,7 @@ pub struct ErrorList {
 }
 
 impl ErrorList {
-    /// The whole table.
+    /// Returns the whole table.
     #[must_use]
     pub fn all() -> Self {
         let row = |&code: &ErrorCode| ErrorRow {

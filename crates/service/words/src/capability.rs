@@ -1,12 +1,12 @@
-//! The optional parts of the service. Which of them a build has, the engine says.
+//! Optional parts of the service. The engine knows which of them the build has.
 
-/// An optional part of the service.
+/// Optional part of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Capability {
-    /// Sessions outlive their process.
+    /// Stores sessions beyond their process.
     SessionStore,
-    /// What was said can be searched.
+    /// Searches the texts of sessions.
     MemoryStore,
-    /// Long contexts are compacted.
+    /// Compacts long contexts.
     SessionCompaction,
 }

@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// Whether what can be parsed has the one form that the schema names; the parser knows many more.
+/// Checks that parsed text has the one form that the schema names; the parser accepts many more.
 fn is_rfc_3339(text: &[u8]) -> bool {
     let has = |at: usize, wanted: &[u8]| text.get(at).is_some_and(|byte| wanted.contains(byte));
     let is_time = has(4, b"-") && has(7, b"-") && has(10, b"Tt") && has(13, b":") && has(16, b":") && !has(19, b",");
@@ -81,7 +81,7 @@ impl JsonSchema for Timestamp {
     }
 }
 
-/// Where time comes from. Deadlines use [`Clock::elapsed`], which never goes back; records use [`Clock::now`].
+/// Source of time. Deadlines use [`Clock::elapsed`], which never goes back; records use [`Clock::now`].
 pub trait Clock: Send + Sync {
     /// Wall-clock time.
     fn now(&self) -> Timestamp;
@@ -89,19 +89,19 @@ pub trait Clock: Send + Sync {
     /// Time since this clock was made; it never goes back.
     fn elapsed(&self) -> Duration;
 
-    /// Waits.
+    /// Sleeps for `duration`.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
 }
 
-/// Where session ids and the jitter of retries come from.
+/// Source of session ids and of the jitter of retries.
 pub trait IdSource: Send + Sync {
-    /// An id that sorts after every id given before, also when the clock was set back.
+    /// Mints an id that sorts after every earlier one, even if the clock was set back.
     fn next_session_id(&self, now: Timestamp) -> SessionId;
 
-    /// Takes note of the newest id that is stored: those that follow sort after it, whatever the clock says.
+    /// Notes the newest stored id: later ids sort after it, whatever the clock says.
     fn follow(&self, newest: SessionId);
 
-    /// A number to spread retries with, below `bound` (or 0).
+    /// Returns a number below `bound` (or 0) that spreads retries.
     fn jitter(&self, bound: u64) -> u64;
 }
 
@@ -111,7 +111,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// A clock whose elapsed time starts now.
+    /// Makes a clock whose elapsed time starts now.
     #[must_use]
     pub fn new() -> Self {
         Self { started: tokio::time::Instant::now() }
@@ -127,7 +127,7 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
     fn now(&self) -> Timestamp {
-        // What is written has milliseconds: what lives must not know more.
+        // Stored times have milliseconds, so live ones must not be finer.
         Timestamp::from_millis(jiff::Timestamp::now().as_millisecond())
     }
 
@@ -140,14 +140,14 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock whose wall time stands still, for whole events that can be compared.
+/// Clock whose wall time never changes, so that whole events can be compared.
 pub struct FrozenClock {
     wall: Timestamp,
     timers: SystemClock,
 }
 
 impl FrozenClock {
-    /// Stands at `wall`; its timers run.
+    /// Makes a clock with this wall time; its timers run.
     #[must_use]
     pub fn at(wall: Timestamp) -> Self {
         Self { wall, timers: SystemClock::new() }
@@ -174,7 +174,7 @@ pub struct RandomIds {
 }
 
 impl RandomIds {
-    /// A source of its own.
+    /// Makes an independent source.
     #[must_use]
     pub fn new() -> Self {
         Self { context: std::sync::Mutex::new((ContextV7::new(), 0)) }
@@ -199,7 +199,7 @@ impl IdSource for RandomIds {
 
     fn follow(&self, newest: SessionId) {
         let mut guard = self.context.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // The next millisecond, because within one the order is only that of this source.
+        // The next millisecond: within one, only this source's own ids are ordered.
         guard.1 = guard.1.max(i64::try_from(millis_of(newest)).unwrap_or(0) + 1);
     }
 
@@ -216,13 +216,13 @@ pub struct SeededIds {
 }
 
 impl SeededIds {
-    /// Starts after `count` sessions that the store already made.
+    /// Starts after the first `count` ids, which the store has used.
     #[must_use]
     pub const fn new(seed: u64, count: u64) -> Self {
         Self { seed, count: AtomicU64::new(count) }
     }
 
-    /// The wall time at which a seeded service stands still.
+    /// Wall time of a seeded service.
     #[must_use]
     pub fn wall_time() -> Timestamp {
         Timestamp::from_millis(1_767_225_600_000)
@@ -249,7 +249,7 @@ impl IdSource for SeededIds {
     }
 }
 
-/// The milliseconds that an id begins with.
+/// Milliseconds that an id begins with.
 const fn millis_of(id: SessionId) -> u64 {
     id.as_uuid().as_u64_pair().0 >> 16
 }
@@ -257,22 +257,22 @@ const fn millis_of(id: SessionId) -> u64 {
 /// Time and ids together, as a service takes them.
 #[derive(Clone)]
 pub struct World {
-    /// Where time comes from.
+    /// Source of time.
     pub clock: Arc<dyn Clock>,
-    /// Where ids come from.
+    /// Source of ids.
     pub ids: Arc<dyn IdSource>,
-    /// Whether wall time stands still; measured durations are then written as 0, so that whole events can be compared.
+    /// True if wall time never changes; measured durations are then written as 0, so that whole events can be compared.
     pub is_frozen: bool,
 }
 
 impl World {
-    /// The system's time and random ids.
+    /// Uses the system's time and random ids.
     #[must_use]
     pub fn system() -> Self {
         Self { clock: Arc::new(SystemClock::new()), ids: Arc::new(RandomIds::new()), is_frozen: false }
     }
 
-    /// Standing time and ids from a seed, for a store that has made `count` sessions so far.
+    /// Uses frozen time and ids from a seed, for a store that has made `count` sessions so far.
     #[must_use]
     pub fn seeded(seed: u64, count: u64) -> Self {
         Self {
@@ -315,7 +315,7 @@ mod tests {
         }
     }
 
-    /// A process that starts with its clock set back still makes ids that sort after those of the one before.
+    /// A process that starts with its clock set back still makes ids that sort after the stored ones.
     #[test]
     fn ids_sort_after_what_is_stored() {
         let early = SeededIds::wall_time();

@@ -1,37 +1,37 @@
-//! How a session's context is compacted, as it is configured.
+//! Configuration of context compaction.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::SessionError;
 
-/// What a model is asked for when it is to summarise.
+/// Prompt that asks a model for a summary.
 pub const COMPACTION_PROMPT: &str = include_str!("prompts/compaction.txt");
 
-/// Tokens that a summary may have at most, whatever a config says.
+/// Most tokens of a summary, whatever a config says.
 pub const SUMMARY_TOKENS_MAX: u32 = 16_384;
 
-/// How the default compactor decides and rebuilds.
+/// Settings of the default compactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactionConfig {
-    /// Tokens at which it compacts; 80 % of the model's window where that is less.
+    /// Tokens at which it compacts; 80 % of the model's window if that is less.
     #[schemars(range(min = 1))]
     pub auto_compact_threshold: u64,
-    /// Recent turns that stay whole.
+    /// Recent turns to keep whole.
     #[schemars(range(min = 1))]
     pub recent_turn_budget: usize,
-    /// Tokens that a summary may have.
+    /// Most tokens of a summary.
     #[schemars(range(min = 1, max = SUMMARY_TOKENS_MAX))]
     pub max_summary_tokens: u32,
-    /// Turns between two compactions at least; within a turn, steps.
+    /// Least turns between two compactions; within a turn, steps.
     #[schemars(range(min = 1))]
     pub min_turns_between_compactions: u32,
-    /// Bytes of a request at which it compacts as well; 0 is without limit.
+    /// Bytes of a request that trigger it as well; 0 for no limit.
     pub max_request_bytes: u64,
-    /// Whether stale tool results are masked first, before anything is summarised.
+    /// Masks stale tool results before anything is summarised.
     pub mask_tool_results: bool,
-    /// Whether the cut moves back to the nearest turn that finished a piece of work or resolved an error.
+    /// Moves the cut back to the nearest turn that finished a piece of work or resolved an error.
     pub prefer_anchors: bool,
 }
 
@@ -50,10 +50,10 @@ impl Default for CompactionConfig {
 }
 
 impl CompactionConfig {
-    /// Whether a model with this window can be compacted for with it; 0 is unknown.
+    /// Checks the settings against the model's window; 0 if unknown.
     ///
     /// # Errors
-    /// `INVALID_REQUEST` with the field that cannot be.
+    /// `INVALID_REQUEST` for the field that is not valid.
     pub fn check(&self, window_tokens: u64) -> Result<(), SessionError> {
         let refuse = |field: &str, why: String| Err(SessionError::invalid(format!("compaction.{field}"), why));
         let zeros = [

@@ -1,4 +1,4 @@
-//! [`SessionError`]: everything that an operation can answer instead of its answer.
+//! [`SessionError`]: every failure of an operation.
 //!
 //! Branch on [`SessionError::code`]; `Display` is for people and never prints a source.
 
@@ -11,29 +11,29 @@ use crate::{
     store::StoreError,
 };
 
-/// Why an operation was refused or failed.
+/// Reason that an operation was refused or failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
     /// The operation needs `session-store`, which is not built in or is switched off.
     #[error("{}", if *.configured { CONFIGURED_OFF } else { ErrorCode::SessionPersistenceDisabled.message() })]
     PersistenceDisabled {
-        /// Whether the build has it and the configuration switched it off.
+        /// True if the build has it and the configuration switched it off.
         configured: bool,
     },
-    /// Compaction was asked for where it is absent.
+    /// The operation needs `session-compaction`, which is not built in.
     #[error("{}", ErrorCode::SessionCompactionDisabled.message())]
     CompactionDisabled,
     /// The operation needs `memory-store`.
     #[error("{}", if *.configured { MEMORY_CONFIGURED_OFF } else { ErrorCode::MemoryStoreDisabled.message() })]
     MemoryDisabled {
-        /// Whether the build has it and the configuration, or the SDK's config, has not.
+        /// True if the build has it, but the configuration or the SDK's config has not.
         configured: bool,
     },
-    /// The memory cannot be asked, or not now.
+    /// The memory cannot be searched, or not now.
     #[error("The memory is not available: {}.", .why.trim_end_matches('.'))]
     MemoryUnavailable {
-        /// What is in the way, and what to do.
+        /// Cause, and advice.
         why: String,
     },
     /// No such session.
@@ -42,33 +42,33 @@ pub enum SessionError {
     /// The session runs something that excludes the request.
     #[error("The session is running turn {turn}; wait for it, interrupt it, or use the policy queue or interrupt.")]
     Busy {
-        /// The turn that runs.
+        /// The running turn.
         turn: TurnNumber,
     },
     /// The session compacts its context, which excludes the request.
     #[error("The session is compacting its context; wait for it, interrupt it, or use the policy queue or interrupt.")]
     Compacting,
-    /// A newer compaction stands in the way of an undo.
-    #[error("A newer compaction stands; undo {first} first.")]
+    /// Only the newest compaction can be undone.
+    #[error("There is a newer compaction; undo {first} first.")]
     NotNewest {
         /// The newest compaction, by the seq of its completion.
         first: Seq,
     },
-    /// What was asked for did not come about; the body says why.
+    /// The operation failed; the body has the reason.
     #[error("{}", .0.message)]
     Failed(Box<ErrorBody>),
-    /// An interrupt found nothing to interrupt.
+    /// There is nothing to interrupt.
     #[error("The session is not running {}.", .turn.map_or_else(|| "a turn".to_owned(), |turn| format!("turn {turn}")))]
     NotRunning {
         /// The turn that the interrupt named.
         turn: Option<TurnNumber>,
     },
-    /// The service holds as much as it may.
+    /// The service has reached a limit.
     #[error(
-        "The service is at its limit of {limit} {what}; take some away, wait for idle ones to leave, or raise the limit."
+        "The service is at its limit of {limit} {what}; delete some, wait until idle ones are dropped, or raise the limit."
     )]
     Limit {
-        /// What is limited, such as `sessions` or `bytes`.
+        /// Limited resource, such as `sessions` or `bytes`.
         what: &'static str,
         /// The limit.
         limit: u64,
@@ -76,16 +76,16 @@ pub enum SessionError {
     /// The session can be read, but no longer written.
     #[error("Session {0} is damaged; it can be read, but not changed.")]
     Corrupted(SessionId),
-    /// Another took the session over while the request was under way; nothing of it stands.
+    /// Another owner took the session over during the request; nothing of the request was stored.
     #[error("Session {0} was taken over by another part of the store; ask again.")]
     TakenOver(SessionId),
-    /// The session was archived.
+    /// The session is archived.
     #[error("Session {0} is archived; bring it back before you change it.")]
     Archived(SessionId),
-    /// Others take their answers too slowly for there to be room for another one.
+    /// Too many answers wait for slow clients.
     #[error("Too many answers wait for their clients to take them; repeat the request later.")]
     TooManyAnswers,
-    /// The session holds what only a newer version understands.
+    /// The session holds records that only a newer version understands.
     #[error(
         "Session {0} was written by a newer version of meerkat; it can be read, but only that version can change it."
     )]
@@ -96,21 +96,21 @@ pub enum SessionError {
         /// The turn.
         turn: TurnNumber,
     },
-    /// The queue is full.
-    #[error("The session holds {limit} {what} already, which is as many as it may.")]
+    /// A queue is full.
+    #[error("The session already has {limit} {what}, which is its limit.")]
     QueueFull {
-        /// What is full: `turns`, `pins`, `reminders` or `interrupts`.
+        /// Full queue or set: `turns`, `pins`, `reminders` or `interrupts`.
         what: &'static str,
-        /// How many turns it may hold.
+        /// Its capacity.
         limit: usize,
     },
-    /// The same key came with another content.
+    /// A key was used again for a different request.
     #[error("The same {what} was used with another request; use a new one.")]
     IdempotencyConflict {
         /// `idempotency_key`.
         what: &'static str,
     },
-    /// A call got another decision than the one it has.
+    /// The call has already got the other decision.
     #[error("The call {call_id:?} was already {}; a decision stays as it is.", match .decision {
         Decision::Approve => "approved",
         Decision::Deny => "denied",
@@ -118,10 +118,10 @@ pub enum SessionError {
     AlreadyDecided {
         /// The call.
         call_id: String,
-        /// The decision that it has.
+        /// Its decision.
         decision: Decision,
     },
-    /// A continuation found no interrupted turn.
+    /// A resume without a prompt found no interrupted turn.
     #[error(
         "The session's last turn was not interrupted, so there is nothing to resume; give a prompt to start a new turn."
     )]
@@ -131,7 +131,7 @@ pub enum SessionError {
     InvalidRequest {
         /// The field at fault, or the part of the request.
         field: String,
-        /// What is wrong, and what is allowed.
+        /// Mistake, and allowed values.
         message: String,
     },
     /// No such reader.
@@ -140,7 +140,7 @@ pub enum SessionError {
     /// No such operation.
     #[error("There is no operation {0:?}.")]
     UnknownOperation(String),
-    /// The session has no such thing.
+    /// The session has no such item.
     #[error("The session has no such {0}.")]
     ItemNotFound(&'static str),
     /// The configuration is not valid.
@@ -148,13 +148,13 @@ pub enum SessionError {
     ConfigInvalid {
         /// The key or file at fault.
         key: String,
-        /// What is wrong, and what is allowed.
+        /// Mistake, and allowed values.
         message: String,
     },
-    /// Something is over its size limit.
+    /// A payload is over its size limit.
     #[error("The {what} has {bytes} bytes; at most {limit} are allowed.")]
     PayloadTooLarge {
-        /// What is too large.
+        /// Payload that is too large.
         what: &'static str,
         /// Its size in bytes.
         bytes: u64,
@@ -169,16 +169,16 @@ pub enum SessionError {
         /// The last seq.
         last_seq: Seq,
     },
-    /// What was asked for stood in events that are no longer kept.
+    /// The requested events are no longer kept.
     #[error("That part of the history was pruned.")]
     HistoryPruned,
-    /// A write failed; whether it happened is unknown.
+    /// A write failed; it may or may not have happened.
     #[error("The store failed, and whether the change happened is unknown; ask again with the same idempotency key.")]
     StoreFailed,
     /// Another process owns the data directory.
     #[error("{}", store_locked(*.pid))]
     StoreLocked {
-        /// The owner, where it says who it is.
+        /// Process id of the owner, if known.
         pid: Option<u32>,
     },
     /// The disk is full.
@@ -190,17 +190,17 @@ pub enum SessionError {
         .why.trim_end_matches('.')
     )]
     StoreNotWritable {
-        /// The directory, or what is in it.
+        /// The directory, or a path in it.
         path: String,
-        /// What the system says.
+        /// The system's message.
         why: String,
     },
     /// A bundle is damaged, or cannot be imported here.
     #[error("The bundle is not valid: {}.", .why.trim_end_matches('.'))]
     BundleInvalid {
-        /// What is wrong with it: `damaged`, `exists`, `open_turn` or `future`.
+        /// Reason: `damaged`, `exists`, `open_turn` or `future`.
         reason: &'static str,
-        /// What was found, and what to do.
+        /// Details, and advice.
         why: String,
     },
     /// The data directory is in another format.
@@ -208,10 +208,10 @@ pub enum SessionError {
         "The data directory is in the format {found:?}, which this version does not know; use the version that wrote it, or name another data directory."
     )]
     StoreFormatUnsupported {
-        /// What its file `format` says.
+        /// Content of its file `format`.
         found: String,
     },
-    /// The service is ending.
+    /// The service is shutting down.
     #[error("The service is shutting down.")]
     ShuttingDown,
     /// The model is unknown or lacks its key.
@@ -225,20 +225,20 @@ pub enum SessionError {
     /// The model's vendor failed.
     #[error("{0}")]
     Model(ModelError),
-    /// A tool that was named is not there.
+    /// There is no tool with this name.
     #[error("There is no tool {0:?}; `tools` names the tools that the session may use.")]
     ToolNotFound(String),
     /// The process that owns the data directory answered with this body.
     #[error("{}", .0.message)]
     Remote(Box<ErrorBody>),
-    /// A fault of meerkat's own.
+    /// An internal fault.
     #[error("An internal error occurred: {0}")]
     Internal(String),
 }
 
-/// The text where the configuration, not the build, switched persistence off.
+/// Message if the configuration, not the build, switched persistence off.
 const CONFIGURED_OFF: &str = "Session persistence is disabled (store.enabled = false).";
-/// The same of memory; an SDK config that names none has switched it off, too.
+/// Message if the configuration switched memory off; an SDK config without one counts, too.
 const MEMORY_CONFIGURED_OFF: &str = "Semantic memory is disabled (memory.enabled = false).";
 
 fn model_not_configured(model: &str, variable: Option<&str>) -> String {
@@ -265,12 +265,12 @@ fn store_locked(pid: Option<u32>) -> String {
 }
 
 impl SessionError {
-    /// An `INVALID_REQUEST` for one field.
+    /// Makes an `INVALID_REQUEST` for one field.
     pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self::InvalidRequest { field: field.into(), message: message.into() }
     }
 
-    /// The stable code.
+    /// Returns the stable code.
     #[must_use]
     pub const fn code(&self) -> ErrorCode {
         match self {
@@ -314,7 +314,7 @@ impl SessionError {
         }
     }
 
-    /// The body that every surface sends.
+    /// Returns the body that every surface sends.
     #[must_use]
     pub fn body(&self) -> ErrorBody {
         let body = ErrorBody::with_message(self.code(), self.to_string());
@@ -381,7 +381,7 @@ impl From<ModelError> for SessionError {
 }
 
 impl From<StoreError> for SessionError {
-    /// The failure as a caller sees it. An actor that is fenced says so by itself, and is asked once more.
+    /// Converts the failure for callers. An actor that loses its lease reports that itself, and is asked again.
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::NotFound(id) => Self::NotFound(id),

@@ -1,4 +1,4 @@
-//! The typed names of sessions, turns, calls and blobs, parsed once at the edge.
+//! Typed ids of sessions, turns, calls and blobs, parsed once at the edge.
 //!
 //! A path or a key is only ever built from one of these, never from a caller's text.
 
@@ -16,7 +16,7 @@ pub type TurnNumber = u32;
 /// An event's place in its session's journal, from 1, without gaps, never shifted or reused.
 pub type Seq = u64;
 
-/// A session's name: a UUIDv7 that the server mints.
+/// Session id: a UUIDv7 that the server mints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Uuid);
 
@@ -43,7 +43,7 @@ impl fmt::Display for SessionId {
 impl FromStr for SessionId {
     type Err = SessionError;
 
-    /// Reads the hyphenated form and no other, so that one session has one spelling.
+    /// Reads the hyphenated form only, so that each session has one spelling.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let refusal = || {
             SessionError::invalid("session_id", "a session id is a UUID such as 01900000-0000-7000-8000-000000000001")

@@ -1,7 +1,7 @@
-//! What meerkat's parts say to each other: ids and times, messages, the operations with their requests and answers, the
-//! errors, the options, and what is kept out of texts as a secret.
+//! Vocabulary that meerkat's crates share: ids and times, messages, the operations with their requests and answers,
+//! errors, options, and the redaction of secrets.
 //!
-//! Nothing here does anything to the world. The engine hands these on under its own names.
+//! Nothing here touches a disk or a network. The engine re-exports it.
 
 pub mod answers;
 pub mod capability;
@@ -10,6 +10,7 @@ pub mod compaction;
 mod error;
 pub mod ids;
 pub mod list;
+pub mod memory;
 pub mod message;
 pub mod model;
 pub mod operation;

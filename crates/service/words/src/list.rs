@@ -1,7 +1,7 @@
-//! What a list of sessions shows: the same filters, order and cursor for every index.
+//! Filters, order and cursor of session lists, for every index.
 //!
-//! A list is in the order of changes, the last one first, and a cursor is a place in that order. A session that changes
-//! gets the first place: a page behind a cursor shows each session that has not changed since the list began, once.
+//! Lists are in the order of changes, newest first, and a cursor is a place in that order. A changed session moves to
+//! the front: pages behind a cursor show each session that has not changed since the list began, once.
 
 use std::fmt;
 
@@ -13,39 +13,39 @@ use crate::{
     store::StoreError,
 };
 
-/// Sessions of a page where the query names no limit.
+/// Sessions of a page if the query sets no limit.
 const PAGE_SESSIONS: usize = 50;
 
-/// Numbers of changes begin here. Below are times of change, in milliseconds: by these the sessions of an index are in
-/// order that was lost and made again, and whatever changes afterwards comes before them.
+/// First number of a change. Below are times of change in milliseconds, which order the sessions of a rebuilt index;
+/// later changes come before them.
 const CHANGES_FROM: u64 = 1 << 62;
 
-/// The place of a session in the order of changes.
+/// Place of a session in the order of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// The number of its last change, or the time of it.
+    /// Number or time of its last change.
     pub number: u64,
     /// The session.
     pub session_id: SessionId,
 }
 
 impl Place {
-    /// The number of the change that follows the one with this number.
+    /// Returns the number of the next change.
     pub fn next_number(newest: Option<u64>) -> u64 {
         newest.map_or(CHANGES_FROM, |newest| (newest + 1).max(CHANGES_FROM))
     }
 
-    /// The number of a session whose place was lost.
+    /// Returns the number for a session whose place was lost.
     pub fn lost_number(summary: &SessionSummary) -> u64 {
         u64::try_from(summary.updated_at.as_millis()).unwrap_or(0).min(CHANGES_FROM - 1)
     }
 
-    /// Its bytes, which are in the same order.
+    /// Encodes the place; the bytes sort as places do.
     pub fn key(self) -> Vec<u8> {
         [&self.number.to_be_bytes()[..], self.session_id.as_uuid().as_bytes()].concat()
     }
 
-    /// The place with these bytes.
+    /// Decodes a place.
     pub fn of_key(key: &[u8]) -> Option<Self> {
         let (number, id) = key.split_first_chunk()?;
         let session_id = SessionId::from_uuid(uuid::Uuid::from_bytes(id.try_into().ok()?));
@@ -60,10 +60,10 @@ impl fmt::Display for Place {
 }
 
 impl SessionQuery {
-    /// The place that its cursor names: a page goes on behind it, with sessions that changed before.
+    /// Decodes the cursor: the page continues behind this place, with sessions that changed before.
     ///
     /// # Errors
-    /// `INVALID_REQUEST` where the cursor is not one.
+    /// `INVALID_REQUEST` if it is not a cursor.
     pub fn cursor(&self) -> Result<Option<Place>, SessionError> {
         let place = |cursor: &str| {
             let (number, id) = cursor.split_once('-')?;
@@ -72,19 +72,19 @@ impl SessionQuery {
             Some(Place { number, session_id: id.parse().ok()? })
         };
         let refusal =
-            || SessionError::invalid("cursor", "it is no cursor; take it from next_cursor of the page before");
+            || SessionError::invalid("cursor", "this is not a cursor; take it from next_cursor of the previous page");
         self.cursor.as_ref().map(|cursor| place(cursor).ok_or_else(refusal)).transpose()
     }
 
-    /// The same for an index, which is asked after the values were checked.
+    /// Decodes the cursor for an index, after the request was checked.
     ///
     /// # Errors
-    /// `Failed` if the cursor is not one.
+    /// `Failed` if it is not a cursor.
     pub fn after(&self) -> Result<Option<Place>, StoreError> {
         self.cursor().map_err(|error| StoreError::Failed(error.to_string()))
     }
 
-    /// Whether a session is wanted.
+    /// Returns true if the session passes the filters.
     #[must_use]
     pub fn matches(&self, summary: &SessionSummary) -> bool {
         self.created_after.is_none_or(|time| summary.created_at > time)
@@ -93,7 +93,7 @@ impl SessionQuery {
             && self.labels.iter().all(|(name, value)| summary.labels.get(name) == Some(value))
     }
 
-    /// The page out of what follows the cursor, in order. It takes no more than it needs.
+    /// Takes a page from the sessions behind the cursor, reading no more than it needs.
     pub fn page(&self, sessions: impl Iterator<Item = (Place, SessionSummary)>) -> Page<SessionSummary> {
         let limit = self.limit.unwrap_or(PAGE_SESSIONS).max(1);
         let mut found: Vec<(Place, SessionSummary)> =

@@ -1,4 +1,4 @@
-//! What is said in a session: messages, their blocks, and bodies that may stand in a blob.
+//! Content of a session: messages, their blocks, and bodies that may be stored in a blob.
 //!
 //! JSON that came from a model or a tool is kept as text ([`RawJson`]) and never goes through a
 //! value tree, which would change numbers and drop duplicate keys.
@@ -14,31 +14,31 @@ use serde_json::value::RawValue;
 
 use crate::{SessionError, ids::Seq, reminder::SystemReminderType};
 
-/// How deep JSON from outside may nest.
+/// Depth to which JSON from outside may nest.
 pub const JSON_DEPTH_MAX: usize = 64;
 /// Keys that JSON from outside may have, all its objects together.
 pub const JSON_KEYS_MAX: usize = 10_000;
 
-/// JSON text, kept to the letter but for the white space between its tokens.
+/// JSON text, kept to the letter except for white space between tokens.
 #[derive(Clone)]
 pub struct RawJson(Box<RawValue>);
 
 impl RawJson {
-    /// Reads `text`, which must be one JSON value of bounded depth and number of keys, and removes white space between tokens.
+    /// Reads one JSON value of bounded depth and number of keys, and removes white space between tokens.
     ///
     /// # Errors
-    /// `INVALID_REQUEST` where it is not.
+    /// `INVALID_REQUEST` if it is not one.
     pub fn parse(text: &str) -> Result<Self, SessionError> {
         let refusal = |error| SessionError::invalid("json", format!("not valid JSON: {error}"));
         RawValue::from_string(Self::bounded(text)?).map(Self).map_err(refusal)
     }
 
-    /// The same of what is decoded at once, which says itself whether it is valid.
+    /// Compacts and bounds text as [`Self::parse`] does, for callers that decode it at once.
     pub fn bounded(text: &str) -> Result<String, SessionError> {
         compact_json(text).map_err(|why| SessionError::invalid("json", why))
     }
 
-    /// Takes a stored line as it stands; what wrote it has bounded it.
+    /// Takes a stored line unchanged; it was bounded when it was written.
     pub fn stored(line: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(line).map(Self)
     }
@@ -58,16 +58,16 @@ impl RawJson {
     /// Decodes it.
     ///
     /// # Errors
-    /// What the decoder found.
+    /// Returns the decoder's error.
     pub fn decode<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
         serde_json::from_str(self.0.get())
     }
 }
 
-/// Removes white space between tokens. Brackets that nest too deep and too many keys are refused, with the reason.
+/// Removes white space between tokens. Refuses brackets that nest too deep and too many keys, with the reason.
 fn compact_json(text: &str) -> Result<String, String> {
     let mut compact = String::with_capacity(text.len());
-    // What stands between `from` and `at` is yet to be copied.
+    // The text between `from` and `at` is not yet copied.
     let (mut from, mut at, mut depth, mut keys) = (0, 0, 0_usize, 0_usize);
     while let Some(&byte) = text.as_bytes().get(at) {
         match byte {
@@ -109,7 +109,7 @@ fn compact_json(text: &str) -> Result<String, String> {
     Ok(compact)
 }
 
-/// The length of the string that `json` begins with.
+/// Length of the string that `json` begins with.
 pub fn string_bytes(json: &str) -> usize {
     let mut end = 1;
     while let Some(text) = json.get(end..).and_then(|rest| rest.find('"')) {
@@ -163,7 +163,7 @@ impl JsonSchema for RawJson {
     }
 }
 
-/// A text, or where it stands if it is too large for an event.
+/// Text, or a reference to it if it is too large for an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
     /// The text itself; a JSON string.
@@ -172,7 +172,7 @@ pub enum Body {
     Blob(BlobRef),
 }
 
-/// A text that stands in a blob, with its beginning and end.
+/// Reference to a text in a blob, with the text's beginning and end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BlobRef {
     /// The blob's hash, by which it is read.
@@ -186,7 +186,7 @@ pub struct BlobRef {
 }
 
 impl Body {
-    /// The text, or for a blob its head, a note of what is left out, and its tail.
+    /// Returns the text; for a blob its head, a note about the omitted part, and its tail.
     #[must_use]
     pub fn excerpt(&self) -> Cow<'_, str> {
         match self {
@@ -210,7 +210,7 @@ impl Body {
         }
     }
 
-    /// Whether there is no text.
+    /// Returns true if there is no text.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -286,7 +286,7 @@ pub enum Message {
         /// Its text.
         content: Body,
     },
-    /// What a user said.
+    /// A user's prompt.
     User {
         /// Its text.
         content: Body,
@@ -305,7 +305,7 @@ pub enum Message {
     },
     /// A system reminder. Its type is a field, which no text can forge; it is never a turn.
     SystemReminder {
-        /// What it is about.
+        /// Its subject.
         kind: SystemReminderType,
         /// Its text.
         content: Body,
@@ -324,7 +324,7 @@ pub enum Message {
     },
 }
 
-/// A message as it is read: one flat shape, because raw JSON does not survive a tagged enum.
+/// Message as it is read: one flat shape, because raw JSON does not survive a tagged enum.
 #[derive(Deserialize)]
 struct MessageShape {
     role: String,
@@ -348,7 +348,7 @@ impl<'de> Deserialize<'de> for Message {
             "system_reminder" => Self::SystemReminder { kind: part(kind, "kind")?, content: content? },
             "pin" => Self::Pin { n: part(n, "n")?, content: content? },
             "tool_results" => Self::ToolResults { results: part(results, "results")? },
-            other => return Err(D::Error::custom(format!("{other:?} is no role"))),
+            other => return Err(D::Error::custom(format!("{other:?} is not a role"))),
         })
     }
 }
@@ -362,12 +362,12 @@ fn part<T, E: serde::de::Error>(part: Option<T>, name: &'static str) -> Result<T
 #[serde(into = "BlockShape", try_from = "BlockShape")]
 #[schemars(with = "BlockShape")]
 pub enum Block {
-    /// What the model said.
+    /// Text of the model.
     Text {
         /// The text.
         text: Body,
     },
-    /// What the model thought. It goes back only to the vendor it came from.
+    /// Reasoning of the model. It goes back only to the vendor it came from.
     Reasoning {
         /// The readable part, which may be empty.
         text: Body,
@@ -380,24 +380,24 @@ pub enum Block {
     ToolCall(ToolCall),
 }
 
-/// A model's wish to run a tool.
+/// A tool call that the model asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolCall {
-    /// Names the call within its session.
+    /// Id of the call within its session.
     pub call_id: String,
     /// The tool's name.
     pub name: String,
-    /// Its arguments as the model gave them; a JSON string of the raw text where they were not valid JSON.
+    /// Its arguments as the model gave them; a JSON string of the raw text if they were not valid JSON.
     pub arguments: RawJson,
     /// The vendor's opaque part that must go back with the call.
     pub opaque: Option<RawJson>,
 }
 
-/// Bytes of a call's arguments that a caller who decides on it is shown: of their beginning, and of their end.
+/// Bytes that are shown of a call's long arguments: from the beginning, and from the end.
 const ARGUMENTS_SHOWN: [usize; 2] = [1024, 512];
 
 impl ToolCall {
-    /// The arguments as their text; of long ones the beginning, the end and the size.
+    /// Returns the arguments as text; of long ones the beginning, the end and the size.
     #[must_use]
     pub fn shown_arguments(&self) -> String {
         let text = self.arguments.as_str();
@@ -418,25 +418,25 @@ pub struct ToolResult {
     pub call_id: String,
     /// The tool's name.
     pub name: String,
-    /// Whether the call did not do what it was meant to.
+    /// True if the call failed, or its outcome is unknown.
     pub is_error: bool,
     /// The output.
     pub content: Body,
 }
 
-/// What a result says, before anything else, of a call that may have done what it was meant to.
+/// Beginning of a result whose call may have succeeded.
 pub const OUTCOME_UNKNOWN: &str = "Outcome unknown; verify before repeating.";
-/// Bytes of such a result at most that is the engine's own.
+/// Largest size in bytes of such a result, if the engine wrote it.
 const UNKNOWN_BYTES_MAX: u64 = 128;
 
 impl ToolResult {
-    /// Whether it says that the call's outcome is unknown. A tool that says so of itself is taken at its word.
+    /// Returns true if the outcome is unknown. A tool's own result that says so counts too.
     pub fn is_unknown(&self) -> bool {
         self.is_error && self.content.len() <= UNKNOWN_BYTES_MAX && self.content.excerpt().starts_with(OUTCOME_UNKNOWN)
     }
 
-    /// It with a reference for its output, which stands in full in the history at `seq`. That an outcome is unknown is
-    /// short, and the model must not forget it.
+    /// Replaces the output by a reference to `seq` of the history, which keeps it in full. An unknown outcome is short
+    /// and must not be forgotten, so it stays.
     pub fn masked(&self, seq: Seq) -> Self {
         if self.is_unknown() {
             return self.clone();
@@ -446,7 +446,7 @@ impl ToolResult {
     }
 }
 
-/// A block as it is written: one flat shape with an explicit `type`, so that raw JSON survives.
+/// Block as it is written: one flat shape with an explicit `type`, so that raw JSON survives.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Block")]
 struct BlockShape {
@@ -466,7 +466,7 @@ struct BlockShape {
     opaque: Option<RawJson>,
 }
 
-/// A `null` that is there is JSON like any other.
+/// Reads an explicit `null` as JSON like any other.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RawJson>, D::Error> {
     RawJson::deserialize(deserializer).map(Some)
 }
@@ -530,7 +530,7 @@ impl TryFrom<BlockShape> for Block {
 }
 
 impl Message {
-    /// The tool calls of an assistant message.
+    /// Lists the tool calls of an assistant message.
     pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCall> {
         let blocks = match self {
             Self::BlockAssistant { blocks, .. } => blocks.as_slice(),
@@ -542,7 +542,7 @@ impl Message {
         })
     }
 
-    /// The texts that a model is sent whole, also where they stand in blobs. Results of tools go as excerpts.
+    /// Lists the texts that a model is sent whole, even from blobs. Tool results are sent as excerpts.
     pub fn texts(&self) -> impl Iterator<Item = &Body> {
         let (content, blocks) = match self {
             Self::System { content }
@@ -559,7 +559,7 @@ impl Message {
         }))
     }
 
-    /// The same texts, to put others in their place.
+    /// Lists the texts of [`Self::texts`] for replacing.
     pub fn texts_mut(&mut self) -> impl Iterator<Item = &mut Body> {
         let (content, blocks) = match self {
             Self::System { content }
@@ -576,7 +576,7 @@ impl Message {
         }))
     }
 
-    /// The text that a person would read in it; reasoning and calls are left out.
+    /// Returns the text for people; reasoning and calls are left out.
     #[must_use]
     pub fn text(&self) -> String {
         match self {

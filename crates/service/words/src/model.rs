@@ -1,4 +1,4 @@
-//! What a model's answer came to: why it stopped, what it cost, how it failed.
+//! Outcome of a model's answer: stop reason, usage, failure.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Why a model stopped.
+/// Reason that a model stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
-    /// It said what it had to say.
+    /// The answer is complete.
     EndTurn,
-    /// It wants tools to run.
+    /// The model calls tools.
     ToolUse,
-    /// It reached its limit of output tokens.
+    /// The limit of output tokens is reached.
     MaxTokens,
-    /// It declined to answer.
+    /// The model declined to answer.
     Refusal,
-    /// Its vendor's filter ended the answer.
+    /// The vendor's filter ended the answer.
     ContentFilter,
-    /// It ended without a word and without a call.
+    /// The answer has neither text nor calls.
     Empty,
 }
 
@@ -43,7 +43,7 @@ impl Usage {
         self.cached_tokens = self.cached_tokens.saturating_add(other.cached_tokens);
     }
 
-    /// What is left of it without another usage.
+    /// Subtracts another usage.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self {
@@ -60,32 +60,32 @@ impl Usage {
     }
 }
 
-/// A failure of a model call, classed by code.
+/// Failure of a model call, classed by code.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ModelError {
     /// One of the `MODEL_*` codes.
     pub code: ErrorCode,
-    /// What happened, without secrets.
+    /// Message for people, without secrets.
     pub message: String,
-    /// The vendor's HTTP status, where there was one.
+    /// The vendor's HTTP status, if there was one.
     pub status: Option<u16>,
-    /// How long the vendor asks to wait.
+    /// Wait that the vendor asks for.
     pub retry_after: Option<Duration>,
-    /// Whether trying again at once is of no use, whatever the code: a used-up quota, a server that is not there.
+    /// True if an immediate retry is useless, whatever the code: a used-up quota, a server that cannot be reached.
     pub is_lasting: bool,
-    /// Whose model it was; the engine fills it in.
+    /// Vendor of the model; the engine fills it in.
     pub vendor: Option<String>,
 }
 
 impl ModelError {
-    /// A failure of this class.
+    /// Makes a failure of this class.
     #[must_use]
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), status: None, retry_after: None, is_lasting: false, vendor: None }
     }
 
-    /// The body that is sent for it.
+    /// Returns the body that surfaces send.
     #[must_use]
     pub fn body(&self) -> ErrorBody {
         let mut body = ErrorBody::with_message(self.code, self.message.clone());

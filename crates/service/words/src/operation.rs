@@ -1,25 +1,24 @@
-//! The table of operations: one row says what each is called, takes and answers, which capability it needs, what it does
-//! to the world, and which errors it answers of its own.
+//! The table of operations. A row gives an operation's name, request, answer, capability, effect and own errors.
 //!
-//! The macro `operations!` hands the table to a macro that makes something of it: the enum here, the trait's methods
-//! (`service`), the way from parameters to bytes and the schemas (`wire`), a client's methods. Each surface has a table
-//! of its own spellings; a test holds that none of these is missing there.
+//! `operations!` hands the table to another macro: the enum here, the trait's methods (`service`), the path from
+//! parameters to bytes and the schemas (`wire`), a client's methods. Each surface has its own table of spellings; a
+//! test checks that none misses an operation.
 
 use meerkat_errors::ErrorCode;
 
 use crate::capability::Capability;
 
-/// Hands the table of operations to a macro, behind what else it is to get.
+/// Hands the table of operations to a macro, after that macro's own input.
 ///
-/// The rows of `apart` differ from surface to surface or begin a turn, and are written by hand; those of `plain` take a
-/// request and give an answer.
+/// Rows of `apart` differ between surfaces or begin a turn, and are written by hand; rows of `plain` take a request and
+/// give an answer.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! operations {
     ($make:ident $($more:tt)*) => { $make! {
         { $($more)* }
         apart {
-            /// Makes a session.
+            /// Creates a session.
             CreateSession = create_session(request: CreateSession) -> SessionCreated, CreateSession, None, Changes, [
                 SessionCompactionDisabled, ModelNotConfigured, ToolNotFound, IdempotencyConflict, SessionLimit,
             ];
@@ -28,12 +27,12 @@ macro_rules! operations {
                 SessionCompactionDisabled, ModelNotConfigured, SessionBusy, SessionLimit, QueueFull, TurnInterrupted,
                 IdempotencyConflict, SessionArchived, ItemNotFound,
             ];
-            /// Goes on with a session that a former process left behind.
+            /// Continues a session that an earlier process left behind.
             Resume = resume(session_id: &SessionId, request: ResumeTurn) -> TurnAnswer, ResumeParams, SessionStore, Changes, [
                 SessionCompactionDisabled, ModelNotConfigured, SessionBusy, SessionLimit, QueueFull, TurnInterrupted,
                 IdempotencyConflict, SessionArchived, ItemNotFound,
             ];
-            /// Says what this build can do.
+            /// Describes this build's capabilities.
             Capabilities = capabilities() -> CapabilitiesView, Nothing, None, Reads, [];
             /// Lists the error codes.
             Errors = errors() -> ErrorList, Nothing, None, Reads, [];
@@ -45,15 +44,15 @@ macro_rules! operations {
             Interrupt = interrupt(request: InterruptTurn) -> Changed, InterruptTurn, None, Settles, [SessionNotRunning];
             /// Answers a call that asks for approval.
             ///
-            /// The same decision twice is one.
+            /// Repeating a decision changes nothing.
             DecideApproval = decide_approval(request: DecideApproval) -> Changed, DecideApproval, None, Settles, [
                 ItemNotFound, IdempotencyConflict,
             ];
-            /// Lists the turns that wait.
+            /// Lists the queued turns.
             ///
             /// They are in the order in which they will run.
             Queue = queue(session_id: &SessionId) -> Page<QueueItem>, OneSession, None, Reads, [];
-            /// Takes a turn out of the queue.
+            /// Removes a turn from the queue.
             CancelQueued = cancel_queued(request: CancelQueued) -> Changed, CancelQueued, None, Settles, [
                 ItemNotFound, SessionArchived,
             ];
@@ -83,61 +82,61 @@ macro_rules! operations {
             Unpin = unpin(request: Unpin) -> Changed, Unpin, None, Settles, [ItemNotFound, SessionArchived];
             /// Shows a session.
             Read = read(session_id: &SessionId) -> SessionView, OneSession, SessionStore, Reads, [];
-            /// Pages through what was said.
+            /// Pages through the history.
             History = history(request: ReadHistory) -> Page<HistoryItem>, ReadHistory, SessionStore, Reads, [HistoryPruned];
-            /// Reads a body that stands in a blob.
+            /// Reads a body from a blob.
             Blob = blob(request: ReadBlob) -> BlobPage, ReadBlob, SessionStore, Reads, [ItemNotFound];
             /// Lists sessions.
             List = list(request: SessionQuery) -> Page<SessionSummary>, SessionQuery, SessionStore, Reads, [];
-            /// Changes title and labels.
+            /// Changes a session's title and labels.
             Update = update(request: UpdateSession) -> Changed, UpdateSession, SessionStore, Settles, [SessionArchived];
             /// Archives a session.
             Archive = archive(session_id: &SessionId) -> Changed, OneSession, SessionStore, Settles, [SessionBusy];
-            /// Brings an archived session back.
+            /// Restores an archived session.
             Unarchive = unarchive(session_id: &SessionId) -> Changed, OneSession, SessionStore, Settles, [SessionBusy];
             /// Deletes a session.
             ///
-            /// It cannot be brought back.
+            /// This cannot be undone.
             Delete = delete(request: DeleteSession) -> Changed, DeleteSession, SessionStore, Destroys, [SessionBusy];
-            /// Makes a new session from the beginning of one.
+            /// Creates a session from the beginning of another one.
             Fork = fork(request: ForkSession) -> Changed, ForkSession, SessionStore, Changes, [
                 SessionBusy, ItemNotFound, HistoryPruned,
             ];
-            /// Writes a session into a bundle.
+            /// Exports a session as a bundle.
             ///
             /// Answers with a page of the bundle.
             ExportSession = export_session(request: ExportSession) -> BundlePage, ExportSession, SessionStore, Reads, [];
-            /// Makes sessions from a bundle.
+            /// Imports sessions from a bundle.
             ///
-            /// Takes one piece; with the last one the sessions are made.
+            /// Takes one piece; the last one creates the sessions.
             ImportBundle = import_bundle(request: ImportBundle) -> Imported, ImportBundle, SessionStore, Changes, [
                 BundleInvalid, SessionLimit,
             ];
             /// Registers a reader of the journals.
             ///
-            /// If it is registered already, nothing changes.
+            /// If it is already registered, nothing changes.
             CreateReader = create_reader(request: NamedReader) -> ReaderView, NamedReader, SessionStore, Settles, [
                 SessionLimit,
             ];
             /// Hands a reader the records that it is not done with.
             ///
-            /// They come again until they are acknowledged.
+            /// They are returned again until they are acknowledged.
             FetchReader = fetch_reader(request: FetchReader) -> RecordPage, FetchReader, SessionStore, Reads, [
                 ReaderNotFound, StoreFailed,
             ];
             /// Takes a reader's acknowledgement.
             ///
-            /// It says up to which record the reader is done with a session.
+            /// It says up to which record the reader has handled a session.
             AcknowledgeReader = acknowledge_reader(request: AcknowledgeReader) -> Checkpoint, AcknowledgeReader, SessionStore, Settles, [
                 ReaderNotFound, SessionNotFound, CursorOutOfRange,
             ];
-            /// Waits until a reader is done with a record.
+            /// Waits until a reader has handled a record.
             ///
-            /// Answers with how far the reader has come by then.
+            /// Answers with the reader's checkpoint at that time.
             WaitReader = wait_reader(request: WaitReader) -> Checkpoint, WaitReader, SessionStore, Reads, [
                 ReaderNotFound, StoreFailed,
             ];
-            /// Forgets a reader.
+            /// Deletes a reader.
             ///
             /// Answers with the reader as it was.
             DeleteReader = delete_reader(request: NamedReader) -> ReaderView, NamedReader, SessionStore, Destroys, [
@@ -147,58 +146,58 @@ macro_rules! operations {
             ///
             /// Each says how far it is behind.
             ListReaders = list_readers() -> Page<ReaderView>, Nothing, SessionStore, Reads, [StoreFailed];
-            /// Drops records of a journal that nothing depends on.
+            /// Drops journal records that nothing depends on.
             CompactJournal = compact_journal(request: CompactJournal) -> JournalCompactionReport, CompactJournal, SessionStore, Destroys, [
 
             ];
-            /// Makes the projection anew.
+            /// Rebuilds the projection.
             RebuildProjection = rebuild_projection() -> ProjectionRebuilt, Nothing, SessionStore, Settles, [];
             /// Deletes sessions that are too old or too many.
             Retain = retain(request: Retain) -> Retained, Retain, SessionStore, Destroys, [];
-            /// Compacts the live context now.
+            /// Compacts the live context.
             Compact = compact(request: CompactSession) -> CompactionReceipt, CompactSession, SessionCompaction, Changes, [
                 SessionBusy, SessionLimit, SessionArchived, TurnInterrupted, ContextOverflow, CompactionNoProgress,
                 CompactionPinLost, ModelNotConfigured, ModelUnauthorized, ModelRateLimited, ModelOverloaded,
                 ModelTimeout, ModelStreamIncomplete, ModelContextExceeded, ModelRejected,
             ];
-            /// Shows what a compaction would do.
+            /// Previews a compaction.
             ///
             /// Calls no model.
             PreviewCompaction = preview_compaction(request: CompactSession) -> CompactionReceipt, CompactSession, SessionCompaction, Reads, [
                 CompactionNoProgress, CompactionPinLost, ModelNotConfigured,
             ];
-            /// Takes the latest compaction back.
+            /// Undoes the latest compaction.
             UndoCompaction = undo_compaction(request: UndoCompaction) -> Changed, UndoCompaction, SessionCompaction, Changes, [
                 SessionBusy, SessionArchived, ItemNotFound, HistoryPruned, ContextOverflow,
             ];
-            /// Searches what was said.
+            /// Searches the texts of sessions.
             SearchMemory = search_memory(request: SearchMemory) -> Page<SearchHit>, SearchMemory, MemoryStore, Reads, [
                 MemoryIndexUnavailable, SessionNotFound,
             ];
-            /// Makes memory forget.
+            /// Deletes texts from memory.
             ForgetMemory = forget_memory(request: ForgetMemory) -> Forgotten, ForgetMemory, MemoryStore, Destroys, [
                 MemoryIndexUnavailable, SessionNotFound,
             ];
-            /// Builds the memory's index anew.
+            /// Rebuilds the memory index.
             ReindexMemory = reindex_memory() -> Reindexed, Nothing, MemoryStore, Settles, [MemoryIndexUnavailable];
         }
     } };
 }
 
-/// What an operation does to the world.
+/// Effect of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationEffect {
-    /// It changes nothing.
+    /// Changes nothing.
     Reads,
-    /// It changes something; twice may change twice.
+    /// Changes something; a repetition may change it again.
     Changes,
-    /// It changes something; twice is the same as once.
+    /// Changes something; a repetition changes nothing more.
     Settles,
-    /// It removes something for good.
+    /// Deletes something for good.
     Destroys,
 }
 
-/// The capability that a row names.
+/// Expands to the capability that a row names.
 macro_rules! capability {
     (None) => {
         None
@@ -214,7 +213,7 @@ macro_rules! declare {
         $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
         $request:ident, $needs:ident, $effect:ident, [$( $code:ident ),* $(,)?];
     )* } )*) => {
-        /// One thing that the service can be asked to do.
+        /// Operation that the service offers.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Operation { $( $( #[doc = $summary] $operation, )* )* }
 
@@ -228,7 +227,7 @@ macro_rules! declare {
                 match self { $( $( Self::$operation => stringify!($name), )* )* }
             }
 
-            /// What it does, in a sentence.
+            /// Its summary, in a sentence.
             #[must_use]
             pub const fn summary(self) -> &'static str {
                 match self { $( $( Self::$operation => $summary.trim_ascii(), )* )* }
@@ -240,19 +239,19 @@ macro_rules! declare {
                 match self { $( $( Self::$operation => capability!($needs), )* )* }
             }
 
-            /// What it does to the world.
+            /// Its effect.
             #[must_use]
             pub const fn effect(self) -> OperationEffect {
                 match self { $( $( Self::$operation => OperationEffect::$effect, )* )* }
             }
 
-            /// The errors that it answers of its own, beside those of a session, of the store and of a capability.
+            /// Errors of its own, besides those of a session, of the store and of a capability.
             #[must_use]
             pub const fn refusals(self) -> &'static [ErrorCode] {
                 match self { $( $( Self::$operation => &[$( ErrorCode::$code ),*], )* )* }
             }
 
-            /// The operation of this name.
+            /// Finds the operation with this name.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|operation| operation.name() == name)

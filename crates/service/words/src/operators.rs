@@ -1,4 +1,4 @@
-//! What only operators ask: readers, journal compaction, the projection, retention, bundles. Requests and answers.
+//! Requests and answers for operators: readers, journal compaction, the projection, retention, bundles.
 
 use bytes::Bytes;
 use schemars::JsonSchema;
@@ -9,7 +9,7 @@ use crate::{
     ids::{Seq, SessionId},
 };
 
-/// `create_reader` and `delete_reader`.
+/// Request of `create_reader` and `delete_reader`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NamedReader {
@@ -17,21 +17,21 @@ pub struct NamedReader {
     pub reader: String,
 }
 
-/// `fetch_reader`.
+/// Request of `fetch_reader`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FetchReader {
     /// The reader.
     pub reader: String,
-    /// How many records at most.
+    /// Most records to return.
     #[serde(default)]
     pub limit: Option<usize>,
-    /// Milliseconds to wait for the first one. The answer may come earlier, with nothing in it; ask again.
+    /// Milliseconds to wait for the first record. The answer may come earlier and be empty; ask again.
     #[serde(default)]
     pub wait_ms: u64,
 }
 
-/// `acknowledge_reader`.
+/// Request of `acknowledge_reader`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AcknowledgeReader {
@@ -39,11 +39,11 @@ pub struct AcknowledgeReader {
     pub reader: String,
     /// The session.
     pub session_id: SessionId,
-    /// The last record that it is done with.
+    /// Last record that it has handled.
     pub seq: Seq,
 }
 
-/// `wait_reader`.
+/// Request of `wait_reader`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WaitReader {
@@ -51,91 +51,91 @@ pub struct WaitReader {
     pub reader: String,
     /// The session.
     pub session_id: SessionId,
-    /// The record that it is to be done with.
+    /// Record that it must have handled.
     pub seq: Seq,
-    /// Milliseconds to wait at most. The answer may come earlier, with how far the reader has come by then; ask again.
+    /// Milliseconds to wait at most. The answer may come earlier, with the reader's checkpoint at that time; ask again.
     #[serde(default)]
     pub wait_ms: u64,
 }
 
-/// `compact_journal`.
+/// Request of `compact_journal`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CompactJournal {
     /// The session.
     pub session_id: SessionId,
-    /// Only says what would be dropped.
+    /// Only reports what would be dropped.
     #[serde(default)]
     pub dry_run: bool,
-    /// Also drops what was said, but for the live context and the newest replies.
+    /// Also drops history outside the live context and the newest replies.
     #[serde(default)]
     pub drop_history: bool,
 }
 
-/// `retain`. What is left out comes from the configuration.
+/// Request of `retain`. Fields left out come from the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retain {
-    /// Only lists what would go.
+    /// Only lists the sessions that would be deleted.
     pub dry_run: bool,
-    /// Days without a change after which a session goes; 0 keeps it.
+    /// Days without a change after which a session is deleted; 0 for no limit.
     pub max_age_days: Option<u64>,
-    /// Bytes that all sessions may take; the oldest go first; 0 is without limit.
+    /// Bytes that all sessions may take; the oldest are deleted first; 0 for no limit.
     pub max_bytes: Option<u64>,
-    /// How many sessions stay; the oldest go first; 0 is without limit.
+    /// Sessions to keep; the oldest are deleted first; 0 for no limit.
     pub max_sessions: Option<u64>,
 }
 
-/// `export_session`.
+/// Request of `export_session`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExportSession {
     /// The session.
     pub session_id: SessionId,
-    /// Replaces what looks like a key or a secret. Such a bundle is for reading elsewhere.
+    /// Replaces texts that look like a key or a secret. Such a bundle is for reading elsewhere.
     #[serde(default)]
     pub redact: bool,
-    /// Where the page before ended.
+    /// Cursor from the previous page.
     #[serde(default)]
     pub cursor: Option<String>,
 }
 
-/// `import_bundle`: one piece of it.
+/// Request of `import_bundle`: one piece of the bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImportBundle {
-    /// The upload that the piece belongs to, as the first piece's answer names it.
+    /// Upload that the piece belongs to, from the answer to the first piece.
     #[serde(default)]
     pub upload: Option<String>,
-    /// Bytes that went before.
+    /// Bytes sent before this piece.
     #[serde(default)]
     pub offset: u64,
     /// The piece, in base64.
     pub data: String,
-    /// Whether it is the last one: only then is anything made of it.
+    /// True for the last piece, which starts the import.
     #[serde(default)]
     pub is_last: bool,
-    /// Gives each session a new id. Without it a session keeps its own, which must be free.
+    /// Gives each session a new id. Otherwise a session keeps its own, which must be free.
     #[serde(default)]
     pub new_ids: bool,
 }
 
-/// A reader in a list.
+/// Reader in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReaderView {
     /// Its name.
     pub reader: String,
-    /// When it was registered.
+    /// Time of registration.
     pub created_at: Timestamp,
-    /// Whether it belongs to meerkat itself.
+    /// True if it belongs to meerkat itself.
     pub built_in: bool,
-    /// Sessions with records that it is not done with.
+    /// Sessions with records that it has not handled.
     pub sessions_behind: u64,
-    /// Records that it is not done with, pruned ones counted too.
+    /// Records that it has not handled, including pruned ones.
     pub records_behind: u64,
 }
 
-/// A record as a reader gets it.
+/// Record as a reader gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReaderRecord {
     /// The session whose journal is read.
@@ -147,32 +147,32 @@ pub struct ReaderRecord {
 }
 
 impl ReaderRecord {
-    /// What makes handling it twice the same as once.
+    /// Returns the key by which a reader recognises a record that it has handled before.
     #[must_use]
     pub fn idempotency_key(&self) -> String {
         format!("{}:{}", self.session_id, self.seq)
     }
 }
 
-/// The answer of `fetch_reader`: each record with its idempotency key.
+/// Answer of `fetch_reader`: records with their idempotency keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordPage {
     /// The records, each session's in order.
     pub items: Vec<ReaderRecord>,
 }
 
-/// How far a reader has come in a session.
+/// Position of a reader in a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Checkpoint {
     /// The reader.
     pub reader: String,
     /// The session.
     pub session_id: SessionId,
-    /// The last record that it is done with.
+    /// Last record that it has handled.
     pub seq: Seq,
 }
 
-/// Why nothing was dropped.
+/// Reason that nothing was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CompactionSkipped {
@@ -182,31 +182,31 @@ pub enum CompactionSkipped {
     NoPruner,
 }
 
-/// The answer of `compact_journal`.
+/// Answer of `compact_journal`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JournalCompactionReport {
-    /// Records that were looked at.
+    /// Records examined.
     pub scanned: u64,
     /// Records that were dropped, or would be.
     pub dropped: u64,
-    /// Records that stay.
+    /// Records that remain.
     pub kept: u64,
-    /// Every reader is done with records up to here.
+    /// Last seq that every reader has handled.
     pub safe_up_to: Seq,
-    /// Why nothing was dropped.
+    /// Reason that nothing was dropped.
     pub skipped: Option<CompactionSkipped>,
 }
 
-/// The answer of `rebuild_projection`.
+/// Answer of `rebuild_projection`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProjectionRebuilt {
-    /// Sessions that were projected.
+    /// Projected sessions.
     pub sessions: u64,
-    /// Events that they have.
+    /// Their events.
     pub events: u64,
 }
 
-/// Why a session goes.
+/// Reason that a session is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RetentionReason {
@@ -218,54 +218,54 @@ pub enum RetentionReason {
     Count,
 }
 
-/// A session that retention takes away.
+/// Session that retention deletes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RetentionItem {
     /// The session.
     pub session_id: SessionId,
-    /// Its title; while none is set, the first line of its first prompt.
+    /// Its title; if none is set, the first line of its first prompt.
     pub title: Option<String>,
-    /// When it last changed.
+    /// Time of the last change.
     pub updated_at: Timestamp,
     /// Bytes that it takes.
     pub bytes: u64,
-    /// Why it goes.
+    /// Reason that it is deleted.
     pub reason: RetentionReason,
 }
 
-/// The answer of `retain`.
+/// Answer of `retain`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Retained {
-    /// What went, or would go.
+    /// Sessions that were deleted, or would be.
     pub items: Vec<RetentionItem>,
-    /// Sessions that were deleted; 0 where it was a dry run.
+    /// Number of deleted sessions; 0 for a dry run.
     pub deleted: u64,
-    /// What was to go and could not be deleted.
+    /// Sessions that could not be deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<RetentionFailure>,
 }
 
-/// A session that retention could not delete.
+/// Session that retention could not delete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RetentionFailure {
     /// The session.
     pub session_id: SessionId,
-    /// Why not.
+    /// Error code.
     pub code: String,
-    /// The same in words.
+    /// Error message.
     pub message: String,
 }
 
-/// The answer of `export_session`.
+/// Answer of `export_session`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BundlePage {
     /// The next bytes of the bundle, in base64.
     pub data: String,
-    /// Where the next page begins; `null` at the end.
+    /// Cursor of the next page; `null` at the end.
     pub next_cursor: Option<String>,
 }
 
-/// A session that was imported.
+/// Imported session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImportedSession {
     /// Its id here.
@@ -276,13 +276,13 @@ pub struct ImportedSession {
     pub last_seq: Seq,
 }
 
-/// The answer of `import_bundle`.
+/// Answer of `import_bundle`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Imported {
     /// The upload, for the next piece; `null` once it is done.
     pub upload: Option<String>,
-    /// Bytes that are there.
+    /// Bytes received so far.
     pub next_offset: u64,
-    /// The sessions that were made, once the last piece is there.
+    /// The imported sessions, after the last piece.
     pub sessions: Vec<ImportedSession>,
 }

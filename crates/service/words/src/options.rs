@@ -1,11 +1,11 @@
 //! Options of the engine and of a request, each with its unit and its default.
 //!
-//! The defaults stand once more, with a sentence each, in `config/meerkat.toml`; a test holds the two equal.
+//! `config/meerkat.toml` repeats the defaults with a sentence each; a test holds the two equal.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Limits of one turn. What a turn leaves out comes from its session, then from the engine.
+/// Limits of one turn. Those that a turn leaves out come from its session, then from the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Budgets {
@@ -24,7 +24,7 @@ pub struct Budgets {
 }
 
 impl Budgets {
-    /// These budgets, with what they leave open taken from `other`.
+    /// Fills the budgets that are left open from `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -77,27 +77,27 @@ impl Budget {
     }
 }
 
-/// What happens to a turn that meets a running one.
+/// Policy for a turn that meets a running one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// It is refused with `SESSION_BUSY`.
+    /// Refuses it with `SESSION_BUSY`.
     #[default]
     Reject,
-    /// It waits behind those that wait already.
+    /// Puts it at the end of the queue.
     Queue,
-    /// The running turn is interrupted, and this one is next.
+    /// Interrupts the running turn and runs this one next.
     Interrupt,
 }
 
-/// What happens where the next request would not fit the model's window and nothing compacts.
+/// Reaction to a request that would not fit the model's window, if nothing compacts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Overflow {
-    /// The turn fails with `CONTEXT_OVERFLOW` before the call.
+    /// Fails the turn with `CONTEXT_OVERFLOW` before the call.
     #[default]
     Fail,
-    /// The request leaves out the oldest whole turns; the session keeps them.
+    /// Leaves the oldest whole turns out of the request; the session keeps them.
     Slide,
 }
 
@@ -105,37 +105,37 @@ pub enum Overflow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TurnOptions {
-    /// Model calls that a turn may make at most, whatever it or its session asks for; 0 is without limit.
+    /// Most model calls of a turn, whatever it or its session asks for; 0 for no limit.
     pub max_steps: u64,
-    /// Tool calls that a turn may make at most; 0 is without limit.
+    /// Most tool calls of a turn; 0 for no limit.
     pub max_tool_calls: u64,
-    /// Tokens that a turn may use at most; 0 is without limit.
+    /// Most tokens of a turn; 0 for no limit.
     pub max_tokens: u64,
-    /// Milliseconds that a turn may take at most; 0 is without limit.
+    /// Most milliseconds of a turn; 0 for no limit.
     pub max_wall_ms: u64,
-    /// Model calls of a turn where neither it nor its session asks for a number; 0 is without limit.
+    /// Model calls of a turn if neither it nor its session sets a number; 0 for no limit.
     pub default_steps: u64,
-    /// Tool calls of such a turn; 0 is without limit.
+    /// Tool calls of such a turn; 0 for no limit.
     pub default_tool_calls: u64,
-    /// Tokens of such a turn; 0 is without limit.
+    /// Tokens of such a turn; 0 for no limit.
     pub default_tokens: u64,
-    /// Milliseconds of such a turn; 0 is without limit.
+    /// Milliseconds of such a turn; 0 for no limit.
     pub default_wall_ms: u64,
     /// Tokens that one answer may have; 0 leaves it to the vendor.
     pub max_output_tokens: u32,
-    /// Milliseconds without anything from the model after which a call fails.
+    /// Milliseconds of silence from the model after which a call fails.
     pub model_idle_timeout_ms: u64,
-    /// Model calls in all for one step, the first included.
+    /// Model calls for one step, including the first.
     pub model_attempts: u32,
-    /// Milliseconds before the second call; doubled with each further one.
+    /// Milliseconds before the second call; doubled for each further one.
     pub retry_base_ms: u64,
-    /// The longest wait before another call, in milliseconds; a vendor that asks for more fails the call.
+    /// Longest wait before another call, in milliseconds; if a vendor asks for more, the call fails.
     pub retry_max_ms: u64,
     /// Identical calls with identical results, or turns of a cycle of up to four calls, that end the turn.
     pub loop_repeats: u32,
     /// Steps in a row whose calls all had malformed arguments that end the turn.
     pub repair_rounds: u32,
-    /// Turns that may wait on one session.
+    /// Turns that may wait in one session's queue.
     pub max_queued: usize,
 }
 
@@ -163,12 +163,12 @@ impl Default for TurnOptions {
 }
 
 impl TurnOptions {
-    /// The budgets of a turn that asks for these: what is left open has its default, and none is above its maximum.
+    /// Computes the budgets of a turn: defaults for those left open, none above its maximum.
     #[must_use]
     pub fn budgets(&self, asked: Budgets) -> Budgets {
         let limit = |limit: u64| (limit != 0).then_some(limit);
         let budget = |asked: Option<u64>, default: u64, max: u64| {
-            // An absent budget is without limit, so the least of those that are there holds.
+            // An absent budget is no limit, so the least of those present holds.
             asked.or(limit(default)).into_iter().chain(limit(max)).min()
         };
         Budgets {
@@ -186,19 +186,19 @@ impl TurnOptions {
 pub struct ToolOptions {
     /// Milliseconds that one call may take.
     pub timeout_ms: u64,
-    /// Milliseconds that a call gets to stop once it was told to.
+    /// Milliseconds that a call gets to stop after it was asked to.
     pub grace_ms: u64,
     /// Read-only and idempotent calls of one message that run together.
     pub max_parallel: usize,
-    /// Output up to this many bytes stands in the event; more goes to a blob.
+    /// Bytes of output that the event holds; more goes to a blob.
     pub inline_bytes: usize,
-    /// Output past this many bytes ends the call.
+    /// Bytes of output after which the call is ended.
     pub max_output_bytes: u64,
     /// Milliseconds that a call waits for its approval.
     pub approval_timeout_ms: u64,
-    /// Approval rules by tool name; they win over the tool's own.
+    /// Approval rules by tool name; they override the tool's own.
     pub approval: std::collections::BTreeMap<String, crate::tool::Approval>,
-    /// A folder that the scripted model's test tools may write in; without it there are none.
+    /// Folder that the scripted model's test tools may write in; without it there are no test tools.
     pub test_dir: Option<std::path::PathBuf>,
 }
 
@@ -221,9 +221,9 @@ impl Default for ToolOptions {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContextOptions {
-    /// What happens where the next request would not fit.
+    /// Reaction to a request that would not fit.
     pub overflow: Overflow,
-    /// The model that summarises where a context is compacted; empty is the one that answers.
+    /// Model that writes the summaries of compactions; empty for the one that answers.
     pub summary_model: String,
 }
 
@@ -249,8 +249,8 @@ pub struct Limits {
     pub label_bytes: u64,
     /// Events or items of one page.
     pub page_items: usize,
-    /// Milliseconds that a long poll waits at most, whatever it asks for. Clients and proxies give up what is silent for
-    /// long; an answer that comes early with nothing in it says the same, and the client asks again.
+    /// Longest wait of a long poll in milliseconds, whatever it asks for. Clients and proxies drop silent connections;
+    /// an early, empty answer makes the client ask again.
     pub wait_ms: u64,
     /// Bytes of a bundle that is imported.
     pub bundle_bytes: u64,
@@ -274,17 +274,17 @@ impl Default for Limits {
     }
 }
 
-/// Bounds of a service that keeps its sessions in memory.
+/// Limits of a service that keeps its sessions in memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EphemeralOptions {
-    /// Sessions that it may hold.
+    /// Most sessions to hold.
     pub max_sessions: usize,
-    /// Bytes of events and blobs that it may hold over all sessions.
+    /// Most bytes of events and blobs over all sessions.
     pub max_bytes: u64,
     /// Bytes of events that one session keeps; older ones are pruned.
     pub session_event_bytes: u64,
-    /// Milliseconds without a command after which a session leaves.
+    /// Milliseconds without a command after which a session is dropped.
     pub idle_ms: u64,
 }
 
@@ -299,13 +299,13 @@ impl Default for EphemeralOptions {
     }
 }
 
-/// How sessions that outlive their process are kept.
+/// Options of stored sessions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreOptions {
-    /// Milliseconds without a command after which a session leaves memory.
+    /// Milliseconds without a command after which a session is dropped from memory.
     pub idle_ms: u64,
-    /// Whether turns that waited when their process ended run by themselves; else they wait for the next turn.
+    /// Runs turns that were queued when their process ended; otherwise they wait for the next turn.
     pub queue_goes_on: bool,
 }
 
@@ -315,19 +315,19 @@ impl Default for StoreOptions {
     }
 }
 
-/// What journal compaction keeps, and when it happens by itself. It drops only what every reader is done with.
+/// Options of journal compaction, which drops only records that every reader has handled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct JournalOptions {
     /// Milliseconds that every record is kept at least.
     pub min_record_age_ms: u64,
-    /// The newest replies outside the live context that are kept where history is dropped.
+    /// Newest replies outside the live context to keep when history is dropped.
     pub keep_last_replies: usize,
-    /// Milliseconds that a request is kept which has its result.
+    /// Milliseconds to keep a request that has its result.
     pub keep_answered_request_ttl_ms: u64,
-    /// Milliseconds between two compactions of the journals of active sessions; 0 is never.
+    /// Milliseconds between compactions of the journals of active sessions; 0 for never.
     pub rolling_ms: u64,
-    /// Whether a journal is compacted when a turn has ended, as the following keys say.
+    /// Compacts a journal when a turn has ended, by the following keys.
     pub end_of_run: bool,
     /// As `min_record_age_ms`, when a turn has ended.
     pub end_min_record_age_ms: u64,
@@ -352,13 +352,13 @@ impl Default for JournalOptions {
     }
 }
 
-/// Sessions as files that people read.
+/// Options of the projection: sessions as files for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProjectionOptions {
-    /// Whether there are any.
+    /// Writes the files.
     pub enabled: bool,
-    /// The folder that they stand in; without it there are none.
+    /// Folder of the files; without it none are written.
     pub dir: Option<std::path::PathBuf>,
 }
 
@@ -368,20 +368,20 @@ impl Default for ProjectionOptions {
     }
 }
 
-/// Which sessions `retain` takes away where its request does not say; 0 is without limit.
+/// Limits of `retain`, for those that its request leaves out; 0 for no limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetentionOptions {
-    /// Days without a change after which a session goes.
+    /// Days without a change after which a session is deleted.
     pub max_age_days: u64,
-    /// Bytes that all sessions may take; the oldest go first.
+    /// Bytes that all sessions may take; the oldest are deleted first.
     pub max_bytes: u64,
-    /// How many sessions stay; the oldest go first.
+    /// Sessions to keep; the oldest are deleted first.
     pub max_sessions: u64,
 }
 
 impl RetentionOptions {
-    /// The options of a request, with what it leaves out taken from these.
+    /// Merges a request with these options, which fill in the fields it leaves out.
     #[must_use]
     pub fn of(&self, request: &crate::operators::Retain) -> Self {
         Self {
@@ -391,23 +391,23 @@ impl RetentionOptions {
         }
     }
 
-    /// Whether no session ever goes.
+    /// Returns true if there is no limit.
     #[must_use]
     pub const fn is_off(&self) -> bool {
         self.max_age_days == 0 && self.max_bytes == 0 && self.max_sessions == 0
     }
 }
 
-/// What makes the vectors by which memory finds texts of like meaning.
+/// Source of the vectors by which memory finds texts of similar meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EmbedderChoice {
-    /// The built-in one, which needs neither a download nor a network.
+    /// Built-in embedder, which needs neither a download nor a network.
     #[default]
     Builtin,
-    /// A server with an embeddings endpoint as OpenAI has it.
+    /// Server with OpenAI's embeddings endpoint.
     Endpoint,
-    /// A model in a local directory, in a build with `local-embeddings`.
+    /// Model in a local directory, in a build with `local-embeddings`.
     Local,
 }
 
@@ -423,13 +423,13 @@ pub struct LocalConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EndpointConfig {
-    /// Where it is, up to and without `/embeddings`.
+    /// Base URL, without `/embeddings`.
     pub base_url: String,
     /// Its model.
     pub model: String,
-    /// The variable that holds its key; without it none is sent.
+    /// Environment variable of its key; without it no key is sent.
     pub key_variable: Option<String>,
-    /// Numbers of a vector that are asked for; 0 leaves it to the model.
+    /// Dimensions to ask for; 0 leaves them to the model.
     pub dimensions: u32,
 }
 
@@ -444,19 +444,19 @@ impl Default for EndpointConfig {
     }
 }
 
-/// What memory takes in, and how it finds it.
+/// Options of memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemoryConfig {
-    /// Whether there is a memory.
+    /// Turns memory on.
     pub enabled: bool,
-    /// Whether it takes in every turn that has ended, or only what compactions discard.
+    /// Indexes every ended turn; otherwise only what compactions discard.
     pub index_turns: bool,
-    /// What makes its vectors.
+    /// Source of the vectors.
     pub embedder: EmbedderChoice,
-    /// Where they are made, if at an endpoint.
+    /// Endpoint, if `embedder` is `endpoint`.
     pub endpoint: EndpointConfig,
-    /// The model, if a local one makes them.
+    /// Model, if `embedder` is `local`.
     pub local: LocalConfig,
 }
 
@@ -467,7 +467,7 @@ impl Default for MemoryConfig {
     }
 }
 
-/// Everything that the engine can be told.
+/// All options of the engine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineOptions {
@@ -487,7 +487,7 @@ pub struct EngineOptions {
     pub journal: JournalOptions,
     /// The files that are made from the journals of a store.
     pub projection: ProjectionOptions,
-    /// Which sessions go.
+    /// Limits of retention.
     pub retention: RetentionOptions,
     /// Memory.
     pub memory: MemoryConfig,
@@ -497,7 +497,7 @@ pub struct EngineOptions {
 mod tests {
     use super::*;
 
-    /// The configured maximum was a default that any request lifted.
+    /// The configured maximum was once a default that any request could raise.
     #[test]
     fn a_turn_gets_what_it_asks_for_up_to_the_maximum() {
         let max = |max_steps| TurnOptions { max_steps, ..TurnOptions::default() };

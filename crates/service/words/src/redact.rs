@@ -1,4 +1,4 @@
-//! What must not be told: configured secret values in whatever a session says, key shapes in logs and errors.
+//! Redaction: configured secret values in session texts, key shapes in logs and errors.
 //!
 //! A secret never leaves this module: nothing here implements `Debug` or `Serialize`.
 
@@ -12,23 +12,23 @@ use crate::message::RawJson;
 
 pub use keys::redact_key_shapes;
 
-/// What stands where a secret stood.
+/// Replacement for a secret.
 const MARK: &str = "[redacted]";
 
-/// Shorter values are no secrets: to replace them would garble ordinary text.
+/// Least bytes of a secret: replacing shorter values would garble ordinary text.
 const SECRET_BYTES_MIN: usize = 8;
 
 /// The configured secret values.
 #[derive(Clone, Default)]
 pub struct Secrets {
-    /// The values and their forms within a JSON string, longest first: of two that match, the longer one counts.
+    /// Values and their forms within a JSON string, longest first, so that the longest match wins.
     forms: Arc<[SecretString]>,
-    /// The bytes that a form begins with.
+    /// First bytes of the forms.
     first_bytes: Arc<[u8]>,
 }
 
 impl Secrets {
-    /// These values, but for those shorter than eight bytes.
+    /// Takes these values, except those shorter than eight bytes.
     #[must_use]
     pub fn new(values: impl IntoIterator<Item = SecretString>) -> Self {
         let values = values.into_iter().filter(|value| value.expose_secret().len() >= SECRET_BYTES_MIN);
@@ -41,30 +41,30 @@ impl Secrets {
         Self { forms: forms.into(), first_bytes: first_bytes.into() }
     }
 
-    /// Whether there is nothing to replace.
+    /// Returns true if there is nothing to replace.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.forms.is_empty()
     }
 
-    /// The text with `[redacted]` in place of every secret.
+    /// Replaces every secret by `[redacted]`.
     #[must_use]
     pub fn replace<'a>(&self, text: &'a str) -> Cow<'a, str> {
         self.scan(text, true).0
     }
 
-    /// The JSON text with `[redacted]` in place of every secret, however its strings are escaped; it stays JSON.
+    /// Replaces every secret in a JSON text by `[redacted]`, however its strings are escaped; it stays JSON.
     #[must_use]
     pub fn replace_json(&self, json: &RawJson) -> RawJson {
         if self.is_empty() {
             return json.clone();
         }
-        let out = replace_tokens(json.as_str(), |said, _| self.replace(said));
-        // What is put in place of a token is a JSON string, so this can only fail where the text was no JSON.
+        let out = replace_tokens(json.as_str(), |value, _| self.replace(value));
+        // Each replacement is a JSON string, so this fails only if the text was not JSON.
         RawJson::parse(&out).unwrap_or_else(|_| RawJson::empty_object())
     }
 
-    /// The text with `[redacted]` in place of every secret, and of whatever looks like a key.
+    /// Replaces every secret and every text that looks like a key by `[redacted]`.
     #[must_use]
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match self.replace(text) {
@@ -73,21 +73,21 @@ impl Secrets {
         }
     }
 
-    /// The same for every string of an event's line, however it is escaped; the line stays one of the same event.
+    /// Redacts every string of an event's line, however it is escaped; the line stays valid.
     #[must_use]
     pub fn redact_line(&self, line: &str) -> String {
-        replace_tokens(line, |said, is_string| if is_string { self.redact(said) } else { Cow::Borrowed(said) })
+        replace_tokens(line, |value, is_string| if is_string { self.redact(value) } else { Cow::Borrowed(value) })
     }
 
-    /// Replaces in a text that comes in chunks.
+    /// Starts redacting a text that comes in chunks.
     #[must_use]
     pub fn stream(&self) -> StreamRedactor {
         StreamRedactor { secrets: self.clone(), held: String::new() }
     }
 
-    /// Replaces as far as it can be decided, and answers with that and the length of what was decided.
+    /// Replaces as far as can be decided; returns that text and the length that was decided.
     ///
-    /// Where more text may follow, what is left is the longest end that could still begin a secret.
+    /// If more text may follow, the rest is the longest end that could still begin a secret.
     fn scan<'a>(&self, text: &'a str, is_whole: bool) -> (Cow<'a, str>, usize) {
         if self.is_empty() {
             return (Cow::Borrowed(text), text.len());
@@ -123,15 +123,14 @@ fn bytes(secret: &SecretString) -> &[u8] {
     secret.expose_secret().as_bytes()
 }
 
-/// The JSON text with other tokens where `replace` says so. It is asked for each token: what it says, and whether it is a
-/// string.
+/// Replaces JSON tokens. `replace` gets each token's value, and true if it is a string.
 fn replace_tokens(json: &str, replace: impl for<'a> Fn(&'a str, bool) -> Cow<'a, str>) -> String {
     let (mut out, mut rest) = (String::with_capacity(json.len()), json);
     while let Some(first) = rest.chars().next() {
         let end = if first == '"' { string_end(rest) } else { token_end(rest) };
         let (token, after) = rest.split_at(end);
-        let said: Cow<'_, str> = serde_json::from_str::<String>(token).map_or(Cow::Borrowed(token), Cow::Owned);
-        match replace(&said, first == '"') {
+        let value: Cow<'_, str> = serde_json::from_str::<String>(token).map_or(Cow::Borrowed(token), Cow::Owned);
+        match replace(&value, first == '"') {
             Cow::Borrowed(_) => out.push_str(token),
             Cow::Owned(clean) => out.push_str(&serde_json::Value::from(clean).to_string()),
         }
@@ -140,7 +139,7 @@ fn replace_tokens(json: &str, replace: impl for<'a> Fn(&'a str, bool) -> Cow<'a,
     out
 }
 
-/// Where the JSON string at the beginning of the text ends.
+/// Length of the JSON string at the beginning of the text.
 fn string_end(text: &str) -> usize {
     let mut is_escaped = false;
     for (at, byte) in text.bytes().enumerate().skip(1) {
@@ -152,7 +151,7 @@ fn string_end(text: &str) -> usize {
     text.len()
 }
 
-/// Where the number, word or punctuation at the beginning of the text ends.
+/// Length of the number, word or punctuation at the beginning of the text.
 fn token_end(text: &str) -> usize {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
     text.bytes().take_while(|byte| is_word(*byte)).count().max(text.chars().next().map_or(1, char::len_utf8))
@@ -163,41 +162,41 @@ fn key(form: &SecretString) -> (usize, &[u8]) {
     (bytes(form).len(), bytes(form))
 }
 
-/// The value as it stands within a JSON string.
+/// Escapes the value as it appears within a JSON string.
 fn in_json(value: &SecretString) -> SecretString {
     let quoted = serde_json::Value::from(value.expose_secret()).to_string();
     SecretString::from(&quoted[1..quoted.len() - 1])
 }
 
-/// Replaces secrets in a text that comes in chunks, wherever it is cut.
+/// Redactor of a text that comes in chunks, wherever it is cut.
 pub struct StreamRedactor {
     secrets: Secrets,
-    /// The end of what came so far, while it could still begin a secret.
+    /// End of the text so far that could still begin a secret.
     held: String,
 }
 
 impl StreamRedactor {
-    /// Another one, for another text.
+    /// Starts on another text.
     #[must_use]
-    pub fn again(&self) -> Self {
+    pub fn restart(&self) -> Self {
         self.secrets.stream()
     }
 
-    /// Takes a chunk, and answers with what can be told by now.
+    /// Takes a chunk, and returns the text that is decided by now.
     pub fn push<'a>(&mut self, chunk: &'a str) -> Cow<'a, str> {
         if self.held.is_empty() {
-            let (told, decided) = self.secrets.scan(chunk, false);
+            let (ready, decided) = self.secrets.scan(chunk, false);
             self.held.push_str(&chunk[decided..]);
-            return told;
+            return ready;
         }
         self.held.push_str(chunk);
-        let (told, decided) = self.secrets.scan(&self.held, false);
-        let told = told.into_owned();
+        let (ready, decided) = self.secrets.scan(&self.held, false);
+        let ready = ready.into_owned();
         self.held.drain(..decided);
-        Cow::Owned(told)
+        Cow::Owned(ready)
     }
 
-    /// Answers with what was held back, when no chunk follows.
+    /// Returns the rest at the end of the text.
     pub fn finish(&mut self) -> String {
         let held = std::mem::take(&mut self.held);
         self.secrets.replace(&held).into_owned()

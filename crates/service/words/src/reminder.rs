@@ -7,18 +7,18 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::{SessionError, ids::Seq};
 
-/// What a reminder is about.
+/// Subject of a reminder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SystemReminderType {
     /// The project's rules: `claude_md`.
     ClaudeMd,
     /// The environment: `environment`.
     Environment,
-    /// The state of the repository: `git_status`.
+    /// The repository's state: `git_status`.
     GitStatus,
-    /// The tokens that are left: `token_status`.
+    /// The remaining tokens: `token_status`.
     TokenStatus,
-    /// Any other: `custom:<name>`.
+    /// Any other subject: `custom:<name>`.
     Custom(String),
 }
 
@@ -90,10 +90,10 @@ impl JsonSchema for SystemReminderType {
     }
 }
 
-/// A reminder that is in force.
+/// Reminder in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Reminder {
-    /// What it is about.
+    /// Its subject.
     pub kind: SystemReminderType,
     /// Its text.
     pub text: String,
@@ -101,7 +101,7 @@ pub struct Reminder {
     pub seq: Seq,
 }
 
-/// A fact that is kept to the letter.
+/// Fact that is kept to the letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Pin {
     /// The event that pinned it, which is its name.

@@ -1,4 +1,4 @@
-//! [`Reply`]: what an operation answers, as it is written, read and described.
+//! [`Reply`]: how an operation's answer is written, read and described.
 
 use bytes::Bytes;
 use schemars::{JsonSchema, Schema, generate::SchemaSettings, json_schema};
@@ -43,7 +43,7 @@ impl<T: Serialize + DeserializeOwned + JsonSchema> Reply for T {
     }
 }
 
-/// Events stay the lines that they are in the journal.
+/// Keeps events as the lines that the journal holds.
 impl Reply for EventPage {
     fn write(&self) -> Result<Vec<u8>, SessionError> {
         Ok(encode_events(self))
@@ -64,7 +64,7 @@ impl Reply for EventPage {
     fn schema() -> Schema {
         json_schema!({
             "type": "object",
-            "description": "A page of events, each as its line stands in the journal.",
+            "description": "A page of events, each as its line in the journal.",
             "properties": {
                 "items": { "type": "array", "items": { "type": "object" } },
                 "next_seq": { "type": "integer", "minimum": 0 },
@@ -74,7 +74,7 @@ impl Reply for EventPage {
     }
 }
 
-/// Records stay the lines that they are in the journal.
+/// Keeps records as the lines that the journal holds.
 impl Reply for RecordPage {
     fn write(&self) -> Result<Vec<u8>, SessionError> {
         let mut out = Vec::with_capacity(64 + self.items.iter().map(|record| record.line.len() + 100).sum::<usize>());
@@ -117,13 +117,13 @@ impl Reply for RecordPage {
     fn schema() -> Schema {
         json_schema!({
             "type": "object",
-            "description": "Records that the reader is not done with, each session's in order.",
+            "description": "Records that the reader has not handled, each session's in order.",
             "properties": {
                 "items": { "type": "array", "items": {
                     "type": "object",
                     "properties": {
                         "idempotency_key": { "type": "string", "description": "The session and the seq." },
-                        "event": { "type": "object", "description": "The event, as its line stands in the journal." },
+                        "event": { "type": "object", "description": "The event, as its line in the journal." },
                     },
                     "required": ["idempotency_key", "event"],
                 } },
@@ -133,7 +133,7 @@ impl Reply for RecordPage {
     }
 }
 
-/// The schema of a turn's answer: which of the two it is follows from the request's `wait`.
+/// Schema of a turn's answer; the request's `wait` decides which of the two is sent.
 #[must_use]
 pub fn turn_schema() -> Schema {
     let mut generator = SchemaSettings::default().for_serialize().into_generator();
@@ -146,7 +146,7 @@ fn decode<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, SessionError> {
         .map_err(|error| SessionError::Internal(format!("the owner's answer could not be read: {error}")))
 }
 
-/// A page of events; the lines stand in it as they are.
+/// Encodes a page of events, their lines unchanged.
 #[must_use]
 pub fn encode_events(page: &EventPage) -> Vec<u8> {
     let mut out = Vec::with_capacity(64 + page.items.iter().map(|line| line.len() + 1).sum::<usize>());
@@ -161,16 +161,16 @@ pub fn encode_events(page: &EventPage) -> Vec<u8> {
     out
 }
 
-/// An answer's JSON.
+/// Encodes an answer as JSON.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// If it cannot be encoded.
 pub fn encode<T: Serialize>(answer: &T) -> Result<Vec<u8>, SessionError> {
     serde_json::to_vec(answer)
         .map_err(|error| SessionError::Internal(format!("the answer could not be encoded: {error}")))
 }
 
-/// The schema of what is written.
+/// Schema of a type as it is written.
 #[must_use]
 pub fn written<T: JsonSchema>() -> Schema {
     SchemaSettings::default().for_serialize().into_generator().into_root_schema_for::<T>()

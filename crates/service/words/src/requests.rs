@@ -1,4 +1,4 @@
-//! What each operation takes. Unknown fields are refused, so that a misspelt one is noticed.
+//! Requests of the operations. Unknown fields are refused, so that a misspelt one is noticed.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
@@ -16,71 +16,71 @@ use crate::{
     reminder::SystemReminderType,
 };
 
-/// An answer to a call that asks for approval.
+/// Decision on a call that needs approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// It may run.
+    /// The call may run.
     Approve,
-    /// It may not.
+    /// The call may not run.
     Deny,
 }
 
-/// `create_session`.
+/// Request of `create_session`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CreateSession {
-    /// The title; none where it is `null` or empty.
+    /// Title; none if `null` or empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The model; the configured one where `null`.
+    /// Model; the configured one if `null`.
     pub model: Option<String>,
-    /// The system prompt.
+    /// System prompt.
     pub system_prompt: Option<String>,
-    /// The labels.
+    /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// The tools that the session may use; all where `null`.
+    /// Tools that the session may use; all if `null`.
     pub tools: Option<Vec<String>>,
-    /// How the session compacts; as configured where `null`.
+    /// Compaction settings of the session; the configured ones if `null`.
     #[serde(deserialize_with = "object_or_null")]
     pub compaction: Option<CompactionConfig>,
-    /// The budgets of each turn that sets none.
+    /// Budgets for turns that set none.
     #[serde(deserialize_with = "object")]
     pub budgets: Budgets,
-    /// Makes a repeated request the same session.
+    /// Key that makes a repeated request return the first one's session.
     pub idempotency_key: Option<String>,
 }
 
-/// `start_turn`.
+/// Request of `start_turn`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartTurn {
     /// The session.
     pub session_id: SessionId,
-    /// What the user says.
+    /// The user's prompt.
     pub prompt: String,
-    /// Another model than the session's.
+    /// Model to use instead of the session's.
     #[serde(default)]
     pub model: Option<String>,
-    /// What happens where a turn runs already.
+    /// Policy if a turn is already running.
     #[serde(default)]
     pub policy: Policy,
     /// The budgets of this turn.
     #[serde(default, deserialize_with = "object")]
     pub budgets: Budgets,
-    /// How this turn compacts; as the session does where `null`.
+    /// Compaction settings of this turn; the session's if `null`.
     #[serde(default, deserialize_with = "object_or_null")]
     pub compaction: Option<CompactionConfig>,
-    /// Whether to answer with the result, or at once.
+    /// If true, answer with the result; else at once.
     #[serde(default = "yes")]
     pub wait: bool,
-    /// Makes a repeated request the same turn.
+    /// Key that makes a repeated request return the first one's turn.
     #[serde(default)]
     pub idempotency_key: Option<String>,
 }
 
 impl StartTurn {
-    /// A turn with everything at its default.
+    /// Makes a request with default settings.
     #[must_use]
     pub fn new(session_id: SessionId, prompt: impl Into<String>) -> Self {
         Self {
@@ -100,23 +100,23 @@ const fn yes() -> bool {
     true
 }
 
-/// `resume`, next to its session.
+/// Request of `resume`, without its session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ResumeTurn {
-    /// What the user says; goes on with the interrupted turn where `null`.
+    /// The user's prompt; `null` continues the interrupted turn.
     pub prompt: Option<String>,
-    /// Another model than the session's, or than that of the interrupted turn that goes on.
+    /// Model to use instead of the session's, or of the interrupted turn's if that is continued.
     pub model: Option<String>,
-    /// What happens where a turn runs already.
+    /// Policy if a turn is already running.
     pub policy: Policy,
-    /// The budgets of this turn; where it goes on with another, what they leave out is as it was there.
+    /// Budgets of this turn; a continued turn keeps those that are left out.
     pub budgets: Budgets,
-    /// How this turn compacts; as the interrupted one did where `null` and it goes on.
+    /// Compaction settings of this turn; a continued turn keeps its own if `null`.
     pub compaction: Option<CompactionConfig>,
-    /// Whether to answer with the result, or at once.
+    /// If true, answer with the result; else at once.
     pub wait: bool,
-    /// Makes a repeated request the same turn.
+    /// Key that makes a repeated request return the first one's turn.
     pub idempotency_key: Option<String>,
 }
 
@@ -134,18 +134,18 @@ impl Default for ResumeTurn {
     }
 }
 
-/// `interrupt`.
+/// Request of `interrupt`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InterruptTurn {
     /// The session.
     pub session_id: SessionId,
-    /// The turn; whichever runs where `null`.
+    /// The turn; the running one if `null`.
     #[serde(default)]
     pub turn: Option<TurnNumber>,
 }
 
-/// `decide_approval`.
+/// Request of `decide_approval`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecideApproval {
@@ -153,14 +153,14 @@ pub struct DecideApproval {
     pub session_id: SessionId,
     /// The call.
     pub call_id: String,
-    /// What is decided.
+    /// The decision.
     pub decision: Decision,
-    /// Why, for the model to read.
+    /// Reason, for the model to read.
     #[serde(default)]
     pub reason: Option<String>,
 }
 
-/// `cancel_queued`.
+/// Request of `cancel_queued`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CancelQueued {
@@ -170,7 +170,7 @@ pub struct CancelQueued {
     pub turn: TurnNumber,
 }
 
-/// `events`.
+/// Request of `events`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadEvents {
@@ -179,38 +179,38 @@ pub struct ReadEvents {
     /// The cursor: events after this seq are read.
     #[serde(default)]
     pub since_seq: Seq,
-    /// How many events at most.
+    /// Most events to return.
     #[serde(default)]
     pub limit: Option<usize>,
-    /// How long to wait for the first one, in milliseconds. The answer may come earlier, with nothing in it; ask again
-    /// with the same cursor.
+    /// Milliseconds to wait for the first event. The answer may come earlier and be empty; ask again with the same
+    /// cursor.
     #[serde(default)]
     pub wait_ms: u64,
 }
 
-/// `remind`.
+/// Request of `remind`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Remind {
     /// The session.
     pub session_id: SessionId,
-    /// What it is about.
+    /// Subject of the reminder.
     pub kind: SystemReminderType,
     /// Its text.
     pub text: String,
 }
 
-/// `clear_reminder`.
+/// Request of `clear_reminder`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClearReminder {
     /// The session.
     pub session_id: SessionId,
-    /// What it is about.
+    /// Subject of the reminder.
     pub kind: SystemReminderType,
 }
 
-/// `pin`.
+/// Request of `pin`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PinFact {
@@ -220,17 +220,17 @@ pub struct PinFact {
     pub text: String,
 }
 
-/// `unpin`.
+/// Request of `unpin`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Unpin {
     /// The session.
     pub session_id: SessionId,
-    /// The seq of the event that pinned it.
+    /// Seq of the event that pinned it.
     pub pin: Seq,
 }
 
-/// An operation that takes a session and nothing else.
+/// Request of an operation that takes only a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OneSession {
@@ -238,21 +238,21 @@ pub struct OneSession {
     pub session_id: SessionId,
 }
 
-/// `history`.
+/// Request of `history`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadHistory {
     /// The session.
     pub session_id: SessionId,
-    /// Where the page before ended.
+    /// Cursor from the previous page.
     #[serde(default)]
     pub cursor: Option<String>,
-    /// How many items at most.
+    /// Most items to return.
     #[serde(default)]
     pub limit: Option<usize>,
 }
 
-/// `blob`.
+/// Request of `blob`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadBlob {
@@ -260,15 +260,15 @@ pub struct ReadBlob {
     pub session_id: SessionId,
     /// The blob's hash.
     pub blob: String,
-    /// Where to begin, in bytes.
+    /// Byte to begin at.
     #[serde(default)]
     pub offset: u64,
-    /// How many bytes at most.
+    /// Most bytes to return.
     #[serde(default)]
     pub limit: Option<usize>,
 }
 
-/// `list`.
+/// Request of `list`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionQuery {
@@ -278,73 +278,73 @@ pub struct SessionQuery {
     pub updated_after: Option<Timestamp>,
     /// Only sessions with all these labels.
     pub labels: BTreeMap<String, String>,
-    /// Only archived ones, or only others; both where `null`.
+    /// Only archived ones if `true`, only others if `false`; both if `null`.
     pub archived: Option<bool>,
-    /// Where the page before ended.
+    /// Cursor from the previous page.
     pub cursor: Option<String>,
-    /// How many sessions at most.
+    /// Most sessions to return.
     pub limit: Option<usize>,
 }
 
-/// `update`. What is `null` stays.
+/// Request of `update`. A `null` field stays unchanged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpdateSession {
     /// The session.
     pub session_id: SessionId,
-    /// The title; an empty one takes it away.
+    /// Title; an empty one removes it.
     #[serde(default)]
     pub title: Option<String>,
-    /// All labels anew.
+    /// Labels, replacing all earlier ones.
     #[serde(default)]
     pub labels: Option<BTreeMap<String, String>>,
 }
 
-/// `delete`.
+/// Request of `delete`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeleteSession {
     /// The session.
     pub session_id: SessionId,
-    /// Also where it runs.
+    /// Deletes the session even if it is running.
     #[serde(default)]
     pub force: bool,
 }
 
-/// `fork`.
+/// Request of `fork`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForkSession {
     /// The session.
     pub session_id: SessionId,
-    /// The last turn to take over; the last finished one where `null`.
+    /// Last turn to copy; the last finished one if `null`.
     #[serde(default)]
     pub turn: Option<TurnNumber>,
 }
 
-/// `compact` and `preview_compaction`.
+/// Request of `compact` and `preview_compaction`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CompactSession {
     /// The session.
     pub session_id: SessionId,
-    /// How to compact; as the session does where `null`.
+    /// Compaction settings; the session's if `null`.
     #[serde(default, deserialize_with = "object_or_null")]
     pub compaction: Option<CompactionConfig>,
 }
 
-/// `undo_compaction`.
+/// Request of `undo_compaction`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UndoCompaction {
     /// The session.
     pub session_id: SessionId,
-    /// The seq of the compaction's completion; the latest where `null`.
+    /// Seq of the event that completed the compaction; the latest one if `null`.
     #[serde(default)]
     pub compaction: Option<Seq>,
 }
 
-/// Where memory looks.
+/// Scope of a memory search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SearchScope {
@@ -355,19 +355,19 @@ pub enum SearchScope {
     Project,
 }
 
-/// `search_memory`.
+/// Request of `search_memory`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SearchMemory {
-    /// What to look for.
+    /// Text to search for.
     pub query: String,
-    /// Where to look.
+    /// Scope of the search.
     #[serde(default)]
     pub scope: SearchScope,
-    /// The session, where `scope` is `session`.
+    /// The session, if `scope` is `session`.
     #[serde(default)]
     pub session_id: Option<SessionId>,
-    /// Only what this role said.
+    /// Only texts of this role.
     #[serde(default)]
     pub role: Option<String>,
     /// Only sessions with all these labels.
@@ -379,31 +379,31 @@ pub struct SearchMemory {
     /// Only up to this time.
     #[serde(default)]
     pub until: Option<Timestamp>,
-    /// How many hits at most.
+    /// Most hits to return.
     #[serde(default)]
     pub limit: Option<usize>,
 }
 
-/// `forget_memory`.
+/// Request of `forget_memory`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ForgetMemory {
-    /// What this session said.
+    /// Only texts of this session.
     pub session_id: Option<SessionId>,
     /// From this seq on.
     pub from_seq: Option<Seq>,
     /// Up to this seq.
     pub to_seq: Option<Seq>,
-    /// What came from this source.
+    /// Only texts from this source.
     pub source: Option<String>,
 }
 
-/// An operation that takes nothing.
+/// Request of an operation that takes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Nothing {}
 
-/// What is read from an object alone; serde would also take an array of a struct's fields.
+/// Value read from an object only; serde would also take an array of a struct's fields.
 struct Object<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -426,10 +426,10 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// Reads what is an object, and no array of an object's values.
+/// Reads an object, and refuses an array of an object's values.
 ///
 /// # Errors
-/// If it is none.
+/// If it is not an object.
 pub fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     Object::deserialize(deserializer).map(|object| object.0)
 }

@@ -1,37 +1,37 @@
-//! What is said of a tool in events and in the configuration.
+//! Properties of a tool in events and in the configuration.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What running a call again would do.
+/// Effect of running a call again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
     /// It changes nothing.
     ReadOnly,
-    /// Twice is the same as once.
+    /// Twice changes no more than once.
     Idempotent,
     /// It must not happen twice: its intent is durable before it runs, and it runs alone.
     Once,
 }
 
-/// Whether a call needs a decision.
+/// Need of a decision before a call runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Approval {
-    /// It runs.
+    /// The call runs.
     Allow,
-    /// It waits for a decision.
+    /// The call waits for a decision.
     Ask,
-    /// It does not run.
+    /// The call does not run.
     Deny,
 }
 
-/// The longest name of a tool, which is what every vendor takes.
+/// Longest name of a tool that every vendor takes.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// Whether a tool's name may hold it: every vendor takes it.
+/// Checks if every vendor takes the character in a tool's name.
 #[must_use]
-pub const fn is_of_name(character: char) -> bool {
+pub const fn is_name_char(character: char) -> bool {
     character.is_ascii_alphanumeric() || character == '_' || character == '-'
 }

@@ -13,7 +13,7 @@ use clap::Parser as _;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     AgentBuildConfig, SessionError, SessionId, SessionService,
-    runtime::follow::Follower,
+    follow::Follower,
     service::{CreateSession, InterruptTurn, Remind, StartTurn},
     session::reminder::SystemReminderType,
 };
@@ -25,7 +25,9 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::{Defaults, Door, Entered, RemoteService, socket::Place, wire::Speaker};
+use meerkat_client::{Client, Defaults, Place, Speaker};
+
+use super::{Door, Entered, Holding};
 use crate::{args::Cli, config::Config, output::Surroundings};
 
 /// The pid that the lock names.
@@ -75,9 +77,10 @@ impl Stage {
         };
         let door = Door {
             open: Arc::new(open),
-            place: Place::new(self.data_dir.clone(), &around),
+            place: Place::new(self.data_dir.clone(), Some(self.dir.path().to_owned())),
             settings: config.settings().into(),
             agrees: Arc::new(move |settings| config.agrees(settings)),
+            owner: Arc::default(),
         };
         Process { door, lock }
     }
@@ -95,9 +98,9 @@ impl Process {
         }
     }
 
-    async fn attach(&self) -> RemoteService {
+    async fn attach(&self) -> Client {
         match self.door.enter().await.unwrap() {
-            Entered::Attached(connection) => RemoteService::new(self.door.clone(), Defaults::default(), connection),
+            Entered::Attached(connection) => Client::over(self.door.clone(), connection, Defaults::default()),
             Entered::Owner(..) => panic!("there was no owner"),
         }
     }
@@ -229,7 +232,8 @@ async fn an_owner_that_ends_hands_over() {
     let id = stage.session().await;
     let first = stage.process(&[]);
     let owner = first.own().await;
-    let remote = stage.process(&[]).attach().await;
+    let second = stage.process(&[]);
+    let remote = second.attach().await;
     let mut follower = remote.follow(&id, 0).await.unwrap();
     assert_eq!(lines(&mut follower, 1).await.len(), 1);
     owner.end().await;
@@ -237,7 +241,7 @@ async fn an_owner_that_ends_hands_over() {
     first.unlock();
     let ended = remote.start_turn(StartTurn::new(id, "@say Here.")).await.unwrap();
     assert_eq!(lines(&mut follower, ended.seq).await.len() as u64, ended.seq - 1);
-    remote.end().await;
+    Holding::Attached(second.door.clone()).end().await;
     assert!(!stage.data_dir.join("socket").exists());
 }
 

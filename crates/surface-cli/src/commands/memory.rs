@@ -20,7 +20,7 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &MemoryCommand
             let hits: Page<SearchHit> = read(&perform(&app.service, request).await?)?;
             let opens = sessions::require(app, Operation::History).is_ok();
             let found = people::memory::Found { query, opens, highlights: app.out.highlights, width: app.out.width };
-            app.out.text(&found.told(&hits.items))?;
+            app.out.text(&found.render(&hits.items))?;
             return Ok(0);
         }
         MemoryCommand::Forget { yes: false, .. } if app.out.can_ask && is_to_be_asked(command) => {

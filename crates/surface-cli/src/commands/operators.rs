@@ -14,6 +14,7 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use meerkat_errors::ErrorCode;
+use meerkat_serve::random_digits;
 use meerkat_service::{
     Operation, SessionError, SessionId,
     service::{ExportSession, ImportBundle},
@@ -26,7 +27,7 @@ use super::{
     sessions::{all, require},
     show,
 };
-use crate::{App, args::ExportArgs, error::CliError, output::Progress, people::size, serve::random_digits};
+use crate::{App, args::ExportArgs, error::CliError, output::Progress, people::size};
 
 /// Bytes of a piece that is handed to the service.
 const PIECE_BYTES: u64 = 1024 * 1024;

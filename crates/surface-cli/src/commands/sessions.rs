@@ -5,7 +5,7 @@ use std::{cmp::Reverse, path::PathBuf, sync::Arc};
 use meerkat_service::{
     Capabilities, Capability, Operation, SessionError, SessionId, SessionService,
     clock::{Clock as _, SystemClock},
-    runtime::ended::whole,
+    follow::turn::whole,
     service::{HistoryItem, Page, Retained, SessionQuery, SessionSummary, SessionView},
     session::message::{Block, Body, Message},
     store::glance,

@@ -1,4 +1,4 @@
-//! The layers of the configuration: where each is read, and what its values are called after.
+//! Layers of the configuration: their sources, and the names of their origins.
 
 use std::{
     cell::LazyCell,
@@ -16,16 +16,16 @@ use meerkat_service::model::vendors::VendorOptions;
 use super::{BUILT_IN, BUILT_IN_ORIGIN, VENDOR_ORIGIN, refused};
 use crate::{args::Globals, error::CliError, output::Surroundings};
 
-/// What the names of variables for keys begin with.
+/// Prefix of variables for keys.
 const VARIABLE_PREFIX: &str = "MEERKAT_";
 
-/// The variable that names a file as `--config` does.
+/// Variable that names a file as `--config` does.
 const FILE_VARIABLE: &str = "MEERKAT_CONFIG";
 
-/// Keys that are paths: a relative one in a file is relative to that file.
+/// Keys of paths: a relative one in a file is relative to that file.
 const PATHS: [&str; 4] = ["store.data_dir", "projection.dir", "tools.test_dir", "memory.local.dir"];
 
-/// One layer: a file, a variable or a flag.
+/// Layer: a file, a variable or a flag.
 pub(super) struct Layer {
     pub(super) origin: String,
     pub(super) values: Dict,
@@ -40,7 +40,7 @@ impl Layer {
         Ok(Self { origin: origin.to_owned(), values })
     }
 
-    /// The layer of a file's text, with its paths made absolute.
+    /// Makes the layer of a file's text, with its paths made absolute.
     pub(super) fn file_text(name: &str, path: &Path, text: &str) -> Result<Self, CliError> {
         let mut layer = Self::text(&file_origin(name, path), text)?;
         let folder = path.parent().unwrap_or(path);
@@ -54,7 +54,7 @@ impl Layer {
         Ok(layer)
     }
 
-    /// The layer of a file; one that need not be there may be missing.
+    /// Reads the layer of a file, which may be missing unless it is required.
     pub(super) fn file(name: &str, path: &Path, is_required: bool) -> Result<Option<Self>, CliError> {
         let origin = file_origin(name, path);
         match std::fs::read_to_string(path) {
@@ -81,12 +81,12 @@ impl Provider for Layer {
     }
 }
 
-/// How the layer of a file is called.
+/// Names the origin of a file's layer.
 fn file_origin(name: &str, path: &Path) -> String {
     format!("{name} file {}", path.display())
 }
 
-/// The value of a key.
+/// Finds the value of a key.
 fn at<'a>(values: &'a mut Dict, key: &str) -> Option<&'a mut Value> {
     match key.split_once('.') {
         None => values.get_mut(key),
@@ -97,12 +97,12 @@ fn at<'a>(values: &'a mut Dict, key: &str) -> Option<&'a mut Value> {
     }
 }
 
-/// A missing file, or a file where a folder should be.
+/// Returns true for a missing file, or a file where a folder should be.
 pub(super) fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// `MEERKAT_<SECTION>__<KEY>`, deeper keys by more `__`. Variables without `__` are no keys, and an empty one is absent.
+/// Reads `MEERKAT_<SECTION>__<KEY>`, deeper keys by more `__`. Others are not keys, and an empty one is absent.
 pub(super) fn variables(around: &Surroundings) -> Result<Vec<Layer>, CliError> {
     let mut layers = Vec::new();
     let whole = LazyCell::new(|| Layer::text(BUILT_IN_ORIGIN, &whole_table()).map(Figment::from));
@@ -124,7 +124,7 @@ pub(super) fn variables(around: &Surroundings) -> Result<Vec<Layer>, CliError> {
     Ok(layers)
 }
 
-/// Whether a key's value is text, as its row in the table shows.
+/// Returns true if a key's value is text, as its row in the table shows.
 fn takes_text(whole: &Figment, path: &[&str]) -> bool {
     let path = match path {
         ["model", "compatible", _, rest @ ..] => ["model", "compatible", "local"].iter().chain(rest).copied().collect(),
@@ -133,13 +133,13 @@ fn takes_text(whole: &Figment, path: &[&str]) -> bool {
     whole.find_value(&path.join(".")).is_ok_and(|value| value.as_str().is_some())
 }
 
-/// The table with every optional key given, as its comment gives it.
+/// Returns the table with every optional key set to the example in its comment.
 pub(super) fn whole_table() -> String {
     let is_key = |line: &&str| line.strip_prefix("# ").is_some_and(|line| line.split(' ').nth(1) == Some("="));
     BUILT_IN.lines().map(|line| format!("{}\n", if is_key(&line) { &line[2..] } else { line })).collect()
 }
 
-/// Where vendors are reached, as their own tools are told.
+/// Reads the vendors' addresses from the variables of their own tools.
 pub(super) fn vendor_addresses(around: &Surroundings) -> Vec<Layer> {
     let vendors = VendorOptions::from_env(|variable| around.variable(variable));
     let addresses = [("anthropic", vendors.anthropic), ("openai", vendors.openai), ("gemini", vendors.gemini)];
@@ -167,7 +167,7 @@ pub(super) fn flags(globals: &Globals) -> Vec<Layer> {
     layers
 }
 
-/// The file that `--config` names, else the variable for it.
+/// Returns the file that `--config` names, else its variable.
 pub(super) fn named_file(
     around: &Surroundings,
     globals: &Globals,
@@ -176,7 +176,7 @@ pub(super) fn named_file(
         return Ok(Some(("--config", around.dir.join(path))));
     }
     let variable = around.env.get(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-    // One that is exported would make a file of every folder the user's.
+    // A relative path in an exported variable would make a user's file of one in every folder.
     match variable.as_ref().filter(|path| !path.is_absolute()) {
         Some(path) => {
             let why = format!("{} must be an absolute path; --config may be a relative one", path.display());
@@ -186,7 +186,7 @@ pub(super) fn named_file(
     }
 }
 
-/// The folder of a user's configuration.
+/// Returns the folder of a user's configuration.
 pub(super) fn user_folder(around: &Surroundings) -> Option<PathBuf> {
     let folder = |name: &str| around.env.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     folder("XDG_CONFIG_HOME").or_else(|| folder("APPDATA")).or_else(|| Some(folder("HOME")?.join(".config")))

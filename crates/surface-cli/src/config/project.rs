@@ -1,7 +1,7 @@
-//! The project's file: what of it counts by itself, and what only once the user trusts it.
+//! The project's file: the keys that take effect at once, and those that need the user's trust.
 //!
-//! A project's folder may come from anybody, so nothing in it says what is sent, to whom, or what may run. A key that
-//! no row below names is one of those.
+//! Anybody may have made a project's folder, so it must not decide what is sent, to whom, or what may run. Keys without
+//! a row below need trust.
 
 use std::{
     fs::{self, File, Metadata},
@@ -18,10 +18,10 @@ use figment::{
 use super::{Ignored, json, layers::Layer, refused, trust::Seen};
 use crate::error::CliError;
 
-/// Bytes that a project's file may have.
+/// Most bytes of a project's file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// What a project's file may set without trust, by key, or by the beginning of one.
+/// Keys, or beginnings of keys, that need no trust.
 const HARMLESS: [(&str, Harmless); 5] = [
     ("turn.max_", Harmless::Lower),
     ("compaction.", Harmless::Always),
@@ -30,35 +30,35 @@ const HARMLESS: [(&str, Harmless); 5] = [
     ("context.summary_model", Harmless::NamedModel),
 ];
 
-/// Which values of a key are harmless.
+/// Harmless values of a key.
 #[derive(Clone, Copy)]
 enum Harmless {
-    /// All of them.
+    /// All values.
     Always,
-    /// Those that are not above the one in force without the project.
+    /// Values not above the one in force without the project.
     Lower,
     /// Models that the user names.
     NamedModel,
 }
 
-/// The one limit that 0 does not lift.
+/// The one limit that 0 does not remove.
 const LIMITED_AT_ZERO: &str = "turn.max_queued";
 
-/// The project's file as it was read.
+/// Project's file as it was read.
 pub(super) struct ProjectFile {
     pub(super) layer: Layer,
     pub(super) seen: Seen,
 }
 
 impl ProjectFile {
-    /// Reads the file in a project's root, if it is there and this user's.
+    /// Reads the file in a project's root, if it exists and belongs to this user.
     pub(super) fn read(root: &Path) -> Result<Option<Self>, CliError> {
         let path = root.join("meerkat.toml");
         let unread = |error: io::Error| {
             let origin = format!("project file {}", path.display());
             CliError::from(refused("file", &format!("it cannot be read: {error}"), &origin))
         };
-        // A pipe or a device is never waited for.
+        // Never waits for a pipe or a device.
         let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
         let file = match File::options().read(true).custom_flags(flags).open(&path) {
             Ok(file) => file,
@@ -75,16 +75,15 @@ impl ProjectFile {
         let mut text = String::new();
         file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unread)?;
         let layer = Layer::file_text("project", &path, &text)?;
-        // A link is a file of its own: what is trusted is this project, not the one whose file it leads to.
+        // A link counts as a file of its own: the user trusts this project, not the one that the link leads to.
         let named = fs::canonicalize(root).map_or(path, |root| root.join("meerkat.toml"));
         let seen = Seen::new(named, metadata.uid(), text.as_bytes());
         Ok(Some(Self { layer, seen }))
     }
 }
 
-/// Takes out of a project's values what is not harmless. `below` is in force without the project, `user` are all layers
-/// of the user's. Answers with the keys whose values trust lets count, now or when the user's own change, and which of
-/// them are ignored.
+/// Removes harmful values of a project. `below` is in force without the project, `user` are all layers of the user's.
+/// Returns the keys that trust would allow, now or when the user's own change, and which of them are ignored.
 pub(super) fn take_ignored(layer: &mut Layer, below: &Figment, user: &Figment) -> Vec<Ignored> {
     let row = |key: &str| {
         let is_row = |name: &str| name == key || (name.ends_with(['.', '_']) && key.starts_with(name));
@@ -108,7 +107,7 @@ pub(super) fn take_ignored(layer: &mut Layer, below: &Figment, user: &Figment) -
         }),
     };
     let mut ignored = Vec::new();
-    take(&mut layer.values, "", &mut |key, value| {
+    keep_values(&mut layer.values, "", &mut |key, value| {
         let is_harmless = is_harmless(key, value);
         if !matches!(row(key), Some(Harmless::Always)) {
             ignored.push(Ignored { key: key.to_owned(), value: value.clone(), counts: is_harmless });
@@ -118,13 +117,13 @@ pub(super) fn take_ignored(layer: &mut Layer, below: &Figment, user: &Figment) -
     ignored
 }
 
-/// Keeps the values that are to be kept, and no section without any.
-fn take(values: &mut Dict, path: &str, keeps: &mut impl FnMut(&str, &Value) -> bool) {
+/// Keeps the values that pass, and removes empty sections.
+fn keep_values(values: &mut Dict, path: &str, keeps: &mut impl FnMut(&str, &Value) -> bool) {
     values.retain(|name, value| {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         match value {
             Value::Dict(_, members) if !members.is_empty() => {
-                take(members, &path, keeps);
+                keep_values(members, &path, keeps);
                 !members.is_empty()
             }
             value => keeps(&path, value),
@@ -132,8 +131,8 @@ fn take(values: &mut Dict, path: &str, keeps: &mut impl FnMut(&str, &Value) -> b
     });
 }
 
-/// The project's root: the nearest folder upwards with `.rkat` or `.git`, else this one. Folders and marks of other
-/// users make none: whoever may write in a shared folder would speak for all who work beneath it.
+/// Returns the project's root: the nearest folder upwards with `.rkat` or `.git`, else this one. Other users' folders
+/// and marks do not count: in a shared folder they would affect everybody who works below it.
 pub(crate) fn project(dir: &Path) -> PathBuf {
     dir.ancestors().find(is_root).unwrap_or(dir).to_owned()
 }
@@ -143,15 +142,15 @@ fn is_root(folder: &&Path) -> bool {
     fs::metadata(folder).is_ok_and(|it| is_own(&it)) && (is_marked(".rkat") || is_marked(".git"))
 }
 
-/// The first mark or file of another user's on the way up to the project's root.
+/// Finds the first mark or file of another user's on the way up to the project's root.
 pub(super) fn skipped(dir: &Path) -> Option<PathBuf> {
-    let is_anothers = |path: &PathBuf| fs::metadata(path).is_ok_and(|it| !is_own(&it));
+    let is_foreign = |path: &PathBuf| fs::metadata(path).is_ok_and(|it| !is_own(&it));
     let mut below = dir.ancestors().take_while(|folder| !is_root(folder));
-    let marks = below.find_map(|folder| [".rkat", ".git"].map(|mark| folder.join(mark)).into_iter().find(is_anothers));
-    marks.or_else(|| Some(project(dir).join("meerkat.toml")).filter(is_anothers))
+    let marks = below.find_map(|folder| [".rkat", ".git"].map(|mark| folder.join(mark)).into_iter().find(is_foreign));
+    marks.or_else(|| Some(project(dir).join("meerkat.toml")).filter(is_foreign))
 }
 
-/// Whether a file or a folder is this user's.
+/// Returns true if a file or a folder belongs to this user.
 pub(crate) fn is_own(metadata: &Metadata) -> bool {
     metadata.uid() == rustix::process::geteuid().as_raw()
 }

@@ -1,4 +1,4 @@
-//! The table: that it holds every key at the engine's default.
+//! Test that the table has every key with the engine's default.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -14,6 +14,7 @@ fn the_table_holds_the_engines_defaults_and_every_key() {
     assert_eq!(values.compaction, CompactionConfig::default());
     let config = Config { values, figment: Figment::new(), untrusted: None, skipped: None };
     assert_eq!(config.engine(), EngineOptions::default());
+    assert_eq!(crate::serve::limits(&config), meerkat_serve::Limits::default());
     let whole = Figment::from(Layer::text("test", &whole_table()).ok().unwrap());
     let mut sections = serde_json::to_value(EngineOptions::default()).unwrap();
     sections["compaction"] = serde_json::to_value(CompactionConfig::default()).unwrap();

@@ -1,4 +1,4 @@
-//! Which projects' files the user trusts: by path, owner and content, in the folder of the user's configuration.
+//! Trusted projects' files, by path, owner and content, in the folder of the user's configuration.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// The file with what is trusted, beside the user's configuration.
+/// File with the trusted ones, beside the user's configuration.
 const FILE: &str = "trusted.json";
 
 /// The file that is locked while another process could write what it read before.
@@ -24,7 +24,7 @@ pub(super) struct Seen {
     content: Content,
 }
 
-/// What must be as it was for trust to hold.
+/// Properties that must be unchanged for trust to hold.
 #[derive(PartialEq, Eq, Serialize, Deserialize)]
 struct Content {
     owner: u32,
@@ -36,11 +36,11 @@ struct Content {
 #[serde(transparent)]
 struct Trusted(BTreeMap<PathBuf, Content>);
 
-/// Whether a file is trusted.
+/// Trust in a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
     Full,
-    /// It was, and another file stands there now.
+    /// It was trusted, but has changed.
     Changed,
     Missing,
 }
@@ -51,9 +51,9 @@ impl Seen {
         Self { path, content: Content { owner, sha256 } }
     }
 
-    /// Whether the user trusts it.
+    /// Looks the file up.
     pub(super) fn trust(&self, folder: &Path) -> Trust {
-        // What cannot be read trusts nothing.
+        // An unreadable list trusts nothing.
         match Trusted::read(folder).unwrap_or_default().0.get(&self.path) {
             Some(content) if *content == self.content => Trust::Full,
             Some(_) => Trust::Changed,
@@ -61,7 +61,7 @@ impl Seen {
         }
     }
 
-    /// Remembers that the user trusts it.
+    /// Records the user's trust in it.
     pub(super) fn remember(self, folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder)?;
         let lock = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(folder.join(LOCK))?;
@@ -78,7 +78,7 @@ impl Seen {
 }
 
 impl Trusted {
-    /// All that is trusted. A file that does not parse may have been edited, and is not written over.
+    /// Reads all trusted files. A list that does not parse may have been edited, and is not overwritten.
     fn read(folder: &Path) -> io::Result<Self> {
         let path = folder.join(FILE);
         match fs::read(&path) {

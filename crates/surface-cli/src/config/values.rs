@@ -1,4 +1,4 @@
-//! The shape of the values in force, section by section.
+//! Shape of the values in force, section by section.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -12,7 +12,7 @@ use meerkat_service::{
 };
 use serde::Deserialize;
 
-/// The values in force.
+/// Values in force.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Values {
@@ -63,7 +63,7 @@ pub(super) struct CompatibleValues {
     pub(super) model: Option<String>,
     #[serde(default)]
     pub(super) insecure_http: bool,
-    /// Whether its reasoning is sent back to it, which some servers demand.
+    /// True if its reasoning is sent back to it, which some servers demand.
     #[serde(default)]
     pub(super) returns_reasoning: bool,
 }

@@ -1,4 +1,4 @@
-//! How full the context window was, turn by turn: a chart of a few lines, as wide as there is room.
+//! Chart of the context window turn by turn: a few lines, as wide as the terminal.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use meerkat_service::TurnNumber;
 const ROWS: usize = 4;
 /// Columns before the chart: the scale and its line.
 const SCALE_COLUMNS: usize = 7;
-/// The fewest columns of a chart, however narrow the terminal is.
+/// Least columns of a chart, however narrow the terminal is.
 const COLUMNS_MIN: usize = 8;
-/// The parts of a block character.
+/// Partial block characters.
 const EIGHTHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// A turn, and what became of the context in it and up to the next one.
+/// Turn, and the context's changes in it and up to the next one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TurnFill {
     pub(crate) turn: TurnNumber,
@@ -23,20 +23,20 @@ pub(crate) struct TurnFill {
     pub(crate) undone: u64,
 }
 
-/// How a chart is drawn.
+/// Drawing area of a chart.
 #[derive(Clone, Copy)]
 pub(crate) struct Canvas {
-    /// Columns that there are.
+    /// Its columns.
     pub(crate) columns: usize,
-    /// Whether block characters can be shown.
+    /// True if it shows block characters.
     pub(crate) has_blocks: bool,
 }
 
-/// The chart and its legend. `turns` are in order; nothing is drawn where no model was called.
+/// Draws the chart and its legend. `turns` are in order; the chart is empty if no model was called.
 pub(crate) fn chart(turns: &[TurnFill], window_tokens: u64, canvas: Canvas) -> String {
     let room = canvas.columns.saturating_sub(SCALE_COLUMNS).max(COLUMNS_MIN);
     let each = turns.len().div_ceil(room).max(1);
-    let columns: Vec<TurnFill> = turns.chunks(each).map(together).collect();
+    let columns: Vec<TurnFill> = turns.chunks(each).map(merge).collect();
     let (Some(fullest), Some(last)) = (turns.iter().max_by_key(|turn| turn.input_tokens), turns.last()) else {
         return String::new();
     };
@@ -71,7 +71,7 @@ fn legend(turns: &[TurnFill], each: usize, ends: (&TurnFill, &TurnFill), window_
         ),
     ];
     if each > 1 {
-        parts.insert(1, format!("a column is {each} turns, as full as the fullest"));
+        parts.insert(1, format!("a column shows the fullest of {each} turns"));
     }
     let compactions: u64 = turns.iter().map(|turn| turn.compactions).sum();
     let undone: u64 = turns.iter().map(|turn| turn.undone).sum();
@@ -85,8 +85,8 @@ fn legend(turns: &[TurnFill], each: usize, ends: (&TurnFill, &TurnFill), window_
     format!("{}\n{left_out}", parts.join("; "))
 }
 
-/// Some turns as one column.
-fn together(turns: &[TurnFill]) -> TurnFill {
+/// Merges turns into one column.
+fn merge(turns: &[TurnFill]) -> TurnFill {
     let mut column = TurnFill::default();
     for turn in turns {
         column.input_tokens = column.input_tokens.max(turn.input_tokens);
@@ -96,7 +96,7 @@ fn together(turns: &[TurnFill]) -> TurnFill {
     column
 }
 
-/// What of a column stands in a row, from 0 at the bottom.
+/// Returns the character of a column in a row, counted from 0 at the bottom.
 fn cell(column: TurnFill, window_tokens: u64, row: usize, has_blocks: bool) -> char {
     let steps = if has_blocks { EIGHTHS.len() } else { 2 };
     let of_all = u128::from(column.input_tokens.min(window_tokens)) * (steps * ROWS) as u128;
@@ -173,7 +173,7 @@ turns 0 to 6; fullest 100 % in turn 5; last 12 % (12 of 100 tokens); C compacted
       |     #
   0 % |.....#........................
             *
-turns 40 to 99; a column is 2 turns, as full as the fullest; fullest 90 % in turn 50; last 10 % (10 of 100 tokens); \
+turns 40 to 99; a column shows the fullest of 2 turns; fullest 90 % in turn 50; last 10 % (10 of 100 tokens); \
 C compacted, 2 in all; U undone, 1 in all
 Turns 0 to 39 are left out.
 ";

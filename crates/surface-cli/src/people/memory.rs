@@ -1,5 +1,4 @@
-//! What memory found, as people read it: where it stands, when it was said and by whom, the words around what matches,
-//! and how to open it.
+//! Hits of a memory search for people: place, time and speaker, the words around the match, and how to open it.
 
 use std::fmt::Write as _;
 
@@ -7,26 +6,26 @@ use meerkat_service::service::SearchHit;
 
 use super::{minute, one_line};
 
-/// Characters of a hit's text that are shown.
+/// Most characters shown of a hit's text.
 const SHOWN_CHARS: usize = 320;
-/// Of those, the ones before the first word that matches.
+/// Of those, the characters before the first matching word.
 const BEFORE_CHARS: usize = 80;
-/// A word that shares this many characters with one of the query, and three quarters of it, matches it.
+/// Least characters, and three quarters of its own, that a word must share with one of the query to match it.
 const STEM_CHARS_MIN: usize = 4;
 
-/// What was looked for, and how it is shown.
+/// Search, and how to show its hits.
 pub(crate) struct Found<'a> {
     pub(crate) query: &'a str,
-    /// Whether a session's history can be asked for.
+    /// True if a session's history can be opened.
     pub(crate) opens: bool,
-    /// Whether the words that match stand out.
+    /// True if matching words are highlighted.
     pub(crate) highlights: bool,
     pub(crate) width: Option<usize>,
 }
 
 impl Found<'_> {
-    /// The hits. What they say has no control sequences in it.
-    pub(crate) fn told(&self, hits: &[SearchHit]) -> String {
+    /// Renders the hits, without control sequences.
+    pub(crate) fn render(&self, hits: &[SearchHit]) -> String {
         if hits.is_empty() {
             return "Nothing was found. Other words may find more.\n".to_owned();
         }
@@ -46,7 +45,7 @@ impl Found<'_> {
         text
     }
 
-    /// The words around the first one that matches. Where no terminal cuts it, all of the text.
+    /// Returns the words around the first match; the whole text if no terminal limits it.
     fn excerpt(&self, text: &str, wanted: &[String]) -> String {
         let matching = matching(text, wanted);
         let (mut from, mut to) = (0, text.len());
@@ -74,7 +73,7 @@ fn words(text: &str) -> Vec<String> {
     spans(text).map(|(start, end)| text[start..end].to_lowercase()).collect()
 }
 
-/// Where each word of a text stands.
+/// Finds the words of a text.
 fn spans(text: &str) -> impl Iterator<Item = (usize, usize)> {
     let words = text.split_inclusive(|char: char| !char.is_alphanumeric()).scan(0, |at, piece| {
         let start = *at;
@@ -85,7 +84,7 @@ fn spans(text: &str) -> impl Iterator<Item = (usize, usize)> {
     words.filter(|(start, end)| start < end)
 }
 
-/// Where words stand that match one of those that were looked for.
+/// Finds the words that match the query.
 fn matching(text: &str, wanted: &[String]) -> Vec<(usize, usize)> {
     let is_wanted = |&(start, end): &(usize, usize)| {
         let word = text[start..end].to_lowercase();
@@ -115,27 +114,27 @@ mod tests {
     fn a_hit_says_where_it_stands_and_how_it_is_opened() {
         let found = Found { query: "keys", opens: true, highlights: false, width: None };
         let id = "01900000-0000-7000-8000-000000000001";
-        let told = format!(
+        let text = format!(
             "{id}:3  2026-01-02 03:04  user\n  The key is blue.\n  meerkat sessions history {id} --cursor 2 --limit 1\n\n"
         );
-        assert_eq!(found.told(&[hit("The \u{1b}[31mkey\nis blue.")]), told);
-        assert_eq!(Found { opens: false, ..found }.told(&[]), "Nothing was found. Other words may find more.\n");
+        assert_eq!(found.render(&[hit("The \u{1b}[31mkey\nis blue.")]), text);
+        assert_eq!(Found { opens: false, ..found }.render(&[]), "Nothing was found. Other words may find more.\n");
     }
 
     #[test]
     fn words_that_match_stand_out_where_they_may() {
         let found = Found { query: "Decides, blue", opens: false, highlights: true, width: Some(80) };
-        let told = found.told(&[hit("We decided: BLUE it is.")]);
-        assert!(told.contains("We \x1b[1mdecided\x1b[0m: \x1b[1mBLUE\x1b[0m it is."), "{told:?}");
+        let text = found.render(&[hit("We decided: BLUE it is.")]);
+        assert!(text.contains("We \x1b[1mdecided\x1b[0m: \x1b[1mBLUE\x1b[0m it is."), "{text:?}");
     }
 
     #[test]
     fn of_a_long_text_a_terminal_shows_what_is_around_the_match() {
         let text = format!("{} quokka {}", "é ".repeat(400), "ü ".repeat(400));
         let found = Found { query: "quokka", opens: false, highlights: false, width: Some(80) };
-        let told = found.told(&[hit(&text)]);
-        assert!(told.contains("quokka") && told.contains("  …") && told.ends_with("…\n\n"), "{told}");
-        assert!(told.chars().count() < SHOWN_CHARS + 100);
-        assert!(Found { width: None, ..found }.told(&[hit(&text)]).chars().count() > 1_600);
+        let shown = found.render(&[hit(&text)]);
+        assert!(shown.contains("quokka") && shown.contains("  …") && shown.ends_with("…\n\n"), "{shown}");
+        assert!(shown.chars().count() < SHOWN_CHARS + 100);
+        assert!(Found { width: None, ..found }.render(&[hit(&text)]).chars().count() > 1_600);
     }
 }

@@ -1,4 +1,4 @@
-//! What a compaction did, would do, or gives back, as people read it.
+//! Compactions, previews and undone compactions as text for people.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use meerkat_service::{
     service::{CompactionMode, CompactionReceipt},
 };
 
-/// What a compaction did, and how it is taken back; for a preview what it would do.
+/// Renders a compaction and how to undo it, or a preview.
 pub(crate) fn receipt(receipt: &CompactionReceipt, undo: &str) -> String {
     let is_plan = receipt.compaction.is_none();
     let (before, after) = (receipt.tokens_before, receipt.tokens_after);
@@ -25,12 +25,11 @@ pub(crate) fn receipt(receipt: &CompactionReceipt, undo: &str) -> String {
         false => row("context", format!("about {before} tokens became about {after}, {saved} % less")),
     }
     row("by", by(receipt.mode, is_plan).to_owned());
-    let verbs = if is_plan { ["would stay", "would be masked", "would go"] } else { ["stay", "masked", "went"] };
-    let [stay, masked, went] = verbs;
-    row("messages", format!("{} {stay}, {} {went}", receipt.retained, receipt.discarded));
-    row("results", format!("{} {masked}", count(receipt.masked, "tool result")));
+    let would_be = if is_plan { "would be " } else { "" };
+    row("messages", format!("{} {would_be}kept, {} {would_be}discarded", receipt.retained, receipt.discarded));
+    row("results", format!("{} {would_be}masked", count(receipt.masked, "tool result")));
     row("carried", format!("{}, {}", count(receipt.reminders, "reminder"), count(receipt.pins, "pin")));
-    let anchor = receipt.anchor.map_or_else(|| "none".to_owned(), |turn| format!("turn {turn}, which the cut went to"));
+    let anchor = receipt.anchor.map_or_else(|| "none".to_owned(), |turn| format!("the cut is at turn {turn}"));
     row("anchor", anchor);
     if !is_plan {
         let usage = receipt.usage;
@@ -45,16 +44,16 @@ const fn by(mode: CompactionMode, is_plan: bool) -> &'static str {
     match (mode, is_plan) {
         (CompactionMode::Summary, false) => "a summary that the model wrote",
         (CompactionMode::Summary, true) => "a summary that the model would write, here as long as it may be",
-        (CompactionMode::Mechanical, _) => "sentences of what went, because no summary could be had",
+        (CompactionMode::Mechanical, _) => "sentences of the discarded messages, because no summary could be made",
         (CompactionMode::Mask, _) => "masking old tool results alone",
     }
 }
 
-/// What the undoing of a compaction gave back; its receipt says so, where it can still be read.
+/// Renders an undone compaction; with its receipt, if that can still be read.
 pub(crate) fn undone(compaction: Seq, receipt: Option<&CompactionReceipt>) -> String {
     let mut text = format!("Compaction {compaction} is undone");
     if let Some(receipt) = receipt {
-        let went = count(receipt.discarded, "message");
+        let messages = count(receipt.discarded, "message");
         let are = if receipt.discarded == 1 { "is" } else { "are" };
         let masked = match receipt.masked {
             0 => String::new(),
@@ -62,7 +61,7 @@ pub(crate) fn undone(compaction: Seq, receipt: Option<&CompactionReceipt>) -> St
         };
         let _ = write!(
             text,
-            ": {went} {are} back in the context{masked}. Before the compaction it had about {} tokens",
+            ": {messages} {are} back in the context{masked}. Before the compaction it had about {} tokens",
             receipt.tokens_before
         );
     }
@@ -102,10 +101,10 @@ mod tests {
         let text = "\
 context     about 98000 tokens became about 5200, 94 % less
 by          a summary that the model wrote
-messages    8 stay, 120 went
+messages    8 kept, 120 discarded
 results     1 tool result masked
 carried     1 reminder, 2 pins
-anchor      turn 37, which the cut went to
+anchor      the cut is at turn 37
 cost        98200 tokens in (97000 cached), 410 out
 undo        meerkat compact last --undo
 ";
@@ -122,7 +121,7 @@ undo        meerkat compact last --undo
         let text = receipt(&plan, "meerkat compact last --undo");
         assert!(text.starts_with("This is a plan: nothing was changed, and no model was called.\n"), "{text}");
         assert!(text.contains("98000 tokens would become about 5200, 94 % less\n"), "{text}");
-        assert!(text.contains("8 would stay, 120 would go\n"), "{text}");
+        assert!(text.contains("8 would be kept, 120 would be discarded\n"), "{text}");
         assert!(!text.contains("cost") && !text.contains("--undo"), "{text}");
     }
 

@@ -1,11 +1,11 @@
-//! A build without `otel` exports nothing, and says so where it is asked to.
+//! Build without `otel`: exports nothing, and says so if it is asked to.
 
 use tracing::Dispatch;
 use tracing_subscriber::{Layer, Registry};
 
 use crate::{error::CliError, output::Surroundings};
 
-/// What this build does not have.
+/// Exporter that this build does not have.
 pub(crate) enum Export {}
 
 impl Export {

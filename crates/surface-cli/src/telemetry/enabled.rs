@@ -1,5 +1,5 @@
-//! Traces by OTLP over HTTP. The variables of the OpenTelemetry specification say where to, with which headers, and
-//! which share of them; meerkat's own spans are sent and no library's.
+//! Traces by OTLP over HTTP. The variables of the OpenTelemetry specification set the address, headers and sampling;
+//! only meerkat's own spans are sent.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ use tracing_subscriber::{Layer, Registry, filter::Targets, layer::SubscriberExt 
 use super::ENDPOINTS;
 use crate::{config::refused, error::CliError, output::Surroundings};
 
-/// How long a collector may take to answer.
+/// Longest wait for a collector's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the last traces may take at the end.
+/// Longest wait for the last traces at the end.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Traces on their way to a collector.
+/// Exporter of traces to a collector.
 pub(crate) struct Export {
     provider: SdkTracerProvider,
     logs: Dispatch,
 }
 
 impl Export {
-    /// Begins to export. Its own failures go to `logs`, so that none is exported in turn.
+    /// Begins to export. The exporter's own failures go to `logs`, so that they are not exported in turn.
     pub(crate) fn begin(around: &Surroundings, logs: &Dispatch) -> Result<Option<Self>, CliError> {
         let exporter = SpanExporter::builder()
             .with_http()
@@ -45,7 +45,7 @@ impl Export {
         Ok(Some(Self { provider: provider.build(), logs: logs.clone() }))
     }
 
-    /// Log lines and traces.
+    /// Combines log lines and traces.
     pub(crate) fn dispatch(&self, lines: impl Layer<Registry> + Send + Sync) -> Dispatch {
         let traces = tracing_opentelemetry::layer()
             .with_tracer(self.provider.tracer("meerkat"))
@@ -53,7 +53,7 @@ impl Export {
         Dispatch::new(tracing_subscriber::registry().with(lines).with(traces))
     }
 
-    /// Sends what has not been sent yet.
+    /// Sends the remaining traces.
     pub(crate) fn end(self) {
         if let Err(error) = self.provider.shutdown_with_timeout(END_TIMEOUT) {
             tracing::dispatcher::with_default(
@@ -64,8 +64,7 @@ impl Export {
     }
 }
 
-/// The HTTP client of the models, on a runtime of its own: the exporter's thread has none, and the server's may have
-/// ended.
+/// HTTP client of the models, on its own runtime: the exporter's thread has none, and the server's may have ended.
 #[derive(Debug)]
 struct Client {
     http: reqwest::Client,
@@ -75,7 +74,7 @@ struct Client {
 
 impl Client {
     fn new(logs: Dispatch) -> Result<Self, CliError> {
-        // Where a provider is installed already, that one stays.
+        // A provider that is already installed stays.
         drop(rustls::crypto::ring::default_provider().install_default());
         let http = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())

@@ -1,5 +1,5 @@
-//! Where log lines and traces go: lines to standard error; traces to a collector, where the build has `otel` and the
-//! environment names one. Nothing here knows what is logged, and nothing is ever written to standard output.
+//! Log lines to standard error; traces to a collector, if the build has `otel` and the environment names one. This
+//! module knows no log message, and nothing is ever written to standard output.
 
 #[cfg(not(feature = "otel"))]
 mod disabled;
@@ -19,24 +19,24 @@ use crate::{
     output::{Output, Surroundings},
 };
 
-/// The variables that name a collector, for everything and for traces alone.
+/// Variables that name a collector, for everything and for traces alone.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
 
-/// The variable that asks for log lines of libraries as well: `MEERKAT_LOG=genai=debug,hyper=trace`. Their lines are
-/// no messages to people, so without it there are none.
+/// Variable that turns on log lines of libraries: `MEERKAT_LOG=genai=debug,hyper=trace`. They are not written for
+/// users, so they are off by default.
 const LIBRARIES: &str = "MEERKAT_LOG";
 
-/// Log lines and traces, for as long as it is held.
+/// Logging and tracing, while this is held.
 pub(crate) struct Telemetry {
     export: Option<Export>,
     _held: DefaultGuard,
 }
 
 impl Telemetry {
-    /// Begins to log, and for a server to export what the environment asks for.
+    /// Begins to log; a server also exports traces if the environment asks for it.
     ///
     /// # Errors
-    /// `CONFIG_INVALID` if it asks for what cannot be done.
+    /// `CONFIG_INVALID` if the request cannot be met.
     pub(crate) fn begin(
         out: &Output,
         level: LogLevel,
@@ -53,7 +53,7 @@ impl Telemetry {
         let libraries = match around.variable(LIBRARIES).filter(|list| !list.is_empty()) {
             Some(list) => list
                 .parse()
-                .map_err(|_| refused(LIBRARIES, "this is no list like genai=debug,hyper=trace", "variable"))?,
+                .map_err(|_| refused(LIBRARIES, "this is not a list like genai=debug,hyper=trace", "variable"))?,
             None => Targets::new(),
         };
         let wanted = libraries.with_target("meerkat", level);
@@ -67,7 +67,7 @@ impl Telemetry {
         Ok(Self { export, _held: tracing::dispatcher::set_default(&all) })
     }
 
-    /// Sends what has not been sent yet.
+    /// Sends the remaining traces.
     pub(crate) fn end(self) {
         if let Some(export) = self.export {
             export.end();
@@ -75,7 +75,7 @@ impl Telemetry {
     }
 }
 
-/// Log lines on standard error.
+/// Makes the layer for log lines on standard error.
 fn lines<S: Subscriber + for<'span> LookupSpan<'span>>(out: &Output) -> impl Layer<S> + Send + Sync + use<S> {
     tracing_subscriber::fmt::layer().with_ansi(false).without_time().with_target(false).with_writer(out.clone())
 }

@@ -83,7 +83,7 @@ fn a_compaction_is_planned_made_shown_and_taken_back() {
     let id = stage.id.as_str();
     let plan = stage.out(&[&["compact", id, "--preview"][..], &KEEP].concat());
     assert!(plan.starts_with("This is a plan: nothing was changed, and no model was called.\n"), "{plan}");
-    assert_eq!(row(&plan, "messages"), "2 would stay, 4 would go");
+    assert_eq!(row(&plan, "messages"), "2 would be kept, 4 would be discarded");
     assert!(stage.kinds().is_empty());
 
     let done = stage.out(&[&["compact", "last"][..], &KEEP].concat());
@@ -95,7 +95,7 @@ fn a_compaction_is_planned_made_shown_and_taken_back() {
     let expected = format!(
         "context     about {before} tokens became about {after}, {saved} % less\n\
          by          a summary that the model wrote\n\
-         messages    2 stay, 4 went\n\
+         messages    2 kept, 4 discarded\n\
          results     0 tool results masked\n\
          carried     0 reminders, 0 pins\n\
          anchor      none\n\

@@ -10,8 +10,12 @@ mod rounds;
 mod server;
 
 /// The guard of `meerkat serve`, from its own source: it is no part of any crate's interface.
-#[allow(dead_code, reason = "the suite comes from no web page, and its server has no names to configure")]
-#[path = "../../../surface-cli/src/serve/guard.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the suite comes from no web page, and its server has no names to configure"
+)]
+#[path = "../../../serve/src/guard.rs"]
 mod guard;
 
 use std::io::{self, Write as _};

@@ -3,9 +3,8 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use axum::{ServiceExt, extract::Request};
 use meerkat_service::{Agent, AgentBuildConfig, SessionService};
-use meerkat_surface_rest::{RestOptions, RestService};
+use meerkat_surface_rest::{RestOptions, router};
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -26,7 +25,7 @@ impl Server {
     pub(crate) async fn with(agent: Agent, options: RestOptions) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, service) = (listener.local_addr().unwrap(), agent.service().clone());
-        let rest = ServiceExt::<Request>::into_make_service(RestService::new(service.clone(), options));
+        let rest = router(service.clone(), options);
         tokio::spawn(async move { axum::serve(listener, rest).await });
         Self { address, service }
     }

@@ -1,6 +1,6 @@
-//! From a prompt to the steps of a script.
+//! Parser of scripts in prompts.
 //!
-//! Nothing is guessed: what does not parse is refused with the directive's name and its written form.
+//! It never guesses: a mistake is refused with the directive's name and its written form.
 
 use std::{
     num::{NonZeroU64, NonZeroUsize},
@@ -14,13 +14,13 @@ use super::rejected;
 use crate::{ModelError, StopReason};
 use meerkat_words::message::RawJson;
 
-/// The most directives that a script may have.
+/// Most directives of a script.
 const DIRECTIVES_MAX: usize = 1000;
 
-/// The most bytes that all `@long` of a script say.
+/// Most bytes of all `@long` of a script.
 const LONG_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Every directive and how it is written.
+/// Directives and their written forms.
 pub(super) const FORMS: &[(&str, &str)] = &[
     ("say", "@say <text>"),
     ("think", "@think <text>"),
@@ -41,17 +41,17 @@ pub(super) const FORMS: &[(&str, &str)] = &[
     ("summarise", "@summarise drop|negate|paraphrase"),
 ];
 
-/// What the model does in one call.
+/// One call's actions of the model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Step {
     pub(super) actions: Vec<Action>,
-    /// How often it is played before the next step; once where it is not said.
+    /// Times to play it before the next step; once if absent.
     pub(super) repeat: Option<NonZeroU64>,
     pub(super) usage: ScriptedUsage,
     pub(super) stop: Option<StopReason>,
 }
 
-/// The usage that a step reports, as far as it is scripted.
+/// Usage that a step reports, as far as it is scripted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ScriptedUsage {
     pub(super) input: Option<u64>,
@@ -59,18 +59,18 @@ pub(super) struct ScriptedUsage {
     pub(super) cached: Option<u64>,
 }
 
-/// A thing that the model does.
+/// Action of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     /// Streams words.
     Say { is_reasoning: bool, words: Words, chunks: Chunks },
     /// Calls a tool.
     Call { tool: String, arguments: RawJson },
-    /// Goes wrong while the step was tried fewer than `times` times before.
-    Trouble { trouble: Trouble, times: u32 },
+    /// Fails while the step was tried fewer than `times` times before.
+    Failure { failure: Failure, times: u32 },
 }
 
-/// Where words come from.
+/// Source of text.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Words {
     Plain(String),
@@ -79,7 +79,7 @@ pub(super) enum Words {
     Summary(Distortion),
 }
 
-/// What is wrong with a summary.
+/// Deliberate error of a summary.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Distortion {
     /// Every second sentence is left out.
@@ -90,7 +90,7 @@ pub(super) enum Distortion {
     Paraphrase,
 }
 
-/// How words are cut into parts.
+/// Size of the streamed parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Chunks {
     #[default]
@@ -98,7 +98,7 @@ pub(super) enum Chunks {
     Characters(NonZeroUsize),
 }
 
-/// What of the request is told.
+/// Part of the request that an echo describes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Echo {
     All,
@@ -111,24 +111,24 @@ pub(super) enum Echo {
     Attempt,
 }
 
-/// How a call goes wrong.
+/// Kind of failure of a call.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Trouble {
+pub(super) enum Failure {
     Fail { code: ErrorCode, retry_after: Option<Duration> },
     Cut,
     Stall,
 }
 
-/// What a prompt scripts.
+/// Scripts of a prompt.
 #[derive(Debug, Default)]
 pub(super) struct Scripts {
-    /// The steps of its turn.
+    /// Steps of its turn.
     pub(super) steps: Vec<Step>,
-    /// The steps of a call for a summary.
+    /// Steps of a call for a summary.
     pub(super) compaction: Option<Vec<Step>>,
 }
 
-/// Reads a script; a prompt that does not begin with `@` is none and has no steps.
+/// Parses a script; a prompt that does not begin with `@` has no steps.
 pub(super) fn parse(prompt: &str) -> Result<Scripts, ModelError> {
     let mut cursor = Cursor { rest: prompt.trim_start() };
     let mut script = Script::default();
@@ -155,16 +155,16 @@ pub(super) fn parse(prompt: &str) -> Result<Scripts, ModelError> {
     })
 }
 
-/// What was read so far.
+/// Script parsed so far.
 #[derive(Default)]
 struct Script {
     steps: Vec<Step>,
-    /// The step being read.
+    /// Step being parsed.
     step: Step,
     chunks: Chunks,
     directives: usize,
     long_bytes: usize,
-    /// The steps of the turn, once those of its compactions are being read.
+    /// Steps of the turn, while those of its compactions are parsed.
     turn: Option<Vec<Step>>,
 }
 
@@ -173,7 +173,7 @@ impl Script {
         self.steps.push(std::mem::take(&mut self.step));
     }
 
-    /// The step that a directive other than a call belongs to: calls end a step.
+    /// Returns the step for a directive other than a call: calls end a step.
     fn open_step(&mut self) -> &mut Step {
         if matches!(self.step.actions.last(), Some(Action::Call { .. })) {
             self.next_step();
@@ -187,7 +187,7 @@ impl Script {
     }
 }
 
-/// Reads what follows a directive's name. The error continues "the script's @name ...".
+/// Parses the rest of a directive. The error continues "the script's @name ...".
 fn directive(name: &str, cursor: &mut Cursor<'_>, script: &mut Script) -> Result<(), String> {
     match name {
         "say" => script.say(false, Words::Plain(cursor.text()?)),
@@ -216,7 +216,7 @@ fn directive(name: &str, cursor: &mut Cursor<'_>, script: &mut Script) -> Result
         "compaction" => {
             nothing(cursor.raw())?;
             if script.turn.is_some() {
-                return Err("stands there already".to_owned());
+                return Err("appears more than once".to_owned());
             }
             script.next_step();
             script.turn = Some(std::mem::take(&mut script.steps));
@@ -227,7 +227,7 @@ fn directive(name: &str, cursor: &mut Cursor<'_>, script: &mut Script) -> Result
         "stop" => script.step.stop = Some(stop(cursor.raw())?),
         "chunks" => script.chunks = Chunks::Characters(number(cursor.raw())?),
         "fail" | "cut" | "stall" => {
-            let action = trouble(name, cursor.raw())?;
+            let action = failure(name, cursor.raw())?;
             script.open_step().actions.push(action);
         }
         _ => drop(cursor.raw()),
@@ -281,7 +281,7 @@ fn stop(raw: &str) -> Result<StopReason, String> {
     })
 }
 
-fn trouble(name: &str, raw: &str) -> Result<Action, String> {
+fn failure(name: &str, raw: &str) -> Result<Action, String> {
     let mut options = raw.split_whitespace();
     let code = if name == "fail" { Some(class(options.next().unwrap_or_default())?) } else { None };
     let (mut retry_after, mut times) = (None, u32::MAX);
@@ -294,12 +294,12 @@ fn trouble(name: &str, raw: &str) -> Result<Action, String> {
             _ => return Err(format!("does not take {option:?}")),
         }
     }
-    let trouble = match (name, code) {
-        (_, Some(code)) => Trouble::Fail { code, retry_after },
-        ("cut", _) => Trouble::Cut,
-        _ => Trouble::Stall,
+    let failure = match (name, code) {
+        (_, Some(code)) => Failure::Fail { code, retry_after },
+        ("cut", _) => Failure::Cut,
+        _ => Failure::Stall,
     };
-    Ok(Action::Trouble { trouble, times })
+    Ok(Action::Failure { failure, times })
 }
 
 fn class(name: &str) -> Result<ErrorCode, String> {
@@ -322,18 +322,18 @@ fn nothing(raw: &str) -> Result<(), String> {
     if raw.is_empty() { Ok(()) } else { Err(format!("takes nothing, not {raw:?}")) }
 }
 
-/// Arguments that are no JSON object travel as a JSON string of the raw text.
+/// Wraps arguments that are not a JSON object in a JSON string.
 fn as_json_string(text: String) -> Result<RawJson, String> {
     RawJson::parse(&serde_json::Value::String(text).to_string()).map_err(|error| error.to_string())
 }
 
-/// What of the script is still to be read.
+/// Rest of the script to parse.
 struct Cursor<'a> {
     rest: &'a str,
 }
 
 impl<'a> Cursor<'a> {
-    /// The name of the directive that begins here.
+    /// Takes the name of the directive that begins here.
     fn name(&mut self) -> Result<&'a str, ModelError> {
         let Some(rest) = self.rest.strip_prefix('@') else {
             let stray: String = self.rest.chars().take(40).collect();
@@ -344,7 +344,7 @@ impl<'a> Cursor<'a> {
         Ok(name)
     }
 
-    /// The text up to the next directive as it stands, without the white space around it.
+    /// Takes the text up to the next directive unchanged, without the white space around it.
     fn raw(&mut self) -> &'a str {
         let (mut end, mut is_word_start) = (self.rest.len(), true);
         let mut characters = self.rest.char_indices().peekable();
@@ -360,13 +360,13 @@ impl<'a> Cursor<'a> {
         raw.trim()
     }
 
-    /// The text up to the next directive with its escapes resolved.
+    /// Takes the text up to the next directive, with its escapes resolved.
     fn text(&mut self) -> Result<String, String> {
         let raw = self.raw();
         if raw.is_empty() { Err("has no text".to_owned()) } else { unescape(raw) }
     }
 
-    /// The next word, unless a directive or the end comes first.
+    /// Takes the next word, unless a directive or the end comes first.
     fn word(&mut self) -> Option<&'a str> {
         let rest = self.rest.trim_start();
         let (word, rest) = rest.split_at(rest.find(char::is_whitespace).unwrap_or(rest.len()));
@@ -377,7 +377,7 @@ impl<'a> Cursor<'a> {
         Some(word)
     }
 
-    /// One JSON object, kept to the letter; `{}` where a directive or the end comes first.
+    /// Takes one JSON object, kept to the letter; `{}` if a directive or the end comes first.
     fn object(&mut self) -> Result<RawJson, String> {
         self.rest = self.rest.trim_start();
         if self.rest.is_empty() || self.rest.starts_with('@') {
@@ -411,7 +411,7 @@ fn unescape(raw: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// The character that the escape after a backslash stands for.
+/// Resolves the escape after a backslash.
 fn escape(characters: &mut std::str::Chars<'_>) -> Result<char, String> {
     let unknown = || "has an unknown escape; there are \\n \\t \\s \\\\ \\u{HEX} and @@".to_owned();
     match characters.next() {

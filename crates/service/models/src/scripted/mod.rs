@@ -1,8 +1,7 @@
-//! The scripted model: deterministic, without a key and without I/O. It takes its script from the last user message.
+//! Scripted model: deterministic, without a key and without I/O. It takes its script from the last user message.
 //!
-//! The directives are described in `docs/scripted-model.md`. The model keeps no state: which step of the script
-//! is due follows from the request alone. It reads the messages of the running turn, and the whole context only where
-//! it is asked for a summary.
+//! `docs/scripted-model.md` describes the directives. The model keeps no state: the due step of the script follows from
+//! the request alone. It reads the messages of the running turn, and the whole context only for a summary.
 
 mod grammar;
 mod player;
@@ -17,13 +16,13 @@ use serde::Deserialize;
 use super::{ModelClient, ModelError, ModelRequest, ModelStream};
 use meerkat_words::message::{Body, Message};
 
-/// The vendor's name in events.
+/// Vendor name in events.
 const VENDOR: &str = "scripted";
 
-/// A sentence that filler text repeats.
+/// Sentence that filler text repeats.
 const FILLER: &str = "One meerkat keeps watch while the others dig. ";
 
-/// The built-in model that answers as its prompt says.
+/// Built-in model that answers as its prompt says.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScriptedModel;
 
@@ -45,16 +44,16 @@ impl ModelClient for ScriptedModel {
     }
 }
 
-/// What the scripted model reads of a request's messages.
+/// Parts of a request's messages that the scripted model reads.
 #[derive(Clone, Copy)]
 struct RunningTurn<'a> {
     /// The last user message.
     prompt: &'a str,
-    /// How many answers this turn has had: the index of the step that is due.
+    /// Answers of this turn so far: the index of the due step.
     step: u64,
 }
 
-/// What this model puts beside a call, so that it knows its place when older steps of the turn were compacted away.
+/// Mark beside a call, which gives the step if older ones of the turn were compacted away.
 #[derive(Deserialize)]
 struct Place {
     step: u64,
@@ -70,7 +69,7 @@ fn running_turn(messages: &[Arc<Message>]) -> Result<RunningTurn<'_>, ModelError
                 return Ok(RunningTurn { prompt, step: place.unwrap_or(answers) });
             }
             Message::User { content: Body::Blob(_) } => return Err(rejected("a user message is not inline")),
-            Message::System { .. } => return Err(rejected("a system message stands among the messages")),
+            Message::System { .. } => return Err(rejected("there is a system message among the messages")),
             Message::Assistant { .. } | Message::BlockAssistant { .. } => {
                 answers += 1;
                 let noted = message.tool_calls().find_map(|call| call.opaque.as_ref()?.decode::<Place>().ok());
@@ -82,7 +81,7 @@ fn running_turn(messages: &[Arc<Message>]) -> Result<RunningTurn<'_>, ModelError
     Err(rejected("the request has no user message"))
 }
 
-/// Where the pair begins that stands right before the prompt at `at`: an unpaired call there also spoils the request.
+/// Finds the beginning of the pair right before the prompt at `at`: an unpaired call there also spoils the request.
 fn turn_before(messages: &[Arc<Message>], at: usize) -> usize {
     let is_results = at > 0 && matches!(*messages[at - 1], Message::ToolResults { .. });
     at.saturating_sub(if is_results { 2 } else { 1 })
@@ -111,7 +110,7 @@ fn rejected(why: impl Into<String>) -> ModelError {
     ModelError::new(ErrorCode::ModelRejected, why)
 }
 
-/// A deterministic text of exactly this many bytes, all of them ASCII.
+/// Makes a deterministic ASCII text of exactly this many bytes.
 #[must_use]
 pub fn filler(bytes: usize) -> String {
     FILLER.chars().cycle().take(bytes).collect()

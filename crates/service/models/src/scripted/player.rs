@@ -1,6 +1,6 @@
 //! Plays one step of a script as a stream of parts.
 //!
-//! Between any two parts it yields, so that an interrupt can come between any two. It never waits for time.
+//! It yields between any two parts, so that an interrupt can come there. It never waits for time.
 
 use std::{collections::VecDeque, future::poll_fn, sync::Arc, task::Poll};
 
@@ -9,24 +9,24 @@ use meerkat_errors::ErrorCode;
 
 use super::{
     RunningTurn, filler,
-    grammar::{Action, Chunks, Echo, ScriptedUsage, Step, Trouble, Words},
+    grammar::{Action, Chunks, Echo, Failure, ScriptedUsage, Step, Words},
     rejected, summary,
 };
 use crate::{AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, StopReason, Usage};
 use meerkat_words::message::{Message, RawJson, ToolCall};
 
-/// How much of a prompt without a script is quoted.
+/// Longest quote of a prompt without a script.
 const QUOTE_CHARS_MAX: usize = 200;
 
-/// How much of a text `@echo` tells, and of the system prompt.
+/// Longest text of an `@echo`, and of the system prompt in it.
 const ECHO_CHARS_MAX: usize = 2000;
 const ECHO_SYSTEM_CHARS_MAX: usize = 60;
 
-/// Plays the step that is due.
+/// Plays the due step.
 pub(super) fn play(request: &ModelRequest, turn: RunningTurn<'_>, steps: Vec<Step>) -> Result<ModelStream, ModelError> {
-    let mut step = due(steps, turn);
-    step.actions.retain(|action| !matches!(action, Action::Trouble { times, .. } if request.attempt >= *times));
-    if let Some(Action::Trouble { trouble: Trouble::Fail { code, retry_after }, .. }) = step.actions.first() {
+    let mut step = due_step(steps, turn);
+    step.actions.retain(|action| !matches!(action, Action::Failure { times, .. } if request.attempt >= *times));
+    if let Some(Action::Failure { failure: Failure::Fail { code, retry_after }, .. }) = step.actions.first() {
         return Err(failure(*code, *retry_after));
     }
     let mut player = Player { step: turn.step, input_bytes: turn.prompt.len(), ..Player::default() };
@@ -46,8 +46,8 @@ pub(super) fn play(request: &ModelRequest, turn: RunningTurn<'_>, steps: Vec<Ste
     Ok(parts.boxed())
 }
 
-/// The step that the turn has come to.
-fn due(steps: Vec<Step>, turn: RunningTurn<'_>) -> Step {
+/// Finds the turn's due step.
+fn due_step(steps: Vec<Step>, turn: RunningTurn<'_>) -> Step {
     let is_script = !steps.is_empty();
     let mut left = turn.step;
     for step in steps {
@@ -69,26 +69,26 @@ fn due(steps: Vec<Step>, turn: RunningTurn<'_>) -> Step {
     Step { actions: vec![say], ..Step::default() }
 }
 
-/// What comes next of a stream.
+/// Next event of a stream.
 enum Beat {
     Part(Result<ModelPart, ModelError>),
     Stall,
     Over,
 }
 
-/// What is still to do.
+/// Remaining work.
 enum Task {
-    /// Stream the text of the block with this index, from this byte on.
+    /// Streams the text of the block with this index, from this byte on.
     Say {
         block: usize,
         from: usize,
         chunks: Chunks,
     },
-    Trouble(Trouble),
+    Failure(Failure),
     End,
 }
 
-/// A step while it is played.
+/// State of a step while it is played.
 #[derive(Default)]
 struct Player {
     step: u64,
@@ -96,7 +96,7 @@ struct Player {
     usage: ScriptedUsage,
     stop: Option<StopReason>,
     tasks: VecDeque<Task>,
-    /// Everything that the whole answer says.
+    /// All blocks of the answer.
     blocks: Vec<AnswerBlock>,
 }
 
@@ -126,7 +126,7 @@ impl Player {
                     opaque: Some(place),
                 }));
             }
-            Action::Trouble { trouble, .. } => self.tasks.push_back(Task::Trouble(trouble)),
+            Action::Failure { failure, .. } => self.tasks.push_back(Task::Failure(failure)),
         }
         Ok(())
     }
@@ -134,17 +134,17 @@ impl Player {
     fn next(&mut self) -> Beat {
         match self.tasks.pop_front() {
             Some(Task::Say { block, from, chunks }) => self.say(block, from, chunks),
-            Some(Task::Trouble(Trouble::Fail { code, retry_after })) => {
+            Some(Task::Failure(Failure::Fail { code, retry_after })) => {
                 self.tasks.clear();
                 Beat::Part(Err(failure(code, retry_after)))
             }
-            Some(Task::Trouble(Trouble::Stall)) => Beat::Stall,
+            Some(Task::Failure(Failure::Stall)) => Beat::Stall,
             Some(Task::End) => Beat::Part(Ok(ModelPart::End(self.answer()))),
-            Some(Task::Trouble(Trouble::Cut)) | None => Beat::Over,
+            Some(Task::Failure(Failure::Cut)) | None => Beat::Over,
         }
     }
 
-    /// The next chunk of a block's text.
+    /// Takes the next chunk of a block's text.
     fn say(&mut self, block: usize, from: usize, chunks: Chunks) -> Beat {
         let (text, is_reasoning) = match &self.blocks[block] {
             AnswerBlock::Text(text) => (text, false),
@@ -163,7 +163,7 @@ impl Player {
         Beat::Part(Ok(if is_reasoning { ModelPart::Reasoning(chunk) } else { ModelPart::Text(chunk) }))
     }
 
-    /// The whole answer, with a quarter of the bytes as tokens where the script does not say how many.
+    /// Builds the whole answer; a quarter of the bytes counts as tokens if the script sets none.
     fn answer(&mut self) -> ModelAnswer {
         let blocks = std::mem::take(&mut self.blocks);
         let output_bytes: usize = blocks.iter().map(bytes).sum();
@@ -193,7 +193,7 @@ fn failure(code: ErrorCode, retry_after: Option<std::time::Duration>) -> ModelEr
     ModelError { retry_after, ..ModelError::new(code, format!("The script says so: {}", code.message())) }
 }
 
-/// Tells what the request holds.
+/// Describes the request.
 fn echo(what: Echo, request: &ModelRequest) -> String {
     let text = |text: Option<&str>, limit| text.map_or("none".to_owned(), |text| excerpt(text, limit));
     match what {
@@ -214,7 +214,7 @@ fn echo(what: Echo, request: &ModelRequest) -> String {
     }
 }
 
-/// The newest tool result of the running turn.
+/// Finds the newest tool result of the running turn.
 fn last_result(messages: &[Arc<Message>]) -> Option<String> {
     let of_turn = messages.iter().rev().take_while(|message| !matches!(***message, Message::User { .. }));
     let results = of_turn.filter_map(|message| match &**message {
@@ -224,7 +224,7 @@ fn last_result(messages: &[Arc<Message>]) -> Option<String> {
     results.map(|result| result.content.excerpt().into_owned()).next()
 }
 
-/// The beginning of a text, with a mark where more of it was left out.
+/// Cuts a text, and marks the cut.
 pub(super) fn excerpt(text: &str, limit: usize) -> String {
     match text.char_indices().nth(limit) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -232,7 +232,7 @@ pub(super) fn excerpt(text: &str, limit: usize) -> String {
     }
 }
 
-/// Lets others run. It wakes itself at once, which costs less than a turn of the runtime's timers.
+/// Yields to other tasks. Waking itself at once costs less than a turn of the runtime's timers.
 async fn yield_once() {
     let mut has_yielded = false;
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! What the model says when it is asked for a summary: what a prompt scripts for that, or a short one of its own.
+//! Summaries by the scripted model: as a prompt scripts them, or a short one of its own.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -14,26 +14,26 @@ use meerkat_words::{
     message::{Body, Message},
 };
 
-/// How much a summary says that no prompt scripts.
+/// Longest summary without a script.
 const SUMMARY_CHARS_MAX: usize = 2000;
 
-/// How much one says that is wrong on purpose.
+/// Longest summary with deliberate errors.
 const DISTORTED_CHARS_MAX: usize = 8000;
 
-/// How much of a prompt stands in it.
+/// Longest part of a prompt in it.
 const PROMPT_CHARS_MAX: usize = 200;
 
-/// The call and its script, if these messages ask for a summary. It reads all of them, so all of them must be in order.
+/// Returns the call and its script, if these messages ask for a summary. All of them are read, so all must be in order.
 pub(super) fn summary_call(messages: &[Arc<Message>]) -> Option<Result<(RunningTurn<'static>, Vec<Step>), ModelError>> {
     let (last, before) = messages.split_last()?;
     let is_asked = matches!(&**last, Message::User { content: Body::Inline(text) } if text == COMPACTION_PROMPT);
     is_asked.then(|| {
         if before.iter().any(|message| matches!(**message, Message::System { .. })) {
-            return Err(rejected("a system message stands among the messages"));
+            return Err(rejected("there is a system message among the messages"));
         }
         check_pairs(before)?;
         let scripted = prompts(before).rev().find_map(|prompt| grammar::parse(prompt).ok()?.compaction);
-        let steps = scripted.unwrap_or_else(|| vec![own(before)]);
+        let steps = scripted.unwrap_or_else(|| vec![plain_summary(before)]);
         Ok((RunningTurn { prompt: COMPACTION_PROMPT, step: 0 }, steps))
     })
 }
@@ -45,8 +45,8 @@ fn prompts(messages: &[Arc<Message>]) -> impl DoubleEndedIterator<Item = &str> {
     })
 }
 
-/// How many messages there are, and what each prompt begins with.
-fn own(messages: &[Arc<Message>]) -> Step {
+/// Writes the model's own summary: the number of messages, and the beginning of each prompt.
+fn plain_summary(messages: &[Arc<Message>]) -> Step {
     let mut text = format!("Summary of {} messages.", messages.len());
     for prompt in prompts(messages) {
         text.extend(["\n", &excerpt(prompt, PROMPT_CHARS_MAX)]);
@@ -55,15 +55,15 @@ fn own(messages: &[Arc<Message>]) -> Step {
     Step { actions: vec![Action::Say { is_reasoning: false, words, chunks: Chunks::Words }], ..Step::default() }
 }
 
-/// A summary of everything before the last message with something wrong in it. What is said twice is told once.
+/// Summarises everything before the last message, with deliberate errors. Repeated sentences appear once.
 pub(super) fn distorted(distortion: Distortion, messages: &[Arc<Message>]) -> String {
-    let said = messages.split_last().map_or(&[][..], |(_, before)| before);
-    let texts: Vec<String> = said.iter().map(|message| message.text()).collect();
+    let earlier = messages.split_last().map_or(&[][..], |(_, before)| before);
+    let texts: Vec<String> = earlier.iter().map(|message| message.text()).collect();
     let parts = texts.iter().flat_map(|text| text.split('\n')).flat_map(|line| line.split(". "));
-    let mut told_before = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let sentences = parts.map(|part| part.trim().trim_end_matches('.')).filter(|it| !it.is_empty());
-    let new = sentences.filter(|sentence| told_before.insert(*sentence));
-    let told = new.enumerate().filter_map(|(nth, sentence)| {
+    let new = sentences.filter(|sentence| seen.insert(*sentence));
+    let kept = new.enumerate().filter_map(|(nth, sentence)| {
         let words: Vec<&str> = sentence.split_whitespace().collect();
         match distortion {
             Distortion::Drop if nth % 2 == 1 => None,
@@ -74,10 +74,10 @@ pub(super) fn distorted(distortion: Distortion, messages: &[Arc<Message>]) -> St
             }
         }
     });
-    excerpt(&told.map(|sentence| format!("{sentence}.")).collect::<Vec<_>>().join(" "), DISTORTED_CHARS_MAX)
+    excerpt(&kept.map(|sentence| format!("{sentence}.")).collect::<Vec<_>>().join(" "), DISTORTED_CHARS_MAX)
 }
 
-/// The sentence with a "not" behind its verb, or behind its first word.
+/// Negates the sentence: "not" after its verb, or after its first word.
 fn negated(words: &[&str]) -> String {
     let is_verb = |word: &&str| ["is", "are", "was", "must", "may", "should", "will"].contains(word);
     let (before, after) = words.split_at(words.iter().position(is_verb).unwrap_or(0) + 1);

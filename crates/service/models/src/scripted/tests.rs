@@ -1,4 +1,4 @@
-//! Scripts, what the model makes of them, and what it refuses.
+//! Tests of scripts: what the model plays, and what it refuses.
 
 use futures::{FutureExt, StreamExt};
 
@@ -46,7 +46,7 @@ fn calls(ids: &[&str]) -> Message {
     Message::BlockAssistant { model: "scripted".to_owned(), blocks: ids.iter().map(call).collect() }
 }
 
-/// What came of a call: each part as it was streamed, and the whole answer where there was one.
+/// Result of a call: each part as it was streamed, and the whole answer, if any.
 struct Heard {
     parts: Vec<String>,
     answer: Option<ModelAnswer>,
@@ -57,7 +57,7 @@ fn hear(request: ModelRequest) -> Result<Heard, ModelError> {
     let mut stream = ScriptedModel.stream_response(request).now_or_never().expect("the model does not wait")?;
     let mut heard = Heard { parts: Vec::new(), answer: None };
     loop {
-        // The first poll yields; what is not there at the second one never comes.
+        // The first poll yields; a part that is missing at the second one never comes.
         let part = match stream.next().now_or_never() {
             None => stream.next().now_or_never(),
             some => some,
@@ -327,8 +327,8 @@ fn a_summary_is_as_the_newest_prompt_scripts_it() {
 #[test]
 fn a_summary_that_no_prompt_scripts_tells_what_the_prompts_begin_with() {
     let messages = vec![user("Fix it."), calls(&["1"]), results(&["1"]), user(&"é".repeat(201))];
-    let told = format!("say:Summary of 4 messages.\nFix it.\n{}…|EndTurn 109", "é".repeat(200));
-    check_summary(messages, 0, &[&told]);
+    let summary = format!("say:Summary of 4 messages.\nFix it.\n{}…|EndTurn 109", "é".repeat(200));
+    check_summary(messages, 0, &[&summary]);
     let mut many: Vec<Message> = (0..100).map(|_| user(&"x".repeat(100))).collect();
     many.push(user(meerkat_words::compaction::COMPACTION_PROMPT));
     assert_eq!(hear(request(many)).unwrap().parts.concat().chars().count(), 2001);
@@ -357,7 +357,7 @@ fn a_summary_is_made_of_whole_pairs_only() {
     let orphans = vec![results(&["1"]), user("x"), asked()];
     check_refused(orphans, r#"tool results for ["1"] follow the calls []"#);
     let system = Message::System { content: "s".into() };
-    check_refused(vec![system, user("x"), asked()], "a system message stands among the messages");
+    check_refused(vec![system, user("x"), asked()], "there is a system message among the messages");
 }
 
 #[test]
@@ -389,7 +389,7 @@ fn a_script_that_does_not_parse_says_where_and_what_is_allowed() {
         ("@fail", "does not know the class \"\""),
         ("@fail timeout once", "does not take \"once\""),
         ("@compaction now", "takes nothing, not \"now\""),
-        ("@compaction @compaction", "stands there already"),
+        ("@compaction @compaction", "appears more than once"),
         ("@summarise well", "does not take \"well\""),
         ("@cut retry_after_ms=1", "does not take \"retry_after_ms=1\""),
     ];
@@ -405,7 +405,7 @@ fn a_context_that_a_strict_vendor_refuses_is_refused() {
     let blob = BlobRef { blob: "b".to_owned(), bytes: 9, head: "h".to_owned(), tail: "t".to_owned() };
     let system = Message::System { content: "s".into() };
     check_refused(vec![], "the request has no user message");
-    check_refused(vec![user("x"), system], "a system message stands among the messages");
+    check_refused(vec![user("x"), system], "there is a system message among the messages");
     check_refused(vec![Message::User { content: Body::Blob(blob) }], "a user message is not inline");
     check_refused(vec![user("x"), calls(&["1"])], r#"the tool calls ["1"] have no results"#);
     check_refused(

@@ -1,7 +1,7 @@
-//! From genai's events to the parts of an answer.
+//! Conversion of genai's events to the parts of an answer.
 //!
-//! An answer is whole only if the vendor said why it stopped and its last frame came to its end: genai reports an end
-//! for some streams that were cut. What genai leaves out is read from the frames: the order of the blocks, and the
+//! An answer is whole only if the vendor gave a stop reason and its last frame is complete: genai reports an end for
+//! some streams that were cut. Facts that genai leaves out are read from the frames: the order of the blocks, and the
 //! text of arguments that it holds as a value.
 
 use std::{
@@ -27,14 +27,14 @@ use super::failure::Failures;
 use crate::{ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelStream, StopReason, Usage};
 use meerkat_words::message::{RawJson, ToolCall};
 
-/// Reasons to stop that are no answer: asking again may bring one.
+/// Stop reasons without a usable answer: a retry may bring one.
 const BROKEN_STOPS: &[&str] =
     &["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "insufficient_system_resource", "error"];
 
-/// Bytes that are counted for each frame besides its data.
+/// Bytes counted for each frame besides its data.
 const FRAME_BYTES: usize = 16;
 
-/// The parts of an answer, up to its end or its first failure.
+/// Streams the parts of an answer, up to its end or first failure.
 pub(super) fn stream(events: ChatStream, frames: Arc<Frames>, failures: Failures) -> ModelStream {
     let reader = Reader { events, frames, failures, pieces: Vec::new(), calls: Vec::new(), reasoning: String::new() };
     let parts = stream::unfold(Some(reader), |reader| async move {
@@ -46,7 +46,7 @@ pub(super) fn stream(events: ChatStream, frames: Arc<Frames>, failures: Failures
     parts.boxed()
 }
 
-/// What the frames themselves say.
+/// Facts read from the frames themselves.
 #[derive(Default)]
 pub(super) struct Frames(Mutex<Seen>);
 
@@ -54,16 +54,16 @@ pub(super) struct Frames(Mutex<Seen>);
 struct Seen {
     /// The last frame's data.
     last: String,
-    /// Blocks of reasoning that have begun; only Anthropic's frames tell.
+    /// Blocks of reasoning that have begun; only in Anthropic's frames.
     thoughts: usize,
-    /// Why the model stopped, and what that cost; only read from chat completions.
+    /// Stop reason and usage; only in chat completions.
     finish_reason: Option<String>,
     usage: Option<VendorUsage>,
-    /// Bytes of frames that nobody was notified of yet.
+    /// Bytes of frames that are not yet reported as [`ModelPart::Hidden`].
     bytes: usize,
 }
 
-/// What is read from a frame of chat completions.
+/// Fields read from a frame of chat completions.
 #[derive(Deserialize)]
 struct ChatFrame {
     choices: Option<Vec<Choice>>,
@@ -110,15 +110,15 @@ impl ChatFrameSink for Frames {
     }
 }
 
-/// A part of the answer in its place. Reasoning and calls are whole only at the end.
+/// Place of a part in the answer. Reasoning and calls are complete only at the end.
 enum Piece {
     Thought,
     Text(String),
     Call,
 }
 
-/// A call as it came by.
-struct SeenCall {
+/// Call as it was streamed.
+struct StreamedCall {
     call_id: String,
     name: String,
     arguments: Option<String>,
@@ -130,8 +130,8 @@ struct Reader {
     frames: Arc<Frames>,
     failures: Failures,
     pieces: Vec<Piece>,
-    calls: Vec<SeenCall>,
-    /// The readable reasoning so far.
+    calls: Vec<StreamedCall>,
+    /// Readable reasoning so far.
     reasoning: String,
 }
 
@@ -170,8 +170,8 @@ impl Reader {
                     return Ok(ModelPart::Reasoning(chunk.content));
                 }
                 ChatStreamEvent::ToolCallChunk(chunk) => {
-                    self.note(chunk.tool_call);
-                    // Every one of them is copied whole with each frame of its arguments.
+                    self.record_call(chunk.tool_call);
+                    // All calls are copied with each frame of arguments.
                     let argued: usize = self.calls.iter().filter_map(|call| Some(call.arguments.as_ref()?.len())).sum();
                     if argued > ARGUMENTS_BYTES_MAX {
                         let what = format!("the calls of the answer passed {ARGUMENTS_BYTES_MAX} bytes");
@@ -184,7 +184,7 @@ impl Reader {
         }
     }
 
-    /// The next event; the outer `None` stands for frames that made none.
+    /// Returns the next event; the outer `None` means frames without an event.
     async fn next_event(&mut self) -> Option<Option<genai::Result<ChatStreamEvent>>> {
         let Self { events, frames, .. } = self;
         poll_fn(|context| match events.poll_next_unpin(context) {
@@ -195,7 +195,7 @@ impl Reader {
         .await
     }
 
-    /// The answer of a server that said why the model stopped, and left without saying that the stream ends.
+    /// Builds the answer of a server that gave a stop reason but did not end the stream.
     fn cut_after_its_end(&mut self, failure: ModelError) -> Result<ModelPart, ModelError> {
         let (reason, usage) = {
             let mut seen = self.frames.seen();
@@ -222,15 +222,15 @@ impl Reader {
         self.answer(end).map(ModelPart::End)
     }
 
-    /// Holds a place for each block of reasoning that has begun. Redacted ones bring no event.
+    /// Reserves a place for each block of reasoning that has begun. Redacted ones bring no event.
     fn place_thoughts(&mut self) {
         let placed = self.pieces.iter().filter(|piece| matches!(piece, Piece::Thought)).count();
         let begun = self.frames.seen().thoughts;
         self.pieces.extend((placed..begun).map(|_| Piece::Thought));
     }
 
-    /// Remembers what genai gives only in passing: the arguments' text, and which signature belongs to which call.
-    fn note(&mut self, call: VendorCall) {
+    /// Records facts that genai gives only while streaming: the arguments' text, and each call's signatures.
+    fn record_call(&mut self, call: VendorCall) {
         let (arguments, grows) = match call.fn_arguments {
             Value::String(text) => (Some(text), true),
             value => (raw_arguments(&self.frames.seen().last, &value), false),
@@ -242,7 +242,7 @@ impl Reader {
         }
         self.pieces.push(Piece::Call);
         let signatures = call.thought_signatures.unwrap_or_default();
-        self.calls.push(SeenCall { call_id: call.call_id, name: call.fn_name, arguments, signatures });
+        self.calls.push(StreamedCall { call_id: call.call_id, name: call.fn_name, arguments, signatures });
     }
 
     fn finish(&mut self, end: StreamEnd) -> Result<ModelAnswer, ModelError> {
@@ -293,7 +293,7 @@ impl Reader {
         Ok(ModelAnswer { blocks: self.blocks(thoughts, calls), stop_reason, usage })
     }
 
-    /// Everything in its place; reasoning without one comes first, calls without one come last.
+    /// Puts the parts in order; reasoning without a place comes first, calls without one come last.
     fn blocks(
         &mut self,
         thoughts: VecDeque<(String, Option<RawJson>)>,
@@ -318,7 +318,7 @@ impl Reader {
         let seen = self.calls.iter().position(|seen| seen.call_id == call.call_id).map(|at| self.calls.remove(at));
         let (raw, signatures) = seen.map_or((None, Vec::new()), |seen| (seen.arguments, seen.signatures));
         ToolCall {
-            // genai makes such a name up where Gemini gives none; the engine's own is unique in the session.
+            // genai invents such an id if Gemini gives none; the engine's own is unique in the session.
             call_id: if call.call_id.starts_with("call#") { String::new() } else { call.call_id },
             name: call.fn_name,
             arguments: arguments(&call.fn_arguments, raw, is_cut_short),
@@ -329,12 +329,12 @@ impl Reader {
     }
 }
 
-/// Gemini may send a frame of bare usage, or one that says that it blocks the prompt; genai makes an error of both.
+/// Checks for Gemini's frames of usage only, or of a blocked prompt; genai turns both into errors.
 fn is_without_candidate(error: &genai::Error) -> bool {
     matches!(error, genai::Error::ChatResponse { body, .. } if body.get("finishReason").is_some())
 }
 
-/// The arguments as the model wrote them; a JSON string of the raw text where they are no JSON object.
+/// Returns the arguments as the model wrote them; a JSON string of the raw text if they are not a JSON object.
 fn arguments(value: &Value, raw: Option<String>, is_cut_short: bool) -> RawJson {
     let text = match (value, raw) {
         (Value::String(text), _) => text.clone(),
@@ -349,7 +349,7 @@ fn arguments(value: &Value, raw: Option<String>, is_cut_short: bool) -> RawJson 
     RawJson::parse(&text).ok().filter(|_| is_object).unwrap_or_else(|| json_string(&text))
 }
 
-/// The text of a call's arguments within one of Gemini's frames.
+/// Finds the text of a call's arguments in one of Gemini's frames.
 fn raw_arguments(frame: &str, value: &Value) -> Option<String> {
     fn field<'a>(object: &'a str, name: &str) -> Option<&'a str> {
         let fields: HashMap<String, &RawValue> = serde_json::from_str(object).ok()?;
@@ -365,12 +365,12 @@ fn raw_arguments(frame: &str, value: &Value) -> Option<String> {
     same.next().map(str::to_owned)
 }
 
-/// Whether a frame came to its end.
+/// Checks if a frame is complete.
 fn is_whole(frame: &str) -> bool {
     frame == "[DONE]" || serde_json::from_str::<IgnoredAny>(frame).is_ok()
 }
 
-/// Whether OpenAI's last frame says that a filter left the response incomplete; genai takes each for one that was too long.
+/// Checks if OpenAI's last frame blames a filter for the incomplete response; genai always reports a length limit.
 fn is_filtered(frame: &str) -> bool {
     let frame: Option<Value> = serde_json::from_str(frame).ok();
     frame.is_some_and(|frame| {
@@ -384,7 +384,7 @@ fn json_string(text: &str) -> RawJson {
 
 fn usage(usage: &VendorUsage) -> Usage {
     let count = |tokens: Option<i32>| tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(0);
-    // genai leaves Gemini's output empty where there was nothing but reasoning.
+    // genai leaves Gemini's output empty if there was only reasoning.
     let reasoning = usage.completion_tokens_details.as_ref().and_then(|details| details.reasoning_tokens);
     Usage {
         input_tokens: count(usage.prompt_tokens),

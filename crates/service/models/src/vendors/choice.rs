@@ -1,4 +1,4 @@
-//! Which model answers where none is named, which ones there are, and servers that many people run.
+//! Choice of the default model, list of models, and presets for popular servers.
 
 use secrecy::ExposeSecret as _;
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::{SCRIPTED, VENDORS, VendorAccess, VendorModels, VendorOptions};
 use crate::ModelResolver as _;
 
-/// A server that many people run.
+/// Popular server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Preset {
     /// Ollama.
@@ -42,7 +42,7 @@ impl Preset {
         }
     }
 
-    /// Where it is reached, as it comes.
+    /// Returns its default base URL.
     #[must_use]
     pub const fn base_url(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl Preset {
         }
     }
 
-    /// The variable of its key, where it wants one.
+    /// Returns the environment variable of its key, if it needs one.
     #[must_use]
     pub const fn key_variable(self) -> Option<&'static str> {
         match self {
@@ -64,19 +64,19 @@ impl Preset {
     }
 }
 
-/// A model, and what keeps it from answering.
+/// Model, and the reason if it cannot answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedModel {
-    /// Its name; `<server>/<model>` where any model of a server may be named.
+    /// Its name; `<server>/<model>` if any model of a server may be named.
     pub name: String,
-    /// Whether it answers where none is named.
+    /// True for the default model.
     pub is_default: bool,
-    /// Why it cannot be used, if it cannot.
+    /// Reason that it cannot be used, if any.
     pub missing: Option<String>,
 }
 
-/// The model that answers where none is named; `None` where nothing was ever configured. A name that is not whole, such
-/// as `local/`, is refused by [`super::VendorModels`] with what is missing.
+/// Finds the default model; `None` if nothing was ever configured. [`super::VendorModels`] refuses an incomplete name,
+/// such as `local/`, and says what is missing.
 pub(super) fn default_model(options: &VendorOptions) -> Option<String> {
     let vendors = || VENDORS.iter().zip([&options.anthropic, &options.openai, &options.gemini]);
     let has_key = |access: &VendorAccess| access.key.as_ref().is_some_and(|key| !key.expose_secret().is_empty());
@@ -86,7 +86,7 @@ pub(super) fn default_model(options: &VendorOptions) -> Option<String> {
     let of_server = || match &options.compatible[..] {
         [] => None,
         [only] => Some(format!("{}/{}", only.name, only.model.as_deref().unwrap_or_default())),
-        // Which of several is meant only the user can say.
+        // With several servers, only the user can choose.
         _ => Some(String::new()),
     };
     let keyed = options.default_model.clone().or_else(|| of_vendor(&has_key)).or_else(of_server);
@@ -94,7 +94,7 @@ pub(super) fn default_model(options: &VendorOptions) -> Option<String> {
 }
 
 impl VendorModels {
-    /// The default first, then one of each vendor and server, and the scripted one.
+    /// Lists the default first, then one model of each vendor and server, and the scripted one.
     #[must_use]
     pub fn list(&self) -> Vec<ListedModel> {
         let vendors = self.vendors.iter().map(|(vendor, _)| vendor.default_model.to_owned());

@@ -1,4 +1,4 @@
-//! One vendor's client: it puts together endpoint, key and wire format, and hands the call to genai.
+//! Client of one vendor: combines endpoint, key and wire format, and hands the call to genai.
 //!
 //! It never retries, never waits on a clock and never puts a key anywhere but into a header.
 
@@ -23,14 +23,14 @@ use crate::ModelError;
 use crate::ModelRequest;
 use crate::ModelStream;
 
-/// A vendor, or a compatible server, with its key.
+/// Vendor, or compatible server, with its key.
 pub(super) struct VendorClient {
     http: genai::Client,
     api: Api,
     base_url: String,
-    /// Holds the vendor's name and the key as well: it keeps the one in messages and the other out of them.
+    /// Also holds the vendor's name and the key: the name begins each message, the key is removed from it.
     failures: Failures,
-    /// Whether the server wants its reasoning back.
+    /// True if the server needs its reasoning back.
     returns_reasoning: bool,
 }
 
@@ -47,12 +47,12 @@ impl VendorClient {
         Self { http, api, base_url, failures, returns_reasoning: false }
     }
 
-    /// A client that sends the server its reasoning back, as it came.
+    /// Makes the client send the server its reasoning back, unchanged.
     pub(super) fn returning_reasoning(self, returns_reasoning: bool) -> Self {
         Self { returns_reasoning, ..self }
     }
 
-    /// The wire format for a model. OpenAI's newer models think and call tools only in its responses format.
+    /// Returns the wire format for a model. OpenAI's newer models think and call tools only in its responses format.
     fn adapter(&self, model: &str) -> AdapterKind {
         match self.api {
             Api::Anthropic => AdapterKind::Anthropic,
@@ -68,7 +68,7 @@ impl VendorClient {
     fn target(&self, adapter: AdapterKind, model: &str) -> ServiceTarget {
         let auth = match &self.failures.key {
             Some(key) => AuthData::from_single(key.expose_secret()),
-            // genai asks for a key in this format; without one the URL and the headers are given whole.
+            // genai requires a key in this format; without one the URL and the headers are given in full.
             None => AuthData::RequestOverride {
                 url: format!("{}chat/completions", self.base_url),
                 headers: Headers::default(),

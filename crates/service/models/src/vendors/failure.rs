@@ -1,7 +1,7 @@
-//! A vendor's failures, classed by code.
+//! Failures of vendors, classed by code.
 //!
-//! A message never holds the key. The vendor's text is not trusted, and stays whole until the engine has replaced every
-//! secret in it: of one that is cut before, a part would stay.
+//! A message never holds the key. The vendor's text is not trusted, and is cut only after the engine has replaced every
+//! secret in it: otherwise part of a secret could remain.
 
 use std::{error::Error as StdError, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::ModelError;
 
-/// What vendors write where a request does not fit the window, in lower case.
+/// Vendors' texts for a request that does not fit the window, in lower case.
 const CONTEXT_PHRASES: &[&str] = &[
     "context_length_exceeded",
     "exceed_context_size_error",
@@ -27,13 +27,13 @@ const CONTEXT_PHRASES: &[&str] = &[
     "exceeds the available context size",
 ];
 
-/// What vendors write where the status does not say that the key is wrong, in lower case.
+/// Vendors' texts for a wrong key whose status does not say so, in lower case.
 const KEY_PHRASES: &[&str] = &["api key not valid", "api_key_invalid"];
 
-/// What vendors write where not the rate but what was paid for is used up, in lower case.
+/// Vendors' texts for a used-up quota, as opposed to a rate limit, in lower case.
 const QUOTA_PHRASES: &[&str] = &["insufficient_quota", "billing_hard_limit_reached", "exceeded your current quota"];
 
-/// The classes of errors that come inside a stream, by the vendor's own name.
+/// Classes of errors inside a stream, by the vendor's own name.
 const KINDS: &[(&str, ErrorCode)] = &[
     ("authentication_error", ErrorCode::ModelUnauthorized),
     ("permission_error", ErrorCode::ModelUnauthorized),
@@ -54,14 +54,14 @@ const KINDS: &[(&str, ErrorCode)] = &[
 pub(super) struct Failures {
     /// The vendor's name, which begins each message.
     pub(super) vendor: Arc<str>,
-    /// The key, which is taken out of each message.
+    /// The key, which is removed from each message.
     pub(super) key: Option<SecretString>,
-    /// The setting that says where the vendor is reached.
+    /// Setting of the vendor's base URL.
     pub(super) setting: Arc<str>,
 }
 
 impl Failures {
-    /// The class of a failure; `frame` is the last thing that the stream brought.
+    /// Classes a failure; `frame` is the last frame of the stream.
     pub(super) fn class(&self, error: &Error, frame: &str) -> ModelError {
         match error {
             Error::HttpError { status, body, headers, .. } => self.answered(status.as_u16(), body, headers),
@@ -73,19 +73,19 @@ impl Failures {
                 }
             }
             Error::ChatResponse { body, .. } => self.in_stream(&body.to_string()),
-            // genai gives no more than a text where OpenAI's responses fail, so the frame itself is read.
+            // genai gives only a text if OpenAI's responses fail, so the frame itself is read.
             Error::StreamParse { .. } if serde_json::from_str::<Value>(frame).is_ok() => self.in_stream(frame),
             Error::StreamParse { .. } => self.cut(),
             other => self.failure(ErrorCode::ModelRejected, &other.to_string()),
         }
     }
 
-    /// The stream ended before the answer did.
+    /// Makes the failure of a stream that ended before its answer.
     pub(super) fn cut(&self) -> ModelError {
         self.failure(ErrorCode::ModelStreamIncomplete, "the answer was cut off")
     }
 
-    /// A failure of this class.
+    /// Makes a failure of this class.
     pub(super) fn failure(&self, code: ErrorCode, what: &str) -> ModelError {
         let mut message = format!("{}: {what}", self.vendor);
         if let Some(key) = self.key.as_ref().map(ExposeSecret::expose_secret).filter(|key| !key.is_empty()) {
@@ -94,32 +94,32 @@ impl Failures {
         ModelError::new(code, message)
     }
 
-    /// The vendor answered with a status that is no success.
+    /// Classes an answer with an error status.
     fn answered(&self, status: u16, body: &str, headers: &HeaderMap) -> ModelError {
-        let said = Said::read(body);
-        let code = said.code_by_text().unwrap_or_else(|| code_by_status(status));
-        let mut error = self.failure(code, &format!("status {status}: {}", said.message));
+        let reported = ReportedError::read(body);
+        let code = reported.code_by_text().unwrap_or_else(|| code_by_status(status));
+        let mut error = self.failure(code, &format!("status {status}: {}", reported.message));
         error.status = Some(status);
-        error.retry_after = retry_after(headers).or(said.retry_after);
+        error.retry_after = retry_after(headers).or(reported.retry_after);
         error.is_lasting = is_used_up(&error, body);
         error
     }
 
-    /// The vendor reported an error after it had begun to answer with success.
+    /// Classes an error that was reported after an answer had begun.
     fn in_stream(&self, body: &str) -> ModelError {
-        let said = Said::read(body);
+        let reported = ReportedError::read(body);
         let by_kind =
-            || KINDS.iter().find(|(kind, _)| said.kinds.iter().any(|said| said == kind)).map(|(_, code)| *code);
-        let by_number = || said.number.map(code_by_status);
-        // What has no known name is a fault of the vendor's: the request had been taken already.
-        let code = said.code_by_text().or_else(by_kind).or_else(by_number).unwrap_or(ErrorCode::ModelOverloaded);
-        let mut error = self.failure(code, &said.message);
-        error.retry_after = said.retry_after;
+            || KINDS.iter().find(|(kind, _)| reported.kinds.iter().any(|name| name == kind)).map(|(_, code)| *code);
+        let by_number = || reported.number.map(code_by_status);
+        // Unknown names are the vendor's fault: it had already accepted the request.
+        let code = reported.code_by_text().or_else(by_kind).or_else(by_number).unwrap_or(ErrorCode::ModelOverloaded);
+        let mut error = self.failure(code, &reported.message);
+        error.retry_after = reported.retry_after;
         error.is_lasting = is_used_up(&error, body);
         error
     }
 
-    /// The connection could not be made, or broke.
+    /// Classes a connection that could not be made, or broke.
     fn broken(&self, error: &(dyn StdError + Send + Sync + 'static)) -> ModelError {
         let mut what = String::from("the connection failed");
         let mut source: Option<&(dyn StdError + 'static)> = error.source();
@@ -139,8 +139,8 @@ impl Failures {
         self.failure(code, &what)
     }
 
-    /// There is no connection. Where nothing listens at the address people have to act, so it is not tried again; a name
-    /// that is not found for a moment, or a handshake that breaks off, may pass.
+    /// Classes a connection that was not made. If nothing listens at the address, the user must act, so it is not
+    /// retried; a failed name lookup or handshake may pass.
     fn unreachable(&self, error: &reqwest::Error, what: &str, is_lasting: bool) -> ModelError {
         let address = error.url().map_or_else(String::new, |url| url.origin().ascii_serialization());
         let what = format!(
@@ -151,7 +151,7 @@ impl Failures {
     }
 }
 
-/// Whether what was paid for is used up. Gemini says the same of a minute's quota, with the wait until it is over.
+/// Checks if the quota is used up. Gemini reports a minute's quota the same way, but with a wait.
 fn is_used_up(error: &ModelError, body: &str) -> bool {
     let text = body.to_lowercase();
     error.code == ErrorCode::ModelRateLimited
@@ -159,7 +159,7 @@ fn is_used_up(error: &ModelError, body: &str) -> bool {
         && QUOTA_PHRASES.iter().any(|phrase| text.contains(phrase))
 }
 
-/// The class of a status that is no success.
+/// Classes an error status.
 pub const fn code_by_status(status: u16) -> ErrorCode {
     match status {
         401 | 403 => ErrorCode::ModelUnauthorized,
@@ -170,17 +170,17 @@ pub const fn code_by_status(status: u16) -> ErrorCode {
     }
 }
 
-/// What an error's body says, whichever vendor wrote it.
-struct Said {
+/// Error as reported in a body, whichever vendor wrote it.
+struct ReportedError {
     message: String,
     /// The vendor's names for the error.
     kinds: Vec<String>,
-    /// A status within the body.
+    /// Status in the body.
     number: Option<u16>,
     retry_after: Option<Duration>,
 }
 
-impl Said {
+impl ReportedError {
     fn read(body: &str) -> Self {
         let root: Value = serde_json::from_str(body).unwrap_or_else(|_| Value::from(body.trim()));
         let root = root.get(0).unwrap_or(&root);
@@ -198,7 +198,7 @@ impl Said {
         }
     }
 
-    /// The code, where only the words tell it.
+    /// Finds the code by the text, if only that tells.
     fn code_by_text(&self) -> Option<ErrorCode> {
         let text = format!("{} {}", self.kinds.join(" "), self.message).to_lowercase();
         let says = |phrases: &[&str]| phrases.iter().any(|phrase| text.contains(phrase));
@@ -210,7 +210,7 @@ impl Said {
     }
 }
 
-/// How long the vendor asks to wait: in milliseconds, in seconds, or until a date by its own clock.
+/// Reads the wait that the vendor asks for: in milliseconds, in seconds, or until a date by its own clock.
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let header = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     let date = |text: &str| rfc2822::DateTimeParser::new().parse_timestamp(text).ok();

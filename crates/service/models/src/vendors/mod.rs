@@ -1,6 +1,6 @@
-//! The real vendors behind [`ModelClient`]: which name goes to which vendor, with which key, to which address.
+//! The real vendors behind [`ModelClient`]: the vendor, key and address for each model name.
 //!
-//! The wire formats are genai's. None of its types and no key ever leaves this folder, except in a request's header.
+//! The wire formats are genai's. None of its types leaves this folder, and no key except in a request's header.
 
 mod answer;
 mod choice;
@@ -18,13 +18,13 @@ use self::client::VendorClient;
 use super::{ModelClient, ModelResolver, ResolvedModel};
 use meerkat_words::SessionError;
 
-/// The name of the model that is built in.
+/// Name of the built-in model.
 const SCRIPTED: &str = "scripted";
 
-/// The scripted model's window, unless the options say otherwise.
+/// Window of the scripted model, unless the options set it.
 const SCRIPTED_WINDOW_TOKENS: u64 = 100_000;
 
-/// The windows that are known, by the beginning of a model's name; the first that fits counts.
+/// Known windows by the beginning of a model's name; the first match counts.
 const WINDOWS: &[(&str, u64)] = &[
     ("claude-opus-5", 1_000_000),
     ("claude-sonnet-5", 1_000_000),
@@ -39,7 +39,7 @@ const WINDOWS: &[(&str, u64)] = &[
     ("gemini-", 1_048_576),
 ];
 
-/// The window of a model that is not in the table: a cautious one.
+/// Cautious window of a model that is not in the table.
 const WINDOW_TOKENS: u64 = 128_000;
 
 /// The wire format of a vendor.
@@ -47,27 +47,27 @@ const WINDOW_TOKENS: u64 = 128_000;
 pub enum Api {
     /// Anthropic's messages.
     Anthropic,
-    /// OpenAI's, of which there are two.
+    /// OpenAI's two formats.
     OpenAi,
     /// Google's Gemini.
     Gemini,
-    /// Chat completions, as many servers speak them.
+    /// Chat completions, as many servers offer them.
     Compatible,
 }
 
-/// A vendor that has a name of its own.
+/// Vendor with a name of its own.
 struct Vendor {
     api: Api,
     name: &'static str,
-    /// The environment variable of its key.
+    /// Environment variable of its key.
     variable: &'static str,
     base_url: &'static str,
     default_model: &'static str,
-    /// How its models' names begin.
+    /// Beginnings of its models' names.
     prefixes: &'static [&'static str],
 }
 
-/// The vendors, in the order in which a key makes one the default.
+/// Vendors, in the order in which a key makes one the default.
 static VENDORS: [Vendor; 3] = [
     Vendor {
         api: Api::Anthropic,
@@ -96,7 +96,7 @@ static VENDORS: [Vendor; 3] = [
 ];
 
 impl Vendor {
-    /// The model that `name` means, if it is one of this vendor's: `claude-x`, or `anthropic/x` for any x.
+    /// Returns the vendor's name of the model, if it is one of this vendor's: `claude-x`, or `anthropic/x` for any x.
     fn model<'a>(&self, name: &'a str) -> Option<&'a str> {
         match name.split_once('/') {
             Some((vendor, model)) => (vendor == self.name && !model.is_empty()).then_some(model),
@@ -110,30 +110,30 @@ impl Vendor {
 pub struct VendorAccess {
     /// Its key. Without one its models are not configured.
     pub key: Option<SecretString>,
-    /// Where it is reached, if not at its own address.
+    /// Its base URL, if not the default one.
     pub base_url: Option<String>,
 }
 
-/// A server that speaks OpenAI's chat completions. Its models are named `<name>/<model>`.
+/// Server with OpenAI's chat completions. Its models are named `<name>/<model>`.
 #[derive(Clone, Debug, Default)]
 pub struct CompatibleEndpoint {
     /// Its name: not empty, without `/`, and not one of the built-in ones.
     pub name: String,
-    /// Where it is reached, with the version: `http://localhost:8080/v1`.
+    /// Its base URL, with the version: `http://localhost:8080/v1`.
     pub base_url: String,
-    /// Its key, if it wants one.
+    /// Its key, if it needs one.
     pub key: Option<SecretString>,
     /// The window of its models.
     pub window_tokens: u64,
-    /// Whether its reasoning is sent back to it: some servers refuse tool calls without, others refuse the field.
+    /// True if its reasoning is sent back to it: some servers refuse tool calls without, others refuse the field.
     pub returns_reasoning: bool,
-    /// The model that answers where none is named and no other server or vendor is configured.
+    /// Default model, if no other server or vendor is configured.
     pub model: Option<String>,
-    /// Whether it may be reached in plain text elsewhere than on this machine.
+    /// True if it may be reached in plain text outside this machine.
     pub allows_http: bool,
 }
 
-/// Which vendors there are and how they are reached.
+/// Vendors and how to reach them.
 #[derive(Clone, Debug, Default)]
 pub struct VendorOptions {
     /// Anthropic.
@@ -142,21 +142,21 @@ pub struct VendorOptions {
     pub openai: VendorAccess,
     /// Google's Gemini.
     pub gemini: VendorAccess,
-    /// Servers that speak as OpenAI does.
+    /// Servers compatible with OpenAI.
     pub compatible: Vec<CompatibleEndpoint>,
-    /// The model that answers where none is named; else the first vendor with a key decides, else the only server. Where
-    /// nothing at all is configured it is `scripted`.
+    /// Default model; else the first vendor with a key decides, else the only server. If nothing is configured it is
+    /// `scripted`.
     pub default_model: Option<String>,
-    /// The scripted model's window; 100,000 tokens where `None`.
+    /// Window of the scripted model; 100,000 tokens if `None`.
     pub scripted_window_tokens: Option<u64>,
     /// The proxy for `https`, which may carry a password.
     pub proxy: Option<SecretString>,
-    /// Hosts that are reached without the proxy, separated by commas.
+    /// Hosts to reach without the proxy, separated by commas.
     pub no_proxy: Option<String>,
 }
 
 impl VendorOptions {
-    /// What the environment says; empty variables count as absent.
+    /// Reads the environment; empty variables count as absent.
     pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Self {
         let first = |names: &[&str]| {
             let values = names.iter().filter_map(|name| lookup(name));
@@ -177,7 +177,7 @@ impl VendorOptions {
     }
 }
 
-/// The scripted model, the vendors and the compatible servers, by name.
+/// Models by name: the scripted one, the vendors', the compatible servers'.
 pub struct VendorModels {
     default_model: String,
     is_stand_in: bool,
@@ -190,9 +190,9 @@ impl VendorModels {
     /// Checks the options and makes a client for each vendor that has a key. Nothing is sent.
     ///
     /// # Errors
-    /// `CONFIG_INVALID` for a base URL that is not allowed, a name that is taken, or a proxy that is none.
+    /// `CONFIG_INVALID` for a base URL that is not allowed, a name that is taken, or a proxy that is not valid.
     pub fn new(options: &VendorOptions, scripted: Arc<dyn ModelClient>) -> Result<Self, SessionError> {
-        // Made only where something is configured: it reads the system's certificates.
+        // Made only if needed: it reads the system's certificates.
         let http = LazyCell::new(|| network::client(options));
         let client = |setting: &str, api, vendor: &str, base_url: &str, key: Option<&SecretString>, allows_http| {
             let base_url = network::base_url(setting, api, base_url, allows_http)?;

@@ -1,4 +1,4 @@
-//! Where a vendor may be reached: the check of base URLs, and the HTTP client that checks each address it connects to.
+//! Network access to vendors: the check of base URLs, and the HTTP client that checks each address it connects to.
 //!
 //! A key must never go out in plain text past this machine, nor to a cloud's metadata service.
 
@@ -18,7 +18,7 @@ use secrecy::{ExposeSecret, SecretString};
 use super::{Api, VendorOptions};
 use meerkat_words::SessionError;
 
-/// How long a connection may take to stand.
+/// Longest time for making a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Metadata services whose addresses are not link-local: Alibaba, Oracle, Azure.
@@ -29,10 +29,11 @@ const METADATA_V4: [Ipv4Addr; 3] =
 const METADATA_V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
 
-/// The base URL as requests are built on it: with the API's version where the vendor's own tools leave it out, and a slash.
+/// Completes the base URL: adds the API's version, which the vendor's own tools leave out, and a slash.
 ///
 /// # Errors
-/// `CONFIG_INVALID` for `setting` where the URL is not allowed. The message never repeats the URL, which may hold a password.
+/// `CONFIG_INVALID` for `setting` if the URL is not allowed. The message never repeats the URL, which may hold a
+/// password.
 pub fn base_url(setting: &str, api: Api, text: &str, allows_http: bool) -> Result<String, SessionError> {
     let refused = |why: &str| SessionError::ConfigInvalid { key: setting.to_owned(), message: why.to_owned() };
     let mut url = Url::parse(text.trim()).map_err(|_| refused("This is not a URL."))?;
@@ -63,7 +64,7 @@ pub fn base_url(setting: &str, api: Api, text: &str, allows_http: bool) -> Resul
     Ok(url.into())
 }
 
-/// The client for all vendors.
+/// Makes the client for all vendors.
 ///
 /// # Errors
 /// As [`http`].
@@ -72,16 +73,16 @@ pub(super) fn client(options: &VendorOptions) -> Result<genai::Client, SessionEr
     genai::Client::builder().with_reqwest(http).build().map_err(|error| SessionError::Internal(error.to_string()))
 }
 
-/// A client that checks each address it connects to.
+/// Makes a client that checks each address it connects to.
 ///
-/// Redirects are not followed: they would carry the key to an address that nobody configured. A proxy connects in our
-/// stead and out of sight of the address check, so it is used only where the options name one.
+/// Redirects are not followed: they could carry the key to an address that nobody configured. A proxy connects without
+/// our address check, so it is used only if the options name one.
 ///
 /// # Errors
-/// `CONFIG_INVALID` for a proxy that is none, or where the system has no usable certificates.
+/// `CONFIG_INVALID` for a proxy that is not valid, or if the system has no usable certificates.
 pub fn http(proxy: Option<&SecretString>, no_proxy: Option<&str>) -> Result<reqwest::Client, SessionError> {
     static RING: Once = Once::new();
-    // Whoever embeds us may have installed a provider before; then that one stays.
+    // The embedding program may have installed a provider before; then that one stays.
     RING.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
     let refused = |key: &str, message: String| SessionError::ConfigInvalid { key: key.to_owned(), message };
     let mut builder = reqwest::Client::builder()
@@ -98,19 +99,19 @@ pub fn http(proxy: Option<&SecretString>, no_proxy: Option<&str>) -> Result<reqw
     builder.build().map_err(|error| refused("model", format!("No HTTPS client can be made: {error}.")))
 }
 
-/// The proxy, which may be named without its scheme. One that cannot be spoken to would silently be left out.
+/// Parses the proxy, whose scheme may be left out. An unusable one would silently be ignored.
 fn http_proxy(text: &str) -> Option<Proxy> {
     let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
     let url = Url::parse(&text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())?;
     Proxy::https(url).ok()
 }
 
-/// Whether a name means this machine.
+/// Checks if a name means this machine.
 fn is_local_name(host: &str) -> bool {
     host == "localhost" || host.ends_with(".localhost")
 }
 
-/// Whether nothing may ever be sent there.
+/// Checks if an address must never be connected to.
 fn is_refused(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(ip) => {
@@ -133,7 +134,7 @@ fn is_refused(address: IpAddr) -> bool {
     }
 }
 
-/// Resolves names, and keeps only addresses that may be connected to.
+/// Resolver that keeps only addresses that may be connected to.
 struct GuardedDns;
 
 impl Resolve for GuardedDns {
@@ -161,7 +162,7 @@ mod tests {
         Some(found.map(|address| address.ip()).collect())
     }
 
-    /// The resolver is handed addresses as names, which every system resolves to themselves without a network.
+    /// The resolver gets addresses as names, which every system resolves to themselves without a network.
     #[tokio::test]
     async fn addresses_are_checked_after_resolving() {
         for refused in

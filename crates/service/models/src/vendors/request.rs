@@ -1,6 +1,6 @@
-//! A request in genai's terms.
+//! Conversion of a request to genai's terms.
 //!
-//! The prefix of two requests of one session must stay the same: what changes goes into the tail, behind the cache mark.
+//! Two requests of a session must share their prefix: changing parts go into the tail, behind the cache mark.
 
 use std::{borrow::Cow, collections::BTreeSet};
 
@@ -18,20 +18,20 @@ use super::Api;
 use crate::{ModelError, ModelRequest, ToolSpec};
 use meerkat_words::{
     message::{Block, Message, RawJson, ToolCall as Call, ToolResult},
-    tool::{NAME_BYTES_MAX, is_of_name},
+    tool::{NAME_BYTES_MAX, is_name_char},
 };
 
-/// The system prompt, the messages, the tail and the tools.
+/// Builds the system prompt, the messages, the tail and the tools.
 ///
 /// # Errors
-/// `MODEL_REJECTED` for a tool schema that holds a number no wire format can carry.
+/// `MODEL_REJECTED` for a tool schema with a number that no wire format can carry.
 pub(super) fn chat(
     request: &ModelRequest,
     api: Api,
     vendor: &str,
     returns_reasoning: bool,
 ) -> Result<ChatRequest, ModelError> {
-    let to = To { api, vendor, returns_reasoning };
+    let to = Recipient { api, vendor, returns_reasoning };
     let mut messages = Vec::new();
     let mut system = request.system.as_deref();
     if api == Api::Anthropic {
@@ -53,7 +53,7 @@ pub(super) fn chat(
             }
         }
     }
-    // The mark stands on what a user or a tool said: a thinking block cannot bear one.
+    // Only a user's or a tool's message can carry the mark; a thinking block cannot.
     let is_markable = |message: &&mut ChatMessage| matches!(message.role, ChatRole::User | ChatRole::Tool);
     if api == Api::Anthropic
         && let Some(last) = messages.iter_mut().rev().find(is_markable)
@@ -66,12 +66,12 @@ pub(super) fn chat(
     if !request.tools.is_empty() {
         chat.tools = Some(request.tools.iter().map(|spec| tool(spec, api)).collect::<Result<_, _>>()?);
     } else if api == Api::Anthropic {
-        // Calls and results without any tool are refused.
+        // Anthropic refuses calls and results without any tool.
         let called: BTreeSet<Cow<'_, str>> = request
             .messages
             .iter()
             .flat_map(|message| message.tool_calls())
-            .map(|call| legal(&call.name, api))
+            .map(|call| legal_name(&call.name, api))
             .collect();
         let stub = |name: Cow<'_, str>| {
             Tool::new(ToolName::Custom(name.into_owned()))
@@ -83,10 +83,10 @@ pub(super) fn chat(
     Ok(chat)
 }
 
-/// What is asked of genai for this request.
+/// Builds genai's options for this request.
 pub(super) fn options(request: &ModelRequest, adapter: AdapterKind) -> ChatOptions {
     let model = request.model.as_str();
-    // Asked of a model that cannot think, this is an error at the vendor.
+    // Vendors refuse this for models that cannot think.
     let is_thinker = match adapter {
         AdapterKind::Gemini => !["gemini-1", "gemini-2.0", "gemma"].iter().any(|old| model.starts_with(old)),
         AdapterKind::OpenAIResp => !model.contains("-chat"),
@@ -101,18 +101,18 @@ pub(super) fn options(request: &ModelRequest, adapter: AdapterKind) -> ChatOptio
     let thinking_tokens = if has_no_thoughts { 0 } else { request.thinking_tokens };
     options.max_tokens = request.max_output_tokens.map(|tokens| tokens.saturating_add(thinking_tokens));
     if matches!(adapter, AdapterKind::OpenAI | AdapterKind::OpenAIResp) {
-        // Without an effort genai takes `-max`, `-high` and the like off a model's name; a budget is never sent here.
-        // Without a cache wish it switches the newer models' automatic cache off; this wish is never sent here.
+        // Without an effort genai strips `-max`, `-high` and the like from a model's name; a budget is never sent here.
+        // Without a cache setting it turns off the newer models' automatic cache; this setting is never sent here.
         options =
             options.with_reasoning_effort(ReasoningEffort::Budget(0)).with_cache_control(CacheControl::Ephemeral5m);
     }
-    // At Anthropic another choice makes the cache of all messages worthless; there the answer alone shows it.
+    // At Anthropic another choice would invalidate the cache of all messages; there the answer is checked instead.
     let is_free = matches!(adapter, AdapterKind::OpenAI | AdapterKind::OpenAIResp | AdapterKind::Gemini);
     if request.forbids_tools && !request.tools.is_empty() && is_free {
         options = options.with_tool_choice(ToolChoice::None);
     }
     if adapter == AdapterKind::OpenAIResp {
-        // genai asks for summaries of the reasoning as well, which OpenAI refuses to unverified organisations.
+        // genai also asks for summaries of the reasoning, which OpenAI refuses to unverified organisations.
         options = options.with_extra_body(json!({ "reasoning": null }));
     }
     options
@@ -128,27 +128,27 @@ fn push_assistant(messages: &mut Vec<ChatMessage>, parts: Vec<ContentPart>) {
     }
 }
 
-/// Vendors refuse blank texts.
+/// Makes a text part, unless it is blank: vendors refuse blank texts.
 fn text_part(text: &str) -> Option<ContentPart> {
     (!text.trim().is_empty()).then(|| ContentPart::from_text(text))
 }
 
-/// Whom a request is for.
+/// Recipient of a request.
 #[derive(Clone, Copy)]
-struct To<'a> {
+struct Recipient<'a> {
     api: Api,
     vendor: &'a str,
     returns_reasoning: bool,
 }
 
-fn push_blocks(messages: &mut Vec<ChatMessage>, blocks: &[Block], to: To<'_>) {
-    let To { api, vendor, returns_reasoning } = to;
+fn push_blocks(messages: &mut Vec<ChatMessage>, blocks: &[Block], to: Recipient<'_>) {
+    let Recipient { api, vendor, returns_reasoning } = to;
     let mut parts = Vec::new();
     let mut was_reasoning = true;
     for block in blocks {
         let is_reasoning = matches!(block, Block::Reasoning { .. });
         if is_reasoning && !was_reasoning {
-            // genai puts a message's reasoning first. Anthropic wants it where it was, and joins adjacent messages.
+            // genai puts a message's reasoning first. Anthropic needs it in place, and joins adjacent messages.
             push_assistant(messages, std::mem::take(&mut parts));
         }
         was_reasoning = is_reasoning;
@@ -167,7 +167,7 @@ fn push_blocks(messages: &mut Vec<ChatMessage>, blocks: &[Block], to: To<'_>) {
     push_assistant(messages, parts);
 }
 
-/// A signature with what it signs, or a whole block of the vendor's.
+/// Returns a signature with its text, or the vendor's whole block.
 fn reasoning_parts(text: &str, opaque: &RawJson, api: Api) -> Vec<ContentPart> {
     match opaque.decode::<Value>() {
         Ok(Value::String(signature)) => {
@@ -184,7 +184,7 @@ fn call_part(call: &Call, api: Api) -> ContentPart {
     let opaque = call.opaque.as_ref().filter(|_| api == Api::Gemini);
     ContentPart::ToolCall(ToolCall {
         call_id: call_id(&call.call_id, api).into_owned(),
-        fn_name: legal(&call.name, api).into_owned(),
+        fn_name: legal_name(&call.name, api).into_owned(),
         fn_arguments: arguments(&call.arguments),
         thought_signatures: opaque.and_then(|opaque| opaque.decode().ok()),
     })
@@ -197,30 +197,30 @@ fn result_part(result: &ToolResult, api: Api) -> ContentPart {
         let block = json!({ "type": "tool_result", "tool_use_id": id, "is_error": true, "content": content });
         return ContentPart::from_custom(block, None);
     }
-    ContentPart::ToolResponse(ToolResponse::new(id, content).with_fn_name(legal(&result.name, api)))
+    ContentPart::ToolResponse(ToolResponse::new(id, content).with_fn_name(legal_name(&result.name, api)))
 }
 
-/// A tool's name as every vendor takes it: a model may have made one up that is none, and it goes back with its result.
-fn legal(name: &str, api: Api) -> Cow<'_, str> {
-    // Gemini's begin with a letter or `_`.
+/// Makes a tool's name valid for every vendor: a model may have invented one, which goes back with its result.
+fn legal_name(name: &str, api: Api) -> Cow<'_, str> {
+    // Gemini's names begin with a letter or `_`.
     let is_begin = |c: char| api != Api::Gemini || c.is_ascii_alphabetic() || c == '_';
-    if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(is_of_name) && name.starts_with(is_begin) {
+    if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(is_name_char) && name.starts_with(is_begin) {
         return name.into();
     }
     let begin = if name.starts_with(is_begin) { "" } else { "_" };
-    let rest = name.chars().map(|c| if is_of_name(c) { c } else { '_' });
+    let rest = name.chars().map(|c| if is_name_char(c) { c } else { '_' });
     begin.chars().chain(rest).take(NAME_BYTES_MAX).collect()
 }
 
-/// Anthropic takes only letters, digits, `_` and `-`; another vendor may have named the call.
+/// Makes a call's id valid for Anthropic, since another vendor may have chosen it.
 fn call_id(id: &str, api: Api) -> Cow<'_, str> {
-    if api != Api::Anthropic || id.chars().all(is_of_name) {
+    if api != Api::Anthropic || id.chars().all(is_name_char) {
         return id.into();
     }
-    id.chars().map(|c| if is_of_name(c) { c } else { '_' }).collect()
+    id.chars().map(|c| if is_name_char(c) { c } else { '_' }).collect()
 }
 
-/// Vendors take arguments back only as an object, so a malformed text goes back inside one.
+/// Returns arguments as an object, as vendors require; a malformed text goes inside one.
 fn arguments(raw: &RawJson) -> Value {
     match raw.decode() {
         Ok(object @ Value::Object(_)) => object,
@@ -238,7 +238,7 @@ fn tool(spec: &ToolSpec, api: Api) -> Result<Tool, ModelError> {
     })?;
     let mut tool =
         Tool::new(ToolName::Custom(spec.name.clone())).with_description(&spec.description).with_schema(schema);
-    // Said outright, or OpenAI's responses format would rewrite the schema to its strict kind.
+    // Explicit, because OpenAI's responses format would otherwise rewrite the schema to its strict kind.
     tool.strict = (api == Api::OpenAi).then_some(false);
     Ok(tool)
 }

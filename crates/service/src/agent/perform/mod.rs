@@ -69,5 +69,5 @@ impl Drop for Effect {
     }
 }
 
-/// What every effect needs of the engine.
-pub(crate) type EngineRef = Arc<super::Engine>;
+/// What every effect needs of the ports.
+pub(crate) type EngineRef = Arc<super::Ports>;

@@ -38,7 +38,7 @@ const MESSAGE_BYTES_MAX: usize = 2 * 1024;
 
 /// The inputs of a model call.
 pub(crate) struct ModelEffect {
-    pub(crate) engine: EngineRef,
+    pub(crate) ports: EngineRef,
     pub(crate) session_id: SessionId,
     pub(crate) model: ResolvedModel,
     /// Whether what comes of the answer is shown as it comes; a call whose answer is not may always be tried again.
@@ -77,7 +77,7 @@ async fn attempts(
     outcomes: &mpsc::Sender<Outcome>,
     cancel: &CancellationToken,
 ) -> Outcome {
-    let turn = &effect.engine.options.turn;
+    let turn = &effect.ports.options.turn;
     let policy = RetryPolicy {
         attempts: turn.model_attempts,
         base: Duration::from_millis(turn.retry_base_ms),
@@ -90,14 +90,14 @@ async fn attempts(
             Attempt::Failed { error, partial, is_visible } => (error, partial, is_visible),
         };
         request.attempt += 1;
-        let wait = policy.wait(&error, request.attempt, effect.engine.world.ids.as_ref()).filter(|_| !is_visible);
+        let wait = policy.wait(&error, request.attempt, effect.ports.world.ids.as_ref()).filter(|_| !is_visible);
         let Some(wait) = wait else { return Outcome::ModelFailed { error: Some(error), partial } };
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         drop(outcomes.send(Outcome::Retrying { attempt: request.attempt, wait_ms, error }).await);
         tokio::select! {
             biased;
             () = cancel.cancelled() => return Outcome::ModelFailed { error: None, partial },
-            () = effect.engine.world.clock.sleep(wait) => {}
+            () = effect.ports.world.clock.sleep(wait) => {}
         }
     }
 }
@@ -153,12 +153,12 @@ async fn bounded<T>(
     cancel: &CancellationToken,
     work: impl Future<Output = Result<T, ModelError>>,
 ) -> Option<Result<T, ModelError>> {
-    let idle_ms = effect.engine.options.turn.model_idle_timeout_ms;
+    let idle_ms = effect.ports.options.turn.model_idle_timeout_ms;
     tokio::select! {
         biased;
         () = cancel.cancelled() => None,
         done = work => Some(done),
-        () = effect.engine.world.clock.sleep(Duration::from_millis(idle_ms)) => {
+        () = effect.ports.world.clock.sleep(Duration::from_millis(idle_ms)) => {
             let message = format!("The model sent nothing for {idle_ms} ms (turn.model_idle_timeout_ms).");
             Some(Err(ModelError::new(ErrorCode::ModelTimeout, message)))
         }
@@ -183,7 +183,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(effect: &'a ModelEffect, outcomes: &'a mpsc::Sender<Outcome>) -> Self {
-        let redactor = effect.engine.secrets.stream();
+        let redactor = effect.ports.secrets.stream();
         let (partial, is_reasoning, is_visible) = (String::new(), false, false);
         Self { effect, outcomes, redactor, is_reasoning, partial, bytes: 0, hidden_bytes: 0, is_visible }
     }
@@ -216,7 +216,7 @@ impl<'a> Reader<'a> {
 
     fn fail(self, error: ModelError) -> Attempt {
         // Replaced before it is cut: of a secret at the end a part would stay.
-        let message = self.effect.engine.secrets.replace(&error.message);
+        let message = self.effect.ports.secrets.replace(&error.message);
         let message = prefix(&message, MESSAGE_BYTES_MAX).to_owned();
         let vendor = Some(self.effect.model.client.vendor().to_owned());
         let error = ModelError { message, vendor, ..error };
@@ -228,7 +228,7 @@ impl<'a> Reader<'a> {
     }
 
     fn end(self, mut answer: ModelAnswer) -> Attempt {
-        let secrets = &self.effect.engine.secrets;
+        let secrets = &self.effect.ports.secrets;
         let mut bytes = 0;
         for block in &mut answer.blocks {
             let (name, arguments, opaque) = match block {
@@ -284,5 +284,5 @@ async fn load_bodies(effect: &ModelEffect, rendered: Rendered) -> Result<ModelRe
 }
 
 async fn load(effect: &ModelEffect, body: &Body) -> Result<String, StoreError> {
-    effect.engine.load(effect.session_id, body).await
+    effect.ports.load(effect.session_id, body).await
 }

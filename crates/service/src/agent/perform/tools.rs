@@ -26,7 +26,7 @@ const PROGRESS_MAX: usize = 16;
 
 /// The inputs of a group of calls.
 pub(crate) struct ToolEffect {
-    pub(crate) engine: EngineRef,
+    pub(crate) ports: EngineRef,
     pub(crate) session_id: SessionId,
     pub(crate) turn: TurnNumber,
     pub(crate) calls: Vec<ToolCall>,
@@ -63,15 +63,15 @@ async fn run_one(
     progress: mpsc::Sender<(String, String)>,
     cancel: CancellationToken,
 ) -> (ToolFinished, bool) {
-    let clock = effect.engine.world.clock.clone();
+    let clock = effect.ports.world.clock.clone();
     let started = clock.elapsed();
-    let Some(tool) = effect.engine.tools.get(&call.name).cloned() else {
+    let Some(tool) = effect.ports.tools.get(&call.name).cloned() else {
         let error = ErrorBody::new(ErrorCode::ToolNotFound);
         return (finished(&call, ToolOutcome::NotRun, "There is no such tool.".into(), Some(error), 0), false);
     };
     let (outcome, output, error, has_panicked) = run_bounded(&effect, tool, &call, progress, cancel).await;
     let duration_ms = u64::try_from(clock.elapsed().saturating_sub(started).as_millis()).unwrap_or(u64::MAX);
-    let duration_ms = if effect.engine.world.is_frozen { 0 } else { duration_ms };
+    let duration_ms = if effect.ports.world.is_frozen { 0 } else { duration_ms };
     (finished(&call, outcome, output, error, duration_ms), has_panicked)
 }
 
@@ -99,7 +99,7 @@ async fn run_bounded(
     progress: mpsc::Sender<(String, String)>,
     cancel: CancellationToken,
 ) -> (ToolOutcome, Body, Option<ErrorBody>, bool) {
-    let options = &effect.engine.options.tools;
+    let options = &effect.ports.options.tools;
     let limits = OutputLimits {
         inline_bytes: options.inline_bytes,
         hard_cap_bytes: options.max_output_bytes,
@@ -108,13 +108,13 @@ async fn run_bounded(
     let (text_sender, mut texts) = mpsc::channel(PROGRESS_MAX);
     let sink = OutputSink::new(
         limits,
-        effect.engine.blobs.clone(),
+        effect.ports.blobs.clone(),
         effect.session_id,
-        effect.engine.secrets.stream(),
+        effect.ports.secrets.stream(),
         text_sender,
     );
     let sink = Arc::new(sink);
-    let secrets = &effect.engine.secrets;
+    let secrets = &effect.ports.secrets;
     let stop = cancel.child_token();
     let invocation = Invocation {
         session_id: effect.session_id,
@@ -127,7 +127,7 @@ async fn run_bounded(
         let (tool, sink) = (tool.clone(), sink.clone());
         tokio::spawn(async move { tool.call(invocation, &sink).await }.in_current_span())
     };
-    let clock = &effect.engine.world.clock;
+    let clock = &effect.ports.world.clock;
     let mut deadline = clock.sleep(Duration::from_millis(options.timeout_ms));
     // Progress is shown in passing: where the actor does not keep up it is dropped.
     let tell = |text: String| drop(progress.try_send((call.call_id.clone(), text)));

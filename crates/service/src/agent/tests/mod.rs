@@ -17,22 +17,20 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Derived, Engine};
+use super::Ports;
 use crate::{
     SessionError,
     capability::Capabilities,
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
     consumers::readers::Readers,
+    engine::{Derived, Engine},
     model::{ModelResolver, StaticModels, scripted::ScriptedModel},
     options::EngineOptions,
     redact::Secrets,
-    runtime::{ephemeral::EphemeralSessionService, persistent::PersistentSessionService, read_blob::ReadBlob},
+    runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob},
     service::{CreateSession, ReadEvents, SessionService as _, StartTurn, TurnResult},
-    store::{
-        BlobStore, EventStore, MemoryBlobStore, MemoryEventStore, MemoryReaders, MemorySessionStore, SessionIndex,
-        SessionStore,
-    },
+    store::{BlobStore, EventStore, MemoryBlobStore, MemorySessionStore, SessionIndex, SessionStore, Stores},
     tool::{Tool, ToolRegistry},
 };
 
@@ -72,9 +70,9 @@ impl Rig {
         events_seen: impl FnOnce(Arc<dyn EventStore>) -> Arc<dyn EventStore>,
         blobs_seen: impl FnOnce(Arc<dyn BlobStore>) -> Arc<dyn BlobStore>,
     ) -> EphemeralSessionService {
-        let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
-        let blobs = Arc::new(MemoryBlobStore::new(Arc::default()));
-        EphemeralSessionService::new(self.engine(events_seen(events), blobs_seen(blobs), None))
+        let stores = Stores::in_memory(u64::MAX, &Arc::default());
+        let (events, blobs) = (events_seen(stores.events.clone()), blobs_seen(stores.blobs.clone()));
+        EphemeralSessionService::new(self.engine(Stores { events, blobs, ..stores }, false))
     }
 
     /// A service whose sessions outlive it: their journals are `events`.
@@ -90,16 +88,16 @@ impl Rig {
         events: Arc<dyn EventStore>,
         index: Arc<dyn SessionIndex>,
     ) -> PersistentSessionService {
-        let blobs = Arc::new(MemoryBlobStore::new(Arc::default()));
-        let clock = World::system().clock;
-        let readers = Readers::new(Arc::new(MemoryReaders::default()), events.clone(), index.clone(), clock);
-        let derived = Derived::new(snapshots, index, Arc::new(readers), None);
-        PersistentSessionService::new(self.engine(events, blobs, Some(derived)))
+        let stores = Stores::in_memory(u64::MAX, &Arc::default());
+        PersistentSessionService::new(self.engine(Stores { snapshots, events, index, ..stores }, true))
     }
 
-    fn engine(self, events: Arc<dyn EventStore>, blobs: Arc<dyn BlobStore>, derived: Option<Derived>) -> Engine {
+    fn engine(self, stores: Stores, is_stored: bool) -> Engine {
         let capabilities = Capabilities::compiled();
-        Engine {
+        let Stores { events, blobs, snapshots, index, readers, pruner } = stores;
+        let readers = Readers::new(readers, events.clone(), index.clone(), World::system().clock);
+        let derived = Arc::new(Derived::new(index, Arc::new(readers), pruner));
+        let ports = Ports {
             world: World::system(),
             tools: ToolRegistry::new(self.tools, self.options.tools.approval.clone()).unwrap(),
             options: self.options,
@@ -107,15 +105,16 @@ impl Rig {
             secrets: Secrets::default(),
             events,
             blobs,
-            capabilities: if derived.is_some() { capabilities } else { capabilities.without_store() },
-            derived,
-            memory: None,
-            owner: None,
+            capabilities: if is_stored { capabilities } else { capabilities.without_store() },
+            snapshots,
+            is_stored,
+            observer: derived.clone(),
             held: Arc::default(),
             is_shutting_down: AtomicBool::new(false),
             compaction: self.compaction,
             compactor: self.compactor,
-        }
+        };
+        Engine { ports: Arc::new(ports), derived, owner: None }
     }
 }
 

@@ -19,12 +19,14 @@ use super::{
 };
 use crate::{
     ErrorCode, Session, SessionError,
-    agent::{Derived, registry::Registry, shared::Shared},
-    clock::{Timestamp, World},
-    consumers::{projection::Projection, readers::Readers},
+    agent::{registry::Registry, shared::Shared},
+    clock::Timestamp,
+    consumers::projection::Projection,
+    engine::{Derived, Engine},
+    follow::{live::LiveHub, turn},
     ids::{Seq, SessionId},
     model::{ModelResolver, ResolvedModel, StaticModels, scripted::ScriptedModel},
-    runtime::{ended, live::LiveHub, persistent::PersistentSessionService, projector::ProjectorHandle},
+    runtime::{PersistentSessionService, projector::ProjectorHandle},
     service::{
         CreateSession, DeleteSession, ForkSession, InterruptTurn, Page, PinFact, SessionQuery, SessionService as _,
         SessionState, SessionSummary, StartTurn, TurnStatus,
@@ -34,10 +36,7 @@ use crate::{
         event::Record,
         tests::{created, record, session_id},
     },
-    store::{
-        EventStore, IndexedKey, MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore,
-        SessionIndex, StoreError,
-    },
+    store::{EventStore, IndexedKey, MemoryEventStore, MemoryIndex, SessionIndex, StoreError, Stores},
 };
 
 fn rig() -> Rig {
@@ -438,14 +437,10 @@ async fn a_start_that_its_caller_gives_up_begins_nothing_twice() {
     let mut begun = Vec::new();
     for gives_up in [false, true] {
         let index = Arc::new(FaultyIndex::default());
-        let events = journals();
-        let readers =
-            Readers::new(Arc::new(MemoryReaders::default()), events.clone(), index.clone(), World::system().clock);
-        let snapshots = Arc::new(MemorySessionStore::new(events.clone()));
-        let mut derived = Derived::new(snapshots, index, Arc::new(readers), None);
+        let engine = rig().engine(Stores { index, ..Stores::in_memory(u64::MAX, &Arc::default()) }, true);
+        let mut derived = Derived::new(engine.derived.index.clone(), engine.derived.readers.clone(), None);
         derived.projector = Some(ProjectorHandle::new(Projection::new(dir.path().join("files"), None)));
-        let blobs = Arc::new(MemoryBlobStore::new(Arc::default()));
-        let service = PersistentSessionService::new(rig().engine(events, blobs, Some(derived)));
+        let service = PersistentSessionService::new(Engine { derived: Arc::new(derived), ..engine });
         let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
         let before = tasks();
         if gives_up {
@@ -486,7 +481,7 @@ async fn a_turn_that_the_store_failed_is_lost_to_all_who_wait_for_it() {
                 ticks(50).await;
                 service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap_err();
             };
-            tokio::join!(begun.result, ended::result(&service, begun.accepted), interrupt)
+            tokio::join!(begun.result, turn::result(&service, begun.accepted), interrupt)
         };
         let told = tokio::time::timeout(Duration::from_secs(600), both).await;
         let (awaited, followed, ()) = told.unwrap_or_else(|_| panic!("{times}: somebody waits for ever"));
@@ -494,7 +489,7 @@ async fn a_turn_that_the_store_failed_is_lost_to_all_who_wait_for_it() {
         assert_eq!((followed.code, awaited.code), (ErrorCode::StoreFailed, ErrorCode::StoreFailed), "{times}");
         ticks(100).await;
         let late = async || {
-            let told = ended::result(&service, accepted.clone());
+            let told = turn::result(&service, accepted.clone());
             tokio::time::timeout(Duration::from_secs(600), told).await.expect("an answer")
         };
         if times > 2 {

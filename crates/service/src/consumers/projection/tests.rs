@@ -13,10 +13,9 @@ use super::{Projection, files::Files, files::RealFiles};
 use crate::{
     AgentBuildConfig, SessionId,
     options::{EngineOptions, Policy},
-    runtime::restore::decode,
     service::{InterruptTurn, ReadEvents, SessionSummary, StartTurn},
     session::Session,
-    store::Frame,
+    store::{Frame, restore::decode},
 };
 
 /// A session with everything that a transcript knows: calls, a turn that waited, one that was interrupted.

@@ -5,14 +5,13 @@ use std::{fmt::Write as _, io};
 use super::Checkpoint;
 use crate::{
     ids::{Seq, SessionId, TurnNumber},
-    runtime::restore::decode,
     service::HistoryItem,
     session::{
         HistoryFold,
         event::{Event, Record},
         message::{Block, Body, Message},
     },
-    store::Frame,
+    store::{Frame, restore::decode},
 };
 
 /// Writes the transcript of one session.

@@ -24,8 +24,8 @@ use tokio::sync::watch;
 use crate::{
     SessionError,
     clock::{Clock, Timestamp},
+    follow::check_cursor,
     ids::{Seq, SessionId},
-    runtime::follow::check_cursor,
     service::{AcknowledgeReader, Checkpoint, Page, ReaderView, WaitReader},
     store::{EventStore, ReaderStore, Registration, SessionIndex, StoreError},
 };

@@ -14,22 +14,19 @@ use tokio::sync::{mpsc, watch};
 use super::{Ask, Memory, MemoryHandle, READER};
 use crate::{
     SessionError,
-    agent::Engine,
     consumers::{
         beside::Beside,
         readers::{Readers, fetch::Next},
     },
+    engine::Engine,
     ids::{Seq, SessionId},
     memory::{
         Intake,
         intake::{IntakeFold, Wanted},
     },
-    runtime::{
-        restore::decode,
-        sessions::{Inner, Sessions},
-    },
+    runtime::sessions::{Inner, Sessions},
     session::event::{Event, Record},
-    store::{ReadLimit, StoreError},
+    store::{ReadLimit, StoreError, restore::decode},
 };
 
 /// How long it waits for more before it takes in what there is.
@@ -59,10 +56,10 @@ impl From<Ask> for Waiting {
     }
 }
 
-impl<Home: 'static> Sessions<Home> {
+impl Sessions {
     /// Begins to remember, where there is a memory. It ends with the service.
     pub(in crate::runtime) fn begin_remembering(&self) {
-        let Some(MemoryHandle(memory)) = &self.engine().memory else { return };
+        let Some(MemoryHandle(memory)) = &self.engine().derived.memory else { return };
         let Some(asks) = memory.asked.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let run = Run {
             // It does not keep the service.
@@ -79,7 +76,7 @@ impl<Home: 'static> Sessions<Home> {
             is_lost: false,
             is_failing: false,
         };
-        memory.task.spawn(run.until_the_end(Self::over));
+        memory.task.spawn(run.until_the_end());
     }
 }
 
@@ -108,7 +105,7 @@ struct Run {
 }
 
 impl Run {
-    async fn until_the_end<Home: 'static>(mut self, over: fn(Arc<Inner>) -> Sessions<Home>) {
+    async fn until_the_end(mut self) {
         let (mut wait, mut is_trusted) = (RETRY_BASE, false);
         if !self.is_needed().await {
             return;
@@ -116,7 +113,7 @@ impl Run {
         self.memory.is_begun.store(true, Ordering::Release);
         loop {
             let done = match is_trusted {
-                true => self.step(over).await,
+                true => self.step().await,
                 false => self.begin().await.map(|()| true),
             };
             match done {
@@ -277,7 +274,7 @@ impl Run {
     }
 
     /// Takes in what there is, or waits for it; `false` at the end.
-    async fn step<Home: 'static>(&mut self, over: fn(Arc<Inner>) -> Sessions<Home>) -> Result<bool, SessionError> {
+    async fn step(&mut self) -> Result<bool, SessionError> {
         self.changes.borrow_and_update();
         while let Ok(ask) = self.asks.try_recv() {
             self.waiting.push(ask.into());
@@ -296,7 +293,7 @@ impl Run {
             return Ok(self.rest().await);
         }
         self.debounce().await;
-        let Some(service) = self.inner.upgrade().map(over) else { return Ok(false) };
+        let Some(service) = self.inner.upgrade().map(Sessions::of) else { return Ok(false) };
         while let Some(&session_id) = self.gone.first() {
             self.memory.gone(session_id).await?;
             service.drop_row_of_gone(session_id).await?;
@@ -339,11 +336,7 @@ impl Run {
         Ok(sessions)
     }
 
-    async fn take_in<Home: 'static>(
-        &mut self,
-        service: &Sessions<Home>,
-        sessions: Vec<SessionId>,
-    ) -> Result<(), SessionError> {
+    async fn take_in(&mut self, service: &Sessions, sessions: Vec<SessionId>) -> Result<(), SessionError> {
         let (memory, mut intakes, mut passages, mut failed) = (self.memory.clone(), Vec::new(), 0, None);
         self.is_behind = false;
         for session_id in sessions {
@@ -379,11 +372,7 @@ impl Run {
     }
 
     /// What memory is to take in of a session; `None` where there is nothing yet.
-    async fn read<Home: 'static>(
-        &mut self,
-        service: &Sessions<Home>,
-        session_id: SessionId,
-    ) -> Result<Option<Intake>, SessionError> {
+    async fn read(&mut self, service: &Sessions, session_id: SessionId) -> Result<Option<Intake>, SessionError> {
         let (memory, engine) = (self.memory.clone(), service.engine());
         let from = memory.store.taken_in(session_id).await?;
         if let Some(looked_at) = self.open.remove(&session_id).filter(|looked_at| *looked_at > from) {

@@ -19,15 +19,15 @@ const INTRODUCTION: &str = r#"# Events
 
 <!-- Made from crates/service by `MEERKAT_BLESS=1 cargo test -p meerkat-service`. Do not edit. -->
 
-Whatever happens in a session is an event. An event is one line of JSON, the same on every surface. Its head is the same for every kind:
+Everything that happens in a session is an event: one line of JSON, identical on every surface. All kinds have the same head:
 
 ```json
 {"v":1,"session_id":"01900000-0000-7000-8000-000000000001","seq":1,"turn":null,"time":"2026-01-01T00:00:00.000Z","type":"session_created"}
 ```
 
-`v` is the version of the encoding. `turn` counts from 0 and is `null` outside a turn. The fields of the kind follow the head, which never shares a name with them. A text that is too large for an event is an object in place of the string: `blob` by which it is read, `bytes` of the whole, and its `head` and `tail`. A reader passes over kinds and fields that it does not know.
+`v` is the version of the encoding. `turn` counts from 0 and is `null` outside a turn. The kind's own fields follow; none has the name of a head field. A text too large for an event is an object instead of a string: its `blob` to read, the `bytes` of the whole, and its `head` and `tail`. A reader ignores unknown kinds and fields.
 
-A **durable** event has a `seq`: they count from 1, and each is a cursor to go on reading from; none is used twice, and where some are gone, `pruned` says which. A **live** event is shown in passing to who follows at the moment and is kept nowhere; in place of `seq` it has `after`, the seq of the durable event that it follows.
+A **durable** event has a `seq`, which counts from 1 and is a cursor for reading on. No seq is used twice; if some are missing, `pruned` says which. A **live** event is sent to current followers and not stored; instead of `seq` it has `after`, the seq of the durable event before it.
 
 The schemas of all kinds are in [schemas/events.json](schemas/events.json).
 

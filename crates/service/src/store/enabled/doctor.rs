@@ -21,6 +21,7 @@ use super::{
         Checked, Damage, End, OwnerLock, RealDisk, check, check_directory, cut, known_store_id, look, session_dir,
         sessions_on,
     },
+    own,
 };
 use crate::{
     SessionError,
@@ -28,7 +29,7 @@ use crate::{
     clock::{Clock as _, SystemClock},
     consumers::projection::{ANOTHERS, ANOTHERS_REMEDY, Projection},
     ids::{Seq, SessionId},
-    memory::{examine_log, mend_log},
+    memory::recall::{examine_log, mend_log},
     session::{CallProgress, Session},
     store::{StoreError, hex},
     upkeep::doctor::{Check, Diagnosis, Examination, Finding, Progress, Severity},
@@ -107,7 +108,7 @@ impl Doctor {
         }
         check_directory(&what.data_dir)?;
         let mut diagnosis = Diagnosis::default();
-        let owner = match OwnerLock::take(&what.data_dir) {
+        let owner = match own(&what.data_dir) {
             Ok(owner) => Some(Arc::new(owner)),
             Err(SessionError::StoreLocked { pid }) if !what.is_repair => {
                 diagnosis.owner_pid = Some(pid.unwrap_or_default());

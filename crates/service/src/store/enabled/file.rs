@@ -7,9 +7,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs::OpenOptions,
-    os::unix::fs::OpenOptionsExt as _,
-    panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -20,12 +17,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use redb::{AccessGuard, Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableError};
+use redb::{AccessGuard, ReadableTable as _, TableDefinition, TableError};
 use tokio::sync::oneshot;
 
-use super::journal::{OwnerLock, disk::is_full};
+use meerkat_journal::{
+    OwnerLock,
+    derived::{DerivedFile, caught, set_aside},
+};
+
+pub(super) use meerkat_journal::derived::Trouble;
+
 use super::{
-    backend::{Backend, Phase},
     expiry::Expiry,
     index::{decode, place},
     rows::{SEAL_BYTES, View, sealed, unsealed},
@@ -41,7 +43,7 @@ const COMMIT_AFTER: Duration = Duration::from_secs(1);
 /// Bytes of changes that are not kept waiting.
 const COMMIT_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes of pages that redb keeps in memory.
-const CACHE_BYTES: usize = 4 * 1024 * 1024;
+pub(super) const CACHE_BYTES: usize = 4 * 1024 * 1024;
 
 /// The tables of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,8 +90,7 @@ pub struct IndexFile {
 
 struct Shared {
     path: PathBuf,
-    database: Mutex<Option<Arc<Database>>>,
-    phase: Arc<Phase>,
+    file: Mutex<Option<Arc<DerivedFile>>>,
     /// Counts from 1 on with each file that was set aside, so that whoever makes the index anew learns whether it was
     /// lost once more.
     losses: AtomicU64,
@@ -115,44 +116,12 @@ struct State {
     committer: Option<thread::JoinHandle<()>>,
 }
 
-/// Why the file did not do what it was asked.
-#[derive(Debug)]
-pub(crate) enum Trouble {
-    /// It holds what nobody wrote.
-    Damaged(String),
-    /// It could not be read or written.
-    Failed(String),
-    /// There is no room to write it.
-    Full(String),
-}
-
-impl<E: Into<redb::Error>> From<E> for Trouble {
-    fn from(error: E) -> Self {
-        match error.into() {
-            error @ (redb::Error::Corrupted(_)
-            | redb::Error::UpgradeRequired(_)
-            | redb::Error::RepairAborted
-            | redb::Error::TableTypeMismatch { .. }
-            | redb::Error::TableIsMultimap(_)
-            | redb::Error::TypeDefinitionChanged { .. }) => Self::Damaged(error.to_string()),
-            redb::Error::Io(error) if is_of_the_content(&error) => Self::Damaged(error.to_string()),
-            redb::Error::Io(error) if is_full(&error) => Self::Full(error.to_string()),
-            error => Self::Failed(error.to_string()),
-        }
+/// What is answered where the file did not do what it was asked.
+fn answer(trouble: Trouble) -> StoreError {
+    match trouble {
+        Trouble::Damaged(why) => StoreError::Failed(format!("the index was damaged: {why}")),
+        Trouble::Failed(why) | Trouble::Full(why) => StoreError::Failed(format!("the index: {why}")),
     }
-}
-
-impl Trouble {
-    fn answer(self) -> StoreError {
-        match self {
-            Self::Damaged(why) => StoreError::Failed(format!("the index was damaged: {why}")),
-            Self::Failed(why) | Self::Full(why) => StoreError::Failed(format!("the index: {why}")),
-        }
-    }
-}
-
-fn is_of_the_content(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof)
 }
 
 impl Drop for IndexFile {
@@ -165,7 +134,6 @@ impl Drop for IndexFile {
         self.shared.wake.notify_all();
         // The file's lock is free once the committer is gone. A panic of it was logged where it happened.
         let _ = committer.map(thread::JoinHandle::join);
-        self.shared.phase.is_closing.store(true, Ordering::Release);
     }
 }
 
@@ -175,8 +143,7 @@ impl IndexFile {
     pub fn new(path: PathBuf) -> Self {
         let shared = Shared {
             path,
-            database: Mutex::default(),
-            phase: Arc::default(),
+            file: Mutex::default(),
             losses: AtomicU64::new(1),
             whole_since: AtomicU64::new(0),
             has_room: OnceLock::new(),
@@ -293,103 +260,82 @@ impl Shared {
     }
 
     /// The file, opened where it is not; `None` where there is none and none is to be made.
-    fn database(&self, is_made: bool) -> Result<Option<Arc<Database>>, StoreError> {
-        let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
-        if database.is_none() && (is_made || self.path.exists()) {
-            let opened = match self.open() {
+    fn file(&self, is_made: bool) -> Result<Option<Arc<DerivedFile>>, StoreError> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if file.is_none() && (is_made || self.path.exists()) {
+            let opened = match caught(|| self.open()) {
                 Err(Trouble::Damaged(why)) => {
                     self.set_aside(&why)?;
-                    self.open()
+                    caught(|| self.open())
                 }
                 opened => opened,
             };
-            *database = Some(opened.map_err(Trouble::answer)?);
+            *file = Some(opened.map_err(answer)?);
         }
-        Ok(database.clone())
+        Ok(file.clone())
     }
 
-    fn open(&self) -> Result<Arc<Database>, Trouble> {
-        let opened = catch_unwind(AssertUnwindSafe(|| {
-            let mut options = OpenOptions::new();
-            let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&self.path);
-            let file = file.map_err(redb::Error::Io)?;
-            let backend = Backend::new(file, self.phase.clone())?;
-            let database = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?;
-            let transaction = database.begin_read()?;
-            let meta = match transaction.open_table(Table::Meta.definition()) {
-                Ok(meta) => meta,
-                Err(TableError::TableDoesNotExist(_)) => return Ok((database, false)),
-                Err(error) => return Err(error.into()),
-            };
-            let layout = meta.get(&b"layout"[..])?.map(|layout| unsealed(b"layout", layout.value())).transpose()?;
-            if layout.as_deref() != Some(LAYOUT) {
-                return Err(Trouble::Damaged("it has another layout".to_owned()));
+    fn open(&self) -> Result<Arc<DerivedFile>, Trouble> {
+        let file = DerivedFile::open(&self.path, CACHE_BYTES)?;
+        let is_whole = match file.begin_read()?.open_table(Table::Meta.definition()) {
+            Err(TableError::TableDoesNotExist(_)) => false,
+            meta => {
+                let meta = meta?;
+                let layout = meta.get(&b"layout"[..])?.map(|layout| unsealed(b"layout", layout.value())).transpose()?;
+                if layout.as_deref() != Some(LAYOUT) {
+                    return Err(Trouble::Damaged("it has another layout".to_owned()));
+                }
+                meta.get(REBUILT)?.is_some()
             }
-            let is_whole = meta.get(REBUILT)?.is_some();
-            Ok((database, is_whole))
-        }));
-        let opened = opened.unwrap_or_else(|_| Err(Trouble::Damaged("opening it panicked".to_owned())));
-        let (database, is_whole) = opened?;
+        };
         let whole_since = if is_whole { self.losses.load(Ordering::Acquire) } else { 0 };
         self.whole_since.store(whole_since, Ordering::Release);
-        Ok(Arc::new(database))
+        Ok(Arc::new(file))
     }
 
     /// Closes a file that failed; where it is damaged, it is set aside, and the next use makes it anew.
-    fn give_up(&self, failed: Option<&Arc<Database>>, trouble: Trouble) -> StoreError {
-        let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+    fn give_up(&self, failed: Option<&Arc<DerivedFile>>, trouble: Trouble) -> StoreError {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         // Another may have found the same trouble first: what is open now is not to blame.
-        let is_open = failed.is_some_and(|failed| database.as_ref().is_some_and(|open| Arc::ptr_eq(open, failed)));
+        let is_open = failed.is_some_and(|failed| file.as_ref().is_some_and(|open| Arc::ptr_eq(open, failed)));
         if is_open {
-            *database = None;
+            *file = None;
         }
         match &trouble {
             Trouble::Damaged(why) if is_open => match self.set_aside(why) {
-                Ok(()) => trouble.answer(),
+                Ok(()) => answer(trouble),
                 Err(error) => error,
             },
-            _ => trouble.answer(),
+            _ => answer(trouble),
         }
     }
 
-    /// Renames the file to the first name that is free.
     fn set_aside(&self, why: &str) -> Result<(), StoreError> {
         self.losses.fetch_add(1, Ordering::AcqRel);
-        let names = (1_u32..).map(|n| {
-            let mut aside = self.path.as_os_str().to_owned();
-            aside.push(format!(".set-aside-{n}"));
-            PathBuf::from(aside)
-        });
-        let aside = names.into_iter().find(|aside| !aside.exists()).unwrap_or_default();
-        tracing::warn!(%why, aside = %aside.display(), "the index is damaged; it is set aside and made anew");
-        std::fs::rename(&self.path, &aside).map_err(|error| Trouble::Failed(error.to_string()).answer())
+        set_aside(&self.path, why).map_err(answer)
     }
 
     fn read<T>(&self, read: impl FnOnce(&View) -> Result<T, Trouble>) -> Result<T, StoreError> {
         let view = self.view()?;
-        // A damaged file makes redb panic.
-        let done = catch_unwind(AssertUnwindSafe(|| read(&view)));
-        let done = done.unwrap_or_else(|_| Err(Trouble::Damaged("reading it panicked".to_owned())));
-        done.map_err(|trouble| self.give_up(view.database.as_ref(), trouble))
+        caught(|| read(&view)).map_err(|trouble| self.give_up(view.file.as_ref(), trouble))
     }
 
     /// The file and what is not in it yet, at one moment.
     fn view(&self) -> Result<View, StoreError> {
-        let (database, state) = loop {
-            let database = self.database(false)?;
+        let (file, state) = loop {
+            let file = self.file(false)?;
             // The committer forgets what it has committed under this lock, so that nothing is missing in both. The
             // file itself may have been made since it was looked for.
             let state = self.state();
-            if database.is_some() || !self.path.exists() {
-                break (database, state);
+            if file.is_some() || !self.path.exists() {
+                break (file, state);
             }
         };
-        let transaction = database.as_ref().map(|database| database.begin_read()).transpose();
+        let transaction = file.as_ref().map(|file| file.begin_read()).transpose();
         let (dirty, committing) = (state.dirty.clone(), state.committing.clone());
         drop(state);
-        let transaction =
-            transaction.map_err(|error| self.give_up(database.as_ref(), redb::Error::from(error).into()))?;
-        Ok(View { dirty, committing, database, transaction })
+        let transaction = transaction.map_err(|trouble| self.give_up(file.as_ref(), trouble))?;
+        Ok(View { dirty, committing, file, transaction })
     }
 
     /// The committer: gathers changes and commits them.
@@ -444,22 +390,17 @@ impl Shared {
         if !self.has_room.get().is_none_or(|has_room| has_room()) {
             return Err(StoreError::Full);
         }
-        let database = self.database(true)?;
-        let Some(open) = &database else { return Ok(()) };
+        let file = self.file(true)?;
+        let Some(open) = &file else { return Ok(()) };
         // Looked at behind the file: where that is a newer one, it does not hold every session.
         let loss = self.losses.load(Ordering::Acquire);
-        self.phase.has_committed.store(true, Ordering::Release);
-        let done = catch_unwind(AssertUnwindSafe(|| write(open, changes, loss, expiry)));
-        let done = done.unwrap_or_else(|_| Err(Trouble::Damaged("writing it panicked".to_owned())));
-        done.map_err(|trouble| self.give_up(database.as_ref(), trouble))
+        caught(|| write(open, changes, loss, expiry)).map_err(|trouble| self.give_up(file.as_ref(), trouble))
     }
 }
 
 /// Commits changes. That every session was put is left out where it was so before the last `loss`.
-fn write(database: &Database, changes: &Changes, loss: u64, expiry: &mut Expiry) -> Result<(), Trouble> {
-    let mut transaction = database.begin_write()?;
-    // Without it the first opening after a kill would walk the whole file.
-    transaction.set_quick_repair(true);
+fn write(file: &DerivedFile, changes: &Changes, loss: u64, expiry: &mut Expiry) -> Result<(), Trouble> {
+    let transaction = file.begin_write()?;
     transaction.open_table(Table::Meta.definition())?.insert(&b"layout"[..], &*sealed(b"layout", LAYOUT))?;
     let mut places: Vec<(Option<Place>, Option<Place>)> = Vec::new();
     // The places are those of the rows that are put.

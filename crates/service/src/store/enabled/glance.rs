@@ -1,18 +1,12 @@
 //! The sessions of a data directory that this process does not own, from a copy of its index: nothing is locked and
 //! nothing written, so that nobody's work is disturbed, and what was left open there stays so.
 
-use std::{
-    fs::File,
-    io::Read as _,
-    panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
-    sync::Arc,
-};
+use std::{fs::File, io::Read as _, path::Path, sync::Arc};
 
-use redb::{Database, ReadableDatabase as _, StorageBackend as _, backends::InMemoryBackend};
+use meerkat_journal::derived::{DerivedFile, caught};
 
 use super::{
-    file::{LAYOUT, REBUILT, Table, Trouble},
+    file::{CACHE_BYTES, LAYOUT, REBUILT, Table, Trouble},
     index::page,
     rows::View,
 };
@@ -30,9 +24,7 @@ const INDEX_BYTES_MAX: u64 = 1 << 30;
 /// # Errors
 /// `STORE_FAILED` where there is no list, or it cannot be read.
 pub fn glance(data_dir: &Path, query: &SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
-    // A damaged file makes redb panic.
-    let read = || catch_unwind(AssertUnwindSafe(|| read(data_dir, query)));
-    let read = || read().unwrap_or_else(|_| Err(Trouble::Damaged("reading it panicked".to_owned())));
+    let read = || caught(|| read(data_dir, query));
     // Its owner may have written while it was copied.
     let page = read().or_else(|_| read());
     page.map_err(|(Trouble::Damaged(why) | Trouble::Failed(why) | Trouble::Full(why))| StoreError::Failed(why).into())
@@ -46,13 +38,10 @@ fn read(data_dir: &Path, query: &SessionQuery) -> Result<Page<SessionSummary>, T
     if copy.len() as u64 > INDEX_BYTES_MAX {
         return Err(Trouble::Failed("its index is too large".to_owned()));
     }
-    let backend = InMemoryBackend::new();
-    let failed = |error: std::io::Error| Trouble::Failed(error.to_string());
-    backend.set_len(copy.len() as u64).and_then(|()| backend.write(0, &copy)).map_err(failed)?;
+    let file = DerivedFile::in_memory(&copy, CACHE_BYTES)?;
     drop(copy);
-    let database = Arc::new(Database::builder().create_with_backend(backend)?);
-    let transaction = Some(database.begin_read()?);
-    let view = View { database: Some(database), dirty: Arc::default(), committing: Arc::default(), transaction };
+    let transaction = Some(file.begin_read()?);
+    let view = View { file: Some(Arc::new(file)), dirty: Arc::default(), committing: Arc::default(), transaction };
     if view.get(Table::Meta, b"layout")?.as_deref() != Some(LAYOUT) {
         return Err(no_list("its index is of another version"));
     }

@@ -5,22 +5,22 @@
 mod doctor;
 mod events;
 mod glance;
-pub(crate) mod journal;
-
 mod index;
 mod lengths;
 mod readers;
 mod snapshots;
 
-pub(crate) mod backend;
 mod expiry;
-pub(crate) mod file;
+mod file;
 mod rows;
 
 #[cfg(test)]
 mod tests;
 
 use std::{path::Path, sync::Arc};
+
+pub(crate) use meerkat_journal as journal;
+use meerkat_journal::{FileBlobs, OwnerLock, RealDisk, check_directory, check_private};
 
 pub use doctor::examine;
 pub use events::RedbEventStore;
@@ -33,7 +33,6 @@ use super::Stores;
 use crate::{
     SessionError,
     capability::{Capabilities, Capability},
-    store::enabled::journal::{FileBlobs, OwnerLock, RealDisk, check_directory, check_private},
 };
 use readers::FileReaders;
 
@@ -46,7 +45,7 @@ pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
     Capabilities::compiled().require(Capability::SessionStore)?;
     check_directory(data_dir)?;
     check_private(data_dir)?;
-    let owner = Arc::new(OwnerLock::take(data_dir)?);
+    let owner = Arc::new(own(data_dir)?);
     let disk = Arc::new(RealDisk::new(data_dir.to_owned()));
     let file = Arc::new(IndexFile::new(data_dir.join("index.redb")).held_by(owner.clone()));
     let lengths = lengths::Lengths(Arc::downgrade(&file));
@@ -77,7 +76,12 @@ pub(crate) struct DirectoryOwner {
 pub(crate) fn own_directory(data_dir: &Path) -> Result<DirectoryOwner, SessionError> {
     check_directory(data_dir)?;
     check_private(data_dir)?;
-    Ok(DirectoryOwner { _lock: OwnerLock::take(data_dir)? })
+    Ok(DirectoryOwner { _lock: own(data_dir)? })
+}
+
+/// Takes the lock of `data_dir` in the name of this build.
+fn own(data_dir: &Path) -> Result<OwnerLock, SessionError> {
+    OwnerLock::take(data_dir, &Capabilities::compiled().view().build)
 }
 
 /// Lowers the priority of this thread, for good: what is done beside turns is not to keep them waiting.

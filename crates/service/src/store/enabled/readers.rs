@@ -7,9 +7,8 @@ use async_trait::async_trait;
 use crate::{
     ids::{Seq, SessionId},
     store::{
-        ReaderStore, Registration, StoreError,
+        ReaderMark, ReaderStore, Registration, StoreError,
         enabled::journal::{Context, OwnerLock},
-        readers::ReaderMark,
     },
 };
 

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use bytes::Bytes;
-use redb::{Database, ReadTransaction, TableError};
+use meerkat_journal::derived::DerivedFile;
+use redb::{ReadTransaction, TableError};
 
 use super::file::{Changes, Table, Trouble};
 
@@ -27,7 +28,7 @@ pub(super) fn unsealed(key: &[u8], row: &[u8]) -> Result<Bytes, Trouble> {
 
 /// The file at one moment, with what is not committed yet.
 pub(super) struct View {
-    pub(super) database: Option<Arc<Database>>,
+    pub(super) file: Option<Arc<DerivedFile>>,
     pub(super) dirty: Arc<Changes>,
     pub(super) committing: Arc<Changes>,
     pub(super) transaction: Option<ReadTransaction>,

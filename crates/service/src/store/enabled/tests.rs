@@ -3,30 +3,21 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::Arc,
 };
 
+mod journal;
 mod races;
 
 use proptest::{collection::vec, option, prelude::*};
 
-use super::{IndexFile, RedbIndex, RedbSessionStore, file::Trouble};
+use super::{IndexFile, RedbIndex, file::Trouble};
 use crate::{
     clock::{SeededIds, Timestamp},
     ids::SessionId,
     service::{SessionQuery, SessionState, SessionSummary},
     session::event::Key,
-    store::{
-        EventStore, IndexedKey, MemoryIndex, SessionIndex,
-        conformance::{
-            Pair, check,
-            tests::{Stores, memory},
-        },
-        list::Place,
-    },
+    store::{IndexedKey, MemoryIndex, SessionIndex, list::Place},
 };
 
 fn id(n: u8) -> SessionId {
@@ -174,24 +165,6 @@ proptest! {
     fn a_list_is_what_was_put(steps in vec(step(), 1..40)) {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(walk(steps));
     }
-}
-
-#[tokio::test]
-async fn snapshots_in_redb_keep_their_promises() {
-    let directory = tempfile::tempdir().unwrap();
-    let files = AtomicU32::new(0);
-    let open = |n: u32, events: Arc<dyn EventStore>| {
-        let file = Arc::new(IndexFile::new(directory.path().join(format!("{n}.redb"))));
-        Pair { events: events.clone(), snapshots: Arc::new(RedbSessionStore::new(file, events)) }
-    };
-    let fresh = || open(files.fetch_add(1, Ordering::Relaxed), memory());
-    let restart = |pair: Pair| {
-        let events = pair.events.clone();
-        // Only one of them may have the file open.
-        drop(pair);
-        open(files.load(Ordering::Relaxed) - 1, events)
-    };
-    assert_eq!(check(&Stores(fresh, restart)).await, []);
 }
 
 fn key(scope: Option<u8>, name: &str, seconds: i64) -> IndexedKey {

@@ -1,6 +1,6 @@
-//! Where test tools write: plain files right beneath one folder.
+//! Files of test tools: plain files directly in one folder.
 //!
-//! A name never leads out of the folder, and no symbolic link is followed, neither the folder nor a file in it.
+//! A name never leads out of the folder, and no symbolic link is followed, neither of the folder nor of a file in it.
 
 use std::{
     fs::{self, File, Metadata, OpenOptions},
@@ -11,10 +11,10 @@ use std::{
 
 use crate::tool::ToolError;
 
-/// The longest name of a file.
+/// Longest name of a file.
 const NAME_BYTES_MAX: usize = 100;
 
-/// Gives the file this content.
+/// Sets the file's content.
 pub(super) fn set(dir: &Path, name: &str, value: &str) -> Result<(), ToolError> {
     let mut file = open(dir, name)?;
     file.set_len(0).and_then(|()| file.write_all(value.as_bytes())).map_err(failed)
@@ -28,7 +28,7 @@ pub(super) fn append(dir: &Path, name: &str, line: &str) -> Result<(), ToolError
     open(dir, name)?.write_all(format!("{line}\n").as_bytes()).map_err(failed)
 }
 
-/// Opens a file for appending, and makes it where there is none.
+/// Opens a file for appending, and creates it if it is missing.
 fn open(dir: &Path, name: &str) -> Result<File, ToolError> {
     check_name(name)?;
     check_dir(dir).map_err(failed)?;
@@ -44,7 +44,7 @@ fn check_name(name: &str) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// Makes the folder where it is missing; it must not be a link.
+/// Creates the folder if it is missing; it must not be a link.
 fn check_dir(dir: &Path) -> io::Result<()> {
     match fs::create_dir(dir) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -57,7 +57,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).mode(0o600);
     let found = match fs::symlink_metadata(path) {
-        // To make a file anew never follows a link, also one that appeared just now.
+        // Creating a file never follows a link, not even one that was made just now.
         Err(error) if error.kind() == ErrorKind::NotFound => return options.create_new(true).open(path),
         found => found?,
     };
@@ -66,7 +66,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
         return Err(refusal());
     }
     let file = options.open(path)?;
-    // A link could have taken the file's place before it was opened; nothing was written yet.
+    // A link could have replaced the file before it was opened; nothing was written yet.
     let id = |metadata: &Metadata| (metadata.dev(), metadata.ino());
     if id(&file.metadata()?) == id(&found) { Ok(file) } else { Err(refusal()) }
 }

@@ -1,6 +1,6 @@
-//! Tools for tests and demonstrations: one for each way in which a tool can behave.
+//! Tools for tests and demonstrations: one for each behaviour of a tool.
 //!
-//! They exist only where a folder for them is configured, and they write nowhere but beneath it.
+//! They exist only if a folder is configured for them, and they write only below it.
 
 mod files;
 
@@ -18,19 +18,19 @@ use crate::{
 };
 use meerkat_models::scripted::filler;
 
-/// How much `test_huge` writes at once.
+/// Bytes that `test_huge` writes at once.
 const PIECE_BYTES: usize = 8 * 1024;
 
-/// All test tools. They write beneath `dir` and sleep by `clock`.
+/// Makes all test tools. They write below `dir` and sleep by `clock`.
 #[must_use]
 pub fn test_tools(dir: PathBuf, clock: Arc<dyn Clock>) -> Vec<Arc<dyn Tool>> {
-    let home = Arc::new(Home { dir, clock });
-    let tool = |kind: Kind| -> Arc<dyn Tool> { Arc::new(TestTool { kind, spec: kind.spec(), home: home.clone() }) };
+    let env = Arc::new(Environment { dir, clock });
+    let tool = |kind: Kind| -> Arc<dyn Tool> { Arc::new(TestTool { kind, spec: kind.spec(), env: env.clone() }) };
     Kind::ALL.map(tool).to_vec()
 }
 
-/// What the tools share.
-struct Home {
+/// Environment of the test tools.
+struct Environment {
     dir: PathBuf,
     clock: Arc<dyn Clock>,
 }
@@ -38,10 +38,10 @@ struct Home {
 struct TestTool {
     kind: Kind,
     spec: ToolSpec,
-    home: Arc<Home>,
+    env: Arc<Environment>,
 }
 
-/// Their names.
+/// Names of the test tools.
 pub(crate) const TEST_TOOLS: [&str; 8] =
     ["test_echo", "test_set", "test_append", "test_ask", "test_sleep", "test_fail", "test_huge", "test_panic"];
 
@@ -60,7 +60,7 @@ enum Kind {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct EchoArguments {
-    /// What to answer.
+    /// Text to answer with.
     text: String,
 }
 
@@ -85,9 +85,9 @@ struct AppendArguments {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SleepArguments {
-    /// How long to sleep.
+    /// Milliseconds to sleep.
     ms: u64,
-    /// Whether to sleep on where the call should stop.
+    /// Go on sleeping when the call is cancelled.
     #[serde(default)]
     ignore_cancel: bool,
 }
@@ -95,14 +95,14 @@ struct SleepArguments {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct FailArguments {
-    /// What to fail with.
+    /// Message to fail with.
     message: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct HugeArguments {
-    /// How much to write.
+    /// Bytes to write.
     bytes: u64,
 }
 
@@ -159,12 +159,12 @@ impl Tool for TestTool {
             Kind::Echo => output.write(&ToolError::decode::<EchoArguments>(arguments)?.text).await,
             Kind::Set => {
                 let SetArguments { name, value } = ToolError::decode(arguments)?;
-                files::set(&self.home.dir, &name, &value)?;
+                files::set(&self.env.dir, &name, &value)?;
                 output.write(&format!("set {name}")).await
             }
             Kind::Append | Kind::Ask => {
                 let AppendArguments { name, line } = ToolError::decode(arguments)?;
-                files::append(&self.home.dir, &name, &line)?;
+                files::append(&self.env.dir, &name, &line)?;
                 output.write(&format!("appended to {name}")).await
             }
             Kind::Sleep => self.sleep(&invocation, output).await,
@@ -185,7 +185,7 @@ impl TestTool {
         tokio::select! {
             biased;
             () = invocation.cancel.cancelled(), if !ignore_cancel => return Err(ToolError::Cancelled),
-            () = self.home.clock.sleep(Duration::from_millis(ms)) => {}
+            () = self.env.clock.sleep(Duration::from_millis(ms)) => {}
         }
         output.write(&format!("slept {ms} ms")).await
     }

@@ -1,4 +1,4 @@
-//! The test tools: what each does, and that none leaves its folder.
+//! Tests of the test tools: each does its work, and none leaves its folder.
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 

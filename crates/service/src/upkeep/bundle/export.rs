@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     SessionError,
-    agent::Engine,
+    engine::Engine,
     ids::{Seq, SessionId},
     service::{BundlePage, ExportSession},
     store::{Frame, ReadLimit, StoreError, hex},

@@ -13,8 +13,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::verify::{Records, Section, Sections, Span, Upload};
 use crate::{
     SessionError,
-    agent::{Engine, supervise::delete},
     clock::Timestamp,
+    engine::Engine,
     ids::SessionId,
     service::{ImportBundle, Imported, ImportedSession},
     session::ForkPoint,
@@ -129,14 +129,12 @@ async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec
     for planned in planned.iter().filter(|_| !has_new_ids) {
         check_id(engine, planned.session.session_id, latest).await?;
     }
-    if let Some(derived) = &engine.derived {
-        // What was known of deleted sessions of the same ids does not count against these.
-        for planned in &planned {
-            derived.index.remove(planned.session.session_id).await?;
-            derived.readers.gone(planned.session.session_id).await?;
-        }
-        derived.index.flush().await?;
+    // What was known of deleted sessions of the same ids does not count against these.
+    for planned in &planned {
+        engine.derived.index.remove(planned.session.session_id).await?;
+        engine.derived.readers.gone(planned.session.session_id).await?;
     }
+    engine.derived.index.flush().await?;
     let mut made = Vec::new();
     for Planned { session, blobs, mut records } in planned {
         let id = session.session_id;
@@ -157,7 +155,7 @@ async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec
 /// One of the sessions could not be made, so that none of them is to be there.
 async fn take_back(engine: &Engine, made: &[ImportedSession]) {
     for session in made {
-        if let Err(error) = delete(engine, session.session_id, None).await {
+        if let Err(error) = engine.delete(session.session_id, None).await {
             tracing::warn!(session_id = %session.session_id, %error, "a session of a bundle that failed stays");
         }
     }

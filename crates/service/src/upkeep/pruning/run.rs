@@ -8,14 +8,14 @@ use super::{
 };
 use crate::{
     SessionError,
-    agent::{Derived, Engine, record::bodies},
+    agent::record::bodies,
     clock::Timestamp,
     consumers::{projection::READER, readers::Watermark},
+    engine::{Derived, Engine},
     ids::{Seq, SessionId},
-    runtime::restore::{decode, restore},
     service::{CompactJournal, CompactionSkipped, JournalCompactionReport},
     session::{event::Event, message::Body},
-    store::{JournalPruner, ReadLimit, StoreError},
+    store::{JournalPruner, ReadLimit, StoreError, restore::decode},
 };
 
 /// Frames that are read at a time.
@@ -74,14 +74,14 @@ pub(crate) async fn survey(
         tracing::warn!(%session_id, "no journal is compacted until `meerkat doctor --repair` has listed the readers that remain");
         return Ok(Err(nothing(0, Some(CompactionSkipped::NoReader))));
     }
-    let session = restore(engine, session_id).await?.ok_or(SessionError::NotFound(session_id))?;
+    let session = engine.restore(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
     let parts = pruner.parts(session_id).await?;
     let safe_up_to = watermark.safe_up_to;
     let up_to = if policy.is_sparing { sealed_up_to(&parts, safe_up_to) } else { safe_up_to };
     let records = outline(engine, session_id, up_to).await?;
     let now = engine.world.clock.now();
     // Memory without turns takes in what compactions discard when it reads of them, from the records before.
-    let reads_back = engine.memory.is_some() && !engine.options.memory.index_turns;
+    let reads_back = engine.derived.memory.is_some() && !engine.options.memory.index_turns;
     let drops_history = request.drop_history && !(reads_back && session.context().floor() >= Some(safe_up_to));
     let bounds = Bounds { policy, now, parts: &parts, drops_history };
     let plan = plan(&records, &session, &bounds);
@@ -148,9 +148,9 @@ impl Survey {
         derived: &Derived,
     ) -> Result<JournalCompactionReport, SessionError> {
         let session_id = self.session_id;
-        let session = restore(engine, session_id).await?.ok_or(SessionError::NotFound(session_id))?;
+        let session = engine.restore(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
         // The one that is stored may name records that go.
-        if let Err(error) = derived.snapshots.save(&session).await {
+        if let Err(error) = engine.snapshots.save(&session).await {
             tracing::warn!(%session_id, %error, "a snapshot could not be saved; the journal is read from its beginning");
         }
         derived.readers.rely(session_id, self.watermark.clone()).await?;

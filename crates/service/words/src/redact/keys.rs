@@ -1,22 +1,22 @@
-//! Finds what looks like a key in logs, errors and panics, whether or not it was configured.
+//! Redaction of texts that look like keys in logs, errors and panics, configured or not.
 //!
-//! It may take too much, and never touches what a session says: that is redacted by value.
+//! It may replace too much, and is never used on session texts: those are redacted by value.
 
 use std::{borrow::Cow, ops::Range};
 
 use super::MARK;
 
-/// How keys begin.
+/// Beginnings of keys.
 const PREFIXES: &[&str] =
     &["sk-", "AIza", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "xox", "AKIA", "ASIA"];
 
-/// What comes before a token in a header; in any case.
+/// Word before a token in a header, in any case.
 const BEARER: &str = "bearer";
 
-/// A shorter rest is no key.
+/// Least bytes after the beginning of a key.
 const KEY_BYTES_MIN: usize = 8;
 
-/// The text with `[redacted]` in place of whatever looks like a key.
+/// Replaces every text that looks like a key by `[redacted]`.
 #[must_use]
 pub fn redact_key_shapes(text: &str) -> Cow<'_, str> {
     let (mut redacted, mut copied, mut at) = (String::new(), 0, 0);
@@ -36,7 +36,7 @@ pub fn redact_key_shapes(text: &str) -> Cow<'_, str> {
     Cow::Owned(redacted)
 }
 
-/// Where the key stands that a word at `at` is or announces.
+/// Range of the key that the word at `at` is or announces.
 fn key_at(text: &[u8], at: usize) -> Option<Range<usize>> {
     if !is_word_start(text, at) {
         return None;
@@ -55,7 +55,7 @@ fn key_at(text: &[u8], at: usize) -> Option<Range<usize>> {
     (length >= KEY_BYTES_MIN).then_some(start..body + length)
 }
 
-/// Whether a word begins here; the letter of an escape such as `\n` belongs to no word.
+/// Checks if a word begins here; the letter of an escape such as `\n` belongs to no word.
 fn is_word_start(text: &[u8], at: usize) -> bool {
     at == 0 || !text[at - 1].is_ascii_alphanumeric() || (at > 1 && text[at - 2] == b'\\')
 }

@@ -11,9 +11,9 @@ fn secrets(values: &[&str]) -> Secrets {
 /// Sends the chunks through a stream; answers with what came out after each, and at the end.
 fn stream(secrets: &Secrets, chunks: &[&str]) -> Vec<String> {
     let mut redactor = secrets.stream();
-    let mut told: Vec<String> = chunks.iter().map(|chunk| redactor.push(chunk).into_owned()).collect();
-    told.push(redactor.finish());
-    told
+    let mut sent: Vec<String> = chunks.iter().map(|chunk| redactor.push(chunk).into_owned()).collect();
+    sent.push(redactor.finish());
+    sent
 }
 
 #[test]
@@ -86,11 +86,11 @@ proptest! {
         ends.sort_unstable();
         let chunks: Vec<&str> = ends.windows(2).map(|ends| &text[ends[0]..ends[1]]).collect();
 
-        let told = stream(&secrets, &chunks).concat();
+        let sent = stream(&secrets, &chunks).concat();
 
-        prop_assert_eq!(&told, &secrets.replace(&text));
+        prop_assert_eq!(&sent, &secrets.replace(&text));
         for value in &values {
-            prop_assert!(!told.contains(value), "{:?} is told in {:?}", value, told);
+            prop_assert!(!sent.contains(value), "{:?} is still in {:?}", value, sent);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     compaction::{CompactionConfig, SUMMARY_PREFIX},
     ids::SessionId,
     options::Policy,
-    runtime::persistent::PersistentSessionService,
+    runtime::PersistentSessionService,
     service::{
         CompactSession, CompactionReceipt, CreateSession, DeleteSession, InterruptTurn, ReadEvents, ResumeTurn,
         SessionQuery, SessionService as _, SessionState, StartTurn, TurnStatus, UndoCompaction,

@@ -14,7 +14,7 @@ use crate::{
     consumers::projection::READER,
     ids::{Seq, SessionId},
     store::{
-        SessionIndex as _, StoreError,
+        ReaderMarks, SessionIndex as _, StoreError,
         enabled::{
             IndexFile, RedbIndex,
             events::knows,
@@ -23,7 +23,6 @@ use crate::{
             journal::{End, Marks, Mended, RealDisk, Resting, look, mend_marks},
             rows::View,
         },
-        readers::ReaderMarks,
     },
     upkeep::doctor::{Check, Severity},
 };

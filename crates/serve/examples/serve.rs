@@ -1,0 +1,54 @@
+//! A program that serves a tool of its own. `cargo run -p meerkat-serve --example serve`
+//!
+//! It says where it listens and with which token, and serves until its standard input ends.
+
+#![allow(clippy::print_stdout, reason = "an example prints")]
+
+use std::{error::Error, sync::Arc};
+
+use async_trait::async_trait;
+use meerkat_serve::{Offer, Server, Token, Toolset};
+use meerkat_service::{
+    AgentBuildConfig,
+    model::ToolSpec,
+    session::message::RawJson,
+    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+};
+use tokio::io::AsyncReadExt as _;
+
+struct Clock(ToolSpec);
+
+#[async_trait]
+impl Tool for Clock {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::ReadOnly
+    }
+
+    async fn call(&self, _: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+        output.write("It is noon.").await
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let (name, description) = ("clock".to_owned(), "Says what time it is.".to_owned());
+    let clock = Clock(ToolSpec { name, description, schema: RawJson::parse(r#"{"type":"object"}"#)? });
+    let agent = AgentBuildConfig::new().tool(Arc::new(clock)).build()?;
+    let token = Token::random()?;
+    let secret = token.text().to_owned();
+    let server = Server::builder(agent.service().clone())
+        .rest()
+        .rpc()
+        .mcp(Offer { set: Toolset::Core, approve: false })
+        .token(token)
+        .listen("127.0.0.1:0".parse()?)
+        .await?;
+    println!("{} {secret}", server.url());
+    // Its end is the end of the program: an error of reading ends it too.
+    server.serve_until(async { drop(tokio::io::stdin().read_to_end(&mut Vec::new()).await) }).await;
+    Ok(())
+}

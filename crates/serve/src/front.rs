@@ -1,0 +1,153 @@
+//! What every request meets: the guard, then the surface that its path names.
+//!
+//! It routes by the first part of the path and decides nothing about sessions: what a request means is its surface's
+//! business, and what it may do the service's.
+
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{Router, body::Body};
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use meerkat_service::{ErrorBody, ErrorCode};
+use meerkat_surface_mcp::McpHttpService;
+use meerkat_surface_rpc::RpcService;
+use tokio_util::task::TaskTracker;
+use tower::{Layer as _, Service, ServiceExt as _, service_fn};
+use tower_http::{
+    cors::{AllowHeaders, CorsLayer},
+    timeout::TimeoutBody,
+};
+use tracing::Instrument as _;
+
+use crate::{
+    guard::{Guard, is_open},
+    listen::{Stranger, refusal},
+    streams::{self, Streams},
+};
+
+/// How long a client that was refused for now is asked to wait, in seconds.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+
+/// What scripts of listed origins may read of an answer.
+const EXPOSED: [&str; 7] = [
+    "location",
+    "mcp-session-id",
+    "next-offset",
+    "preference-applied",
+    "retry-after",
+    "www-authenticate",
+    "x-request-id",
+];
+
+/// The surfaces that are served.
+pub(crate) struct Surfaces {
+    pub(crate) rest: Router,
+    pub(crate) has_rest: bool,
+    pub(crate) rpc: Option<RpcService>,
+    pub(crate) mcp: Option<McpHttpService>,
+}
+
+/// What every request meets.
+pub(crate) struct Front {
+    pub(crate) guard: Guard,
+    pub(crate) streams: Streams,
+    /// What web pages of listed origins are answered.
+    pub(crate) cors: CorsLayer,
+    /// The calls over MCP.
+    pub(crate) calls: TaskTracker,
+    pub(crate) surfaces: Surfaces,
+    /// How long a body may pause.
+    pub(crate) body_pause: Duration,
+    pub(crate) requests: AtomicU64,
+}
+
+/// What web pages of these origins are answered.
+pub(crate) fn cors(origins: &[String]) -> CorsLayer {
+    let origins: Vec<HeaderValue> = origins.iter().filter_map(|origin| origin.parse().ok()).collect();
+    let methods = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+    let cors = CorsLayer::new().allow_origin(origins).allow_methods(methods);
+    let cors = cors.allow_headers(AllowHeaders::mirror_request()).expose_headers(EXPOSED.map(HeaderName::from_static));
+    cors.max_age(Duration::from_secs(600))
+}
+
+/// Answers one request; a web page of a listed origin is told that it may ask, before it shows the token.
+pub(crate) async fn answer(front: Arc<Front>, request: Request<Incoming>) -> Response<Body> {
+    let is_listed = front.guard.is_listed(request.uri(), request.headers());
+    let cors = is_listed.then(|| front.cors.clone());
+    let mut response = match cors {
+        None => let_in(front, request).await,
+        Some(cors) => {
+            let inner = service_fn(|request| async { Ok::<_, Infallible>(let_in(front.clone(), request).await) });
+            let Ok(response) = cors.layer(inner).oneshot(request).await;
+            response
+        }
+    };
+    if matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+        response.headers_mut().entry(header::RETRY_AFTER).or_insert(RETRY_AFTER);
+    }
+    response
+}
+
+/// Answers one request: the guard first, then the surface that its path names.
+async fn let_in(front: Arc<Front>, request: Request<Incoming>) -> Response<Body> {
+    let request_id = format!("req-{}", front.requests.fetch_add(1, Ordering::Relaxed));
+    let (method, path) = (request.method(), request.uri().path());
+    let span = tracing::info_span!("http", request_id, %method, path, status = tracing::field::Empty);
+    let checked = front.guard.check(request.uri(), request.headers()).and_then(|()| front.streams.take(&request));
+    let mut response = match checked {
+        Err(body) => refusal(&body),
+        Ok(place) => {
+            if !is_open(request.uri())
+                && let Some(stranger) = request.extensions().get::<Stranger>()
+            {
+                stranger.is_known();
+            }
+            let request = request.map(|body| TimeoutBody::new(front.body_pause, body));
+            let call = streams::is_call(&request).then(|| front.calls.token());
+            let response = route(&front.surfaces, request).instrument(span.clone()).await;
+            streams::hold(response, (place, call))
+        }
+    };
+    if let Ok(value) = HeaderValue::try_from(request_id) {
+        response.headers_mut().insert(HeaderName::from_static("x-request-id"), value);
+    }
+    span.record("status", response.status().as_u16());
+    span.in_scope(|| tracing::info!("answered"));
+    response
+}
+
+async fn route(surfaces: &Surfaces, request: Request<TimeoutBody<Incoming>>) -> Response<Body> {
+    let path = request.uri().path();
+    let is_system = matches!(path, "/healthz" | "/readyz" | "/metrics");
+    match (path, &surfaces.rpc, &surfaces.mcp) {
+        ("/rpc", Some(rpc), _) => hand_over(rpc.clone(), request).await,
+        ("/mcp", _, Some(mcp)) => hand_over(mcp.clone(), request).await,
+        _ if surfaces.has_rest || is_system => hand_over(surfaces.rest.clone(), request.map(whole)).await,
+        _ => refusal(&ErrorBody::with_message(ErrorCode::UnknownOperation, format!("Nothing is served at {path}."))),
+    }
+}
+
+/// A body as REST takes it. Most requests have none, and nothing is to be waited for then.
+fn whole(body: TimeoutBody<Incoming>) -> Body {
+    if http_body::Body::is_end_stream(&body) { Body::empty() } else { Body::new(body) }
+}
+
+async fn hand_over<S, B, R>(surface: S, request: Request<B>) -> Response<Body>
+where
+    S: Service<Request<B>, Response = Response<R>, Error = Infallible>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<axum::BoxError>,
+{
+    match surface.oneshot(request).await {
+        Ok(response) => response.map(Body::new),
+        Err(never) => match never {},
+    }
+}

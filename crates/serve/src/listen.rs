@@ -1,0 +1,229 @@
+//! The accept loop: one listener, real timeouts, a bound on connections, and an end that waits for answers.
+//!
+//! It knows no surface: what answers a request is handed in.
+
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    io,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use axum::body::Body;
+use http::{Request, Response, header};
+use hyper::{body::Incoming, server::conn::http1};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use meerkat_service::{ErrorBody, ErrorCode};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::socket::{Patience, Socket};
+
+/// Bytes that a connection's read buffer may grow to, and that may wait to be written before a body is asked for more;
+/// hyper's own bound is ten times as much, and the buffer never shrinks. A head that is larger is answered by hyper
+/// itself, with 431 and no body: there is no request yet that the guard could look at.
+const BUFFER_BYTES_MAX: usize = 32 * 1024;
+
+/// Connections that are refused with a word at one time.
+const REFUSALS_MAX: usize = 32;
+
+/// Bounds of a listener.
+#[derive(Clone, Copy)]
+pub(crate) struct ListenOptions {
+    /// Connections at one time.
+    pub(crate) connections_max: usize,
+    /// How long the head of a request may take.
+    pub(crate) header_timeout: Duration,
+    /// How long a peer may take nothing of what is written to it.
+    pub(crate) stall_limit: Duration,
+    /// How long open answers are waited for at the end.
+    pub(crate) linger: Duration,
+}
+
+/// Header timeouts that a connection may be open before it has shown the token.
+const STRANGER_TIMEOUTS: u32 = 6;
+
+/// How long a place is waited for that was taken from a stranger.
+const PLACE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Connections that have not shown the token, the oldest first. Where no place is left the oldest gives way, so that
+/// those who may come in are not kept out by those who may not.
+#[derive(Clone, Default)]
+struct Strangers(Arc<Mutex<BTreeMap<u64, CancellationToken>>>);
+
+impl Strangers {
+    fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<u64, CancellationToken>) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn add(&self, number: u64) -> Stranger {
+        let gives_way = CancellationToken::new();
+        self.with(|all| all.insert(number, gives_way.clone()));
+        Stranger { all: self.clone(), number, gives_way }
+    }
+
+    /// Ends the oldest one; whether there was one.
+    fn end_oldest(&self) -> bool {
+        self.with(BTreeMap::pop_first).is_some_and(|(_, oldest)| {
+            oldest.cancel();
+            true
+        })
+    }
+}
+
+/// One of the [`Strangers`].
+#[derive(Clone)]
+pub(super) struct Stranger {
+    all: Strangers,
+    number: u64,
+    gives_way: CancellationToken,
+}
+
+impl Stranger {
+    /// Its connection has shown the token.
+    pub(super) fn is_known(&self) {
+        self.all.with(|all| drop(all.remove(&self.number)));
+    }
+
+    /// Waits until it must give way, or has been a stranger for too long.
+    async fn end(&self, limit: Duration) {
+        if tokio::time::timeout(limit, self.gives_way.cancelled()).await.is_err()
+            && self.all.with(|all| all.remove(&self.number)).is_none()
+        {
+            std::future::pending().await
+        }
+    }
+}
+
+/// Accepts connections until `stop` fires, then waits for open answers.
+///
+/// It speaks HTTP/1 alone. In HTTP/2 a peer can keep an answer for ever that it never takes, on a connection that is
+/// alive; here a connection has one answer at a time, and taking nothing ends it.
+pub(crate) async fn listen<S, F>(listener: TcpListener, options: ListenOptions, answer: S, stop: CancellationToken)
+where
+    S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Response<Body>> + Send + 'static,
+{
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(options.header_timeout).max_buf_size(BUFFER_BYTES_MAX);
+    let patience = Patience { opening: options.header_timeout, stall: options.stall_limit };
+    let open = TaskTracker::new();
+    let room = Arc::new(Semaphore::new(options.connections_max));
+    let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
+    let strangers = Strangers::default();
+    for number in 0_u64.. {
+        let stream = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    // Out of descriptors, most likely: the next moment may have one again.
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            },
+        };
+        let place = match room.clone().try_acquire_owned() {
+            Ok(place) => Some(place),
+            Err(_) if strangers.end_oldest() => {
+                tokio::time::timeout(PLACE_LIMIT, room.clone().acquire_owned()).await.ok().and_then(Result::ok)
+            }
+            Err(_) => None,
+        };
+        let Some(place) = place else {
+            // Beyond these even the word costs more descriptors than there are to spare.
+            if let Ok(refusal) = refusals.clone().try_acquire_owned() {
+                tokio::spawn(async move {
+                    refuse_connection(stream, options.connections_max).await;
+                    drop(refusal);
+                });
+            }
+            continue;
+        };
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection keeps its delay");
+        }
+        let (answer, stranger) = (answer.clone(), strangers.add(number));
+        let asks = stranger.clone();
+        let service = tower::service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(asks.clone());
+            // Boxed, because a connection keeps room for what answers it as long as it is open, and a stream keeps it open.
+            let answered = Box::pin(answer(request));
+            async move { Ok::<_, Infallible>(answered.await) }
+        });
+        let io = TokioIo::new(Socket::new(stream, patience, place));
+        let connection = builder.serve_connection(io, TowerToHyperService::new(service)).with_upgrades();
+        let stop = stop.clone();
+        let served = async move {
+            tokio::pin!(connection);
+            tokio::select! {
+                ended = &mut connection => return ended,
+                () = stop.cancelled() => {}
+            }
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        };
+        open.spawn(async move {
+            let ended = tokio::select! {
+                ended = served => ended,
+                () = stranger.end(options.header_timeout * STRANGER_TIMEOUTS) => Ok(()),
+            };
+            stranger.is_known();
+            if let Err(error) = ended {
+                tracing::debug!(%error, "a connection ended early");
+            }
+        });
+    }
+    drop(listener);
+    open.close();
+    if tokio::time::timeout(options.linger, open.wait()).await.is_err() {
+        tracing::warn!("connections were still open at the end and are closed");
+    }
+}
+
+/// Answers a connection that is one too many, without reading from it.
+async fn refuse_connection(mut stream: TcpStream, limit: usize) {
+    let body = ErrorBody::new(ErrorCode::TooManyConnections).detail("limit", limit);
+    let body = serde_json::to_vec(&body).unwrap_or_default();
+    let head = format!(
+        "HTTP/1.1 {} Too Many Requests\r\ncontent-type: application/json\r\ncontent-length: {}\r\nretry-after: 1\r\nconnection: close\r\n\r\n",
+        ErrorCode::TooManyConnections.http_status(),
+        body.len()
+    );
+    let told = async {
+        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(&body).await?;
+        stream.shutdown().await
+    };
+    if let Ok(Err(error)) = tokio::time::timeout(Duration::from_secs(1), told).await {
+        tracing::debug!(%error, "a refused connection did not hear why");
+    }
+}
+
+/// The answer to a request that did not come in.
+pub(crate) fn refusal(body: &ErrorBody) -> Response<Body> {
+    let bytes = serde_json::to_vec(body).unwrap_or_default();
+    let mut response = Response::new(Body::from(bytes));
+    *response.status_mut() = crate::error::status(body.code);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    if body.code == ErrorCode::Unauthenticated {
+        headers.insert(header::WWW_AUTHENTICATE, http::HeaderValue::from_static("Bearer"));
+    }
+    response
+}
+
+/// The address that a listener is bound to, as a base URL.
+pub(crate) fn base_url(listener: &TcpListener) -> io::Result<String> {
+    Ok(format!("http://{}", listener.local_addr()?))
+}

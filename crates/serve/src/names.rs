@@ -1,0 +1,69 @@
+//! The names that a server answers for, and the origins that it lets in, as they are configured.
+
+use std::net::SocketAddr;
+
+use crate::{ServeError, guard::Host};
+
+/// An address, as it is configured.
+pub(crate) struct Public {
+    /// Without a slash at the end.
+    pub(crate) url: String,
+    /// As browsers write it.
+    pub(crate) origin: String,
+    pub(crate) host: Host,
+}
+
+impl Public {
+    fn read(url: &str) -> Option<Self> {
+        let uri: http::Uri = url.parse().ok()?;
+        let (scheme, authority) = (uri.scheme_str()?, uri.authority()?.as_str().to_ascii_lowercase());
+        let default = match scheme {
+            "http" => Some(80),
+            "https" => Some(443),
+            _ => None,
+        };
+        let host = Host::parse(&authority).filter(|_| uri.query().is_none())?;
+        let (host, authority) = match (default, uri.port_u16()) {
+            (Some(default), port) if port.is_none_or(|port| port == default) => {
+                let name = authority.strip_suffix(&format!(":{default}")).unwrap_or(&authority).to_owned();
+                (Host::on(&name, default), name)
+            }
+            _ => (host, authority),
+        };
+        Some(Self { url: url.trim_end_matches('/').to_owned(), origin: format!("{scheme}://{authority}"), host })
+    }
+}
+
+/// Where the server is reached from outside.
+pub(crate) fn public_url(url: &str) -> Result<Public, ServeError> {
+    let is_web = |public: &Public| public.origin.starts_with("http:") || public.origin.starts_with("https:");
+    Public::read(url).filter(is_web).ok_or_else(|| ServeError::PublicUrl(url.to_owned()))
+}
+
+/// What a Host may be: loopback's names and the address on the port that is listened on, and what is configured.
+pub(crate) fn hosts(
+    address: SocketAddr,
+    port: u16,
+    allowed: &[String],
+    public: Option<&Public>,
+) -> Result<Vec<Host>, ServeError> {
+    let own = match address {
+        SocketAddr::V4(address) => address.ip().to_string(),
+        SocketAddr::V6(address) => format!("[{}]", address.ip()),
+    };
+    let own = ["127.0.0.1", "localhost", "[::1]", &own].map(|name| Host::on(name, port));
+    let mut hosts: Vec<Host> = own.into_iter().chain(public.map(|public| public.host.clone())).collect();
+    for host in allowed {
+        hosts.push(Host::parse(host).ok_or_else(|| ServeError::AllowedHost(host.clone()))?);
+    }
+    Ok(hosts)
+}
+
+/// The origins that may come in besides the listener's own, as browsers write them. All of them is no list.
+pub(crate) fn origins(allowed: &[String]) -> Result<Vec<String>, ServeError> {
+    let read = |origin: &String| {
+        let place = Public::read(origin).filter(|place| place.url.matches('/').count() == 2);
+        place.map(|place| place.origin).ok_or_else(|| ServeError::AllowedOrigin(origin.clone()))
+    };
+    allowed.iter().map(read).collect()
+}

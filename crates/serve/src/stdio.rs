@@ -1,0 +1,40 @@
+//! JSON-RPC and the Model Context Protocol on standard input and output, for one client that started the process. It has no
+//! guard: whoever starts a process may speak with it.
+
+use std::{io, sync::Arc};
+
+use meerkat_service::SessionService;
+use meerkat_surface_rpc::RpcOptions;
+use tokio_util::sync::CancellationToken;
+
+use crate::Offer;
+
+/// Speaks JSON-RPC until the input ends or `stop` is cancelled.
+///
+/// # Errors
+/// If reading or writing fails.
+pub async fn rpc(service: Arc<dyn SessionService>, message_bytes: usize, stop: CancellationToken) -> io::Result<()> {
+    let options = RpcOptions { message_bytes, ..RpcOptions::default() };
+    let service = meerkat_surface_rpc::service(service, options);
+    let serving = service.serve_stdio(tokio::io::stdin(), tokio::io::stdout());
+    tokio::pin!(serving);
+    tokio::select! {
+        served = &mut serving => return served,
+        () = stop.cancelled() => {}
+    }
+    service.stop().await;
+    serving.await
+}
+
+/// Speaks the Model Context Protocol, with these tools, until the input ends or `stop` is cancelled.
+///
+/// # Errors
+/// If reading or writing fails.
+pub async fn mcp(
+    service: Arc<dyn SessionService>,
+    offer: Offer,
+    message_bytes: usize,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    meerkat_surface_mcp::serve_stdio(service, offer, message_bytes, stop).await
+}

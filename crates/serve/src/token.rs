@@ -1,0 +1,161 @@
+//! The bearer token: made at the first start, kept in the data directory, readable by its owner alone.
+
+use std::{
+    fs,
+    io::{self, Read as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::OFlags;
+
+use crate::guard::Token;
+
+/// Bytes of randomness in a token.
+const TOKEN_BYTES: usize = 32;
+
+/// Characters that a token has at least.
+const TOKEN_CHARS_MIN: usize = 16;
+
+/// Bytes that a token's file may have.
+const TOKEN_FILE_BYTES_MAX: u64 = 4096;
+
+impl Token {
+    /// A token of the program's own; `None` for one that is too short to be a secret.
+    #[must_use]
+    pub fn new(text: String) -> Option<Self> {
+        (text.len() >= TOKEN_CHARS_MIN).then_some(Self(text))
+    }
+
+    /// A new token, for one run of a program. [`Self::text`] hands it to clients.
+    ///
+    /// # Errors
+    /// If the system gives no randomness.
+    pub fn random() -> io::Result<Self> {
+        random_digits(TOKEN_BYTES).map(Self)
+    }
+
+    /// The token of a data directory, made now if it has none yet, and the path of its file.
+    ///
+    /// # Errors
+    /// If the file cannot be read or made, or is open to others.
+    pub fn of_dir(data_dir: &Path) -> io::Result<(Self, PathBuf)> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir)?;
+        let path = data_dir.join("token");
+        if !path.exists() {
+            make(data_dir, &path)?;
+        }
+        let token = read(&path)?.trim().to_owned();
+        if token.len() < TOKEN_BYTES {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{} holds no token; delete it", path.display()),
+            ));
+        }
+        Ok((Self(token), path))
+    }
+
+    /// The secret itself.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Reads a token that nobody else can have read or written.
+fn read(path: &Path) -> io::Result<String> {
+    // No link is followed, and no pipe waited for.
+    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).map_err(io::Error::other)?;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file()
+        || metadata.uid() != rustix::process::geteuid().as_raw()
+        || metadata.permissions().mode() & 0o077 != 0
+    {
+        let message =
+            format!("{} is not yours alone; delete it, or make it a file of yours of mode 0600", path.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    }
+    let mut token = String::new();
+    file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut token)?;
+    Ok(token)
+}
+
+/// Writes a new token under a temporary name and links it in place, so that of two that start at once both read one.
+fn make(data_dir: &Path, path: &Path) -> io::Result<()> {
+    let (token, suffix) = (random_digits(TOKEN_BYTES)?, random_digits(8)?);
+    let temporary = data_dir.join(format!("token.{suffix}.new"));
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    file.write_all(token.as_bytes())?;
+    file.sync_all()?;
+    let linked = fs::hard_link(&temporary, path);
+    fs::remove_file(&temporary)?;
+    match linked {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+/// Random hexadecimal digits, two for each byte.
+///
+/// # Errors
+/// If the system gives no randomness.
+pub fn random_digits(bytes: usize) -> io::Result<String> {
+    let mut random = vec![0; bytes];
+    getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_made_once_and_is_its_owners_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().join("new").join("data");
+        let (first, path) = Token::of_dir(&data_dir).unwrap();
+        let (second, _) = Token::of_dir(&data_dir).unwrap();
+        assert_eq!((first.0.len(), &first.0), (64, &second.0));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(&data_dir).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(fs::read_dir(&data_dir).unwrap().count(), 1, "nothing else is left behind");
+    }
+
+    #[test]
+    fn two_that_start_at_once_read_one_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens: Vec<String> = std::thread::scope(|scope| {
+            let starts: Vec<_> = (0..8).map(|_| scope.spawn(|| Token::of_dir(dir.path()).unwrap().0.0)).collect();
+            starts.into_iter().map(|start| start.join().unwrap()).collect()
+        });
+        assert!(tokens.iter().all(|token| token == &tokens[0]));
+    }
+
+    #[test]
+    fn a_token_that_others_may_know_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, path) = Token::of_dir(dir.path()).unwrap();
+        for mode in [0o644, 0o640, 0o602] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(
+                Token::of_dir(dir.path()).err().map(|error| error.kind()),
+                Some(io::ErrorKind::PermissionDenied)
+            );
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(Token::of_dir(dir.path()).is_ok());
+        fs::rename(&path, dir.path().join("other")).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("other"), &path).unwrap();
+        assert!(Token::of_dir(dir.path()).is_err(), "a link leads anywhere");
+    }
+
+    #[test]
+    fn an_empty_file_is_no_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(Token::of_dir(dir.path()).is_err());
+    }
+}

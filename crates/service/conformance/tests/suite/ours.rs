@@ -1,0 +1,108 @@
+//! The stores of the engine keep every promise: those in memory, and those of a data directory.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU32, Ordering},
+};
+
+use async_trait::async_trait;
+use meerkat_conformance::{Harness, Pair, check, readers};
+use meerkat_service::store::{
+    EventStore, IndexFile, MemoryEventStore, MemoryReaders, MemorySessionStore, ReaderStore, RedbSessionStore,
+    Stores as Opened, open_stores,
+};
+
+use super::Stores;
+
+/// Each pair of stores in a directory of its own.
+#[derive(Default)]
+struct Directories(Mutex<Vec<tempfile::TempDir>>);
+
+#[async_trait]
+impl Harness for Directories {
+    async fn fresh(&self) -> Pair {
+        let dir = tempfile::tempdir().unwrap();
+        let Opened { events, snapshots, .. } = open_stores(dir.path()).unwrap();
+        self.0.lock().unwrap().push(dir);
+        Pair { events, snapshots }
+    }
+
+    async fn restart(&self, pair: Pair) -> Pair {
+        drop(pair);
+        let path = self.0.lock().unwrap().last().unwrap().path().to_owned();
+        let Opened { events, snapshots, .. } = open_stores(&path).unwrap();
+        Pair { events, snapshots }
+    }
+}
+
+#[async_trait]
+impl readers::Harness for Directories {
+    async fn fresh(&self) -> Arc<dyn ReaderStore> {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open_stores(dir.path()).unwrap().readers;
+        self.0.lock().unwrap().push(dir);
+        store
+    }
+
+    async fn restart(&self, store: Arc<dyn ReaderStore>) -> Arc<dyn ReaderStore> {
+        drop(store);
+        let path = self.0.lock().unwrap().last().unwrap().path().to_owned();
+        open_stores(&path).unwrap().readers
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_durable_stores_keep_every_promise_of_a_store() {
+    assert_eq!(check(&Directories::default()).await, []);
+    assert_eq!(readers::check(&Directories::default()).await, []);
+}
+
+#[tokio::test]
+async fn the_stores_in_memory_keep_their_promises() {
+    let fresh = || {
+        let events = memory();
+        Pair { events: events.clone(), snapshots: Arc::new(MemorySessionStore::new(events)) }
+    };
+    assert_eq!(check(&Stores(fresh, |pair| pair)).await, []);
+}
+
+/// Registrations in memory.
+struct Registrations;
+
+#[async_trait]
+impl readers::Harness for Registrations {
+    async fn fresh(&self) -> Arc<dyn ReaderStore> {
+        Arc::<MemoryReaders>::default()
+    }
+
+    async fn restart(&self, store: Arc<dyn ReaderStore>) -> Arc<dyn ReaderStore> {
+        store
+    }
+}
+
+#[tokio::test]
+async fn the_readers_in_memory_keep_their_promises() {
+    assert_eq!(readers::check(&Registrations).await, []);
+}
+
+fn memory() -> Arc<MemoryEventStore> {
+    Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()))
+}
+
+#[tokio::test]
+async fn snapshots_in_redb_keep_their_promises() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = AtomicU32::new(0);
+    let open = |n: u32, events: Arc<dyn EventStore>| {
+        let file = Arc::new(IndexFile::new(directory.path().join(format!("{n}.redb"))));
+        Pair { events: events.clone(), snapshots: Arc::new(RedbSessionStore::new(file, events)) }
+    };
+    let fresh = || open(files.fetch_add(1, Ordering::Relaxed), memory());
+    let restart = |pair: Pair| {
+        let events = pair.events.clone();
+        // Only one of them may have the file open.
+        drop(pair);
+        open(files.load(Ordering::Relaxed) - 1, events)
+    };
+    assert_eq!(check(&Stores(fresh, restart)).await, []);
+}

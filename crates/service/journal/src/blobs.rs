@@ -1,0 +1,245 @@
+//! Blobs: bodies too large for an event, each a file in its session's directory, named by its hash.
+//!
+//! A blob is durable, under its name, before a record can name it.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
+
+use super::{
+    Context,
+    disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, is_missing, read_range, write_all},
+    executor::on,
+    fork::abandon,
+    layout::{BLOBS, NEW, exists, new_dir, session_dir, with_folders},
+    lock::OwnerLock,
+    recovery::failed,
+};
+use meerkat_words::{
+    ids::SessionId,
+    store::{BlobStore, BlobWriter, StoreError, hex},
+};
+
+/// Bytes that gather before they are written.
+const CHUNK_BYTES: usize = 256 * 1024;
+/// Locks over the naming of blobs; sessions share them by their id.
+const NAMING_LOCKS: usize = 64;
+
+/// The blobs of one store.
+pub struct FileBlobs {
+    context: Arc<Context>,
+    /// Held as long as anything may be written.
+    owner: Option<Arc<OwnerLock>>,
+    /// Numbers the blobs that are being written.
+    count: Arc<AtomicU64>,
+    /// Held while a blob gets its name: its folder counts as durable once it is there, so nobody may see one that
+    /// another is still making.
+    /// It holds the session whose folder was made sure of last.
+    naming: [Arc<Mutex<Option<SessionId>>>; NAMING_LOCKS],
+}
+
+impl FileBlobs {
+    /// The blobs beside the journals.
+    pub fn new(context: Arc<Context>, owner: Option<Arc<OwnerLock>>) -> Self {
+        Self { context, owner, count: Arc::default(), naming: std::array::from_fn(|_| Arc::default()) }
+    }
+}
+
+#[async_trait]
+impl BlobStore for FileBlobs {
+    fn writer(&self, session_id: SessionId) -> Box<dyn BlobWriter> {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        Box::new(FileBlobWriter {
+            session_id,
+            context: self.context.clone(),
+            _owner: self.owner.clone(),
+            naming: self.naming[session_id.as_uuid().as_bytes()[15] as usize % NAMING_LOCKS].clone(),
+            path: Path::new(NEW).join(format!("{number}.blob")),
+            file: None,
+            chunk: Vec::new(),
+            written: 0,
+            hash: Sha256::new(),
+        })
+    }
+
+    async fn read(
+        &self,
+        session_id: SessionId,
+        blob: &str,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Bytes>, StoreError> {
+        // A name is a hash and nothing else, so that no path is made of a caller's text.
+        if blob.len() != 64 || !blob.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)) {
+            return Ok(None);
+        }
+        let (context, name) = (self.context.clone(), Path::new(BLOBS).join(blob));
+        on(self.context.executor.as_ref(), move || {
+            for dir in [session_dir(session_id), new_dir(session_id)] {
+                match context.disk.open(&dir.join(&name), false) {
+                    Err(error) if is_missing(&error) => {}
+                    Err(error) => return Err(failed(error)),
+                    Ok(file) => {
+                        let len = file.len().map_err(failed)?;
+                        let end = len.min(offset.saturating_add(limit as u64));
+                        return Ok(Some(read_range(file.as_ref(), offset.min(len), end).map_err(failed)?.into()));
+                    }
+                }
+            }
+            Ok(None)
+        })
+        .await
+    }
+
+    /// Those of a session go with its directory.
+    async fn forget(&self, session_id: SessionId) {
+        let context = self.context.clone();
+        let gone = on(self.context.executor.as_ref(), move || {
+            abandon(&context, session_id);
+            Ok(())
+        });
+        // An executor that has ended is followed by a start, which removes it.
+        drop(gone.await);
+    }
+}
+
+struct FileBlobWriter {
+    session_id: SessionId,
+    context: Arc<Context>,
+    _owner: Option<Arc<OwnerLock>>,
+    naming: Arc<Mutex<Option<SessionId>>>,
+    /// Where it stands until it has a name.
+    path: PathBuf,
+    file: Option<Arc<dyn DiskFile>>,
+    chunk: Vec<u8>,
+    written: u64,
+    hash: Sha256,
+}
+
+impl Drop for FileBlobWriter {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            let (context, path) = (self.context.clone(), std::mem::take(&mut self.path));
+            // What stays is removed at the next start.
+            self.context.executor.run(Box::new(move || drop(context.disk.remove(&path))));
+        }
+    }
+}
+
+impl FileBlobWriter {
+    /// Writes what has gathered.
+    async fn flush(&mut self) -> Result<Arc<dyn DiskFile>, StoreError> {
+        self.context.health.check_writable()?;
+        let (chunk, at) = (std::mem::take(&mut self.chunk), self.written);
+        self.written += chunk.len() as u64;
+        let (context, path, file) = (self.context.clone(), self.path.clone(), self.file.clone());
+        let id = self.session_id;
+        let file = on(self.context.executor.as_ref(), move || {
+            let disk = context.disk.as_ref();
+            let attempt = || {
+                let file = file.clone().map_or_else(|| with_folders(disk, || create_anew(disk, &path)), Ok)?;
+                write_all(file.as_ref(), &chunk, at)?;
+                Ok(file)
+            };
+            let written: io::Result<_> = attempt();
+            match written {
+                // A blob of a session that exists belongs to a turn that runs; others can wait for room.
+                Err(error) if is_full(&error) && exists(disk, id) && context.health.release_reserve(disk) => attempt(),
+                written => written,
+            }
+            .map_err(failed)
+        })
+        .await?;
+        self.file = Some(file.clone());
+        Ok(file)
+    }
+}
+
+#[async_trait]
+impl BlobWriter for FileBlobWriter {
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.hash.update(bytes);
+        for part in bytes.chunks(CHUNK_BYTES) {
+            self.chunk.extend_from_slice(part);
+            if self.chunk.len() >= CHUNK_BYTES {
+                self.flush().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn finish(mut self: Box<Self>) -> Result<(String, u64), StoreError> {
+        let file = self.flush().await?;
+        let hash = hex(&std::mem::take(&mut self.hash).finalize());
+        let (context, path, name, id) = (self.context.clone(), self.path.clone(), hash.clone(), self.session_id);
+        let of = self.context.clone();
+        let unsure = move |error: io::Error| of.health.unsure(id, error);
+        let (executor, unsynced) = (self.context.executor.as_ref(), unsure.clone());
+        on(executor, move || file.sync().map_err(unsynced)).await?;
+        let mut naming = self.naming.clone().lock_owned().await;
+        on(executor, move || {
+            // Held until this is done, also where nobody waits for it any more.
+            let is_sure = naming.take() == Some(id);
+            place(&context, &path, id, &name, is_sure).map_err(unsure)?;
+            *naming = Some(id);
+            Ok(())
+        })
+        .await?;
+        // It has its name, so there is nothing to remove.
+        self.file = None;
+        Ok((hash, self.written))
+    }
+}
+
+/// The names of a session's blobs.
+pub fn blobs_of(disk: &dyn Disk, id: SessionId) -> Result<BTreeSet<String>, StoreError> {
+    match disk.list(&session_dir(id).join(BLOBS)) {
+        Err(error) if is_missing(&error) => Ok(BTreeSet::new()),
+        names => Ok(names.map_err(failed)?.into_iter().collect()),
+    }
+}
+
+/// Removes blobs. Nothing is synced: one that comes back after a power failure takes room, and is found again.
+pub fn drop_blobs(disk: &dyn Disk, id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
+    let dir = session_dir(id).join(BLOBS);
+    names.iter().try_for_each(|name| match disk.remove(&dir.join(name)) {
+        Err(error) if is_missing(&error) => Ok(()),
+        removed => removed.map_err(failed),
+    })
+}
+
+/// Gives a blob its name in its session's directory. With `is_sure`, the folder of its blobs is durable if it is there.
+fn place(context: &Context, path: &Path, id: SessionId, name: &str, is_sure: bool) -> io::Result<()> {
+    let disk = context.disk.as_ref();
+    let dir = match disk.list(&session_dir(id)) {
+        Ok(_) => session_dir(id),
+        Err(error) if is_missing(&error) => {
+            with_folders(disk, || ensure_dir(disk, &new_dir(id)))?;
+            new_dir(id)
+        }
+        Err(error) => return Err(error),
+    };
+    let blobs = dir.join(BLOBS);
+    let is_made = ensure_dir(disk, &blobs)?;
+    // An empty one may be what a process left that was killed before it made sure of the name.
+    if (is_made || (!is_sure && disk.list(&blobs)?.is_empty()))
+        && let Err(error) = disk.sync_dir(&dir)
+    {
+        // A folder with blobs counts as durable, so one that may not be must go.
+        drop(disk.remove(&blobs));
+        return Err(error);
+    }
+    disk.rename(path, &blobs.join(name))?;
+    disk.sync_dir(&blobs)
+}

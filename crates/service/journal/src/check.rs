@@ -1,0 +1,238 @@
+//! A session's directory, read from end to end for whoever wants to know whether it is sound. It changes nothing, but
+//! for [`cut`], which is asked for by name.
+
+use std::{collections::BTreeMap, io, path::Path, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{
+    End, Limits, Pool,
+    disk::{Disk, create_anew, is_missing, is_unreadable, read_range, write_all},
+    executor::Executor as _,
+    fork::{copy, link_blobs},
+    frame::{BATCH_END, Place},
+    health::Health,
+    layout::{BLOBS, NEW, QUARANTINE, generations_of, segment_name, session_dir, with_folders},
+    recovery::{Found, Segment, examine, failed},
+    segment::{Compacted, HEADER_BYTES, Header, HeaderFound, Mark, Reader, Step},
+    store_journal::{Resting, StoreJournal},
+};
+use meerkat_words::{
+    ids::{Seq, SessionId},
+    store::{ReaderMark, StoreError},
+};
+
+/// A journal as it was found.
+pub struct Checked {
+    found: Found,
+    /// Why it cannot be trusted to its end, and where the last good record ends.
+    pub damage: Option<Damage>,
+}
+
+/// Where a journal stops being good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// What was found.
+    pub why: String,
+    /// Seq of the last good record.
+    pub last_good_seq: Seq,
+    /// The segment, and where its last good batch ends; `None` where nothing can be cut away.
+    place: Option<(u64, u64)>,
+}
+
+impl Damage {
+    fn behind(why: String, segment: u64, good: Mark) -> Self {
+        Self { why, last_good_seq: good.place.seq, place: Some((segment, good.offset)) }
+    }
+
+    /// Whether something good is left when the rest is cut away.
+    pub const fn can_be_cut(&self) -> bool {
+        self.place.is_some() && self.last_good_seq > 0
+    }
+}
+
+impl Checked {
+    /// Where it ends; what was durable beyond is lost.
+    pub const fn end(&self) -> End {
+        self.found.place.end()
+    }
+
+    /// Bytes at its end that were never acknowledged.
+    pub fn torn_bytes(&self) -> u64 {
+        self.found.tail_repair().map_or(0, |repair| repair.bytes)
+    }
+}
+
+/// Reads a session's journal whole, and hands each record to `see`; `None` where there is no such session.
+pub fn check(
+    disk: &dyn Disk,
+    id: SessionId,
+    knows: fn(u16) -> bool,
+    see: &mut dyn FnMut(Seq, &Bytes),
+) -> Result<Option<Checked>, StoreError> {
+    let Some(found) = examine(disk, id, knows)? else { return Ok(None) };
+    let damage = walk(disk, id, &found, see).map_err(failed)?;
+    let damage = damage.or_else(|| match &found.damage {
+        Some(StoreError::Corrupted { last_good_seq, why, .. }) => {
+            let at = found.segments.last().map(|segment| (segment.number, segment.end));
+            Some(Damage { why: why.clone(), last_good_seq: *last_good_seq, place: at })
+        }
+        Some(other) => Some(Damage { why: other.to_string(), last_good_seq: found.place.seq, place: None }),
+        None => None,
+    });
+    Ok(Some(Checked { found, damage }))
+}
+
+fn walk(disk: &dyn Disk, id: SessionId, found: &Found, see: &mut dyn FnMut(Seq, &Bytes)) -> io::Result<Option<Damage>> {
+    for (at, segment) in found.segments.iter().enumerate() {
+        let file = match disk.open(&session_dir(id).join(segment.name()), false) {
+            Err(error) if is_unreadable(&error) => {
+                let why = format!("{} cannot be read: {error}", segment.name());
+                return Ok(Some(Damage::behind(why, segment.number, segment.start)));
+            }
+            file => file?,
+        };
+        let mut reader = segment.reader(file.as_ref(), segment.start);
+        // Behind the last whole batch: a part of one would look like a write that was cut short.
+        let mut good = segment.start;
+        loop {
+            match reader.next()? {
+                Step::Frame(frame, line) => {
+                    see(frame.seq, &line);
+                    if frame.has(BATCH_END) {
+                        good = reader.at;
+                    }
+                }
+                Step::End if reader.at.offset == segment.end => break,
+                Step::End | Step::Sealed | Step::Bad => {
+                    let why = format!("{} holds a bad record after seq {}", segment.name(), reader.at.place.seq);
+                    return Ok(Some(Damage::behind(why, segment.number, good)));
+                }
+            }
+        }
+        let passed = segment.passed(reader.at).place.end();
+        if let Some(next) = found.segments.get(at + 1).filter(|next| next.start.place.end() != passed) {
+            let why = format!("{} does not go on from the end of {}, seq {}", next.name(), segment.name(), passed.seq);
+            return Ok(Some(Damage::behind(why, segment.number, good)));
+        }
+    }
+    Ok(None)
+}
+
+/// Ends a damaged journal behind its last good batch. All that stood behind it is kept in the quarantine, as whole
+/// segments, with the session's blobs. Answers where, or `None` where nothing can be cut.
+pub fn cut(disk: &dyn Disk, id: SessionId, damage: &Damage) -> io::Result<Option<String>> {
+    let Some((number, offset)) = damage.place.filter(|_| damage.can_be_cut()) else { return Ok(None) };
+    let dir = session_dir(id);
+    let all = generations_of(&disk.list(&dir)?).into_iter().filter(|(at, _)| *at >= number);
+    let of = |(at, generations): (u64, Vec<u64>)| generations.into_iter().map(move |generation| (at, generation));
+    // The newest generation is the first one of its number.
+    let behind: Vec<(u64, u64)> = all.flat_map(of).collect();
+    let mut kept = None;
+    for &(at, generation) in &behind {
+        let name = segment_name(at, generation);
+        let path = free_in_quarantine(disk, &format!("{id}.{name}.whole"))?;
+        match copy(disk, &dir.join(&name), Path::new(&path)).map_err(io::Error::from) {
+            // What cannot be read is kept as it is: nothing is written to that file any more.
+            Err(error) if is_unreadable(&error) => {
+                disk.remove(Path::new(&path)).or_else(|error| if is_missing(&error) { Ok(()) } else { Err(error) })?;
+                disk.link(&dir.join(&name), Path::new(&path))?;
+            }
+            copied => copied?,
+        }
+        kept.get_or_insert(path);
+    }
+    // What no record that is left names goes with the next compaction.
+    link_blobs(disk, &dir.join(BLOBS), Path::new(&free_in_quarantine(disk, &format!("{id}.blobs"))?))?;
+    disk.sync_dir(Path::new(QUARANTINE))?;
+    // The last one first: a kill in between leaves a journal that is damaged at the same place.
+    for (at, &(number, generation)) in behind.iter().enumerate().rev() {
+        let name = segment_name(number, generation);
+        if at > 0 {
+            disk.remove(&dir.join(name))?;
+            disk.sync_dir(&dir)?;
+        } else {
+            shorten(disk, id, &name, offset)?;
+        }
+    }
+    Ok(kept)
+}
+
+/// Puts the beginning of a segment in its place, as a file and with a header of this session's own: a fork or a parent
+/// may have the same file, and goes on with it as it was. What a compacted one says of its end is put right with it.
+fn shorten(disk: &dyn Disk, id: SessionId, name: &str, offset: u64) -> io::Result<()> {
+    let (dir, made) = (session_dir(id), Path::new(NEW).join(format!("{id}.cut")));
+    let file = disk.open(&dir.join(name), false)?;
+    let HeaderFound::Good(mut header) = Header::read(file.as_ref())? else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    header.session_id = id;
+    if header.compacted.is_some() {
+        let mut reader = Reader::new(file.as_ref(), Segment::begun(&header).start, offset).of(true);
+        let mut count = 0;
+        while let Step::Frame(..) = reader.next()? {
+            count += 1;
+        }
+        let Mark { offset: end, place: after } = reader.at;
+        header.compacted = Some(Compacted { after, count, end });
+    }
+    let mut out = header.encode();
+    out.extend(read_range(file.as_ref(), HEADER_BYTES, offset)?);
+    let copy = with_folders(disk, || create_anew(disk, &made))?;
+    write_all(copy.as_ref(), &out, 0)?;
+    copy.sync()?;
+    disk.rename(&made, &dir.join(name))?;
+    disk.sync_dir(&dir)
+}
+
+/// A path in the quarantine, under the first number that is free.
+pub fn free_in_quarantine(disk: &dyn Disk, name: &str) -> io::Result<String> {
+    let taken = with_folders(disk, || disk.list(Path::new(QUARANTINE)))?;
+    let mut names = (1_u32..).map(|n| format!("{name}-{n}")).filter(|name| !taken.contains(name));
+    Ok(format!("{QUARANTINE}/{}", names.next().unwrap_or_default()))
+}
+
+/// What the store's marks are to say from now on.
+#[derive(Default)]
+pub struct Mended<'a> {
+    /// Sessions that go on from where their journals end, whatever was known of them before.
+    pub ended: &'a [SessionId],
+    /// Sessions that the next start is to look at.
+    pub active: &'a [SessionId],
+    /// Whether the readers that are known are all there are.
+    pub is_trusted: bool,
+}
+
+/// Writes marks, durably. A store journal that is damaged is made anew from its good marks.
+pub fn mend_marks(disk: Arc<dyn Disk>, mended: &Mended<'_>, knows: fn(u16) -> bool) -> Result<(), StoreError> {
+    let (limits, executor) = (Limits::default(), Arc::new(Pool::new().map_err(failed)?));
+    let health = Arc::new(Health::new(limits.reserve_bytes));
+    let marks = Arc::new(StoreJournal::open(disk.clone(), executor.clone(), health, &limits, false)?);
+    let (told, results) = std::sync::mpsc::channel();
+    let tell = || {
+        let told = told.clone();
+        Box::new(move |result| drop(told.send(result)))
+    };
+    for &id in mended.ended {
+        let Some(found) = examine(disk.as_ref(), id, knows)? else { continue };
+        let Place { seq, chain, .. } = found.place;
+        // What is relied on never goes back by itself; an empty mark makes it begin anew.
+        let relied = marks.of_readers(|readers| readers.relied(id));
+        if !relied.is_empty() {
+            let clamped = relied.into_iter().map(|(reader, at)| (reader, at.min(seq))).collect();
+            marks.mark_of_reader(ReaderMark::Relied(id, BTreeMap::new()), tell());
+            marks.mark_of_reader(ReaderMark::Relied(id, clamped), tell());
+        }
+        marks.mark_resting(Resting { session_id: id, seq, chain }, tell());
+    }
+    // These are synced, and with them what was written before.
+    for &id in mended.ended.iter().chain(mended.active) {
+        marks.mark_active(id, None, tell());
+    }
+    if mended.is_trusted {
+        marks.mark_of_reader(ReaderMark::Trusted(true), tell());
+    }
+    drop(told);
+    executor.drain();
+    results.iter().collect()
+}

@@ -1,0 +1,546 @@
+//! Group commit: everything that waits becomes one batch, written at once and synced once. While that runs, more
+//! gathers, and it is written only after the sync; so as many syncs are under way as there are sessions to write.
+//!
+//! A session's first batch after it came to rest is durable only with its mark in the store journal, which is synced
+//! beside it. A session that is made appears under its name last, when all of it is durable.
+
+use std::{
+    io,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::sync::oneshot;
+
+use super::{
+    disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, is_unreadable, write_all},
+    fork::{self, abandon, appear},
+    frame::{BATCH_END, Entry, Place, encode, footer, padded},
+    layout::{new_dir, segment_name, session_dir, with_folders},
+    lock,
+    log::{Log, Staged, State},
+    recovery::{Cut, Head, Segment},
+    segment::{Header, Mark, remember},
+};
+use meerkat_words::{
+    ids::{Seq, SessionId},
+    store::{Frame, StoreError},
+};
+
+/// Runs a commit of what waits. The log is marked as being written.
+pub(super) fn submit(log: &Arc<Log>) {
+    let job = log.clone();
+    log.context.executor.run(Box::new(move || write_waiting(&job)));
+}
+
+/// Commits what waits, and then what gathered meanwhile: nobody has to be woken for that. Should more have gathered by
+/// then, other sessions come first.
+fn write_waiting(log: &Arc<Log>) {
+    if begin(log) && begin(log) {
+        submit(log);
+    }
+}
+
+/// Why a batch does not stand.
+enum Trouble {
+    /// There was no room; nothing of it stands.
+    Full,
+    /// It was not tried; nothing of it stands.
+    Refused(String),
+    /// A write or a sync failed: nobody knows what the disk holds.
+    Unsure(io::Error),
+    /// A session was given its name, and nobody knows whether it has it.
+    Unnamed(io::Error),
+}
+
+impl Trouble {
+    /// Before anything was written.
+    fn refused(error: io::Error) -> Self {
+        if is_full(&error) { Self::Full } else { Self::Refused(error.to_string()) }
+    }
+
+    /// Without its mark nothing is written.
+    fn of(error: StoreError) -> Self {
+        if error == StoreError::Full { Self::Full } else { Self::Refused(error.to_string()) }
+    }
+
+    /// Whether there was no room; where a sync finds that, it costs the file, and says nothing about the disk.
+    fn is_full(&self) -> bool {
+        match self {
+            Self::Full => true,
+            Self::Unsure(error) | Self::Unnamed(error) => is_full(error),
+            Self::Refused(_) => false,
+        }
+    }
+
+    fn error(&self) -> StoreError {
+        match self {
+            Self::Full => StoreError::Full,
+            Self::Refused(why) => StoreError::Failed(why.clone()),
+            Self::Unsure(error) | Self::Unnamed(error) => StoreError::Failed(error.to_string()),
+        }
+    }
+}
+
+/// Where a batch goes, as it was when its commit began.
+struct Plan {
+    exists: bool,
+    place: Place,
+    head: Head,
+    file: Option<Arc<dyn DiskFile>>,
+    previous_end: u64,
+    cuts: Vec<Cut>,
+}
+
+impl Plan {
+    fn of(state: &State) -> Self {
+        Self {
+            exists: state.exists,
+            place: state.place,
+            head: state.head,
+            file: state.file.clone(),
+            previous_end: state.segments.last().map_or(0, |segment| segment.end),
+            cuts: state.cuts.clone(),
+        }
+    }
+
+    /// The header of a segment that begins with the batch `skip` after the last one.
+    fn header(&self, id: SessionId, number: u64, skip: u64) -> Header {
+        let Place { seq, batch, chain } = self.place;
+        Header {
+            session_id: id,
+            number,
+            generation: 1,
+            base_seq: seq + 1,
+            base_batch: batch + skip,
+            chain,
+            previous_end: self.previous_end,
+            compacted: None,
+        }
+    }
+}
+
+/// A batch that is written and synced.
+struct Written {
+    number: u64,
+    place: Place,
+    end: u64,
+    file: Arc<dyn DiskFile>,
+    /// The header, where the batch is the first of its segment.
+    header: Option<Header>,
+}
+
+/// A commit under way. It is over when both its halves are.
+struct Commit {
+    log: Arc<Log>,
+    plan: Plan,
+    entries: Vec<Entry>,
+    /// Who waits, each with the last seq of what it staged.
+    waiters: Mutex<Vec<Waiter>>,
+    halves: Mutex<Halves>,
+    /// Whether its outcome was taken over.
+    is_finished: AtomicBool,
+}
+
+impl Drop for Commit {
+    /// A commit that never came to its end panicked. Who waits for it is told by its channel, which closes.
+    fn drop(&mut self) {
+        if !*self.is_finished.get_mut() {
+            self.log.lose();
+        }
+    }
+}
+
+#[derive(Default)]
+struct Halves {
+    written: Option<Result<Written, Trouble>>,
+    marked: Option<Result<(), StoreError>>,
+}
+
+/// Begins a commit. Answers whether it is over by now, and more waits.
+fn begin(log: &Arc<Log>) -> bool {
+    let commit = {
+        let mut state = lock(&log.state);
+        let (entries, waiters) = split(std::mem::take(&mut state.pending));
+        let plan = Plan::of(&state);
+        Arc::new(Commit {
+            log: log.clone(),
+            plan,
+            entries,
+            waiters: Mutex::new(waiters),
+            halves: Mutex::default(),
+            is_finished: AtomicBool::new(false),
+        })
+    };
+    let store_journal = &log.context.store_journal;
+    if store_journal.is_active(log.id) {
+        lock(&commit.halves).marked = Some(Ok(()));
+        return commit.write();
+    }
+    // A process that is killed has written the mark, or nothing: what stands in a journal is always looked at again.
+    // Only the syncs of both go on at once.
+    let (writing, marked) = (commit.clone(), commit);
+    let written = move |result: Result<(), StoreError>| match result {
+        Ok(()) => writing.log.context.executor.clone().run(Box::new(move || {
+            if writing.write() {
+                write_waiting(&writing.log);
+            }
+        })),
+        Err(error) => writing.arrive_elsewhere(|halves| halves.written = Some(Err(Trouble::of(error)))),
+    };
+    let done = move |result| marked.arrive_elsewhere(|halves| halves.marked = Some(result));
+    store_journal.mark_active(log.id, Some(Box::new(written)), Box::new(done));
+    false
+}
+
+impl Commit {
+    /// Notes that a half is over; the last one ends the commit. Answers whether it did, and more waits.
+    fn arrive(self: &Arc<Self>, note: impl FnOnce(&mut Halves)) -> bool {
+        let (written, marked) = {
+            let mut halves = lock(&self.halves);
+            note(&mut halves);
+            if halves.written.is_none() || halves.marked.is_none() {
+                return false;
+            }
+            let Halves { written, marked } = std::mem::take(&mut *halves);
+            match (written, marked) {
+                (Some(written), Some(marked)) => (written, marked),
+                _ => return false,
+            }
+        };
+        if !self.plan.exists && written.is_ok() && marked.is_ok() {
+            let commit = self.clone();
+            self.log.context.executor.run(Box::new(move || {
+                let appeared = appear(&commit.log.context, commit.log.id).map_err(|trouble| match trouble {
+                    fork::Trouble::Failed(error) => Trouble::refused(error),
+                    fork::Trouble::Unsynced(error) | fork::Trouble::Unnamed(error) => Trouble::Unnamed(error),
+                });
+                let written = appeared.and(written);
+                if commit.finish(written, Ok(())) {
+                    write_waiting(&commit.log);
+                }
+            }));
+            false
+        } else {
+            self.finish(written, marked)
+        }
+    }
+
+    /// As [`Self::arrive`], on a thread that has other things to do than to write what waits.
+    fn arrive_elsewhere(self: &Arc<Self>, note: impl FnOnce(&mut Halves)) {
+        if self.arrive(note) {
+            submit(&self.log);
+        }
+    }
+
+    /// One half of it: writes and syncs the batch. Answers as [`Self::arrive`] does.
+    fn write(self: &Arc<Self>) -> bool {
+        let written = self.written();
+        self.arrive(|halves| halves.written = Some(written))
+    }
+
+    /// Writes and syncs the batch. On a full disk a session that exists may use the reserve.
+    fn written(&self) -> Result<Written, Trouble> {
+        let (health, disk) = (&self.log.context.health, self.log.context.disk.as_ref());
+        health.check_writable().map_err(|error| Trouble::Refused(error.to_string()))?;
+        // A session that is to be made is new work.
+        if !self.plan.exists {
+            return health.room(disk).map_err(|_| Trouble::Full).and_then(|()| self.try_write(disk, &self.plan));
+        }
+        let written = self.write_on(disk);
+        let Err(trouble) = written else { return written };
+        let has_room = trouble.is_full() && health.release_reserve(disk);
+        match self.lose_file(trouble) {
+            Trouble::Full if has_room => self.write_on(disk).map_err(|trouble| self.lose_file(trouble)),
+            trouble => Err(trouble),
+        }
+    }
+
+    /// Writes the batch behind what is durable: into a new segment, where the file of the last one is not used any more.
+    fn write_on(&self, disk: &dyn Disk) -> Result<Written, Trouble> {
+        if lock(&self.log.state).must_stay {
+            begin_anew(&self.log).map_err(|error| {
+                if !is_full(&error) {
+                    self.log.context.health.failed(&format!("{}: {error}", self.log.id));
+                }
+                Trouble::refused(error)
+            })?;
+        }
+        let (plan, damage) = {
+            let state = lock(&self.log.state);
+            (Plan::of(&state), state.damage.clone())
+        };
+        // Nobody could read what stands behind the damage.
+        damage.map_or(Ok(()), |damage| Err(Trouble::of(damage)))?;
+        self.try_write(disk, &plan)
+    }
+
+    /// After a write or a sync that failed its file is not used any more. Where a new segment can be begun at once, that
+    /// says that nothing of the batch counts; else the next batch begins it first.
+    fn lose_file(&self, trouble: Trouble) -> Trouble {
+        let (Trouble::Unsure(error) | Trouble::Unnamed(error)) = &trouble else { return trouble };
+        let (log, exists, is_unnamed) = (&self.log, self.plan.exists, matches!(trouble, Trouble::Unnamed(_)));
+        let health = &log.context.health;
+        if !trouble.is_full() {
+            health.failed(&format!("{}: {error}", log.id));
+        }
+        {
+            // What stands on the disk is not what stands here; until a new segment says so, nobody may look there.
+            let mut state = lock(&log.state);
+            (state.must_stay, state.is_over, state.file) = (exists, !exists, None);
+        }
+        let begun = match exists {
+            true if health.check_writable().is_err() => return trouble,
+            true => begin_anew(log),
+            false => Ok(()),
+        };
+        match begun {
+            Ok(()) if trouble.is_full() && !is_unnamed => return Trouble::Full,
+            Err(error) if !is_full(&error) => health.failed(&format!("{}: {error}", log.id)),
+            _ => {}
+        }
+        trouble
+    }
+
+    fn try_write(&self, disk: &dyn Disk, plan: &Plan) -> Result<Written, Trouble> {
+        let Plan { exists, head, .. } = *plan;
+        let dir = if exists { session_dir(self.log.id) } else { new_dir(self.log.id) };
+        if !exists {
+            with_folders(disk, || ensure_dir(disk, &dir)).map_err(Trouble::refused)?;
+        }
+        // All of it is kept before any of it goes: where a cut fails, the next segment takes the place of them all.
+        plan.cuts.iter().try_for_each(|cut| cut.keep(disk, &dir)).map_err(Trouble::refused)?;
+        plan.cuts.iter().try_for_each(|cut| cut.perform(disk, &dir)).map_err(Trouble::Unsure)?;
+        let file = open(disk, &dir, plan)?;
+        let header = (head.len == 0).then(|| plan.header(self.log.id, head.number, 1));
+        let mut out = header.map_or_else(Vec::new, |header| header.encode());
+        out.reserve_exact(self.entries.iter().map(|entry| padded(entry.line.len())).sum());
+        let mut place = plan.place;
+        let batch = place.batch + 1;
+        let mut entries = self.entries.iter().peekable();
+        while let Some(entry) = entries.next() {
+            let flags = if entries.peek().is_none() { BATCH_END } else { 0 };
+            encode(&mut out, &mut place, batch, flags, entry);
+        }
+        write_all(file.as_ref(), &out, head.len).map_err(|error| match is_full(&error) {
+            // What was written of it is cut away again, so that the next batch follows the last good one.
+            true => file.set_len(head.len).map_or_else(Trouble::Unsure, |()| Trouble::Full),
+            false => Trouble::Unsure(error),
+        })?;
+        file.sync().map_err(Trouble::Unsure)?;
+        if !exists {
+            disk.sync_dir(&dir).map_err(Trouble::Unsure)?;
+        }
+        Ok(Written { number: head.number, place, end: head.len + out.len() as u64, file, header })
+    }
+
+    /// Takes the outcome over, and tells those who wait. Answers whether more waits.
+    fn finish(&self, written: Result<Written, Trouble>, marked: Result<(), StoreError>) -> bool {
+        let log = &self.log;
+        // What is made has no name yet, and is not looked at again before all of it is over.
+        let written = if self.plan.exists { written } else { written.map_err(|trouble| self.lose_file(trouble)) };
+        let error = match (&written, &marked) {
+            (Err(trouble), _) => Some(trouble.error()),
+            // The batch is there, and may be passed over by the next start.
+            (Ok(_), Err(StoreError::Full)) if self.plan.exists => {
+                Some(StoreError::Failed("there was no room to say that the session has changed".to_owned()))
+            }
+            (Ok(_), Err(error)) => Some(error.clone()),
+            (Ok(_), Ok(())) => None,
+        };
+        let is_unsure = matches!(written, Err(Trouble::Unsure(_) | Trouble::Unnamed(_)));
+        let (mut fenced, mut is_long) = (Vec::new(), false);
+        // A session that is made does not stand without its mark.
+        if let Ok(written) = written
+            && (self.plan.exists || marked.is_ok())
+        {
+            is_long = self.stand(&written);
+        }
+        if let Some(error) = &error {
+            tracing::debug!(session_id = %log.id, %error, "a batch does not stand");
+            fenced = split(lock(&log.state).fence()).1;
+            // Where it may stand after all, what it was made of stays until the next start.
+            if !self.plan.exists && !is_unsure {
+                abandon(&log.context, log.id);
+            }
+        }
+        let waiters = std::mem::take(&mut *lock(&self.waiters));
+        for (last, done) in waiters.into_iter().chain(fenced) {
+            // Whoever waits may have gone.
+            drop(done.send(error.clone().map_or(Ok(last), Err)));
+        }
+        if is_long {
+            roll(log);
+        }
+        self.is_finished.store(true, Ordering::Relaxed);
+        has_more(log)
+    }
+
+    /// The batch is durable. Answers whether the segment is long enough.
+    fn stand(&self, written: &Written) -> bool {
+        let context = &self.log.context;
+        let mut state = lock(&self.log.state);
+        if let Some(header) = &written.header {
+            // Most sessions never have a second one.
+            state.segments.reserve_exact(1);
+            state.segments.push(Segment::begun(header));
+        }
+        state.head = Head { number: written.number, len: written.end, is_made: true };
+        if let Some(segment) = state.segments.last_mut() {
+            segment.end = written.end;
+            remember(&mut segment.index, Mark { offset: written.end, place: written.place });
+        }
+        for entry in &self.entries {
+            state.cache.push(Frame { seq: entry.seq, line: entry.line.clone() }, context.limits.cache_bytes);
+        }
+        state.place = written.place;
+        state.exists = true;
+        (state.cuts, state.repair) = (Vec::new(), None);
+        let is_opened = state.file.is_none();
+        state.file = Some(written.file.clone());
+        if let Some(durable) = &state.durable {
+            durable.send_replace(written.place.seq);
+        }
+        let near = state.near();
+        drop(state);
+        if is_opened {
+            context.keep_hot(&self.log);
+        }
+        context.witness.saw(self.log.id, written.place.end(), near);
+        written.end >= context.limits.segment_bytes
+    }
+}
+
+fn open(disk: &dyn Disk, dir: &Path, plan: &Plan) -> Result<Arc<dyn DiskFile>, Trouble> {
+    if let Some(file) = &plan.file {
+        return Ok(file.clone());
+    }
+    let path = dir.join(segment_name(plan.head.number, 1));
+    if plan.head.is_made {
+        return disk.open(&path, true).map_err(Trouble::refused);
+    }
+    let file = create_anew(disk, &path).map_err(Trouble::refused)?;
+    if plan.exists {
+        disk.sync_dir(dir).map_err(Trouble::Unsure)?;
+    }
+    Ok(file)
+}
+
+/// Begins a new segment, which names the durable end of the one before: what stands behind that is ignored for ever.
+fn begin_anew(log: &Log) -> io::Result<()> {
+    let (last, plan) = {
+        let state = lock(&log.state);
+        (state.segments.last().cloned(), Plan::of(&state))
+    };
+    let (disk, dir) = (log.context.disk.as_ref(), session_dir(log.id));
+    let number = plan.head.number + u64::from(plan.head.len > 0);
+    // The id of the batch that failed is not used again.
+    let header = plan.header(log.id, number, 2);
+    let is_intact = last.as_ref().map_or(Ok(true), |last| is_intact(log, last, plan.place))?;
+    let file = create_anew(disk, &dir.join(segment_name(number, 1)))?;
+    write_all(file.as_ref(), &header.encode(), 0)?;
+    file.sync()?;
+    disk.sync_dir(&dir)?;
+    let mut state = lock(&log.state);
+    let segment = Segment::begun(&header);
+    state.head = Head { number, len: segment.end, is_made: true };
+    state.place.batch += 1;
+    state.segments.push(segment);
+    // The new segment says where the one before ends, so nothing of it is cut away any more.
+    state.cuts = Vec::new();
+    (state.file, state.must_stay) = (Some(file), false);
+    if !is_intact {
+        let why = "what was durable cannot be read back after a failed write".to_owned();
+        let last_good_seq = plan.place.seq;
+        state.damage = Some(StoreError::Corrupted { session_id: log.id, last_good_seq, why });
+    }
+    Ok(())
+}
+
+/// Whether the newest durable part of a segment can still be read.
+fn is_intact(log: &Log, segment: &Segment, end: Place) -> io::Result<bool> {
+    let (segment, file) = match log.open_segment(log.context.disk.as_ref(), segment.clone()) {
+        Ok(opened) => opened,
+        // A file that cannot be read is its session's damage and not the store's.
+        Err(error) if is_unreadable(&error) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let from = segment.index.last().copied().unwrap_or(segment.start);
+    let found = segment.scan(file.as_ref(), from, segment.end, log.context.knows)?;
+    Ok(found.end.offset == segment.end && (found.end.place.seq, found.end.place.chain) == (end.seq, end.chain))
+}
+
+/// Nothing is being written any more: what was staged meanwhile comes next.
+fn go_on(log: &Arc<Log>) {
+    if has_more(log) {
+        submit(log);
+    }
+}
+
+/// Whether something was staged meanwhile; where nothing was, the log comes to rest.
+fn has_more(log: &Log) -> bool {
+    let mut state = lock(&log.state);
+    if state.pending.is_empty() {
+        state.come_to_rest();
+        return false;
+    }
+    true
+}
+
+/// Seals the segment that is written, where it is that one still. The log is held, and no longer is when this returns.
+pub(super) fn seal(log: &Arc<Log>, number: u64) {
+    /// Lets go of it whatever happens.
+    struct Held<'a>(&'a Arc<Log>);
+    impl Drop for Held<'_> {
+        fn drop(&mut self) {
+            go_on(self.0);
+        }
+    }
+    let _held = Held(log);
+    if lock(&log.state).head.number == number {
+        roll(log);
+    }
+}
+
+/// Seals a long segment, once the next one is there. Nobody waits for this, and where it fails, the journal goes on
+/// in whichever segment it has.
+fn roll(log: &Log) {
+    let (disk, dir) = (log.context.disk.as_ref(), session_dir(log.id));
+    let (head, place, file) = {
+        let state = lock(&log.state);
+        (state.head, state.place, state.file.clone())
+    };
+    let number = head.number + 1;
+    let made = create_anew(disk, &dir.join(segment_name(number, 1)));
+    let next = match made.and_then(|next| disk.sync_dir(&dir).map(|()| next)) {
+        Ok(next) => next,
+        Err(error) => {
+            tracing::warn!(session_id = %log.id, %error, "the next segment could not be made");
+            return;
+        }
+    };
+    let sealed =
+        file.map_or(Ok(()), |file| write_all(file.as_ref(), &footer(place), head.len).and_then(|()| file.sync()));
+    if let Err(error) = sealed {
+        // The next segment's header says where this one ends, footer or not.
+        tracing::warn!(session_id = %log.id, %error, "a segment could not be sealed");
+    }
+    let mut state = lock(&log.state);
+    (state.head, state.file) = (Head { number, len: 0, is_made: true }, Some(next));
+}
+
+type Waiter = (Seq, oneshot::Sender<Result<Seq, StoreError>>);
+
+/// What is to be written, and who waits for it.
+fn split(staged: Vec<Staged>) -> (Vec<Entry>, Vec<Waiter>) {
+    let mut waiters = Vec::with_capacity(staged.len());
+    let mut entries = Vec::with_capacity(staged.len());
+    for staged in staged {
+        entries.extend(staged.entries);
+        waiters.push((entries.last().map_or(0, |entry| entry.seq), staged.done));
+    }
+    (entries, waiters)
+}

@@ -1,0 +1,228 @@
+//! A file of copies in redb, which may be deleted: how it is opened, changed, set aside where it is damaged, and closed.
+//!
+//! redb blocks its thread and panics on a damaged file: callers are on threads that may block, and use [`caught`]. Opening
+//! writes the header alone, and the first commit syncs all of the file before anything of it counts. Closing would commit
+//! once more, to leave a file that opens at once; but so does every commit of ours. It never deletes a file.
+
+use std::{
+    fs::OpenOptions,
+    io,
+    ops::Bound,
+    os::unix::fs::OpenOptionsExt as _,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use redb::{
+    BackendError, Database, ReadTransaction, ReadableDatabase as _, StorageBackend, WriteTransaction,
+    backends::{FileBackend, InMemoryBackend},
+};
+
+use crate::disk::is_full;
+
+/// Why the file did not do what it was asked.
+#[derive(Debug)]
+pub enum Trouble {
+    /// It holds what nobody wrote.
+    Damaged(String),
+    /// It could not be read or written.
+    Failed(String),
+    /// There is no room to write it.
+    Full(String),
+}
+
+impl<E: Into<redb::Error>> From<E> for Trouble {
+    fn from(error: E) -> Self {
+        match error.into() {
+            error @ (redb::Error::Corrupted(_)
+            | redb::Error::UpgradeRequired(_)
+            | redb::Error::RepairAborted
+            | redb::Error::TableTypeMismatch { .. }
+            | redb::Error::TableIsMultimap(_)
+            | redb::Error::TypeDefinitionChanged { .. }) => Self::Damaged(error.to_string()),
+            redb::Error::Io(error) if is_of_the_content(&error) => Self::Damaged(error.to_string()),
+            redb::Error::Io(error) if is_full(&error) => Self::Full(error.to_string()),
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl Trouble {
+    /// Damage that showed as a panic.
+    #[must_use]
+    pub fn panicked() -> Self {
+        Self::Damaged("reading it panicked".to_owned())
+    }
+}
+
+fn is_of_the_content(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+}
+
+/// An open file.
+pub struct DerivedFile {
+    database: Database,
+    phase: Arc<Phase>,
+}
+
+impl Drop for DerivedFile {
+    fn drop(&mut self) {
+        self.phase.is_closing.store(true, Ordering::Release);
+    }
+}
+
+impl DerivedFile {
+    /// Opens the file at `path`, which is made if it is missing; redb keeps `cache_bytes` of its pages in memory.
+    ///
+    /// # Errors
+    /// If it is damaged, locked, or cannot be read.
+    pub fn open(path: &Path, cache_bytes: usize) -> Result<Self, Trouble> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+        let phase = Arc::<Phase>::default();
+        let backend = Backend { file: FileBackend::new(file.map_err(redb::Error::Io)?)?, phase: phase.clone() };
+        Ok(Self { database: Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?, phase })
+    }
+
+    /// Opens a copy of a file's bytes in memory alone, or a new file if there are none.
+    ///
+    /// # Errors
+    /// If the bytes are damaged.
+    pub fn in_memory(bytes: &[u8], cache_bytes: usize) -> Result<Self, Trouble> {
+        let backend = InMemoryBackend::new();
+        if !bytes.is_empty() {
+            let copied = backend.set_len(bytes.len() as u64).and_then(|()| backend.write(0, bytes));
+            copied.map_err(redb::Error::Io)?;
+        }
+        Ok(Self {
+            database: Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?,
+            phase: Arc::default(),
+        })
+    }
+
+    /// Reads the file as it is now.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn begin_read(&self) -> Result<ReadTransaction, Trouble> {
+        Ok(self.database.begin_read()?)
+    }
+
+    /// Begins a change that is durable once it is committed.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn begin_write(&self) -> Result<WriteTransaction, Trouble> {
+        self.phase.has_committed.store(true, Ordering::Release);
+        let mut transaction = self.database.begin_write()?;
+        // Without it the first opening after a kill would walk the whole file.
+        transaction.set_quick_repair(true);
+        Ok(transaction)
+    }
+
+    /// Begins a change that becomes durable with the first one of [`Self::begin_write`].
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn begin_loose_write(&self) -> Result<WriteTransaction, Trouble> {
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_durability(redb::Durability::None)?;
+        Ok(transaction)
+    }
+}
+
+/// Renames a damaged file to the first name that is free.
+///
+/// # Errors
+/// If it cannot be renamed.
+pub fn set_aside(path: &Path, why: &str) -> Result<(), Trouble> {
+    let names = (1_u32..).map(|n| {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(format!(".set-aside-{n}"));
+        PathBuf::from(aside)
+    });
+    let aside = names.into_iter().find(|aside| !aside.exists()).unwrap_or_default();
+    let name = path.file_name().unwrap_or_default().display();
+    tracing::warn!(%why, aside = %aside.display(), "{name} is damaged; it is set aside and made anew");
+    std::fs::rename(path, &aside).map_err(|error| Trouble::Failed(error.to_string()))
+}
+
+/// Does something with a file; a panic says that it is damaged.
+///
+/// # Errors
+/// Those of the work.
+pub fn caught<T>(work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Trouble::panicked()))
+}
+
+/// How far the use of the file has come.
+#[derive(Debug, Default)]
+struct Phase {
+    /// Something was committed, or is about to be: syncs count.
+    has_committed: AtomicBool,
+    /// The file stays as the last commit left it.
+    is_closing: AtomicBool,
+}
+
+/// The file as redb sees it: without the syncs and writes that copies do not need.
+#[derive(Debug)]
+struct Backend {
+    file: FileBackend,
+    phase: Arc<Phase>,
+}
+
+impl Backend {
+    fn check_open(&self) -> io::Result<()> {
+        match self.phase.is_closing.load(Ordering::Acquire) {
+            true => Err(io::Error::other("it is being closed")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.check_open()?;
+        self.file.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.phase.has_committed.load(Ordering::Acquire) { self.file.sync_data() } else { Ok(()) }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.check_open()?;
+        self.file.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.file.close()
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.file.try_lock_range(start, end)
+    }
+
+    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.file.lock_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.file.unlock_range(start, end)
+    }
+
+    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.file.query_lock_range(start, end)
+    }
+}

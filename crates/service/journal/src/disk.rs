@@ -1,0 +1,223 @@
+//! The seam to the disk: the few operations that the journal needs, each of which may fail, and what they promise.
+//!
+//! Paths are relative to the data directory and made of typed ids; no file is opened through a symlink. Nothing here
+//! retries and nothing here decides: what a failure means is decided by whoever asked.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// A data directory. A name is durable once its folder is synced; a rename happens as a whole or not at all.
+pub trait Disk: Send + Sync + 'static {
+    /// Makes a folder that only its owner may enter.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+    /// Makes a file that only its owner may open; there must be none.
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Opens a file, to write it as well where that is said.
+    fn open(&self, path: &Path, is_written: bool) -> io::Result<Arc<dyn DiskFile>>;
+    /// Moves a file or a folder.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Gives a file another name.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file, or a folder with all that is in it.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// The names in a folder.
+    fn list(&self, path: &Path) -> io::Result<Vec<String>>;
+    /// How long a file is, without opening it.
+    fn len(&self, path: &Path) -> io::Result<u64>;
+    /// Makes the names in a folder durable.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    /// Bytes that there is room for, about.
+    fn free_bytes(&self) -> io::Result<u64>;
+}
+
+/// An open file. What is written is durable once `sync` has returned without an error.
+#[expect(clippy::len_without_is_empty, reason = "nobody asks; a file that is empty is read as any other")]
+pub trait DiskFile: Send + Sync {
+    /// Reads; fewer bytes than asked for only at the end.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes, perhaps only a part; answers how much.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+    /// Cuts or extends.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// How long it is.
+    fn len(&self) -> io::Result<u64>;
+    /// Makes its bytes durable.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// Writes all of it.
+pub fn write_all(file: &dyn DiskFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write_at(bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                bytes = bytes.get(written..).unwrap_or_default();
+                offset += written as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Reads the bytes from `offset` up to `end`, or to the file's end where that comes first.
+pub fn read_range(file: &dyn DiskFile, offset: u64, end: u64) -> io::Result<Vec<u8>> {
+    let mut buffer = vec![0; usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX)];
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    buffer.truncate(filled);
+    Ok(buffer)
+}
+
+/// Makes a file, in place of one that an earlier attempt may have left.
+pub fn create_anew(disk: &dyn Disk, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+    match disk.create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            disk.remove(path)?;
+            disk.create(path)
+        }
+        made => made,
+    }
+}
+
+/// Makes a folder; answers whether there was none.
+pub fn ensure_dir(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
+    match disk.create_dir(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether something is missing.
+pub fn is_missing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+}
+
+/// Whether a file or a folder itself cannot be read, however often it is asked for. What the process lacks at the moment,
+/// such as descriptors or memory, says nothing about it.
+pub fn is_unreadable(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    const REFUSALS: [Errno; 10] = [
+        Errno::IO,
+        Errno::ACCESS,
+        Errno::PERM,
+        Errno::NOTDIR,
+        Errno::ISDIR,
+        Errno::LOOP,
+        Errno::NXIO,
+        Errno::BADMSG,
+        Errno::UCLEAN,
+        Errno::STALE,
+    ];
+    let refusals = REFUSALS.map(Errno::raw_os_error);
+    error.raw_os_error().map_or(error.kind() == io::ErrorKind::NotADirectory, |number| refusals.contains(&number))
+}
+
+/// Whether there is no room.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// The file system.
+pub struct RealDisk {
+    root: PathBuf,
+}
+
+impl RealDisk {
+    /// The directory `root`.
+    pub const fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+}
+
+/// Refuses a symlink as the last part of a path.
+pub(super) const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+
+impl Disk for RealDisk {
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        DirBuilder::new().mode(0o700).create(self.root.join(path))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600);
+        Ok(Arc::new(options.open(self.root.join(path))?))
+    }
+
+    fn open(&self, path: &Path, is_written: bool) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(is_written).custom_flags(NOFOLLOW);
+        Ok(Arc::new(options.open(self.root.join(path))?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(self.root.join(from), self.root.join(to))
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::hard_link(self.root.join(from), self.root.join(to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let path = self.root.join(path);
+        if fs::symlink_metadata(&path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        let path = self.root.join(path);
+        // A folder that is a link leads out of the data directory.
+        if !fs::symlink_metadata(&path)?.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        fs::read_dir(path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn len(&self, path: &Path) -> io::Result<u64> {
+        Ok(fs::symlink_metadata(self.root.join(path))?.len())
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        File::open(self.root.join(path))?.sync_all()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let found = rustix::fs::statvfs(&self.root)?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+}
+
+impl DiskFile for File {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(self, buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::write_at(self, bytes, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        Self::set_len(self, len)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}

@@ -1,0 +1,263 @@
+//! Whole directories of sessions: one made from another's beginning, and one taken away.
+
+use std::{io, path::Path, sync::Arc};
+
+use super::{
+    Context,
+    disk::{Disk, create_anew, ensure_dir, is_missing, read_range, write_all},
+    frame::{BATCH_END, Entry, Place, encode},
+    health::Health,
+    layout::{BLOBS, TRASH, fan_out, new_dir, segment_name, session_dir, trash_dir, with_folders},
+    lock,
+    log::Log,
+    recovery::{Segment, failed},
+    segment::{Compacted, HEADER_BYTES, Header, Step},
+};
+use meerkat_words::{
+    ids::{Seq, SessionId},
+    store::StoreError,
+};
+
+/// Bytes that are copied at a time.
+const COPY_BYTES: u64 = 1024 * 1024;
+
+/// Makes the directory of `child`: the parent's records up to `at` and `first` behind them, and the parent's blobs.
+/// It has another name until [`appear`].
+pub fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &[Entry]) -> Result<(), StoreError> {
+    let context = &parent.context;
+    let disk = context.disk.as_ref();
+    context.health.room(disk)?;
+    let segments = || {
+        let state = lock(&parent.state);
+        let is_next = !first.is_empty() && first.iter().zip(at + 1..).all(|(entry, seq)| entry.seq == seq);
+        if at > state.readable() || at == 0 || !is_next {
+            return Err(StoreError::Failed("there is no such beginning to fork".to_owned()));
+        }
+        Ok(state.segments.clone())
+    };
+    loop {
+        let before = segments()?;
+        let Err(trouble) = make(disk, parent.id, &before, at, child, first) else { return Ok(()) };
+        let is_same = segments()?.iter().map(Segment::name).eq(before.iter().map(Segment::name));
+        match trouble {
+            // Journal compaction has put another segment in the place of one of them.
+            Trouble::Failed(error) if is_missing(&error) && !is_same => {}
+            trouble => return Err(trouble.error(&context.health, child)),
+        }
+    }
+}
+
+/// Why a session was not made.
+pub enum Trouble {
+    /// Before anything had to be durable.
+    Failed(io::Error),
+    /// A sync failed. What it was to make durable is removed and never asked for again.
+    Unsynced(io::Error),
+    /// A name was given, and nobody knows whether it stays.
+    Unnamed(io::Error),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Trouble {
+    /// The store's error. What failed before a sync did has changed nothing.
+    pub fn error(self, health: &Health, id: SessionId) -> StoreError {
+        match self {
+            Self::Failed(error) => failed(error),
+            Self::Unsynced(error) => health.unsure(id, error),
+            Self::Unnamed(error) => health.unnamed(id, error),
+        }
+    }
+}
+
+impl From<Trouble> for io::Error {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Failed(error) | Trouble::Unsynced(error) | Trouble::Unnamed(error) => error,
+        }
+    }
+}
+
+/// Removes what was made of a session that is not to be.
+pub fn abandon(context: &Context, id: SessionId) {
+    if let Err(error) = context.disk.remove(&new_dir(id))
+        && !is_missing(&error)
+    {
+        tracing::debug!(session_id = %id, %error, "an unfinished session could not be removed yet");
+    }
+}
+
+fn make(
+    disk: &dyn Disk,
+    parent: SessionId,
+    segments: &[Segment],
+    at: Seq,
+    child: SessionId,
+    first: &[Entry],
+) -> Result<(), Trouble> {
+    let (from, to) = (session_dir(parent), new_dir(child));
+    if !with_folders(disk, || ensure_dir(disk, &to))? {
+        disk.remove(&to)?;
+        disk.create_dir(&to)?;
+    }
+    let holder = segments.iter().rposition(|segment| segment.start.place.seq < at).unwrap_or(0);
+    let Some((segment, whole)) = segments.get(..=holder).and_then(<[Segment]>::split_last) else {
+        return Err(io::Error::from(io::ErrorKind::NotFound).into());
+    };
+    for segment in whole {
+        link_or_copy(disk, &from.join(segment.name()), &to.join(segment.name()))?;
+    }
+    let file = disk.open(&from.join(segment.name()), false)?;
+    let mut reader = segment.reader(file.as_ref(), segment.start);
+    let (mut is_whole_batch, mut count) = (true, 0);
+    while reader.at.place.seq < at {
+        match reader.next()? {
+            Step::Frame(frame, _) if frame.seq <= at => (is_whole_batch, count) = (frame.has(BATCH_END), count + 1),
+            // A record that is gone is no place to go on from.
+            Step::Frame(..) | Step::End | Step::Sealed | Step::Bad => {
+                return Err(io::Error::from(io::ErrorKind::InvalidData).into());
+            }
+        }
+    }
+    let cut = reader.at;
+    let header = Header {
+        session_id: child,
+        number: segment.number,
+        generation: segment.generation,
+        base_seq: segment.start.place.seq + 1,
+        base_batch: segment.start.place.batch + 1,
+        chain: segment.start.place.chain,
+        previous_end: whole.last().map_or(0, |before| before.end),
+        // Nothing is appended to a compacted segment, so the fork goes on in one of its own.
+        compacted: segment.after.map(|_| Compacted { after: cut.place, count, end: cut.offset }),
+    };
+    let mut out = header.encode();
+    out.extend(read_range(file.as_ref(), HEADER_BYTES, cut.offset)?);
+    let mut name = segment.name();
+    if segment.after.is_some() {
+        write(disk, &to.join(name), &out)?;
+        let Place { seq, batch, chain } = cut.place;
+        let (number, generation, previous_end) = (segment.number + 1, 1, cut.offset);
+        let (base_seq, base_batch, compacted) = (seq + 1, batch + 1, None);
+        let next = Header { number, generation, base_seq, base_batch, chain, previous_end, compacted, ..header };
+        (out, name) = (next.encode(), segment_name(number, generation));
+    }
+    let mut place = cut.place;
+    // A batch that the cut parts in two ends with the fork's own first records.
+    let batch = place.batch + u64::from(is_whole_batch || segment.after.is_some());
+    let mut entries = first.iter().peekable();
+    while let Some(entry) = entries.next() {
+        let flags = if entries.peek().is_none() { BATCH_END } else { 0 };
+        encode(&mut out, &mut place, batch, flags, entry);
+    }
+    write(disk, &to.join(name), &out)?;
+    link_blobs(disk, &from.join(BLOBS), &to.join(BLOBS))?;
+    disk.sync_dir(&to).map_err(Trouble::Unsynced)
+}
+
+fn write(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<(), Trouble> {
+    let file = create_anew(disk, path)?;
+    write_all(file.as_ref(), bytes, 0)?;
+    file.sync().map_err(Trouble::Unsynced)
+}
+
+/// Gives the blobs in a folder, where there is one, a second name in a folder that is made.
+pub(super) fn link_blobs(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
+    let names = match disk.list(from) {
+        Err(error) if is_missing(&error) => return Ok(()),
+        names => names?,
+    };
+    disk.create_dir(to)?;
+    for name in names {
+        link_or_copy(disk, &from.join(&name), &to.join(&name))?;
+    }
+    disk.sync_dir(to).map_err(Trouble::Unsynced)
+}
+
+/// A file that is not written again may have two names; where the disk knows no such thing, it is copied.
+fn link_or_copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
+    match disk.link(from, to) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied | io::ErrorKind::TooManyLinks
+            ) => {}
+        linked => return Ok(linked?),
+    }
+    copy(disk, from, to)
+}
+
+/// Makes a copy of a file, durably.
+pub(super) fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
+    let (source, copy) = (disk.open(from, false)?, disk.create(to)?);
+    let (mut at, len) = (0, source.len()?);
+    while at < len {
+        let bytes = read_range(source.as_ref(), at, len.min(at + COPY_BYTES))?;
+        if bytes.is_empty() {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        write_all(copy.as_ref(), &bytes, at)?;
+        at += bytes.len() as u64;
+    }
+    copy.sync().map_err(Trouble::Unsynced)
+}
+
+/// Gives a session that was made its name. Where that cannot be made sure of, the name is taken back: a failed sync
+/// is never asked again, so a later attempt has to give the name anew.
+pub fn appear(context: &Context, id: SessionId) -> Result<(), Trouble> {
+    let (made, named) = (new_dir(id), session_dir(id));
+    with_folders(context.disk.as_ref(), || context.disk.rename(&made, &named))?;
+    let appeared = context.disk.sync_dir(&fan_out(id));
+    let appeared = appeared.inspect_err(|_| drop(context.disk.rename(&named, &made)));
+    context.forget_listing();
+    appeared.map_err(Trouble::Unnamed)
+}
+
+/// Takes a session away: when this returns, it never comes back.
+pub fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), StoreError> {
+    context.health.check_writable()?;
+    let disk = context.disk.as_ref();
+    // An attempt that could not be made sure of may have left it there: only a fresh rename can be.
+    if lock(&context.returned).contains(&id)
+        && let Err(error) = disk.rename(&trash_dir(id), &session_dir(id))
+        && !is_missing(&error)
+    {
+        return Err(failed(error));
+    }
+    match with_folders(disk, || disk.rename(&session_dir(id), &trash_dir(id))) {
+        Err(error) if is_missing(&error) => {
+            // A session that never came to be may have left blobs.
+            drop(disk.remove(&new_dir(id)));
+            return Ok(());
+        }
+        renamed => renamed.map_err(failed)?,
+    }
+    let synced = disk.sync_dir(&fan_out(id)).and_then(|()| disk.sync_dir(Path::new(TRASH)));
+    // As in `appear`: whoever asks again gets a fresh rename, and not the word of a sync that failed before.
+    let synced = synced.inspect_err(|_| {
+        drop(disk.rename(&trash_dir(id), &session_dir(id)));
+        // Where it ends is known, and still its name may go: the next open makes sure of it.
+        lock(&context.returned).insert(id);
+    });
+    context.forget_listing();
+    synced.map_err(|error| context.health.unnamed(id, error))?;
+    lock(&context.returned).remove(&id);
+    context.store_journal.forget_end(id);
+    Ok(())
+}
+
+/// Whether nothing is left of a session: neither its directory, nor what a list may show of it.
+pub fn is_gone(context: &Context, id: SessionId) -> bool {
+    context.disk.list(&session_dir(id)).is_err_and(|error| is_missing(&error)) && !context.witness.may_list(id)
+}
+
+/// Removes what was set aside. Where that fails, the next start does it.
+pub fn discard(context: &Context, id: SessionId) {
+    if let Err(error) = context.disk.remove(&trash_dir(id)) {
+        tracing::debug!(session_id = %id, %error, "a deleted session could not be removed yet");
+    }
+}

@@ -1,0 +1,156 @@
+//! Whether the store can be written: how many writes could not be made sure of, and whether there is room.
+//!
+//! The first failed sync costs the journal that met it; the second makes the store read-only until it is opened anew.
+
+use std::{
+    io,
+    path::Path,
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use super::{
+    disk::{Disk, create_anew, is_full, is_missing, write_all},
+    layout::RESERVE,
+    lock,
+};
+use meerkat_words::{ids::SessionId, store::StoreError};
+
+/// Failures after which the store is read-only.
+const FAILURES_MAX: u32 = 2;
+/// Bytes of the reserve that are written at a time.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// The state of a store's disk.
+pub struct Health {
+    failures: AtomicU32,
+    read_only: OnceLock<String>,
+    is_full: AtomicBool,
+    /// Bytes of the reserve; held while it is made or released.
+    reserve_bytes: Mutex<u64>,
+}
+
+impl Health {
+    /// A store whose reserve has this many bytes.
+    pub const fn new(reserve_bytes: u64) -> Self {
+        Self {
+            failures: AtomicU32::new(0),
+            read_only: OnceLock::new(),
+            is_full: AtomicBool::new(false),
+            reserve_bytes: Mutex::new(reserve_bytes),
+        }
+    }
+
+    /// Refuses where nothing may be written any more.
+    pub fn check_writable(&self) -> Result<(), StoreError> {
+        self.read_only.get().map_or(Ok(()), |why| Err(StoreError::ReadOnly(why.clone())))
+    }
+
+    /// As [`Self::failed`], with the error for its caller. A disk that is found to be full only when a file is synced is
+    /// no broken one: that file is not used any more, and the store goes on.
+    pub fn unsure(&self, id: SessionId, error: io::Error) -> StoreError {
+        if is_full(&error) {
+            return StoreError::Full;
+        }
+        self.failed(&format!("{id}: {error}"));
+        StoreError::Failed(error.to_string())
+    }
+
+    /// The same of a name that was given or taken: it may come to stand, so a full disk is not "nothing changed".
+    pub(crate) fn unnamed(&self, id: SessionId, error: io::Error) -> StoreError {
+        match is_full(&error) {
+            true => StoreError::Failed(error.to_string()),
+            false => self.unsure(id, error),
+        }
+    }
+
+    /// A write or a sync failed, so that nobody knows what the disk holds.
+    pub(super) fn failed(&self, why: &str) {
+        tracing::error!(why, "a write to the store failed");
+        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES_MAX {
+            self.end_writing(why);
+        }
+    }
+
+    /// Nothing is written any more.
+    pub fn end_writing(&self, why: &str) {
+        if self.read_only.set(why.to_owned()).is_ok() {
+            tracing::error!(why, "the store is read-only from now on");
+        }
+    }
+
+    /// Whether new work has to wait for room.
+    pub fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// The disk is full: gives the reserve to the turns that run. Answers whether it is free by now: another turn, which
+    /// met the full disk at the same time, may have been first.
+    pub(super) fn release_reserve(&self, disk: &dyn Disk) -> bool {
+        let _held = lock(&self.reserve_bytes);
+        if !self.is_full.swap(true, Ordering::Relaxed) {
+            tracing::warn!("the disk is full: running turns use the reserve, new ones are refused");
+        }
+        disk.remove(Path::new(RESERVE)).map_or_else(|error| is_missing(&error), |()| true)
+    }
+
+    /// Makes the reserve, where it is missing or cut short; where there is no room the store is full.
+    ///
+    /// # Errors
+    /// `Full`, or what else the disk answers.
+    pub fn make_reserve(&self, disk: &dyn Disk) -> Result<(), StoreError> {
+        let bytes = lock(&self.reserve_bytes);
+        let path = Path::new(RESERVE);
+        if disk.open(path, false).and_then(|file| file.len()).is_ok_and(|len| len >= *bytes) {
+            self.is_full.store(false, Ordering::Relaxed);
+            return Ok(());
+        }
+        let made = create_anew(disk, path).and_then(|file| {
+            let mut chunk = vec![0; CHUNK_BYTES];
+            let mut at = 0;
+            while at < *bytes {
+                fill(&mut chunk, at);
+                let len = chunk.len().min(usize::try_from(*bytes - at).unwrap_or(usize::MAX));
+                write_all(file.as_ref(), &chunk[..len], at)?;
+                at += len as u64;
+            }
+            Ok(())
+        });
+        if let Err(error) = made {
+            // A part of a reserve is of no use; what is left of it is overwritten next time.
+            drop(disk.remove(path));
+            self.is_full.store(true, Ordering::Relaxed);
+            return Err(super::recovery::failed(error));
+        }
+        self.is_full.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether new work may begin. A store that was full looks for room first: it takes none from the turns that run,
+    /// so the reserve is made again only where as much is left for them.
+    pub fn room(&self, disk: &dyn Disk) -> Result<(), StoreError> {
+        self.check_writable()?;
+        if !self.is_full() {
+            return Ok(());
+        }
+        let needed = lock(&self.reserve_bytes).saturating_mul(2);
+        if disk.free_bytes().map_err(super::recovery::failed)? < needed {
+            return Err(StoreError::Full);
+        }
+        self.make_reserve(disk)
+    }
+}
+
+/// Fills bytes with what no file system makes smaller: room that is kept back by zeros may be none.
+fn fill(bytes: &mut [u8], seed: u64) {
+    let mut state = seed ^ 0x9E37_79B9_7F4A_7C15;
+    for word in bytes.chunks_mut(8) {
+        // SplitMix64.
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        word.copy_from_slice(&(mixed ^ (mixed >> 31)).to_le_bytes()[..word.len()]);
+    }
+}

@@ -1,0 +1,133 @@
+//! A journal that is made at once from records that were written elsewhere. Nothing of it is seen before [`appear`].
+//!
+//! [`appear`]: super::appear
+
+use std::{io, sync::Arc};
+
+use super::{
+    Context,
+    disk::{DiskFile, create_anew, ensure_dir, write_all},
+    frame::{BATCH_END, Entry, Place, encode, footer},
+    layout::{BLOBS, new_dir, segment_name, with_folders},
+    recovery::{Found, failed},
+    segment::{Compacted, Header},
+    store_journal::Resting,
+};
+use meerkat_words::{ids::SessionId, store::StoreError};
+
+/// A journal in the making.
+pub struct Import {
+    context: Arc<Context>,
+    id: SessionId,
+    place: Place,
+    /// The segment that is written; the next one where the last is sealed.
+    number: u64,
+    segment: Option<Begun>,
+    /// Where the records of the segment before end.
+    previous_end: u64,
+}
+
+/// The segment that is written.
+struct Begun {
+    file: Arc<dyn DiskFile>,
+    header: Header,
+    /// Where its records end, and how many there are.
+    end: u64,
+    count: u64,
+    /// Whether records are missing in it: journal compaction dropped them where they come from.
+    has_gap: bool,
+}
+
+impl Begun {
+    /// What is to be written before the segment is synced.
+    fn close(&self, after: Place, is_sealed: bool) -> io::Result<()> {
+        if self.has_gap {
+            let compacted = Some(Compacted { after, count: self.count, end: self.end });
+            return write_all(self.file.as_ref(), &Header { compacted, ..self.header }.encode(), 0);
+        }
+        if is_sealed { write_all(self.file.as_ref(), &footer(after), self.end) } else { Ok(()) }
+    }
+}
+
+impl Import {
+    /// Begins with nothing but the blobs that were written for the session.
+    pub fn begin(context: Arc<Context>, id: SessionId) -> Result<Self, StoreError> {
+        let disk = context.disk.as_ref();
+        context.health.room(disk)?;
+        let cleared = || -> io::Result<()> {
+            let dir = new_dir(id);
+            if !with_folders(disk, || ensure_dir(disk, &dir))? {
+                let names = disk.list(&dir)?;
+                // What an attempt that failed has left is no part of this one.
+                names.iter().filter(|name| *name != BLOBS).try_for_each(|name| disk.remove(&dir.join(name)))?;
+            }
+            Ok(())
+        };
+        cleared().map_err(failed)?;
+        let place = Found::nothing(id).place;
+        Ok(Self { context, id, place, number: 1, segment: None, previous_end: 0 })
+    }
+
+    /// Writes some records as one batch. Their seqs rise from 1 on, and may skip.
+    pub fn add(&mut self, entries: &[Entry]) -> Result<(), StoreError> {
+        let mut before = self.place.seq;
+        let rises = entries.iter().all(|entry| entry.seq > std::mem::replace(&mut before, entry.seq));
+        if !rises || (self.place.seq == 0 && entries.first().is_some_and(|entry| entry.seq != 1)) {
+            return Err(StoreError::Fenced);
+        }
+        self.write(entries).map_err(failed)
+    }
+
+    fn write(&mut self, entries: &[Entry]) -> io::Result<()> {
+        let mut out = Vec::new();
+        let mut segment = match self.segment.take() {
+            Some(segment) => segment,
+            None => {
+                let header = Header {
+                    session_id: self.id,
+                    number: self.number,
+                    generation: 1,
+                    base_seq: self.place.seq + 1,
+                    base_batch: self.place.batch + 1,
+                    chain: self.place.chain,
+                    previous_end: self.previous_end,
+                    compacted: None,
+                };
+                out = header.encode();
+                let path = new_dir(self.id).join(segment_name(self.number, 1));
+                let file = create_anew(self.context.disk.as_ref(), &path)?;
+                Begun { file, header, end: 0, count: 0, has_gap: false }
+            }
+        };
+        let batch = self.place.batch + 1;
+        for (entry, left) in entries.iter().zip((0..entries.len()).rev()) {
+            segment.has_gap |= entry.seq != self.place.seq + 1;
+            encode(&mut out, &mut self.place, batch, if left == 0 { BATCH_END } else { 0 }, entry);
+        }
+        write_all(segment.file.as_ref(), &out, segment.end)?;
+        segment.end += out.len() as u64;
+        segment.count += entries.len() as u64;
+        if segment.end < self.context.limits.segment_bytes {
+            self.segment = Some(segment);
+            return Ok(());
+        }
+        segment.close(self.place, true)?;
+        segment.file.sync()?;
+        (self.number, self.previous_end) = (self.number + 1, segment.end);
+        Ok(())
+    }
+
+    /// Makes all of it durable; answers where it ends.
+    pub fn end(self) -> Result<Resting, StoreError> {
+        if self.place.seq == 0 {
+            return Err(StoreError::Failed("there is nothing to import".to_owned()));
+        }
+        let end = |segment: Begun| segment.close(self.place, false).and_then(|()| segment.file.sync());
+        let synced = self.segment.map_or(Ok(()), end);
+        synced
+            .and_then(|()| self.context.disk.sync_dir(&new_dir(self.id)))
+            .map_err(|error| self.context.health.unsure(self.id, error))?;
+        let (seq, chain) = (self.place.seq, self.place.chain);
+        Ok(Resting { session_id: self.id, seq, chain })
+    }
+}

@@ -1,0 +1,92 @@
+//! One owner per data directory, by a lock that the system frees however the owner ends.
+
+use std::{
+    fs::{DirBuilder, File, OpenOptions, TryLockError},
+    io::{self, Read as _, Seek as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    path::Path,
+};
+
+use super::{disk::RealDisk, layout::check_format};
+use meerkat_words::SessionError;
+
+/// The file that the lock stands on; it names its holder.
+const LOCK: &str = "lock";
+
+/// Holds the data directory; dropping it lets go.
+pub struct OwnerLock {
+    _file: File,
+}
+
+/// Makes sure that nobody else may put anything into `dir`.
+///
+/// # Errors
+/// `STORE_NOT_WRITABLE`.
+pub fn check_private(dir: &Path) -> Result<(), SessionError> {
+    let refuse = |why: String| SessionError::StoreNotWritable { path: dir.display().to_string(), why };
+    let found = dir.metadata().map_err(|error| refuse(error.to_string()))?;
+    match found.mode() & 0o002 {
+        0 => Ok(()),
+        _ => Err(refuse("everybody may write it; `chmod o-w` or `meerkat doctor --repair` ends that".to_owned())),
+    }
+}
+
+/// Makes sure that `dir` is a directory of this user in a format that this version knows, or can become one.
+///
+/// # Errors
+/// `STORE_NOT_WRITABLE` and `STORE_FORMAT_UNSUPPORTED`; nothing was changed then.
+pub fn check_directory(dir: &Path) -> Result<(), SessionError> {
+    let refuse = |why: String| SessionError::StoreNotWritable { path: dir.display().to_string(), why };
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| refuse(error.to_string()))?;
+    let found = dir.metadata().map_err(|error| refuse(error.to_string()))?;
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(refuse("it belongs to another user".to_owned()));
+    }
+    check_format(&RealDisk::new(dir.to_owned()))?;
+    Ok(())
+}
+
+impl OwnerLock {
+    /// Takes the lock of `dir` for a program of this `build`.
+    ///
+    /// # Errors
+    /// `STORE_LOCKED` with the holder's pid, and `STORE_NOT_WRITABLE`.
+    pub fn take(dir: &Path, build: &str) -> Result<Self, SessionError> {
+        let path = dir.join(LOCK);
+        let refuse = |error: io::Error| SessionError::StoreNotWritable {
+            path: path.display().to_string(),
+            why: error.to_string(),
+        };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        options.custom_flags(super::disk::NOFOLLOW);
+        let mut file = options.open(&path).map_err(refuse)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(SessionError::StoreLocked { pid: holder(&mut file) });
+            }
+            Err(TryLockError::Error(error)) => return Err(refuse(error)),
+        }
+        let line = serde_json::json!({
+            "pid": std::process::id(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "build": build,
+        });
+        let written =
+            file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(format!("{line}\n").as_bytes()));
+        if let Err(error) = written {
+            // The lock holds without the name; a full disk is no reason to refuse reads.
+            tracing::warn!(%error, "the owner's name could not be written");
+        }
+        Ok(Self { _file: file })
+    }
+}
+
+/// The pid that the lock file names.
+fn holder(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    let named: serde_json::Value = serde_json::from_str(&text).ok()?;
+    named.get("pid")?.as_u64()?.try_into().ok()
+}

@@ -1,0 +1,110 @@
+//! A journal read once, from end to end or behind a place near its end, for whoever needs its lines and not the journal:
+//! a start after a kill, and an index that is made anew. It holds nothing open.
+//!
+//! It gives an answer only where everything is as it should be. What is not is for [`Log::open`](super::Log) to see to.
+
+use std::{io, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{
+    Context, Near,
+    disk::is_missing,
+    frame::{BATCH_END, MUST_UNDERSTAND, Place},
+    layout::{generations_of, session_dir},
+    log::make_sure,
+    recovery::{Segment, failed, headers},
+    segment::{Mark, Step, near_end, remember},
+};
+use meerkat_words::{
+    ids::{Seq, SessionId},
+    store::StoreError,
+};
+
+/// Shows the lines after `after`. Answers whether these are all there are, and are durable.
+pub fn pass(
+    context: &Arc<Context>,
+    id: SessionId,
+    after: Seq,
+    see: &mut dyn FnMut(&Bytes),
+) -> Result<bool, StoreError> {
+    let known = context.witness.end_of(id);
+    let near = known.and_then(|known| known.near).filter(|near| after > 0 && near.seq <= after);
+    let segments = match near {
+        Some(near) => last_segment(context, id, near),
+        None => headers(context.disk.as_ref(), id),
+    };
+    let Some(mut segments) = segments.map_err(failed)? else { return Ok(false) };
+    let Some(end) = walk(context, id, &mut segments, after, see).map_err(failed)? else { return Ok(false) };
+    let end = end.end();
+    let ends = [known.map(|known| known.end), context.store_journal.resting(id)];
+    if ends.iter().flatten().any(|known| known.is_lost_in(end)) {
+        return Ok(false);
+    }
+    if !ends.contains(&Some(end)) {
+        make_sure(context, id, &segments)?;
+    }
+    context.witness.saw(id, end, near_end(&segments, end.seq));
+    Ok(true)
+}
+
+/// The last segment from a place that is known in it, if it is the last one still.
+fn last_segment(context: &Context, id: SessionId, near: Near) -> io::Result<Option<Vec<Segment>>> {
+    let names = match context.disk.list(&session_dir(id)) {
+        Err(error) if is_missing(&error) => return Ok(None),
+        names => generations_of(&names?),
+    };
+    let is_last =
+        names.last().is_some_and(|(number, all)| (*number, all[..] == [near.generation]) == (near.number, true));
+    let Near { number, generation, offset, seq, batch, chain } = near;
+    let start = Mark { offset, place: Place { seq, batch, chain } };
+    Ok(is_last.then(|| vec![Segment { number, generation, start, end: offset, index: vec![start], after: None }]))
+}
+
+/// Reads the segments; answers with their end, where they come to one as they should. What is the last segment's end is
+/// kept in it.
+fn walk(
+    context: &Context,
+    id: SessionId,
+    segments: &mut [Segment],
+    after: Seq,
+    see: &mut dyn FnMut(&Bytes),
+) -> io::Result<Option<Place>> {
+    let mut before: Option<Place> = None;
+    let last = segments.len().saturating_sub(1);
+    for (at, segment) in segments.iter_mut().enumerate() {
+        if before.is_some_and(|end| (end.seq, end.chain) != (segment.start.place.seq, segment.start.place.chain)) {
+            return Ok(None);
+        }
+        let file = context.disk.open(&session_dir(id).join(segment.name()), false)?;
+        if at == last && segment.after.is_none() {
+            segment.end = file.len()?;
+        }
+        let (mut reader, mut is_whole) = (segment.reader(file.as_ref(), segment.start), true);
+        let step = loop {
+            match reader.next()? {
+                Step::Frame(frame, _) if frame.has(MUST_UNDERSTAND) && !(context.knows)(frame.kind) => return Ok(None),
+                Step::Frame(frame, line) => {
+                    is_whole = frame.has(BATCH_END);
+                    if is_whole {
+                        remember(&mut segment.index, reader.at);
+                    }
+                    if frame.seq > after {
+                        see(&line);
+                    }
+                }
+                step => break step,
+            }
+        };
+        let is_over = match step {
+            Step::End => reader.at.offset == segment.end,
+            Step::Sealed => at == last,
+            Step::Frame(..) | Step::Bad => false,
+        };
+        if !is_over || !is_whole {
+            return Ok(None);
+        }
+        before = Some(segment.passed(reader.at).place);
+    }
+    Ok(before)
+}

@@ -1,0 +1,329 @@
+//! A segment: a header, then frames, then perhaps a footer. It is read forwards, frame by frame, and searched where a
+//! frame cannot be trusted. It never decides what a damaged place means; see `recovery`.
+
+use std::io;
+
+use bytes::Bytes;
+
+use super::{
+    Near,
+    disk::{DiskFile, is_unreadable, read_range},
+    frame::{BATCH_END, FrameView, HEADER_BYTES as FRAME_HEADER_BYTES, MARKER, MUST_UNDERSTAND, Parsed, Place, SEALED},
+    frame::{footer, number, parse},
+    recovery::Segment,
+};
+use meerkat_words::ids::{Seq, SessionId};
+
+/// What a segment begins with.
+const MAGIC: [u8; 8] = *b"\xFFmklog\r\n";
+/// The version of the format.
+const VERSION: u64 = 1;
+/// Beside the version: journal compaction wrote the segment anew, so its seqs rise and may skip.
+const COMPACTED: u64 = 1 << 32;
+/// Bytes of a segment's header.
+pub const HEADER_BYTES: u64 = 128;
+/// Bytes that are read at a time.
+const READ_BYTES: u64 = 256 * 1024;
+/// Bytes between two places that are remembered.
+const STRIDE_BYTES: u64 = 64 * 1024;
+
+/// A segment's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The session that it was written for; a fork keeps those of its parent. Zero in the store journal.
+    pub session_id: SessionId,
+    /// Number of the segment in its journal.
+    pub number: u64,
+    /// How often journal compaction wrote the segment again.
+    pub generation: u64,
+    /// The seq of its first record.
+    pub base_seq: Seq,
+    /// The id of its first batch.
+    pub base_batch: u64,
+    /// The chain's value behind the segment before.
+    pub chain: u64,
+    /// Where the records of the segment before end; what follows there is ignored for ever.
+    pub previous_end: u64,
+    /// Of a segment that journal compaction wrote anew.
+    pub compacted: Option<Compacted>,
+}
+
+/// What the header of a compacted segment says besides. It is whole when it gets its name, and nothing follows in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compacted {
+    /// The place behind the last record that the segment held at first: the next segment goes on from there.
+    pub after: Place,
+    /// Records that it holds.
+    pub count: u64,
+    /// Where they end.
+    pub end: u64,
+}
+
+/// What a header's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderFound {
+    /// One of this version.
+    Good(Header),
+    /// A later version's.
+    Newer,
+    /// None, or one whose checksum fails.
+    Bad,
+}
+
+impl Header {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        let flag = if self.compacted.is_some() { COMPACTED } else { 0 };
+        out.extend_from_slice(&(VERSION | flag).to_le_bytes());
+        out.extend_from_slice(self.session_id.as_uuid().as_bytes());
+        for field in [self.number, self.generation, self.base_seq, self.base_batch, self.chain, self.previous_end] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        if let Some(Compacted { after, count, end }) = self.compacted {
+            for field in [after.seq, after.batch, after.chain, count, end] {
+                out.extend_from_slice(&field.to_le_bytes());
+            }
+        }
+        out.resize(HEADER_BYTES as usize - 8, 0);
+        let crc = crc32c::crc32c(&out);
+        out.extend_from_slice(&u64::from(crc).to_le_bytes());
+        out
+    }
+
+    /// Reads the header of a file.
+    pub fn read(file: &dyn DiskFile) -> io::Result<HeaderFound> {
+        let bytes = read_range(file, 0, HEADER_BYTES)?;
+        let end = HEADER_BYTES as usize - 8;
+        if bytes.len() < end + 8
+            || bytes[..8] != MAGIC
+            || u64::from(crc32c::crc32c(&bytes[..end])) != number(&bytes, end, 8)
+        {
+            return Ok(HeaderFound::Bad);
+        }
+        let field = |n: usize| number(&bytes, 32 + n * 8, 8);
+        // Flags share the version's field, so that whoever does not know one takes the segment for a later version's.
+        let compacted = match number(&bytes, 8, 8) {
+            VERSION => None,
+            version if version == VERSION | COMPACTED => {
+                let after = Place { seq: field(6), batch: field(7), chain: field(8) };
+                Some(Compacted { after, count: field(9), end: field(10) })
+            }
+            _ => return Ok(HeaderFound::Newer),
+        };
+        let id: [u8; 16] = bytes[16..32].try_into().unwrap_or_default();
+        Ok(HeaderFound::Good(Self {
+            session_id: SessionId::from_uuid(uuid::Uuid::from_bytes(id)),
+            number: field(0),
+            generation: field(1),
+            base_seq: field(2),
+            base_batch: field(3),
+            chain: field(4),
+            previous_end: field(5),
+            compacted,
+        }))
+    }
+
+    /// The place that its first frame follows.
+    pub const fn place(&self) -> Place {
+        Place { seq: self.base_seq.saturating_sub(1), batch: self.base_batch.saturating_sub(1), chain: self.chain }
+    }
+}
+
+/// A place in a segment from which it can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Offset in the file.
+    pub offset: u64,
+    /// Place that the next frame has to follow.
+    pub place: Place,
+}
+
+/// What a reader came to.
+pub enum Step {
+    /// A frame, with its payload.
+    Frame(FrameView, Bytes),
+    /// The end that was named, or the file's.
+    End,
+    /// The footer.
+    Sealed,
+    /// Something that cannot be the next frame.
+    Bad,
+}
+
+/// Reads a segment's frames in order. Each must have a good checksum and follow the one before it.
+pub struct Reader<'a> {
+    file: &'a dyn DiskFile,
+    /// Where to stop.
+    end: u64,
+    /// Whether seqs and batches may skip.
+    is_compacted: bool,
+    window: Bytes,
+    window_at: u64,
+    /// The next frame's offset, and the place it has to follow.
+    pub at: Mark,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from a mark up to the offset `end`.
+    pub const fn new(file: &'a dyn DiskFile, from: Mark, end: u64) -> Self {
+        Self { file, end, is_compacted: false, window: Bytes::new(), window_at: from.offset, at: from }
+    }
+
+    /// The same for a segment that may be a compacted one.
+    pub fn of(self, is_compacted: bool) -> Self {
+        Self { is_compacted, ..self }
+    }
+
+    /// The next frame.
+    #[expect(clippy::should_implement_trait, reason = "it may fail, and goes on saying that it is at its end")]
+    pub fn next(&mut self) -> io::Result<Step> {
+        let Mark { offset, place } = self.at;
+        if offset >= self.end {
+            return Ok(Step::End);
+        }
+        let mut skip = usize::try_from(offset - self.window_at).unwrap_or(usize::MAX);
+        let mut parsed = parse(self.window.get(skip..).unwrap_or_default());
+        while let Parsed::Short(needed) = parsed {
+            let ahead = self.end.min(offset + READ_BYTES.max(needed as u64));
+            let exact = self.end.min(offset + needed as u64);
+            // What lies before a place that cannot be read is as good as ever.
+            let read = read_range(self.file, offset, ahead).or_else(|error| match is_unreadable(&error) {
+                true => read_range(self.file, offset, exact),
+                false => Err(error),
+            });
+            self.window = match read {
+                Err(error) if is_unreadable(&error) => return Ok(Step::Bad),
+                read => read?.into(),
+            };
+            (self.window_at, skip) = (offset, 0);
+            if self.window.len() < needed {
+                // The file ends here, or within what may be a frame.
+                return Ok(if self.window.is_empty() { Step::End } else { Step::Bad });
+            }
+            parsed = parse(&self.window);
+        }
+        let Parsed::Frame(frame) = parsed else { return Ok(Step::Bad) };
+        if frame.has(SEALED) {
+            let is_footer = self.window[skip..skip + frame.total] == footer(place)[..];
+            return Ok(if is_footer { Step::Sealed } else { Step::Bad });
+        }
+        let is_next = match self.is_compacted {
+            true => frame.seq > place.seq && frame.batch >= place.batch,
+            false => frame.seq == place.seq + 1 && (frame.batch == place.batch || frame.batch == place.batch + 1),
+        };
+        if !is_next || frame.chain != place.chain {
+            return Ok(Step::Bad);
+        }
+        let start = skip + FRAME_HEADER_BYTES;
+        let line = self.window.slice(start..start + frame.payload);
+        self.at = Mark { offset: offset + frame.total as u64, place: frame.after() };
+        Ok(Step::Frame(frame, line))
+    }
+}
+
+/// How what follows the last complete batch looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Nothing follows.
+    Nothing,
+    /// The footer follows, whole or cut short.
+    Footer,
+    /// Zeros follow: room that was never written.
+    Zeros,
+    /// A batch that was not written to its end.
+    Torn,
+    /// A bad record, and behind it a good one of a later batch.
+    Corrupt,
+}
+
+/// What a segment holds.
+#[derive(Debug)]
+pub struct Scan {
+    /// Behind the last complete batch.
+    pub end: Mark,
+    /// What follows there.
+    pub rest: Rest,
+    /// Whether it holds a record that only a newer version understands.
+    pub is_newer: bool,
+    /// Places to read from.
+    pub index: Vec<Mark>,
+}
+
+/// Reads a segment from where the reader is to its end and says where its last complete batch ends and what follows there.
+pub fn scan(mut reader: Reader<'_>, knows: fn(u16) -> bool) -> io::Result<Scan> {
+    let from = reader.at;
+    let mut found = Scan { end: from, rest: Rest::Nothing, is_newer: false, index: vec![from] };
+    let step = loop {
+        match reader.next()? {
+            Step::Frame(frame, _) => {
+                found.is_newer |= frame.has(MUST_UNDERSTAND) && !knows(frame.kind);
+                if frame.has(BATCH_END) {
+                    found.end = reader.at;
+                    remember(&mut found.index, reader.at);
+                }
+            }
+            step => break step,
+        }
+    };
+    found.rest = match step {
+        Step::Sealed if reader.at == found.end => Rest::Footer,
+        Step::End if reader.at == found.end => Rest::Nothing,
+        _ => rest(reader.file, found.end, reader.at.offset, reader.end)?,
+    };
+    Ok(found)
+}
+
+/// A place in the last segment that is before the record `last` and near it.
+pub(super) fn near_end(segments: &[Segment], last: Seq) -> Option<Near> {
+    let segment = segments.last().filter(|segment| segment.after.is_none())?;
+    let Mark { offset, place } = segment.index.iter().rev().find(|mark| mark.place.seq < last)?;
+    let (number, generation, Place { seq, batch, chain }) = (segment.number, segment.generation, *place);
+    Some(Near { number, generation, offset: *offset, seq, batch, chain })
+}
+
+/// Adds a place, unless the one before is near.
+pub(super) fn remember(index: &mut Vec<Mark>, mark: Mark) {
+    if index.last().is_none_or(|last| mark.offset >= last.offset + STRIDE_BYTES) {
+        index.push(mark);
+    }
+}
+
+/// What follows the last complete batch, where the frame at `bad` cannot be trusted.
+fn rest(file: &dyn DiskFile, end: Mark, bad: u64, len: u64) -> io::Result<Rest> {
+    let bytes = match read_range(file, end.offset, len) {
+        // Nobody knows what is there, so nothing of it is cut away.
+        Err(error) if is_unreadable(&error) => return Ok(Rest::Corrupt),
+        bytes => bytes?,
+    };
+    if bytes.iter().all(|&byte| byte == 0) {
+        return Ok(Rest::Zeros);
+    }
+    let whole = footer(end.place);
+    let is_footer_part = |(at, byte): (usize, &u8)| *byte == 0 || whole.get(at) == Some(byte);
+    if bytes.iter().enumerate().all(is_footer_part) {
+        return Ok(Rest::Footer);
+    }
+    let skip = usize::try_from(bad - end.offset).unwrap_or(usize::MAX);
+    // A batch is written once the one before is synced, and the footer once all of them are.
+    let is_later =
+        |frame: &FrameView| frame.seq > end.place.seq && (frame.batch > end.place.batch + 1 || frame.has(SEALED));
+    Ok(if frames_in(&bytes[skip.min(bytes.len())..]).iter().any(is_later) { Rest::Corrupt } else { Rest::Torn })
+}
+
+/// The frames with a good checksum that stand anywhere in `bytes`, which begin at a multiple of 8.
+pub(super) fn frames_in(bytes: &[u8]) -> Vec<FrameView> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at + FRAME_HEADER_BYTES <= bytes.len() {
+        at += match (bytes[at..].starts_with(&MARKER)).then(|| parse(&bytes[at..])) {
+            Some(Parsed::Frame(frame)) => {
+                let total = frame.total;
+                found.push(frame);
+                total
+            }
+            _ => 8,
+        };
+    }
+    found
+}

@@ -1,0 +1,365 @@
+//! The store journal: which sessions may have changed since they were last put to rest, and which readers there are.
+//!
+//! It never says whether a session exists. It is one segment, written anew when it has grown long, when a write to it
+//! failed, and when it was found damaged.
+
+mod file;
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    sync::{Arc, Mutex},
+};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+pub use self::file::{Marks, look};
+use self::file::{Writer, append, load, rewrite};
+
+use super::{
+    End, Limits,
+    disk::{Disk, is_full},
+    executor::Executor,
+    health::Health,
+    layout::exists,
+    lock,
+    marks::{Kept, marks_of, weight_of},
+    recovery::failed,
+};
+use meerkat_words::{
+    ids::{Seq, SessionId},
+    store::{ReaderMark, ReaderMarks, StoreError},
+};
+
+/// Resting sessions whose end is remembered; those that came to rest before are trusted as they stand.
+const RESTING_MAX: usize = 1024;
+/// At its opening the journal is written anew from this length on.
+const OPEN_BYTES_MAX: u64 = 256 * 1024;
+/// Bytes that a mark takes, about.
+const MARK_BYTES: u64 = 160;
+
+/// Where a session's journal ended when it came to rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resting {
+    /// The session.
+    pub session_id: SessionId,
+    /// Seq of the last record.
+    pub seq: Seq,
+    /// Value of the chain behind it.
+    pub chain: u64,
+}
+
+impl Resting {
+    /// Where the journal ends.
+    pub const fn end(&self) -> End {
+        End { seq: self.seq, chain: self.chain }
+    }
+}
+
+#[derive(Clone)]
+enum Marked {
+    Active(SessionId),
+    Resting(Resting),
+    Kept(Kept),
+    Gone(SessionId),
+}
+
+/// Told whether a mark is written, or stands.
+pub(crate) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
+/// The marks of a store.
+pub struct StoreJournal {
+    disk: Arc<dyn Disk>,
+    executor: Arc<dyn Executor>,
+    health: Arc<Health>,
+    bytes_max: u64,
+    state: Mutex<State>,
+    /// Held by the one job that writes.
+    writer: Mutex<Writer>,
+}
+
+#[derive(Default)]
+struct State {
+    active: BTreeSet<SessionId>,
+    resting: HashMap<SessionId, Resting>,
+    /// Those that rest, the one that has rested longest first; some may be active again.
+    order: VecDeque<SessionId>,
+    readers: ReaderMarks,
+    /// Marks of a newer version, in their order.
+    newer: Vec<(u16, Bytes)>,
+    pending: Vec<Pending>,
+    is_writing: bool,
+}
+
+/// A mark that waits to be written.
+struct Pending {
+    marked: Marked,
+    /// Told once it is written, and before it is synced.
+    written: Option<Done>,
+    done: Done,
+}
+
+/// The job that writes. It leaves nobody waiting, also where it panics.
+struct Writing {
+    journal: Arc<StoreJournal>,
+    is_over: bool,
+}
+
+impl Writing {
+    fn run(mut self) {
+        self.journal.write_pending();
+        self.is_over = true;
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        self.journal.health.end_writing("the store journal: a write panicked");
+        let mut state = lock(&self.journal.state);
+        state.is_writing = false;
+        let lost = std::mem::take(&mut state.pending);
+        drop(state);
+        // Whoever waits is told as its end of this goes.
+        drop(lost);
+    }
+}
+
+impl State {
+    fn apply(&mut self, marked: Marked) {
+        match marked {
+            Marked::Active(id) => {
+                self.active.insert(id);
+            }
+            Marked::Gone(id) => {
+                self.active.remove(&id);
+                self.forget_end(id);
+            }
+            Marked::Resting(resting) => {
+                self.active.remove(&resting.session_id);
+                if self.resting.insert(resting.session_id, resting).is_some() {
+                    self.order.retain(|id| *id != resting.session_id);
+                }
+                self.order.push_back(resting.session_id);
+                if self.order.len() > RESTING_MAX
+                    && let Some(oldest) = self.order.pop_front()
+                {
+                    self.resting.remove(&oldest);
+                }
+            }
+            Marked::Kept(Kept::Of(mark)) => self.readers.apply(mark),
+            Marked::Kept(Kept::Newer(kind, line)) => self.newer.push((kind, line)),
+        }
+    }
+
+    fn forget_end(&mut self, id: SessionId) {
+        if self.resting.remove(&id).is_some() {
+            self.order.retain(|resting| *resting != id);
+        }
+    }
+
+    /// The marks that make the same anew.
+    fn marks(&self) -> impl Iterator<Item = Marked> {
+        let resting = self.order.iter().filter_map(|id| self.resting.get(id)).map(|it| Marked::Resting(*it));
+        let active = self.active.iter().map(|id| Marked::Active(*id));
+        let readers = marks_of(&self.readers).map(Kept::Of);
+        let newer = self.newer.iter().map(|(kind, line)| Kept::Newer(*kind, line.clone()));
+        resting.chain(active).chain(readers.chain(newer).map(Marked::Kept))
+    }
+
+    /// Bytes that those take at least, about, besides what sessions at rest take.
+    fn kept_bytes(&self) -> u64 {
+        MARK_BYTES * (self.active.len() + weight_of(&self.readers) + self.newer.len()) as u64
+    }
+}
+
+impl StoreJournal {
+    /// Opens the store journal, or makes one where the store is new. A damaged one is set aside, its good marks are
+    /// kept, and every session counts as active.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        executor: Arc<dyn Executor>,
+        health: Arc<Health>,
+        limits: &Limits,
+        is_new: bool,
+    ) -> Result<Self, StoreError> {
+        let bytes_max = limits.store_journal_bytes;
+        let mut state = State::default();
+        let mut writer = load(disk.as_ref(), &mut state, is_new).map_err(failed)?;
+        if (writer.file.is_none() || writer.at.offset > OPEN_BYTES_MAX.max(2 * state.kept_bytes()))
+            && let Err(error) = rewrite(disk.as_ref(), state.marks(), &mut writer)
+        {
+            // Reading goes on; the first mark tries again.
+            tracing::warn!(%error, "the store journal could not be written anew");
+        }
+        Ok(Self { disk, executor, health, bytes_max, state: Mutex::new(state), writer: Mutex::new(writer) })
+    }
+
+    /// The sessions that may have changed since they were last put to rest.
+    pub fn active(&self) -> Vec<SessionId> {
+        lock(&self.state).active.iter().copied().collect()
+    }
+
+    /// Whether a session may have changed since it was last put to rest.
+    pub fn is_active(&self, id: SessionId) -> bool {
+        lock(&self.state).active.contains(&id)
+    }
+
+    /// Where a session's journal ended when it last came to rest.
+    pub fn resting(&self, id: SessionId) -> Option<End> {
+        lock(&self.state).resting.get(&id).map(Resting::end)
+    }
+
+    /// Marks a session as one that may change; `written` is told once that is written, `done` once it is durable.
+    pub(super) fn mark_active(self: &Arc<Self>, id: SessionId, written: Option<Done>, done: Done) {
+        self.push(Pending { marked: Marked::Active(id), written, done });
+    }
+
+    /// Marks a session as one that comes, changes or goes, and waits until that is durable.
+    pub async fn mark(self: &Arc<Self>, id: SessionId) -> Result<(), StoreError> {
+        if self.is_active(id) {
+            return Ok(());
+        }
+        self.write_durably(Marked::Active(id)).await
+    }
+
+    /// Marks what becomes of readers, and waits until that is durable.
+    pub async fn mark_reader(self: &Arc<Self>, mark: ReaderMark) -> Result<(), StoreError> {
+        self.write_durably(Marked::Kept(Kept::Of(mark))).await
+    }
+
+    /// What is known of readers.
+    pub fn of_readers<T>(&self, look: impl FnOnce(&ReaderMarks) -> T) -> T {
+        look(&lock(&self.state).readers)
+    }
+
+    /// Marks what becomes of readers; `done` is told once that is durable.
+    pub(super) fn mark_of_reader(self: &Arc<Self>, mark: ReaderMark, done: Done) {
+        self.push(Pending { marked: Marked::Kept(Kept::Of(mark)), written: None, done });
+    }
+
+    async fn write_durably(self: &Arc<Self>, marked: Marked) -> Result<(), StoreError> {
+        let (done, written) = oneshot::channel();
+        self.push(Pending { marked, written: None, done: Box::new(|result| drop(done.send(result))) });
+        written.await.unwrap_or_else(|_| Err(StoreError::Failed("the store journal ended".to_owned())))
+    }
+
+    /// Marks a session as one that rests; `done` is told once that is written. It needs no sync: where it is lost,
+    /// the next start looks at the session once more.
+    pub fn mark_resting(self: &Arc<Self>, resting: Resting, done: Done) {
+        self.push(Pending { marked: Marked::Resting(resting), written: None, done });
+    }
+
+    /// A session's directory is gone. It stays active: a list may show it until that, too, is forgotten for good.
+    pub(super) fn forget_end(&self, id: SessionId) {
+        lock(&self.state).forget_end(id);
+    }
+
+    /// Nothing is left of a session, anywhere. It needs no sync: where the mark is lost, the next start finds the same.
+    pub fn mark_gone(self: &Arc<Self>, id: SessionId) {
+        let done = move |result: Result<(), StoreError>| {
+            if let Err(error) = result {
+                tracing::debug!(session_id = %id, %error, "a deleted session is looked at by the next start");
+            }
+        };
+        self.push(Pending { marked: Marked::Gone(id), written: None, done: Box::new(done) });
+    }
+
+    /// Marks a session that is about to appear: first where it ends, then that it may change, and waits until both are
+    /// durable. An older mark of the same id, which was deleted since, would count as a loss otherwise.
+    pub async fn mark_made(self: &Arc<Self>, resting: Resting) -> Result<(), StoreError> {
+        let (done, written) = oneshot::channel();
+        self.mark_resting(resting, Box::new(|result| drop(done.send(result))));
+        written.await.unwrap_or_else(|_| Err(StoreError::Failed("the store journal ended".to_owned())))?;
+        self.mark(resting.session_id).await
+    }
+
+    fn push(self: &Arc<Self>, pending: Pending) {
+        let mut state = lock(&self.state);
+        // From now on such a session is not active, so that whoever appends to it next marks it anew, behind this mark.
+        if let Marked::Resting(Resting { session_id: id, .. }) | Marked::Gone(id) = &pending.marked {
+            state.active.remove(id);
+        }
+        state.pending.push(pending);
+        if !std::mem::replace(&mut state.is_writing, true) {
+            drop(state);
+            let writing = Writing { journal: self.clone(), is_over: false };
+            self.executor.run(Box::new(move || writing.run()));
+        }
+    }
+
+    /// Writes what is pending, as often as more has gathered meanwhile.
+    fn write_pending(&self) {
+        let mut writer = lock(&self.writer);
+        loop {
+            let mut pending = {
+                let mut state = lock(&self.state);
+                if state.pending.is_empty() {
+                    state.is_writing = false;
+                    return;
+                }
+                std::mem::take(&mut state.pending)
+            };
+            let written = self.write(&mut writer, &mut pending);
+            for waiting in pending {
+                if let Some(told) = waiting.written {
+                    told(written.clone());
+                }
+                (waiting.done)(written.clone());
+            }
+        }
+    }
+
+    fn write(&self, writer: &mut Writer, pending: &mut [Pending]) -> Result<(), StoreError> {
+        self.health.check_writable()?;
+        let disk = self.disk.as_ref();
+        let marks: Vec<Marked> = pending.iter().map(|waiting| waiting.marked.clone()).collect();
+        let marks = || marks.iter().cloned();
+        let needs_sync = marks().any(|marked| !matches!(marked, Marked::Resting(_)));
+        let mut tell = || pending.iter_mut().filter_map(|waiting| waiting.written.take()).for_each(|told| told(Ok(())));
+        let mut attempt = || {
+            if writer.file.is_none() {
+                // The disk is not waited for under a lock that everybody asks.
+                let kept: Vec<Marked> = lock(&self.state).marks().collect();
+                rewrite(disk, kept, writer)?;
+            }
+            append(writer, marks(), needs_sync, &mut tell)
+        };
+        let mut written = attempt();
+        // What is only being made can wait for room, and so can what the next start finds by itself.
+        let may_use_reserve = |marked: Marked| match marked {
+            Marked::Active(id) => exists(disk, id),
+            Marked::Kept(_) => true,
+            Marked::Resting(_) | Marked::Gone(_) => false,
+        };
+        if written.as_ref().is_err_and(is_full) && marks().any(may_use_reserve) && self.health.release_reserve(disk) {
+            written = attempt();
+        }
+        let mut state = lock(&self.state);
+        // Where it failed, nobody knows what stands, and counting a session as active is never wrong. Where there was no
+        // room, nothing does, and whoever appends next marks it again.
+        let is_unknown = written.as_ref().is_err_and(|error| !is_full(error));
+        let counts = |marked: &Marked| written.is_ok() || (is_unknown && matches!(marked, Marked::Active(_)));
+        marks().filter(counts).for_each(|it| state.apply(it));
+        if let Err(error) = &written
+            && !is_full(error)
+        {
+            self.health.failed(&format!("the store journal: {error}"));
+            // A file whose sync failed is not written again.
+            writer.file = None;
+        }
+        let needed = state.kept_bytes() + MARK_BYTES * RESTING_MAX as u64;
+        let is_long = writer.at.offset > self.bytes_max.max(4 * needed);
+        let kept: Option<Vec<Marked>> = (writer.file.is_none() || is_long).then(|| state.marks().collect());
+        drop(state);
+        if let Some(kept) = kept
+            && let Err(error) = rewrite(disk, kept, writer)
+        {
+            tracing::warn!(%error, "the store journal could not be written anew");
+        }
+        written.map_err(failed)
+    }
+}

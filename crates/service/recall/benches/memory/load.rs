@@ -1,0 +1,221 @@
+//! Reads the public tests of long-term memory, LoCoMo and LongMemEval, one haystack after the other: their files are
+//! large.
+
+use std::{collections::BTreeMap, fmt, io::Read};
+
+use meerkat_words::{
+    clock::Timestamp,
+    memory::{Intake, Passage},
+};
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, Deserializer, SeqAccess, Visitor},
+};
+use serde_json::Value;
+
+use super::{
+    corpus::{Place, session_id},
+    questions::{Haystack, Question},
+};
+
+/// LoCoMo's questions whose premise is false; its own evaluation counts them apart.
+pub(crate) const ADVERSARIAL: &str = "adversarial";
+
+/// Hands each element of an array over as soon as it is read.
+fn each<T: DeserializeOwned>(file: impl Read, mut take: impl FnMut(T)) -> serde_json::Result<()> {
+    struct Each<'a, T>(&'a mut dyn FnMut(T));
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Each<'_, T> {
+        type Value = ();
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an array")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
+            while let Some(element) = elements.next_element()? {
+                (self.0)(element);
+            }
+            Ok(())
+        }
+    }
+
+    serde_json::Deserializer::from_reader(std::io::BufReader::new(file)).deserialize_seq(Each(&mut take))
+}
+
+/// A session while it is read; without a date, the epoch stands for it.
+fn session(seed: u64, nth: u64) -> Intake {
+    Intake {
+        session_id: session_id(seed, nth),
+        labels: BTreeMap::new(),
+        passages: Vec::new(),
+        up_to: 0,
+        inherited: BTreeMap::new(),
+    }
+}
+
+fn say(session: &mut Intake, seq: u64, role: &str, started_ms: i64, text: String) {
+    let time = Timestamp::from_millis(started_ms + seq as i64 * 30_000);
+    let (role, source) = (role.to_owned(), role.to_owned());
+    session.passages.push(Passage { seq, to_seq: seq, part: 0, role, source, time, text });
+    session.up_to = seq;
+}
+
+fn time(text: &str, format: &str) -> i64 {
+    let read = jiff::civil::DateTime::strptime(format, text.trim());
+    read.and_then(|time| time.to_zoned(jiff::tz::TimeZone::UTC)).map_or(0, |time| time.timestamp().as_millisecond())
+}
+
+#[derive(Deserialize)]
+struct LocomoSample {
+    conversation: serde_json::Map<String, Value>,
+    #[serde(default)]
+    qa: Vec<LocomoQuestion>,
+}
+
+#[derive(Deserialize)]
+struct LocomoQuestion {
+    question: String,
+    #[serde(default)]
+    evidence: Vec<String>,
+    category: u8,
+}
+
+#[derive(Deserialize)]
+struct LocomoTurn {
+    speaker: String,
+    dia_id: String,
+    #[serde(default)]
+    text: String,
+    #[serde(default)]
+    blip_caption: Option<String>,
+}
+
+/// Reads LoCoMo, each of whose samples is a haystack of its own. What is known of a turn is what a person would see:
+/// who says it, the text, and what its picture shows.
+pub(crate) fn locomo(file: impl Read, mut take: impl FnMut(Haystack)) -> serde_json::Result<()> {
+    let mut seed = 0;
+    each(file, |sample: LocomoSample| {
+        seed += 1;
+        take(locomo_haystack(seed, sample));
+    })
+}
+
+fn locomo_haystack(seed: u64, sample: LocomoSample) -> Haystack {
+    let mut sessions = Vec::new();
+    let mut known: BTreeMap<(u64, u64), Place> = BTreeMap::new();
+    let first_speaker = sample.conversation.get("speaker_a").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut turns: Vec<(u64, Vec<LocomoTurn>)> = Vec::new();
+    for (key, value) in &sample.conversation {
+        let number = key.strip_prefix("session_").and_then(|number| number.parse().ok());
+        if let (Some(number), Ok(said)) = (number, Vec::deserialize(value)) {
+            turns.push((number, said));
+        }
+    }
+    turns.sort_by_key(|(number, _)| *number);
+    for (number, said) in turns {
+        let mut session = session(seed, number);
+        let date = sample.conversation.get(&format!("session_{number}_date_time")).and_then(Value::as_str);
+        let started_ms = time(&date.unwrap_or_default().to_uppercase(), "%I:%M %p ON %d %B, %Y");
+        for turn in said {
+            let Some(id) = dia_ids(&turn.dia_id).first().copied() else { continue };
+            let picture = turn.blip_caption.map_or(String::new(), |shows| format!("[shows {shows}] "));
+            let role = if turn.speaker == first_speaker { "user" } else { "assistant" };
+            say(&mut session, id.1, role, started_ms, format!("{}: {picture}{}", turn.speaker, turn.text));
+            known.insert(id, (session.session_id, id.1));
+        }
+        sessions.push(session);
+    }
+    let question = |asked: LocomoQuestion| {
+        let ids = asked.evidence.iter().flat_map(|text| dia_ids(text));
+        let mut evidence: Vec<Place> = ids.filter_map(|id| known.get(&id).copied()).collect();
+        evidence.sort_unstable();
+        evidence.dedup();
+        // Without any evidence that exists, there is nothing to find and nothing to abstain from.
+        (!evidence.is_empty()).then(|| Question {
+            text: asked.question,
+            category: locomo_category(asked.category),
+            evidence,
+        })
+    };
+    Haystack { questions: sample.qa.into_iter().filter_map(question).collect(), sessions }
+}
+
+fn locomo_category(number: u8) -> &'static str {
+    match number {
+        1 => "multi-hop",
+        2 => "temporal",
+        3 => "open-domain",
+        4 => "single-hop",
+        _ => ADVERSARIAL,
+    }
+}
+
+/// The session and turn of every id in a text; some hold two, as `D8:6; D9:17`, some are written `D:11:26` or `D30:05`.
+pub(crate) fn dia_ids(text: &str) -> Vec<(u64, u64)> {
+    let numbers = |id: &str| {
+        let mut numbers = id.split(|letter: char| !letter.is_ascii_digit()).filter_map(|number| number.parse().ok());
+        Some((numbers.next()?, numbers.next()?))
+    };
+    text.split([';', ',', ' ']).filter_map(numbers).collect()
+}
+
+#[derive(Deserialize)]
+struct LongMemSample {
+    question_id: String,
+    question_type: String,
+    question: String,
+    haystack_dates: Vec<String>,
+    haystack_sessions: Vec<Vec<LongMemTurn>>,
+}
+
+#[derive(Deserialize)]
+struct LongMemTurn {
+    role: String,
+    content: String,
+    #[serde(default)]
+    has_answer: bool,
+}
+
+/// Reads LongMemEval, each of whose questions has a haystack of its own; the evidence are the turns that it marks.
+pub(crate) fn longmemeval(file: impl Read, mut take: impl FnMut(Haystack)) -> serde_json::Result<()> {
+    let mut seed = 0;
+    each(file, |sample: LongMemSample| {
+        seed += 1;
+        take(longmemeval_haystack(seed, sample));
+    })
+}
+
+fn longmemeval_haystack(seed: u64, sample: LongMemSample) -> Haystack {
+    let (mut sessions, mut evidence) = (Vec::new(), Vec::new());
+    for (nth, said) in sample.haystack_sessions.into_iter().enumerate() {
+        let mut session = session(seed, nth as u64);
+        let date = sample.haystack_dates.get(nth).map_or("", String::as_str);
+        let started_ms = time(date, "%Y/%m/%d (%a) %H:%M");
+        for (turn, seq) in said.into_iter().zip(1..) {
+            say(&mut session, seq, &turn.role, started_ms, turn.content);
+            if turn.has_answer {
+                evidence.push((session.session_id, seq));
+            }
+        }
+        sessions.push(session);
+    }
+    // A question whose answer is not there is marked by its id.
+    let is_unanswerable = sample.question_id.ends_with("_abs");
+    let category = match sample.question_type.as_str() {
+        _ if is_unanswerable => "abstention",
+        "single-session-user" => "one session, user",
+        "single-session-assistant" => "one session, assistant",
+        "single-session-preference" => "one session, preference",
+        "multi-session" => "several sessions",
+        "temporal-reasoning" => "temporal",
+        "knowledge-update" => "update",
+        _ => "other",
+    };
+    if is_unanswerable {
+        evidence.clear();
+    }
+    let is_asked = is_unanswerable || !evidence.is_empty();
+    let question = is_asked.then_some(Question { text: sample.question, category, evidence });
+    Haystack { sessions, questions: question.into_iter().collect() }
+}

@@ -1,0 +1,280 @@
+//! The vector lane by itself: recall against exact search, speed, memory and reload, beside hnswlib's C++ where
+//! `--hnswlib <headers>` names the folder that holds `hnswlib/hnswlib.h`.
+//!
+//! Both hold the same 100,000 clustered vectors of 384 components, lose the same fifth of them, and answer the same
+//! queries in turns. hnswlib is built with the same links and the same candidates for a new node, twice: for this very
+//! processor, as its own packages are, and for any, as meerkat is. Its width of search is the least that reaches the
+//! recall of ours. `--vectors N` takes another number. All times are the processor's, on the one thread that works, so
+//! that what else runs on the machine says less.
+
+use std::{
+    fs,
+    hint::black_box,
+    io::{BufRead as _, BufReader, Write as _},
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use meerkat_recall::{Stamp, VectorLane};
+
+const DIMENSION: usize = 384;
+const QUERIES: usize = 500;
+const HITS: usize = 10;
+/// Each side answers all queries so often, in turns.
+const ROUNDS: usize = 5;
+/// What hnswlib is built with, as ours is: links of a node, and candidates that they are chosen from.
+const LINKS: usize = 16;
+const BUILD_WIDTH: usize = 100;
+/// Widths of search that hnswlib is asked with.
+const WIDTHS: [usize; 12] = [10, 15, 20, 30, 40, 50, 64, 80, 100, 130, 200, 400];
+const PROGRAM: &str = include_str!("hnswlib.cpp");
+
+/// Runs it with the arguments of the benchmark.
+pub(crate) fn run(args: &[String]) {
+    let value = |name: &str| args.iter().skip_while(|arg| *arg != name).nth(1);
+    let count = value("--vectors").map_or(100_000, |count| count.parse().unwrap());
+    let dir = std::env::temp_dir().join(format!("meerkat-vectors-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    measure(count, &dir, value("--hnswlib").map(Path::new));
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+fn measure(count: usize, dir: &Path, headers: Option<&Path>) {
+    let (vectors, queries) = Mixture::new(7).split(count);
+    println!("vectors: {count} x {DIMENSION}, {QUERIES} queries, {HITS} hits each, a fifth removed");
+    let before = resident_bytes();
+    let (mut lane, took) = timed(|| {
+        let mut lane = VectorLane::new(DIMENSION);
+        for (id, vector) in (0..).zip(vectors.chunks(DIMENSION)) {
+            lane.insert(id, vector).unwrap();
+        }
+        lane
+    });
+    (0..u32::try_from(count).unwrap()).filter(|&id| is_removed(id)).for_each(|id| assert!(lane.remove(id)));
+    let each = took.as_secs_f64() * 1e6 / count as f64;
+    println!("  build            {:.1} s, {each:.0} µs each", took.as_secs_f64());
+    let (mib, grown) = (lane.bytes() as f64 / 1048576.0, (resident_bytes() - before) as f64 / 1048576.0);
+    println!("  memory           {mib:.0} MiB held, {grown:.0} MiB more resident");
+    reload(&lane, dir);
+    let truth: Vec<Vec<u32>> = queries.chunks(DIMENSION).map(|query| exact(&vectors, query)).collect();
+    let ours = || answer(&queries, &truth, |query| lane.search(query, HITS, &|_| true));
+    let scan = answer(&queries[..50 * DIMENSION], &truth, |query| lane.search_exact(query, HITS, &|_| true));
+    println!("  each looked at   {:.0} queries/s, recall@{HITS} {:.4}", scan.0, scan.1);
+    for percent in [50, 20, 10, 5, 1] {
+        let passes = move |id: u32| mixed(u64::from(id) + 99) % 100 < percent;
+        filtered(&lane, &queries, percent, &passes);
+    }
+    let (speed, recall) = ours();
+    println!("  graph            {speed:.0} queries/s, recall@{HITS} {recall:.4}");
+    match headers {
+        None => println!("  hnswlib (C++)    not measured: name its headers with --hnswlib <folder>"),
+        Some(headers) => {
+            write_floats(&dir.join("vectors"), &vectors);
+            write_floats(&dir.join("queries"), &queries);
+            fs::write(dir.join("truth"), truth.concat().iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>())
+                .unwrap();
+            for flags in [["-O3", "-march=native"].as_slice(), &["-O3"]] {
+                beside(dir, headers, flags, count, &ours);
+            }
+        }
+    }
+}
+
+/// Ours and hnswlib's in turns.
+fn beside(dir: &Path, headers: &Path, flags: &[&str], count: usize, ours: &dyn Fn() -> (f64, f64)) {
+    let mut theirs = Hnswlib::start(dir, headers, flags, count);
+    let recall = ours().1;
+    let width = WIDTHS.into_iter().find(|&width| theirs.answer(width).1 >= recall).unwrap_or(WIDTHS[WIDTHS.len() - 1]);
+    let (mut our_speeds, mut their_speeds) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        our_speeds.push(ours().0);
+        their_speeds.push(theirs.answer(width).0);
+    }
+    let (our_speed, their_speed) = (median(&mut our_speeds), median(&mut their_speeds));
+    let their_recall = theirs.answer(width).1;
+    println!(
+        "  hnswlib {:<9} build {:.1} s; width {width}: {their_speed:.0} queries/s, recall {their_recall:.4}",
+        flags.join(" "),
+        theirs.build_s
+    );
+    println!("    ours beside it {our_speed:.0} queries/s, recall {recall:.4}: {:.2} x", our_speed / their_speed);
+    drop(theirs.child.kill());
+}
+
+fn filtered(lane: &VectorLane, queries: &[f32], percent: u64, passes: &dyn Fn(u32) -> bool) {
+    let some = &queries[..100 * DIMENSION];
+    let truth: Vec<Vec<u32>> =
+        some.chunks(DIMENSION).map(|query| ids(&lane.search_exact(query, HITS, passes))).collect();
+    let (speed, recall) = answer(some, &truth, |query| lane.search(query, HITS, passes));
+    println!("  {percent:>3} % pass       {speed:.0} queries/s, recall@{HITS} {recall:.4}");
+}
+
+fn reload(lane: &VectorLane, dir: &Path) {
+    let stamp = Stamp { embedder: 1, count: lane.len() as u64, generation: 1 };
+    let ((), saved) = timed(|| lane.save(dir, stamp).unwrap());
+    let file = fs::read_dir(dir).unwrap().next().unwrap().unwrap().path();
+    let (mut reads, mut loads) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        reads.push(timed(|| black_box(fs::read(&file).unwrap())).1.as_secs_f64());
+        loads.push(timed(|| black_box(VectorLane::load(dir, stamp).unwrap())).1.as_secs_f64());
+    }
+    let (read, load) = (median(&mut reads) * 1e3, median(&mut loads) * 1e3);
+    let mib = fs::metadata(&file).unwrap().len() as f64 / 1048576.0;
+    println!("  save             {:.0} ms, {mib:.0} MiB", saved.as_secs_f64() * 1e3);
+    println!("  reload           {load:.1} ms, reading the file {read:.1} ms: {:.2} x", load / read);
+    fs::remove_file(file).unwrap();
+}
+
+/// Queries a second, and the share of the truth that was found.
+fn answer(queries: &[f32], truth: &[Vec<u32>], search: impl Fn(&[f32]) -> Vec<(u32, f32)>) -> (f64, f64) {
+    let (found, took) = timed(|| queries.chunks(DIMENSION).map(|query| ids(&search(query))).collect::<Vec<_>>());
+    let hits: usize =
+        found.iter().zip(truth).map(|(found, truth)| found.iter().filter(|id| truth.contains(id)).count()).sum();
+    let wanted: usize = truth.iter().take(found.len()).map(Vec::len).sum();
+    (found.len() as f64 / took.as_secs_f64(), hits as f64 / wanted as f64)
+}
+
+/// The nearest by looking at every float.
+fn exact(vectors: &[f32], query: &[f32]) -> Vec<u32> {
+    let dot = |vector: &[f32]| {
+        let mut sums = [0.0_f32; 16];
+        for (ones, others) in vector.as_chunks::<16>().0.iter().zip(query.as_chunks::<16>().0) {
+            for (sum, (one, other)) in sums.iter_mut().zip(ones.iter().zip(others)) {
+                *sum += one * other;
+            }
+        }
+        sums.iter().sum::<f32>()
+    };
+    let all = (0..).zip(vectors.chunks(DIMENSION)).filter(|(id, _)| !is_removed(*id));
+    let mut all: Vec<(f32, u32)> = all.map(|(id, vector)| (dot(vector), id)).collect();
+    all.select_nth_unstable_by(HITS, |one, other| other.0.total_cmp(&one.0));
+    all[..HITS].iter().map(|(_, id)| *id).collect()
+}
+
+fn ids(hits: &[(u32, f32)]) -> Vec<u32> {
+    hits.iter().map(|(id, _)| *id).collect()
+}
+
+fn is_removed(id: u32) -> bool {
+    mixed(u64::from(id)).is_multiple_of(5)
+}
+
+const fn mixed(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+/// Vectors that lie as those of texts do: in clusters, along far fewer directions than they have components, with noise.
+struct Mixture {
+    state: u64,
+}
+
+/// Directions along which they lie.
+const LATENT: usize = 48;
+const CLUSTERS: usize = 500;
+
+impl Mixture {
+    const fn new(state: u64) -> Self {
+        Self { state }
+    }
+
+    /// A number about 0, by the sum of twelve.
+    fn normal(&mut self) -> f32 {
+        let mut sum = 0.0;
+        for _ in 0..12 {
+            self.state += 1;
+            sum += (mixed(self.state) >> 40) as f32 / (1 << 24) as f32;
+        }
+        sum - 6.0
+    }
+
+    fn normals(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.normal()).collect()
+    }
+
+    /// Vectors to be found, and queries from the same mixture.
+    fn split(mut self, count: usize) -> (Vec<f32>, Vec<f32>) {
+        let directions = self.normals(LATENT * DIMENSION);
+        let centres = self.normals(CLUSTERS * LATENT);
+        let mut all = Vec::with_capacity((count + QUERIES) * DIMENSION);
+        for _ in 0..count + QUERIES {
+            self.state += 1;
+            let centre = &centres[(mixed(self.state) % CLUSTERS as u64) as usize * LATENT..][..LATENT];
+            let latent: Vec<f32> = centre.iter().map(|at| at + 0.7 * self.normal()).collect();
+            let mut vector = vec![0.0; DIMENSION];
+            for (share, direction) in latent.iter().zip(directions.chunks(DIMENSION)) {
+                vector.iter_mut().zip(direction).for_each(|(sum, one)| *sum += share * one);
+            }
+            vector.iter_mut().for_each(|component| *component += 0.5 * self.normal());
+            let norm = vector.iter().map(|component| component * component).sum::<f32>().sqrt();
+            all.extend(vector.iter().map(|component| component / norm));
+        }
+        let queries = all.split_off(count * DIMENSION);
+        (all, queries)
+    }
+}
+
+/// The C++ program, which holds the same vectors and answers as often as it is asked.
+struct Hnswlib {
+    child: Child,
+    build_s: f64,
+}
+
+impl Hnswlib {
+    fn start(dir: &Path, headers: &Path, flags: &[&str], count: usize) -> Self {
+        let (source, program) = (dir.join("beside.cpp"), dir.join("beside"));
+        fs::write(&source, PROGRAM).unwrap();
+        let mut compile = Command::new("c++");
+        compile.args(flags).arg("-std=c++17").arg("-I").arg(headers).arg(&source).arg("-o").arg(&program);
+        assert!(compile.status().unwrap().success(), "hnswlib does not compile");
+        let numbers = [count, DIMENSION, QUERIES, HITS, LINKS, BUILD_WIDTH].map(|number| number.to_string());
+        let child = Command::new(&program).arg(dir).args(numbers).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut theirs = Self { child: child.unwrap(), build_s: 0.0 };
+        theirs.build_s = theirs.numbers()[0];
+        theirs
+    }
+
+    fn numbers(&mut self) -> Vec<f64> {
+        let mut line = String::new();
+        // A line is all that the program has written when it is read, so nothing stays in the buffer.
+        BufReader::with_capacity(1, self.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        line.split_whitespace().map(|number| number.parse().unwrap()).collect()
+    }
+
+    /// Queries a second, and the share of the truth that was found.
+    fn answer(&mut self, width: usize) -> (f64, f64) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{width}").unwrap();
+        let numbers = self.numbers();
+        (numbers[0], numbers[1])
+    }
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let begun = worked();
+    let done = work();
+    (done, worked() - begun)
+}
+
+/// How long this thread has worked.
+fn worked() -> Duration {
+    let told = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn write_floats(path: &Path, floats: &[f32]) {
+    fs::write(path, floats.iter().flat_map(|float| float.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+}
+
+fn resident_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) * 1024
+}

@@ -1,0 +1,232 @@
+//! What memory knows of each text without reading it: whose it is, who said it, when, how long it is, what stands next
+//! to it. All of it is in RAM, a few dozen bytes a text.
+//!
+//! It never reads the file: whoever changes the file changes this after the commit.
+
+use std::collections::HashMap;
+
+use super::tables::SessionRow;
+use meerkat_words::ids::{Seq, SessionId};
+
+/// No text.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// What is known of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Doc {
+    /// The session's ordinal.
+    pub(super) session: u32,
+    pub(super) part: u32,
+    pub(super) seq: Seq,
+    pub(super) to_seq: Seq,
+    pub(super) time_ms: i64,
+    /// A number among the names.
+    pub(super) role: u16,
+    /// A number among the names.
+    pub(super) source: u16,
+    /// Terms of its words, at most what fits.
+    pub(super) words: u16,
+    /// Terms of its runs, at most what fits.
+    pub(super) runs: u16,
+    /// It ends with a question.
+    pub(super) asks: bool,
+    /// It names a time.
+    pub(super) names_time: bool,
+}
+
+impl Doc {
+    const GONE: Self = Self {
+        session: NONE,
+        part: 0,
+        seq: 0,
+        to_seq: 0,
+        time_ms: 0,
+        role: 0,
+        source: 0,
+        words: 0,
+        runs: 0,
+        asks: false,
+        names_time: false,
+    };
+
+    /// Its place in its session.
+    pub(super) const fn place(&self) -> (Seq, u32) {
+        (self.seq, self.part)
+    }
+}
+
+/// A session, and its texts by their places.
+#[derive(Clone, Debug)]
+pub(super) struct Session {
+    pub(super) row: SessionRow,
+    pub(super) docs: Vec<u32>,
+}
+
+/// Everything that is known of the texts.
+#[derive(Clone, Default)]
+pub(super) struct Columns {
+    /// By number; those that are gone are [`Doc::GONE`].
+    docs: Vec<Doc>,
+    /// The terms of their words and runs, packed for the search; zeros for those that are gone.
+    lengths: Vec<[u16; 2]>,
+    /// The texts before and after each in its session, or [`NONE`].
+    beside: Vec<[u32; 2]>,
+    /// By ordinal.
+    sessions: Vec<Option<Session>>,
+    ordinals: HashMap<SessionId, u32>,
+    names: Vec<String>,
+    pub(super) live: u32,
+    /// Sums over the texts that are there.
+    pub(super) words: u64,
+    pub(super) runs: u64,
+}
+
+impl Columns {
+    /// The number of the next text.
+    pub(super) fn next_doc(&self) -> u32 {
+        u32::try_from(self.docs.len()).unwrap_or(NONE)
+    }
+
+    /// Texts that have gone up to the number `next`: their numbers are not used again.
+    pub(super) fn skip_to(&mut self, next: u32) {
+        let length = self.docs.len().max(next as usize);
+        self.docs.resize(length, Doc::GONE);
+        self.lengths.resize(length, [0; 2]);
+        self.beside.resize(length, [NONE; 2]);
+    }
+
+    /// How many terms of words and of runs a text has; none where it is gone.
+    pub(super) fn lengths(&self, doc: u32) -> [u16; 2] {
+        self.lengths.get(doc as usize).copied().unwrap_or([0; 2])
+    }
+
+    /// A text that is there.
+    pub(super) fn doc(&self, doc: u32) -> Option<&Doc> {
+        self.docs.get(doc as usize).filter(|it| it.session != NONE)
+    }
+
+    /// All texts that are there.
+    pub(super) fn docs(&self) -> impl Iterator<Item = (u32, &Doc)> {
+        (0..).zip(&self.docs).filter(|(_, doc)| doc.session != NONE)
+    }
+
+    /// The texts before and after one.
+    pub(super) fn beside(&self, doc: u32) -> [u32; 2] {
+        self.beside.get(doc as usize).copied().unwrap_or([NONE; 2])
+    }
+
+    pub(super) fn session(&self, id: SessionId) -> Option<&Session> {
+        self.ordinals.get(&id).and_then(|ordinal| self.session_at(*ordinal))
+    }
+
+    pub(super) fn ordinal(&self, id: SessionId) -> Option<u32> {
+        self.ordinals.get(&id).copied()
+    }
+
+    pub(super) fn session_at(&self, ordinal: u32) -> Option<&Session> {
+        self.sessions.get(ordinal as usize).and_then(Option::as_ref)
+    }
+
+    /// All sessions, with their ordinals.
+    pub(super) fn sessions(&self) -> impl Iterator<Item = (u32, &Session)> {
+        (0..).zip(&self.sessions).filter_map(|(ordinal, session)| Some((ordinal, session.as_ref()?)))
+    }
+
+    /// The ordinal of the next new session.
+    pub(super) fn next_ordinal(&self) -> u32 {
+        u32::try_from(self.sessions.len()).unwrap_or(NONE)
+    }
+
+    pub(super) fn name(&self, number: u16) -> &str {
+        self.names.get(usize::from(number)).map_or("", String::as_str)
+    }
+
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    pub(super) fn add_name(&mut self, name: String) {
+        self.names.push(name);
+    }
+
+    /// The text at a place of a session.
+    pub(super) fn at(&self, session: &Session, place: (Seq, u32)) -> Option<u32> {
+        let found = session.docs.binary_search_by_key(&place, |doc| self.place(*doc)).ok()?;
+        session.docs.get(found).copied()
+    }
+
+    fn place(&self, doc: u32) -> (Seq, u32) {
+        self.docs.get(doc as usize).map_or((0, 0), Doc::place)
+    }
+
+    /// Sets what is known of a session.
+    pub(super) fn set_session(&mut self, ordinal: u32, row: SessionRow) {
+        self.ordinals.insert(row.id, ordinal);
+        if self.sessions.len() <= ordinal as usize {
+            self.sessions.resize(ordinal as usize + 1, None);
+        }
+        if let Some(slot) = self.sessions.get_mut(ordinal as usize) {
+            let docs = slot.take().map_or_else(Vec::new, |session| session.docs);
+            *slot = Some(Session { row, docs });
+        }
+    }
+
+    /// Adds a text with the next number or a later one.
+    pub(super) fn push(&mut self, number: u32, doc: Doc) {
+        self.skip_to(number);
+        self.docs.push(doc);
+        self.lengths.push([doc.words, doc.runs]);
+        self.beside.push([NONE; 2]);
+        self.live += 1;
+        self.words += u64::from(doc.words);
+        self.runs += u64::from(doc.runs);
+        let Some(Some(session)) = self.sessions.get_mut(doc.session as usize) else { return };
+        let at = session
+            .docs
+            .partition_point(|other| self.docs.get(*other as usize).is_some_and(|other| other.place() < doc.place()));
+        session.docs.insert(at, number);
+        let before = at.checked_sub(1).and_then(|at| session.docs.get(at)).copied();
+        let after = session.docs.get(at + 1).copied();
+        self.link(before, Some(number));
+        self.link(Some(number), after);
+    }
+
+    fn link(&mut self, before: Option<u32>, after: Option<u32>) {
+        if let Some(slot) = before.and_then(|doc| self.beside.get_mut(doc as usize)) {
+            slot[1] = after.unwrap_or(NONE);
+        }
+        if let Some(slot) = after.and_then(|doc| self.beside.get_mut(doc as usize)) {
+            slot[0] = before.unwrap_or(NONE);
+        }
+    }
+
+    /// Takes texts out. The session stays known.
+    pub(super) fn remove(&mut self, numbers: &[u32]) {
+        let mut touched: Vec<u32> = Vec::new();
+        for number in numbers {
+            let Some(slot) = self.docs.get_mut(*number as usize).filter(|doc| doc.session != NONE) else { continue };
+            let doc = std::mem::replace(slot, Doc::GONE);
+            self.live -= 1;
+            self.words -= u64::from(doc.words);
+            self.runs -= u64::from(doc.runs);
+            touched.push(doc.session);
+            self.lengths[*number as usize] = [0; 2];
+            let [before, after] = std::mem::replace(&mut self.beside[*number as usize], [NONE; 2]);
+            self.link(Some(before).filter(|doc| *doc != NONE), Some(after).filter(|doc| *doc != NONE));
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        for ordinal in touched {
+            if let Some(Some(session)) = self.sessions.get_mut(ordinal as usize) {
+                session.docs.retain(|doc| self.docs.get(*doc as usize).is_some_and(|doc| doc.session != NONE));
+            }
+        }
+    }
+
+    /// Takes a session out, whose texts are out already.
+    pub(super) fn remove_session(&mut self, id: SessionId) {
+        if let Some(slot) = self.ordinals.remove(&id).and_then(|ordinal| self.sessions.get_mut(ordinal as usize)) {
+            *slot = None;
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The memory as one thing that many threads use: opened when it is first needed, changed by one at a time, read by
+//! many, given up and opened anew where its file fails.
+//!
+//! Everything here blocks; [`super::store`] keeps it off the async threads. A change is committed first and stands in
+//! RAM after that, so a search never sees what a kill would take away.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use super::{
+    file::{MemoryFile, Trouble},
+    log::{Entry, Forgetting, MemoryLog},
+    opened::Opened,
+    vector::VectorLane,
+};
+use meerkat_journal::{
+    RealDisk,
+    derived::{caught, set_aside},
+};
+use meerkat_words::{
+    memory::{Embedder, Passage},
+    store::StoreError,
+};
+
+/// The file's name.
+pub(super) const FILE_NAME: &str = "memory.redb";
+/// Entries of the log that are applied at once.
+const REPLAYED_ENTRIES: usize = 256;
+
+/// The memory of one directory, or of this process.
+pub(super) struct Core {
+    pub(super) dir: Option<PathBuf>,
+    pub(super) embedder: Arc<dyn Embedder>,
+    /// Whether it failed when it was asked last.
+    pub(super) is_embedder_failing: AtomicBool,
+    /// No journal outlives the process: what is taken in is in the memory's own log.
+    pub(super) records_intake: bool,
+    open: RwLock<Option<Opened>>,
+    /// Whether `open` is filled.
+    is_ready: AtomicBool,
+    /// Whether the log is applied; it is not where there was no room for it.
+    is_settled: AtomicBool,
+    /// The log, once it is open; whoever holds it may open the memory.
+    log: Mutex<Option<MemoryLog>>,
+    /// Held while something is changed.
+    changing: Mutex<()>,
+    /// Nothing is opened any more.
+    is_shut: AtomicBool,
+}
+
+impl Core {
+    /// Nothing is opened yet.
+    pub(super) fn new(dir: Option<PathBuf>, embedder: Arc<dyn Embedder>, records_intake: bool) -> Self {
+        Self {
+            dir,
+            embedder,
+            is_embedder_failing: AtomicBool::new(false),
+            records_intake,
+            open: RwLock::default(),
+            is_ready: AtomicBool::new(false),
+            is_settled: AtomicBool::new(false),
+            log: Mutex::default(),
+            changing: Mutex::default(),
+            is_shut: AtomicBool::new(false),
+        }
+    }
+
+    /// Closes the file for good, once what is being done with it is done.
+    pub(super) fn shut(&self) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _log = self.log();
+        self.is_shut.store(true, Ordering::Release);
+        self.is_ready.store(false, Ordering::Release);
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Does some work that changes the memory: no other does meanwhile.
+    pub(super) fn work_alone<T>(&self, work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.work(|| {
+            self.settle()?;
+            work()
+        })
+    }
+
+    /// Does some work on the memory, which is opened where it is not. A file that failed is closed, and set aside where
+    /// it is damaged. Nobody else's code may run in it: a panic is the file's fault.
+    pub(super) fn work<T>(&self, work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
+        self.make_ready()?;
+        // It is not kept open by this: whoever finds it damaged first closes it.
+        let file = self.read(|open| Ok(Arc::downgrade(&open.file)))?;
+        caught(work).or_else(|trouble| self.give_up(Some(&file), trouble))
+    }
+
+    /// Reads what is open.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Opened) -> Result<T, Trouble>) -> Result<T, Trouble> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.as_ref().map_or_else(|| Err(closed()), read)
+    }
+
+    /// Brings what is open to the state of `file`, in which something was committed.
+    pub(super) fn change<T>(
+        &self,
+        file: &Arc<MemoryFile>,
+        change: impl FnOnce(&mut Opened) -> Result<T, Trouble>,
+    ) -> Result<T, Trouble> {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        // Another file may have been opened since.
+        open.as_mut().filter(|open| Arc::ptr_eq(&open.file, file)).map_or_else(|| Err(closed()), change)
+    }
+
+    /// Appends to the log; answers its new end, or `None` where no log is kept.
+    pub(super) fn record(&self, entries: &[Entry]) -> Result<Option<u64>, Trouble> {
+        let mut log = self.log();
+        let Some(log) = log.as_mut() else { return Ok(None) };
+        log.append(entries).map(Some).map_err(log_failed)
+    }
+
+    /// Records what is to be forgotten, and leaves nothing of it in the log.
+    pub(super) fn record_forgetting(&self, forgettings: &[Forgetting]) -> Result<Option<u64>, Trouble> {
+        let entries: Vec<Entry> = forgettings.iter().cloned().map(Entry::Forgot).collect();
+        let position = self.record(&entries)?;
+        if let Some(log) = self.log().as_mut() {
+            leave_out(log, forgettings);
+        }
+        Ok(position)
+    }
+
+    fn log(&self) -> MutexGuard<'_, Option<MemoryLog>> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn make_ready(&self) -> Result<(), Trouble> {
+        if self.is_ready.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut log = self.log();
+        if self.is_ready.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if self.is_shut.load(Ordering::Acquire) {
+            return Err(closed());
+        }
+        caught(|| self.open_all(&mut log)).or_else(|trouble| self.give_up(None, trouble))
+    }
+
+    fn open_all(&self, log: &mut Option<MemoryLog>) -> Result<(), Trouble> {
+        let known = self.open_anew()?;
+        if let Some(dir) = self.dir.as_deref().filter(|_| log.is_none()) {
+            let disk = Arc::new(RealDisk::new(dir.to_owned()));
+            *log = Some(MemoryLog::open(disk, known).map_err(log_failed)?);
+        }
+        let is_settled = match self.settle_by(log.as_mut()) {
+            Err(Trouble::Full(why)) => {
+                tracing::warn!(%why, "the memory has no room for what its log says; it is searched as it is");
+                self.open_anew()?;
+                false
+            }
+            settled => settled.map(|()| true)?,
+        };
+        self.load_lane()?;
+        self.is_settled.store(is_settled, Ordering::Release);
+        self.is_ready.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Opens the file, once what was open is closed; answers up to where the log is applied.
+    fn open_anew(&self) -> Result<u64, Trouble> {
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = None;
+        let opened = self.open_file()?;
+        let known = opened.log_position;
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(opened);
+        Ok(known)
+    }
+
+    fn open_file(&self) -> Result<Opened, Trouble> {
+        let path = self.dir.as_ref().map(|dir| dir.join(FILE_NAME));
+        let open = || caught(|| Opened::open(path.as_deref()));
+        let opened = match (open(), &path) {
+            (Err(Trouble::Damaged(why)), Some(path)) => {
+                set_aside(path, &why)?;
+                open()
+            }
+            (opened, _) => opened,
+        };
+        let (opened, is_new) = opened?;
+        if let Some(dir) = self.dir.as_deref().filter(|_| is_new) {
+            // It was made of another file's texts.
+            VectorLane::discard(dir);
+        }
+        Ok(opened)
+    }
+
+    /// Applies what the log says, where there was no room for it when the file was opened: no change may overtake it.
+    fn settle(&self) -> Result<(), Trouble> {
+        if self.is_settled.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut log = self.log();
+        self.settle_by(log.as_mut())?;
+        self.is_settled.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn settle_by(&self, log: Option<&mut MemoryLog>) -> Result<(), Trouble> {
+        log.map_or(Ok(()), |log| self.replay(log))?;
+        self.drop_unfinished()
+    }
+
+    /// Applies what the log holds and the file does not: all of it where the file was lost.
+    fn replay(&self, log: &mut MemoryLog) -> Result<(), Trouble> {
+        let (known, is_whole) = self.read(|open| Ok((open.log_position, open.is_whole)))?;
+        if !is_whole && !self.records_intake {
+            check_forgettings(log)?;
+        }
+        let mut forgettings = Vec::new();
+        let forgotten = log.replay(known, |_, entry| match entry {
+            Entry::Forgot(forgetting) => forgettings.push(forgetting),
+            Entry::Took(_) => {}
+        });
+        forgotten.map_err(log_failed)?;
+        leave_out(log, &forgettings);
+        let (mut entries, mut done) = (Vec::new(), Ok(()));
+        let read = log.replay(known, |position, entry| {
+            if done.is_err() {
+                return;
+            }
+            entries.push(entry);
+            if entries.len() >= REPLAYED_ENTRIES {
+                done = self.apply(std::mem::take(&mut entries), position);
+            }
+        });
+        read.map_err(log_failed)?;
+        done?;
+        if !log.is_whole() {
+            tracing::warn!(
+                "the memory's log is damaged; `meerkat doctor` says where, and mends it before anything comes back"
+            );
+        }
+        if log.position() == known { Ok(()) } else { self.apply(entries, log.position()) }
+    }
+
+    fn apply(&self, entries: Vec<Entry>, position: u64) -> Result<(), Trouble> {
+        for entry in entries {
+            match entry {
+                Entry::Took(intake) => self.take_in(vec![intake], true, None)?,
+                Entry::Forgot(forgetting) => self.forget_now(vec![forgetting], None).map(drop)?,
+            }
+        }
+        self.applied(position)
+    }
+
+    /// Closes a file that failed, so that the next use opens it anew; where it is damaged, it is set aside. Another one
+    /// that was opened since is not to blame.
+    fn give_up<T>(&self, file: Option<&Weak<MemoryFile>>, trouble: Trouble) -> Result<T, Trouble> {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        let is_to_blame = |open: &mut Opened| {
+            file.is_none_or(|file| std::ptr::eq(file.as_ptr(), Arc::as_ptr(&open.file)))
+                && (!matches!(trouble, Trouble::Full(_)) || file.is_none() || open.file.is_stuck())
+        };
+        if open.take_if(is_to_blame).is_some() {
+            self.is_ready.store(false, Ordering::Release);
+            if let (Trouble::Damaged(why), Some(dir)) = (&trouble, &self.dir) {
+                set_aside(&dir.join(FILE_NAME), why)?;
+            }
+        }
+        Err(trouble)
+    }
+}
+
+/// Leaves nothing in the log of what is to be forgotten. A kill before that is made good at the next start. Where it
+/// fails, the bytes stay in the log until memory is made from it anew.
+fn leave_out(log: &mut MemoryLog, forgettings: &[Forgetting]) {
+    if forgettings.is_empty() {
+        return;
+    }
+    let is_gone = |id, passage: &Passage| forgettings.iter().any(|forgetting| forgetting.covers(id, passage));
+    if let Err(error) = log.leave_out(is_gone) {
+        tracing::warn!(%error, "what was forgotten is found no more, but its bytes are still in the memory's log");
+    }
+}
+
+/// Where journals are still to tell what was said, but the log no longer tells all that is to be forgotten of it, nothing is
+/// taken in: what was forgotten would come back.
+fn check_forgettings(log: &MemoryLog) -> Result<(), Trouble> {
+    log.replay(0, |_, _| ()).map_err(log_failed)?;
+    if log.is_whole() {
+        return Ok(());
+    }
+    let why = "the index is gone, and the log is damaged that says what to forget; `meerkat doctor --repair` says what \
+               is left of it, and lets everything else be taken in";
+    Err(Trouble::Failed(why.to_owned()))
+}
+
+fn log_failed(error: StoreError) -> Trouble {
+    match error {
+        StoreError::Full => Trouble::Full("the memory's log has no room".to_owned()),
+        error => Trouble::Failed(format!("the memory's log: {error}")),
+    }
+}
+
+fn closed() -> Trouble {
+    Trouble::Failed("it was closed meanwhile".to_owned())
+}

@@ -1,0 +1,146 @@
+//! What a memory does whose file or log fails while it is used.
+
+use std::{path::Path, sync::Arc};
+
+use super::{Core, Trouble};
+use crate::{
+    HashedEmbedder,
+    file::{WRITES_LEFT, unavailable},
+    log::MemoryLog,
+    tests::{query, session, talk},
+};
+use meerkat_errors::ErrorCode;
+use meerkat_journal::simulated::SimulatedDisk;
+use meerkat_words::requests::ForgetMemory;
+
+fn core(dir: &Path, records_intake: bool) -> Core {
+    Core::new(Some(dir.to_owned()), Arc::new(HashedEmbedder), records_intake)
+}
+
+fn full() -> Trouble {
+    Trouble::from(redb::Error::Io(std::io::ErrorKind::StorageFull.into()))
+}
+
+/// Which file is open.
+fn opened(core: &Core) -> usize {
+    core.read(|open| Ok(Arc::as_ptr(&open.file) as usize)).unwrap()
+}
+
+fn found(core: &Core, text: &str) -> usize {
+    let request = query(text);
+    let found = core
+        .work(|| core.asked(&request)?.map_or(Ok(0), |(terms, _)| Ok(core.search(&request, &terms, None)?.0.len())));
+    found.unwrap()
+}
+
+/// Two threads read a damaged file. The first one sets it aside, a new one is opened, and only then the second one fails:
+/// it set the new one aside, too.
+#[test]
+fn who_fails_late_on_a_damaged_file_leaves_the_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let core = core(dir.path(), false);
+    let damaged = || Err::<(), _>(Trouble::Damaged("it is damaged".to_owned()));
+    let late = core.work(|| {
+        assert!(core.work(damaged).is_err());
+        core.work_alone(|| core.add(vec![talk(1, &["The bassoon is in the attic."])]))?;
+        damaged()
+    });
+    assert!(late.is_err());
+    assert!(dir.path().join("memory.redb.set-aside-1").exists());
+    assert!(!dir.path().join("memory.redb.set-aside-2").exists());
+    assert_eq!(found(&core, "bassoon"), 1);
+}
+
+/// The disk is full when the log is written: the answer said that the index was not available.
+#[test]
+fn a_log_without_room_answers_so_and_searches_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (core, disk) = (core(dir.path(), true), SimulatedDisk::new());
+    *core.log() = Some(MemoryLog::open(Arc::new(disk.clone()), 0).unwrap());
+    core.work_alone(|| core.add(vec![talk(1, &["The bassoon is in the attic."])])).unwrap();
+    let file = opened(&core);
+    let forget = ForgetMemory { session_id: Some(session(1)), ..ForgetMemory::default() };
+    disk.limit(Some(disk.used()));
+    let refused = core.work_alone(|| core.forget(&forget)).unwrap_err();
+    assert_eq!(unavailable(&refused).code(), ErrorCode::StoreFull);
+    assert_eq!((found(&core, "bassoon"), opened(&core)), (1, file), "what is open stays open");
+    disk.limit(None);
+    assert_eq!(core.work_alone(|| core.forget(&forget)).unwrap(), 1, "there is room again");
+    assert_eq!(found(&core, "bassoon"), 0);
+}
+
+/// What is found of what was said, after each step.
+const HALF_REPLAYED: [[usize; 3]; 5] = [[1, 0, 0], [1, 0, 0], [1, 0, 0], [1, 0, 1], [1, 0, 1]];
+
+/// The file is lost, and has room for one write when the log is to stand in a new one; then two additions are refused,
+/// one word is forgotten with room again, and the next start looks. `lie` changes what is left of the log before.
+fn half_replayed(room: Option<u32>, lie: impl FnOnce(&Path)) -> Vec<[usize; 3]> {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["harbour", "bassoon", "tulips"];
+    let add = |core: &Core, n: u64, word: &str| core.work_alone(|| core.add(vec![talk(n, &[word])]));
+    let all = |core: &Core| words.map(|word| found(core, word));
+    let before = core(dir.path(), true);
+    (1..).zip(words).for_each(|(n, word)| add(&before, n, word).unwrap());
+    drop(before);
+    std::fs::remove_file(dir.path().join("memory.redb")).unwrap();
+    lie(&dir.path().join("memory"));
+
+    // One write takes in the first that was said.
+    WRITES_LEFT.set(room);
+    let core = core(dir.path(), true);
+    let mut seen = vec![all(&core)];
+    for _ in 0..2 {
+        if let Err(refused) = add(&core, 4, "pipeline") {
+            assert_eq!(unavailable(&refused).code(), ErrorCode::StoreFull);
+        } else {
+            assert_eq!(room, None, "there is no room");
+        }
+        seen.push(all(&core));
+    }
+    WRITES_LEFT.set(None);
+    let forget = ForgetMemory { session_id: Some(session(2)), ..ForgetMemory::default() };
+    assert_eq!(core.work_alone(|| core.forget(&forget)).unwrap(), 1, "it is known by then");
+    seen.push(all(&core));
+    drop(core);
+    seen.push(all(&Core::new(Some(dir.path().to_owned()), Arc::new(HashedEmbedder), true)));
+    seen
+}
+
+#[test]
+fn what_there_was_room_for_of_the_log_is_searched_and_the_rest_comes_before_anything_else() {
+    assert_eq!(half_replayed(Some(1), |_| ()), HALF_REPLAYED);
+}
+
+/// The check above can fail: at a disk that was never full, and at a log that has lost what comes last.
+#[test]
+fn a_replay_that_met_no_full_disk_or_lost_the_rest_is_seen() {
+    assert_eq!(half_replayed(None, |_| ())[..3], [[1, 1, 1]; 3]);
+    let lost = half_replayed(Some(1), |log| {
+        let segments = std::fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path());
+        for path in segments {
+            let mut bytes = std::fs::read(&path).unwrap();
+            let word = b"tulips";
+            if let Some(at) = bytes.windows(word.len()).position(|it| it == word) {
+                bytes.truncate(at);
+                std::fs::write(&path, bytes).unwrap();
+            }
+        }
+    });
+    assert_eq!(lost, [[1, 0, 0]; 5], "what is lost never comes");
+}
+
+/// The disk is full when the file is written: redb does nothing more with it, and it is opened anew.
+#[test]
+fn a_file_without_room_answers_so_and_searches_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let core = core(dir.path(), false);
+    core.work_alone(|| core.add(vec![talk(1, &["The bassoon is in the attic."])])).unwrap();
+    let refused = core.work_alone(|| {
+        let file = core.read(|open| Ok(open.file.clone()))?;
+        file.write(|_| Err::<(), _>(full()))
+    });
+    assert_eq!(unavailable(&refused.unwrap_err()).code(), ErrorCode::StoreFull);
+    assert!(core.read(|_| Ok(())).is_err(), "it is closed");
+    assert_eq!(found(&core, "bassoon"), 1);
+    assert!(!dir.path().join("memory.redb.set-aside-1").exists());
+}

@@ -1,0 +1,52 @@
+//! A build without `local-embeddings` reads no model, and says which build does.
+
+use std::path::Path;
+
+use async_trait::async_trait;
+
+use super::refused;
+use meerkat_words::{
+    SessionError,
+    memory::{EmbedFor, Embedder},
+};
+
+/// What this build does not have.
+#[derive(Debug)]
+pub enum LocalEmbedder {}
+
+impl LocalEmbedder {
+    /// The model of a directory.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID`: this build reads none.
+    pub fn open(_dir: &Path) -> Result<Self, SessionError> {
+        let message = "This build cannot read a local model; take one with the feature `local-embeddings`, or set \
+                       memory.embedder to builtin or endpoint.";
+        Err(refused("embedder", message.to_owned()))
+    }
+}
+
+#[async_trait]
+impl Embedder for LocalEmbedder {
+    fn id(&self) -> String {
+        match *self {}
+    }
+
+    async fn embed(&self, _: &[String], _: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
+        match *self {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_names_the_feature_that_is_missing() {
+        let refused = LocalEmbedder::open(Path::new("any")).unwrap_err();
+        assert_eq!(refused.code(), meerkat_errors::ErrorCode::ConfigInvalid);
+        let SessionError::ConfigInvalid { key, message } = refused else { panic!("{refused:?}") };
+        assert_eq!(key, "memory.embedder");
+        assert!(message.contains("with the feature `local-embeddings`"), "{message}");
+    }
+}

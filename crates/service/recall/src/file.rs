@@ -1,0 +1,117 @@
+//! `memory.redb`: how it is opened, changed and read.
+//!
+//! redb blocks its thread and panics on a damaged file: whoever calls this stands on a thread that may block, and
+//! catches panics.
+
+use std::{
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use meerkat_journal::derived::DerivedFile;
+use meerkat_words::SessionError;
+use redb::{TableError, WriteTransaction};
+
+use super::tables::{self, LAYOUT, meta};
+
+pub(super) use meerkat_journal::derived::Trouble;
+
+/// Bytes of pages that redb keeps in memory.
+const CACHE_BYTES: usize = 32 * 1024 * 1024;
+
+#[cfg(test)]
+thread_local! {
+    /// How many writes of this thread find room, where that is bounded.
+    pub(super) static WRITES_LEFT: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
+}
+
+/// The open file.
+pub(super) struct MemoryFile {
+    file: DerivedFile,
+    /// Whether a write met a full disk: redb does nothing more with it, and it is to be opened anew.
+    is_stuck: AtomicBool,
+}
+
+impl MemoryFile {
+    /// Opens the file at `path`, or one in memory; with whether it was made just now.
+    pub(super) fn open(path: Option<&Path>) -> Result<(Self, bool), Trouble> {
+        let file =
+            path.map_or_else(|| DerivedFile::in_memory(&[], CACHE_BYTES), |path| DerivedFile::open(path, CACHE_BYTES))?;
+        let file = Self { file, is_stuck: AtomicBool::new(false) };
+        let is_new = file.is_new()?;
+        if is_new {
+            file.make_tables()?;
+        }
+        Ok((file, is_new))
+    }
+
+    /// They are durable with what is first put into them.
+    fn make_tables(&self) -> Result<(), Trouble> {
+        let transaction = self.file.begin_loose_write()?;
+        tables::make_all(&transaction)?;
+        transaction.open_table(tables::META)?.insert(meta::LAYOUT, &LAYOUT.to_le_bytes()[..])?;
+        Ok(transaction.commit()?)
+    }
+
+    fn is_new(&self) -> Result<bool, Trouble> {
+        let transaction = self.read()?;
+        let table = match transaction.open_table(tables::META) {
+            Err(TableError::TableDoesNotExist(_)) => return Ok(true),
+            table => table?,
+        };
+        match table.get(meta::LAYOUT)? {
+            Some(layout) if layout.value() == LAYOUT.to_le_bytes() => Ok(false),
+            _ => Err(Trouble::Damaged("it has another layout".to_owned())),
+        }
+    }
+
+    /// Changes the file in one durable transaction.
+    pub(super) fn write<T>(&self, change: impl FnOnce(&WriteTransaction) -> Result<T, Trouble>) -> Result<T, Trouble> {
+        let done = self.try_write(change);
+        if matches!(done, Err(Trouble::Full(_))) {
+            self.is_stuck.store(true, Ordering::Release);
+        }
+        done
+    }
+
+    /// Whether it is of no use until it is opened anew.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.is_stuck.load(Ordering::Acquire)
+    }
+
+    #[cfg(not(test))]
+    const fn check_room() -> Result<(), Trouble> {
+        Ok(())
+    }
+
+    #[cfg(test)]
+    fn check_room() -> Result<(), Trouble> {
+        let is_left = WRITES_LEFT.get().is_none_or(|left| left > 0);
+        WRITES_LEFT.set(WRITES_LEFT.get().map(|left| left.saturating_sub(1)));
+        let full = || Trouble::Full("there is no room for another write".to_owned());
+        is_left.then_some(()).ok_or_else(full)
+    }
+
+    fn try_write<T>(&self, change: impl FnOnce(&WriteTransaction) -> Result<T, Trouble>) -> Result<T, Trouble> {
+        Self::check_room()?;
+        let transaction = self.file.begin_write()?;
+        let done = change(&transaction)?;
+        transaction.commit()?;
+        Ok(done)
+    }
+
+    /// Reads the file as it is now.
+    pub(super) fn read(&self) -> Result<redb::ReadTransaction, Trouble> {
+        self.file.begin_read()
+    }
+}
+
+/// What is answered where the memory's files did not do what they were asked.
+pub(super) fn unavailable(trouble: &Trouble) -> SessionError {
+    let (Trouble::Damaged(why) | Trouble::Failed(why) | Trouble::Full(why)) = trouble;
+    tracing::warn!(%why, "the memory's index is not available");
+    if matches!(trouble, Trouble::Full(_)) {
+        return SessionError::StoreFull;
+    }
+    SessionError::MemoryUnavailable { why: "its index failed; try again, or build it anew".to_owned() }
+}

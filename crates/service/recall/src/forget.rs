@@ -1,0 +1,206 @@
+//! Forgetting, for good, and letting a deleted session go.
+//!
+//! What is forgotten is recorded before anything is taken out, and bounded to what was taken in so far: a kill in
+//! between is made good at the next start, and no rebuild brings it back. What comes later is not covered. It holds for
+//! the session's forks, too, also once the session is deleted: they have its records.
+
+use std::collections::HashMap;
+
+use super::{
+    columns::{Doc, Session},
+    core::Core,
+    file::Trouble,
+    intake::{put_number, to_json},
+    log::Forgetting,
+    opened::Opened,
+    tables::{self, SessionRow, meta},
+};
+use meerkat_words::{
+    clock::Timestamp,
+    ids::{Seq, SessionId},
+    memory::{Intake, Passage},
+    requests::ForgetMemory,
+};
+
+/// The year 9999.
+const END_OF_TIME_MS: i64 = 253_370_764_800_000;
+/// Texts that are taken out in one transaction.
+const TAKEN_OUT: usize = 4_096;
+
+impl Core {
+    /// Forgets; answers how many passages that were.
+    pub(super) fn forget(&self, request: &ForgetMemory) -> Result<u64, Trouble> {
+        let forgettings = self.read(|open| Ok(forgettings(open, request)))?;
+        if forgettings.is_empty() {
+            return Ok(0);
+        }
+        let position = self.record_forgetting(&forgettings)?;
+        self.forget_now(forgettings, position)
+    }
+
+    /// Forgets what is recorded, up to this position of the log.
+    pub(super) fn forget_now(&self, forgettings: Vec<Forgetting>, position: Option<u64>) -> Result<u64, Trouble> {
+        let (file, numbered, docs) = self.read(|open| {
+            let known = |it: &Forgetting| {
+                open.forgotten.get(&it.session_id).is_some_and(|known| known.iter().any(|(_, known)| known == it))
+            };
+            let forks = forks(open);
+            let docs: Vec<u32> = forgettings.iter().flat_map(|it| covered(open, &forks, it)).collect();
+            let new = forgettings.iter().filter(|it| !known(it)).cloned();
+            let numbered: Vec<(u32, Forgetting)> = (open.next_forgotten..).zip(new).collect();
+            Ok((open.file.clone(), numbered, docs))
+        })?;
+        file.write(|transaction| {
+            let mut table = transaction.open_table(tables::FORGOTTEN)?;
+            numbered.iter().try_for_each(|(number, forgetting)| {
+                table.insert(*number, &*to_json(forgetting)?)?;
+                Ok(())
+            })
+        })?;
+        self.change(&file, |open| {
+            for (number, forgetting) in numbered {
+                open.remember_forgotten(number, forgetting);
+            }
+            Ok(())
+        })?;
+        let forgotten = self.take_out(docs)?;
+        if let Some(position) = position {
+            self.applied(position)?;
+        }
+        Ok(forgotten)
+    }
+
+    /// Leaves nothing of a session.
+    pub(super) fn gone(&self, id: SessionId) -> Result<(), Trouble> {
+        let request = ForgetMemory { session_id: Some(id), ..ForgetMemory::default() };
+        let forgettings = self.read(|open| Ok(forgettings(open, &request)))?;
+        let mut position = None;
+        if self.records_intake {
+            position = self.record_forgetting(&forgettings)?;
+        }
+        let docs = self.read(|open| Ok(open.columns.session(id).map_or_else(Vec::new, |it| it.docs.clone())))?;
+        self.take_out(docs)?;
+        let (file, ordinal) = self.read(|open| Ok((open.file.clone(), open.columns.ordinal(id))))?;
+        if ordinal.is_none() && position.is_none() {
+            return Ok(());
+        }
+        file.write(|transaction| {
+            let mut sessions = transaction.open_table(tables::SESSIONS)?;
+            ordinal.map_or(Ok(None), |ordinal| sessions.remove(ordinal)).map(drop)?;
+            position.map_or(Ok(()), |position| put_number(transaction, meta::LOG, position))
+        })?;
+        self.change(&file, |open| {
+            open.columns.remove_session(id);
+            open.log_position = position.unwrap_or(open.log_position);
+            Ok(())
+        })
+    }
+
+    /// Takes texts out, in bounded transactions; answers how many.
+    pub(super) fn take_out(&self, mut docs: Vec<u32>) -> Result<u64, Trouble> {
+        docs.sort_unstable();
+        docs.dedup();
+        for docs in docs.chunks(TAKEN_OUT) {
+            let file = self.read(|open| Ok(open.file.clone()))?;
+            file.write(|transaction| {
+                let mut columns = transaction.open_table(tables::COLUMNS)?;
+                let mut texts = transaction.open_table(tables::TEXTS)?;
+                let mut vectors = transaction.open_table(tables::VECTORS)?;
+                for doc in docs {
+                    columns.remove(*doc)?;
+                    texts.remove(*doc)?;
+                    vectors.remove(*doc)?;
+                }
+                Ok(())
+            })?;
+            self.change(&file, |open| {
+                open.columns.remove(docs);
+                open.with_lane(|lane| {
+                    for doc in docs {
+                        lane.as_mut().map(|lane| lane.remove(*doc));
+                    }
+                });
+                open.refresh()
+            })?;
+        }
+        if !docs.is_empty() {
+            self.merge()?;
+        }
+        Ok(docs.len() as u64)
+    }
+}
+
+/// What a request forgets of each session, up to what was taken in of it so far.
+fn forgettings(open: &Opened, request: &ForgetMemory) -> Vec<Forgetting> {
+    let forks = forks(open);
+    let asked = open.columns.sessions().filter(|(_, it)| request.session_id.is_none_or(|id| id == it.row.id));
+    let forgetting = |(_, session): (u32, &Session)| {
+        let last = session.docs.iter().filter_map(|doc| open.columns.doc(*doc)).map(|doc| doc.to_seq);
+        let known: Seq = last.fold(session.row.up_to, Seq::max);
+        let (from_seq, to_seq) = (request.from_seq.unwrap_or(0), request.to_seq.unwrap_or(known).min(known));
+        let forgetting = Forgetting {
+            session_id: Some(session.row.id),
+            from_seq,
+            to_seq: Some(to_seq),
+            source: request.source.clone(),
+            // The seqs bound it; clocks may stand still or go back.
+            until: Timestamp::from_millis(END_OF_TIME_MS),
+        };
+        // A source that a session has not said anything of yet is not forgotten there.
+        let is_any = request.session_id.is_some() || !covered(open, &forks, &forgetting).is_empty();
+        (is_any && from_seq <= to_seq).then_some(forgetting)
+    };
+    asked.filter_map(forgetting).collect()
+}
+
+/// The forks of each session that has some.
+fn forks(open: &Opened) -> HashMap<SessionId, Vec<&Session>> {
+    let mut forks: HashMap<SessionId, Vec<&Session>> = HashMap::new();
+    for (_, session) in open.columns.sessions() {
+        session.row.inherited.keys().for_each(|parent| forks.entry(*parent).or_default().push(session));
+    }
+    forks
+}
+
+/// The texts that a forgetting covers.
+fn covered(open: &Opened, forks: &HashMap<SessionId, Vec<&Session>>, forgetting: &Forgetting) -> Vec<u32> {
+    let columns = &open.columns;
+    let sessions: Vec<(SessionId, Seq, &Session)> = match forgetting.session_id {
+        Some(id) => {
+            let own = columns.session(id).map(|session| (id, Seq::MAX, session));
+            let up_to = |fork: &Session| fork.row.inherited.get(&id).copied().unwrap_or(0);
+            own.into_iter().chain(forks.get(&id).into_iter().flatten().map(|fork| (id, up_to(fork), *fork))).collect()
+        }
+        None => columns.sessions().map(|(_, session)| (session.row.id, Seq::MAX, session)).collect(),
+    };
+    let mut docs = Vec::new();
+    for (id, up_to, session) in sessions {
+        let covers = |doc: &Doc| doc.seq <= up_to && forgetting.covers(id, &place_of(open, doc));
+        docs.extend(session.docs.iter().filter(|doc| columns.doc(**doc).is_some_and(covers)));
+    }
+    docs
+}
+
+/// The texts of a session that are forgotten once it is known what this says.
+pub(super) fn forgotten_in(open: &Opened, intake: &Intake) -> Vec<u32> {
+    let Some(session) = open.columns.session(intake.session_id) else { return Vec::new() };
+    let row = SessionRow::with(Some(&session.row), intake, false);
+    if row.inherited == session.row.inherited {
+        return Vec::new();
+    }
+    let is_forgotten = |doc: &Doc| open.is_forgotten(&row, &place_of(open, doc));
+    session.docs.iter().filter(|doc| open.columns.doc(**doc).is_some_and(is_forgotten)).copied().collect()
+}
+
+/// A text as a forgetting looks at it.
+fn place_of(open: &Opened, doc: &Doc) -> Passage {
+    Passage {
+        seq: doc.seq,
+        to_seq: doc.to_seq,
+        part: doc.part,
+        role: String::new(),
+        source: open.columns.name(doc.source).to_owned(),
+        time: Timestamp::from_millis(doc.time_ms),
+        text: String::new(),
+    }
+}

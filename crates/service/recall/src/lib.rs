@@ -1,0 +1,89 @@
+//! Texts found again: project memory over redb, with texts, postings and vectors in one file, and a graph of the vectors
+//! beside it.
+//!
+//! redb here is derived, as it is everywhere: it may be deleted, and comes back from the journals and from what was
+//! forgotten. No backend's type crosses this folder.
+
+mod store;
+
+mod core;
+mod opened;
+
+mod anew;
+mod embedding;
+mod forget;
+mod graph;
+mod intake;
+mod segments;
+
+mod fuse;
+mod lexical;
+mod text;
+mod when;
+
+mod columns;
+mod file;
+mod postings;
+mod tables;
+
+mod log;
+
+mod doctor;
+
+mod embed;
+mod vector;
+
+#[cfg(test)]
+mod tests;
+
+use std::{path::Path, sync::Arc};
+
+pub use doctor::{examine_log, mend_log};
+pub use embed::{EndpointEmbedder, EndpointOptions, HashedEmbedder, LocalEmbedder};
+pub use store::HnswMemoryStore;
+pub use vector::{Stamp, VectorError, VectorLane};
+
+use meerkat_words::memory::{Embedder, EndpointAccess, MemoryOptions, SharedMemory};
+use meerkat_words::{
+    SessionError,
+    clock::World,
+    options::{EndpointConfig, LocalConfig},
+};
+
+/// The project's memory in `data_dir`, or in this process alone. The directory is owned by this process. Its files are
+/// opened when they are first needed.
+///
+/// # Errors
+/// None in this build.
+pub fn open_memory(data_dir: Option<&Path>, options: MemoryOptions) -> Result<SharedMemory, SessionError> {
+    let embedder: Arc<dyn Embedder> = options.embedder.unwrap_or_else(|| Arc::new(HashedEmbedder));
+    Ok(Arc::new(HnswMemoryStore::new(data_dir, embedder, options.records_intake)))
+}
+
+/// The embedder behind a server. Nothing is sent yet.
+///
+/// # Errors
+/// `CONFIG_INVALID` where it cannot be reached so.
+pub fn endpoint_embedder(
+    config: &EndpointConfig,
+    access: EndpointAccess,
+    world: World,
+) -> Result<Arc<dyn Embedder>, SessionError> {
+    let EndpointAccess { key, proxy, no_proxy } = access;
+    let dimensions = (config.dimensions > 0).then_some(config.dimensions);
+    let (base_url, model) = (config.base_url.clone(), config.model.clone());
+    let options = EndpointOptions { base_url, model, key, dimensions, proxy, no_proxy, ..EndpointOptions::default() };
+    Ok(Arc::new(EndpointEmbedder::new(options, world)?))
+}
+
+/// The embedder that is a model in a local directory. Its weights are not read yet.
+///
+/// # Errors
+/// `CONFIG_INVALID` where no directory is named, or none with a model that can be used.
+pub fn local_embedder(config: &LocalConfig) -> Result<Arc<dyn Embedder>, SessionError> {
+    let Some(dir) = &config.dir else {
+        let message = "Name the directory of a model: config.json, model.safetensors and vocab.txt.".to_owned();
+        return Err(SessionError::ConfigInvalid { key: "memory.local.dir".to_owned(), message });
+    };
+    Ok(Arc::new(LocalEmbedder::open(dir)?))
+}

@@ -1,0 +1,279 @@
+//! What memory must not lose with its index: what it took in where no journal is kept, and what it is to forget.
+//!
+//! It is a journal of its own, in the frames of all others: numbered segments in one folder, of which the last is
+//! written. Nothing is ever written over where it was durable: behind a torn end, a failed sync and damage the log goes
+//! on in a new segment, which names where the good part of the one before ends. What is forgotten is left out of it by
+//! writing its segments anew, each as its next generation. It never decides that something is lost:
+//! [`MemoryLog::is_whole`] says whether all that was asked for could be read.
+
+mod segments;
+
+mod mend;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::mend::{Examined, examine, mend};
+use self::segments::{Segment, Writer, begin, look, read, replace};
+use meerkat_journal::{
+    disk::{Disk, is_full, write_all},
+    frame::{BATCH_END, Entry as Frame, PAYLOAD_BYTES_MAX, Place, encode},
+    recovery::failed,
+};
+use meerkat_words::{
+    clock::Timestamp,
+    ids::{Seq, SessionId},
+    memory::{Intake, Passage},
+    store::StoreError,
+};
+
+/// A segment is followed by another once it is this long.
+const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
+/// The kind of a frame that holds an [`Intake`].
+const TOOK: u16 = 1;
+/// The kind of a frame that holds a [`Forgetting`].
+const FORGOT: u16 = 2;
+
+/// What the log holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// This was taken in.
+    Took(Intake),
+    /// This is to be forgotten.
+    Forgot(Forgetting),
+}
+
+/// What memory was told to forget: all that fits each of these, and was said by then.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Forgetting {
+    /// Of this session; of all where `None`.
+    pub(crate) session_id: Option<SessionId>,
+    /// From this seq on.
+    pub(crate) from_seq: Seq,
+    /// Up to this seq; to the end where `None`.
+    pub(crate) to_seq: Option<Seq>,
+    /// From this source; from all where `None`.
+    pub(crate) source: Option<String>,
+    /// What was said later stays.
+    pub(crate) until: Timestamp,
+}
+
+impl Forgetting {
+    /// Whether a passage is to be forgotten. One that only overlaps the range goes, too.
+    pub(crate) fn covers(&self, session_id: SessionId, passage: &Passage) -> bool {
+        self.session_id.is_none_or(|id| id == session_id)
+            && passage.to_seq >= self.from_seq
+            && self.to_seq.is_none_or(|to_seq| passage.seq <= to_seq)
+            && self.source.as_ref().is_none_or(|source| *source == passage.source)
+            && passage.time <= self.until
+    }
+}
+
+/// The log, open. One at a time writes it, on a thread that may block.
+pub(crate) struct MemoryLog {
+    disk: Arc<dyn Disk>,
+    /// The segments, in order; the last may be written.
+    segments: Vec<Segment>,
+    /// Where the next entry goes; `None` where a new segment has to be begun first.
+    writer: Option<Writer>,
+    /// Behind the last entry.
+    place: Place,
+    segment_bytes: u64,
+    is_whole: AtomicBool,
+}
+
+impl MemoryLog {
+    /// Opens the log, or makes one. `known` is the last position that anyone relies on: where the log ends before it,
+    /// something was lost, and positions go on behind it.
+    ///
+    /// # Errors
+    /// What the disk answers, or where a newer version wrote the log.
+    pub(crate) fn open(disk: Arc<dyn Disk>, known: u64) -> Result<Self, StoreError> {
+        Self::open_with(disk, known, SEGMENT_BYTES)
+    }
+
+    fn open_with(disk: Arc<dyn Disk>, known: u64, segment_bytes: u64) -> Result<Self, StoreError> {
+        let found = look(disk.as_ref(), known)?;
+        let mut log = Self {
+            disk,
+            segments: found.segments,
+            writer: found.writer,
+            place: found.place,
+            segment_bytes,
+            is_whole: AtomicBool::new(found.is_whole),
+        };
+        if found.is_cut {
+            // Nothing else would know of it where the one who relied on it is lost, too.
+            log.writer = begin(log.disk.as_ref(), &mut log.segments, &mut log.place).ok();
+        }
+        Ok(log)
+    }
+
+    /// The position of the last entry; 0 where there is none.
+    pub(crate) const fn position(&self) -> u64 {
+        self.place.seq
+    }
+
+    /// Whether all that was read so far could be read.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Relaxed)
+    }
+
+    /// Appends entries, all or none of them, and answers the position of the last once they are durable.
+    ///
+    /// # Errors
+    /// `Full` where there is no room: nothing of them stands. Else nobody knows what stands.
+    pub(crate) fn append(&mut self, entries: &[Entry]) -> Result<u64, StoreError> {
+        let mut frames = Vec::new();
+        entries.iter().try_for_each(|entry| frames_of(entry, &mut frames))?;
+        let Some((last, others)) = frames.split_last() else { return Ok(self.place.seq) };
+        let mut writer = self.writer()?;
+        let (mut place, mut out) = (self.place, Vec::new());
+        let flagged = others.iter().map(|frame| (frame, 0)).chain([(last, BATCH_END)]);
+        for ((kind, line), flags) in flagged {
+            let frame = Frame { seq: place.seq + 1, kind: *kind, ms: 0, line: line.clone() };
+            encode(&mut out, &mut place, self.place.batch + 1, flags, &frame);
+        }
+        match write_all(writer.file.as_ref(), &out, writer.offset) {
+            Ok(()) => {}
+            Err(error) => {
+                // Cut back, it may be written again; otherwise nobody knows what it holds, and it is left as it is.
+                if is_full(&error) && writer.file.set_len(writer.offset).is_ok() {
+                    self.writer = Some(writer);
+                }
+                return Err(failed(error));
+            }
+        }
+        // A full disk that shows itself only now is a failed sync like any.
+        writer.file.sync().map_err(|error| StoreError::Failed(error.to_string()))?;
+        writer.offset += out.len() as u64;
+        if let Some(segment) = self.segments.last_mut() {
+            segment.end = writer.offset;
+        }
+        (self.writer, self.place) = (Some(writer), place);
+        Ok(place.seq)
+    }
+
+    /// What the next entry is written to. Unless it is put back, the one after goes to a new segment.
+    fn writer(&mut self) -> Result<Writer, StoreError> {
+        match self.writer.take().filter(|writer| writer.offset < self.segment_bytes) {
+            Some(writer) => Ok(writer),
+            None => begin(self.disk.as_ref(), &mut self.segments, &mut self.place).map_err(failed),
+        }
+    }
+
+    /// Leaves nothing of these passages in the log: each segment that holds some is written anew without them, under
+    /// the same positions. One that is damaged stays as it is.
+    ///
+    /// # Errors
+    /// What the disk answers. The log holds the same as before, or less of these passages.
+    pub(crate) fn leave_out(&mut self, is_gone: impl Fn(SessionId, &Passage) -> bool) -> Result<(), StoreError> {
+        let mut previous_end = 0;
+        for at in 0..self.segments.len() {
+            let (segment, mut frames, mut is_held) = (self.segments[at], Vec::new(), false);
+            let damaged_at = read(self.disk.as_ref(), &segment, |frame, line| {
+                let left = without(frame.kind, &line, &is_gone);
+                is_held |= left.is_some();
+                frames.push((frame.clone(), left.unwrap_or(line)));
+            });
+            let base = segment.start.filter(|_| is_held);
+            if let (Some(base), None) = (base, damaged_at.map_err(failed)?) {
+                if at + 1 == self.segments.len() {
+                    self.writer = None;
+                }
+                let last_seq = segment.last_seq.or(frames.last().map(|(frame, _)| frame.seq)).unwrap_or(base.seq);
+                let new = replace(self.disk.as_ref(), &segment, (base, previous_end), last_seq, &frames);
+                self.segments[at] = new.map_err(failed)?;
+            }
+            previous_end = self.segments[at].end;
+        }
+        Ok(())
+    }
+
+    /// Hands over the entries behind a position, in order, each with its position.
+    ///
+    /// # Errors
+    /// What the disk answers.
+    pub(crate) fn replay(&self, after: u64, mut each: impl FnMut(u64, Entry)) -> Result<(), StoreError> {
+        let begins = |segment: &Segment| segment.base_seq.is_some_and(|base_seq| base_seq <= after.saturating_add(1));
+        let from = self.segments.iter().rposition(begins).unwrap_or(0);
+        let mut last = self.segments.get(from).and_then(|segment| segment.base_seq).unwrap_or(1).saturating_sub(1);
+        let mut is_whole = last <= after;
+        for segment in &self.segments[from..] {
+            is_whole &= segment.base_seq.is_none_or(|base_seq| base_seq == last + 1);
+            let damaged_at = read(self.disk.as_ref(), segment, |frame, line| {
+                is_whole &= frame.seq == last + 1 || segment.last_seq.is_some();
+                last = frame.seq;
+                if frame.seq > after {
+                    match entry_of(frame.kind, &line) {
+                        Some(entry) => each(frame.seq, entry),
+                        None => is_whole = false,
+                    }
+                }
+            });
+            is_whole &= damaged_at.map_err(failed)?.is_none();
+            last = last.max(segment.last_seq.unwrap_or_default());
+        }
+        if !is_whole || last < self.place.seq {
+            self.is_whole.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// What is left of a frame's line without the passages that are gone; `None` where it holds none of them.
+fn without(kind: u16, line: &Bytes, is_gone: impl Fn(SessionId, &Passage) -> bool) -> Option<Bytes> {
+    let Some(Entry::Took(mut intake)) = entry_of(kind, line) else { return None };
+    let before = intake.passages.len();
+    let Intake { session_id, passages, .. } = &mut intake;
+    passages.retain(|passage| !is_gone(*session_id, passage));
+    if passages.len() == before {
+        return None;
+    }
+    serde_json::to_vec(&intake).ok().map(Into::into)
+}
+
+/// An entry's frames: more than one where what was taken in is too much for one.
+fn frames_of(entry: &Entry, frames: &mut Vec<(u16, Bytes)>) -> Result<(), StoreError> {
+    let json = |error: serde_json::Error| StoreError::Failed(error.to_string());
+    match entry {
+        Entry::Forgot(forgetting) => frames.push((FORGOT, serde_json::to_vec(forgetting).map_err(json)?.into())),
+        Entry::Took(intake) => {
+            let line = serde_json::to_vec(intake).map_err(json)?;
+            if line.len() > PAYLOAD_BYTES_MAX && intake.passages.len() > 1 {
+                for half in intake.passages.chunks(intake.passages.len().div_ceil(2)) {
+                    let half = Intake {
+                        passages: half.to_vec(),
+                        labels: intake.labels.clone(),
+                        inherited: intake.inherited.clone(),
+                        ..*intake
+                    };
+                    frames_of(&Entry::Took(half), frames)?;
+                }
+            } else if line.len() > PAYLOAD_BYTES_MAX {
+                return Err(StoreError::Failed(format!("a passage of {} bytes is too long", line.len())));
+            } else {
+                frames.push((TOOK, line.into()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a frame says, if this version knows it.
+fn entry_of(kind: u16, line: &Bytes) -> Option<Entry> {
+    match kind {
+        TOOK => serde_json::from_slice(line).ok().map(Entry::Took),
+        FORGOT => serde_json::from_slice(line).ok().map(Entry::Forgot),
+        _ => None,
+    }
+}

@@ -1,0 +1,144 @@
+//! The log as whoever wants to know whether it is whole reads it: what is damaged and where. It changes nothing, but for
+//! [`mend`], which is asked for by name, and keeps what it takes away.
+
+use std::{io, path::Path};
+
+use bytes::Bytes;
+
+use super::{
+    Entry, Forgetting, entry_of,
+    segments::{FOLDER, Found, Segment, find, read, replace},
+};
+use meerkat_journal::{
+    check::free_in_quarantine,
+    disk::{Disk, ensure_dir},
+    frame::{FrameView, Place},
+    layout::QUARANTINE,
+    recovery::failed,
+};
+use meerkat_words::{ids::Seq, store::StoreError};
+
+/// What the log holds, and what is wrong with it.
+#[derive(Default)]
+pub(crate) struct Examined {
+    /// Each damaged place, with its file and the offset in it; none where the log is whole.
+    pub(crate) damages: Vec<String>,
+    /// What it says is to be forgotten.
+    pub(crate) forgettings: Vec<Forgetting>,
+    /// Where the damaged files are kept, once they are mended.
+    pub(crate) kept: Vec<String>,
+}
+
+/// A segment as it should follow those before it.
+struct Part {
+    segment: Segment,
+    /// What its first entry follows.
+    base: Place,
+    /// Where the segment before ends.
+    previous_end: u64,
+    /// What can be read of it.
+    frames: Vec<(FrameView, Bytes)>,
+    /// The position of the last entry that it held.
+    last_seq: Seq,
+    /// What is wrong with it.
+    damage: Option<String>,
+}
+
+/// Reads the log from end to end. `known` is the last position that anyone relies on.
+///
+/// # Errors
+/// What the disk answers, or where a newer version wrote it.
+pub(crate) fn examine(disk: &dyn Disk, known: Seq) -> Result<Examined, StoreError> {
+    walk(disk, known, |_, _| Ok(None))
+}
+
+/// Writes each damaged segment anew, of all that can be read of it; the damaged one is kept in the quarantine. No
+/// other entry gets a position up to `known`. A kill in between leaves a log that is damaged still.
+///
+/// # Errors
+/// As [`examine`].
+pub(crate) fn mend(disk: &dyn Disk, known: Seq) -> Result<Examined, StoreError> {
+    if ensure_dir(disk, Path::new(QUARANTINE)).and_then(|_| ensure_dir(disk, Path::new(FOLDER))).map_err(failed)? {
+        disk.sync_dir(Path::new("")).map_err(failed)?;
+    }
+    walk(disk, known, |part, kept| {
+        let Part { segment, base, previous_end, frames, last_seq, .. } = part;
+        if segment.generation > 0 {
+            let path = free_in_quarantine(disk, &format!("memory.{}.whole", segment.name()))?;
+            disk.link(&segment.path(), Path::new(&path))?;
+            disk.sync_dir(Path::new(QUARANTINE))?;
+            kept.push(path);
+        }
+        replace(disk, segment, (*base, *previous_end), *last_seq, frames).map(|new| Some(new.end))
+    })
+}
+
+/// Hands over the segments that are damaged, those that are missing too, each with what is right of those before it.
+/// `each` answers where one ends that it has written anew.
+fn walk(
+    disk: &dyn Disk,
+    known: Seq,
+    mut each: impl FnMut(&Part, &mut Vec<String>) -> io::Result<Option<u64>>,
+) -> Result<Examined, StoreError> {
+    let found = find(disk, known, false)?;
+    let mut examined = Examined::default();
+    let (mut base, mut previous_end) = (Place { seq: 0, batch: 0, chain: 0 }, 0);
+    let last = found.segments.last().map_or(u64::from(known > 0), |segment| segment.number);
+    for number in 1..=last {
+        let next_base = found.segments.iter().find(|it| it.number == number + 1).and_then(|it| it.base_seq);
+        let ends_at = next_base.map_or(if number == last { known } else { 0 }, |next| next.saturating_sub(1));
+        let part = part(disk, &found, number, (base, previous_end), ends_at).map_err(failed)?;
+        let entries = part.frames.iter().filter_map(|(frame, line)| entry_of(frame.kind, line));
+        examined.forgettings.extend(entries.filter_map(|entry| match entry {
+            Entry::Forgot(forgetting) => Some(forgetting),
+            Entry::Took(_) => None,
+        }));
+        let batch = part.frames.last().map_or(part.base.batch, |(frame, _)| frame.batch);
+        (base, previous_end) = (Place { seq: part.last_seq, batch, chain: 0 }, part.segment.end);
+        if let Some(damage) = &part.damage {
+            examined.damages.push(damage.clone());
+            previous_end = each(&part, &mut examined.kept).map_err(failed)?.unwrap_or(previous_end);
+        }
+    }
+    Ok(examined)
+}
+
+/// The segment of a number, behind what `base` says. `ends_at` is where the one behind it says that it ends.
+fn part(
+    disk: &dyn Disk,
+    found: &Found,
+    number: u64,
+    (base, previous_end): (Place, u64),
+    ends_at: Seq,
+) -> io::Result<Part> {
+    let Some(segment) = found.segments.iter().find(|segment| segment.number == number).copied() else {
+        let segment = Segment { number, ..Segment::default() };
+        let damage = Some(format!("{FOLDER}/{number}.1.mlog is missing"));
+        return Ok(Part { segment, base, previous_end, frames: Vec::new(), last_seq: base.seq.max(ends_at), damage });
+    };
+    let (mut frames, mut unknown) = (Vec::new(), None);
+    let damaged_at =
+        read(disk, &segment, |frame, line| match entry_of(frame.kind, &line).filter(|_| frame.seq > base.seq) {
+            Some(_) => frames.push((frame.clone(), line)),
+            None => unknown = Some(frame.seq),
+        })?;
+    let begins = segment.start.unwrap_or_else(|| {
+        let batch = frames.first().map_or(base.batch + 1, |(frame, _)| frame.batch);
+        Place { batch: batch.saturating_sub(1), ..base }
+    });
+    let read_to = frames.last().map_or(base.seq, |(frame, _)| frame.seq).max(segment.last_seq.unwrap_or_default());
+    let last_seq = read_to.max(ends_at);
+    let path = segment.path();
+    let damage = match (damaged_at, unknown) {
+        (Some(at), _) => Some(format!("{} is damaged at byte {at}", path.display())),
+        (None, Some(seq)) => Some(format!("entry {seq} in {} cannot be used", path.display())),
+        (None, None) if begins.seq != base.seq => {
+            Some(format!("the entries {} to {} are missing before {}", base.seq + 1, begins.seq, path.display()))
+        }
+        (None, None) if last_seq > read_to => {
+            Some(format!("the entries {} to {last_seq} are missing behind {}", read_to + 1, path.display()))
+        }
+        (None, None) => None,
+    };
+    Ok(Part { segment, base: Place { seq: base.seq, ..begins }, previous_end, frames, last_seq, damage })
+}

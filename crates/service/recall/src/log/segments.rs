@@ -1,0 +1,318 @@
+//! The log's segments on the disk: found, read past damage, begun, and written anew.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use meerkat_journal::{
+    disk::{Disk, DiskFile, create_anew, ensure_dir, is_missing, read_range, write_all},
+    frame::{BATCH_END, Entry, FrameView, HEADER_BYTES as FRAME_HEADER_BYTES, Parsed, Place, encode, parse},
+    layout::{generations_of, segment_name},
+    recovery::failed,
+    segment::{Compacted, HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Step, scan},
+};
+use meerkat_words::{
+    ids::{Seq, SessionId},
+    store::StoreError,
+};
+
+/// The folder.
+pub(super) const FOLDER: &str = "memory";
+/// A segment that is being made.
+const NEW: &str = "memory/log.new";
+
+/// A segment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Segment {
+    pub(super) number: u64,
+    pub(super) generation: u64,
+    /// The position of its first entry, where its header is good.
+    pub(super) base_seq: Option<Seq>,
+    /// What its first frame follows, where its header is good.
+    pub(super) start: Option<Place>,
+    /// Where what counts of it ends.
+    pub(super) end: u64,
+    /// Of one that was written anew: the position of the last entry that it is to have held. Some may be missing.
+    pub(super) last_seq: Option<Seq>,
+}
+
+impl Segment {
+    pub(super) fn name(&self) -> String {
+        segment_name(self.number, self.generation)
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        Path::new(FOLDER).join(self.name())
+    }
+}
+
+/// The file that is written.
+pub(super) struct Writer {
+    pub(super) file: Arc<dyn DiskFile>,
+    /// Where the next frame goes.
+    pub(super) offset: u64,
+}
+
+/// What stands on the disk.
+pub(super) struct Found {
+    pub(super) segments: Vec<Segment>,
+    /// The last segment's file, where it can be written.
+    pub(super) writer: Option<Writer>,
+    pub(super) place: Place,
+    pub(super) is_whole: bool,
+    /// Whether it ends before a position that somebody relies on.
+    pub(super) is_cut: bool,
+    last: Option<Arc<dyn DiskFile>>,
+    /// Generations in whose place others stand.
+    old: Vec<PathBuf>,
+}
+
+/// Finds the segments, and makes sure of the last: what a process wrote that was killed may be in the system's memory
+/// alone.
+pub(super) fn look(disk: &dyn Disk, known: Seq) -> Result<Found, StoreError> {
+    ensure_dir(disk, Path::new(FOLDER)).map_err(failed)?;
+    let mut found = find(disk, known, true)?;
+    if let Some(file) = found.last.take() {
+        file.sync().and_then(|()| disk.sync_dir(Path::new(FOLDER))).map_err(failed)?;
+    }
+    // What stays is found by the next start.
+    found.old.drain(..).for_each(|path| drop(disk.remove(&path)));
+    Ok(found)
+}
+
+/// Finds the segments, and changes nothing. `known` is the last position that anyone relies on.
+pub(super) fn find(disk: &dyn Disk, known: Seq, is_written: bool) -> Result<Found, StoreError> {
+    let (segments, place) = (Vec::new(), Place { seq: 0, batch: 0, chain: 0 });
+    let mut found = Found { segments, writer: None, place, is_whole: true, is_cut: false, last: None, old: Vec::new() };
+    let names = match disk.list(Path::new(FOLDER)) {
+        Err(error) if is_missing(&error) => Vec::new(),
+        names => names.map_err(failed)?,
+    };
+    for (number, generations) in generations_of(&names) {
+        let mut named = generations.iter().map(|&generation| Segment { number, generation, ..Segment::default() });
+        // The newest one was whole when it got its name.
+        if let Some(newest) = named.next() {
+            found.add(disk, newest, is_written)?;
+        }
+        found.old.extend(named.map(|segment| segment.path()));
+    }
+    if let Some(file) = found.last.clone() {
+        found.finish(file, known).map_err(failed)?;
+    }
+    if known > found.place.seq {
+        (found.is_whole, found.is_cut, found.writer, found.place.seq) = (false, true, None, known);
+    }
+    Ok(found)
+}
+
+impl Found {
+    /// Adds a segment by its header, which also says where the one before it ends.
+    fn add(&mut self, disk: &dyn Disk, mut segment: Segment, is_written: bool) -> Result<(), StoreError> {
+        let file = disk.open(&segment.path(), is_written).map_err(failed)?;
+        let header = match Header::read(file.as_ref()).map_err(failed)? {
+            HeaderFound::Good(header) => Some(header),
+            HeaderFound::Newer => return Err(StoreError::Failed("a newer version wrote the memory's log".to_owned())),
+            HeaderFound::Bad => None,
+        };
+        if let (Some(before), Some(header)) = (self.segments.last_mut(), header)
+            && before.last_seq.is_none()
+            && before.number + 1 == segment.number
+        {
+            before.end = header.previous_end;
+        }
+        self.is_whole &= header.is_some() && segment.number == self.segments.len() as u64 + 1;
+        let compacted = header.and_then(|header| header.compacted);
+        segment.base_seq = header.map(|header| header.base_seq);
+        segment.start = header.map(|header| header.place());
+        segment.last_seq = compacted.map(|it| it.after.seq);
+        segment.end = compacted.map_or_else(|| file.len(), |it| Ok(it.end)).map_err(failed)?;
+        self.segments.push(segment);
+        self.last = Some(file);
+        Ok(())
+    }
+
+    /// Finds the end of the last segment.
+    fn finish(&mut self, file: Arc<dyn DiskFile>, known: Seq) -> io::Result<()> {
+        let Some(segment) = self.segments.last_mut() else { return Ok(()) };
+        let len = segment.end;
+        if let Some(place) = segment.start {
+            let reader = Reader::new(file.as_ref(), Mark { offset: HEADER_BYTES, place }, len);
+            let found = scan(reader.of(segment.last_seq.is_some()), |_| true)?;
+            self.place = found.end.place;
+            self.place.seq = segment.last_seq.unwrap_or(self.place.seq);
+            match found.rest {
+                // Nothing is appended to one that was written anew.
+                Rest::Nothing if segment.last_seq.is_some() && found.end.offset == len => return Ok(()),
+                Rest::Nothing if segment.last_seq.is_none() => {
+                    self.writer = Some(Writer { file, offset: found.end.offset });
+                    return Ok(());
+                }
+                // What was not written to its end was never answered for, unless somebody knows better.
+                Rest::Zeros | Rest::Torn if segment.last_seq.is_none() && known <= found.end.place.seq => {
+                    segment.end = found.end.offset;
+                    self.place.batch += 1;
+                    return Ok(());
+                }
+                Rest::Nothing | Rest::Zeros | Rest::Torn | Rest::Corrupt | Rest::Footer => {}
+            }
+        }
+        self.is_whole = false;
+        let place = &mut self.place;
+        place.seq = place.seq.max(segment.base_seq.unwrap_or(1).saturating_sub(1));
+        salvage(file.as_ref(), HEADER_BYTES, len, 0, |frame, _| {
+            (place.seq, place.batch) = (place.seq.max(frame.seq), place.batch.max(frame.batch));
+        })
+    }
+}
+
+/// Hands over a segment's frames; answers where the first damaged byte is, if there is one.
+pub(super) fn read(
+    disk: &dyn Disk,
+    segment: &Segment,
+    mut each: impl FnMut(&FrameView, Bytes),
+) -> io::Result<Option<u64>> {
+    let file = disk.open(&segment.path(), false)?;
+    let Some(place) = segment.start else {
+        salvage(file.as_ref(), HEADER_BYTES, segment.end, 0, each)?;
+        return Ok(Some(0));
+    };
+    let reader = Reader::new(file.as_ref(), Mark { offset: HEADER_BYTES, place }, segment.end);
+    let mut reader = reader.of(segment.last_seq.is_some());
+    loop {
+        match reader.next()? {
+            Step::Frame(frame, line) => each(&frame, line),
+            Step::End if reader.at.offset == segment.end => return Ok(None),
+            Step::End | Step::Sealed | Step::Bad => {
+                let Mark { offset, place } = reader.at;
+                salvage(file.as_ref(), offset, segment.end, place.seq, each)?;
+                return Ok(Some(offset));
+            }
+        }
+    }
+}
+
+/// Hands over the frames with a good checksum between two places, as far as their seqs rise above `seq`. A last batch
+/// without its end is left out.
+fn salvage(
+    file: &dyn DiskFile,
+    from: u64,
+    end: u64,
+    mut seq: Seq,
+    mut each: impl FnMut(&FrameView, Bytes),
+) -> io::Result<()> {
+    let bytes = Bytes::from(read_range(file, from, end)?);
+    let mut batch: Vec<(FrameView, Bytes)> = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let Parsed::Frame(frame) = parse(&bytes[at..]) else {
+            at += 8;
+            continue;
+        };
+        let start = at + FRAME_HEADER_BYTES;
+        let line = bytes.slice(start..start + frame.payload);
+        at += frame.total;
+        if frame.seq <= seq {
+            continue;
+        }
+        seq = frame.seq;
+        let is_end = frame.has(BATCH_END);
+        if batch.last().is_some_and(|(before, _)| before.batch != frame.batch) {
+            batch.drain(..).for_each(|(frame, line)| each(&frame, line));
+        }
+        batch.push((frame, line));
+        if is_end {
+            batch.drain(..).for_each(|(frame, line)| each(&frame, line));
+        }
+    }
+    Ok(())
+}
+
+/// Begins the segment behind the last, which is not written any more.
+pub(super) fn begin(disk: &dyn Disk, segments: &mut Vec<Segment>, place: &mut Place) -> io::Result<Writer> {
+    let header = Header {
+        session_id: SessionId::from_uuid(Uuid::nil()),
+        number: segments.last().map_or(0, |segment| segment.number) + 1,
+        generation: 1,
+        base_seq: place.seq + 1,
+        base_batch: place.batch + 2,
+        chain: place.chain,
+        previous_end: segments.last().map_or(0, |segment| segment.end),
+        compacted: None,
+    };
+    if segments.is_empty() {
+        ensure_dir(disk, Path::new(FOLDER))?;
+        if let Err(error) = disk.sync_dir(Path::new("")) {
+            // A name whose sync failed may never be durable, so the folder is to be made anew.
+            drop(disk.remove(Path::new(FOLDER)));
+            return Err(error);
+        }
+    }
+    let file = put(disk, &path_of(&header), &header.encode())?;
+    *place = header.place();
+    segments.push(Segment {
+        number: header.number,
+        generation: header.generation,
+        base_seq: Some(header.base_seq),
+        start: Some(header.place()),
+        end: HEADER_BYTES,
+        last_seq: None,
+    });
+    Ok(Writer { file, offset: HEADER_BYTES })
+}
+
+/// Writes a segment's next generation, of these frames, which follow `base` and are all that is left of those up to
+/// `last_seq`; then takes the one before away. Where that fails, either may stand after a power failure, and nothing
+/// may be appended to it.
+pub(super) fn replace(
+    disk: &dyn Disk,
+    old: &Segment,
+    (base, previous_end): (Place, u64),
+    last_seq: Seq,
+    frames: &[(FrameView, Bytes)],
+) -> io::Result<Segment> {
+    let mut header = Header {
+        session_id: SessionId::from_uuid(Uuid::nil()),
+        number: old.number,
+        generation: old.generation + 1,
+        base_seq: base.seq + 1,
+        base_batch: base.batch + 1,
+        chain: base.chain,
+        previous_end,
+        compacted: None,
+    };
+    // The header stands first and is known last.
+    let (mut place, mut out) = (base, header.encode());
+    for (at, (frame, line)) in frames.iter().enumerate() {
+        let is_end = frames.get(at + 1).is_none_or(|(next, _)| next.batch != frame.batch);
+        let entry = Entry { seq: frame.seq, kind: frame.kind, ms: frame.ms, line: line.clone() };
+        encode(&mut out, &mut place, frame.batch, if is_end { BATCH_END } else { 0 }, &entry);
+    }
+    let (count, end) = (frames.len() as u64, out.len() as u64);
+    header.compacted = Some(Compacted { after: Place { seq: last_seq, ..place }, count, end });
+    let bytes = header.encode();
+    out[..bytes.len()].copy_from_slice(&bytes);
+    put(disk, &path_of(&header), &out)?;
+    // What stays is found by the next start.
+    drop(disk.remove(&old.path()));
+    let (base_seq, start) = (Some(header.base_seq), Some(base));
+    Ok(Segment { generation: header.generation, base_seq, start, end, last_seq: Some(last_seq), ..*old })
+}
+
+fn path_of(header: &Header) -> PathBuf {
+    Path::new(FOLDER).join(segment_name(header.number, header.generation))
+}
+
+/// Makes a file that has its name once it is whole.
+fn put(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
+    let file = create_anew(disk, Path::new(NEW))?;
+    write_all(file.as_ref(), bytes, 0)?;
+    file.sync()?;
+    disk.rename(Path::new(NEW), path)?;
+    disk.sync_dir(Path::new(FOLDER))?;
+    Ok(file)
+}

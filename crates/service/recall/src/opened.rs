@@ -1,0 +1,196 @@
+//! What stands in RAM while the file is open, and how it is read from the file.
+//!
+//! It always equals the file after the last commit. Only [`super::core`] changes it, after a commit.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use redb::ReadTransaction;
+
+use super::{
+    columns::Columns,
+    file::{MemoryFile, Trouble},
+    graph::Building,
+    log::Forgetting,
+    postings::Segment,
+    segments::Tail,
+    tables::{self, SessionRow, Snapshot, meta},
+    text,
+    vector::VectorLane,
+};
+use meerkat_words::{
+    ids::{Seq, SessionId},
+    memory::Passage,
+};
+
+/// The open memory.
+pub(super) struct Opened {
+    pub(super) file: Arc<MemoryFile>,
+    pub(super) snapshot: Snapshot,
+    pub(super) columns: Columns,
+    pub(super) segments: Vec<Segment>,
+    /// The number of the next segment; those that were begun and not finished count.
+    pub(super) next_segment: u32,
+    /// The texts after the last segment.
+    pub(super) tail: Tail,
+    pub(super) forgotten: HashMap<Option<SessionId>, Vec<(u32, Forgetting)>>,
+    pub(super) next_forgotten: u32,
+    /// What made the vectors.
+    pub(super) embedder: String,
+    /// The texts before this one have their vectors.
+    pub(super) embedded_to: u32,
+    pub(super) generation: u64,
+    pub(super) log_position: u64,
+    pub(super) is_whole: bool,
+    /// Vectors are put one at a time, so that no search waits for many.
+    pub(super) lane: Arc<RwLock<Option<VectorLane>>>,
+    /// The graph that will take its place.
+    pub(super) building: Option<Building>,
+    /// How many vectors the saved graph has.
+    pub(super) saved_vectors: usize,
+}
+
+impl Opened {
+    /// Opens the file at `path`, or one in memory.
+    pub(super) fn open(path: Option<&Path>) -> Result<(Self, bool), Trouble> {
+        let (file, is_new) = MemoryFile::open(path)?;
+        let file = Arc::new(file);
+        let transaction = file.read()?;
+        let snapshot = Snapshot::new(&transaction)?;
+        let meta = Meta(&transaction);
+        let segments = Segment::decode_all(&meta.get(meta::SEGMENTS)?.unwrap_or_default())?;
+        let mut opened = Self {
+            columns: columns(&transaction, meta.number(meta::NEXT_DOC)?)?,
+            next_segment: next_segment(&transaction, &segments)?,
+            tail: Tail::default(),
+            forgotten: HashMap::new(),
+            next_forgotten: 0,
+            embedder: String::from_utf8(meta.get(meta::EMBEDDER)?.unwrap_or_default()).unwrap_or_default(),
+            embedded_to: meta.number(meta::EMBEDDED_TO)?,
+            generation: meta.long(meta::GENERATION)?,
+            log_position: meta.long(meta::LOG)?,
+            is_whole: meta.get(meta::WHOLE)?.is_some(),
+            lane: Arc::default(),
+            building: None,
+            saved_vectors: 0,
+            segments,
+            snapshot,
+            file,
+        };
+        opened.read_forgotten(&transaction)?;
+        opened.read_tail()?;
+        Ok((opened, is_new))
+    }
+
+    fn read_forgotten(&mut self, transaction: &ReadTransaction) -> Result<(), Trouble> {
+        for (number, forgetting) in forgotten(transaction)? {
+            self.remember_forgotten(number, forgetting);
+        }
+        Ok(())
+    }
+
+    /// Reads the terms of the texts that are in no segment yet.
+    fn read_tail(&mut self) -> Result<(), Trouble> {
+        for doc in self.tail_start()..self.columns.next_doc() {
+            if self.columns.doc(doc).is_some() {
+                let text = self.snapshot.text(doc)?;
+                self.tail.put(doc, &text::analyse(&text), text.len());
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn tail_start(&self) -> u32 {
+        self.segments.last().map_or(0, |segment| segment.end_doc)
+    }
+
+    /// Takes note of what was forgotten.
+    pub(super) fn remember_forgotten(&mut self, number: u32, forgetting: Forgetting) {
+        self.next_forgotten = self.next_forgotten.max(number.saturating_add(1));
+        self.forgotten.entry(forgetting.session_id).or_default().push((number, forgetting));
+    }
+
+    /// Whether a passage of a session was forgotten: there, or where the session has it from.
+    pub(super) fn is_forgotten(&self, session: &SessionRow, passage: &Passage) -> bool {
+        let covers = |of, id| {
+            let forgotten: &[(u32, Forgetting)] = self.forgotten.get(&of).map_or(&[], Vec::as_slice);
+            forgotten.iter().any(|(_, forgetting)| forgetting.covers(id, passage))
+        };
+        let is_inherited = |(id, up_to): (&SessionId, &Seq)| passage.seq <= *up_to && covers(Some(*id), *id);
+        covers(Some(session.id), session.id) || covers(None, session.id) || session.inherited.iter().any(is_inherited)
+    }
+
+    /// Reads the file anew for the searches to come.
+    pub(super) fn refresh(&mut self) -> Result<(), Trouble> {
+        self.snapshot = Snapshot::new(&self.file.read()?)?;
+        Ok(())
+    }
+
+    pub(super) fn with_lane<T>(&self, change: impl FnOnce(&mut Option<VectorLane>) -> T) -> T {
+        change(&mut self.lane.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The rows of the table `meta`.
+pub(super) struct Meta<'a>(pub(super) &'a ReadTransaction);
+
+impl Meta<'_> {
+    fn get(&self, name: &str) -> Result<Option<Vec<u8>>, Trouble> {
+        let table = self.0.open_table(tables::META)?;
+        Ok(table.get(name)?.map(|row| row.value().to_vec()))
+    }
+
+    pub(super) fn long(&self, name: &str) -> Result<u64, Trouble> {
+        let Some(row) = self.get(name)? else { return Ok(0) };
+        row.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)).ok_or_else(|| damaged("a number is cut off"))
+    }
+
+    fn number(&self, name: &str) -> Result<u32, Trouble> {
+        u32::try_from(self.long(name)?).map_err(damaged)
+    }
+}
+
+/// What was forgotten, each with its number.
+pub(super) fn forgotten(transaction: &ReadTransaction) -> Result<Vec<(u32, Forgetting)>, Trouble> {
+    let table = transaction.open_table(tables::FORGOTTEN)?;
+    let rows = table.range::<u32>(..)?.map(|row| {
+        let (number, row) = row?;
+        Ok((number.value(), serde_json::from_slice(row.value()).map_err(damaged)?))
+    });
+    rows.collect()
+}
+
+fn columns(transaction: &ReadTransaction, next_doc: u32) -> Result<Columns, Trouble> {
+    let mut columns = Columns::default();
+    for row in transaction.open_table(tables::NAMES)?.range::<u16>(..)? {
+        columns.add_name(row?.1.value().to_owned());
+    }
+    for row in transaction.open_table(tables::SESSIONS)?.range::<u32>(..)? {
+        let (ordinal, row) = row?;
+        columns.set_session(ordinal.value(), serde_json::from_slice(row.value()).map_err(damaged)?);
+    }
+    for row in transaction.open_table(tables::COLUMNS)?.range::<u32>(..)? {
+        let (number, row) = row?;
+        let (number, doc) = (number.value(), tables::decode_doc(row.value())?);
+        if number >= next_doc || columns.session_at(doc.session).is_none() {
+            return Err(damaged("a text belongs to no session"));
+        }
+        columns.push(number, doc);
+    }
+    columns.skip_to(next_doc);
+    Ok(columns)
+}
+
+/// The number after all segments, those included that were begun and not finished.
+fn next_segment(transaction: &ReadTransaction, segments: &[Segment]) -> Result<u32, Trouble> {
+    let last = transaction.open_table(tables::POSTINGS)?.range::<tables::BlockKey>(..)?.next_back().transpose()?;
+    let last = last.map_or(0, |(key, _)| key.value().0);
+    Ok(segments.iter().map(|segment| segment.number).fold(last, u32::max).saturating_add(1))
+}
+
+pub(super) fn damaged(why: impl std::fmt::Display) -> Trouble {
+    Trouble::Damaged(why.to_string())
+}

@@ -1,0 +1,328 @@
+//! [`HnswMemoryStore`]: the memory as the service uses it. Everything that blocks is done on a thread that may.
+//!
+//! One change is made at a time, and one that was begun is finished, whether its caller waits or not.
+
+use std::{
+    path::Path,
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::{
+    runtime::Handle,
+    sync::{Mutex, mpsc, watch},
+    task::JoinError,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    core::Core,
+    file::{Trouble, unavailable},
+};
+use meerkat_words::{
+    SessionError,
+    answers::{Forgotten, Page, Reindexed, SearchHit},
+    ids::{Seq, SessionId},
+    memory::{Embedder, Intake, MemoryStore, ProgressSink},
+    requests::{ForgetMemory, SearchMemory},
+};
+
+/// How long the end waits for vectors that are being made; a later process makes the rest.
+const END_MAX: Duration = Duration::from_secs(1);
+
+/// Memory whose postings and vectors stand in redb, with a graph over the vectors.
+pub struct HnswMemoryStore {
+    core: Arc<Core>,
+    /// Held by whoever changes something.
+    writer: Arc<Mutex<()>>,
+    /// What is made beside all else: nobody waits for an embedder.
+    making: Arc<watch::Sender<Making>>,
+    /// Ends what nobody needs to be finished.
+    closing: CancellationToken,
+}
+
+/// Whether vectors are being made, and whether somebody wanted some since that began.
+#[derive(Default)]
+struct Making {
+    is_wanted: bool,
+    is_running: bool,
+}
+
+/// Whoever makes vectors, while it does.
+struct Alone<'a>(&'a watch::Sender<Making>);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|making| making.is_running = false);
+    }
+}
+
+impl HnswMemoryStore {
+    /// The memory in `data_dir`, or in this process alone. Its files are opened when they are first needed.
+    #[must_use]
+    pub fn new(data_dir: Option<&Path>, embedder: Arc<dyn Embedder>, records_intake: bool) -> Self {
+        let core = Core::new(data_dir.map(Path::to_owned), embedder, records_intake);
+        Self { core: Arc::new(core), writer: Arc::default(), making: Arc::default(), closing: CancellationToken::new() }
+    }
+
+    fn worker(&self) -> Worker {
+        let (core, writer) = (Arc::downgrade(&self.core), self.writer.clone());
+        Worker { core, writer, making: self.making.clone(), closing: self.closing.clone() }
+    }
+
+    /// Makes what vectors are missing, without anybody waiting for it.
+    fn catch_up(&self) {
+        let mut begins = false;
+        self.making.send_modify(|making| {
+            making.is_wanted = true;
+            begins = !std::mem::replace(&mut making.is_running, true);
+        });
+        if begins {
+            tokio::spawn(self.worker().work());
+        }
+    }
+
+    /// Waits until no vectors are being made, and keeps all others from making some.
+    async fn alone(&self) -> Alone<'_> {
+        loop {
+            self.made().await;
+            let mut is_taken = false;
+            self.making.send_modify(|making| is_taken = !std::mem::replace(&mut making.is_running, true));
+            if is_taken {
+                return Alone(&self.making);
+            }
+        }
+    }
+
+    /// Waits until no vectors are being made.
+    pub(super) async fn made(&self) {
+        // It fails where nobody makes any more.
+        let _ = self.making.subscribe().wait_for(|making| !making.is_running).await;
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Core) -> Result<T, Trouble> + Send + 'static,
+    ) -> Result<T, SessionError> {
+        let core = self.core.clone();
+        let done = tokio::task::spawn_blocking(move || core.work(|| read(&core)));
+        answer(done.await)
+    }
+
+    async fn change<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Core) -> Result<T, Trouble> + Send + 'static,
+    ) -> Result<T, SessionError> {
+        let (core, writer) = (self.core.clone(), self.writer.clone().lock_owned().await);
+        let done = tokio::task::spawn_blocking(move || {
+            let done = core.work_alone(|| change(&core));
+            drop(writer);
+            done
+        });
+        answer(done.await)
+    }
+}
+
+impl Drop for HnswMemoryStore {
+    fn drop(&mut self) {
+        self.closing.cancel();
+        // What is made beside all else holds the file no longer: the directory may be opened again at once.
+        self.core.shut();
+    }
+}
+
+fn answer<T>(done: Result<Result<T, Trouble>, JoinError>) -> Result<T, SessionError> {
+    let done = done.unwrap_or_else(|error| Err(Trouble::Failed(error.to_string())));
+    done.map_err(|trouble| unavailable(&trouble))
+}
+
+/// What makes the vectors and the graph, beside all else.
+#[derive(Clone)]
+struct Worker {
+    core: Weak<Core>,
+    writer: Arc<Mutex<()>>,
+    making: Arc<watch::Sender<Making>>,
+    closing: CancellationToken,
+}
+
+/// What a step of it came to.
+enum Step {
+    /// So many texts have their vectors, of so many.
+    Embedded(u64, u64),
+    /// The graph was worked on.
+    Built,
+    /// Nothing is left to do.
+    Done,
+}
+
+impl Worker {
+    /// Works as long as somebody wants it to.
+    async fn work(self) {
+        // Also where its runtime ends before it does.
+        let making = self.making.clone();
+        let running = Alone(&making);
+        while self.is_wanted() {
+            while let Ok(Step::Embedded(..) | Step::Built) = self.step().await {}
+        }
+        // It is said, and another may be running.
+        std::mem::forget(running);
+    }
+
+    fn is_wanted(&self) -> bool {
+        let mut is_wanted = false;
+        self.making.send_modify(|making| {
+            is_wanted = std::mem::take(&mut making.is_wanted) && !self.closing.is_cancelled();
+            making.is_running = is_wanted;
+        });
+        is_wanted
+    }
+
+    /// Makes the vectors of some texts, or works on the graph. Others may change the memory while the embedder works.
+    async fn step(&self) -> Result<Step, SessionError> {
+        if self.closing.is_cancelled() {
+            return Ok(Step::Done);
+        }
+        let runtime = Handle::current();
+        let core = self.core.upgrade().ok_or_else(|| unavailable(&Trouble::Failed("it is closed".to_owned())))?;
+        let (batch, closing) = (core.clone(), self.closing.clone());
+        let made = tokio::task::spawn_blocking(move || {
+            let Some(next) = batch.work(|| batch.next_batch()).map_err(|trouble| unavailable(&trouble))? else {
+                return Ok::<_, SessionError>(None);
+            };
+            let vectors = batch.embed(&runtime, &next, &closing).inspect_err(|error| {
+                if !closing.is_cancelled() {
+                    batch.embedder_failed(error);
+                }
+            })?;
+            Ok(Some((next, vectors)))
+        });
+        let made = match made.await {
+            Err(_) | Ok(Err(_)) if self.closing.is_cancelled() => return Ok(Step::Done),
+            // The embedder panicked.
+            Err(error) => {
+                let error = unavailable(&Trouble::Failed(error.to_string()));
+                core.embedder_failed(&error);
+                return Err(error);
+            }
+            Ok(made) => made?,
+        };
+        let writer = self.writer.clone().lock_owned().await;
+        let put = tokio::task::spawn_blocking(move || {
+            let put = core.work_alone(|| match &made {
+                Some((batch, vectors)) => core.put_batch(batch, vectors).map(|(done, of)| Step::Embedded(done, of)),
+                None => core.step().map(|has_more| if has_more { Step::Built } else { Step::Done }),
+            });
+            drop(writer);
+            put
+        });
+        answer(put.await)
+    }
+}
+
+#[async_trait]
+impl MemoryStore for HnswMemoryStore {
+    async fn taken_in(&self, session_id: SessionId) -> Result<Seq, SessionError> {
+        self.read(move |core| core.read(|open| Ok(open.columns.session(session_id).map_or(0, |it| it.row.up_to)))).await
+    }
+
+    async fn sessions(&self) -> Result<Vec<SessionId>, SessionError> {
+        let of_journals = |core: &Core| {
+            core.read(|open| {
+                let rows = open.columns.sessions().map(|(_, session)| &session.row);
+                Ok(rows.filter(|row| !row.is_recorded).map(|row| row.id).collect())
+            })
+        };
+        self.read(of_journals).await
+    }
+
+    async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError> {
+        self.change(move |core| core.add(intakes)).await?;
+        self.catch_up();
+        Ok(())
+    }
+
+    async fn search(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError> {
+        let asked = request.clone();
+        let Some((terms, has_vectors)) = self.read(move |core| core.asked(&asked)).await? else {
+            return Ok(Page::whole(Vec::new()));
+        };
+        let vector = if has_vectors { self.core.embed_query(&request.query).await } else { None };
+        let found = self.read(move |core| core.search(&request, &terms, vector.as_deref()));
+        let (items, is_behind) = found.await?;
+        // One that fails is asked again when more is taken in, not by every search.
+        if is_behind && !self.core.is_embedder_failing.load(Ordering::Relaxed) {
+            self.catch_up();
+        }
+        Ok(Page { items, next_cursor: None })
+    }
+
+    async fn forget(&self, request: ForgetMemory) -> Result<Forgotten, SessionError> {
+        let forgotten = self.change(move |core| core.forget(&request)).await?;
+        Ok(Forgotten { forgotten })
+    }
+
+    async fn gone(&self, session_id: SessionId) -> Result<(), SessionError> {
+        self.change(move |core| core.gone(session_id)).await
+    }
+
+    async fn reindex(&self, progress: ProgressSink<'_>) -> Result<Reindexed, SessionError> {
+        let (told, mut tells) = mpsc::unbounded_channel();
+        let work = self.change(move |core| {
+            let tell = |done: u64, of: u64| {
+                // Who listens may have gone.
+                let _ = told.send((done, of));
+            };
+            let indexed = core.index_anew(&tell)?;
+            core.drop_vectors(&core.embedder.id())?;
+            Ok(indexed)
+        });
+        tokio::pin!(work);
+        let indexed = loop {
+            tokio::select! {
+                biased;
+                Some((done, of)) = tells.recv() => progress(done, of),
+                indexed = &mut work => break indexed?,
+            }
+        };
+        let (alone, worker) = (self.alone().await, self.worker());
+        loop {
+            match worker.step().await? {
+                Step::Embedded(done, of) => progress(done, of),
+                Step::Built => {}
+                Step::Done if self.closing.is_cancelled() => {
+                    return Err(unavailable(&Trouble::Failed("it was closed before all vectors were made".to_owned())));
+                }
+                Step::Done => break,
+            }
+        }
+        drop(alone);
+        // Something may have been taken in since.
+        self.catch_up();
+        Ok(Reindexed { indexed })
+    }
+
+    async fn needs_rebuild(&self) -> Result<bool, SessionError> {
+        self.read(|core| Ok(!core.records_intake && core.read(|open| Ok(!open.is_whole))?)).await
+    }
+
+    async fn rebuilt(&self) -> Result<(), SessionError> {
+        self.change(Core::became_whole).await
+    }
+
+    async fn close(&self) {
+        // What is not made by then is made by who opens it next.
+        if tokio::time::timeout(END_MAX, self.made()).await.is_err() {
+            tracing::warn!("not all that was said has its vector yet; a process that runs longer makes the rest");
+        }
+        self.closing.cancel();
+        let _ = tokio::time::timeout(END_MAX, self.made()).await;
+        let saved = self.change(|core| {
+            core.flush(true)?;
+            core.save_at_end()
+        });
+        if let Err(error) = saved.await {
+            tracing::debug!(%error, "the memory's next start takes longer");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The tables of `memory.redb` and the bytes of their rows.
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | meta | a name | what stands in [`meta`] |
+//! | sessions | ordinal | a [`SessionRow`] (JSON) |
+//! | names | number | a role or a source |
+//! | columns | text | the fixed row of [`encode_doc`] |
+//! | texts | text | CRC-32C, then the text |
+//! | postings | segment, first term, part | a block of [`super::postings`] |
+//! | vectors | text | `f32`s, little-endian |
+//! | forgotten | number | what was forgotten (JSON) |
+//!
+//! A text's number is never used again. Changing any of it, or how a text is analysed, is a new layout.
+
+use redb::{ReadOnlyTable, ReadTransaction, TableDefinition, WriteTransaction};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use super::{columns::Doc, file::Trouble, postings::BlockTable};
+use meerkat_words::{
+    ids::{Seq, SessionId},
+    memory::Intake,
+};
+
+/// The layout of the tables, and the analysis of texts.
+pub(super) const LAYOUT: u32 = 2;
+
+/// The rows of the table `meta`.
+pub(super) mod meta {
+    /// [`super::LAYOUT`].
+    pub(in super::super) const LAYOUT: &str = "layout";
+    /// The number of the next text.
+    pub(in super::super) const NEXT_DOC: &str = "next_doc";
+    /// What made the vectors.
+    pub(in super::super) const EMBEDDER: &str = "embedder";
+    /// The texts before this one have their vectors.
+    pub(in super::super) const EMBEDDED_TO: &str = "embedded_to";
+    /// How many times the vectors were begun anew.
+    pub(in super::super) const GENERATION: &str = "generation";
+    /// Up to where the memory's log was applied.
+    pub(in super::super) const LOG: &str = "log";
+    /// The segments in the order of their texts.
+    pub(in super::super) const SEGMENTS: &str = "segments";
+    /// Every stored session was taken in since the file was made.
+    pub(in super::super) const WHOLE: &str = "whole";
+}
+
+/// The segment, the first term of the block, and the part where one term has many blocks.
+pub(super) type BlockKey = (u32, u32, u32);
+
+pub(super) const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
+pub(super) const SESSIONS: TableDefinition<'static, u32, &[u8]> = TableDefinition::new("sessions");
+pub(super) const NAMES: TableDefinition<'static, u16, &str> = TableDefinition::new("names");
+pub(super) const COLUMNS: TableDefinition<'static, u32, &[u8; DOC_BYTES]> = TableDefinition::new("columns");
+pub(super) const TEXTS: TableDefinition<'static, u32, &[u8]> = TableDefinition::new("texts");
+pub(super) const POSTINGS: TableDefinition<'static, BlockKey, &[u8]> = TableDefinition::new("postings");
+pub(super) const VECTORS: TableDefinition<'static, u32, &[u8]> = TableDefinition::new("vectors");
+pub(super) const FORGOTTEN: TableDefinition<'static, u32, &[u8]> = TableDefinition::new("forgotten");
+
+/// Makes the tables that are not there.
+pub(super) fn make_all(transaction: &WriteTransaction) -> Result<(), Trouble> {
+    transaction.open_table(META)?;
+    transaction.open_table(SESSIONS)?;
+    transaction.open_table(NAMES)?;
+    transaction.open_table(COLUMNS)?;
+    transaction.open_table(TEXTS)?;
+    transaction.open_table(POSTINGS)?;
+    transaction.open_table(VECTORS)?;
+    transaction.open_table(FORGOTTEN)?;
+    Ok(())
+}
+
+/// What a search reads of the file, at one moment.
+pub(super) struct Snapshot {
+    pub(super) postings: BlockTable,
+    texts: ReadOnlyTable<u32, &'static [u8]>,
+}
+
+impl Snapshot {
+    pub(super) fn new(transaction: &ReadTransaction) -> Result<Self, Trouble> {
+        Ok(Self { postings: transaction.open_table(POSTINGS)?, texts: transaction.open_table(TEXTS)? })
+    }
+
+    /// A text.
+    pub(super) fn text(&self, doc: u32) -> Result<String, Trouble> {
+        let damaged = || Trouble::Damaged(format!("text {doc} is not as it was written"));
+        let row = self.texts.get(doc)?.ok_or_else(damaged)?;
+        decode_text(doc, row.value()).ok_or_else(damaged)
+    }
+}
+
+/// A session's row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SessionRow {
+    pub(super) id: SessionId,
+    pub(super) labels: BTreeMap<String, String>,
+    /// It is taken in up to here.
+    pub(super) up_to: Seq,
+    /// The sessions that it is a fork of, and up to where it has their records.
+    pub(super) inherited: BTreeMap<SessionId, Seq>,
+    /// What is known of it stands in the memory's log, and in no journal.
+    pub(super) is_recorded: bool,
+}
+
+impl SessionRow {
+    /// What stands in the row of a session once this is known of it besides, but for how far it is taken in.
+    pub(super) fn with(known: Option<&Self>, intake: &Intake, is_recorded: bool) -> Self {
+        let new = || {
+            let (id, labels, inherited) = (intake.session_id, BTreeMap::new(), BTreeMap::new());
+            Self { id, labels, up_to: 0, inherited, is_recorded: false }
+        };
+        let mut row = known.cloned().unwrap_or_else(new);
+        row.labels.clone_from(&intake.labels);
+        row.is_recorded |= is_recorded;
+        for (from, up_to) in &intake.inherited {
+            let known = row.inherited.entry(*from).or_default();
+            *known = (*known).max(*up_to);
+        }
+        row
+    }
+}
+
+/// A text with its checksum: redb does not look at its own when it reads.
+pub(super) fn encode_text(doc: u32, text: &str) -> Vec<u8> {
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&doc.to_le_bytes()), text.as_bytes());
+    [&sum.to_le_bytes(), text.as_bytes()].concat()
+}
+
+fn decode_text(doc: u32, row: &[u8]) -> Option<String> {
+    let (sum, text) = row.split_first_chunk::<4>()?;
+    let is_whole = crc32c::crc32c_append(crc32c::crc32c(&doc.to_le_bytes()), text) == u32::from_le_bytes(*sum);
+    is_whole.then(|| String::from_utf8(text.to_vec()).ok()).flatten()
+}
+
+/// Bytes of a text's row in `columns`.
+pub(super) const DOC_BYTES: usize = 46;
+
+/// Session, part, seq, last seq, time, role, source, words, runs, whether it asks, whether it names a time.
+pub(super) fn encode_doc(doc: &Doc) -> [u8; DOC_BYTES] {
+    let mut row = [0; DOC_BYTES];
+    row[0..4].copy_from_slice(&doc.session.to_le_bytes());
+    row[4..8].copy_from_slice(&doc.part.to_le_bytes());
+    row[8..16].copy_from_slice(&doc.seq.to_le_bytes());
+    row[16..24].copy_from_slice(&doc.to_seq.to_le_bytes());
+    row[24..32].copy_from_slice(&doc.time_ms.to_le_bytes());
+    row[32..34].copy_from_slice(&doc.role.to_le_bytes());
+    row[34..36].copy_from_slice(&doc.source.to_le_bytes());
+    row[36..38].copy_from_slice(&doc.words.to_le_bytes());
+    row[38..40].copy_from_slice(&doc.runs.to_le_bytes());
+    row[40] = u8::from(doc.asks);
+    row[41] = u8::from(doc.names_time);
+    let sum = crc32c::crc32c(&row[..42]);
+    row[42..46].copy_from_slice(&sum.to_le_bytes());
+    row
+}
+
+pub(super) fn decode_doc(row: &[u8; DOC_BYTES]) -> Result<Doc, Trouble> {
+    fn at<const N: usize>(row: &[u8], from: usize) -> [u8; N] {
+        row.get(from..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+    }
+    if crc32c::crc32c(&row[..42]) != u32::from_le_bytes(at(row, 42)) {
+        return Err(Trouble::Damaged("a row is not as it was written".to_owned()));
+    }
+    Ok(Doc {
+        session: u32::from_le_bytes(at(row, 0)),
+        part: u32::from_le_bytes(at(row, 4)),
+        seq: u64::from_le_bytes(at(row, 8)),
+        to_seq: u64::from_le_bytes(at(row, 16)),
+        time_ms: i64::from_le_bytes(at(row, 24)),
+        role: u16::from_le_bytes(at(row, 32)),
+        source: u16::from_le_bytes(at(row, 34)),
+        words: u16::from_le_bytes(at(row, 36)),
+        runs: u16::from_le_bytes(at(row, 38)),
+        asks: row[40] != 0,
+        names_time: row[41] != 0,
+    })
+}
+
+/// The vector's bytes.
+pub(super) fn encode_vector(vector: &[f32]) -> Vec<u8> {
+    vector.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+pub(super) fn decode_vector(row: &[u8]) -> Vec<f32> {
+    row.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}

@@ -1,0 +1,242 @@
+//! Taking in, forgetting, and what a kill, a lost file and another embedder leave.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+use meerkat_words::requests::ForgetMemory;
+
+const TALK: [&str; 4] = [
+    "We deploy with the blue pipeline on Fridays.",
+    "Understood: the blue pipeline it is.",
+    "My sister Amelie plays the bassoon.",
+    "A rare choice of instrument!",
+];
+
+fn forgetting(n: u64) -> ForgetMemory {
+    ForgetMemory { session_id: Some(session(n)), ..ForgetMemory::default() }
+}
+
+#[tokio::test]
+async fn what_was_taken_in_is_found_also_after_a_kill_and_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for _ in 0..3 {
+        let store = open(Some(dir.path()), false);
+        store.add(vec![talk(1, &TALK)]).await.unwrap();
+        assert_eq!(store.taken_in(session(1)).await.unwrap(), 4);
+        assert_eq!(store.taken_in(session(2)).await.unwrap(), 0);
+        let hits = find(&store, "bassoon").await;
+        assert_eq!(hits[0].text, TALK[2]);
+        assert_eq!((hits[0].session_id, hits[0].from_seq, hits[0].to_seq), (session(1), 3, 3));
+        assert_eq!((hits[0].role.as_str(), hits[0].time), ("user", said(3, "user", "").time));
+        assert_eq!(hits.iter().filter(|hit| hit.from_seq == 3).count(), 1);
+        assert_eq!(hits[0].lanes.keys().collect::<Vec<_>>(), ["ngrams", "vector", "words"]);
+    }
+}
+
+#[tokio::test]
+async fn passages_come_in_any_order_and_up_to_never_goes_back() {
+    let store = open(None, false);
+    store.add(vec![intake(1, vec![said(9, "user", "later words about the lighthouse")])]).await.unwrap();
+    store.add(vec![intake(1, vec![said(2, "user", "earlier words about the harbour")])]).await.unwrap();
+    assert_eq!(store.taken_in(session(1)).await.unwrap(), 9);
+    assert_eq!(find(&store, "harbour").await[0].from_seq, 2);
+    assert_eq!(find(&store, "lighthouse").await[0].from_seq, 9);
+}
+
+#[tokio::test]
+async fn many_passages_at_once_are_taken_in_by_parts() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(Some(dir.path()), false);
+    let passages = (1..=1_500).map(|seq| said(seq, "user", &format!("note number{seq} of the list"))).collect();
+    store.add(vec![intake(1, passages), talk(2, &TALK)]).await.unwrap();
+    drop(store);
+    let store = open(Some(dir.path()), false);
+    assert_eq!(store.taken_in(session(1)).await.unwrap(), 1_500);
+    for seq in [1, 1_024, 1_025, 1_500] {
+        assert_eq!(find(&store, &format!("number{seq}")).await[0].from_seq, seq);
+    }
+    assert_eq!(find(&store, "bassoon").await[0].session_id, session(2));
+}
+
+#[tokio::test]
+async fn what_was_forgotten_does_not_come_back_and_what_comes_later_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    for request in [
+        forgetting(1),
+        ForgetMemory { from_seq: Some(3), to_seq: Some(3), ..forgetting(1) },
+        ForgetMemory { source: Some("user".to_owned()), ..ForgetMemory::default() },
+    ] {
+        let dir = tempfile::tempdir_in(dir.path()).unwrap();
+        let store = open(Some(dir.path()), false);
+        store.add(vec![talk(1, &TALK)]).await.unwrap();
+        assert!(store.forget(request.clone()).await.unwrap().forgotten > 0);
+        assert_eq!(store.forget(request.clone()).await.unwrap().forgotten, 0);
+        let is_gone = async |store: &HnswMemoryStore| find(store, "bassoon").await.iter().all(|hit| hit.from_seq != 3);
+        assert!(is_gone(&store).await);
+        store.add(vec![talk(1, &TALK)]).await.unwrap();
+        assert!(is_gone(&store).await);
+        drop(store);
+
+        // The file is lost; the log is not.
+        std::fs::remove_file(dir.path().join("memory.redb")).unwrap();
+        let store = open(Some(dir.path()), false);
+        assert!(store.needs_rebuild().await.unwrap());
+        store.add(vec![talk(1, &TALK)]).await.unwrap();
+        store.rebuilt().await.unwrap();
+        assert!(is_gone(&store).await);
+        assert!(!store.needs_rebuild().await.unwrap());
+        store.add(vec![intake(1, vec![said(9, "user", "The bassoon was sold.")])]).await.unwrap();
+        assert_eq!(find(&store, "bassoon").await[0].from_seq, 9);
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_session_that_is_gone_and_what_was_forgotten_of_it_stays_so_in_its_forks() {
+    let store = open(None, false);
+    store.add(vec![talk(1, &TALK), talk(2, &["The bassoon again."])]).await.unwrap();
+    store.forget(ForgetMemory { from_seq: Some(1), to_seq: Some(1), ..forgetting(1) }).await.unwrap();
+    store.gone(session(1)).await.unwrap();
+    store.gone(session(1)).await.unwrap();
+    assert_eq!(store.taken_in(session(1)).await.unwrap(), 0);
+    assert_eq!(store.sessions().await.unwrap(), [session(2)]);
+    assert!(find(&store, "bassoon pipeline").await.iter().all(|hit| hit.session_id == session(2)));
+    store.add(vec![Intake { inherited: [(session(1), 4)].into(), ..talk(3, &TALK) }]).await.unwrap();
+    let hits = find(&store, "blue pipeline").await;
+    assert_eq!(hits.iter().map(|hit| (hit.session_id, hit.from_seq)).next(), Some((session(3), 2)));
+    assert!(hits.iter().all(|hit| hit.from_seq != 1), "{hits:?}");
+}
+
+/// A long fork is taken in by parts, and it is only a later one that names a session between it and the first.
+#[tokio::test]
+async fn what_is_forgotten_leaves_a_fork_when_it_is_known_whose_it_is() {
+    let store = open(None, false);
+    store.add(vec![talk(1, &TALK)]).await.unwrap();
+    store.forget(ForgetMemory { from_seq: Some(3), to_seq: Some(3), ..forgetting(1) }).await.unwrap();
+    store.add(vec![talk(2, &TALK)]).await.unwrap();
+    assert_eq!(find(&store, "bassoon").await[0].session_id, session(2));
+    let later = intake(2, vec![said(7, "user", "Later words.")]);
+    store.add(vec![Intake { inherited: [(session(1), 3)].into(), ..later }]).await.unwrap();
+    assert!(find(&store, "bassoon").await.iter().all(|hit| hit.from_seq != 3));
+    assert_eq!(find(&store, "rare choice instrument").await[0].from_seq, 4, "it is its own");
+}
+
+#[tokio::test]
+async fn what_has_no_journal_comes_back_from_the_memorys_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(Some(dir.path()), true);
+    store.add(vec![talk(1, &TALK)]).await.unwrap();
+    store.add(vec![talk(2, &["The bassoon again."])]).await.unwrap();
+    store.forget(forgetting(1)).await.unwrap();
+    store.add(vec![talk(3, &TALK)]).await.unwrap();
+    store.gone(session(3)).await.unwrap();
+    drop(store);
+    std::fs::remove_file(dir.path().join("memory.redb")).unwrap();
+    let store = open(Some(dir.path()), true);
+    assert!(!store.needs_rebuild().await.unwrap());
+    let hits = find(&store, "bassoon").await;
+    assert_eq!(hits.iter().map(|hit| hit.session_id).collect::<Vec<_>>(), [session(2)]);
+    assert_eq!(store.taken_in(session(2)).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_set_aside_and_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("memory.redb");
+    for damage in ["noise", "cut", "empty"] {
+        let store = open(Some(dir.path()), true);
+        store.add(vec![talk(1, &TALK)]).await.unwrap();
+        drop(store);
+        let bytes = std::fs::read(&path).unwrap();
+        let damaged = match damage {
+            "noise" => bytes.iter().map(|byte| byte ^ 0x5a).collect(),
+            "cut" => bytes[..bytes.len() / 2].to_vec(),
+            _ => Vec::new(),
+        };
+        std::fs::write(&path, damaged).unwrap();
+        let store = open(Some(dir.path()), true);
+        assert_eq!(find(&store, "bassoon").await[0].text, TALK[2], "{damage}");
+        assert_eq!(store.taken_in(session(1)).await.unwrap(), 4);
+    }
+}
+
+#[tokio::test]
+async fn an_embedder_that_fails_leaves_the_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let embedder = Faulty::new("one", true);
+    let store = HnswMemoryStore::new(Some(dir.path()), embedder.clone(), false);
+    store.add(vec![talk(1, &TALK)]).await.unwrap();
+    let hits = find(&store, "bassoon").await;
+    assert_eq!(hits[0].text, TALK[2]);
+    assert!(!hits[0].lanes.contains_key("vector"));
+    assert!(store.reindex(&|_, _| ()).await.is_err());
+
+    embedder.fails.store(false, Ordering::Relaxed);
+    store.add(vec![talk(2, &["Something else entirely."])]).await.unwrap();
+    store.made().await;
+    assert!(find(&store, "bassoon").await[0].lanes.contains_key("vector"));
+    embedder.fails.store(true, Ordering::Relaxed);
+    assert!(!find(&store, "bassoon").await[0].lanes.contains_key("vector"));
+}
+
+#[tokio::test]
+async fn the_vectors_of_another_embedder_are_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = HnswMemoryStore::new(Some(dir.path()), Faulty::new("one", false), false);
+    store.add(vec![talk(1, &TALK)]).await.unwrap();
+    store.close().await;
+    drop(store);
+    let other = Faulty::new("other", true);
+    let store = HnswMemoryStore::new(Some(dir.path()), other.clone(), false);
+    store.add(vec![talk(2, &["Something else entirely."])]).await.unwrap();
+    assert!(!find(&store, "bassoon").await[0].lanes.contains_key("vector"));
+    store.close().await;
+    drop(store);
+    other.fails.store(false, Ordering::Relaxed);
+    let store = HnswMemoryStore::new(Some(dir.path()), other, false);
+    store.add(vec![talk(3, &["And more."])]).await.unwrap();
+    store.made().await;
+    assert!(find(&store, "bassoon").await[0].lanes.contains_key("vector"));
+}
+
+#[tokio::test]
+async fn building_anew_changes_nothing_that_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(Some(dir.path()), false);
+    let notes = (1..=50).map(|seq| said(seq, "user", &format!("note number{seq} about the harbour"))).collect();
+    store.add(vec![talk(1, &TALK), intake(2, notes)]).await.unwrap();
+    store.forget(ForgetMemory { from_seq: Some(20), to_seq: Some(30), ..forgetting(2) }).await.unwrap();
+    let before = find(&store, "harbour bassoon number7").await;
+    let told = std::sync::Mutex::new(Vec::new());
+    let indexed = store.reindex(&|done, of| told.lock().unwrap().push((done, of))).await.unwrap();
+    assert_eq!(indexed.indexed, 43);
+    assert_eq!(told.lock().unwrap().last(), Some(&(54, 54)));
+    assert_eq!(find(&store, "harbour bassoon number7").await, before);
+    drop(store);
+    assert_eq!(find(&open(Some(dir.path()), false), "harbour bassoon number7").await, before);
+}
+
+/// Vectors are made by parts, also beside all else; what is saved of the graph may be older than the file, or gone.
+#[tokio::test]
+async fn a_graph_that_is_old_or_gone_is_made_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let notes = |from: u64, to: u64| (from..to).map(|seq| said(seq, "user", &format!("note number{seq}"))).collect();
+    let store = open(Some(dir.path()), false);
+    store.add(vec![intake(1, notes(1, 40))]).await.unwrap();
+    store.close().await;
+    drop(store);
+    let store = open(Some(dir.path()), false);
+    store.add(vec![intake(1, notes(40, 80))]).await.unwrap();
+    store.forget(ForgetMemory { from_seq: Some(2), to_seq: Some(30), ..forgetting(1) }).await.unwrap();
+    let before = find(&store, "number1 number35 number79").await;
+    assert!(before.iter().all(|hit| hit.lanes.contains_key("vector")));
+    drop(store);
+    for _ in 0..2 {
+        let store = open(Some(dir.path()), false);
+        assert_eq!(find(&store, "number1 number35 number79").await, before);
+        // The graph has a third of its vectors removed: it is built anew.
+        store.add(vec![intake(1, Vec::new())]).await.unwrap();
+        assert_eq!(find(&store, "number1 number35 number79").await, before);
+        drop(store);
+        std::fs::remove_file(dir.path().join("vectors.graph")).unwrap_or_default();
+    }
+}

@@ -1,0 +1,189 @@
+//! Embedders that panic or are silent, a file that cannot be opened, a log that is damaged.
+
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::*;
+use meerkat_errors::ErrorCode;
+use meerkat_words::requests::ForgetMemory;
+
+const SAID: &str = "The bassoon is in the attic.";
+
+/// Makes vectors of passages, or is silent; of queries it makes none.
+struct Odd {
+    panics: bool,
+    is_silent: bool,
+    asked: Notify,
+}
+
+impl Odd {
+    fn new(panics: bool, is_silent: bool) -> Arc<Self> {
+        Arc::new(Self { panics, is_silent, asked: Notify::new() })
+    }
+}
+
+#[async_trait]
+impl Embedder for Odd {
+    fn id(&self) -> String {
+        "odd".to_owned()
+    }
+
+    async fn embed(&self, texts: &[String], purpose: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
+        self.asked.notify_one();
+        match purpose {
+            EmbedFor::Passage if !self.is_silent => HashedEmbedder.embed(texts, purpose).await,
+            EmbedFor::Query if self.panics => panic!("it was told to"),
+            EmbedFor::Passage | EmbedFor::Query => std::future::pending().await,
+        }
+    }
+}
+
+/// A panic of the embedder passed for damage, and a healthy file was set aside.
+#[tokio::test]
+async fn an_embedder_that_panics_leaves_the_file_and_the_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = HnswMemoryStore::new(Some(dir.path()), Odd::new(true, false), false);
+    store.add(vec![talk(1, &[SAID])]).await.unwrap();
+    store.made().await;
+    let hits = find(&store, "bassoon").await;
+    assert_eq!(hits[0].lanes.keys().collect::<Vec<_>>(), ["ngrams", "words"]);
+    assert!(!dir.path().join("memory.redb.set-aside-1").exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_search_waits_a_second_for_an_embedder_that_is_silent() {
+    let store = HnswMemoryStore::new(None, Odd::new(false, false), false);
+    store.add(vec![talk(1, &[SAID])]).await.unwrap();
+    store.made().await;
+    let started = tokio::time::Instant::now();
+    let hits = find(&store, "bassoon").await;
+    assert_eq!((hits[0].text.as_str(), hits[0].lanes.contains_key("vector")), (SAID, false));
+    assert_eq!(started.elapsed().as_secs(), 1);
+    assert!(find(&store, "?!").await.is_empty() && started.elapsed() < Duration::from_secs(2), "nothing is looked for");
+}
+
+/// Closing waited for requests to an endpoint, each of which may take minutes; and so did taking in, and with it whoever
+/// waits for that.
+#[tokio::test]
+async fn neither_taking_in_nor_closing_waits_for_an_embedder_that_is_silent() {
+    let embedder = Odd::new(false, true);
+    let store = HnswMemoryStore::new(None, embedder.clone(), false);
+    store.add(vec![talk(1, &[SAID])]).await.unwrap();
+    embedder.asked.notified().await;
+    store.add(vec![talk(2, &["The harbour."])]).await.unwrap();
+    store.forget(ForgetMemory { session_id: Some(session(2)), ..ForgetMemory::default() }).await.unwrap();
+    store.close().await;
+    assert_eq!(find(&store, "bassoon").await[0].text, SAID);
+}
+
+/// Waits before each answer until it may, and notes what it was asked for.
+#[derive(Default)]
+struct Slow {
+    asked: std::sync::Mutex<Vec<String>>,
+    may_answer: Notify,
+}
+
+#[async_trait]
+impl Embedder for Slow {
+    fn id(&self) -> String {
+        "slow".to_owned()
+    }
+
+    async fn embed(&self, texts: &[String], purpose: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
+        if purpose == EmbedFor::Passage {
+            self.asked.lock().unwrap().extend_from_slice(texts);
+            self.may_answer.notified().await;
+        }
+        HashedEmbedder.embed(texts, purpose).await
+    }
+}
+
+/// What was being made anew was asked for twice where somebody searched or took in meanwhile.
+#[tokio::test]
+async fn no_vector_is_asked_for_twice_while_all_are_made_anew() {
+    let embedder = Arc::<Slow>::default();
+    let store = HnswMemoryStore::new(None, embedder.clone(), false);
+    embedder.may_answer.notify_one();
+    store.add(vec![talk(1, &[SAID])]).await.unwrap();
+    store.made().await;
+    let reindex = store.reindex(&|_, _| ());
+    let meanwhile = async {
+        while embedder.asked.lock().unwrap().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        store.add(vec![talk(2, &["And more."])]).await.unwrap();
+        assert_eq!(find(&store, "bassoon").await.len(), 1);
+        embedder.may_answer.notify_one();
+        while embedder.asked.lock().unwrap().len() < 3 {
+            tokio::task::yield_now().await;
+        }
+        embedder.may_answer.notify_one();
+    };
+    assert_eq!(tokio::join!(reindex, meanwhile).0.unwrap().indexed, 1);
+    store.made().await;
+    assert_eq!(*embedder.asked.lock().unwrap(), [SAID, SAID, "And more."]);
+}
+
+/// It answered that nothing was lost, and what its checkpoints said was never taken in again.
+#[tokio::test]
+async fn a_file_that_cannot_be_opened_does_not_say_that_it_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("memory.redb");
+    std::fs::create_dir(&path).unwrap();
+    let store = open(Some(dir.path()), false);
+    assert_eq!(store.needs_rebuild().await.unwrap_err().code(), ErrorCode::MemoryIndexUnavailable);
+    std::fs::remove_dir(&path).unwrap();
+    assert!(store.needs_rebuild().await.unwrap());
+}
+
+/// Damages the first entry of the log, and takes the file away.
+fn lose(dir: &Path) {
+    let log = std::fs::read_dir(dir.join("memory")).unwrap().map(|entry| entry.unwrap().path());
+    let log = log.into_iter().find(|path| path.extension().is_some_and(|it| it == "mlog")).unwrap();
+    let mut bytes = std::fs::read(&log).unwrap();
+    let at = bytes.windows(10).position(|bytes| bytes == b"session_id").unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&log, bytes).unwrap();
+    std::fs::remove_file(dir.join("memory.redb")).unwrap();
+}
+
+/// The file was lost, and the log no longer told all that was forgotten: it came back without a word.
+#[tokio::test]
+async fn nothing_is_taken_in_from_nothing_while_it_is_not_known_what_to_forget() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(Some(dir.path()), false);
+    for n in [1, 2] {
+        store.add(vec![talk(n, &[SAID])]).await.unwrap();
+        let forget = ForgetMemory { session_id: Some(session(n)), ..ForgetMemory::default() };
+        assert_eq!(store.forget(forget).await.unwrap().forgotten, 1);
+    }
+    drop(store);
+    lose(dir.path());
+    for _ in 0..2 {
+        let store = open(Some(dir.path()), false);
+        assert!(store.needs_rebuild().await.is_err());
+        assert!(store.add(vec![talk(1, &[SAID])]).await.is_err());
+        assert!(store.search(query("bassoon")).await.is_err());
+    }
+    // Who knows that, may do without.
+    std::fs::rename(dir.path().join("memory"), dir.path().join("away")).unwrap();
+    let store = open(Some(dir.path()), false);
+    assert!(store.needs_rebuild().await.unwrap());
+    store.add(vec![talk(1, &[SAID])]).await.unwrap();
+    assert_eq!(find(&store, "bassoon").await.len(), 1);
+}
+
+/// Where there is no journal, what can be read of the log is all there is.
+#[tokio::test]
+async fn what_is_good_in_a_damaged_log_without_journals_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(Some(dir.path()), true);
+    store.add(vec![talk(1, &["The harbour."])]).await.unwrap();
+    store.add(vec![talk(2, &[SAID])]).await.unwrap();
+    drop(store);
+    lose(dir.path());
+    let store = open(Some(dir.path()), true);
+    assert_eq!(find(&store, "bassoon").await[0].session_id, session(2));
+    assert!(find(&store, "harbour").await.is_empty());
+}

@@ -1,0 +1,261 @@
+//! Embedders as a memory uses them: the built-in one, and one behind a server whose answers are played back on loopback.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests stop at an impossible value, as tests do")]
+
+#[path = "../../tests/vendors/replay.rs"]
+#[allow(dead_code, reason = "the vendors' tests use the rest of it")]
+mod replay;
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use meerkat_errors::ErrorCode;
+use meerkat_models::RetryPolicy;
+use meerkat_recall::{EndpointEmbedder, EndpointOptions, HashedEmbedder};
+use meerkat_words::{
+    SessionError,
+    clock::World,
+    memory::{EmbedFor, Embedder},
+};
+use replay::{Ends, Reply, Request, Server};
+use serde_json::{Value, json};
+
+const KEY: &str = "sk-embed-1234567890";
+
+fn texts(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|&text| text.to_owned()).collect()
+}
+
+fn cosine(one: &[f32], other: &[f32]) -> f32 {
+    one.iter().zip(other).map(|(one, other)| one * other).sum()
+}
+
+#[test]
+fn the_built_in_embedder_brings_texts_near_that_share_rare_words() {
+    let vector = HashedEmbedder::vector;
+    let near = [
+        ("The deployment failed with error E4711.", "what was error e4711 about?"),
+        ("Marguerite moved to Lisbon in March", "when did Marguerite move to Lisbon"),
+        ("we chose PostgreSQL for the billing service", "billing database postgresql"),
+        ("Die Katze heißt Mimi", "Wie heißt die Katze?"),
+        ("数据库迁移失败", "数据库"),
+    ];
+    let far = vector("the weather is nice today and we will go for a walk");
+    for texts in near {
+        let (one, other) = (vector(texts.0), vector(texts.1));
+        assert!((cosine(&one, &one) - 1.0).abs() < 1e-4 && one.len() == 256);
+        assert!(cosine(&one, &other) > 0.3, "{texts:?}: {}", cosine(&one, &other));
+        assert!(cosine(&one, &other) > 2.0 * cosine(&one, &far), "{}", cosine(&one, &far));
+    }
+    // Common words alone bring nothing near.
+    assert!(
+        cosine(
+            &vector("what was it that you said about the zebra"),
+            &vector("what was it that you said about the fjord")
+        ) < 0.3
+    );
+}
+
+#[test]
+fn the_built_in_embedder_knows_nothing_of_case_and_answers_anything() {
+    let vector = HashedEmbedder::vector;
+    assert_eq!(vector("Zürich 2026!"), vector("zürich, 2026"));
+    for nothing in ["", " \n", "?!…—", "\u{0}\u{7f}"] {
+        assert_eq!(vector(nothing), vec![0.0; 256], "{nothing:?}");
+    }
+    for long in ["x".repeat(1 << 20), "слово ".repeat(1 << 15), "\u{301}".repeat(1 << 12), "🦦 otter 🦦".to_owned()]
+    {
+        assert!(vector(&long).iter().all(|component| component.is_finite()));
+    }
+}
+
+#[tokio::test]
+async fn the_built_in_embedder_answers_for_each_text() {
+    let vectors = HashedEmbedder.embed(&texts(&["one", "", "two"]), EmbedFor::Query).await.unwrap();
+    assert_eq!(vectors, ["one", "", "two"].map(HashedEmbedder::vector));
+    assert_eq!(HashedEmbedder.id(), "hashed-256-1");
+}
+
+/// What the server answers for some vectors, each with its index.
+fn answer(vectors: &[(usize, Value)]) -> Reply {
+    let data: Vec<Value> = vectors
+        .iter()
+        .map(|(index, vector)| json!({"object": "embedding", "index": index, "embedding": vector}))
+        .collect();
+    let usage = json!({"prompt_tokens": 8, "total_tokens": 8});
+    let body = json!({"object": "list", "data": data, "model": "text-embedding-3-small", "usage": usage});
+    Reply::refusal(200, body.to_string())
+}
+
+fn refusal(status: u16, message: &str) -> Reply {
+    let body = json!({"error": {"message": message, "type": "requests", "param": null, "code": "rate_limit_exceeded"}});
+    Reply::refusal(status, body.to_string())
+}
+
+fn options(url: &str) -> EndpointOptions {
+    let wait = Duration::from_millis(1);
+    EndpointOptions {
+        base_url: url.to_owned(),
+        model: "text-embedding-3-small".to_owned(),
+        key: Some(KEY.into()),
+        retry: RetryPolicy { attempts: 3, base: wait, max: Duration::from_secs(1) },
+        ..EndpointOptions::default()
+    }
+}
+
+fn embedder(server: &Server) -> EndpointEmbedder {
+    EndpointEmbedder::new(options(&server.url), World::system()).unwrap()
+}
+
+/// The error for two texts that are answered so, and how often the server was asked.
+async fn failure(play: impl Fn(usize) -> Reply + Send + Sync + 'static) -> (String, usize) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let server = Server::start(move |_| play(count.fetch_add(1, Ordering::Relaxed))).await;
+    let error = embedder(&server).embed(&texts(&["one", "two"]), EmbedFor::Passage).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::MemoryIndexUnavailable, "{error}");
+    assert!(!format!("{error} {error:?}").contains(KEY), "the key is told in {error}");
+    (error.to_string(), asked.load(Ordering::Relaxed))
+}
+
+#[tokio::test]
+async fn a_server_is_asked_in_the_wire_format_and_answers_in_any_order() {
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let seen = requests.clone();
+    let server = Server::start(move |request: Request| {
+        seen.lock().unwrap().push(request);
+        answer(&[(2, json!([0.0, -2.0])), (0, json!([3.0, 4.0])), (1, json!([1, 0]))])
+    });
+    let server = server.await;
+    let options = EndpointOptions { dimensions: Some(2), ..options(&server.url) };
+    let embedder = EndpointEmbedder::new(options, World::system()).unwrap();
+    let vectors = embedder.embed(&texts(&["one", " ", "three"]), EmbedFor::Passage).await.unwrap();
+    assert_eq!(vectors, [vec![0.6, 0.8], vec![0.0, 0.0], vec![0.0, -1.0]]);
+    assert!(embedder.id().ends_with("/v1/text-embedding-3-small#2"), "{}", embedder.id());
+    let requests = requests.lock().unwrap();
+    let Request { path, headers, body } = &requests[0];
+    assert_eq!(
+        (path.as_str(), headers["authorization"].as_str()),
+        ("/v1/embeddings", format!("Bearer {KEY}").as_str())
+    );
+    let expected = json!({
+        "model": "text-embedding-3-small", "input": ["one", "-", "three"], "encoding_format": "float", "dimensions": 2,
+    });
+    assert_eq!(*body, expected);
+}
+
+#[tokio::test]
+async fn requests_are_bounded_and_a_text_too() {
+    let sizes = Arc::new(Mutex::new(Vec::new()));
+    let seen = sizes.clone();
+    let server = Server::start(move |request: Request| {
+        let input = request.body["input"].as_array().unwrap().clone();
+        let bytes: usize = input.iter().map(|text| text.as_str().unwrap().len()).sum();
+        seen.lock().unwrap().push((input.len(), bytes));
+        answer(&(0..input.len()).map(|index| (index, json!([1.0]))).collect::<Vec<_>>())
+    });
+    let server = server.await;
+    let mut all = vec!["short".to_owned(); 130];
+    all.extend(vec!["ü".repeat(50_000); 20]);
+    assert_eq!(embedder(&server).embed(&all, EmbedFor::Passage).await.unwrap().len(), 150);
+    let sizes = sizes.lock().unwrap().clone();
+    assert!(sizes.iter().all(|&(count, bytes)| count <= 64 && bytes <= 256 * 1024), "{sizes:?}");
+    assert_eq!(sizes.iter().map(|(count, _)| count).sum::<usize>(), 150);
+    assert!(embedder(&server).embed(&[], EmbedFor::Passage).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn what_passes_is_tried_again() {
+    let asked = AtomicUsize::new(0);
+    let server = Server::start(move |_| match asked.fetch_add(1, Ordering::Relaxed) {
+        0 => refusal(429, "slow down"),
+        1 => refusal(503, "overloaded"),
+        _ => answer(&[(0, json!([1.0, 0.0]))]),
+    });
+    let embedder = embedder(&server.await);
+    // A query waits for no second answer, and is told why at once.
+    let refused = embedder.embed(&texts(&["one"]), EmbedFor::Query).await.unwrap_err();
+    assert!(refused.to_string().contains("slow down"), "{refused}");
+    assert_eq!(embedder.embed(&texts(&["one"]), EmbedFor::Passage).await.unwrap(), [[1.0, 0.0]]);
+    assert_eq!(failure(|_| refusal(429, "slow down")).await.1, 3);
+    let (told, asked) = failure(|_| Reply { ends: Ends::Abruptly, ..Reply::refusal(200, "{\"data\":") }).await;
+    assert_eq!(asked, 3, "{told}");
+}
+
+#[tokio::test]
+async fn what_does_not_pass_is_refused_at_once_and_says_what_to_do() {
+    let one = || (0, json!([1.0, 0.0]));
+    let replies: Vec<(&str, Reply)> = vec![
+        ("1 vectors for 2 texts", answer(&[one()])),
+        ("3 vectors for 2 texts", answer(&[one(), (1, json!([1.0, 0.0])), (2, json!([1.0, 0.0]))])),
+        ("twice for one text", answer(&[one(), one()])),
+        ("twice for one text", answer(&[one(), (7, json!([1.0, 0.0]))])),
+        ("3 components instead of 2", answer(&[one(), (1, json!([1.0, 0.0, 0.0]))])),
+        ("0 components instead of", answer(&[(0, json!([])), (1, json!([]))])),
+        ("out of range", answer(&[one(), (1, json!([1.0, 1e300]))])),
+        ("cannot be read", answer(&[one(), (1, json!("AACAPwAAAAA="))])),
+        ("cannot be read", answer(&[one(), (1, json!([1.0, null]))])),
+        ("cannot be read", Reply::refusal(200, "<html>hello</html>")),
+        ("cannot be read", Reply::refusal(200, vec![0xFF, 0xFE, 0])),
+        ("cannot be read", Reply::refusal(200, "")),
+        ("check its key", refusal(401, &format!("Incorrect API key provided: {KEY}"))),
+        ("check memory.endpoint", refusal(404, "The model does not exist")),
+        (
+            "check memory.endpoint",
+            Reply { headers: vec![("location", "http://127.0.0.1:1/".into())], ..Reply::refusal(307, "") },
+        ),
+    ];
+    for (expected, Reply { status, headers, body, .. }) in replies {
+        let play = move |_| Reply { headers: headers.clone(), ..Reply::refusal(status, body.clone()) };
+        let (told, asked) = failure(play).await;
+        assert!(
+            told.contains(expected) && told.contains("memory.endpoint") | told.contains("key"),
+            "{expected}: {told}"
+        );
+        assert_eq!(asked, 1, "{told}");
+        assert!(told.chars().count() < 600, "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_length_that_changes_between_requests_is_refused() {
+    let asked = AtomicUsize::new(0);
+    let server = Server::start(move |_| match asked.fetch_add(1, Ordering::Relaxed) {
+        0 => answer(&[(0, json!([1.0, 0.0]))]),
+        _ => answer(&[(0, json!([1.0, 0.0, 0.0]))]),
+    });
+    let embedder = embedder(&server.await);
+    embedder.embed(&texts(&["one"]), EmbedFor::Passage).await.unwrap();
+    let error = embedder.embed(&texts(&["two"]), EmbedFor::Passage).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::MemoryIndexUnavailable);
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_told() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    drop(listener);
+    let embedder = EndpointEmbedder::new(options(&url), World::system()).unwrap();
+    let error = embedder.embed(&texts(&["one"]), EmbedFor::Query).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::MemoryIndexUnavailable);
+    assert!(error.to_string().contains("cannot be reached") && error.to_string().contains(&url), "{error}");
+}
+
+#[test]
+fn a_url_that_is_not_allowed_is_refused() {
+    for url in ["", "ftp://host/v1", "http://example.org/v1", "https://169.254.169.254/v1", "https://user:pw@host/v1"] {
+        let refused = EndpointEmbedder::new(options(url), World::system()).err().unwrap();
+        assert!(
+            matches!(&refused, SessionError::ConfigInvalid { key, .. } if key == "memory.endpoint.base_url"),
+            "{url}"
+        );
+        assert!(!refused.to_string().contains("pw"));
+    }
+    let unnamed = EndpointOptions { model: String::new(), ..options("https://host/v1") };
+    assert!(EndpointEmbedder::new(unnamed, World::system()).is_err());
+}

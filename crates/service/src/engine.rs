@@ -1,0 +1,196 @@
+//! The engine of one service: what its actors work with, and what is derived of their sessions: lists, readers, files for
+//! people, memory. All of that may be deleted and comes back from the journals; no turn waits for it.
+
+use std::{
+    collections::BTreeSet,
+    ops::Deref,
+    sync::{Arc, atomic::Ordering},
+};
+
+use async_trait::async_trait;
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    agent::{Observer, Ports, shared::Shared},
+    consumers::readers::Readers,
+    follow::live::LiveHub,
+    ids::{Seq, SessionId},
+    runtime::{memory::MemoryHandle, projector::ProjectorHandle},
+    service::SessionSummary,
+    store::{DirectoryOwner, Frame, JournalPruner, Lease, ReadLimit, SessionIndex, StoreError},
+    upkeep::pruning::Schedule,
+};
+
+/// The newest events of a session that is deleted, kept for those who have not read them yet.
+const LAST_KEPT: usize = 64;
+/// Bytes of them that are kept.
+const LAST_BYTES_KEPT: usize = 1024 * 1024;
+
+/// The engine of a service.
+pub(crate) struct Engine {
+    /// What its actors share.
+    pub(crate) ports: Arc<Ports>,
+    pub(crate) derived: Arc<Derived>,
+    /// The data directory, if it holds memory alone.
+    #[expect(dead_code, reason = "it is held, and let go with the service")]
+    pub(crate) owner: Option<DirectoryOwner>,
+}
+
+impl Deref for Engine {
+    type Target = Ports;
+
+    fn deref(&self) -> &Ports {
+        &self.ports
+    }
+}
+
+impl Engine {
+    /// Deletes a session and all that is derived of it; those who follow it by `live` are notified when that is durable.
+    pub(crate) async fn delete(&self, session_id: SessionId, live: Option<&LiveHub>) -> Result<(), StoreError> {
+        self.derived.delete(&self.ports, session_id, live).await
+    }
+}
+
+/// Copies of what the journals say.
+pub(crate) struct Derived {
+    pub(crate) index: Arc<dyn SessionIndex>,
+    pub(crate) readers: Arc<Readers>,
+    pub(crate) pruner: Option<Arc<dyn JournalPruner>>,
+    /// Sessions whose journals are to be compacted.
+    pub(crate) schedule: Schedule,
+    /// Keeps the sessions' files, if there are any.
+    pub(crate) projector: Option<ProjectorHandle>,
+    /// Remembers what was said.
+    pub(crate) memory: Option<MemoryHandle>,
+    /// Sessions that left memory, and whose rows are not durable yet.
+    pub(crate) settling: TaskTracker,
+}
+
+impl Derived {
+    pub(crate) fn new(
+        index: Arc<dyn SessionIndex>,
+        readers: Arc<Readers>,
+        pruner: Option<Arc<dyn JournalPruner>>,
+    ) -> Self {
+        let (schedule, settling) = (Schedule::default(), TaskTracker::new());
+        Self { index, readers, pruner, schedule, projector: None, memory: None, settling }
+    }
+
+    /// Puts a session's summary into lists, and notifies readers, once its records are durable. It has changed, or was
+    /// found like this.
+    pub(crate) async fn publish(&self, summary: SessionSummary, has_changed: bool) -> Result<(), StoreError> {
+        let (session_id, last_seq) = (summary.session_id, summary.last_seq);
+        let put = if has_changed { self.index.put(summary).await } else { self.index.put_found(summary).await };
+        self.readers.touched(session_id, last_seq);
+        put
+    }
+
+    /// Puts into lists what may be seen of a session if everything up to `durable` is durable.
+    pub(crate) async fn list(&self, shared: &Shared, durable: Seq) -> Result<(), StoreError> {
+        let mut listed = shared.listed.lock().await;
+        let Some(view) = shared.view(durable).filter(|view| view.summary.last_seq != *listed) else { return Ok(()) };
+        self.publish(SessionSummary::clone(&view.summary), *listed != 0).await?;
+        *listed = view.summary.last_seq;
+        // Its deletion may have taken the row out just before.
+        if shared.is_deleted.load(Ordering::Acquire) { self.index.remove(shared.session_id).await } else { Ok(()) }
+    }
+
+    /// Like [`Self::list`], if lists may have been given something older since.
+    pub(crate) async fn list_again(&self, shared: &Shared, durable: Seq) -> Result<(), StoreError> {
+        *shared.listed.lock().await = 0;
+        self.list(shared, durable).await
+    }
+}
+
+#[async_trait]
+impl Observer for Derived {
+    async fn published(&self, shared: &Shared, durable: Seq) {
+        if let Err(error) = self.list(shared, durable).await {
+            tracing::error!(%error, "the index did not take a session in; it will at the next start");
+        }
+    }
+
+    fn turn_ended(&self, ports: &Ports, session_id: SessionId) {
+        self.schedule.turn_ended(session_id, &ports.options.journal);
+    }
+
+    fn owes(&self, session_id: SessionId, last_seq: Seq) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.memory().is_behind(session_id, last_seq))
+    }
+
+    fn rests(&self, ports: &Ports, lease: Lease) {
+        let (index, events) = (self.index.clone(), ports.events.clone());
+        self.settling.spawn(async move {
+            let settled = match index.committed().await {
+                Ok(()) => events.release(lease).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = settled {
+                tracing::warn!(session_id = %lease.session_id, %error, "a session that rests is looked at by the next start");
+            }
+        });
+    }
+
+    async fn drop_blobs(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
+        match &self.pruner {
+            Some(pruner) => pruner.drop_blobs(session_id, names).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn delete(&self, ports: &Ports, session_id: SessionId, live: Option<&LiveHub>) -> Result<(), StoreError> {
+        if let Some(memory) = self.memory.as_ref().filter(|_| !ports.is_stored) {
+            memory.memory().catch_up().await;
+        }
+        if let Some(live) = live {
+            live.begin_deletion(last_frames(ports, session_id, live).await);
+        }
+        let deleted = ports.events.delete(session_id).await;
+        live.inspect(|live| live.end_deletion(deleted.is_ok()));
+        deleted?;
+        ports.blobs.forget(session_id).await;
+        let forgotten = match &self.memory {
+            Some(memory) => memory.memory().gone(session_id).await,
+            None => Ok(()),
+        };
+        if let Err(error) = &forgotten {
+            tracing::warn!(%session_id, %error, "memory has yet to forget a deleted session, which lists show until it has");
+        }
+        // Nothing but its row says then that the session was there: the next start finds it, and deletes it again.
+        if forgotten.is_ok() {
+            self.index.remove(session_id).await?;
+        }
+        if !ports.is_stored {
+            // It has left, and was not deleted: no reader forgets what it has of it.
+            return Ok(());
+        }
+        if let Err(error) = self.readers.gone(session_id).await {
+            tracing::warn!(%session_id, %error, "what readers were done with in a deleted session stays in the store");
+        }
+        if let Err(error) = ports.snapshots.delete(&session_id).await {
+            tracing::warn!(%session_id, %error, "the snapshot of a deleted session stays until the index is made anew");
+        }
+        Ok(())
+    }
+}
+
+/// The newest durable events of a session that is to go, for those who follow it and have not read them yet.
+async fn last_frames(ports: &Ports, session_id: SessionId, live: &LiveHub) -> Vec<Frame> {
+    if !live.is_followed() {
+        return Vec::new();
+    }
+    let tail = ports.durable(session_id).await.unwrap_or(0);
+    let (mut frames, mut after) = (Vec::<Frame>::new(), tail.saturating_sub(LAST_KEPT as u64));
+    while let Ok(Some(page)) = ports.events.read(session_id, after, ReadLimit::frames(LAST_KEPT)).await {
+        let Some(last) = page.frames.last() else { break };
+        after = last.seq;
+        frames.extend(page.frames);
+        let mut bytes = 0;
+        let newest = frames.iter().rev().take_while(|frame| {
+            bytes += frame.line.len();
+            bytes <= LAST_BYTES_KEPT
+        });
+        drop(frames.drain(..frames.len() - newest.count()));
+    }
+    frames
+}

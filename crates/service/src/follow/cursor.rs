@@ -1,0 +1,288 @@
+//! [`Follower`]: replays a session's events from a cursor and then follows, without a gap or a duplicate.
+//!
+//! It is a cursor into the journal and never a queue, so a slow one costs a few lines that were read ahead, bounded in
+//! bytes, and loses deltas only.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+use futures::{StreamExt as _, stream::BoxStream};
+use tokio::sync::watch;
+
+use super::live::{LiveCursor, LiveHub};
+use crate::{
+    SessionError,
+    clock::Clock,
+    ids::{Seq, SessionId},
+    session::event::{LiveEvent, Pruned, SessionDeleted},
+    store::{EventStore, Frame, ReadLimit},
+    wire::encode_live,
+};
+
+/// Frames that are read at a time.
+const READ_AHEAD: ReadLimit = ReadLimit { frames: 64, bytes: READ_AHEAD_BYTES };
+/// A follower that is no further behind takes frame by frame what the store has at hand: as many as a turn writes at once.
+const NEAR: u64 = 8;
+/// Lines for which a follower that waits keeps room, so that the next ones need none.
+const ROOM_KEPT: usize = 4;
+/// Bytes of lines that are read ahead; a longer line is alone.
+pub(crate) const READ_AHEAD_BYTES: usize = 16 * 1024;
+
+/// A line of a followed session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowedLine {
+    /// Its seq, which is the cursor to go on from; a live event has none.
+    pub seq: Option<Seq>,
+    /// The line of JSON.
+    pub line: Bytes,
+}
+
+/// Lines that come from elsewhere, such as the process that owns the data directory.
+pub type Lines = BoxStream<'static, Result<FollowedLine, SessionError>>;
+
+/// Follows the events of one session.
+pub struct Follower(Source);
+
+enum Source {
+    Store(Box<StoreFollower>),
+    Lines(Seq, Lines),
+}
+
+/// A cursor into a store of this process.
+struct StoreFollower {
+    session_id: SessionId,
+    store: Arc<dyn EventStore>,
+    clock: Arc<dyn Clock>,
+    cursor: Seq,
+    tail: watch::Receiver<Seq>,
+    hub: Arc<LiveHub>,
+    live: LiveCursor,
+    live_changed: watch::Receiver<u64>,
+    ready: VecDeque<FollowedLine>,
+    /// The losses of the session's actor that it knows of.
+    losses: u64,
+    /// Whether it is told of the next one.
+    is_waiting: bool,
+    /// All that there will ever be is ready.
+    is_ended: bool,
+}
+
+impl Follower {
+    /// Hands on what follows `cursor` elsewhere. The stream may be polled, left and polled again.
+    #[must_use]
+    pub fn of_lines(cursor: Seq, lines: Lines) -> Self {
+        Self(Source::Lines(cursor, lines))
+    }
+
+    /// Follows `session_id` from after `cursor`.
+    pub(crate) async fn new(
+        session_id: SessionId,
+        store: Arc<dyn EventStore>,
+        clock: Arc<dyn Clock>,
+        hub: Arc<LiveHub>,
+        cursor: Seq,
+    ) -> Result<Self, SessionError> {
+        // Before anything else, so that it counts as one that follows: whoever deletes the session keeps its end for it.
+        let (live_changed, losses, live) = (hub.watch(), hub.losses(), hub.cursor());
+        let tail = store.watch(session_id).await.map_err(|_| SessionError::StoreFailed)?;
+        let tail = tail.ok_or(SessionError::NotFound(session_id))?;
+        let last_seq = *tail.borrow();
+        check_cursor(store.as_ref(), session_id, cursor, last_seq).await?;
+        Ok(Self(Source::Store(Box::new(StoreFollower {
+            session_id,
+            store,
+            clock,
+            cursor,
+            tail,
+            hub,
+            live,
+            live_changed,
+            ready: VecDeque::new(),
+            losses,
+            is_waiting: false,
+            is_ended: false,
+        }))))
+    }
+
+    /// The same for whoever waits for a turn, and is told when the store fails under it. Who only watches goes on.
+    pub(crate) fn waiting(mut self) -> Self {
+        if let Source::Store(follower) = &mut self.0 {
+            follower.is_waiting = true;
+        }
+        self
+    }
+
+    /// The cursor after the last line that was handed out.
+    #[must_use]
+    pub const fn cursor(&self) -> Seq {
+        match &self.0 {
+            Source::Store(follower) => follower.cursor,
+            Source::Lines(cursor, _) => *cursor,
+        }
+    }
+
+    /// Bytes of the lines that wait to be handed out.
+    #[cfg(test)]
+    pub(crate) fn held_bytes(&self) -> usize {
+        match &self.0 {
+            Source::Store(follower) => follower.ready.iter().map(|followed| followed.line.len()).sum(),
+            Source::Lines(..) => 0,
+        }
+    }
+
+    /// The next line; `None` when the session is gone.
+    ///
+    /// # Errors
+    /// `STORE_FAILED` where the store cannot be read; for whoever waits for a turn also where it failed under it.
+    pub async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
+        match &mut self.0 {
+            Source::Store(follower) => match follower.next().await? {
+                Some(line) => Ok(Some(line)),
+                None => {
+                    // The store lets go of a session before its deletion is durable, and nobody is shown it before.
+                    while follower.hub.is_deleting() && follower.live_changed.changed().await.is_ok() {}
+                    follower.end()
+                }
+            },
+            Source::Lines(cursor, lines) => {
+                let line = lines.next().await.transpose()?;
+                *cursor = line.as_ref().and_then(|line| line.seq).unwrap_or(*cursor);
+                Ok(line)
+            }
+        }
+    }
+}
+
+impl StoreFollower {
+    async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
+        loop {
+            if self.is_waiting
+                && let Some(error) = self.hub.lost(&mut self.losses, self.cursor)
+            {
+                return Err(error);
+            }
+            if let Some(line) = self.take_ready() {
+                return Ok(Some(line));
+            }
+            let behind = self.tail.borrow_and_update().saturating_sub(self.cursor);
+            self.live_changed.borrow_and_update();
+            if (1..=NEAR).contains(&behind)
+                && let Some(Frame { seq, line }) = self.store.at_hand(self.session_id, self.cursor + 1)
+            {
+                self.cursor = seq;
+                return Ok(Some(FollowedLine { seq: Some(seq), line }));
+            }
+            if behind > 0 && !self.read_ahead().await? {
+                return self.end();
+            }
+            if self.ready.is_empty() {
+                self.hub.poll(&mut self.live, self.cursor, &mut self.ready);
+            }
+            if !self.ready.is_empty() {
+                continue;
+            }
+            // Followers that wait are many: what a long page took is given back.
+            self.ready.shrink_to(ROOM_KEPT);
+            tokio::select! {
+                changed = self.tail.changed() => if changed.is_err() { return self.end() },
+                changed = self.live_changed.changed() => if changed.is_err() { return self.end() },
+            }
+        }
+    }
+
+    /// Reads the next durable lines; `false` where there is no such session any more.
+    async fn read_ahead(&mut self) -> Result<bool, SessionError> {
+        let page = self.store.read(self.session_id, self.cursor, READ_AHEAD).await;
+        let Some(page) = page.map_err(|_| SessionError::StoreFailed)? else { return Ok(false) };
+        let mut room = Room::default();
+        self.make_ready(page.frames, |line| room.takes(line))?;
+        Ok(true)
+    }
+
+    /// Puts frames that follow the cursor behind what is ready, as many as are taken, with a line for each gap; answers
+    /// with the last one's seq.
+    fn make_ready(
+        &mut self,
+        frames: Vec<Frame>,
+        mut is_taken: impl FnMut(&Bytes) -> bool,
+    ) -> Result<Seq, SessionError> {
+        let mut last = self.cursor;
+        for Frame { seq, line } in frames {
+            if !is_taken(&line) {
+                break;
+            }
+            if let Some(line) = gone_line(self.session_id, self.clock.as_ref(), last, seq)? {
+                // It comes with the event behind it, or the next look would announce it again.
+                is_taken(&line);
+                self.ready.push_back(FollowedLine { seq: None, line });
+            }
+            self.ready.push_back(FollowedLine { seq: Some(seq), line });
+            last = seq;
+        }
+        Ok(last)
+    }
+
+    fn take_ready(&mut self) -> Option<FollowedLine> {
+        let line = self.ready.pop_front()?;
+        self.cursor = line.seq.unwrap_or(self.cursor);
+        Some(line)
+    }
+
+    /// The session is gone: where it was deleted, the last line says so, behind the events that are left.
+    fn end(&mut self) -> Result<Option<FollowedLine>, SessionError> {
+        if !self.is_ended && self.hub.is_deleted() {
+            self.is_ended = true;
+            let last = self.make_ready(self.hub.last_frames(self.cursor), |_| true)?;
+            let event = LiveEvent::SessionDeleted(SessionDeleted {});
+            let line = encode_live(self.session_id, last, None, self.clock.now(), &event);
+            let line = line.map_err(|error| SessionError::Internal(error.to_string()))?;
+            self.ready.push_back(FollowedLine { seq: None, line });
+        }
+        Ok(self.take_ready())
+    }
+}
+
+/// What is left of the bytes that may be read ahead.
+#[derive(Default)]
+pub(crate) struct Room {
+    bytes: usize,
+}
+
+impl Room {
+    /// Whether a line may come too; the first one may in any case.
+    pub(crate) fn takes(&mut self, line: &Bytes) -> bool {
+        let is_first = self.bytes == 0;
+        self.bytes += line.len();
+        is_first || self.bytes <= READ_AHEAD_BYTES
+    }
+}
+
+/// A cursor may lie anywhere up to the last event.
+pub(crate) async fn check_cursor(
+    store: &dyn EventStore,
+    session_id: SessionId,
+    cursor: Seq,
+    last_seq: Seq,
+) -> Result<(), SessionError> {
+    if cursor <= last_seq {
+        return Ok(());
+    }
+    let oldest = store.read(session_id, 0, ReadLimit::frames(1)).await.map_err(|_| SessionError::StoreFailed)?;
+    let oldest_seq = oldest.and_then(|page| page.frames.first().map(|frame| frame.seq)).unwrap_or(last_seq);
+    Err(SessionError::CursorOutOfRange { oldest_seq, last_seq })
+}
+
+/// The line that announces what is gone between two events, where something is; it follows the first of them.
+pub(crate) fn gone_line(
+    session_id: SessionId,
+    clock: &dyn Clock,
+    after: Seq,
+    next: Seq,
+) -> Result<Option<Bytes>, SessionError> {
+    if next <= after + 1 {
+        return Ok(None);
+    }
+    let event = LiveEvent::Pruned(Pruned { from: after + 1, to: next - 1 });
+    let line = encode_live(session_id, after, None, clock.now(), &event);
+    line.map(Some).map_err(|error| SessionError::Internal(error.to_string()))
+}

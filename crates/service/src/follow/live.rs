@@ -1,0 +1,304 @@
+//! What is shown in passing while a step runs: deltas, progress, retries.
+//!
+//! Followers are cursors into it, never queues: a slow one loses deltas and nothing else, and a new
+//! one first gets what has accumulated as one delta from offset 0.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::cursor::{FollowedLine, Room};
+use crate::{
+    SessionError,
+    clock::Timestamp,
+    ids::{Seq, SessionId, TurnNumber},
+    session::event::{LiveEvent, ReasoningDelta, TextDelta},
+    store::Frame,
+    wire::encode_live,
+};
+
+/// Lines that are kept for followers; who falls further behind gets the accumulated text instead.
+const LINES_KEPT: usize = 256;
+/// Bytes of them that are kept.
+const LINE_BYTES_KEPT: usize = 1024 * 1024;
+
+/// The hubs that somebody uses.
+pub(crate) type Hubs = Mutex<HashMap<SessionId, Weak<LiveHub>>>;
+
+/// The live events of one session.
+pub(crate) struct LiveHub {
+    session_id: SessionId,
+    /// Where it is known, until nobody uses it.
+    hubs: Weak<Hubs>,
+    state: Mutex<LiveState>,
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct LiveState {
+    /// The durable seq that the step's events follow.
+    after: Seq,
+    turn: Option<TurnNumber>,
+    step: u32,
+    time: Option<Timestamp>,
+    blocks: Vec<Block>,
+    lines: VecDeque<(Seq, Bytes)>,
+    line_bytes: usize,
+    /// How many lines came before those that are kept.
+    dropped: u64,
+    deletion: Deletion,
+    /// The newest durable events of a session that is deleted: the store has them no longer.
+    last_frames: Vec<Frame>,
+    /// How often the session's actor was lost while turns were under way.
+    losses: u64,
+    /// The last durable seq at the last loss, and what those who waited for a turn were told.
+    lost: Option<(Seq, SessionError)>,
+}
+
+/// How it stands with the session's deletion.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Deletion {
+    #[default]
+    None,
+    UnderWay,
+    Durable,
+}
+
+struct Block {
+    is_reasoning: bool,
+    text: String,
+}
+
+/// Where a follower stands among the live events.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LiveCursor {
+    next: u64,
+    is_started: bool,
+}
+
+impl Drop for LiveHub {
+    fn drop(&mut self) {
+        let Some(hubs) = self.hubs.upgrade() else { return };
+        let mut hubs = hubs.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another may stand in its place.
+        if hubs.get(&self.session_id).is_some_and(|hub| hub.strong_count() == 0) {
+            hubs.remove(&self.session_id);
+        }
+    }
+}
+
+impl LiveHub {
+    pub(crate) fn new(session_id: SessionId, hubs: Weak<Hubs>) -> Self {
+        Self { session_id, hubs, state: Mutex::default(), changed: watch::Sender::new(0) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, LiveState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A step begins: what was shown before it is forgotten.
+    pub(crate) fn begin_step(&self, after: Seq, turn: TurnNumber, step: u32, time: Timestamp) {
+        let mut state = self.state();
+        state.after = after;
+        state.turn = Some(turn);
+        state.step = step;
+        state.time = Some(time);
+        state.blocks.clear();
+    }
+
+    /// More text of the model. Text after reasoning, or the other way round, begins a new block.
+    /// The turn may record other events meanwhile; the delta follows the newest one, `after`.
+    pub(crate) fn delta(&self, after: Seq, is_reasoning: bool, text: String) {
+        let mut state = self.state();
+        state.after = after;
+        if state.blocks.last().is_none_or(|block| block.is_reasoning != is_reasoning) {
+            state.blocks.push(Block { is_reasoning, text: String::new() });
+        }
+        let block = state.blocks.len() - 1;
+        let offset = state.blocks[block].text.len() as u64;
+        state.blocks[block].text.push_str(&text);
+        let event = delta_event(is_reasoning, state.step, block, offset, text);
+        self.push(state, &event);
+    }
+
+    /// The step's answer, or what had come of it, is about to be recorded: nobody is shown its text again.
+    pub(crate) fn end_step(&self) {
+        self.state().blocks.clear();
+    }
+
+    /// The turn has ended: nothing of it is kept.
+    pub(crate) fn end_turn(&self) {
+        let mut state = self.state();
+        state.blocks = Vec::new();
+        state.dropped += state.lines.len() as u64;
+        state.lines = VecDeque::new();
+        state.line_bytes = 0;
+    }
+
+    /// Another live event of the running turn.
+    pub(crate) fn show(&self, after: Seq, turn: TurnNumber, time: Timestamp, event: &LiveEvent) {
+        let mut state = self.state();
+        state.after = after;
+        state.turn = Some(turn);
+        state.time = Some(time);
+        self.push(state, event);
+    }
+
+    /// Whether anybody follows the session.
+    pub(crate) fn is_followed(&self) -> bool {
+        self.changed.receiver_count() > 0
+    }
+
+    /// The session is being deleted: those who follow it wait for what comes of that. `last_frames` are its newest
+    /// events, which they are shown first.
+    pub(crate) fn begin_deletion(&self, last_frames: Vec<Frame>) {
+        let mut state = self.state();
+        (state.deletion, state.last_frames) = (Deletion::UnderWay, last_frames);
+    }
+
+    /// The deletion is durable, or failed; those who follow the session are told.
+    pub(crate) fn end_deletion(&self, is_durable: bool) {
+        let mut state = self.state();
+        if is_durable {
+            state.deletion = Deletion::Durable;
+        } else {
+            (state.deletion, state.last_frames) = (Deletion::None, Vec::new());
+        }
+        drop(state);
+        self.tell();
+    }
+
+    /// The newest events of a deleted session, as far as they follow `seq`.
+    pub(crate) fn last_frames(&self, seq: Seq) -> Vec<Frame> {
+        self.state().last_frames.iter().filter(|frame| frame.seq > seq).cloned().collect()
+    }
+
+    /// The session's actor was lost while turns were under way: whoever waits for a turn by its events is told so
+    /// behind `seq`, the last durable one.
+    pub(crate) fn lose(&self, seq: Seq, error: &SessionError) {
+        let mut state = self.state();
+        state.losses += 1;
+        state.lost = Some((seq, error.clone()));
+        drop(state);
+        self.tell();
+    }
+
+    /// How often the actor was lost so far.
+    pub(crate) fn losses(&self) -> u64 {
+        self.state().losses
+    }
+
+    /// The loss of which a follower at `seq` that has `seen` so many is to be told now.
+    pub(crate) fn lost(&self, seen: &mut u64, seq: Seq) -> Option<SessionError> {
+        let state = self.state();
+        let (_, error) = state.lost.as_ref().filter(|(at, _)| *seen != state.losses && seq >= *at)?;
+        *seen = state.losses;
+        Some(error.clone())
+    }
+
+    /// Whether what looks like the session's end may not be one.
+    pub(crate) fn is_deleting(&self) -> bool {
+        self.state().deletion == Deletion::UnderWay
+    }
+
+    /// Whether the session was deleted.
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.state().deletion == Deletion::Durable
+    }
+
+    fn push(&self, mut state: MutexGuard<'_, LiveState>, event: &LiveEvent) {
+        let Some(time) = state.time else { return };
+        match encode_live(self.session_id, state.after, state.turn, time, event) {
+            Ok(line) => {
+                let after = state.after;
+                state.line_bytes += line.len();
+                state.lines.push_back((after, line));
+            }
+            Err(error) => tracing::error!(%error, "a live event could not be encoded"),
+        }
+        while state.lines.len() > LINES_KEPT || (state.line_bytes > LINE_BYTES_KEPT && state.lines.len() > 1) {
+            let Some((_, gone)) = state.lines.pop_front() else { break };
+            state.line_bytes -= gone.len();
+            state.dropped += 1;
+        }
+        drop(state);
+        self.tell();
+    }
+
+    /// Those who follow the session look again.
+    fn tell(&self) {
+        self.changed.send_modify(|version| *version = version.wrapping_add(1));
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Where a follower begins. One that comes before anything is shown misses nothing of it, however late it looks.
+    pub(crate) fn cursor(&self) -> LiveCursor {
+        let state = self.state();
+        let is_started = state.lines.is_empty() && state.blocks.is_empty();
+        LiveCursor { next: state.dropped, is_started }
+    }
+
+    /// Puts the next lines for a follower whose durable cursor is `seq` into its empty `ready`. Lines that follow an
+    /// older seq are dropped; at the first line that follows a newer one it stops, for the durable events come first.
+    /// There are no more than a follower may hold.
+    pub(crate) fn poll(&self, cursor: &mut LiveCursor, seq: Seq, ready: &mut VecDeque<FollowedLine>) {
+        let state = self.state();
+        let end = state.dropped + state.lines.len() as u64;
+        let mut room = Room::default();
+        if !cursor.is_started || cursor.next < state.dropped {
+            // Where durable events of this step are still to be read, it looks again afterwards.
+            cursor.is_started = state.after <= seq;
+            cursor.next = end;
+            if cursor.is_started {
+                // The newest of it, where it is too much.
+                let lines = state.accumulated(self.session_id, seq).into_iter().rev();
+                for line in lines.take_while(|line| room.takes(line)) {
+                    ready.push_front(FollowedLine { seq: None, line });
+                }
+            }
+            return;
+        }
+        while cursor.next < end {
+            let index = usize::try_from(cursor.next - state.dropped).unwrap_or(usize::MAX);
+            let Some((after, line)) = state.lines.get(index) else { break };
+            if *after > seq {
+                break;
+            }
+            if *after == seq {
+                if !room.takes(line) {
+                    break;
+                }
+                ready.push_back(FollowedLine { seq: None, line: line.clone() });
+            }
+            cursor.next += 1;
+        }
+    }
+}
+
+impl LiveState {
+    /// The step so far, each block as one delta from its beginning. It follows `seq`, up to which the follower knows all.
+    fn accumulated(&self, session_id: SessionId, seq: Seq) -> Vec<Bytes> {
+        let Some(time) = self.time else { return Vec::new() };
+        let line = |(index, block): (usize, &Block)| {
+            let event = delta_event(block.is_reasoning, self.step, index, 0, block.text.clone());
+            encode_live(session_id, seq, self.turn, time, &event).ok()
+        };
+        self.blocks.iter().enumerate().filter_map(line).collect()
+    }
+}
+
+fn delta_event(is_reasoning: bool, step: u32, block: usize, offset: u64, text: String) -> LiveEvent {
+    let block = u32::try_from(block).unwrap_or(u32::MAX);
+    if is_reasoning {
+        LiveEvent::ReasoningDelta(ReasoningDelta { step, block, offset, text })
+    } else {
+        LiveEvent::TextDelta(TextDelta { step, block, offset, text })
+    }
+}

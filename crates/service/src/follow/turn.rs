@@ -1,0 +1,231 @@
+//! A turn as it is followed: its session's lines, and behind the last of them its end. Every surface that shows a turn
+//! while it runs does it with [`FollowedTurn`], so that none is shown a line behind the end, or the end before a line.
+//!
+//! [`result`] is for callers who know that a turn was accepted, and not the process that runs it. It asks for nothing that
+//! would have to be asked for twice.
+
+use std::future::ready;
+
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, Fuse},
+};
+
+use super::{FollowedLine, Follower};
+use crate::{
+    SessionError,
+    ids::SessionId,
+    service::{ReadBlob, SessionService, TurnAccepted, TurnHandle, TurnResult},
+    session::{TurnFold, event::Event, message::Body},
+    wire::decode_event,
+};
+
+/// A turn whose events come before its end.
+pub struct FollowedTurn {
+    /// `None` once nothing more can be shown; the turn still has its end.
+    follower: Option<Follower>,
+    result: Fuse<BoxFuture<'static, Result<TurnResult, SessionError>>>,
+    /// The end, while lines before it are still to come.
+    end: Option<Result<TurnResult, SessionError>>,
+}
+
+/// The next thing that is known of a followed turn.
+pub enum TurnStep {
+    /// A line of its session.
+    Line(FollowedLine),
+    /// The reason why no more lines come. The end still does.
+    Lost(SessionError),
+    /// Its end. Nothing follows.
+    End(Result<TurnResult, SessionError>),
+}
+
+impl FollowedTurn {
+    /// Follows a turn by the lines of `follower`, or up to its end alone.
+    #[must_use]
+    pub fn new(turn: TurnHandle, follower: Option<Follower>) -> Self {
+        Self { follower, result: turn.result.fuse(), end: None }
+    }
+
+    /// A turn that was not accepted: its refusal is its end.
+    #[must_use]
+    pub fn refused(error: SessionError) -> Self {
+        Self { follower: None, result: ready(Err(error)).boxed().fuse(), end: None }
+    }
+
+    /// Shows no further line.
+    pub fn stop_lines(&mut self) {
+        self.follower = None;
+    }
+
+    /// The next line, or the end behind the last one. It can be dropped and called again.
+    pub async fn next(&mut self) -> TurnStep {
+        loop {
+            let is_over = match &self.end {
+                Some(Ok(result)) => self.follower.as_ref().is_none_or(|follower| follower.cursor() >= result.seq),
+                // No event says where such an end is: what is there by now comes first.
+                Some(Err(_)) => match next_line(&mut self.follower).now_or_never() {
+                    Some(Ok(Some(line))) => return TurnStep::Line(line),
+                    Some(Ok(None) | Err(_)) | None => true,
+                },
+                None => false,
+            };
+            if let Some(end) = self.end.take_if(|_| is_over) {
+                return TurnStep::End(end);
+            }
+            tokio::select! {
+                biased;
+                end = &mut self.result => self.end = Some(end),
+                line = next_line(&mut self.follower) => match line {
+                    Ok(None) => self.follower = None,
+                    Err(error) => {
+                        self.follower = None;
+                        return TurnStep::Lost(error);
+                    }
+                    Ok(Some(line)) => {
+                        if self.end.is_none() {
+                            self.end = (&mut self.result).now_or_never();
+                        }
+                        match &self.end {
+                            // It ended while this line was read, which is another turn's.
+                            Some(Ok(result)) if line.seq > Some(result.seq) => self.follower = None,
+                            Some(_) | None => return TurnStep::Line(line),
+                        }
+                    }
+                },
+            }
+        }
+    }
+}
+
+async fn next_line(follower: &mut Option<Follower>) -> Result<Option<FollowedLine>, SessionError> {
+    match follower {
+        Some(follower) => follower.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Follows the session of an accepted turn from its acceptance on.
+///
+/// # Errors
+/// Those of following the session.
+pub async fn from_acceptance(service: &dyn SessionService, accepted: &TurnAccepted) -> Result<Follower, SessionError> {
+    service.follow(&accepted.session_id, accepted.seq.saturating_sub(1)).await
+}
+
+/// Waits for the end of an accepted turn.
+///
+/// # Errors
+/// `TURN_INTERRUPTED` where it left the queue unstarted, or its session was deleted; `STORE_FAILED` where the store
+/// failed under it, as whoever waits for it in the process that runs it is told.
+pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Result<TurnResult, SessionError> {
+    let TurnAccepted { session_id, turn, seq } = accepted;
+    let mut follower = service.follow_turn(&session_id, seq.saturating_sub(1)).await?;
+    let mut fold = TurnFold::new(turn);
+    while let Some(followed) = follower.next().await? {
+        if followed.seq.is_none() {
+            continue;
+        }
+        let record = std::str::from_utf8(&followed.line)
+            .map_err(unreadable)
+            .and_then(|line| decode_event(line).map_err(unreadable))?;
+        if let Some(end) = fold.push(&record) {
+            let mut text = String::new();
+            for body in end.text.iter() {
+                text.push_str(&whole(service, session_id, body).await?);
+            }
+            return Ok(end.result(session_id, text));
+        }
+        if record.turn == Some(turn) && matches!(record.event, Event::TurnDequeued(_)) {
+            break;
+        }
+    }
+    Err(SessionError::Interrupted { turn })
+}
+
+/// A body's whole text, for the caller who was given its reference in an answer or an event.
+///
+/// # Errors
+/// Those of reading a blob.
+pub async fn whole(service: &dyn SessionService, session_id: SessionId, body: &Body) -> Result<String, SessionError> {
+    let blob = match body {
+        Body::Inline(text) => return Ok(text.clone()),
+        Body::Blob(blob) => &blob.blob,
+    };
+    let (mut bytes, mut next) = (Vec::new(), Some(0));
+    while let Some(offset) = next {
+        let request = ReadBlob { session_id, blob: blob.clone(), offset, limit: None };
+        let page = service.answer_blob(request).await?;
+        let piece = page.bytes().filter(|piece| !piece.is_empty() || page.next_offset.is_none());
+        bytes.extend(piece.ok_or_else(|| unreadable("a blob's page is empty or no base64"))?);
+        next = page.next_offset;
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn unreadable(error: impl std::fmt::Display) -> SessionError {
+    SessionError::Internal(format!("an answer could not be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures::{StreamExt as _, stream};
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::AgentBuildConfig;
+
+    /// The last line that is shown, and the end behind it.
+    async fn shown(mut turn: FollowedTurn) -> (u64, Result<TurnResult, SessionError>) {
+        let mut last = 0;
+        loop {
+            match turn.next().await {
+                TurnStep::Line(line) => last = line.seq.unwrap_or(last),
+                TurnStep::Lost(error) => panic!("{error}"),
+                TurnStep::End(end) => return (last, end),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_lines_of_a_turn_come_before_its_end_and_those_of_another_do_not() {
+        let agent = AgentBuildConfig::new().build().unwrap();
+        let session = agent.create_session().await.unwrap();
+        let first = agent.turn(&session, "@say One.").await.unwrap();
+        let second = agent.turn(&session, "@say Two.").await.unwrap();
+        let accepted = TurnAccepted { session_id: session.session_id, turn: first.turn, seq: session.seq + 1 };
+        let handle = |result| TurnHandle { accepted: accepted.clone(), wait: true, result };
+        // No event says where an end without a result is, so what is there comes first.
+        for (end, last) in [(Ok(first.clone()), first.seq), (Err(SessionError::StoreFailed), second.seq)] {
+            let follower = from_acceptance(agent.service().as_ref(), &accepted).await.unwrap();
+            let turn = FollowedTurn::new(handle(ready(end.clone()).boxed()), Some(follower));
+            let (shown, ended) = shown(turn).await;
+            assert_eq!((shown, ended.ok()), (last, end.ok()));
+        }
+        // It ends while another turn's line is read.
+        let (done, result) = oneshot::channel();
+        let (end, line) = (first.clone(), FollowedLine { seq: Some(first.seq + 1), line: Bytes::new() });
+        let read = async move {
+            done.send(Ok(end)).unwrap();
+            Ok(line)
+        };
+        let follower = Follower::of_lines(accepted.seq, stream::once(read).chain(stream::pending()).boxed());
+        let turn = FollowedTurn::new(handle(async move { result.await.unwrap() }.boxed()), Some(follower));
+        assert_eq!(shown(turn).await.0, 0);
+    }
+
+    #[tokio::test]
+    async fn a_turn_has_its_end_without_its_lines() {
+        let agent = AgentBuildConfig::new().build().unwrap();
+        let session = agent.create_session().await.unwrap();
+        let ended = agent.turn(&session, "@say One.").await.unwrap();
+        let accepted = TurnAccepted { session_id: session.session_id, turn: ended.turn, seq: session.seq + 1 };
+        let handle = || TurnHandle { accepted: accepted.clone(), wait: true, result: ready(Ok(ended.clone())).boxed() };
+        let failing = stream::once(async { Err(SessionError::StoreFailed) }).chain(stream::pending());
+        let mut turn = FollowedTurn::new(handle(), Some(Follower::of_lines(0, failing.boxed())));
+        assert!(matches!(turn.next().await, TurnStep::Lost(SessionError::StoreFailed)));
+        assert!(matches!(turn.next().await, TurnStep::End(Ok(_))));
+        let mut turn = FollowedTurn::new(handle(), None);
+        assert!(matches!(turn.next().await, TurnStep::End(Ok(_))));
+    }
+}

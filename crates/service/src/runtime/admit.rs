@@ -1,0 +1,170 @@
+//! The service as its callers see it: every operation is admitted first, in one place, by what its row of the table needs.
+
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::sessions::Sessions;
+use crate::{
+    SessionError, agent::command::Command, capability::Capabilities, follow::Follower, ids::SessionId,
+    operation::Operation, service::*,
+};
+
+/// The sessions for an operation that was admitted. The operations are its methods, so none can be reached before.
+pub(super) struct Admitted<'a>(pub(super) &'a Sessions);
+
+impl Sessions {
+    /// Admits an operation: the capability that it needs is there, and what a former process left behind is settled.
+    async fn admit(&self, operation: Operation) -> Result<Admitted<'_>, SessionError> {
+        if let Some(capability) = operation.needs() {
+            self.engine().capabilities.require(capability)?;
+        }
+        self.settle().await?;
+        Ok(Admitted(self))
+    }
+}
+
+macro_rules! declare {
+    (
+        {}
+        apart { $( $apart:tt )* }
+        plain { $(
+            $( #[$doc:meta] )+
+            $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
+            $request:ident, $needs:ident, $effect:ident, $refusals:tt;
+        )* }
+    ) => {
+        #[async_trait]
+        impl SessionService for Sessions {
+            fn capabilities(&self) -> Capabilities {
+                self.engine().capabilities
+            }
+
+            async fn ready(&self) -> Result<(), SessionError> {
+                self.settle().await
+            }
+
+            async fn check_ready(&self) -> Result<bool, SessionError> {
+                self.engine().events.room().await?;
+                Ok(!self.engine().is_stored || self.inner.is_ready.initialized())
+            }
+
+            async fn create_session(&self, request: CreateSession) -> Result<SessionCreated, SessionError> {
+                self.admit(Operation::CreateSession).await?;
+                self.create(request).await
+            }
+
+            async fn begin_turn(&self, request: StartTurn) -> Result<TurnHandle, SessionError> {
+                self.admit(Operation::StartTurn).await?;
+                self.accept(request, false).await
+            }
+
+            async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnHandle, SessionError> {
+                self.admit(Operation::Resume).await?;
+                let ResumeTurn { prompt, model, policy, budgets, compaction, wait, idempotency_key } = request;
+                let (session_id, is_continuation) = (*session_id, prompt.is_none());
+                let prompt = prompt.unwrap_or_default();
+                let request = StartTurn { session_id, prompt, model, policy, budgets, compaction, wait, idempotency_key };
+                self.accept(request, is_continuation).await
+            }
+
+            async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
+                self.admit(Operation::Events).await?;
+                self.check_exists(*session_id).await?;
+                let (engine, hub) = (self.engine(), self.inner.registry.hub(*session_id));
+                Follower::new(*session_id, engine.events.clone(), engine.world.clock.clone(), hub, since_seq).await
+            }
+
+            async fn follow_turn(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
+                let follower = self.follow(session_id, since_seq).await?.waiting();
+                self.bring_in_failed(*session_id, since_seq).await;
+                Ok(follower)
+            }
+
+            async fn answer_blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
+                self.settle().await?;
+                Admitted(self).blob(request).await
+            }
+
+            async fn compact_until(
+                &self,
+                request: CompactSession,
+                cancel: CancellationToken,
+            ) -> Result<CompactionReceipt, SessionError> {
+                self.admit(Operation::Compact).await?.compact_until(request, cancel).await
+            }
+
+            async fn memory_to_index(&self) -> Option<u64> {
+                self.engine().derived.memory.as_ref().map(|memory| memory.memory().remaining())
+            }
+
+            async fn shut_down(&self, drain_ms: u64) {
+                self.drain_and_flush(drain_ms).await;
+            }
+
+            $(
+                async fn $name(&self $(, $argument: $type)*) -> Result<$answer, SessionError> {
+                    self.admit(Operation::$operation).await?.$name($( $argument ),*).await
+                }
+            )*
+        }
+    };
+}
+
+crate::operations!(declare);
+
+impl Sessions {
+    /// Brings a session in again that the store failed before anybody followed its turn, as its next caller would. If
+    /// that fails, the turn has no end yet, and its followers are notified.
+    async fn bring_in_failed(&self, session_id: SessionId, since_seq: u64) {
+        if self.inner.registry.shared(session_id).is_some() {
+            return;
+        }
+        if self.look(session_id).await.is_ok_and(|view| view.summary.state != SessionState::Idle) {
+            match self.reserve(session_id).await {
+                Ok(_) | Err(SessionError::ShuttingDown) => {}
+                Err(error) => {
+                    let tail = self.engine().durable(session_id).await.unwrap_or(since_seq);
+                    self.inner.registry.hub(session_id).lose(tail, &error);
+                }
+            }
+        }
+    }
+
+    async fn drain_and_flush(&self, drain_ms: u64) {
+        self.engine().is_shutting_down.store(true, Ordering::Release);
+        let registry = &self.inner.registry;
+        let drains = registry.ids().into_iter().map(|id| async move {
+            // One that is being loaded is drained once it is there; no other one is loaded from now on.
+            registry.settled(id).await;
+            if let Some(reservation) = registry.reserve(id) {
+                let (reply, drained) = oneshot::channel();
+                // An actor that leaves has nothing to drain.
+                drop(reservation.mailbox.send(Command::Drain { drain_ms, reply }).await);
+                drop(reservation);
+                drop(drained.await);
+            }
+            registry.settled(id).await;
+        });
+        futures::future::join_all(drains).await;
+        let (engine, clock) = (self.engine(), self.engine().world.clock.as_ref());
+        let remembered = async {
+            if let Some(memory) = &engine.derived.memory {
+                memory.end().await;
+            }
+        };
+        let projected = async {
+            if let Some(projector) = &engine.derived.projector {
+                projector.end(clock).await;
+            }
+        };
+        tokio::join!(remembered, projected);
+        if let Err(error) = engine.derived.index.flush().await {
+            tracing::warn!(%error, "the index could not be written; it is made good at the next start");
+        }
+        engine.derived.settling.close();
+        engine.derived.settling.wait().await;
+    }
+}

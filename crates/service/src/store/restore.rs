@@ -1,0 +1,201 @@
+//! From a journal back to a session: a snapshot where there is one, then every record after it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use crate::{
+    ids::SessionId,
+    session::{Session, event::Record},
+    store::{EventStore, Frame, FramePage, ReadLimit, SessionStore, StoreError},
+    wire::{decode_event, decode_outline},
+};
+
+/// Frames that are read at a time.
+const FRAMES_READ: usize = 512;
+
+/// The session as its journal says; `None` where there is none. Nothing is leased and nothing written.
+pub(crate) async fn restore(
+    events: &dyn EventStore,
+    snapshots: &dyn SessionStore,
+    session_id: SessionId,
+) -> Result<Option<Session>, StoreError> {
+    whole(|| restore_once(events, snapshots, session_id)).await
+}
+
+/// Reads until nothing was torn. Each time that it begins again, journal compaction has put another segment in the place
+/// of one; it ends as they do.
+async fn whole<Reading>(read: impl Fn() -> Reading) -> Result<Option<Session>, StoreError>
+where
+    Reading: Future<Output = Result<Option<Session>, Trouble>>,
+{
+    loop {
+        match read().await {
+            Err(Trouble::Torn) => {}
+            Err(Trouble::Failed(error)) => return Err(error),
+            Ok(restored) => return Ok(restored),
+        }
+    }
+}
+
+/// Why a journal was not replayed.
+pub(crate) enum Trouble {
+    /// It was compacted meanwhile: what was read is neither what was there nor what is.
+    Torn,
+    Failed(StoreError),
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+async fn restore_once(
+    events: &dyn EventStore,
+    snapshots: &dyn SessionStore,
+    session_id: SessionId,
+) -> Result<Option<Session>, Trouble> {
+    match snapshots.load(&session_id).await {
+        Ok(Some(mut session)) => match replay(events, session_id, &mut session).await {
+            Ok(()) => return Ok(Some(session)),
+            Err(Trouble::Torn) => return Err(Trouble::Torn),
+            Err(Trouble::Failed(error)) => {
+                tracing::warn!(%session_id, %error, "a snapshot does not fit its journal and is passed over")
+            }
+        },
+        Ok(None) => {}
+        Err(error) => tracing::warn!(%session_id, %error, "a snapshot cannot be read and is passed over"),
+    }
+    begin_anew(events, session_id).await
+}
+
+/// The session as its whole journal says, whatever a snapshot says of it; `None` where there is none.
+pub(crate) async fn replay_whole(
+    events: &dyn EventStore,
+    session_id: SessionId,
+) -> Result<Option<Session>, StoreError> {
+    whole(|| begin_anew(events, session_id)).await
+}
+
+async fn begin_anew(events: &dyn EventStore, session_id: SessionId) -> Result<Option<Session>, Trouble> {
+    let Some(mut session) = first(events, session_id).await? else {
+        // A journal that is there and has no beginning is not one that was never there.
+        return match events.watch(session_id).await? {
+            Some(_) => {
+                let why = "it has no first record".to_owned();
+                Err(StoreError::Corrupted { session_id, last_good_seq: 0, why }.into())
+            }
+            None => Ok(None),
+        };
+    };
+    replay(events, session_id, &mut session).await?;
+    if session.id() != session_id {
+        // What is left of a fork's journal ends before its own first record: it is its parent's beginning, and no session.
+        let last_good_seq = session.last_seq();
+        let why = "its own first record is missing".to_owned();
+        return Err(StoreError::Corrupted { session_id, last_good_seq, why }.into());
+    }
+    Ok(Some(session))
+}
+
+/// The session as it began.
+async fn first(events: &dyn EventStore, session_id: SessionId) -> Result<Option<Session>, StoreError> {
+    let page = events.read(session_id, 0, ReadLimit::frames(1)).await?;
+    let Some(frame) = page.and_then(|page| page.frames.into_iter().next()) else { return Ok(None) };
+    Session::begin(&decode(&frame)?).map(Some).map_err(|error| StoreError::Failed(error.to_string()))
+}
+
+/// Applies what the journal of `session_id` holds beyond the session. A fork's begins with records of its parent, whose
+/// id the session has until it comes to its own.
+pub(crate) async fn replay(
+    events: &dyn EventStore,
+    session_id: SessionId,
+    session: &mut Session,
+) -> Result<(), Trouble> {
+    let mut before = FramePage::default();
+    while let Some(page) = events.read(session_id, session.last_seq(), ReadLimit::frames(FRAMES_READ)).await? {
+        if page.is_torn_from(&before) {
+            return Err(Trouble::Torn);
+        }
+        if page.frames.is_empty() {
+            break;
+        }
+        for frame in &page.frames {
+            session.apply(&decode(frame)?).map_err(|error| StoreError::Failed(error.to_string()))?;
+        }
+        before = page;
+    }
+    Ok(())
+}
+
+/// The session as its journal says, but for what was said in it, and whether its context is there by reference; `None`
+/// where the store cannot show the journal as it stands, or something is open in the session's snapshot.
+pub(crate) async fn outline(
+    events: &dyn EventStore,
+    snapshots: &dyn SessionStore,
+    session_id: SessionId,
+) -> Option<(Session, bool)> {
+    let before = snapshots.outline(&session_id).await.ok()?;
+    let is_whole = before.is_none();
+    if is_whole && snapshots.exists(&session_id).await.ok()? {
+        return None;
+    }
+    // The record that a snapshot ends with shows that it is of this journal.
+    let after = before.as_ref().map_or(0, |before| before.last_seq() - 1);
+    let fold = Arc::new(Mutex::new(Outline { session: before, is_proven: is_whole, is_broken: false }));
+    let sink = fold.clone();
+    let see = move |line: &Bytes| sink.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+    match events.scan(session_id, after, Box::new(see)).await {
+        Ok(true) => {}
+        Ok(false) => return None,
+        Err(error) => {
+            tracing::debug!(%session_id, %error, "a journal could not be passed through");
+            return None;
+        }
+    }
+    let session = fold.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+    (session.id() == session_id).then_some((session, is_whole))
+}
+
+/// Folds lines without what was said in them.
+struct Outline {
+    session: Option<Session>,
+    /// Whether what it began with is of this journal.
+    is_proven: bool,
+    is_broken: bool,
+}
+
+impl Outline {
+    fn push(&mut self, line: &Bytes) {
+        if !self.is_broken {
+            self.is_broken = self.fold(line).is_none();
+        }
+    }
+
+    fn fold(&mut self, line: &Bytes) -> Option<()> {
+        // Lists show the beginning of the first prompt.
+        let keeps_prompt = self.session.as_ref().is_some_and(|session| !session.has_first_line());
+        let record = decode_outline(std::str::from_utf8(line).ok()?, keeps_prompt).ok()?;
+        let Some(session) = &mut self.session else {
+            self.session = Some(Session::begin(&record).ok()?);
+            return Some(());
+        };
+        if self.is_proven {
+            return session.apply(&record).ok();
+        }
+        let known = (session.last_seq(), session.updated_at(), session.id());
+        self.is_proven = known == (record.seq, record.time, record.session_id);
+        self.is_proven.then_some(())
+    }
+
+    fn take(&mut self) -> Option<Session> {
+        self.session.take().filter(|_| self.is_proven && !self.is_broken)
+    }
+}
+
+/// The record in a frame.
+pub(crate) fn decode(frame: &Frame) -> Result<Record, StoreError> {
+    let line = std::str::from_utf8(&frame.line).map_err(|error| StoreError::Failed(error.to_string()))?;
+    decode_event(line).map_err(|error| StoreError::Failed(error.to_string()))
+}

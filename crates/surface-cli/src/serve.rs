@@ -1,0 +1,185 @@
+//! `serve`, `rpc` and `mcp`: from flags and configuration to a server, and what is told of it.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_serve::{Limits, Offer, ServeError, Server, Token, Toolset, stdio};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    App,
+    args::{McpArgs, ServeArgs, Tools},
+    config::{Config, refused},
+    ends::Ends,
+    error::CliError,
+    output::Surroundings,
+};
+
+/// The variable that holds the token, in place of the file.
+const TOKEN_VARIABLE: &str = "MEERKAT_TOKEN";
+
+/// Serves until the process is told to end.
+pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs, ends: &mut Ends) -> Result<u8, CliError> {
+    let values = &app.config.values.serve;
+    if !(args.rest || args.rpc || args.mcp) {
+        let message = "say what to serve: any of --rest, --rpc and --mcp";
+        return Err(meerkat_service::SessionError::invalid("serve", message).into());
+    }
+    let address = args.listen.as_deref().unwrap_or(&values.listen);
+    let address: SocketAddr = address
+        .parse()
+        .map_err(|_| refused("serve.listen", "it must be an address and a port, such as 127.0.0.1:7670", address))?;
+    let is_open = !address.ip().is_loopback();
+    if is_open && args.no_auth {
+        return Err(refused("serve.listen", &ServeError::Open.to_string(), "--no-auth").into());
+    }
+    if is_open && app.config.engine().tools.test_dir.is_some() {
+        return Err(refused("tools.test_dir", "the test tools are for loopback addresses alone", "serve.listen").into());
+    }
+    if is_open && app.default_model.as_ref().is_some_and(|model| model.is_stand_in) {
+        let message = "name the model that answers: others can reach this address";
+        return Err(refused("model.name", message, "serve.listen").into());
+    }
+    let mut builder = Server::builder(app.service.clone())
+        .allowed_hosts(&values.allowed_hosts)
+        .allowed_origins(&values.allowed_origins)
+        .public_url(values.public_url.as_deref())
+        .limits(limits(&app.config));
+    let mut token_file = None;
+    builder = match args.no_auth {
+        true => builder.without_token(),
+        false => {
+            let (token, file) = find_token(app, around)?;
+            token_file = file;
+            builder.token(token)
+        }
+    };
+    if args.rest {
+        builder = builder.rest();
+    }
+    if args.rpc {
+        builder = builder.rpc();
+    }
+    if args.mcp {
+        builder = builder.mcp(offer(args.tools.unwrap_or(Tools::All), args.approve));
+    }
+    let server = builder.listen(address).await.map_err(|error| refused_by(&error))?;
+    if is_open && !values.public_url.as_ref().is_some_and(|url| url.starts_with("https:")) {
+        app.out.note(
+            "Warning: others on the network can read the token and everything else. Listen on loopback behind a proxy \
+             with HTTPS, and name its address in serve.public_url.",
+        );
+    }
+    let names = [("rest", args.rest), ("rpc", args.rpc), ("mcp", args.mcp)];
+    let names: Vec<&str> = names.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name).collect();
+    tell(app, server.url(), values.public_url.as_deref(), token_file.as_deref(), &names)?;
+    let stop = CancellationToken::new();
+    let served = server.serve_until(stop.clone().cancelled_owned());
+    tokio::pin!(served);
+    tokio::select! {
+        () = &mut served => return Ok(0),
+        _ = ends.next() => {}
+    }
+    app.out.note("Ending: running turns may finish; a second signal ends at once.");
+    stop.cancel();
+    tokio::select! {
+        () = served => {}
+        _ = ends.next() => {}
+    }
+    Ok(0)
+}
+
+/// JSON-RPC on standard input and output.
+pub(crate) async fn rpc(app: &App) -> Result<u8, CliError> {
+    stdio::rpc(app.service.clone(), message_bytes(app), app.closing.clone()).await?;
+    Ok(0)
+}
+
+/// The Model Context Protocol on standard input and output.
+pub(crate) async fn mcp(app: &App, args: &McpArgs) -> Result<u8, CliError> {
+    let offer = offer(args.tools.unwrap_or(Tools::Core), args.approve);
+    stdio::mcp(app.service.clone(), offer, message_bytes(app), app.closing.clone()).await?;
+    Ok(0)
+}
+
+/// Bytes that one message may have.
+fn message_bytes(app: &App) -> usize {
+    usize::try_from(app.config.values.serve.max_body_bytes).unwrap_or(usize::MAX)
+}
+
+/// The tools that MCP clients are offered.
+const fn offer(tools: Tools, approve: bool) -> Offer {
+    let set = match tools {
+        Tools::Core => Toolset::Core,
+        Tools::All => Toolset::All,
+    };
+    Offer { set, approve }
+}
+
+/// The bounds of a server, as they are configured.
+pub(crate) fn limits(config: &Config) -> Limits {
+    let values = &config.values.serve;
+    Limits {
+        connections: values.max_connections,
+        streams: values.max_streams,
+        header_timeout: Duration::from_millis(values.header_timeout_ms),
+        body_bytes: values.max_body_bytes,
+        bundle_bytes: config.values.limits.bundle_bytes,
+        stall_ms: values.stall_ms,
+        drain_ms: values.drain_ms,
+    }
+}
+
+/// A server's refusal, with the key that it is about.
+fn refused_by(error: &ServeError) -> ErrorBody {
+    let (key, origin) = match error {
+        ServeError::Nothing | ServeError::NoToken | ServeError::Open | ServeError::Listen { .. } => {
+            ("serve.listen", "serve")
+        }
+        ServeError::AllowedHost(host) => ("serve.allowed_hosts", host.as_str()),
+        ServeError::AllowedOrigin(origin) => ("serve.allowed_origins", origin.as_str()),
+        ServeError::PublicUrl(url) => ("serve.public_url", url.as_str()),
+    };
+    refused(key, &error.to_string(), origin)
+}
+
+/// The token: of the variable, or of its file in the data directory, made at the first start.
+fn find_token(app: &App, around: &Surroundings) -> Result<(Token, Option<PathBuf>), CliError> {
+    if let Some(token) = around.variable(TOKEN_VARIABLE) {
+        let origin = format!("variable {TOKEN_VARIABLE}");
+        let refusal = || refused("token", "it must have at least 16 characters", &origin);
+        return Ok((Token::new(token).ok_or_else(refusal)?, None));
+    }
+    let data_dir = app.config.data_dir(around)?;
+    let (token, path) = Token::of_dir(&data_dir).map_err(|error| {
+        let message = format!("the token in {} cannot be read or made: {error}", data_dir.display());
+        CliError::Refused(Box::new(ErrorBody::with_message(ErrorCode::StoreNotWritable, message)))
+    })?;
+    Ok((token, Some(path)))
+}
+
+/// Says that the server is ready, where, and where its token stands.
+fn tell(
+    app: &App,
+    base: &str,
+    public: Option<&str>,
+    token_file: Option<&std::path::Path>,
+    surfaces: &[&str],
+) -> Result<(), CliError> {
+    let token_file = token_file.map(|path| path.display().to_string());
+    if app.out.is_json {
+        let model = app.default_model.as_ref().map(|model| &model.told);
+        let mut document = json!({ "listening": base, "token_file": token_file, "surfaces": surfaces, "model": model });
+        if let Some(public) = public {
+            document["public_url"] = public.into();
+        }
+        return Ok(app.out.document(document.to_string().as_bytes())?);
+    }
+    if let Some(model) = &app.default_model {
+        app.out.note(&format!("Sessions that name no model: {}.", model.told.trim_end_matches('.')));
+    }
+    let token = token_file.map_or_else(|| "no token file".to_owned(), |path| format!("token in {path}"));
+    let public = public.map_or_else(String::new, |public| format!(", reached at {public}"));
+    Ok(app.out.text(&format!("listening on {base} for {} ({token}){public}\n", surfaces.join(", ")))?)
+}

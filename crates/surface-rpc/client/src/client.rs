@@ -1,0 +1,339 @@
+//! [`Client`]: the service of another process, for as long as one serves.
+//!
+//! When that vanishes, the way is asked who serves now, and the client goes on: what is followed from its cursor, what can
+//! be asked twice by asking again. What can not, such as a turn without a key, has an unknown outcome if the process
+//! vanished before it answered, and the error says so.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::FutureExt as _;
+use meerkat_service::{
+    Capabilities, ErrorCode, Operation, SessionError, SessionId, SessionService,
+    compaction::CompactionConfig,
+    follow::{Follower, turn},
+    operation::OperationEffect,
+    operations,
+    service::*,
+    wire::{Reply, call},
+};
+use meerkat_surface_rpc::{
+    of_operation,
+    owner::{Place, Readiness},
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::{sync::Mutex, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    connection::{Connection, Failed},
+    following::follow,
+    way::{Server, Url, Way},
+};
+
+/// Processes that may vanish under one request before it is given up.
+pub(crate) const OWNERS_MAX: usize = 8;
+
+/// How long a process that is ending is waited for.
+pub(crate) const ENDING_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a process may take to say how it stands with it.
+const GREETING_LIMIT: Duration = Duration::from_secs(2);
+
+/// What requests carry that name none themselves.
+#[derive(Clone, Debug, Default)]
+pub struct Defaults {
+    /// The model of new sessions.
+    pub model: Option<String>,
+    /// The compaction of new sessions.
+    pub compaction: Option<CompactionConfig>,
+}
+
+/// The service of another process. Clones share the connection.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    way: Box<dyn Way>,
+    defaults: Defaults,
+    capabilities: Capabilities,
+    /// It waits for turns by their events, because its command outlives the process that serves.
+    is_owner: bool,
+    current: Mutex<Current>,
+}
+
+/// Who serves: another process, or by now this one.
+#[derive(Clone)]
+pub(crate) enum Current {
+    There(Arc<Connection>),
+    Here(Arc<dyn SessionService>),
+}
+
+impl From<Server> for Current {
+    fn from(server: Server) -> Self {
+        match server {
+            Server::There(connection) => Self::There(Arc::new(connection)),
+            Server::Here(service) => Self::Here(service),
+        }
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("capabilities", &self.inner.capabilities).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Connects to a server by its URL, such as `http://127.0.0.1:7670`, with the token that it asks for.
+    ///
+    /// # Errors
+    /// `UNAUTHENTICATED` for a wrong token, `INVALID_REQUEST` for a text that is no URL of a server, `SHUTTING_DOWN` if
+    /// nobody answers there; or another refusal of the server.
+    pub async fn connect(url: &str, token: &str) -> Result<Self, SessionError> {
+        let url = Url::read(url, token)?;
+        let connection = url.connect().await?;
+        Ok(Self::over(url, connection, Defaults::default()))
+    }
+
+    /// Connects to the process that owns a data directory, which is of the same user and the same build.
+    ///
+    /// # Errors
+    /// `SHUTTING_DOWN` if no process listens, or the refusal of the owner.
+    pub async fn attach(data_dir: PathBuf) -> Result<Self, SessionError> {
+        let place = Place::new(data_dir, None);
+        let connection = Way::connect(&place).await?;
+        Ok(Self::over(place, connection, Defaults::default()))
+    }
+
+    /// Goes on with a connection that a way has opened.
+    #[must_use]
+    pub fn over(way: impl Way + 'static, connection: Connection, defaults: Defaults) -> Self {
+        let (capabilities, is_owner) = (connection.found.capabilities, connection.found.is_owner);
+        let current = Mutex::new(Current::There(Arc::new(connection)));
+        Self { inner: Arc::new(Inner { way: Box::new(way), defaults, capabilities, is_owner, current }) }
+    }
+
+    /// Sessions that are followed over the connection.
+    pub async fn subscriptions(&self) -> usize {
+        match &*self.inner.current.lock().await {
+            Current::There(connection) => connection.subscriptions(),
+            Current::Here(_) => 0,
+        }
+    }
+
+    /// Who serves now. If the process that did has vanished, its successor is found first.
+    pub(crate) async fn current(&self) -> Result<Current, SessionError> {
+        let mut current = self.inner.current.lock().await;
+        if matches!(&*current, Current::There(connection) if connection.closed().is_cancelled()) {
+            *current = self.inner.way.find().await?.into();
+            tracing::info!(is_here = matches!(&*current, Current::Here(_)), "another process serves");
+        }
+        Ok(current.clone())
+    }
+
+    /// Performs an operation where it is performed, and answers with its JSON.
+    async fn perform(&self, operation: Operation, params: &Value) -> Result<Bytes, SessionError> {
+        let is_repeatable = is_repeatable(operation, params);
+        let params = params.to_string();
+        let mut ending = None;
+        for _ in 0..OWNERS_MAX {
+            let connection = match self.current().await? {
+                Current::Here(service) => return call(service.as_ref(), operation, &params).await.map(Bytes::from),
+                Current::There(connection) => connection,
+            };
+            match connection.request(of_operation(operation), &params).await {
+                Ok(answer) => return Ok(answer),
+                // Nothing was done yet, and whoever comes after this owner can do it.
+                Err(Failed::Refused(body)) if body.code == ErrorCode::ShuttingDown => {
+                    if !within(ENDING_LIMIT, connection.closed().cancelled()).await {
+                        return Err(SessionError::Remote(body));
+                    }
+                    ending = Some(SessionError::Remote(body));
+                }
+                Err(Failed::Refused(body)) => return Err(SessionError::Remote(body)),
+                Err(Failed::Unasked) => {}
+                Err(Failed::Lost) if is_repeatable => {}
+                Err(Failed::Lost) => return Err(SessionError::StoreFailed),
+            }
+        }
+        Err(ending.unwrap_or(SessionError::StoreFailed))
+    }
+
+    /// Performs an operation and reads its answer.
+    async fn ask<T: Reply>(&self, operation: Operation, request: &impl Serialize) -> Result<T, SessionError> {
+        T::read(&self.perform(operation, &json!(request)).await?)
+    }
+
+    /// Runs a turn and answers when it has ended: the server waits for it.
+    async fn wait(&self, operation: Operation, mut params: Value) -> Result<TurnResult, SessionError> {
+        params["wait"] = true.into();
+        self.ask(operation, &params).await
+    }
+
+    /// Begins a turn. Once it is accepted, its events say how it ends, whoever owns the data directory by then.
+    async fn begin(&self, operation: Operation, mut params: Value) -> Result<TurnHandle, SessionError> {
+        let wait = params["wait"] != false;
+        params["wait"] = false.into();
+        let accepted: TurnAccepted = self.ask(operation, &params).await?;
+        let (service, begun) = (self.clone(), accepted.clone());
+        Ok(TurnHandle { accepted, wait, result: async move { turn::result(&service, begun).await }.boxed() })
+    }
+}
+
+/// Whether asking twice does no more than asking once.
+fn is_repeatable(operation: Operation, params: &Value) -> bool {
+    match operation {
+        // One that names no turn might hit the next one.
+        Operation::Interrupt => !params["turn"].is_null(),
+        _ => {
+            matches!(operation.effect(), OperationEffect::Reads | OperationEffect::Settles)
+                || !params["idempotency_key"].is_null()
+        }
+    }
+}
+
+/// The request of a row of the table.
+macro_rules! request {
+    ($request:ident) => {
+        $request {}
+    };
+    (OneSession $session_id:ident) => {
+        OneSession { session_id: *$session_id }
+    };
+    ($request:ident $argument:ident) => {
+        $argument
+    };
+}
+
+macro_rules! declare {
+    (
+        {}
+        apart { $( $apart:tt )* }
+        plain { $(
+            $( #[$doc:meta] )+
+            $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
+            $request:ident, $needs:ident, $effect:ident, $refusals:tt;
+        )* }
+    ) => {
+        #[async_trait]
+        impl SessionService for Client {
+            fn capabilities(&self) -> Capabilities {
+                self.inner.capabilities
+            }
+
+            async fn ready(&self) -> Result<(), SessionError> {
+                // A list waits for what a former process left behind, and changes nothing.
+                let query = SessionQuery { limit: Some(1), ..SessionQuery::default() };
+                self.list(query).await.map(drop)
+            }
+
+            /// A process says so when it is greeted, which needs no room among its requests.
+            async fn check_ready(&self) -> Result<bool, SessionError> {
+                if let Current::Here(service) = self.current().await? {
+                    return service.check_ready().await;
+                }
+                match timeout(GREETING_LIMIT, self.inner.way.connect()).await {
+                    Ok(Ok(connection)) => {
+                        let Readiness { is_ready, trouble } = connection.found.readiness.clone();
+                        trouble.map_or(Ok(is_ready), |body| Err(SessionError::Remote(Box::new(body))))
+                    }
+                    // It has just gone, or is too busy to greet anybody.
+                    Ok(Err(error)) if error.code() != ErrorCode::ShuttingDown => Err(error),
+                    Ok(Err(_)) | Err(_) => Ok(false),
+                }
+            }
+
+            async fn create_session(&self, mut request: CreateSession) -> Result<SessionCreated, SessionError> {
+                let Defaults { model, compaction } = &self.inner.defaults;
+                request.model = request.model.or_else(|| model.clone());
+                request.compaction = request.compaction.or(*compaction);
+                self.ask(Operation::CreateSession, &request).await
+            }
+
+            async fn begin_turn(&self, request: StartTurn) -> Result<TurnHandle, SessionError> {
+                self.begin(Operation::StartTurn, json!(request)).await
+            }
+
+            async fn start_turn(&self, request: StartTurn) -> Result<TurnResult, SessionError> {
+                if self.inner.is_owner {
+                    return self.begin_turn(request).await?.result.await;
+                }
+                self.wait(Operation::StartTurn, json!(request)).await
+            }
+
+            async fn resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnResult, SessionError> {
+                if self.inner.is_owner {
+                    return self.begin_resume(session_id, request).await?.result.await;
+                }
+                let mut params = json!(request);
+                params["session_id"] = json!(session_id);
+                self.wait(Operation::Resume, params).await
+            }
+
+            async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnHandle, SessionError> {
+                let mut params = json!(request);
+                params["session_id"] = json!(session_id);
+                self.begin(Operation::Resume, params).await
+            }
+
+            async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
+                follow(self.clone(), *session_id, since_seq, false).await
+            }
+
+            async fn follow_turn(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
+                follow(self.clone(), *session_id, since_seq, true).await
+            }
+
+            async fn answer_blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
+                self.ask(Operation::Blob, &request).await
+            }
+
+            /// Over a connection nobody can give up just this compaction, so there it goes on.
+            async fn compact_until(
+                &self,
+                request: CompactSession,
+                cancel: CancellationToken,
+            ) -> Result<CompactionReceipt, SessionError> {
+                match self.current().await? {
+                    Current::Here(service) => service.compact_until(request, cancel).await,
+                    Current::There(_) => self.compact(request).await,
+                }
+            }
+
+            /// Over a connection the readers say it, where there are any.
+            async fn memory_to_index(&self) -> Option<u64> {
+                match self.current().await {
+                    Ok(Current::Here(service)) => service.memory_to_index().await,
+                    Ok(Current::There(_)) | Err(_) => None,
+                }
+            }
+
+            /// The owner ends when it does; only what this process has become the owner of ends with it.
+            async fn shut_down(&self, drain_ms: u64) {
+                let service = match &*self.inner.current.lock().await {
+                    Current::Here(service) => service.clone(),
+                    Current::There(_) => return,
+                };
+                service.shut_down(drain_ms).await;
+            }
+
+            $( async fn $name(&self $(, $argument: $type)*) -> Result<$answer, SessionError> {
+                // The owner does not ask this of a command: it reads the answer of its turn without a store too.
+                Operation::$operation.needs().map_or(Ok(()), |needed| self.capabilities().require(needed))?;
+                self.ask(Operation::$operation, &request!($request $( $argument )*)).await
+            } )*
+        }
+    };
+}
+
+operations!(declare);
+
+/// Waits until `done` for as long as `limit`; says whether it was.
+pub(crate) async fn within(limit: Duration, done: impl Future<Output = ()>) -> bool {
+    timeout(limit, done).await.is_ok()
+}

@@ -1,0 +1,31 @@
+//! meerkat over the network, for programs in Rust: [`Client`] is a `SessionService` that another process performs.
+//!
+//! ```no_run
+//! use meerkat_client::Client;
+//! use meerkat_service::{SessionService as _, service::{CreateSession, StartTurn}};
+//!
+//! # async fn example() -> Result<(), meerkat_service::SessionError> {
+//! let client = Client::connect("http://127.0.0.1:7670", "the token").await?;
+//! let session = client.create_session(CreateSession::default()).await?;
+//! let result = client.start_turn(StartTurn::new(session.session_id, "Hello.")).await?;
+//! println!("{}", result.text);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! In reading order: [`client`](Client) forwards the operations, `way` connects, `connection` matches answers with
+//! requests, `following` goes on from one connection to the next, `wire` is the shape of what comes. Nothing here decides
+//! about a session: what is refused, the server refuses.
+
+mod client;
+mod way;
+
+mod connection;
+mod following;
+
+mod wire;
+
+pub use client::{Client, Defaults};
+pub use connection::Connection;
+pub use meerkat_surface_rpc::owner::{Hello, Place, Setting, Speaker, path_hash};
+pub use way::{Server, Way, attach};

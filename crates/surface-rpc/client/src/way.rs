@@ -1,0 +1,216 @@
+//! The ways to a process that serves: its URL, or the socket of a data directory's owner.
+//!
+//! A way only connects. What is asked over it, and what becomes of it when the other side has gone, is the client's.
+
+use std::{io, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{SinkExt as _, StreamExt as _, TryStreamExt as _, sink, stream};
+use http::{HeaderValue, Request, StatusCode, Uri, header};
+use meerkat_service::{Capabilities, CapabilitiesView, ErrorBody, ErrorCode, Operation, SessionError, SessionService};
+use meerkat_surface_rpc::{
+    of_operation,
+    owner::{HELLO, HELLO_BYTES_MAX, Hello, Place, Readiness, Setting, Speaker, Welcome, read_line},
+};
+use serde_json::json;
+use tokio::{
+    io::{AsyncWriteExt as _, BufReader},
+    net::{TcpStream, UnixStream},
+    time::{Instant, sleep},
+};
+use tokio_tungstenite::{
+    client_async_with_config,
+    tungstenite::{Error, Message, client::IntoClientRequest as _, protocol::WebSocketConfig},
+};
+
+use crate::{
+    connection::{Connection, Failed, Found},
+    wire::Incoming,
+};
+
+/// Bytes of an answer. The other side is trusted, so this bounds a fault and no attack.
+const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// How long a process that has gone may take to come back, and the pause between two tries.
+const FIND_LIMIT: Duration = Duration::from_secs(2);
+const FIND_PAUSE: Duration = Duration::from_millis(20);
+
+/// Who serves.
+pub enum Server {
+    /// Another process.
+    There(Connection),
+    /// By now this one.
+    Here(Arc<dyn SessionService>),
+}
+
+/// A way to a process that serves.
+#[async_trait]
+pub trait Way: Send + Sync {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Why nobody can be reached, or the refusal of the other side.
+    async fn connect(&self) -> Result<Connection, SessionError>;
+
+    /// Finds who serves, when the process that did has gone.
+    ///
+    /// # Errors
+    /// Why nobody can be reached, or the refusal of the other side.
+    async fn find(&self) -> Result<Server, SessionError> {
+        let until = Instant::now() + FIND_LIMIT;
+        loop {
+            match self.connect().await {
+                // It may be starting again.
+                Err(error) if error.code() == ErrorCode::ShuttingDown && Instant::now() < until => {
+                    sleep(FIND_PAUSE).await;
+                }
+                connected => return connected.map(Server::There),
+            }
+        }
+    }
+}
+
+/// A server's URL.
+pub(crate) struct Url {
+    host: String,
+    port: u16,
+    request: Request<()>,
+    /// As it was given.
+    text: String,
+}
+
+impl Url {
+    /// Reads `http://host[:port][/path]`, and the token that the server asks for.
+    pub(crate) fn read(text: &str, token: &str) -> Result<Self, SessionError> {
+        let refused = |message: &str| SessionError::invalid("url", message);
+        let uri: Uri = text.parse().map_err(|_| refused("it must be such as http://127.0.0.1:7670"))?;
+        match uri.scheme_str() {
+            Some("http" | "ws") => {}
+            Some("https" | "wss") => {
+                return Err(refused("HTTPS is not spoken here; connect to the server itself, or through a tunnel"));
+            }
+            _ => return Err(refused("it must begin with http://")),
+        }
+        let (host, port) = (uri.host().unwrap_or_default().to_owned(), uri.port_u16().unwrap_or(80));
+        let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
+        let target = format!("ws://{authority}{}/rpc", uri.path().trim_end_matches('/'));
+        let mut request = target.into_client_request().map_err(|error| refused(&error.to_string()))?;
+        let bearer = HeaderValue::try_from(format!("Bearer {token}"));
+        let bearer = bearer.map_err(|_| SessionError::invalid("token", "it must be text without line breaks"))?;
+        request.headers_mut().insert(header::AUTHORIZATION, bearer);
+        Ok(Self { host, port, request, text: text.to_owned() })
+    }
+
+    /// An answer of the server's that is no handshake: its refusal, or what else it said.
+    fn refusal(&self, error: Error) -> SessionError {
+        let response = match error {
+            Error::Http(response) => response,
+            other => return self.unreachable(&other),
+        };
+        let body = response.body().as_deref().and_then(|body| serde_json::from_slice::<ErrorBody>(body).ok());
+        let body = body.unwrap_or_else(|| match response.status() {
+            // Its body may come late.
+            StatusCode::UNAUTHORIZED => ErrorBody::new(ErrorCode::Unauthenticated),
+            status => {
+                let message = format!("{} answers with status {status} and is no meerkat server.", self.text);
+                ErrorBody::with_message(ErrorCode::UnknownOperation, message)
+            }
+        });
+        SessionError::Remote(Box::new(body))
+    }
+
+    fn unreachable(&self, error: &dyn std::fmt::Display) -> SessionError {
+        unreachable(&self.text, error)
+    }
+}
+
+/// Nobody answers there.
+fn unreachable(place: &str, error: &dyn std::fmt::Display) -> SessionError {
+    let message = format!("No meerkat server can be reached at {place}: {error}.");
+    SessionError::Remote(Box::new(ErrorBody::with_message(ErrorCode::ShuttingDown, message)))
+}
+
+#[async_trait]
+impl Way for Url {
+    async fn connect(&self) -> Result<Connection, SessionError> {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let stream = TcpStream::connect((host, self.port)).await.map_err(|error| self.unreachable(&error))?;
+        stream.set_nodelay(true).map_err(|error| self.unreachable(&error))?;
+        let config =
+            WebSocketConfig::default().max_message_size(Some(ANSWER_BYTES_MAX)).max_frame_size(Some(ANSWER_BYTES_MAX));
+        let opened = client_async_with_config(self.request.clone(), stream, Some(config)).await;
+        let (outlet, inlet) = opened.map_err(|error| self.refusal(error))?.0.split();
+        let outlet =
+            outlet.with(|line: String| async move { Ok::<_, Error>(Message::text(line)) }).sink_map_err(broken);
+        let inlet = inlet.map_err(broken).try_filter_map(|message| async move {
+            Ok(match message {
+                Message::Text(text) => Some(Bytes::from(text)),
+                Message::Binary(bytes) => Some(bytes),
+                // The library answers pings; after a close the stream ends.
+                Message::Ping(_) | Message::Pong(_) | Message::Close(_) | Message::Frame(_) => None,
+            })
+        });
+        let readiness = Readiness { is_ready: true, trouble: None };
+        let found = Found { capabilities: Capabilities::compiled(), readiness, is_owner: false };
+        let mut connection = Connection::start(Box::pin(inlet), Box::pin(outlet), found);
+        let view = connection.request(of_operation(Operation::Capabilities), "{}").await;
+        let view = view.map_err(|failed| match failed {
+            Failed::Refused(body) => SessionError::Remote(body),
+            Failed::Unasked | Failed::Lost => self.unreachable(&"it closed the connection"),
+        })?;
+        let view: CapabilitiesView = serde_json::from_slice(&view).map_err(|error| self.unreachable(&error))?;
+        connection.found.capabilities = Capabilities::of_view(&view);
+        Ok(connection)
+    }
+}
+
+fn broken(error: Error) -> io::Error {
+    io::Error::other(error)
+}
+
+/// The socket of a data directory's owner.
+#[async_trait]
+impl Way for Place {
+    async fn connect(&self) -> Result<Connection, SessionError> {
+        match attach(self, Vec::new()).await {
+            Ok(attached) => attached.map_err(SessionError::Remote),
+            Err(error) => Err(unreachable(&self.data_dir().display().to_string(), &error)),
+        }
+    }
+}
+
+/// Says hello to the owner of a data directory. A refusal is the inner error.
+///
+/// # Errors
+/// If nobody listens there, or speaks otherwise.
+pub async fn attach(place: &Place, settings: Vec<Setting>) -> io::Result<Result<Connection, Box<ErrorBody>>> {
+    let (stream, hello) = (place.connect().await?, Hello { speaker: Speaker::own(), settings });
+    greet(stream, &hello).await
+}
+
+async fn greet(stream: UnixStream, hello: &Hello) -> io::Result<Result<Connection, Box<ErrorBody>>> {
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = BufReader::new(reader);
+    let message = json!({ "jsonrpc": "2.0", "id": 0, "method": HELLO, "params": hello });
+    writer.write_all(format!("{message}\n").as_bytes()).await?;
+    let line = read_line(&mut reader, HELLO_BYTES_MAX).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let answer: Incoming<'_> = serde_json::from_slice(&line)?;
+    let welcome = answer.result.ok_or_else(|| io::Error::other("the owner speaks another protocol"))?;
+    let welcome: Welcome = serde_json::from_str(welcome.get())?;
+    if let Some(refusal) = Speaker::refuse(&welcome.speaker, &hello.speaker).or(welcome.refusal) {
+        return Ok(Err(Box::new(refusal)));
+    }
+    let inlet = stream::try_unfold(reader, |mut reader| async move {
+        let line = read_line(&mut reader, ANSWER_BYTES_MAX as u64).await?;
+        io::Result::Ok(line.map(|line| (Bytes::from(line), reader)))
+    });
+    let outlet = sink::unfold(writer, |mut writer, mut line: String| async move {
+        line.push('\n');
+        writer.write_all(line.as_bytes()).await?;
+        Ok::<_, io::Error>(writer)
+    });
+    // It is of the same build, and has the store that it was found by.
+    let found = Found { capabilities: Capabilities::compiled(), readiness: welcome.readiness, is_owner: true };
+    Ok(Ok(Connection::start(Box::pin(inlet), Box::pin(outlet), found)))
+}

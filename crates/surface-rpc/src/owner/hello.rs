@@ -1,0 +1,115 @@
+//! The first words of both sides of an owner's socket, before they speak JSON-RPC.
+
+use std::io;
+
+use meerkat_service::{Capabilities, ErrorBody, ErrorCode};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _};
+
+/// Bytes of the first message, either way.
+pub const HELLO_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Bytes of a request.
+pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// A value that a flag or a variable of an attached command set.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Setting {
+    /// The key, such as `turn.tool_timeout_ms`.
+    pub key: String,
+    /// The value.
+    pub value: serde_json::Value,
+    /// The flag or variable that set it.
+    pub origin: String,
+}
+
+/// The method of the first message.
+pub const HELLO: &str = "owner/hello";
+
+/// Who speaks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Speaker {
+    version: String,
+    build: String,
+    pid: u32,
+}
+
+impl Speaker {
+    /// This process.
+    #[must_use]
+    pub fn own() -> Self {
+        let view = Capabilities::compiled().view();
+        Self { version: view.version, build: view.build, pid: std::process::id() }
+    }
+
+    /// Refuses two that may not understand each other.
+    #[must_use]
+    pub fn refuse(owner: &Self, attached: &Self) -> Option<ErrorBody> {
+        let of = |speaker: &Self| (speaker.version.clone(), speaker.build.clone());
+        (of(owner) != of(attached)).then(|| {
+            let message = format!(
+                "Process {} owns the data directory and is meerkat {} (build {}), this is meerkat {} (build {}); end it, \
+                 or use the same one.",
+                owner.pid, owner.version, owner.build, attached.version, attached.build
+            );
+            ErrorBody::with_message(ErrorCode::StoreLocked, message)
+                .detail("pid", owner.pid)
+                .detail("version", owner.version.clone())
+                .detail("build", owner.build.clone())
+        })
+    }
+}
+
+/// What an attached command says first.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// Who attaches.
+    pub speaker: Speaker,
+    /// What it was told by flags and variables that is the owner's to decide.
+    pub settings: Vec<Setting>,
+}
+
+/// Whether new work is taken, and why not.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Readiness {
+    /// New work is taken at once.
+    pub is_ready: bool,
+    /// Why it is not.
+    pub trouble: Option<ErrorBody>,
+}
+
+/// What the owner answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The owner.
+    pub speaker: Speaker,
+    /// Why it serves nothing to this one.
+    pub refusal: Option<ErrorBody>,
+    /// How it stands with the owner's service at this moment. Another version may not tell.
+    #[serde(default)]
+    pub readiness: Readiness,
+}
+
+/// The first message.
+#[derive(Debug, Deserialize)]
+pub struct First {
+    /// [`HELLO`], or it is no command that attaches.
+    pub method: String,
+    /// What it says.
+    pub params: Hello,
+}
+
+/// Reads a line without its end; `None` at the end of what comes.
+///
+/// # Errors
+/// If reading fails, or the line is longer than `limit`.
+pub async fn read_line(reader: &mut (impl AsyncBufRead + Unpin), limit: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    reader.take(limit + 1).read_until(b'\n', &mut line).await?;
+    match line.pop() {
+        None => Ok(None),
+        Some(b'\n') => Ok(Some(line)),
+        Some(_) if line.len() as u64 >= limit => Err(io::Error::other(format!("a line has more than {limit} bytes"))),
+        Some(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
