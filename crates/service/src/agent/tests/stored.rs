@@ -440,7 +440,8 @@ async fn a_start_that_its_caller_gives_up_begins_nothing_twice() {
         let engine = rig().engine(Stores { index, ..Stores::in_memory(u64::MAX, &Arc::default()) }, true);
         let mut derived = Derived::new(engine.derived.index.clone(), engine.derived.readers.clone(), None);
         derived.projector = Some(ProjectorHandle::new(Projection::new(dir.path().join("files"), None)));
-        let service = PersistentSessionService::new(Engine { derived: Arc::new(derived), ..engine });
+        let engine = Engine { ports: engine.ports, derived: Arc::new(derived), owner: None };
+        let service = PersistentSessionService::new(engine);
         let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
         let before = tasks();
         if gives_up {
