@@ -21,12 +21,12 @@ use crate::{
     ErrorCode, Session, SessionError,
     agent::{registry::Registry, shared::Shared},
     clock::Timestamp,
-    consumers::projection::Projection,
+    consumers::{projection::Projection, projector::ProjectorHandle},
     engine::{Derived, Engine},
     follow::{live::LiveHub, turn},
     ids::{Seq, SessionId},
     model::{ModelResolver, ResolvedModel, StaticModels, scripted::ScriptedModel},
-    runtime::{PersistentSessionService, projector::ProjectorHandle},
+    runtime::PersistentSessionService,
     service::{
         CreateSession, DeleteSession, ForkSession, InterruptTurn, Page, PinFact, SessionQuery, SessionService as _,
         SessionState, SessionSummary, StartTurn, TurnStatus,
@@ -439,7 +439,9 @@ async fn a_start_that_its_caller_gives_up_begins_nothing_twice() {
         let index = Arc::new(FaultyIndex::default());
         let engine = rig().engine(Stores { index, ..Stores::in_memory(u64::MAX, &Arc::default()) }, true);
         let mut derived = Derived::new(engine.derived.index.clone(), engine.derived.readers.clone(), None);
-        derived.projector = Some(ProjectorHandle::new(Projection::new(dir.path().join("files"), None)));
+        let projection = Projection::new(dir.path().join("files"), None);
+        let (events, clock) = (engine.ports.events.clone(), engine.ports.world.clock.clone());
+        derived.projector = Some(ProjectorHandle::of(projection, events, derived.readers.clone(), clock));
         let engine = Engine { ports: engine.ports, derived: Arc::new(derived), owner: None };
         let service = PersistentSessionService::new(engine);
         let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
