@@ -12,10 +12,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     agent::{Observer, Ports, shared::Shared},
-    consumers::readers::Readers,
+    consumers::{memory::MemoryHandle, projector::ProjectorHandle, readers::Readers},
     follow::live::LiveHub,
     ids::{Seq, SessionId},
-    runtime::{memory::MemoryHandle, projector::ProjectorHandle},
     service::SessionSummary,
     store::{DirectoryOwner, Frame, JournalPruner, Lease, ReadLimit, SessionIndex, StoreError},
     upkeep::pruning::Schedule,

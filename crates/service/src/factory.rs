@@ -11,16 +11,13 @@ use crate::{
     capability::{Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
-    consumers::{projection::Projection, readers::Readers},
+    consumers::{memory::MemoryHandle, projection::Projection, projector::ProjectorHandle, readers::Readers},
     engine::{Derived, Engine},
     memory::{MemoryOptions, SharedMemory, open_memory, recall},
     model::{ModelClient, ModelResolver, StaticModels, scripted::ScriptedModel},
     options::{EmbedderChoice, EngineOptions, MemoryConfig},
     redact::Secrets,
-    runtime::{
-        EphemeralSessionService, PersistentSessionService, memory::MemoryHandle, projector::ProjectorHandle,
-        read_blob::ReadBlob, recall::Recall, validate,
-    },
+    runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob, recall::Recall, validate},
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
     store::{DirectoryOwner, MemoryUse, Stores, open_stores, own_directory},
     tool::{Tool, ToolRegistry, test_tools::test_tools},
@@ -208,10 +205,14 @@ impl AgentBuildConfig {
         let readers = Arc::new(Readers::new(readers, events.clone(), index.clone(), world.clock.clone()));
         let mut derived = Derived::new(index, readers.clone(), pruner);
         let dir = self.options.projection.dir.clone().filter(|_| is_stored && self.options.projection.enabled);
-        derived.projector = dir.map(|dir| ProjectorHandle::new(Projection::new(dir, events.id())));
+        derived.projector = dir.map(|dir| {
+            let projection = Projection::new(dir, events.id());
+            ProjectorHandle::of(projection, events.clone(), readers.clone(), world.clock.clone())
+        });
         let mut tools = self.tools;
         derived.memory = memory.map(|store| {
-            MemoryHandle::new(store, readers, world.clock.clone(), self.options.memory.index_turns, is_stored)
+            let how = (self.options.memory.index_turns, is_stored);
+            MemoryHandle::over(store, events.clone(), readers, world.clock.clone(), how)
         });
         if let Some(memory) = &derived.memory {
             tools.push(Arc::new(Recall::new(memory.memory().clone(), self.options.limits.clone())?));

@@ -418,7 +418,7 @@ pub(crate) struct Entry {
     pub(crate) origin: String,
 }
 
-/// Sections that are about the process itself and not about the sessions.
+/// Sections that configure the process and not the sessions.
 const OWN_SECTIONS: [&str; 4] = ["store", "serve", "log", "compaction"];
 
 /// Keys that a request carries, besides all of `compaction`.
@@ -437,7 +437,7 @@ fn json(value: &Value) -> serde_json::Value {
     serde_json::to_value(value).unwrap_or_default()
 }
 
-/// The project's file to begin with: every key commented out.
+/// Returns a new project's file: every key commented out.
 pub(crate) fn template() -> String {
     let comment = |line: &str| match line.chars().next() {
         None | Some('#' | '[') => format!("{line}\n"),

@@ -156,6 +156,8 @@ struct Inner<S> {
     sessions: Arc<LocalSessionManager>,
     /// Of sessions that there are or were, never of whatever a client names.
     asked: AllAsked,
+    /// Held while a session of the protocol begins, so that no two of them take the same room.
+    beginning: tokio::sync::Mutex<()>,
     requests: AtomicU64,
     with_sessions: StreamableHttpService<S, LocalSessionManager>,
     without_sessions: StreamableHttpService<S, NeverSessionManager>,
@@ -198,6 +200,7 @@ impl<S: ServerHandler> McpHttpService<S> {
             ),
             sessions,
             asked: AllAsked::default(),
+            beginning: tokio::sync::Mutex::default(),
             requests: AtomicU64::new(0),
             options,
         }))
@@ -265,9 +268,11 @@ impl<S: ServerHandler> Inner<S> {
         let mut response = match self.options.has_sessions {
             false => self.without_sessions.handle(request).await,
             true => {
+                let _beginning;
                 if has_session {
                     running = self.note(request.headers()).await;
                 } else if begins_session(&message) {
+                    _beginning = self.beginning.lock().await;
                     self.make_room().await;
                 }
                 let response = self.with_sessions.handle(request).await;
@@ -309,18 +314,34 @@ where
 
 #[cfg(test)]
 mod tests {
+    use futures::future::join_all;
     use meerkat_service::AgentBuildConfig;
 
     use super::*;
+
+    fn post(body: &'static str) -> Request<Full<Bytes>> {
+        let request = Request::post("/mcp").header("host", "localhost").header(CONTENT_TYPE, JSON);
+        request.header("accept", "application/json, text/event-stream").body(body.into()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn no_two_sessions_take_the_same_room() {
+        let agent = AgentBuildConfig::new().build().unwrap();
+        let http = McpHttpService::new(agent.service().clone(), HttpOptions::default());
+        let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
+        let answers = join_all((0..SESSIONS_MAX + 20).map(|_| http.0.answer(post(body)))).await;
+        for answer in &answers {
+            assert_eq!(answer.status(), StatusCode::OK);
+        }
+        assert_eq!(http.0.sessions.sessions.read().await.len(), SESSIONS_MAX);
+    }
 
     #[tokio::test]
     async fn what_a_client_calls_a_session_is_not_kept() {
         let agent = AgentBuildConfig::new().build().unwrap();
         let http = McpHttpService::new(agent.service().clone(), HttpOptions::default());
-        let request = Request::post("/mcp").header("mcp-session-id", "nobody's").header(CONTENT_TYPE, JSON);
-        let body = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
-        let request =
-            request.header("accept", "application/json, text/event-stream").body(Full::<Bytes>::from(body)).unwrap();
+        let mut request = post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
+        request.headers_mut().insert(SESSION_HEADER, "nobody's".parse().unwrap());
         assert!(http.0.answer(request).await.status().is_client_error());
         assert!(lock(&http.0.asked).is_empty());
     }

@@ -221,6 +221,13 @@ pub fn appear(context: &Context, id: SessionId) -> Result<(), Trouble> {
 pub fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), StoreError> {
     context.health.check_writable()?;
     let disk = context.disk.as_ref();
+    // An attempt that could not be made sure of may have left it there: only a fresh rename can be.
+    if lock(&context.returned).contains(&id)
+        && let Err(error) = disk.rename(&trash_dir(id), &session_dir(id))
+        && !is_missing(&error)
+    {
+        return Err(failed(error));
+    }
     match with_folders(disk, || disk.rename(&session_dir(id), &trash_dir(id))) {
         Err(error) if is_missing(&error) => {
             // A session that never came to be may have left blobs.
@@ -238,6 +245,7 @@ pub fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), StoreError
     });
     context.forget_listing();
     synced.map_err(|error| context.health.unnamed(id, error))?;
+    lock(&context.returned).remove(&id);
     context.store_journal.forget_end(id);
     Ok(())
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    disk::{Disk, create_anew, is_full, write_all},
+    disk::{Disk, create_anew, is_full, is_missing, write_all},
     layout::RESERVE,
     lock,
 };
@@ -86,13 +86,14 @@ impl Health {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// The disk is full: gives the reserve to the turns that run. Answers whether there was one.
+    /// The disk is full: gives the reserve to the turns that run. Answers whether it is free by now: another turn, which
+    /// met the full disk at the same time, may have been first.
     pub(super) fn release_reserve(&self, disk: &dyn Disk) -> bool {
         let _held = lock(&self.reserve_bytes);
         if !self.is_full.swap(true, Ordering::Relaxed) {
             tracing::warn!("the disk is full: running turns use the reserve, new ones are refused");
         }
-        disk.remove(Path::new(RESERVE)).is_ok()
+        disk.remove(Path::new(RESERVE)).map_or_else(|error| is_missing(&error), |()| true)
     }
 
     /// Makes the reserve, where it is missing or cut short; where there is no room the store is full.

@@ -97,7 +97,7 @@ macro_rules! declare {
             }
 
             async fn memory_to_index(&self) -> Option<u64> {
-                self.engine().derived.memory.as_ref().map(|memory| memory.memory().remaining())
+                self.engine().derived.memory.as_ref().map(|memory| memory.control.remaining())
             }
 
             async fn shut_down(&self, drain_ms: u64) {
@@ -149,7 +149,7 @@ impl Sessions {
             registry.settled(id).await;
         });
         futures::future::join_all(drains).await;
-        let (engine, clock) = (self.engine(), self.engine().world.clock.as_ref());
+        let engine = self.engine();
         let remembered = async {
             if let Some(memory) = &engine.derived.memory {
                 memory.end().await;
@@ -157,7 +157,7 @@ impl Sessions {
         };
         let projected = async {
             if let Some(projector) = &engine.derived.projector {
-                projector.end(clock).await;
+                projector.end().await;
             }
         };
         tokio::join!(remembered, projected);

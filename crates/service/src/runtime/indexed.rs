@@ -63,14 +63,6 @@ impl Sessions {
         }
     }
 
-    /// Whether what is written beside the turns may take room: what a full disk has left is for turns that run.
-    pub(super) async fn room_beside(&self) -> Result<(), SessionError> {
-        match self.engine().events.room().await {
-            Err(error @ StoreError::Full) => Err(error.into()),
-            _ => Ok(()),
-        }
-    }
-
     /// What a key of the store stands for.
     pub(super) async fn store_key(&self, key: &str) -> Result<Option<IndexedKey>, SessionError> {
         self.ask_index(|index| {

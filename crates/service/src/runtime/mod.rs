@@ -9,9 +9,8 @@ mod indexed;
 mod persistent;
 
 mod creations;
+mod host;
 mod journals;
-pub(crate) mod memory;
-pub(crate) mod projector;
 pub(crate) mod read_blob;
 pub(crate) mod recall;
 pub(crate) mod validate;

@@ -4,17 +4,15 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    admit::Admitted,
-    memory::{self, Memory},
-    projector::ProjectorHandle,
-    sessions::Sessions,
-    validate,
-};
+use super::{admit::Admitted, sessions::Sessions, validate};
 use crate::{
     SessionError,
     agent::command::{Change, Command},
-    consumers::{projection, readers::Readers},
+    consumers::{
+        memory::{self, Memory},
+        projection,
+        readers::Readers,
+    },
     follow::{check_cursor, gone_line},
     ids::SessionId,
     service::{
@@ -273,14 +271,14 @@ impl Admitted<'_> {
 
     pub(super) async fn list_readers(&self) -> Result<Page<ReaderView>, SessionError> {
         let mut page = self.0.readers().await?.list().await?;
-        let projector = self.0.engine().derived.projector.as_ref();
         // A rebuild goes over what the reader was done with before.
-        if let Some(remaining) = self.0.engine().derived.memory.as_ref().map(|memory| memory.memory().remaining())
+        if let Some(remaining) = self.0.engine().derived.memory.as_ref().map(|memory| memory.control.remaining())
             && let Some(view) = page.items.iter_mut().find(|view| view.reader == memory::READER)
         {
             view.records_behind = view.records_behind.max(remaining);
         }
-        if let Some(remaining) = projector.map(ProjectorHandle::remaining)
+        if let Some(remaining) =
+            self.0.engine().derived.projector.as_ref().map(|projector| projector.control.remaining())
             && let Some(view) = page.items.iter_mut().find(|view| view.reader == projection::READER)
         {
             view.sessions_behind = view.sessions_behind.max(remaining);
@@ -289,7 +287,9 @@ impl Admitted<'_> {
     }
 
     pub(super) async fn rebuild_projection(&self) -> Result<ProjectionRebuilt, SessionError> {
-        self.0.rebuild_files().await
+        let off = "there is no projection: set projection.enabled, and a folder for it";
+        let projector = self.0.engine().derived.projector.as_ref();
+        projector.ok_or_else(|| SessionError::invalid("projection", off))?.rebuild(self.0).await
     }
 
     pub(super) async fn export_session(&self, request: ExportSession) -> Result<BundlePage, SessionError> {

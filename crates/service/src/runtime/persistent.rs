@@ -9,7 +9,6 @@ use super::{indexed::SCANS, operations::PAGE_BYTES_MAX, sessions::Sessions};
 use crate::{
     SessionError,
     agent::command::Command,
-    consumers::projection::READER,
     ids::{Seq, SessionId},
     service::{
         BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, ReadBlob, Retain,
@@ -38,14 +37,7 @@ impl Sessions {
 
     async fn settle_once(&self) -> Result<(), SessionError> {
         let engine = self.engine();
-        // Before anything is settled, so that they are told of what is gone.
-        if let Some(memory) = &engine.derived.memory {
-            memory.register();
-        }
         let derived = &engine.derived;
-        if derived.projector.is_some() {
-            derived.readers.add_built_in(READER);
-        }
         let unsettled = stream::iter(engine.events.unsettled().await?);
         let left = unsettled.map(async |session_id| (session_id, engine.outline(session_id).await));
         let mut left: Vec<_> = left.buffer_unordered(SCANS).collect().await;
@@ -87,8 +79,7 @@ impl Sessions {
             Err(error) => tracing::warn!(%error, "the newest session is not known; new ids go by the clock"),
         }
         // Nothing is waited for from here on: where whoever asked gave up, each of these would begin twice.
-        self.begin_projecting();
-        self.begin_remembering();
+        self.begin_consumers();
         self.compact_on_schedule();
         Ok(())
     }

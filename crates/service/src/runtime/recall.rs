@@ -6,10 +6,11 @@ use std::{fmt::Write as _, sync::Arc};
 use async_trait::async_trait;
 use serde::Deserialize;
 
-use super::{memory::Memory, validate};
+use super::validate;
 use crate::{
     SessionError,
     clock::Timestamp,
+    consumers::memory::Memory,
     memory::passages::RECALL_TOOL,
     model::ToolSpec,
     options::Limits,

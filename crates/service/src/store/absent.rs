@@ -1,4 +1,4 @@
-//! The durable stores where the build lacks `session-store`: every request for them is answered with its code.
+//! Durable stores in a build without `session-store`: every request is refused with its code.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::{
     service::{Page, SessionSummary},
 };
 
-/// The stores in `data_dir`.
+/// Opens the stores in `data_dir`.
 ///
 /// # Errors
 /// `SESSION_PERSISTENCE_DISABLED`.
@@ -18,7 +18,7 @@ pub fn open_stores(_data_dir: &Path) -> Result<Stores, SessionError> {
     Err(SessionError::PersistenceDisabled { configured: false })
 }
 
-/// A data directory that this process owns; here nothing stands in one.
+/// Owned data directory; this build has none.
 pub(crate) struct DirectoryOwner;
 
 /// Owns `data_dir`.
@@ -29,7 +29,7 @@ pub(crate) fn own_directory(_data_dir: &Path) -> Result<DirectoryOwner, SessionE
     Err(SessionError::PersistenceDisabled { configured: false })
 }
 
-/// A page of the sessions in `data_dir`, which this build cannot read.
+/// Reads a page of the sessions in `data_dir`, which this build cannot.
 ///
 /// # Errors
 /// `SESSION_PERSISTENCE_DISABLED`.
@@ -37,10 +37,10 @@ pub fn glance(_: &Path, _: &crate::service::SessionQuery) -> Result<Page<Session
     Err(SessionError::PersistenceDisabled { configured: false })
 }
 
-/// Lowers the priority of this thread; here nothing is done beside turns.
+/// Lowers the priority of this thread; this build has no background work.
 pub(crate) const fn step_back() {}
 
-/// Looks at a data directory, which this build cannot read.
+/// Examines a data directory, which this build cannot.
 ///
 /// # Errors
 /// `SESSION_PERSISTENCE_DISABLED`.

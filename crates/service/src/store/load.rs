@@ -1,4 +1,4 @@
-//! Snapshots as bytes, and back with the bodies that the journal holds. What the journal does not bear out is refused.
+//! Conversion of snapshots to bytes, and back with bodies from the journal, which must confirm them.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::{
     wire::decode_event,
 };
 
-/// Events that are read at once.
+/// Events to read at once.
 const READ_EVENTS: usize = 1024;
 
-/// A session's snapshot as bytes.
+/// Encodes a session's snapshot.
 pub(super) fn encode(session: &Session) -> Result<Vec<u8>, SessionStoreError> {
     Ok(serde_json::to_vec(&Snapshot::of(session))?)
 }
@@ -30,7 +30,7 @@ pub(super) fn guard(incoming: &Session, stored: &[u8]) -> Result<(), SessionStor
     super::guard_count(incoming, decode(stored)?.meta().message_count)
 }
 
-/// What a list says of these snapshots, which come newest first.
+/// Lists these snapshots, newest first.
 pub(super) fn list<'a>(
     stored: impl IntoIterator<Item = &'a [u8]>,
     filter: &SessionFilter,
@@ -44,7 +44,7 @@ pub(super) fn list<'a>(
     wanted.skip(filter.offset.unwrap_or(0)).take(filter.limit.unwrap_or(usize::MAX)).collect()
 }
 
-/// The session of a snapshot, its bodies read from the journal; `None` where the journal is gone.
+/// Decodes a snapshot and reads its bodies from the journal; `None` if there is no journal.
 pub(super) async fn load(
     id: SessionId,
     stored: &[u8],
@@ -69,7 +69,7 @@ pub(super) async fn load(
     })
 }
 
-/// The session of a snapshot without what was said; `None` where something in it is open.
+/// Decodes a snapshot without its messages; `None` if something in it is open.
 pub(super) fn outline(id: SessionId, stored: &[u8]) -> Result<Option<Session>, SessionStoreError> {
     let snapshot = decode(stored)?;
     if snapshot.meta().id != id {
@@ -78,7 +78,7 @@ pub(super) fn outline(id: SessionId, stored: &[u8]) -> Result<Option<Session>, S
     Ok(snapshot.outline())
 }
 
-/// Reads the events from `from` to `to`, as far as there are any. Answers whether there is such a session.
+/// Reads the existing events from `from` to `to`. Returns true if there is such a session.
 async fn read(
     id: SessionId,
     from: Seq,

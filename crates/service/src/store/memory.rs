@@ -1,6 +1,6 @@
-//! The stores in memory: bounded, gone with the process, durable at once.
+//! Stores in memory: bounded, lost with the process, durable at once.
 //!
-//! What a session keeps is bounded by bytes; older events are pruned and never come back.
+//! Each session is bounded by bytes; older events are pruned for good.
 
 mod derived;
 
@@ -30,7 +30,7 @@ use crate::{
     wire::encode_event,
 };
 
-/// Bytes that a service holds in memory, over all its sessions, and how many it may.
+/// Bytes that a service holds in memory over all its sessions, and their limit.
 #[derive(Debug)]
 pub struct MemoryUse {
     bytes: AtomicU64,
@@ -38,32 +38,32 @@ pub struct MemoryUse {
 }
 
 impl MemoryUse {
-    /// At most `max` bytes.
+    /// Sets the limit.
     #[must_use]
     pub const fn new(max: u64) -> Self {
         Self { bytes: AtomicU64::new(0), max }
     }
 
-    /// The bytes.
+    /// Returns the bytes held.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Asks whether more may be taken in.
+    /// Checks that there is room for more.
     ///
     /// # Errors
-    /// `SESSION_LIMIT` where it may not.
+    /// `SESSION_LIMIT` if there is not.
     pub fn check_room(&self) -> Result<(), SessionError> {
         if self.bytes() >= self.max { Err(SessionError::Limit { what: "bytes", limit: self.max }) } else { Ok(()) }
     }
 
-    /// Counts bytes that are held from now on.
+    /// Adds bytes to those held.
     pub fn grow(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts bytes that are held no longer.
+    /// Subtracts bytes from those held.
     pub fn shrink(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -76,7 +76,7 @@ impl Default for MemoryUse {
 }
 
 impl Stores {
-    /// Stores of this process alone, which count what they hold in `held`.
+    /// Makes stores of this process alone, which count their bytes in `held`.
     pub(crate) fn in_memory(session_bytes_max: u64, held: &Arc<MemoryUse>) -> Self {
         let events = Arc::new(MemoryEventStore::new(session_bytes_max, held.clone()));
         Self {
@@ -93,7 +93,7 @@ impl Stores {
 /// Journals in memory.
 pub struct MemoryEventStore {
     journals: Mutex<HashMap<SessionId, Journal>>,
-    /// Bytes that one session keeps.
+    /// Most bytes of one session.
     session_bytes_max: u64,
     held: Arc<MemoryUse>,
 }
@@ -106,7 +106,7 @@ struct Journal {
 }
 
 impl MemoryEventStore {
-    /// Keeps at most `session_bytes_max` bytes of each session.
+    /// Makes a store that keeps at most `session_bytes_max` bytes of each session.
     #[must_use]
     pub fn new(session_bytes_max: u64, held: Arc<MemoryUse>) -> Self {
         Self { journals: Mutex::default(), session_bytes_max, held }
@@ -132,7 +132,7 @@ impl EventStore for MemoryEventStore {
     }
 
     fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError> {
-        // Encoded before the lock is taken: it is every session's.
+        // Encoded outside the lock, which all sessions share.
         let lines = batch.iter().map(encode_event).collect::<Result<Vec<_>, _>>();
         let lines = lines.map_err(|error| StoreError::Failed(error.to_string()))?;
         let mut journals = self.journals();
@@ -146,7 +146,7 @@ impl EventStore for MemoryEventStore {
             self.held.grow(line.len() as u64);
             journal.frames.push_back(Frame { seq: record.seq, line });
         }
-        // The newest event stays even where it alone is over the limit.
+        // The newest event stays even if it alone exceeds the limit.
         while journal.bytes > self.session_bytes_max && journal.frames.len() > 1 {
             let Some(oldest) = journal.frames.pop_front() else { break };
             journal.bytes -= oldest.line.len() as u64;
@@ -178,7 +178,7 @@ impl EventStore for MemoryEventStore {
     fn at_hand(&self, session_id: SessionId, seq: Seq) -> Option<Frame> {
         let journals = self.journals();
         let frames = &journals.get(&session_id)?.frames;
-        // Frames may be missing where they come from a bundle.
+        // Seqs may have gaps if the frames come from a bundle.
         frames.binary_search_by_key(&seq, |frame| frame.seq).ok().and_then(|at| frames.get(at)).cloned()
     }
 
@@ -269,7 +269,7 @@ pub struct MemoryBlobStore {
 }
 
 impl MemoryBlobStore {
-    /// Counts what it holds in `held`.
+    /// Makes a store that counts its bytes in `held`.
     #[must_use]
     pub fn new(held: Arc<MemoryUse>) -> Self {
         Self { blobs: Arc::default(), held }
@@ -307,7 +307,7 @@ struct MemoryBlobWriter {
     session_id: SessionId,
     bytes: Vec<u8>,
     hash: Sha256,
-    /// Bytes that are counted as held and belong to no blob yet.
+    /// Bytes counted as held before the blob exists.
     counted: u64,
     blobs: Arc<Mutex<Blobs>>,
     held: Arc<MemoryUse>,
@@ -336,7 +336,7 @@ impl BlobWriter for MemoryBlobWriter {
         let length = bytes.len() as u64;
         let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
         if blobs.entry(self.session_id).or_default().insert(hash.clone(), bytes).is_none() {
-            // From now on the blob holds them.
+            // From now on they are counted with the blob.
             self.counted = 0;
         }
         drop(blobs);

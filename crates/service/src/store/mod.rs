@@ -1,6 +1,6 @@
-//! The seams to storage: events, blobs, snapshots, the index, and where a session lives.
+//! Interfaces to storage: events, blobs, snapshots, the index, and the location of sessions.
 //!
-//! Nothing here assumes one process, one machine or a file, and no backend's type crosses this file.
+//! They assume neither one process, one machine nor a file, and no backend's type appears here.
 
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
 mod absent;
@@ -50,117 +50,117 @@ use crate::{
     session::{Session, event::Record},
 };
 
-/// Records that were written elsewhere, each with its line to the letter. They come in parts, so that no more than one
-/// part is in memory.
+/// Source of records for an import, each with its exact line. They come in parts, so that only one part is in memory at
+/// a time.
 #[async_trait]
 pub trait RecordSource: Send {
-    /// The next part; it is empty at the end.
+    /// Returns the next part; empty at the end.
     async fn next(&mut self) -> Result<Vec<(Record, Bytes)>, StoreError>;
 }
 
-/// The append-only log of each session's records: the one truth.
+/// Append-only log of each session's records: the only source of truth.
 #[async_trait]
 pub trait EventStore: Send + Sync {
-    /// Takes the right to append. A session that does not exist yet has the tail 0, and begins with the first batch.
+    /// Takes the right to append. A session that does not exist yet has the tail 0, and is created by the first batch.
     ///
     /// # Errors
-    /// `Corrupted` and `FormatNewer` where it can only be read.
+    /// `Corrupted` and `FormatNewer` if it can only be read.
     async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError>;
 
-    /// Gives the right back: nothing more will be appended for now, and all that was staged is durable.
+    /// Returns the lease: nothing more will be appended for now, and everything staged is durable.
     async fn release(&self, lease: Lease) -> Result<(), StoreError>;
 
-    /// Gives the right back where the session could not be opened: whether it rests is for the next start to see.
+    /// Returns the lease of a session that could not be opened: the next start checks if it is settled.
     async fn give_up(&self, _lease: Lease) {}
 
-    /// Encodes the records and queues them for writing. The first one's seq must follow the tail.
-    /// It neither waits nor can be cancelled half-way.
+    /// Encodes the records and queues them for writing. The first seq must follow the tail. It neither waits nor can be
+    /// cancelled half-way.
     ///
     /// # Errors
-    /// `Fenced` where the lease is not the newest or the batch does not follow the tail.
+    /// `Fenced` if the lease is not the newest or the batch does not follow the tail.
     fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError>;
 
-    /// Durable frames after `after`, as many as `limit` says; `None` where there is no such session.
+    /// Reads durable frames after `after`, up to `limit`; `None` if there is no such session.
     async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError>;
 
-    /// The durable frame of this seq, where it is in memory. Those who follow take the newest ones by it, each of them
-    /// without an allocation; where it is not here, `read` has it.
+    /// Returns the durable frame with this seq, if it is in memory. Followers get the newest frames this way without an
+    /// allocation each; otherwise they use `read`.
     fn at_hand(&self, _session_id: SessionId, _seq: Seq) -> Option<Frame> {
         None
     }
 
-    /// Follows the last durable seq, which can be read by then; it ends when the session is deleted. `None` where there is no such session.
+    /// Follows the last readable seq; ends when the session is deleted. `None` if there is no such session.
     async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError>;
 
-    /// Makes a session from the records of `parent` up to `at`, verbatim, its blobs, and `first`, which go on from
-    /// there under the new session's id. All of it is there when it returns, or nothing.
+    /// Creates a session from the records of `parent` up to `at`, unchanged, its blobs, and `first`, which continue
+    /// under the new session's id. Afterwards either all of it is stored, or nothing.
     async fn fork(&self, parent: SessionId, at: Seq, first: &[Record]) -> Result<(), StoreError>;
 
-    /// Makes a session from records that were written elsewhere: their lines stand in it to the letter, and so do the
-    /// blobs that were written for it before. All of it is there when it returns, or nothing.
+    /// Creates a session from imported records: their lines are stored unchanged, with the blobs that were written for
+    /// it before. Afterwards either all of it is stored, or nothing.
     ///
     /// # Errors
-    /// `Fenced` where the seqs do not go from 1 without a gap; `Failed` where there is such a session already.
+    /// `Fenced` if the seqs do not run from 1 without a gap; `Failed` if the session already exists.
     async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError>;
 
-    /// Bytes that a session takes in this store, about; 0 where there is no such session.
+    /// Returns the approximate bytes of a session in this store; 0 if there is no such session.
     async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError>;
 
-    /// The same without its blobs, at less cost: it shows whether records have come or gone.
+    /// Returns its bytes without blobs, at less cost: they show if records were added or dropped.
     async fn journal_bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
         self.bytes(session_id).await
     }
 
-    /// Deletes a session with its blobs; a lease on it is fenced, and it never comes back.
+    /// Deletes a session with its blobs for good; a lease on it is fenced.
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError>;
 
-    /// Sessions that may have changed since they were last released: those whose owner ended without a word.
+    /// Lists the sessions that may have changed since their last release, because their owner crashed.
     async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError>;
 
-    /// Shows the lines after `after` of a session that nobody uses at the moment, each once. Answers whether these are
-    /// all there are and are durable; where it does not, what was shown is to be forgotten and `read` has them.
+    /// Visits each line after `after` of a session that is not in use. Returns true if these are all of them and
+    /// durable; otherwise discard them and use `read`.
     async fn scan(&self, _session_id: SessionId, _after: Seq, _see: LineSink) -> Result<bool, StoreError> {
         Ok(false)
     }
 
-    /// A session that is unsettled has nothing to be settled up to `last_seq`, and rests unless it has been used since.
+    /// Marks an unsettled session as settled up to `last_seq`, unless it has been used since.
     async fn rests(&self, _session_id: SessionId, _last_seq: Seq) {}
 
-    /// What the next append takes from the end of a journal, because a process ended while it wrote it. It is there
-    /// until that append is durable, which should report it; `None` where nothing is to be taken.
+    /// Returns the incomplete batch of a crashed process that the next append will remove from the journal's end. It
+    /// remains until that append, which should report it, is durable; `None` if there is none.
     fn tail_repair(&self, _session_id: SessionId) -> Option<TailRepair> {
         None
     }
 
-    /// What tells this store from every other, for files beside it that several stores might write; it may block.
+    /// Returns an id that distinguishes this store, for files that several stores might write; may block.
     fn id(&self) -> Option<String> {
         None
     }
 
-    /// Whether new work may begin. Turns that run go on where it may not.
+    /// Checks if new work may begin. Running turns continue in any case.
     ///
     /// # Errors
-    /// `Full` while the disk has no more room than what is kept back for turns that run; `ReadOnly`.
+    /// `Full` if the disk has only the reserve for running turns left; `ReadOnly`.
     async fn room(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Stored sessions after `after`, in the order of their ids, at most `limit`.
+    /// Lists stored sessions after `after` by id, at most `limit`.
     async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError>;
 }
 
-/// Takes lines, in order.
+/// Callback for lines, in order.
 pub type LineSink = Box<dyn FnMut(&Bytes) + Send>;
 
-/// What an event store that can drop records of a journal offers besides.
+/// Extension of an event store that can drop records of a journal.
 #[async_trait]
 pub trait JournalPruner: Send + Sync {
-    /// The seqs of a journal in ranges, in order. After a crash each is as it was before a prune or as it is after it;
-    /// among them some may be the one and some the other. The last one is still written to, and may be empty.
+    /// Lists the ranges of a journal's seqs, in order. A crash leaves each range as before a prune or as after it. The
+    /// last one is still being written, and may be empty.
     async fn parts(&self, session_id: SessionId) -> Result<Vec<(Seq, Seq)>, StoreError>;
 
-    /// Drops the records up to `up_to` that are not in `keep` and were recorded before `older_than`; answers how many.
-    /// No seq is shifted. Whoever reads or appends meanwhile goes on.
+    /// Drops the records up to `up_to` that are not in `keep` and were recorded before `older_than`; returns their
+    /// number. No seq changes. Others may read and append meanwhile.
     async fn prune(
         &self,
         session_id: SessionId,
@@ -169,18 +169,18 @@ pub trait JournalPruner: Send + Sync {
         older_than: Timestamp,
     ) -> Result<u64, StoreError>;
 
-    /// The names of a session's blobs.
+    /// Lists the names of a session's blobs.
     async fn blobs(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError>;
 
-    /// Takes blobs of a session away that none of its records names, and none that is being made will. One that another
-    /// session has, too, stays there.
+    /// Deletes blobs of a session that no record names, not even one being written. Another session's blob of the same
+    /// name remains.
     async fn drop_blobs(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError>;
 }
 
-/// The stores of one data directory.
+/// Stores of one data directory.
 #[derive(Clone)]
 pub struct Stores {
-    /// Its journals: the truth.
+    /// Its journals, the source of truth.
     pub events: Arc<dyn EventStore>,
     /// Its blobs.
     pub blobs: Arc<dyn BlobStore>,
@@ -188,19 +188,19 @@ pub struct Stores {
     pub snapshots: Arc<dyn SessionStore>,
     /// Its index.
     pub index: Arc<dyn SessionIndex>,
-    /// What drops records of its journals, where it can.
+    /// Pruner of its journals, if they have one.
     pub pruner: Option<Arc<dyn JournalPruner>>,
     /// Its readers.
     pub readers: Arc<dyn ReaderStore>,
 }
 
-/// Snapshots: each the fold of a journal up to some seq, derived and never read past the journal.
+/// Snapshots: each the fold of a journal up to some seq, derived from it and never ahead of it.
 #[async_trait]
 pub trait SessionStore: Send + Sync {
     /// Saves a snapshot.
     ///
     /// # Errors
-    /// [`SessionStoreError::MonotonicityViolation`] where it counts fewer messages than the one before.
+    /// [`SessionStoreError::MonotonicityViolation`] if it counts fewer messages than the one before.
     async fn save(&self, session: &Session) -> Result<(), SessionStoreError>;
 
     /// Loads a snapshot.
@@ -212,41 +212,41 @@ pub trait SessionStore: Send + Sync {
     /// Deletes a snapshot.
     async fn delete(&self, id: &SessionId) -> Result<(), SessionStoreError>;
 
-    /// Loads a snapshot without what was said, and without reading the journal: the session's small fields as they were.
-    /// `None` where more is needed to say what it is.
+    /// Loads a snapshot's small fields without the messages and without reading the journal. `None` if they are not
+    /// enough.
     async fn outline(&self, _id: &SessionId) -> Result<Option<Session>, SessionStoreError> {
         Ok(None)
     }
 
-    /// Whether there is a snapshot.
+    /// Returns true if there is a snapshot.
     async fn exists(&self, id: &SessionId) -> Result<bool, SessionStoreError> {
         Ok(self.load(id).await?.is_some())
     }
 }
 
-/// Which snapshots to list.
+/// Filter for snapshots.
 #[derive(Clone, Debug, Default)]
 pub struct SessionFilter {
-    /// Made after this time.
+    /// Created after this time.
     pub created_after: Option<Timestamp>,
     /// Changed after this time.
     pub updated_after: Option<Timestamp>,
-    /// How many at most.
+    /// Most snapshots to list.
     pub limit: Option<usize>,
-    /// How many to pass over first.
+    /// Snapshots to skip first.
     pub offset: Option<usize>,
 }
 
-/// What a list says of a snapshot.
+/// Snapshot in a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionMeta {
     /// The session.
     pub id: SessionId,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// Time of the last change.
     pub updated_at: Timestamp,
-    /// Messages that were ever said.
+    /// Messages in its full history.
     pub message_count: u64,
     /// The seq that it covers.
     pub last_seq: Seq,
@@ -254,22 +254,22 @@ pub struct SessionMeta {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Why a snapshot was not saved or loaded. The texts are the specification's.
+/// Failures of a snapshot. The texts are the specification's.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionStoreError {
     /// The disk failed.
     #[error("IO error: {0}")]
     Io(#[from] std::io::Error),
-    /// The snapshot's bytes are not one.
+    /// The bytes are not a snapshot.
     #[error("Serialization error: {0}")]
     Serialization(String),
-    /// There is none.
+    /// There is no such snapshot.
     #[error("Session not found: {0}")]
     NotFound(SessionId),
-    /// There is one, and it cannot be trusted.
+    /// The snapshot cannot be trusted.
     #[error("Session corrupted: {0}")]
     Corrupted(SessionId),
-    /// It would shrink what was said.
+    /// The snapshot would shrink the history.
     #[error(
         "session {id} save rejected: new message count {new_len} is shorter than previously \
          persisted {prev_len} — shrink operations must go through Session::fork_at (F1 \
@@ -283,7 +283,7 @@ pub enum SessionStoreError {
         /// Messages now.
         new_len: u64,
     },
-    /// A fault of the store's own.
+    /// An internal fault of the store.
     #[error("Internal error: {0}")]
     Internal(String),
 }
@@ -307,38 +307,38 @@ fn guard_count(incoming: &Session, prev_len: u64) -> Result<(), SessionStoreErro
     if new_len < prev_len { Err(SessionStoreError::MonotonicityViolation { id, prev_len, new_len }) } else { Ok(()) }
 }
 
-/// Lists, idempotency keys and checkpoints: copies of what the journals say, for speed alone.
+/// Lists, idempotency keys and checkpoints: copies from the journals, for speed alone.
 #[async_trait]
 pub trait SessionIndex: Send + Sync {
-    /// Takes in what a list says of a session that has changed: it comes first.
+    /// Puts a changed session first in lists.
     async fn put(&self, summary: SessionSummary) -> Result<(), StoreError>;
 
-    /// Takes in what a list says of a session as it was found. Where it is listed already as it is, it keeps its place;
-    /// where places were lost, it comes behind all that change from then on.
+    /// Puts a session as it was found. An unchanged one keeps its place; one whose place was lost comes behind all
+    /// later changes.
     async fn put_found(&self, summary: SessionSummary) -> Result<(), StoreError>;
 
-    /// Drops a session.
+    /// Removes a session.
     async fn remove(&self, session_id: SessionId) -> Result<(), StoreError>;
 
-    /// A page of sessions, what changed last first.
+    /// Returns a page of sessions, most recently changed first.
     async fn page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, StoreError>;
 
-    /// Sessions before `before` in the order of their ids, the newest first: all of them, whatever changes meanwhile.
+    /// Lists sessions before `before` by id, newest first: all of them, whatever changes meanwhile.
     async fn sessions(&self, before: Option<SessionId>, limit: usize) -> Result<Vec<SessionSummary>, StoreError>;
 
-    /// Keeps the turn, or the session itself, that a key stands for, unless the key has a newer one.
+    /// Stores the turn, or the session, that a key leads to, unless the key has a newer one.
     async fn put_key(&self, key: &IndexedKey) -> Result<(), StoreError>;
 
-    /// The key, if it is kept.
+    /// Finds a key.
     async fn key(&self, session_id: Option<SessionId>, key: &str) -> Result<Option<IndexedKey>, StoreError>;
 
-    /// Keeps how far a reader has come in a session.
+    /// Stores a reader's checkpoint in a session.
     async fn put_checkpoint(&self, reader: &str, session_id: SessionId, seq: Seq) -> Result<(), StoreError>;
 
-    /// How far a reader has come in a session.
+    /// Returns a reader's checkpoint in a session.
     async fn checkpoint(&self, reader: &str, session_id: SessionId) -> Result<Seq, StoreError>;
 
-    /// The same of many sessions, in their order.
+    /// Returns a reader's checkpoints in many sessions, in their order.
     async fn checkpoints(&self, reader: &str, session_ids: &[SessionId]) -> Result<Vec<Seq>, StoreError> {
         let mut seqs = Vec::with_capacity(session_ids.len());
         for session_id in session_ids {
@@ -347,50 +347,50 @@ pub trait SessionIndex: Send + Sync {
         Ok(seqs)
     }
 
-    /// Drops how far a reader has come in every session.
+    /// Deletes a reader's checkpoints.
     async fn forget_reader(&self, reader: &str) -> Result<(), StoreError>;
 
-    /// The loss since which every stored session must be put into it again; each has another number.
+    /// Returns the loss since which every stored session must be put again; each loss has another number.
     async fn needs_rebuild(&self) -> Option<u64>;
 
-    /// Every stored session was put since this loss.
+    /// Confirms that every stored session was put since this loss.
     ///
     /// # Errors
-    /// Where that could not be made durable, or it was lost once more.
+    /// If that could not be made durable, or there was another loss.
     async fn rebuilt(&self, loss: u64) -> Result<(), StoreError>;
 
-    /// Waits until what it was told before is durable, without asking for that.
+    /// Waits until earlier changes are durable, without forcing that.
     async fn committed(&self) -> Result<(), StoreError>;
 
-    /// Makes durable what it was told.
+    /// Makes earlier changes durable.
     async fn flush(&self) -> Result<(), StoreError>;
 }
 
-/// An idempotency key in the index.
+/// Idempotency key in the index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexedKey {
-    /// The session that it is scoped to; the whole store where `None`.
+    /// Session of its scope; the whole store if `None`.
     pub scope: Option<SessionId>,
     /// The key and its request's hash.
     pub key: crate::session::event::Key,
-    /// The session that answers.
+    /// Session that answers.
     pub session_id: SessionId,
-    /// The turn that answers; the session's creation where `None`.
+    /// Turn that answers; the session's creation if `None`.
     pub turn: Option<TurnNumber>,
-    /// When it was used.
+    /// Time of its use.
     pub time: Timestamp,
 }
 
 impl IndexedKey {
-    /// Whether it takes the place of what is kept: whoever used the key last has it, in whatever order they are put.
+    /// Returns true if it replaces the stored one: the latest use wins, in whatever order they are put.
     pub(crate) fn replaces(&self, kept: Option<&Self>) -> bool {
         kept.is_none_or(|kept| (kept.time, kept.session_id) <= (self.time, self.session_id))
     }
 }
 
-/// Says where a session lives.
+/// Finds the location of a session.
 #[async_trait]
 pub trait Router: Send + Sync {
-    /// The service that holds the session's lease: this one, or another to hand the request to.
+    /// Returns the service that holds the session's lease: this one, or another to hand the request to.
     async fn route(&self, session_id: SessionId) -> Result<Arc<dyn SessionService>, SessionError>;
 }

@@ -1,6 +1,6 @@
-//! The seam for readers: which are registered, and what pruning relies on. It outlives the index, which is a copy.
+//! Interface for readers: registrations, and the acknowledgements that pruning relies on. It outlives the index.
 //!
-//! How far a reader has come stands in the index. Here stands only what may not be lost with it.
+//! Checkpoints are in the index. This holds only data that must not be lost with it.
 
 use std::{
     collections::BTreeMap,
@@ -11,32 +11,32 @@ use super::{ReaderMark, ReaderMarks, Registration, StoreError};
 use crate::ids::{Seq, SessionId};
 use async_trait::async_trait;
 
-/// Registrations, and the acknowledgements that pruning relied on. What a call has answered is durable.
+/// Registrations, and the acknowledgements that pruning relied on. Every answered call is durable.
 #[async_trait]
 pub trait ReaderStore: Send + Sync {
-    /// The readers in the order of their names.
+    /// Lists the readers by name.
     async fn readers(&self) -> Result<Vec<Registration>, StoreError>;
 
-    /// Registers a reader; where it is registered already, nothing changes.
+    /// Registers a reader; if it is already registered, nothing changes.
     async fn register(&self, registration: Registration) -> Result<(), StoreError>;
 
-    /// Forgets a reader, and all that was relied on of it.
+    /// Deletes a reader, and its acknowledgements that pruning relied on.
     async fn unregister(&self, reader: &str) -> Result<(), StoreError>;
 
-    /// Remembers that these readers are done with a session up to these seqs, before anything is dropped because of
-    /// that. A seq never goes back.
+    /// Stores that these readers have handled a session up to these seqs, before records are dropped because of that. A
+    /// seq never goes back.
     async fn rely(&self, session_id: SessionId, acknowledged: BTreeMap<String, Seq>) -> Result<(), StoreError>;
 
-    /// What was relied on in a session.
+    /// Returns the acknowledgements that pruning relied on in a session.
     async fn relied(&self, session_id: SessionId) -> Result<BTreeMap<String, Seq>, StoreError>;
 
-    /// Forgets what was relied on in a session that is gone.
+    /// Deletes them for a deleted session.
     async fn forget(&self, session_id: SessionId) -> Result<(), StoreError>;
 
-    /// Whether every registration is certainly there. Where one may be lost, nothing may be pruned.
+    /// Returns true if every registration is certainly known. If not, nothing may be pruned.
     fn is_trusted(&self) -> bool;
 
-    /// Somebody has looked at the readers that remain: they are all there are.
+    /// Confirms, after a person's check, that the remaining readers are all there are.
     async fn trust(&self) -> Result<(), StoreError>;
 }
 

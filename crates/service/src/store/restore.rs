@@ -1,4 +1,4 @@
-//! From a journal back to a session: a snapshot where there is one, then every record after it.
+//! Restoring a session from its journal: from a snapshot if there is one, then from every later record.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,10 +11,10 @@ use crate::{
     wire::{decode_event, decode_outline},
 };
 
-/// Frames that are read at a time.
+/// Frames to read at once.
 const FRAMES_READ: usize = 512;
 
-/// The session as its journal says; `None` where there is none. Nothing is leased and nothing written.
+/// Restores a session from its journal; `None` if there is none. Nothing is leased or written.
 pub(crate) async fn restore(
     events: &dyn EventStore,
     snapshots: &dyn SessionStore,
@@ -23,8 +23,8 @@ pub(crate) async fn restore(
     whole(|| restore_once(events, snapshots, session_id)).await
 }
 
-/// Reads until nothing was torn. Each time that it begins again, journal compaction has put another segment in the place
-/// of one; it ends as they do.
+/// Reads until no part was torn. Each new attempt means that journal compaction has replaced a segment, so the attempts
+/// end as compactions do.
 async fn whole<Reading>(read: impl Fn() -> Reading) -> Result<Option<Session>, StoreError>
 where
     Reading: Future<Output = Result<Option<Session>, Trouble>>,
@@ -38,9 +38,9 @@ where
     }
 }
 
-/// Why a journal was not replayed.
+/// Reason that a journal was not replayed.
 pub(crate) enum Trouble {
-    /// It was compacted meanwhile: what was read is neither what was there nor what is.
+    /// It was compacted meanwhile, so the records read do not fit together.
     Torn,
     Failed(StoreError),
 }
@@ -70,7 +70,7 @@ async fn restore_once(
     begin_anew(events, session_id).await
 }
 
-/// The session as its whole journal says, whatever a snapshot says of it; `None` where there is none.
+/// Restores a session from its whole journal, without a snapshot; `None` if there is none.
 pub(crate) async fn replay_whole(
     events: &dyn EventStore,
     session_id: SessionId,
@@ -80,7 +80,7 @@ pub(crate) async fn replay_whole(
 
 async fn begin_anew(events: &dyn EventStore, session_id: SessionId) -> Result<Option<Session>, Trouble> {
     let Some(mut session) = first(events, session_id).await? else {
-        // A journal that is there and has no beginning is not one that was never there.
+        // A journal without a beginning differs from one that never existed.
         return match events.watch(session_id).await? {
             Some(_) => {
                 let why = "it has no first record".to_owned();
@@ -91,7 +91,7 @@ async fn begin_anew(events: &dyn EventStore, session_id: SessionId) -> Result<Op
     };
     replay(events, session_id, &mut session).await?;
     if session.id() != session_id {
-        // What is left of a fork's journal ends before its own first record: it is its parent's beginning, and no session.
+        // A damaged fork ends before its own first record: only its parent's beginning is left, not a session.
         let last_good_seq = session.last_seq();
         let why = "its own first record is missing".to_owned();
         return Err(StoreError::Corrupted { session_id, last_good_seq, why }.into());
@@ -99,15 +99,15 @@ async fn begin_anew(events: &dyn EventStore, session_id: SessionId) -> Result<Op
     Ok(Some(session))
 }
 
-/// The session as it began.
+/// Builds the session from its first record.
 async fn first(events: &dyn EventStore, session_id: SessionId) -> Result<Option<Session>, StoreError> {
     let page = events.read(session_id, 0, ReadLimit::frames(1)).await?;
     let Some(frame) = page.and_then(|page| page.frames.into_iter().next()) else { return Ok(None) };
     Session::begin(&decode(&frame)?).map(Some).map_err(|error| StoreError::Failed(error.to_string()))
 }
 
-/// Applies what the journal of `session_id` holds beyond the session. A fork's begins with records of its parent, whose
-/// id the session has until it comes to its own.
+/// Applies the later records of `session_id`. A fork's begin with records of its parent, whose id the session has until
+/// its own begin.
 pub(crate) async fn replay(
     events: &dyn EventStore,
     session_id: SessionId,
@@ -129,8 +129,8 @@ pub(crate) async fn replay(
     Ok(())
 }
 
-/// The session as its journal says, but for what was said in it, and whether its context is there by reference; `None`
-/// where the store cannot show the journal as it stands, or something is open in the session's snapshot.
+/// Restores a session from its journal without its messages, and tells if its context is there by reference; `None` if
+/// the store cannot show the current journal, or something is open in the session's snapshot.
 pub(crate) async fn outline(
     events: &dyn EventStore,
     snapshots: &dyn SessionStore,
@@ -141,7 +141,7 @@ pub(crate) async fn outline(
     if is_whole && snapshots.exists(&session_id).await.ok()? {
         return None;
     }
-    // The record that a snapshot ends with shows that it is of this journal.
+    // The last record of a snapshot proves that it belongs to this journal.
     let after = before.as_ref().map_or(0, |before| before.last_seq() - 1);
     let fold = Arc::new(Mutex::new(Outline { session: before, is_proven: is_whole, is_broken: false }));
     let sink = fold.clone();
@@ -158,10 +158,10 @@ pub(crate) async fn outline(
     (session.id() == session_id).then_some((session, is_whole))
 }
 
-/// Folds lines without what was said in them.
+/// Folds lines without their messages.
 struct Outline {
     session: Option<Session>,
-    /// Whether what it began with is of this journal.
+    /// True if its snapshot belongs to this journal.
     is_proven: bool,
     is_broken: bool,
 }
@@ -194,7 +194,7 @@ impl Outline {
     }
 }
 
-/// The record in a frame.
+/// Decodes the record in a frame.
 pub(crate) fn decode(frame: &Frame) -> Result<Record, StoreError> {
     let line = std::str::from_utf8(&frame.line).map_err(|error| StoreError::Failed(error.to_string()))?;
     decode_event(line).map_err(|error| StoreError::Failed(error.to_string()))

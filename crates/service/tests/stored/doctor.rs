@@ -5,6 +5,7 @@ use std::{
     io::Write as _,
     os::unix::fs::{FileExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use futures::{StreamExt as _, stream};
@@ -107,6 +108,30 @@ fn a_thousand_sessions_that_are_sound_have_nothing_wrong() {
     assert!(found.records > 1000);
     assert_eq!(place.examine(true).findings, []);
     assert!(stands() == before, "looking changes something");
+}
+
+/// Reading all journals takes minutes if there are many: no other process has to wait for that.
+#[test]
+fn while_journals_are_read_another_process_may_use_them() {
+    let place = Place::new();
+    let ids = [place.stored(&["@say One."]), place.stored(&["@say Two."])];
+    let what = |is_repair| Examination { data_dir: place.data_dir(), projection: None, is_repair };
+    let is_used = AtomicBool::new(false);
+    let use_them = |done: u64, of: u64| {
+        // The first one was read by then.
+        if (done, of) == (1, 2) && !is_used.swap(true, Ordering::Relaxed) {
+            let turns = || ids.iter().for_each(|id| drop(place.starts(*id).1.unwrap()));
+            std::thread::scope(|scope| scope.spawn(turns).join().unwrap());
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let found = runtime.block_on(examine(what(false), &use_them)).unwrap();
+    assert!(is_used.load(Ordering::Relaxed));
+    assert_eq!((found.findings, found.sessions, found.owner_pid), (vec![], 2, None));
+    assert_eq!(found.records, place.examine(false).records);
+    // Who mends has it alone from the beginning.
+    let try_it = |_: u64, _: u64| assert_eq!(place.agent().build().err().unwrap().code(), ErrorCode::StoreLocked);
+    assert_eq!(runtime.block_on(examine(what(true), &try_it)).unwrap().findings, []);
 }
 
 #[test]

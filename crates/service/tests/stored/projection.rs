@@ -172,6 +172,23 @@ fn a_folder_that_cannot_be_written_disturbs_no_turn_and_is_told_of() {
     });
 }
 
+/// A deleted session's files that cannot be removed keep no other session from its own.
+#[test]
+fn files_that_cannot_be_removed_are_in_nobodys_way() {
+    let place = Place::projected();
+    let rkat = place.rkat();
+    place.process(true, |process| async move {
+        let first = process.create().await;
+        process.projected(first).await;
+        let folder = rkat.join("sessions").join(first.to_string());
+        fs::remove_dir_all(&folder).unwrap();
+        fs::write(&folder, "a file where the folder should be").unwrap();
+        process.service.delete(DeleteSession { session_id: first, force: false }).await.unwrap();
+        let second = process.create().await;
+        process.projected(second).await;
+    });
+}
+
 /// Two data directories of one project: the files are the first one's, and the other says so.
 #[test]
 fn files_of_another_data_directory_are_left_alone() {

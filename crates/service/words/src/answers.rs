@@ -82,27 +82,27 @@ pub struct TurnAccepted {
     pub seq: Seq,
 }
 
-/// A turn that was accepted. Dropping it interrupts nothing.
+/// Accepted turn. Dropping it interrupts nothing.
 pub struct TurnHandle {
-    /// Where it was accepted.
+    /// Acceptance.
     pub accepted: TurnAccepted,
-    /// The caller waits for the result, and not just for the turn's acceptance.
+    /// True if the caller waits for the result, and not only for the acceptance.
     pub wait: bool,
     /// Its result, once it has ended.
     pub result: BoxFuture<'static, Result<TurnResult, SessionError>>,
 }
 
 impl TurnHandle {
-    /// The answer's JSON.
+    /// Encodes the answer as JSON.
     ///
     /// # Errors
-    /// Where the turn left the queue unstarted.
+    /// If the turn left the queue unstarted.
     pub async fn answer(self) -> Result<Vec<u8>, SessionError> {
         if self.wait { encode(&self.result.await?) } else { encode(&self.accepted) }
     }
 }
 
-/// The answer of every other change: the event that recorded it.
+/// Answer of every other change: the event that recorded it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Changed {
     /// The session.

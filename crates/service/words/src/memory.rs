@@ -1,6 +1,6 @@
-//! What the engine and a memory hand to each other, and the traits that a memory and its embedder keep.
+//! Types and traits between the engine, a memory and its embedder.
 //!
-//! Nothing here is a memory: it is always compiled, whatever the build has.
+//! They are always compiled, even in a build without memory.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,132 +15,132 @@ use crate::{
     requests::{ForgetMemory, SearchMemory},
 };
 
-/// A message, or a part of a long one, as memory keeps it.
+/// Message, or part of a long one, in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passage {
-    /// The first event that it comes from.
+    /// First event of the passage.
     pub seq: Seq,
-    /// The last event that it comes from.
+    /// Last event of the passage.
     pub to_seq: Seq,
-    /// Which part of a long message it is, from 0.
+    /// Number of the part of a long message, from 0.
     pub part: u32,
-    /// Who said it: `user`, `assistant` or `tool_results`.
+    /// Role: `user`, `assistant` or `tool_results`.
     pub role: String,
-    /// Where it came from, to forget it by: `user`, `assistant` or `tool:<name>`.
+    /// Source, by which it can be forgotten: `user`, `assistant` or `tool:<name>`.
     pub source: String,
-    /// When.
+    /// Time of the message.
     pub time: Timestamp,
-    /// What was said.
+    /// The text.
     pub text: String,
 }
 
-/// What memory takes in of one session at once.
+/// Texts of one session for memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intake {
     /// The session.
     pub session_id: SessionId,
-    /// The session's labels as they are now.
+    /// The session's current labels.
     pub labels: BTreeMap<String, String>,
-    /// What was said, in order. A passage is known by its session, seq and part.
+    /// Passages, in order. Session, seq and part identify one.
     pub passages: Vec<Passage>,
-    /// The session's journal is taken in up to here.
+    /// Last seq that this covers.
     pub up_to: Seq,
-    /// The sessions that it is a fork of, and up to where it has their records: what is forgotten of those records is
-    /// forgotten here, too.
+    /// Sessions that it is a fork of, each with the last seq of theirs that it has: texts forgotten there are forgotten
+    /// here too.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inherited: BTreeMap<SessionId, Seq>,
 }
 
-/// A store that finds what was said.
+/// Store that finds texts again.
 #[async_trait]
 pub trait MemoryStore: Send + Sync {
-    /// Up to where a session is taken in; 0 where it is not known.
+    /// Returns the last seq of a session that was added; 0 if unknown.
     async fn taken_in(&self, session_id: SessionId) -> Result<Seq, SessionError>;
 
-    /// The sessions that it took in from their journals. One whose journal is gone is then said to be [`Self::gone`].
+    /// Lists the sessions that were added from journals. One whose journal is deleted is then [`Self::gone`].
     async fn sessions(&self) -> Result<Vec<SessionId>, SessionError> {
         Ok(Vec::new())
     }
 
-    /// Takes in what was said. It is durable, as a whole, when this answers. A passage that is there already, or was
-    /// forgotten, changes nothing.
+    /// Adds texts. They are durable, all of them, when this returns. A passage that is already there, or was forgotten,
+    /// changes nothing.
     async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError>;
 
-    /// The best hits, the best first. Where nothing fits, there is none.
+    /// Finds the best hits, best first.
     async fn search(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError>;
 
-    /// Forgets what was taken in so far, for good, of a session and of its forks: no rebuild brings it back.
+    /// Forgets texts of a session and its forks for good: no rebuild restores them.
     async fn forget(&self, request: ForgetMemory) -> Result<Forgotten, SessionError>;
 
-    /// A session is deleted: nothing is left of it.
+    /// Removes everything of a deleted session.
     async fn gone(&self, session_id: SessionId) -> Result<(), SessionError>;
 
-    /// Builds what is derived of the texts anew; `progress` is told how many passages are done, of how many.
+    /// Rebuilds derived data from the texts; `progress` gets the passages done, and their number.
     async fn reindex(&self, progress: ProgressSink<'_>) -> Result<Reindexed, SessionError>;
 
-    /// Whether it lost what it knew, and every session is to be taken in from its beginning.
+    /// Returns true if texts were lost, so that every session must be added from its beginning.
     ///
     /// # Errors
-    /// Where it cannot say so now; it is to be asked again before it is given anything.
+    /// If this is unknown now; ask again before adding anything.
     async fn needs_rebuild(&self) -> Result<bool, SessionError> {
         Ok(false)
     }
 
-    /// Every session was taken in from its beginning, after it was said to be needed.
+    /// Confirms that every session was added from its beginning after [`Self::needs_rebuild`].
     async fn rebuilt(&self) -> Result<(), SessionError> {
         Ok(())
     }
 
-    /// Waits until all that was begun is durable, and saves what makes the next start quick.
+    /// Waits until everything begun is durable, and saves data for a quick start.
     async fn close(&self) {}
 }
 
-/// Told how many are done, of how many.
+/// Callback with the number done, and the number of all.
 pub type ProgressSink<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 
-/// A memory that can be shared.
+/// Shared memory.
 pub type SharedMemory = Arc<dyn MemoryStore>;
 
-/// What a text is turned into a vector for.
+/// Purpose of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmbedFor {
-    /// To be found.
+    /// A passage to find.
     Passage,
-    /// To find.
+    /// A query.
     Query,
 }
 
-/// Turns texts into vectors, near ones for texts of like meaning.
+/// Makes vectors of texts, close ones for texts of similar meaning.
 #[async_trait]
 pub trait Embedder: Send + Sync {
-    /// Its name and version. Vectors of another one are made anew.
+    /// Returns name and version. Vectors of another one are recomputed.
     fn id(&self) -> String;
 
-    /// A vector for each text, all of one length, each of length 1 or all zeros.
+    /// Returns a vector for each text, all of one dimension, each of length 1 or all zeros.
     ///
     /// # Errors
-    /// `MEMORY_INDEX_UNAVAILABLE` where it cannot be reached or answers what it may not.
+    /// `MEMORY_INDEX_UNAVAILABLE` if it cannot be reached or its answer is not valid.
     async fn embed(&self, texts: &[String], purpose: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError>;
 }
 
-/// What is secret about an embeddings endpoint, or the surroundings' own.
+/// Secrets and network settings for an embeddings endpoint.
 #[derive(Clone, Debug, Default)]
 pub struct EndpointAccess {
     /// Its key.
     pub key: Option<secrecy::SecretString>,
     /// The proxy for `https`, which may carry a password.
     pub proxy: Option<secrecy::SecretString>,
-    /// Hosts that are reached without the proxy, separated by commas.
+    /// Hosts to reach without the proxy, separated by commas.
     pub no_proxy: Option<String>,
 }
 
-/// How a memory is opened.
+/// Options for opening a memory.
 #[derive(Clone, Default)]
 pub struct MemoryOptions {
-    /// What makes its vectors; where `None`, what the engine's options say.
+    /// Source of its vectors; as the engine's options say if `None`.
     pub embedder: Option<Arc<dyn Embedder>>,
-    /// How an embeddings endpoint is reached that the options name.
+    /// Access to the embeddings endpoint that the options name.
     pub endpoint: EndpointAccess,
-    /// Whether it records what it takes in itself, because no journal outlives the process.
+    /// True if it records added texts itself, because no journal outlives the process.
     pub records_intake: bool,
 }

@@ -1,6 +1,6 @@
-//! What stores hand to each other: leases, frames, pages of them, blobs, readers' marks, and how a store fails.
+//! Types of the stores: leases, frames and pages of them, blobs, readers' marks, errors.
 //!
-//! Bytes and numbers alone: nothing here knows what an event means, and nothing touches a disk.
+//! Only bytes and numbers: nothing here knows an event's meaning, and nothing touches a disk.
 
 mod readers;
 
@@ -45,48 +45,48 @@ pub enum StoreError {
     Failed(String),
 }
 
-/// The right to append to one session, until another takes it.
+/// Right to append to one session, until another lease is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The session.
     pub session_id: SessionId,
-    /// Grows with each lease; a store refuses a lower one.
+    /// Number that grows with each lease; a store refuses a lower one.
     pub epoch: u64,
-    /// The last seq; 0 where the session does not exist yet.
+    /// The last seq; 0 if the session does not exist yet.
     pub tail: Seq,
 }
 
-/// A batch at the end of a journal that was not written to its end, and is taken away.
+/// Incomplete batch at the end of a journal, which is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TailRepair {
-    /// How many bytes.
+    /// Its bytes.
     pub bytes: u64,
-    /// Where their copy stands in the data directory.
+    /// Path of their copy in the data directory.
     pub quarantine: String,
 }
 
-/// A staged batch, which becomes durable or fails as a whole.
+/// Staged batch, which becomes durable or fails as a whole.
 #[derive(Debug)]
 pub struct Ticket(oneshot::Receiver<Result<Seq, StoreError>>);
 
 impl Ticket {
-    /// A ticket and the way to fulfil it.
+    /// Makes a ticket, and the sender that completes it.
     #[must_use]
     pub fn new() -> (oneshot::Sender<Result<Seq, StoreError>>, Self) {
         let (sender, receiver) = oneshot::channel();
         (sender, Self(receiver))
     }
 
-    /// Waits until the batch is durable; answers with its last seq.
+    /// Waits until the batch is durable; returns its last seq.
     ///
     /// # Errors
-    /// The store's failure.
+    /// Returns the store's failure.
     pub async fn durable(self) -> Result<Seq, StoreError> {
         self.0.await.unwrap_or_else(|_| Err(StoreError::Failed("the store ended".to_owned())))
     }
 }
 
-/// An encoded event: the very bytes that every surface sends.
+/// Encoded event: the bytes that every surface sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Its seq.
@@ -95,28 +95,28 @@ pub struct Frame {
     pub line: Bytes,
 }
 
-/// What a frame was read from: a part of a journal, as journal compaction has left it so many times.
+/// Origin of a frame: a part of a journal, in one of its generations of journal compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     /// The part.
     pub part: u64,
-    /// The generation of it.
+    /// Its generation.
     pub generation: u64,
 }
 
-/// Some frames of a session.
+/// Page of a session's frames.
 #[derive(Clone, Debug, Default)]
 pub struct FramePage {
-    /// The frames, in order, all of them durable. Where a seq skips, those between are gone.
+    /// Frames, in order, all durable. If seqs are skipped, those between were pruned.
     pub frames: Vec<Frame>,
-    /// What was looked at for the first one, though it may have given none, and what the last one was read from. A store
-    /// that never compacts says nothing of it.
+    /// Origins of the first frame examined, even if it was left out, and of the last one read. A store that never
+    /// compacts leaves them at their default.
     pub origins: (Origin, Origin),
 }
 
 impl FramePage {
-    /// Whether it begins in another generation of the part in which the page before ended: the two together are
-    /// neither what was there nor what is.
+    /// Returns true if the page begins in another generation of the part in which `before` ended: the two do not fit
+    /// together.
     #[must_use]
     pub const fn is_torn_from(&self, before: &Self) -> bool {
         let (ended, begins) = (before.origins.1, self.origins.0);
@@ -124,26 +124,26 @@ impl FramePage {
     }
 }
 
-/// Bytes of lines that are read at once where nobody says how many.
+/// Bytes of lines to read at once by default.
 const READ_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// How much is read at once. The first frame is read however long it is.
+/// Limit of a read. The first frame is read whatever its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadLimit {
-    /// Frames at most.
+    /// Most frames.
     pub frames: usize,
-    /// Bytes of their lines at most.
+    /// Most bytes of their lines.
     pub bytes: usize,
 }
 
 impl ReadLimit {
-    /// So many frames, in no more bytes than are read at once.
+    /// Limits the number of frames, and the bytes to the default.
     #[must_use]
     pub const fn frames(frames: usize) -> Self {
         Self { frames, bytes: READ_BYTES_MAX }
     }
 
-    /// Whether a frame is read, too; what it takes is counted.
+    /// Returns true if a frame fits, and counts it.
     pub fn takes(&mut self, line: &Bytes, is_first: bool) -> bool {
         if self.frames == 0 || (!is_first && line.len() > self.bytes) {
             return false;
@@ -153,16 +153,16 @@ impl ReadLimit {
     }
 }
 
-/// Bytes that the line of one record may have.
+/// Most bytes of a record's line.
 pub const RECORD_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Bodies that are too large for an event.
+/// Store of bodies that are too large for an event.
 #[async_trait]
 pub trait BlobStore: Send + Sync {
     /// Begins a blob of a session.
     fn writer(&self, session_id: SessionId) -> Box<dyn BlobWriter>;
 
-    /// Reads at most `limit` bytes from `offset`; `None` where there is no such blob.
+    /// Reads at most `limit` bytes from `offset`; `None` if there is no such blob.
     async fn read(
         &self,
         session_id: SessionId,
@@ -171,21 +171,21 @@ pub trait BlobStore: Send + Sync {
         limit: usize,
     ) -> Result<Option<Bytes>, StoreError>;
 
-    /// Drops a session's blobs, where its deletion does not, and those of one that never came to be.
+    /// Deletes the blobs of a session whose deletion does not, or whose creation failed.
     async fn forget(&self, session_id: SessionId);
 }
 
-/// A blob that is being written.
+/// Blob that is being written.
 #[async_trait]
 pub trait BlobWriter: Send {
     /// Appends.
     async fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError>;
 
-    /// Ends it and names it: its hash and its length.
+    /// Ends the blob; returns its hash and its length.
     async fn finish(self: Box<Self>) -> Result<(String, u64), StoreError>;
 }
 
-/// Hexadecimal digits.
+/// Formats bytes as hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;

@@ -5,6 +5,7 @@
 //! repository.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File, TryLockError},
     io::{self, Read as _, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
@@ -147,9 +148,12 @@ pub(crate) fn data_dirs(home: &Path) -> Vec<(PathBuf, Option<Project>)> {
     fs::read_dir(home).map(|entries| entries.filter_map(own).collect()).unwrap_or_default()
 }
 
-/// The stores of all projects, each with the project's root; with its own path if that is not known.
+/// The stores of all projects, each with the project's root; with its own path if that is not known. One that links lead
+/// to is listed once.
 pub(crate) fn all_projects(around: &Surroundings) -> Result<Vec<(String, PathBuf)>, CliError> {
-    let stores = data_dirs(&home(around)?).into_iter().filter(|(dir, _)| id_of(dir).is_some());
+    let mut listed = BTreeSet::new();
+    let mut is_new = |dir: &Path| dir.canonicalize().is_ok_and(|dir| listed.insert(dir));
+    let stores = data_dirs(&home(around)?).into_iter().filter(|(dir, _)| id_of(dir).is_some() && is_new(dir));
     let named = |(dir, known): (PathBuf, Option<Project>)| {
         let root = known.map(|known| known.root).filter(|root| !root.is_empty());
         (root.unwrap_or_else(|| dir.display().to_string()), dir)

@@ -14,6 +14,9 @@ use sha2::{Digest as _, Sha256};
 /// File with the trusted ones, beside the user's configuration.
 const FILE: &str = "trusted.json";
 
+/// The file that is locked while another process could write what it read before.
+const LOCK: &str = "trusted.lock";
+
 /// A file as it was when it was read.
 pub(super) struct Seen {
     /// Its path without links.
@@ -60,9 +63,11 @@ impl Seen {
 
     /// Records the user's trust in it.
     pub(super) fn remember(self, folder: &Path) -> io::Result<()> {
+        fs::create_dir_all(folder)?;
+        let lock = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(folder.join(LOCK))?;
+        lock.lock()?;
         let mut trusted = Trusted::read(folder)?;
         trusted.0.insert(self.path, self.content);
-        fs::create_dir_all(folder)?;
         let temporary = folder.join(format!("{FILE}.{}.new", std::process::id()));
         drop(fs::remove_file(&temporary));
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
@@ -81,6 +86,31 @@ impl Trusted {
             Err(error) => Err(error),
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|error| io::Error::other(format!("{}: {error}; mend or remove it", path.display()))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Barrier, thread::scope};
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_lost_of_what_is_trusted_at_once() {
+        let (folder, barrier) = (tempfile::tempdir().unwrap(), Barrier::new(8));
+        let seen = |n: usize| Seen::new(PathBuf::from(format!("/{n}/meerkat.toml")), 1000, b"limits.pins = 3");
+        scope(|threads| {
+            for n in 0..8 {
+                let (folder, barrier) = (folder.path(), &barrier);
+                threads.spawn(move || {
+                    barrier.wait();
+                    seen(n).remember(folder).unwrap();
+                });
+            }
+        });
+        for n in 0..8 {
+            assert!(seen(n).trust(folder.path()) == Trust::Full, "{n}");
         }
     }
 }

@@ -13,6 +13,7 @@ mod moved;
 mod process;
 mod run;
 mod trust;
+mod typed;
 
 use std::{
     collections::BTreeMap,

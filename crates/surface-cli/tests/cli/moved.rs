@@ -410,6 +410,7 @@ fn all_projects_are_listed_and_none_is_touched() {
         fs::read_dir(&home).unwrap().map(of).find(is_its).unwrap()
     };
     fs::write(dir("three").join("index.redb"), "no index").unwrap();
+    std::os::unix::fs::symlink(dir("one"), home.join("by-an-old-link")).unwrap();
     // Another process owns one of them.
     let lock = fs::File::options().read(true).write(true).open(dir("two").join("lock")).unwrap();
     lock.try_lock().unwrap();

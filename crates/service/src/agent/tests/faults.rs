@@ -196,6 +196,8 @@ pub(super) enum Fault {
     LostWrite,
     /// There is no room for it. Every stored session may have been left by a process that ended.
     Full,
+    /// No new work has room.
+    Roomless,
     /// It is durable only after some time.
     Slow,
     /// A lease is given, and a fork known, only after some time; the fuse counts the leases that were given back.
@@ -246,7 +248,7 @@ impl EventStore for FaultyEvents {
                 return Ok(ticket);
             }
             Fault::Failure | Fault::Fenced | Fault::LostSync | Fault::LostWrite | Fault::Full => {}
-            Fault::LateLease | Fault::Unread | Fault::UnreadLines | Fault::Unsized(_) => {}
+            Fault::Roomless | Fault::LateLease | Fault::Unread | Fault::UnreadLines | Fault::Unsized(_) => {}
         }
         self.0.stage(lease, batch)
     }
@@ -267,6 +269,10 @@ impl EventStore for FaultyEvents {
 
     async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError> {
         self.0.watch(session_id).await
+    }
+
+    async fn room(&self) -> Result<(), StoreError> {
+        if self.1 == Fault::Roomless { Err(StoreError::Full) } else { self.0.room().await }
     }
 
     async fn fork(&self, parent: SessionId, at: Seq, first: &[Record]) -> Result<(), StoreError> {

@@ -61,7 +61,7 @@ fn text(text: &str) -> AnswerBlock {
     AnswerBlock::Text(text.to_owned())
 }
 
-/// Fails with a long message, or writes without end, or says its own name.
+/// Fails with a long message, or writes without end, or says which span or which call it is in.
 struct Work(ToolSpec, Approval);
 
 #[async_trait]
@@ -84,6 +84,10 @@ impl Tool for Work {
             r#"{"flood":1}"# => loop {
                 output.write(&"y".repeat(1024)).await?;
             },
+            r#"{"span":1}"# => {
+                let span = tracing::Span::current();
+                output.write(span.metadata().map_or("no span", |span| span.name())).await
+            }
             _ => output.write(&invocation.call_id).await,
         }
     }
@@ -110,6 +114,19 @@ async fn calls_are_named_by_us() {
     let result = subject.turn("Go.").await.unwrap();
     assert_eq!((result.status, result.tool_calls), (TurnStatus::Completed, 3));
     super::check_journal(&subject.events().await);
+}
+
+/// What a tool logged could not be told from what any other did.
+#[tokio::test]
+async fn a_tool_works_inside_the_span_of_its_call() {
+    // For all threads: one that has none would switch the spans off that it meets first.
+    tracing::subscriber::set_global_default(tracing_subscriber::registry()).unwrap();
+    let answers = vec![Ok(vec![call("call_0", r#"{"span":1}"#)]), Ok(vec![text("Done.")])];
+    let subject = Subject::new(rig(answers, Approval::Allow).service()).await;
+    subject.turn("Go.").await.unwrap();
+    let events = subject.events().await;
+    let finished = events.iter().find(|event| event["type"] == "tool_finished").unwrap();
+    assert_eq!(finished["output"], "tool_call", "{finished}");
 }
 
 /// An approval that came twice approved the next turn's call, because the vendor had named both alike.

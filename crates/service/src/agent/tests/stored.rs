@@ -9,6 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 use tokio::sync::mpsc;
 
 use super::{
@@ -20,6 +21,8 @@ use crate::{
     ErrorCode, Session, SessionError,
     agent::{registry::Registry, shared::Shared},
     clock::Timestamp,
+    consumers::{projection::Projection, projector::ProjectorHandle},
+    engine::{Derived, Engine},
     follow::{live::LiveHub, turn},
     ids::{Seq, SessionId},
     model::{ModelResolver, ResolvedModel, StaticModels, scripted::ScriptedModel},
@@ -33,7 +36,7 @@ use crate::{
         event::Record,
         tests::{created, record, session_id},
     },
-    store::{EventStore, IndexedKey, MemoryEventStore, MemoryIndex, SessionIndex, StoreError},
+    store::{EventStore, IndexedKey, MemoryEventStore, MemoryIndex, SessionIndex, StoreError, Stores},
 };
 
 fn rig() -> Rig {
@@ -128,6 +131,7 @@ impl SessionIndex for FaultyIndex {
     }
 
     async fn sessions(&self, before: Option<SessionId>, limit: usize) -> Result<Vec<SessionSummary>, StoreError> {
+        ticks(1).await;
         self.rows()?.sessions(before, limit).await
     }
 
@@ -410,6 +414,46 @@ async fn a_turn_that_cannot_end_on_a_full_disk_ends_when_there_is_room() {
     assert_eq!(pin(&next).await.unwrap_err().code(), ErrorCode::StoreFull);
     assert_eq!(pin(&next).await.unwrap().seq, 4, "behind the turn's end");
     assert_eq!(next.read(&session_id).await.unwrap().state, SessionState::Idle);
+}
+
+/// A caller that names no session is told so, and not that the disk is full.
+#[tokio::test]
+async fn a_fork_of_nothing_is_not_refused_for_want_of_room() {
+    let events = journals();
+    let first = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
+    let parent = first.create_session(CreateSession::default()).await.unwrap().session_id;
+    first.shut_down(0).await;
+    let service = faulty(&events, Fault::Roomless, &Fuse::new(0, 0));
+    for (session_id, code) in [(session_id(), ErrorCode::SessionNotFound), (parent, ErrorCode::StoreFull)] {
+        let refused = service.fork(ForkSession { session_id, turn: None }).await.unwrap_err();
+        assert_eq!(refused.code(), code);
+    }
+}
+
+/// A caller that gave up while a start settled what was left made the next one begin a second projector.
+#[tokio::test(start_paused = true)]
+async fn a_start_that_its_caller_gives_up_begins_nothing_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut begun = Vec::new();
+    for gives_up in [false, true] {
+        let index = Arc::new(FaultyIndex::default());
+        let engine = rig().engine(Stores { index, ..Stores::in_memory(u64::MAX, &Arc::default()) }, true);
+        let mut derived = Derived::new(engine.derived.index.clone(), engine.derived.readers.clone(), None);
+        let projection = Projection::new(dir.path().join("files"), None);
+        let (events, clock) = (engine.ports.events.clone(), engine.ports.world.clock.clone());
+        derived.projector = Some(ProjectorHandle::of(projection, events, derived.readers.clone(), clock));
+        let engine = Engine { ports: engine.ports, derived: Arc::new(derived), owner: None };
+        let service = PersistentSessionService::new(engine);
+        let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let before = tasks();
+        if gives_up {
+            assert!(service.ready().now_or_never().is_none());
+        }
+        service.ready().await.unwrap();
+        begun.push(tasks() - before);
+        service.shut_down(0).await;
+    }
+    assert!(begun[0] > 0 && begun[0] == begun[1], "{begun:?}");
 }
 
 /// What is to make room needs none.

@@ -2,7 +2,7 @@
 //!
 //! It knows seqs and never reads. What it holds is a hint: too much of it costs a look, too little a record.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::ids::{Seq, SessionId};
 
@@ -14,7 +14,7 @@ pub(super) struct Feed {
     queue: BTreeMap<u64, SessionId>,
     next_place: u64,
     /// Deleted sessions, for a reader that keeps something of each.
-    gone: VecDeque<SessionId>,
+    gone: BTreeSet<SessionId>,
     /// Whether sessions that are gone are remembered.
     keeps_gone: bool,
 }
@@ -109,18 +109,18 @@ impl Feed {
     pub(super) fn gone(&mut self, session_id: SessionId) {
         self.remove(session_id);
         if self.keeps_gone {
-            self.gone.push_back(session_id);
+            self.gone.insert(session_id);
         }
     }
 
-    /// The next session that is gone, told once.
-    pub(super) fn take_gone(&mut self) -> Option<SessionId> {
-        self.gone.pop_front()
+    /// The deleted sessions that the reader has yet to forget.
+    pub(super) fn gone_sessions(&self) -> Vec<SessionId> {
+        self.gone.iter().copied().collect()
     }
 
-    /// Whether a session is gone that nobody was told of.
-    pub(super) fn has_gone(&self) -> bool {
-        !self.gone.is_empty()
+    /// The reader has forgotten a deleted session.
+    pub(super) fn forgot(&mut self, session_id: SessionId) {
+        self.gone.remove(&session_id);
     }
 
     /// Sessions among the first `among`, at most `limit`, whose checkpoints nobody has looked at.

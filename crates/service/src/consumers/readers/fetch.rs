@@ -17,16 +17,6 @@ const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Sessions that are looked at together.
 const SESSIONS_READ: usize = 1000;
 
-/// What a built-in reader does next.
-#[derive(Debug)]
-pub(crate) enum Next {
-    /// Takes in what follows its checkpoint in a session, at least one record, and then says [`Readers::done`] with the
-    /// last one, or [`Readers::put_off`].
-    Records(SessionId),
-    /// Drops what it has of a session that is deleted.
-    Gone(SessionId),
-}
-
 impl Readers {
     /// At most `limit` records that a reader is not done with; where there is none, it waits for one.
     pub(crate) async fn fetch(&self, reader: &str, limit: usize, wait_ms: u64) -> Result<RecordPage, SessionError> {
@@ -47,28 +37,27 @@ impl Readers {
         }
     }
 
-    /// Waits for what a built-in reader does next.
-    pub(crate) async fn next(&self, reader: &str) -> Result<Next, SessionError> {
-        let mut touched = self.touched.subscribe();
-        loop {
-            touched.borrow_and_update();
-            if let Some(next) = self.next_at_hand(reader).await? {
-                return Ok(next);
-            }
-            drop(touched.changed().await);
-        }
-    }
-
-    /// The same where there is something to do already.
-    pub(crate) async fn next_at_hand(&self, reader: &str) -> Result<Option<Next>, SessionError> {
+    /// Sessions with records that a reader of meerkat's own is not done with, at most `limit`; then others are next. One
+    /// that cannot be read keeps no other waiting: its turn comes again.
+    pub(crate) async fn due_sessions(&self, reader: &str, limit: usize) -> Result<Vec<SessionId>, SessionError> {
         self.scan(reader).await?;
         loop {
-            if let Some(session_id) = self.with(reader, |known| known.feed.take_gone())? {
-                return Ok(Some(Next::Gone(session_id)));
+            let (due, mut sessions, mut failed) = (self.due(reader, limit).await?, Vec::new(), None);
+            for due in &due {
+                match self.read(reader, due, due.checkpoint, 1).await {
+                    Ok(frames) if frames.is_empty() => {}
+                    Ok(_) => {
+                        self.put_off(reader, due.session_id)?;
+                        sessions.push(due.session_id);
+                    }
+                    Err(error) => failed = Some(error),
+                }
             }
-            let Some(due) = self.due(reader, 1).await?.first().copied() else { return Ok(None) };
-            if !self.read(reader, &due, due.checkpoint, 1).await?.is_empty() {
-                return Ok(Some(Next::Records(due.session_id)));
+            match failed {
+                Some(error) if sessions.is_empty() => return Err(error),
+                // Sessions that turned out to have nothing are no longer in the way of others.
+                None if sessions.is_empty() && !due.is_empty() => {}
+                _ => return Ok(sessions),
             }
         }
     }
@@ -115,13 +104,18 @@ impl Readers {
         }
     }
 
+    /// Others are next.
+    fn put_off(&self, reader: &str, session_id: SessionId) -> Result<(), SessionError> {
+        self.with(reader, |known| known.feed.put_off(session_id))
+    }
+
     /// Records of a session. One that has none, or is gone, is looked at no more until it is told of again.
     async fn read(&self, reader: &str, due: &Due, after: Seq, limit: usize) -> Result<Vec<Frame>, SessionError> {
         let session_id = due.session_id;
         match self.events.read(session_id, after, ReadLimit::frames(limit)).await {
             Ok(Some(page)) => {
                 if page.frames.is_empty() {
-                    self.with(reader, |known| known.feed.exhausted(session_id, due.last_seq))?;
+                    self.rest(reader, session_id, due.last_seq)?;
                 }
                 Ok(page.frames)
             }

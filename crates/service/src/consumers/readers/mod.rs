@@ -5,7 +5,7 @@
 //! session has more. Checkpoints are copies in the index; what outlives it stands in the store of readers.
 
 mod feed;
-pub(crate) mod fetch;
+mod fetch;
 
 #[cfg(test)]
 mod tests;
@@ -110,14 +110,10 @@ impl Readers {
         Ok(())
     }
 
-    /// Takes up a reader of meerkat's own. It is registered as long as this process lives.
-    pub(crate) fn add_built_in(&self, reader: &str) {
-        self.add(reader.to_owned(), self.clock.now(), true, true);
-    }
-
-    /// The same of one that has yet to find out whether it has what its checkpoints say: see [`Self::trust`].
-    pub(crate) fn add_untrusted(&self, reader: &str) {
-        self.add(reader.to_owned(), self.clock.now(), true, false);
+    /// Takes up a reader of meerkat's own, which is registered as long as this process lives. One that is not trusted has
+    /// yet to find out if it has what its checkpoints say: see [`Self::trust`].
+    pub(crate) fn add_built_in(&self, reader: &str, is_trusted: bool) {
+        self.add(reader.to_owned(), self.clock.now(), true, is_trusted);
     }
 
     fn add(&self, reader: String, created_at: Timestamp, is_built_in: bool, is_trusted: bool) {
@@ -163,6 +159,28 @@ impl Readers {
     /// Changes when a session has more records, or is gone.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.touched.subscribe()
+    }
+
+    /// Changes when a reader is done with something.
+    pub(crate) fn moves(&self) -> watch::Receiver<u64> {
+        self.moved.subscribe()
+    }
+
+    /// Deleted sessions that a reader of meerkat's own has yet to forget.
+    pub(crate) fn gone_of(&self, reader: &str) -> Result<Vec<SessionId>, SessionError> {
+        self.with(reader, |known| known.feed.gone_sessions())
+    }
+
+    /// Notes sessions that were deleted while the reader did not learn of it.
+    pub(crate) fn note_gone(&self, reader: &str, sessions: Vec<SessionId>) -> Result<(), SessionError> {
+        self.with(reader, |known| sessions.into_iter().for_each(|session_id| known.feed.gone(session_id)))
+    }
+
+    /// A reader of meerkat's own has forgotten a deleted session.
+    pub(crate) fn forgot(&self, reader: &str, session_id: SessionId) -> Result<(), SessionError> {
+        self.with(reader, |known| known.feed.forgot(session_id))?;
+        tell(&self.moved);
+        Ok(())
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
@@ -299,13 +317,7 @@ impl Readers {
 
     /// A reader of meerkat's own is to take a session in from its beginning again. Durable when this answers.
     pub(crate) async fn begin_anew(&self, reader: &str, session_id: SessionId) -> Result<(), StoreError> {
-        self.send_back(reader, session_id).await?;
-        self.index.flush().await
-    }
-
-    /// The same, which is durable some time later.
-    pub(crate) async fn send_back(&self, reader: &str, session_id: SessionId) -> Result<(), StoreError> {
-        let _moving = self.moving.lock().await;
+        let moving = self.moving.lock().await;
         self.index.put_checkpoint(reader, session_id, 0).await?;
         let tail = self.events.watch(session_id).await?.ok_or(StoreError::NotFound(session_id))?;
         let last_seq = *tail.borrow();
@@ -314,29 +326,20 @@ impl Readers {
             known.feed.again(session_id, last_seq);
         }
         tell(&self.touched);
-        Ok(())
-    }
-
-    /// Whether a reader is done with all that is there, and has been told of all that is gone. Where that cannot be
-    /// known, it counts as done.
-    pub(crate) async fn is_done(&self, reader: &str) -> bool {
-        let is_behind = self.view(reader).await.is_ok_and(|view| view.records_behind > 0);
-        !is_behind && !self.with(reader, |known| known.feed.has_gone()).unwrap_or(false)
+        drop(moving);
+        self.index.flush().await
     }
 
     /// A reader can do nothing with a session until there is more of it than `last_seq`.
     pub(crate) fn rest(&self, reader: &str, session_id: SessionId, last_seq: Seq) -> Result<(), SessionError> {
-        self.with(reader, |known| known.feed.exhausted(session_id, last_seq))
+        self.with(reader, |known| known.feed.exhausted(session_id, last_seq))?;
+        tell(&self.moved);
+        Ok(())
     }
 
     /// A session has left a service in memory; nothing is known of it any more.
     pub(crate) async fn left(&self, session_id: SessionId) -> Result<(), StoreError> {
         self.index.remove(session_id).await
-    }
-
-    /// A reader cannot take a session in now: others are next.
-    pub(crate) fn put_off(&self, reader: &str, session_id: SessionId) -> Result<(), SessionError> {
-        self.with(reader, |known| known.feed.put_off(session_id))
     }
 
     /// Waits until a reader is done with a record; answers with how far it has come by then.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures::poll;
 use proptest::{collection::vec, prelude::*};
 
-use super::{fetch::Next, *};
+use super::*;
 use crate::{
     ErrorCode,
     clock::{FrozenClock, SeededIds},
@@ -125,13 +125,13 @@ fn wait(reader: &str, n: u8, seq: Seq, wait_ms: u64) -> WaitReader {
 #[tokio::test]
 async fn a_reader_that_begins_anew_is_behind_in_all_sessions_also_where_it_was_looked_at_before() {
     let place = Place::new().await;
-    place.readers.add_untrusted("memory");
+    place.readers.add_built_in("memory", false);
     for n in [1, 2] {
         place.append(n, 3, "x").await;
         place.readers.done("memory", id(n), 3).await.unwrap();
     }
     let place = place.restarted().await;
-    place.readers.add_untrusted("memory");
+    place.readers.add_built_in("memory", false);
     assert_eq!(place.lag("memory").await, (0, 0));
     place.append(2, 1, "x").await;
     place.readers.trust("memory", true).await.unwrap();
@@ -189,7 +189,7 @@ async fn a_page_is_bounded_in_bytes_and_never_without_a_record() {
 #[tokio::test]
 async fn there_are_no_more_readers_than_a_bound() {
     let place = Place::new().await;
-    place.readers.add_built_in("projection");
+    place.readers.add_built_in("projection", true);
     for n in 0..READERS_MAX {
         place.readers.create(&format!("r{n}")).await.unwrap();
     }
@@ -275,39 +275,38 @@ async fn a_session_without_the_records_that_its_row_names_is_in_nobodys_way() {
 }
 
 #[tokio::test]
-async fn a_built_in_reader_is_given_one_session_after_the_other_and_told_of_those_that_are_gone() {
+async fn a_built_in_reader_is_given_sessions_in_turn_and_those_that_are_deleted_until_it_has_forgotten_them() {
     let place = Place::new().await;
     place.append(1, 3, "x").await;
-    place.readers.add_built_in("projection");
-    let next = || place.readers.next("projection");
-    let records = |next: Next| match next {
-        Next::Records(session_id) => number(session_id),
-        Next::Gone(session_id) => panic!("{session_id} is gone"),
+    place.readers.add_built_in("projection", true);
+    let due = async |limit| {
+        let due = place.readers.due_sessions("projection", limit).await.unwrap();
+        due.into_iter().map(number).collect::<Vec<_>>()
     };
-    assert_eq!(records(next().await.unwrap()), 1);
+    assert_eq!(due(9).await, [1]);
     place.append(2, 1, "x").await;
-    // What it could not take in comes again, after the others.
-    place.readers.put_off("projection", id(1)).unwrap();
-    assert_eq!(records(next().await.unwrap()), 2);
+    // What it did not take in comes again, after the others.
+    for n in [1, 2, 1] {
+        assert_eq!(due(1).await, [n]);
+    }
+    assert_eq!(due(9).await, [2, 1]);
     assert_eq!(place.readers.done("projection", id(2), 1).await.unwrap(), 1);
     for seq in [2, 3] {
-        assert_eq!(records(next().await.unwrap()), 1);
+        assert_eq!(due(9).await, [1]);
         assert_eq!(place.readers.done("projection", id(1), seq).await.unwrap(), seq);
     }
-    {
-        let mut waiting = std::pin::pin!(next());
-        assert!(poll!(&mut waiting).is_pending());
-        place.append(2, 1, "x").await;
-        assert_eq!(records(waiting.await.unwrap()), 2);
-    }
+    let changes = place.readers.changes();
+    assert_eq!((due(9).await, changes.has_changed().unwrap()), (vec![], false));
+    place.append(2, 1, "x").await;
+    assert_eq!((due(9).await, changes.has_changed().unwrap()), (vec![2], true));
+    let gone = || place.readers.gone_of("projection").unwrap();
+    assert_eq!(gone(), []);
     place.delete(2).await;
-    assert!(!place.readers.is_done("projection").await, "it was not told yet");
-    assert!(matches!(next().await.unwrap(), Next::Gone(gone) if gone == id(2)));
-    assert!(place.readers.is_done("projection").await);
     assert_eq!(place.readers.done("projection", id(2), 2).await.unwrap_err().code(), ErrorCode::SessionNotFound);
     assert_eq!(place.index.checkpoint("projection", id(2)).await.unwrap(), 0);
-    let mut waiting = std::pin::pin!(next());
-    assert!(poll!(&mut waiting).is_pending(), "it is told once");
+    assert_eq!((due(9).await, gone()), (vec![], vec![id(2)]));
+    place.readers.forgot("projection", id(2)).unwrap();
+    assert_eq!(gone(), []);
 
     for name in RESERVED {
         for refused in [place.readers.create(name).await, place.readers.delete(name).await] {

@@ -1,16 +1,21 @@
 //! Looks at a data directory and says what is not as it should be. It changes nothing unless it is asked to mend; then
 //! it owns the directory, and whatever it takes out of a journal is kept.
+//!
+//! Reading every journal takes minutes if there are many. Who only looks does not own the directory for that: journals
+//! that are in order are read before, and under the lock only those that have changed since.
 
 mod known;
 mod reading;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
     fs,
     io::{self, Read as _},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
     path::Path,
     sync::Arc,
+    time::SystemTime,
 };
 
 use sha2::{Digest as _, Sha256};
@@ -58,7 +63,8 @@ pub async fn examine(what: Examination, progress: Progress<'_>) -> Result<Diagno
     doctor.permissions();
     doctor.room(rustix::fs::statvfs(&doctor.what.data_dir).map(|found| found.f_bavail * found.f_frsize).ok());
     if keeps_sessions {
-        if let Some(journals) = doctor.journals(progress)
+        let ahead = doctor.read_ahead(progress)?;
+        if let Some(journals) = doctor.journals(ahead, progress)
             && doctor.owner.is_some()
         {
             let rows = doctor.compare(&journals).await?;
@@ -75,7 +81,7 @@ pub async fn examine(what: Examination, progress: Progress<'_>) -> Result<Diagno
 struct Doctor {
     what: Examination,
     disk: RealDisk,
-    /// Held while anything is looked at, so that nothing changes meanwhile; another process may have it.
+    /// Held while anything is compared or mended, so that nothing changes meanwhile; another process may have it.
     owner: Option<Arc<OwnerLock>>,
     diagnosis: Diagnosis,
     /// Sessions that go on from where their journals end now.
@@ -85,6 +91,12 @@ struct Doctor {
     /// What was written before this is old.
     old_before_ms: i64,
 }
+
+/// Names, lengths and times of the files of a session, as they were before it was read.
+type Stamp = Vec<(OsString, u64, SystemTime)>;
+
+/// Journals that were found in order, each with the records that were read of it.
+type Ahead = BTreeMap<SessionId, (Stamp, Journal, u64)>;
 
 /// What a journal came to.
 struct Journal {
@@ -107,18 +119,24 @@ impl Doctor {
             return Err(refuse("there is no store in it"));
         }
         check_directory(&what.data_dir)?;
-        let mut diagnosis = Diagnosis::default();
-        let owner = match own(&what.data_dir) {
-            Ok(owner) => Some(Arc::new(owner)),
-            Err(SessionError::StoreLocked { pid }) if !what.is_repair => {
-                diagnosis.owner_pid = Some(pid.unwrap_or_default());
-                None
-            }
-            Err(error) => return Err(error),
-        };
         let disk = RealDisk::new(what.data_dir.clone());
         let old_before_ms = SystemClock::new().now().as_millis() - ACKNOWLEDGED_WITHIN_MS;
-        Ok(Self { what, disk, owner, diagnosis, ended: BTreeMap::new(), unsettled: Vec::new(), old_before_ms })
+        let (diagnosis, ended, unsettled) = (Diagnosis::default(), BTreeMap::new(), Vec::new());
+        let mut doctor = Self { what, disk, owner: None, diagnosis, ended, unsettled, old_before_ms };
+        doctor.own()?;
+        Ok(doctor)
+    }
+
+    /// Takes the directory, unless another process has it and nothing is to be mended.
+    fn own(&mut self) -> Result<(), SessionError> {
+        match own(&self.what.data_dir) {
+            Ok(owner) => self.owner = Some(Arc::new(owner)),
+            Err(SessionError::StoreLocked { pid }) if !self.what.is_repair => {
+                self.diagnosis.owner_pid = Some(pid.unwrap_or_default());
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     fn find(&mut self, check: Check, severity: Severity, session_id: Option<SessionId>, what: String, remedy: &str) {
@@ -191,8 +209,39 @@ impl Doctor {
         }
     }
 
+    /// Reads every journal while others may use the directory, and then owns it again. What is not in order may be what
+    /// another process writes at this moment: it says nothing of that, and does not answer with it.
+    fn read_ahead(&mut self, progress: Progress<'_>) -> Result<Ahead, SessionError> {
+        let mut ahead = Ahead::new();
+        if self.what.is_repair || self.owner.take().is_none() {
+            return Ok(ahead);
+        }
+        let ids = sessions_on(&self.disk, &mut |_, _| {}).unwrap_or_default();
+        for (at, &id) in ids.iter().enumerate() {
+            progress(at as u64, ids.len() as u64);
+            let (before, stamp) = (std::mem::take(&mut self.diagnosis), self.stamp(id));
+            let journal = self.journal(id, true);
+            let Diagnosis { findings, records, .. } = std::mem::replace(&mut self.diagnosis, before);
+            if let (Some(journal), Ok(stamp), true) = (journal, stamp, findings.is_empty()) {
+                ahead.insert(id, (stamp, journal, records));
+            }
+        }
+        self.own()?;
+        Ok(ahead)
+    }
+
+    fn stamp(&self, id: SessionId) -> io::Result<Stamp> {
+        let files = fs::read_dir(self.what.data_dir.join(session_dir(id)))?.map(|entry| {
+            let (entry, found) = entry.and_then(|entry| entry.metadata().map(|found| (entry, found)))?;
+            Ok((entry.file_name(), found.len(), found.modified()?))
+        });
+        let mut stamp = files.collect::<io::Result<Stamp>>()?;
+        stamp.sort();
+        Ok(stamp)
+    }
+
     /// Every session's journal, from end to end; `None` where nobody knows which there are.
-    fn journals(&mut self, progress: Progress<'_>) -> Option<BTreeMap<SessionId, Journal>> {
+    fn journals(&mut self, mut ahead: Ahead, progress: Progress<'_>) -> Option<BTreeMap<SessionId, Journal>> {
         let mut unlisted = Vec::new();
         let ids = sessions_on(&self.disk, &mut |folder, error| {
             unlisted.push(format!("the sessions in {} cannot be listed: {error}", folder.display()));
@@ -218,8 +267,16 @@ impl Doctor {
         let mut journals = BTreeMap::new();
         for (at, &id) in ids.iter().enumerate() {
             progress(at as u64, ids.len() as u64);
+            if let Some((stamp, journal, records)) = ahead.remove(&id)
+                && self.stamp(id).is_ok_and(|now| now == stamp)
+            {
+                self.diagnosis.sessions += 1;
+                self.diagnosis.records += records;
+                journals.insert(id, journal);
+                continue;
+            }
             let before = (self.diagnosis.findings.len(), self.diagnosis.sessions, self.diagnosis.records);
-            let journal = self.journal(id);
+            let journal = self.journal(id, self.owner.is_some());
             if self.owner.is_none() && !self.what.data_dir.join(session_dir(id)).exists() {
                 // Its owner deleted it meanwhile.
                 self.diagnosis.findings.truncate(before.0);
@@ -238,9 +295,9 @@ impl Doctor {
         Ok(checked.map(|checked| (checked, reading)))
     }
 
-    fn journal(&mut self, id: SessionId) -> Option<Journal> {
-        // What an owner is writing at this moment looks torn, and its calls have no results yet.
-        let is_at_rest = self.owner.is_some();
+    /// One journal. If it is not at rest, what an owner is writing at this moment looks torn, and its calls have no
+    /// results yet.
+    fn journal(&mut self, id: SessionId, is_at_rest: bool) -> Option<Journal> {
         let mut read = self.read(id);
         let is_good = |(checked, reading): &(Checked, Reading)| checked.damage.is_none() && reading.trouble.is_none();
         if !is_at_rest && !read.as_ref().is_ok_and(|read| read.as_ref().is_some_and(is_good)) {

@@ -1,4 +1,4 @@
-//! Snapshots and the index in memory: gone with the process, like what they are copies of.
+//! Snapshots and the index in memory: lost with the process, like the journals that they are copied from.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -25,7 +25,7 @@ pub struct MemorySessionStore {
 }
 
 impl MemorySessionStore {
-    /// Snapshots of the sessions whose journals `events` holds.
+    /// Makes snapshots of the sessions whose journals `events` holds.
     #[must_use]
     pub fn new(events: Arc<dyn EventStore>) -> Self {
         Self { snapshots: Mutex::default(), events }
@@ -67,7 +67,7 @@ impl SessionStore for MemorySessionStore {
     }
 }
 
-/// An index in memory.
+/// Index in memory.
 #[derive(Default)]
 pub struct MemoryIndex {
     index: Mutex<Index>,
@@ -75,7 +75,7 @@ pub struct MemoryIndex {
 
 #[derive(Default)]
 struct Index {
-    /// Each with the number of its last change.
+    /// Sessions, each with the number of its last change.
     sessions: BTreeMap<SessionId, (u64, SessionSummary)>,
     changes: BTreeSet<Place>,
     keys: HashMap<(Option<SessionId>, String), IndexedKey>,

@@ -1,4 +1,4 @@
-//! What a store keeps of its readers, and the marks that change it.
+//! Stored data of readers, and the marks that change it.
 
 use std::collections::BTreeMap;
 
@@ -9,36 +9,36 @@ use crate::{
     ids::{Seq, SessionId},
 };
 
-/// A reader that is registered.
+/// Registered reader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registration {
     /// Its name.
     pub reader: String,
-    /// When it was registered.
+    /// Time of registration.
     pub created_at: Timestamp,
 }
 
-/// What changes in [`ReaderMarks`].
+/// Change of [`ReaderMarks`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReaderMark {
-    /// A reader is registered.
+    /// Registers a reader.
     Reader(Registration),
-    /// A reader is forgotten.
+    /// Deletes a reader.
     Unreader(String),
-    /// What was relied on in a session; with nothing in it the session is gone.
+    /// Sets the acknowledgements that pruning relied on in a session; none if the session is deleted.
     Relied(SessionId, BTreeMap<String, Seq>),
-    /// Whether every registration is certainly there.
+    /// Sets if every registration is certainly known.
     Trusted(bool),
 }
 
-/// What a store keeps of its readers.
+/// Stored data of readers.
 #[derive(Debug, Default)]
 pub struct ReaderMarks {
-    /// The readers, each with when it was registered.
+    /// Readers with their times of registration.
     pub readers: BTreeMap<String, Timestamp>,
-    /// What was relied on, by session and reader.
+    /// Acknowledgements that pruning relied on, by session and reader.
     pub relied: BTreeMap<SessionId, BTreeMap<String, Seq>>,
-    /// Whether a registration may be lost.
+    /// True if a registration may be lost.
     pub is_doubted: bool,
 }
 
@@ -70,7 +70,7 @@ impl ReaderMarks {
         }
     }
 
-    /// The readers in the order of their names.
+    /// Lists the readers by name.
     #[must_use]
     pub fn readers(&self) -> Vec<Registration> {
         let registration = |(reader, created_at): (&String, &Timestamp)| Registration {
@@ -80,13 +80,13 @@ impl ReaderMarks {
         self.readers.iter().map(registration).collect()
     }
 
-    /// Acknowledgements that were relied on in a session.
+    /// Returns the acknowledgements that pruning relied on in a session.
     #[must_use]
     pub fn relied(&self, session_id: SessionId) -> BTreeMap<String, Seq> {
         self.relied.get(&session_id).cloned().unwrap_or_default()
     }
 
-    /// Reports if every registration is certainly there.
+    /// Returns true if every registration is certainly known.
     #[must_use]
     pub const fn is_trusted(&self) -> bool {
         !self.is_doubted

@@ -100,6 +100,35 @@ fn a_delete_without_room_for_its_sync_takes_nothing_with_it_later() {
     }
 }
 
+/// Neither the sync nor the way back finds room: who asks again is answered when it is sure.
+#[test]
+fn a_delete_that_could_not_be_taken_back_is_made_sure_of_before_it_is_answered() {
+    for at in 0..8 {
+        let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+        rig.release(rig.filled(session(1), 3));
+        rig.disk.fill_syncs(true);
+        rig.disk.fail(at, Fault::Full);
+        assert!(delete(&rig).is_err(), "at {at}");
+        rig.disk.fill_syncs(false);
+        delete(&rig).unwrap();
+        for seed in 0..12 {
+            let crashed = Rig::on(rig.disk.crashed(&mut Random(seed)), SMALL, None);
+            assert!(crashed.read(session(1), 5).is_none(), "at {at}, seed {seed}");
+        }
+    }
+}
+
+/// Two turns meet the full disk at once, and the other one is first to release the reserve.
+#[test]
+fn every_turn_that_runs_has_its_share_of_the_reserve() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    let [first, second] = [1, 2].map(|n| rig.filled(session(n), 1));
+    rig.disk.limit(Some(rig.disk.used()));
+    assert_eq!(rig.append(&first, &[of(session(1), 2)]), Ok(2));
+    rig.disk.fail(0, Fault::Full);
+    assert_eq!(rig.append(&second, &[of(session(2), 2)]), Ok(2));
+}
+
 /// What was durable cannot be read back when a sync of what follows fails: nothing is written behind it, and no other
 /// session is kept from writing.
 #[test]

@@ -1,4 +1,5 @@
-//! Memory at work: what searches it for requests and for the tool, and (in `reader`) what hands to it what was said.
+//! Memory at work: what searches it for requests and for the tool, and the consumer that hands to it what was
+//! said (`reader`).
 //!
 //! It works beside the turns, and none waits for it.
 
@@ -7,22 +8,26 @@ mod reader;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc,
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use tokio::sync::{mpsc, oneshot};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use reader::Run;
 
+use super::{
+    FindHost,
+    driver::{Control, Handle},
+    readers::Readers,
+};
 use crate::{
     SessionError,
     clock::Clock,
-    consumers::readers::Readers,
     ids::{Seq, SessionId},
     memory::{SharedMemory, intake::Wanted},
     service::{ForgetMemory, Forgotten, Reindexed, SearchHit, SearchMemory},
+    store::EventStore,
 };
 
 /// The reader's name.
@@ -32,114 +37,71 @@ pub(crate) const READER: &str = "memory";
 const END_MAX: Duration = Duration::from_secs(2);
 /// How long a search waits until what was said before it is taken in.
 const SEARCH_WAIT_MAX: Duration = Duration::from_secs(2);
-/// The same for whoever has to be sure of it.
+/// How long a caller waits who has to be sure of it.
 const SURE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How many times more hits than wanted are looked at, because a fork has said what its parent had.
 const HITS_LOOKED_AT: usize = 8;
 
-/// Asks to be told whether everything is taken in.
-type Ask = oneshot::Sender<bool>;
-
-/// The memory of a service, and what its reader is told.
+/// The memory of a service.
 pub(crate) struct Memory {
     store: SharedMemory,
-    readers: Arc<Readers>,
-    clock: Arc<dyn Clock>,
+    events: Arc<dyn EventStore>,
+    pub(crate) control: Arc<Control>,
     wanted: Wanted,
-    /// Whether sessions outlive the process: one that is gone was deleted, and is forgotten.
+    /// If sessions outlive the process: one that is gone was deleted, and is forgotten.
     is_stored: bool,
     /// Held while sessions are read and taken in, so that none is whose deletion memory was told of.
     taking_in: tokio::sync::Mutex<()>,
-    asks: mpsc::UnboundedSender<Ask>,
-    /// Where they arrive, until the reader begins.
-    asked: Mutex<Option<mpsc::UnboundedReceiver<Ask>>>,
-    /// Held while the index is made anew.
+    /// Held while the index is made again.
     reindexing: tokio::sync::Mutex<()>,
-    /// Passages that a rebuild of the index has yet to come to.
-    remaining: AtomicU64,
-    /// Whether the reader had a reason to begin.
+    /// If the reader had a reason to begin.
     is_begun: AtomicBool,
-    /// The reader ends when it has caught up.
-    ending: CancellationToken,
-    /// It ends at once.
-    over: CancellationToken,
-    task: TaskTracker,
 }
 
-/// The memory as its service holds it: who drops the service ends its reader.
-pub(crate) struct MemoryHandle(Arc<Memory>);
-
-impl Drop for MemoryHandle {
-    fn drop(&mut self) {
-        self.0.over.cancel();
-    }
-}
+/// The memory as its service holds it.
+pub(crate) type MemoryHandle = Handle<Memory>;
 
 impl MemoryHandle {
-    /// A memory over a store. It takes in once it is told of a service.
-    pub(crate) fn new(
+    /// Makes the memory over a store, which takes in what the events say.
+    pub(crate) fn over(
         store: SharedMemory,
+        events: Arc<dyn EventStore>,
         readers: Arc<Readers>,
         clock: Arc<dyn Clock>,
-        index_turns: bool,
-        is_stored: bool,
+        (index_turns, is_stored): (bool, bool),
     ) -> Self {
-        let (asks, asked) = mpsc::unbounded_channel();
-        Self(Arc::new(Memory {
+        // What no journal keeps is tried again to the last.
+        let control = Control::new((READER, false), readers, clock, !is_stored);
+        let memory = Memory {
             store,
-            readers,
-            clock,
+            events,
+            control: control.clone(),
             wanted: if index_turns { Wanted::Turns } else { Wanted::Discarded },
             is_stored,
             taking_in: tokio::sync::Mutex::default(),
-            asks,
-            asked: Mutex::new(Some(asked)),
             reindexing: tokio::sync::Mutex::default(),
-            remaining: AtomicU64::new(0),
             is_begun: AtomicBool::new(false),
-            ending: CancellationToken::new(),
-            over: CancellationToken::new(),
-            task: TaskTracker::new(),
-        }))
+        };
+        Self::new(memory, &control)
     }
 
-    pub(crate) const fn memory(&self) -> &Arc<Memory> {
-        &self.0
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        self
     }
 
-    /// From now on it is told of what changes and what goes.
-    pub(crate) fn register(&self) {
-        self.0.readers.add_untrusted(READER);
+    /// Begins to remember what is said in a service.
+    pub(crate) fn begin(&self, host: FindHost) {
+        self.control.drive(Run::new(Arc::clone(self)), host);
     }
 
-    /// Waits until it has caught up, but not for long where the next start does the rest.
+    /// Waits until it has caught up, but not for long if the next start does the rest.
     pub(crate) async fn end(&self) {
-        let Memory { ending, over, task, clock, is_stored, .. } = self.0.as_ref();
-        ending.cancel();
-        task.close();
-        let is_done = tokio::select! {
-            biased;
-            () = task.wait() => true,
-            () = clock.sleep(END_MAX) => false,
-        };
-        if !is_done && *is_stored {
-            over.cancel();
+        let limit = if self.is_stored { END_MAX } else { END_MAX + SURE_WAIT_MAX };
+        if !self.control.end(limit, SURE_WAIT_MAX).await && !self.is_stored {
+            tracing::warn!("what was said last is not remembered: memory did not take it in in time");
         }
-        // What no journal keeps is taken in to the last.
-        let taken_in = async {
-            tokio::select! {
-                biased;
-                () = task.wait() => return,
-                () = clock.sleep(SURE_WAIT_MAX) => over.cancel(),
-            }
-            if !is_stored {
-                tracing::warn!("what was said last is not remembered: memory did not take it in in time");
-            }
-            task.wait().await;
-        };
-        taken_in.await;
-        if self.0.is_begun.load(Ordering::Acquire) {
-            self.0.store.close().await;
+        if self.is_begun.load(Ordering::Acquire) {
+            self.store.close().await;
         }
     }
 }
@@ -148,7 +110,7 @@ impl Memory {
     /// Whether a session may not be taken in up to `seq`.
     pub(crate) fn is_behind(&self, session_id: SessionId, seq: Seq) -> bool {
         let mut behind = HashMap::from([(session_id, seq)]);
-        self.readers.retain_behind(READER, &mut behind).is_ok() && !behind.is_empty()
+        self.control.readers.retain_behind(READER, &mut behind).is_ok() && !behind.is_empty()
     }
 
     /// Up to where a session is taken in.
@@ -156,39 +118,25 @@ impl Memory {
         self.store.taken_in(session_id).await
     }
 
-    /// Passages that a rebuild of the index has yet to come to.
-    pub(crate) fn remaining(&self) -> u64 {
-        self.remaining.load(Ordering::Relaxed)
-    }
-
     /// A session is deleted, and nothing of it is taken in from now on.
     pub(crate) async fn gone(&self, session_id: SessionId) -> Result<(), SessionError> {
         let _taking_in = self.taking_in.lock().await;
-        if self.is_stored { self.store.gone(session_id).await } else { Ok(self.readers.left(session_id).await?) }
+        if self.is_stored {
+            self.store.gone(session_id).await
+        } else {
+            Ok(self.control.readers.left(session_id).await?)
+        }
     }
 
     /// Waits for a while until what is durable is taken in: before a session in memory leaves, or a journal is compacted.
     pub(crate) async fn catch_up(&self) {
-        if !self.is_caught_up(SEARCH_WAIT_MAX).await && !self.is_stored {
+        if !self.control.has_caught_up(SEARCH_WAIT_MAX).await && !self.is_stored {
             tracing::warn!("a session leaves, and memory has not taken in all that was said");
         }
     }
 
-    /// Waits until everything is taken in that was durable before; says whether it is.
-    async fn is_caught_up(&self, limit: Duration) -> bool {
-        let (waiting, done) = oneshot::channel();
-        if self.asks.send(waiting).is_err() {
-            return false;
-        }
-        tokio::select! {
-            biased;
-            done = done => done.unwrap_or(false),
-            () = self.clock.sleep(limit) => false,
-        }
-    }
-
     async fn catch_up_surely(&self) -> Result<(), SessionError> {
-        if self.is_caught_up(SURE_WAIT_MAX).await {
+        if self.control.has_caught_up(SURE_WAIT_MAX).await {
             return Ok(());
         }
         let why = "it has not taken in yet all that was said; try again later".to_owned();
@@ -197,7 +145,7 @@ impl Memory {
 
     /// The best hits of a request that was checked, the best first. What a fork has of its parent comes once.
     pub(crate) async fn search(&self, mut request: SearchMemory) -> Result<Vec<SearchHit>, SessionError> {
-        self.is_caught_up(SEARCH_WAIT_MAX).await;
+        self.control.has_caught_up(SEARCH_WAIT_MAX).await;
         let limit = request.limit.unwrap_or_default();
         let mut asked = limit;
         loop {
@@ -221,9 +169,11 @@ impl Memory {
     pub(crate) async fn reindex(&self) -> Result<Reindexed, SessionError> {
         let _reindexing = self.reindexing.lock().await;
         self.catch_up_surely().await?;
-        let done =
-            self.store.reindex(&|done, of| self.remaining.store(of.saturating_sub(done), Ordering::Relaxed)).await;
-        self.remaining.store(0, Ordering::Relaxed);
+        let done = self
+            .store
+            .reindex(&|done, of| self.control.remaining.store(of.saturating_sub(done), Ordering::Relaxed))
+            .await;
+        self.control.remaining.store(0, Ordering::Relaxed);
         done
     }
 }

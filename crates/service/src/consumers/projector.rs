@@ -1,0 +1,299 @@
+//! The projector: the consumer that keeps the files of the projection up to date, one session at a time. What fails is
+//! tried again later, and nobody waits for it.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+
+use super::{
+    FindHost, Host,
+    beside::Beside,
+    driver::{Consumer, Control, Handle, Moment},
+    projection::{ANOTHERS, Projection, READER},
+    readers::Readers,
+    room_beside,
+};
+use crate::{
+    SessionError,
+    clock::Clock,
+    ids::{Seq, SessionId},
+    service::ProjectionRebuilt,
+    store::{EventStore, ReadLimit, StoreError},
+};
+
+/// Frames that are read at a time. It does not take long: turns are waiting.
+const FRAMES_READ: usize = 256;
+/// How long the list of all sessions waits for more changes.
+const LIST_AFTER: Duration = Duration::from_millis(500);
+/// It waits this many times as long as it took to write, so that a long one is written less often.
+const LIST_SHARE: u32 = 50;
+/// Bytes up to which the list is also written when the service ends.
+const LIST_AT_END_BYTES: u64 = 1024 * 1024;
+/// How long it may go on when the service ends, and then until it answers.
+const END_MAX: Duration = Duration::from_secs(2);
+
+/// The projection of a service.
+pub(crate) struct Projector {
+    projection: Projection,
+    events: Arc<dyn EventStore>,
+    pub(crate) control: Arc<Control>,
+    /// Works with the files.
+    thread: Beside,
+    /// Held while files are written.
+    writing: tokio::sync::Mutex<()>,
+}
+
+/// The projector as its service holds it.
+pub(crate) type ProjectorHandle = Handle<Projector>;
+
+impl ProjectorHandle {
+    /// Makes the projector of a projection.
+    pub(crate) fn of(
+        projection: Projection,
+        events: Arc<dyn EventStore>,
+        readers: Arc<Readers>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let control = Control::new((READER, true), readers, clock, false);
+        let (thread, writing) = (Beside::new("meerkat-files"), tokio::sync::Mutex::default());
+        Self::new(Projector { projection, events, control: control.clone(), thread, writing }, &control)
+    }
+
+    /// Begins to project the sessions of a service.
+    pub(crate) fn begin(&self, host: FindHost) {
+        let run = Run {
+            projector: Arc::clone(self),
+            // What a former process did not come to write.
+            list_at: Some(self.control.clock.elapsed() + LIST_AFTER),
+            list_took: Duration::ZERO,
+            is_compared: false,
+        };
+        self.control.drive(run, host);
+    }
+
+    /// Waits until it has caught up, but not for long; the next start does the rest.
+    pub(crate) async fn end(&self) {
+        self.control.end(END_MAX, END_MAX).await;
+    }
+}
+
+impl Projector {
+    /// Works with the files, on their thread: a long session is much to write.
+    async fn files<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Projection) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, SessionError> {
+        let projection = self.projection.clone();
+        let done = self.thread.perform(move || work(&projection)).await.flatten();
+        let path = || "the projection".to_owned();
+        done.map_err(|error| SessionError::StoreNotWritable { path: path(), why: error.to_string() })
+    }
+
+    /// Makes the files of every session again.
+    pub(crate) async fn rebuild(&self, host: &dyn Host) -> Result<ProjectionRebuilt, SessionError> {
+        self.project_all(host, true).await
+    }
+
+    /// Brings the files of every session up to its journal's end. One that cannot be projected does not keep the others.
+    async fn project_all(&self, host: &dyn Host, is_anew: bool) -> Result<ProjectionRebuilt, SessionError> {
+        let sessions = host.all_sessions().await?;
+        let (mut rebuilt, mut failed) = (ProjectionRebuilt { sessions: 0, events: 0 }, None);
+        let mut behind = Vec::new();
+        for (at, summary) in sessions.iter().enumerate() {
+            self.control.remaining.store((sessions.len() - at) as u64, Ordering::Relaxed);
+            match self.project_session(host, summary.session_id, is_anew).await {
+                Ok(Some(events)) => {
+                    rebuilt.sessions += 1;
+                    rebuilt.events += events;
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    if !matches!(error, SessionError::Corrupted(_)) {
+                        behind.push(summary.session_id);
+                    }
+                    failed.get_or_insert(error);
+                }
+            }
+            if self.control.is_over() {
+                break;
+            }
+        }
+        self.control.remaining.store(0, Ordering::Relaxed);
+        if self.control.is_over() {
+            return Err(SessionError::ShuttingDown);
+        }
+        // Where this fails, it is the folder's matter, and no session is to blame.
+        self.write_list(host, true).await?;
+        for id in behind {
+            // Its checkpoint says that its files are there; its turn comes again because they are not.
+            drop(self.control.readers.begin_anew(READER, id).await);
+        }
+        match failed {
+            Some(error) if is_anew => Err(error),
+            Some(error) => {
+                // The next start does not begin with all of them.
+                tracing::warn!(%error, "the files of a session are behind");
+                Ok(rebuilt)
+            }
+            None => Ok(rebuilt),
+        }
+    }
+
+    /// Writes the list of all sessions. With `is_compared`, files of sessions that are no longer stored go first.
+    async fn write_list(&self, host: &dyn Host, is_compared: bool) -> Result<(), SessionError> {
+        let _writing = self.writing.lock().await;
+        let sessions = host.all_sessions().await?;
+        if is_compared {
+            let listed: BTreeSet<SessionId> = sessions.iter().map(|session| session.session_id).collect();
+            for id in self.files(Projection::sessions).await? {
+                // One that cannot be read may be missing in the list, and is there.
+                if !listed.contains(&id) && matches!(self.events.journal_bytes(id).await, Ok(0)) {
+                    self.drop_files(id).await?;
+                }
+            }
+        }
+        room_beside(self.events.as_ref()).await?;
+        self.files(move |files| files.write_list(&sessions)).await
+    }
+
+    /// Brings a session's files up to its journal's end; answers with the last record, `None` if it is deleted.
+    async fn project_session(
+        &self,
+        host: &dyn Host,
+        id: SessionId,
+        is_anew: bool,
+    ) -> Result<Option<Seq>, SessionError> {
+        let _writing = self.writing.lock().await;
+        let readers = &self.control.readers;
+        'anew: loop {
+            let mut whole = host.journal(id).read().await;
+            let compactions = *whole;
+            // Where the reader was sent back to the beginning, the journal may hold less than what was written of it.
+            let is_anew = is_anew || readers.checkpoint(READER, id).await? == 0;
+            let summary = match host.summary(id).await {
+                Ok(summary) => summary,
+                Err(SessionError::NotFound(_)) => return self.drop_files(id).await,
+                Err(error) => return Err(error),
+            };
+            room_beside(self.events.as_ref()).await?;
+            let mut session = self.files(move |files| files.session(summary, is_anew)).await?;
+            while let Some(after) = session.wants() {
+                if self.control.is_over() {
+                    return Err(SessionError::ShuttingDown);
+                }
+                room_beside(self.events.as_ref()).await?;
+                let page = self.events.read(id, after, ReadLimit::frames(FRAMES_READ)).await?;
+                // Nobody waits behind a compaction that waits for a long session to be written.
+                drop(whole);
+                let Some(page) = page else { return self.drop_files(id).await };
+                if page.frames.is_empty() {
+                    return Err(StoreError::Failed(format!("its journal ends at seq {after}")).into());
+                }
+                session = self.files(move |_| session.push(&page.frames).map(|()| session)).await?;
+                whole = host.journal(id).read().await;
+                if *whole != compactions {
+                    continue 'anew;
+                }
+            }
+            let seq = self.files(move |_| session.finish()).await?;
+            return match readers.done(READER, id, seq).await {
+                Err(SessionError::NotFound(_)) => self.drop_files(id).await,
+                done => Ok(Some(done?)),
+            };
+        }
+    }
+
+    /// Removes the files of a deleted session.
+    async fn drop_files(&self, id: SessionId) -> Result<Option<Seq>, SessionError> {
+        self.files(move |files| files.remove(id)).await.map(|()| None)
+    }
+}
+
+/// The projector at work.
+struct Run {
+    projector: Arc<Projector>,
+    /// When the list of all sessions is written next, where it is to be, and how long that took last.
+    list_at: Option<Duration>,
+    list_took: Duration,
+    /// If files were looked for of sessions that another process deleted.
+    is_compared: bool,
+}
+
+impl Run {
+    async fn project(&mut self, host: &dyn Host, id: SessionId) -> Result<(), SessionError> {
+        let Control { readers, clock, .. } = self.projector.control.as_ref();
+        match self.projector.project_session(host, id, false).await {
+            // There is no more to be had of it, and others are waiting.
+            Err(error @ SessionError::Corrupted(_)) => {
+                tracing::warn!(session_id = %id, %error, "the files of a session end where its journal can be read");
+                readers.rest(READER, id, Seq::MAX)?;
+            }
+            done => drop(done?),
+        }
+        self.list_at.get_or_insert(clock.elapsed() + LIST_AFTER.max(self.list_took * LIST_SHARE));
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Consumer for Run {
+    const DEBOUNCE: Duration = Duration::ZERO;
+
+    /// Goes on with the files of every session if there is no list of them.
+    async fn begin(&mut self, host: &dyn Host) -> Result<(), SessionError> {
+        if !matches!(self.projector.files(Projection::has_list).await, Ok(true)) {
+            self.projector.project_all(host, false).await?;
+            self.is_compared = true;
+        }
+        Ok(())
+    }
+
+    async fn forget(&mut self, host: &dyn Host, session_id: SessionId) -> Result<(), SessionError> {
+        self.project(host, session_id).await
+    }
+
+    async fn apply(&mut self, host: &dyn Host, sessions: Vec<SessionId>) -> Result<bool, SessionError> {
+        let mut failed = None;
+        for session_id in sessions {
+            if self.projector.control.is_over() {
+                break;
+            }
+            if let Err(error) = self.project(host, session_id).await {
+                failed.get_or_insert(error);
+            }
+        }
+        failed.map_or(Ok(false), Err)
+    }
+
+    /// Writes the list of all sessions when it is time, and at the end unless it is long: a process that lives long does.
+    async fn settle(&mut self, host: &dyn Host, moment: Moment) -> Result<(), SessionError> {
+        let (projector, clock) = (&self.projector, &self.projector.control.clock);
+        let begun = clock.elapsed();
+        let is_due = match self.list_at {
+            Some(at) if at > begun && moment == Moment::Ending => {
+                projector.files(Projection::list_bytes).await.is_ok_and(|bytes| bytes <= LIST_AT_END_BYTES)
+            }
+            at => at.is_some_and(|at| at <= begun),
+        };
+        if is_due {
+            projector.write_list(host, !self.is_compared).await?;
+            self.list_took = clock.elapsed().saturating_sub(begun);
+            (self.list_at, self.is_compared) = (None, true);
+        }
+        Ok(())
+    }
+
+    fn wakes_at(&self) -> Option<Duration> {
+        self.list_at
+    }
+
+    /// A folder that is another store's stays so from one process to the next.
+    fn is_expected(error: &SessionError) -> bool {
+        matches!(error, SessionError::StoreNotWritable { why, .. } if why.starts_with(ANOTHERS))
+    }
+}

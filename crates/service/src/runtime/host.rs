@@ -1,0 +1,50 @@
+//! The service as consumers of its journals see it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::RwLock;
+
+use super::sessions::Sessions;
+use crate::{
+    SessionError,
+    consumers::{FindHost, Host},
+    ids::SessionId,
+    service::SessionSummary,
+};
+
+impl Sessions {
+    /// Begins to project and to remember, as far as there is what does so. It ends with the service.
+    pub(super) fn begin_consumers(&self) {
+        if let Some(projector) = &self.engine().derived.projector {
+            projector.begin(self.find_host());
+        }
+        if let Some(memory) = &self.engine().derived.memory {
+            memory.begin(self.find_host());
+        }
+    }
+
+    fn find_host(&self) -> FindHost {
+        let inner = Arc::downgrade(&self.inner);
+        Box::new(move || inner.upgrade().map(|inner| Arc::new(Self::of(inner)) as Arc<dyn Host>))
+    }
+}
+
+#[async_trait]
+impl Host for Sessions {
+    async fn all_sessions(&self) -> Result<Vec<SessionSummary>, SessionError> {
+        self.all_sessions().await
+    }
+
+    async fn summary(&self, session_id: SessionId) -> Result<Arc<SessionSummary>, SessionError> {
+        Ok(self.look(session_id).await?.summary)
+    }
+
+    fn journal(&self, session_id: SessionId) -> &RwLock<u64> {
+        self.journal(session_id)
+    }
+
+    async fn drop_row_of_gone(&self, session_id: SessionId) -> Result<(), SessionError> {
+        self.drop_row_of_gone(session_id).await
+    }
+}
