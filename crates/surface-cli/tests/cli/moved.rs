@@ -66,7 +66,7 @@ fn a_project_that_moved_finds_its_sessions_and_says_so_once() {
     user.say("one", "First");
     fs::rename(user.path("one"), user.path("two")).unwrap();
     let (names, told) = user.sessions("two");
-    assert!(names == ["First"] && told.contains("its sessions were found"), "{names:?} {told}");
+    assert!(names == ["First"] && told.contains("its sessions are in"), "{names:?} {told}");
     assert_eq!(user.sessions("two"), (vec!["First".to_owned()], String::new()));
     user.say("two", "Second");
     assert_eq!(user.sessions("two").0, ["First", "Second"]);
@@ -177,7 +177,7 @@ fn a_quiet_command_leaves_the_note_to_the_next() {
     fs::rename(user.path("one"), user.path("two")).unwrap();
     user.say("two", "Second");
     let (names, told) = user.sessions("two");
-    assert!(names == ["First", "Second"] && told.contains("its sessions were found"), "{names:?} {told}");
+    assert!(names == ["First", "Second"] && told.contains("its sessions are in"), "{names:?} {told}");
     assert_eq!(user.sessions("two").1, "");
 }
 
@@ -220,7 +220,7 @@ fn a_new_project_where_another_was_begins_without_sessions() {
         assert_eq!(user.sessions("one"), (vec!["New".to_owned()], String::new()));
         let (names, told) = user.sessions("two");
         assert!(
-            names == ["First", "Second"] && told.contains("its sessions were found") != is_seen,
+            names == ["First", "Second"] && told.contains("its sessions are in") != is_seen,
             "{names:?} {told}"
         );
     }
@@ -280,7 +280,7 @@ fn nothing_is_written_into_a_folder_of_another_user() {
             return;
         }
         user.say("one", "Quiet");
-        let notes = [(); 2].map(|()| user.sessions("one").1.contains("another user's"));
+        let notes = [(); 2].map(|()| user.sessions("one").1.contains("belongs to another user"));
         assert_eq!((notes, fs::read_dir(user.path("one/.rkat")).unwrap().count()), ([true, false], 0));
         std::os::unix::fs::chown(user.path(given), Some(0), None).unwrap();
     }
