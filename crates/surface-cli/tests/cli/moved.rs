@@ -219,10 +219,7 @@ fn a_new_project_where_another_was_begins_without_sessions() {
         user.say("two", "Second");
         assert_eq!(user.sessions("one"), (vec!["New".to_owned()], String::new()));
         let (names, told) = user.sessions("two");
-        assert!(
-            names == ["First", "Second"] && told.contains("its sessions are in") != is_seen,
-            "{names:?} {told}"
-        );
+        assert!(names == ["First", "Second"] && told.contains("its sessions are in") != is_seen, "{names:?} {told}");
     }
 }
 
