@@ -314,10 +314,12 @@ impl Server {
     }
 
     /// Serves until `stop` ends; then the service ends: running turns get the drain limit, and every client hears of it.
-    /// Dropping this future ends the listener at once.
+    /// Dropping this future ends the listener and what it has accepted at once.
     pub async fn serve_until(self, stop: impl Future<Output = ()>) {
         let Self { service, listener, options, front, ending, drain_ms, .. } = self;
         let stopped = CancellationToken::new();
+        let ends = [&ending.draining, &ending.closing, &ending.answered, &stopped];
+        let _ends = ends.map(|end| end.clone().drop_guard());
         let answer = {
             let front = front.clone();
             move |request| front::answer(front.clone(), request)

@@ -21,10 +21,11 @@ const TOKEN_CHARS_MIN: usize = 16;
 const TOKEN_FILE_BYTES_MAX: u64 = 4096;
 
 impl Token {
-    /// A token of the program's own; `None` for one that is too short to be a secret.
+    /// A token of the program's own; `None` for one that is too short to be a secret, or that no header can carry.
     #[must_use]
     pub fn new(text: String) -> Option<Self> {
-        (text.len() >= TOKEN_CHARS_MIN).then_some(Self(text))
+        let is_sendable = text.bytes().all(|byte| byte.is_ascii_graphic());
+        (is_sendable && text.len() >= TOKEN_CHARS_MIN).then_some(Self(text))
     }
 
     /// A new token, for one run of a program. [`Self::text`] hands it to clients.

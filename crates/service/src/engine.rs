@@ -110,7 +110,9 @@ impl Observer for Derived {
     }
 
     fn turn_ended(&self, ports: &Ports, session_id: SessionId) {
-        self.schedule.turn_ended(session_id, &ports.options.journal);
+        if self.pruner.is_some() {
+            self.schedule.turn_ended(session_id, &ports.options.journal);
+        }
     }
 
     fn owes(&self, session_id: SessionId, last_seq: Seq) -> bool {

@@ -260,9 +260,11 @@ impl App {
         work: impl Future<Output = Result<u8, CliError>>,
     ) -> Result<u8, CliError> {
         tokio::pin!(work);
+        // What came while the process started counts before anything is performed.
         let end = tokio::select! {
-            done = &mut work => return done,
+            biased;
             end = ends.next() => end,
+            done = &mut work => return done,
         };
         if end == End::Left {
             return Ok(end.exit_code());

@@ -119,7 +119,8 @@ impl Actor {
             ports.observer.rests(&ports, self.lease);
             Ok(())
         } else {
-            self.shared.is_deleted.store(is_deleted, Ordering::Release);
+            // Whoever lists it from here on takes its row out again.
+            self.shared.is_deleted.store(true, Ordering::Release);
             ports.observer.delete(&ports, session_id, is_deleted.then_some(&*self.shared.live)).await
         };
         if let Err(error) = &done {

@@ -354,7 +354,10 @@ impl<C: Consumer> Driver<C> {
     /// Warns once; what goes on failing is logged for those who look for it.
     fn report(&mut self, error: &SessionError) {
         let reader = self.control.reader;
-        match std::mem::replace(&mut self.is_failing, true) || C::is_expected(error) {
+        let is_expected = C::is_expected(error);
+        let is_known = is_expected || self.is_failing;
+        self.is_failing |= !is_expected;
+        match is_known {
             false => tracing::warn!(reader, %error, "a reader is behind, and tries again"),
             true => tracing::debug!(reader, %error, "a reader is behind, and tries again"),
         }

@@ -184,8 +184,9 @@ impl Sessions {
                 return Ok(view);
             }
         }
-        let session = engine.restore(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
-        Ok(View::of(&session))
+        // One in memory that has no actor is leaving for good.
+        let restored = if engine.is_stored { engine.restore(session_id).await? } else { None };
+        Ok(View::of(&restored.ok_or(SessionError::NotFound(session_id))?))
     }
 
     /// Whether there is such a session.
@@ -293,7 +294,7 @@ impl Sessions {
     /// index that does not say so stands in nobody's way.
     async fn default_model(&self) -> String {
         let models = &self.engine().models;
-        let earlier = match models.is_stand_in() {
+        let earlier = match models.is_stand_in() && self.engine().is_stored {
             true => self.inner.earlier_model.get_or_try_init(|| self.earlier_model()).await.ok().cloned().flatten(),
             false => None,
         };

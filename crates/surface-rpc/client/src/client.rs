@@ -138,7 +138,7 @@ impl Client {
 
     /// Performs an operation where it is performed, and answers with its JSON.
     async fn perform(&self, operation: Operation, params: &Value) -> Result<Bytes, SessionError> {
-        let is_repeatable = is_repeatable(operation, params);
+        let (is_repeatable, is_waiting) = (is_repeatable(operation, params), params["wait"] == true);
         let params = params.to_string();
         let mut ending = None;
         for _ in 0..OWNERS_MAX {
@@ -148,9 +148,9 @@ impl Client {
             };
             match connection.request(of_operation(operation), &params).await {
                 Ok(answer) => return Ok(answer),
-                // Nothing was done yet, and whoever comes after this owner can do it.
+                // Nothing was done yet, and the next owner can do it. A turn that was waited for may be queued already.
                 Err(Failed::Refused(body)) if body.code == ErrorCode::ShuttingDown => {
-                    if !within(ENDING_LIMIT, connection.closed().cancelled()).await {
+                    if (is_waiting && !is_repeatable) || !within(ENDING_LIMIT, connection.closed().cancelled()).await {
                         return Err(SessionError::Remote(body));
                     }
                     ending = Some(SessionError::Remote(body));
@@ -229,13 +229,20 @@ macro_rules! declare {
             async fn ready(&self) -> Result<(), SessionError> {
                 // A list waits for what a former process left behind, and changes nothing.
                 let query = SessionQuery { limit: Some(1), ..SessionQuery::default() };
-                self.list(query).await.map(drop)
+                match self.list(query).await {
+                    // Without a store nothing was left behind.
+                    Err(error) if error.code() == ErrorCode::SessionPersistenceDisabled => Ok(()),
+                    listed => listed.map(drop),
+                }
             }
 
-            /// A process says so when it is greeted, which needs no room among its requests.
+            /// An owner says so when it is greeted, which needs no room among its requests; a server answers a list then.
             async fn check_ready(&self) -> Result<bool, SessionError> {
                 if let Current::Here(service) = self.current().await? {
                     return service.check_ready().await;
+                }
+                if !self.inner.is_owner {
+                    return timeout(GREETING_LIMIT, self.ready()).await.map_or(Ok(false), |ready| ready.map(|()| true));
                 }
                 match timeout(GREETING_LIMIT, self.inner.way.connect()).await {
                     Ok(Ok(connection)) => {

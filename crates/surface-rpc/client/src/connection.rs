@@ -17,7 +17,7 @@ use std::{
 use bytes::Bytes;
 use futures::{Sink, SinkExt as _, Stream, StreamExt as _};
 use meerkat_service::{Capabilities, ErrorBody, SessionError, SessionId};
-use meerkat_surface_rpc::owner::{MESSAGE_BYTES_MAX, Readiness};
+use meerkat_surface_rpc::owner::Readiness;
 use serde_json::{json, value::RawValue};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -49,6 +49,8 @@ pub(crate) struct Found {
     pub(crate) readiness: Readiness,
     /// It is the owner of a data directory, and takes this one for a command of its own.
     pub(crate) is_owner: bool,
+    /// Bytes that it takes in one message; a longer one would cost everybody the connection.
+    pub(crate) message_bytes: usize,
 }
 
 /// Why a request has no answer.
@@ -187,7 +189,7 @@ impl Connection {
         let permit = self.room.clone().acquire_owned().await.map_err(|_| Failed::Unasked)?;
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
-        let (bytes, limit) = (line.len() as u64, MESSAGE_BYTES_MAX as u64);
+        let (bytes, limit) = (line.len() as u64, self.found.message_bytes as u64);
         if bytes > limit {
             let error = SessionError::PayloadTooLarge { what: "message", bytes, limit };
             return Err(Failed::Refused(Box::new(error.body())));

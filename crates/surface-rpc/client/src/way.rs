@@ -11,13 +11,13 @@ use http::{HeaderValue, Request, StatusCode, Uri, header};
 use meerkat_service::{Capabilities, CapabilitiesView, ErrorBody, ErrorCode, Operation, SessionError, SessionService};
 use meerkat_surface_rpc::{
     of_operation,
-    owner::{HELLO, HELLO_BYTES_MAX, Hello, Place, Readiness, Setting, Speaker, Welcome, read_line},
+    owner::{HELLO, HELLO_BYTES_MAX, Hello, MESSAGE_BYTES_MAX, Place, Readiness, Setting, Speaker, Welcome, read_line},
 };
 use serde_json::json;
 use tokio::{
     io::{AsyncWriteExt as _, BufReader},
     net::{TcpStream, UnixStream},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tokio_tungstenite::{
     client_async_with_config,
@@ -35,6 +35,12 @@ const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// How long a process that has gone may take to come back, and the pause between two tries.
 const FIND_LIMIT: Duration = Duration::from_secs(2);
 const FIND_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long one try to connect may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Bytes that a server takes in one message, unless its `serve.max_body_bytes` was changed.
+const SERVER_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
 /// Who serves.
 pub enum Server {
@@ -112,6 +118,9 @@ impl Url {
         let body = body.unwrap_or_else(|| match response.status() {
             // Its body may come late.
             StatusCode::UNAUTHORIZED => ErrorBody::new(ErrorCode::Unauthenticated),
+            StatusCode::FORBIDDEN => ErrorBody::new(ErrorCode::ForbiddenOrigin),
+            StatusCode::TOO_MANY_REQUESTS => ErrorBody::new(ErrorCode::TooManyConnections),
+            StatusCode::SERVICE_UNAVAILABLE => ErrorBody::new(ErrorCode::ShuttingDown),
             status => {
                 let message = format!("{} answers with status {status} and is no meerkat server.", self.text);
                 ErrorBody::with_message(ErrorCode::UnknownOperation, message)
@@ -134,6 +143,12 @@ fn unreachable(place: &str, error: &dyn std::fmt::Display) -> SessionError {
 #[async_trait]
 impl Way for Url {
     async fn connect(&self) -> Result<Connection, SessionError> {
+        timeout(CONNECT_LIMIT, self.open()).await.unwrap_or_else(|_| Err(self.unreachable(&"it does not answer")))
+    }
+}
+
+impl Url {
+    async fn open(&self) -> Result<Connection, SessionError> {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let stream = TcpStream::connect((host, self.port)).await.map_err(|error| self.unreachable(&error))?;
         stream.set_nodelay(true).map_err(|error| self.unreachable(&error))?;
@@ -152,7 +167,12 @@ impl Way for Url {
             })
         });
         let readiness = Readiness { is_ready: true, trouble: None };
-        let found = Found { capabilities: Capabilities::compiled(), readiness, is_owner: false };
+        let found = Found {
+            capabilities: Capabilities::compiled(),
+            readiness,
+            is_owner: false,
+            message_bytes: SERVER_MESSAGE_BYTES,
+        };
         let mut connection = Connection::start(Box::pin(inlet), Box::pin(outlet), found);
         let view = connection.request(of_operation(Operation::Capabilities), "{}").await;
         let view = view.map_err(|failed| match failed {
@@ -173,9 +193,11 @@ fn broken(error: Error) -> io::Error {
 #[async_trait]
 impl Way for Place {
     async fn connect(&self) -> Result<Connection, SessionError> {
-        match attach(self, Vec::new()).await {
-            Ok(attached) => attached.map_err(SessionError::Remote),
-            Err(error) => Err(unreachable(&self.data_dir().display().to_string(), &error)),
+        let unreachable = |error: &dyn std::fmt::Display| unreachable(&self.data_dir().display().to_string(), error);
+        match timeout(CONNECT_LIMIT, attach(self, Vec::new())).await {
+            Ok(Ok(attached)) => attached.map_err(SessionError::Remote),
+            Ok(Err(error)) => Err(unreachable(&error)),
+            Err(_) => Err(unreachable(&"it does not answer")),
         }
     }
 }
@@ -211,6 +233,11 @@ async fn greet(stream: UnixStream, hello: &Hello) -> io::Result<Result<Connectio
         Ok::<_, io::Error>(writer)
     });
     // It is of the same build, and has the store that it was found by.
-    let found = Found { capabilities: Capabilities::compiled(), readiness: welcome.readiness, is_owner: true };
+    let found = Found {
+        capabilities: Capabilities::compiled(),
+        readiness: welcome.readiness,
+        is_owner: true,
+        message_bytes: MESSAGE_BYTES_MAX,
+    };
     Ok(Ok(Connection::start(Box::pin(inlet), Box::pin(outlet), found)))
 }

@@ -3,15 +3,25 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use futures::{SinkExt as _, StreamExt as _};
 
 use meerkat_client::{Client, Place};
 use meerkat_serve::{Server, Token, owner::Owner};
 use meerkat_service::{
-    AgentBuildConfig, ErrorCode, SessionService,
+    AgentBuildConfig, ErrorBody, ErrorCode, SessionService,
     service::{CreateSession, PinFact, StartTurn},
 };
+use serde_json::{Value, json};
 use tokio::{net::TcpListener, process::Command, task::JoinHandle};
+use tokio_tungstenite::{accept_async, tungstenite::Message};
 use tokio_util::sync::CancellationToken;
 
 const TOKEN: &str = "a-token-for-tests-0123456789";
@@ -142,4 +152,46 @@ async fn the_example_runs_a_turn() {
     assert!(said.contains(r#""type":"turn_completed""#) && said.ends_with("Hello.\n"), "{said}");
     assert_eq!(std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/examples")).unwrap().count(), 1);
     stage.end().await;
+}
+
+/// Whoever connected to a port that accepts and says nothing waited for ever.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_says_nothing_is_unreachable() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (code, message) = refusal(&url, TOKEN).await;
+    assert_eq!(code, ErrorCode::ShuttingDown);
+    assert!(message.contains(&url) && message.contains("does not answer"), "{message}");
+}
+
+/// A server that ends keeps the queue, so a turn that waited in it runs after its next start.
+#[tokio::test]
+async fn a_turn_that_may_be_queued_already_is_not_begun_again() {
+    let service = service();
+    let id = service.create_session(CreateSession::default()).await.unwrap().session_id;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (view, begun) = (json!(service.capabilities().view()), Arc::new(AtomicUsize::new(0)));
+    let counted = begun.clone();
+    let ending = tokio::spawn(async move {
+        loop {
+            let mut socket = accept_async(listener.accept().await.unwrap().0).await.unwrap();
+            while let Some(Ok(Message::Text(text))) = socket.next().await {
+                let asked: Value = serde_json::from_str(&text).unwrap();
+                let is_turn = asked["method"] == "turn/start";
+                counted.fetch_add(usize::from(is_turn), Ordering::Relaxed);
+                let error = json!({ "code": -1, "message": "", "data": ErrorBody::new(ErrorCode::ShuttingDown) });
+                let answer = if is_turn { ("error", error) } else { ("result", view.clone()) };
+                let answer = json!({ "jsonrpc": "2.0", "id": asked["id"], answer.0: answer.1 });
+                socket.send(Message::text(answer.to_string())).await.unwrap();
+                if is_turn {
+                    break;
+                }
+            }
+        }
+    });
+    let client = Client::connect(&url, TOKEN).await.unwrap();
+    let refused = client.start_turn(StartTurn::new(id, "@say Once.")).await.unwrap_err();
+    assert_eq!((refused.code(), begun.load(Ordering::Relaxed)), (ErrorCode::ShuttingDown, 1));
+    ending.abort();
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Readers, feed::Due};
 use crate::{
-    SessionError,
+    ErrorCode, SessionError,
     ids::{Seq, SessionId},
     service::{ReaderRecord, RecordPage},
     store::{Frame, ReadLimit},
@@ -49,6 +49,10 @@ impl Readers {
                     Ok(_) => {
                         self.put_off(reader, due.session_id)?;
                         sessions.push(due.session_id);
+                    }
+                    // It stays as damaged as it is until it is repaired, and that is no other session's matter.
+                    Err(error) if error.code() == ErrorCode::SessionCorrupted => {
+                        self.rest(reader, due.session_id, due.last_seq)?;
                     }
                     Err(error) => failed = Some(error),
                 }
@@ -148,6 +152,8 @@ impl Readers {
             self.with(reader, |known| {
                 unknown.iter().zip(checkpoints).for_each(|(id, checkpoint)| known.feed.learned(*id, checkpoint));
             })?;
+            // A session in which the reader turns out not to be behind is waited for no longer.
+            super::tell(&self.moved);
         }
     }
 
