@@ -1,7 +1,5 @@
 //! The configuration chooses the embedder that is a model in a local directory.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests stop at an impossible value, as tests do")]
-
 use std::path::{Path, PathBuf};
 
 use meerkat_service::{
