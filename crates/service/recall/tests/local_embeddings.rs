@@ -17,7 +17,6 @@ use meerkat_words::{
     SessionError,
     clock::Timestamp,
     memory::{EmbedFor, Embedder, Intake, MemoryOptions, Passage},
-    options::{EmbedderChoice, EngineOptions},
     requests::SearchMemory,
 };
 use serde_json::{Map, Value, json};
