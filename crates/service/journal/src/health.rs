@@ -48,7 +48,7 @@ impl Health {
         self.read_only.get().map_or(Ok(()), |why| Err(StoreError::ReadOnly(why.clone())))
     }
 
-    /// As [`Self::failed`], with the error for its caller. A disk that is found to be full only when a file is synced is
+    /// As `failed`, with the error for its caller. A disk that is found to be full only when a file is synced is
     /// no broken one: that file is not used any more, and the store goes on.
     pub fn unsure(&self, id: SessionId, error: io::Error) -> StoreError {
         if is_full(&error) {
