@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use futures::StreamExt as _;
 
-use super::{Rig, Subject, check_journal};
+use super::{
+    Rig, Subject, check_journal,
+    faults::{Fault, FaultyEvents, Fuse},
+};
 use crate::{
     ErrorCode, SessionId,
     model::{
@@ -14,7 +17,7 @@ use crate::{
     },
     service::{CreateSession, InterruptTurn, ResumeTurn, SessionService as _, StartTurn, TurnStatus, UpdateSession},
     session::message::{Message, RawJson, ToolCall},
-    store::{MemoryEventStore, MemoryIndex, MemorySessionStore},
+    store::{EventStore as _, MemoryEventStore, MemoryIndex, MemorySessionStore},
     tool::{Effect, Invocation, OutputSink, Tool, ToolError},
 };
 
@@ -222,7 +225,8 @@ async fn what_is_left_outlives_the_service() {
 async fn what_changes_nothing_answers_with_what_is_durable() {
     let model = Heard::new(vec![Answer::Calls(vec![send("ann")]), Answer::Stalls]);
     let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
-    let service = rig(model.clone(), 100_000).stored(events, Arc::new(MemoryIndex::default()));
+    let slow = Arc::new(FaultyEvents(events.clone(), Fault::Slow, Fuse::new(0, 0)));
+    let service = rig(model.clone(), 100_000).stored(slow, Arc::new(MemoryIndex::default()));
     let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
     service.accept_turn(StartTurn::new(session_id, "Write.")).await.unwrap();
     while model.requests.lock().unwrap().len() < 2 {
@@ -230,9 +234,9 @@ async fn what_changes_nothing_answers_with_what_is_durable() {
     }
     let update = UpdateSession { session_id, title: Some(String::new()), labels: None };
     let seq = service.update(update).await.unwrap().seq;
-    // The result of the call is recorded, and nothing has waited for it yet.
-    let seen = service.read(&session_id).await.unwrap().last_seq;
-    assert!(seq <= seen, "{seq} is answered and {seen} is durable");
+    // The result of the call is written, and its writer has not heard yet that it is durable.
+    let written = *events.watch(session_id).await.unwrap().unwrap().borrow();
+    assert!(seq < written, "{seq} is answered and {written} is written");
     service.shut_down(0).await;
 }
 
