@@ -103,7 +103,7 @@ fn a_delete_without_room_for_its_sync_takes_nothing_with_it_later() {
 /// Neither the sync nor the way back finds room: who asks again is answered when it is sure.
 #[test]
 fn a_delete_that_could_not_be_taken_back_is_made_sure_of_before_it_is_answered() {
-    for at in 0..8 {
+    for at in 0..24 {
         let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
         rig.release(rig.filled(session(1), 3));
         rig.disk.fill_syncs(true);
