@@ -24,7 +24,8 @@ impl Token {
     /// A token of the program's own; `None` for one that is too short to be a secret, or that no header can carry.
     #[must_use]
     pub fn new(text: String) -> Option<Self> {
-        let is_sendable = text.bytes().all(|byte| byte.is_ascii_graphic());
+        // Blanks at an end are lost on the way.
+        let is_sendable = text.trim() == text && text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
         (is_sendable && text.len() >= TOKEN_CHARS_MIN).then_some(Self(text))
     }
 
@@ -149,6 +150,15 @@ mod tests {
         fs::rename(&path, dir.path().join("other")).unwrap();
         std::os::unix::fs::symlink(dir.path().join("other"), &path).unwrap();
         assert!(Token::of_dir(dir.path()).is_err(), "a link leads anywhere");
+    }
+
+    #[test]
+    fn a_token_that_no_client_can_send_is_none() {
+        let is_one = |text: &str| Token::new(text.to_owned()).is_some();
+        assert!(is_one("the token of a test") && !is_one("short"));
+        for wrong in ["a token with a line\n", " a token with a blank", "ein Schlüssel mit Umlaut"] {
+            assert!(!is_one(wrong), "{wrong}");
+        }
     }
 
     #[test]

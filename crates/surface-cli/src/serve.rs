@@ -148,7 +148,9 @@ fn refused_by(error: &ServeError) -> ErrorBody {
 fn find_token(app: &App, around: &Surroundings) -> Result<(Token, Option<PathBuf>), CliError> {
     if let Some(token) = around.variable(TOKEN_VARIABLE) {
         let origin = format!("variable {TOKEN_VARIABLE}");
-        let refusal = || refused("token", "it must have at least 16 characters, all of them visible ASCII", &origin);
+        let refusal = || {
+            refused("token", "it must have at least 16 characters, all of them ASCII, and no blank at an end", &origin)
+        };
         return Ok((Token::new(token).ok_or_else(refusal)?, None));
     }
     let data_dir = app.config.data_dir(around)?;
