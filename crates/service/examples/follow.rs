@@ -4,7 +4,7 @@
 
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
-use meerkat_service::{AgentBuildConfig, SessionError, service::StartTurn};
+use meerkat_service::prelude::*;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), SessionError> {

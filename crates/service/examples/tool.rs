@@ -7,13 +7,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use meerkat_service::{
-    AgentBuildConfig, SessionError,
-    model::ToolSpec,
-    service::{DecideApproval, ReadEvents, StartTurn},
-    session::{event::Decision, message::RawJson},
-    tool::{Approval, Effect, Invocation, OutputSink, Tool, ToolError},
-};
+use meerkat_service::prelude::*;
 
 struct Deploy {
     spec: ToolSpec,

@@ -275,16 +275,6 @@ fn open(
 }
 
 /// A service, ready to run sessions.
-///
-/// ```
-/// # use meerkat_service::{AgentBuildConfig, SessionError};
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), SessionError> {
-/// let agent = AgentBuildConfig::new().build()?;
-/// let session = agent.create_session().await?;
-/// let result = agent.turn(&session, "@say Hello there.").await?;
-/// assert_eq!(result.text, "Hello there.");
-/// # Ok(()) }
-/// ```
 #[derive(Clone)]
 pub struct Agent {
     service: Arc<dyn SessionService>,

@@ -1,11 +1,30 @@
 //! The meerkat engine and its Rust SDK: sessions that run turns against a language model, record every
-//! event, and can be followed, interrupted and gone on with.
+//! event durably, and can be followed, interrupted, resumed and forked.
 //!
-//! Start at [`AgentBuildConfig`]. In reading order: [`service`] is the contract, [`session`] what a session
-//! is and how it changes, the engine (`agent`) decides, performs and records, [`model`] and [`tool`] are the
+//! ```
+//! use meerkat_service::prelude::*;
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), SessionError> {
+//!     let agent = AgentBuildConfig::new().build()?;
+//!     let session = agent.create_session().await?;
+//!     let result = agent.turn(&session, "@say Hello there.").await?;
+//!     assert_eq!(result.text, "Hello there.");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! This ran the scripted model, in memory. [`AgentBuildConfig`] takes a vendor's model, a data directory, tools of
+//! your own, compaction and memory; [`SessionService`] has every operation. [`prelude`] has the names that most
+//! programs need. The examples in `crates/service/examples` follow a turn as it comes and approve a tool's call.
+//!
+//! In reading order: [`service`] is the contract, [`session`] what a session is and how it changes, the engine
+//! (`agent`) decides, performs and records, [`follow`] shows events to followers, [`model`] and [`tool`] are the
 //! seams to the outside, [`store`] the seams to storage, and [`wire`] makes the bytes that every surface sends.
 //!
 //! Nothing here knows a surface: no HTTP, no JSON-RPC, no command line.
+
+pub mod prelude;
 
 pub mod service;
 
