@@ -61,7 +61,7 @@ fn make(server: &Server, count: usize) {
     let mut clients: Vec<Client> = (0..CONNECTIONS).map(|_| open()).collect();
     for _ in 0..count / CONNECTIONS {
         let answers = side_by_side::ask_all(&mut clients);
-        assert!(answers.iter().all(|answer| answer.head.starts_with("http/1.1 200")), "{}", answers[0].head);
+        assert!(answers.iter().all(|answer| answer.head.starts_with("http/1.1 201")), "{}", answers[0].head);
     }
 }
 

@@ -168,12 +168,18 @@ fn main() {
     for _ in 0..16 {
         side_by_side::post(server.port, &format!("/v1/sessions/{id}/turns"), r#"{"prompt":"@long 1000000"}"#);
     }
-    let before = server.memory();
     let open = || Client::http(server.port, &format!("GET {}", path(0)), STREAM, "").follow();
-    let stalled: Vec<_> = (0..STALLED).map(|_| open()).collect();
-    // Until the kernel's buffers are full; the server gives such a reader up after thirty seconds.
-    std::thread::sleep(Duration::from_secs(3));
+    let stall = || {
+        let readers: Vec<_> = (0..STALLED).map(|_| open()).collect();
+        // Until the kernel's buffers are full; the server gives such a reader up after thirty seconds.
+        std::thread::sleep(Duration::from_secs(3));
+        readers
+    };
+    // The first ones bring the threads that read for them, each with an arena of the allocator.
+    let first = stall();
+    let before = server.memory();
+    let more = stall();
     let cost = server.memory().saturating_sub(before) / STALLED as u64;
-    println!("{STALLED} readers that take nothing of 16 MB: {cost} bytes each");
-    drop(stalled);
+    println!("{STALLED} more readers that take nothing of 16 MB: {cost} bytes each");
+    drop((first, more));
 }
