@@ -6,6 +6,9 @@
 
 #[path = "../../../service/src/campaigns.rs"]
 mod campaigns;
+#[path = "../drive/mod.rs"]
+mod drive;
+
 mod counts;
 mod damage;
 mod each;
