@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Stage {
-    /// Every surface, on a port of their own.
+    /// Starts a server with every surface.
     pub(crate) fn serve(&self, shim: Option<&Shim>) -> Server {
         let mut command = self.command(&SERVE);
         if let Some(shim) = shim {
@@ -23,7 +23,7 @@ impl Stage {
 }
 
 impl Server {
-    /// Asks; `None` if the server is gone before it has answered.
+    /// Sends a request; `None` if the server has ended before it has answered.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let headers = self.headers_with_token(&[("accept", "application/json"), ("connection", "close")]);
@@ -41,7 +41,7 @@ impl Server {
         self.ask("POST", path, body).unwrap()
     }
 
-    /// A call over RPC: its result, or its error's code.
+    /// Calls a method over RPC; returns its result, or its error's code.
     pub(crate) fn call(&self, method: &str, params: &Value) -> Option<Result<Value, String>> {
         let call = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let (_, mut answer) = self.ask("POST", "/rpc", &call)?;
@@ -51,7 +51,7 @@ impl Server {
         })
     }
 
-    /// Ends it as a service manager does; its exit code.
+    /// Ends it as a service manager does, and returns its exit code.
     pub(crate) fn end(mut self) -> Option<i32> {
         signal(&self.child, "TERM");
         self.child.wait().unwrap().code()
