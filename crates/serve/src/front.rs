@@ -1,6 +1,6 @@
-//! What every request meets: the guard, then the surface that its path names.
+//! The way of every request: through the guard to the surface that its path names.
 //!
-//! It routes by the first part of the path and decides nothing about sessions: what a request means is its surface's
+//! It routes by the first part of the path and decides nothing about sessions: what a request means is the surface's
 //! business, and what it may do the service's.
 
 use std::{
@@ -33,10 +33,10 @@ use crate::{
     streams::{self, Streams},
 };
 
-/// How long a client that was refused for now is asked to wait, in seconds.
+/// Seconds that a client should wait after a refusal that passes.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
-/// What scripts of listed origins may read of an answer.
+/// Headers of an answer that scripts of listed origins may read.
 const EXPOSED: [&str; 7] = [
     "location",
     "mcp-session-id",
@@ -47,7 +47,7 @@ const EXPOSED: [&str; 7] = [
     "x-request-id",
 ];
 
-/// The surfaces that are served.
+/// Surfaces that are served.
 pub(crate) struct Surfaces {
     pub(crate) rest: Router,
     pub(crate) has_rest: bool,
@@ -55,21 +55,21 @@ pub(crate) struct Surfaces {
     pub(crate) mcp: Option<McpHttpService>,
 }
 
-/// What every request meets.
+/// Shared state of all requests.
 pub(crate) struct Front {
     pub(crate) guard: Guard,
     pub(crate) streams: Streams,
-    /// What web pages of listed origins are answered.
+    /// Layer for web pages of listed origins.
     pub(crate) cors: CorsLayer,
-    /// The calls over MCP.
+    /// Calls over MCP.
     pub(crate) calls: TaskTracker,
     pub(crate) surfaces: Surfaces,
-    /// How long a body may pause.
+    /// Longest pause of a body.
     pub(crate) body_pause: Duration,
     pub(crate) requests: AtomicU64,
 }
 
-/// What web pages of these origins are answered.
+/// Makes the layer for web pages of these origins.
 pub(crate) fn cors(origins: &[String]) -> CorsLayer {
     let origins: Vec<HeaderValue> = origins.iter().filter_map(|origin| origin.parse().ok()).collect();
     let methods = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
@@ -78,7 +78,7 @@ pub(crate) fn cors(origins: &[String]) -> CorsLayer {
     cors.max_age(Duration::from_secs(600))
 }
 
-/// Answers one request; a web page of a listed origin is told that it may ask, before it shows the token.
+/// Answers one request; the browser of a listed origin learns that it may ask, before it shows the token.
 pub(crate) async fn answer(front: Arc<Front>, request: Request<Incoming>) -> Response<Body> {
     let is_listed = front.guard.is_listed(request.uri(), request.headers());
     let cors = is_listed.then(|| front.cors.clone());
@@ -108,7 +108,7 @@ async fn let_in(front: Arc<Front>, request: Request<Incoming>) -> Response<Body>
             if !is_open(request.uri())
                 && let Some(stranger) = request.extensions().get::<Stranger>()
             {
-                stranger.is_known();
+                stranger.remove();
             }
             let request = request.map(|body| TimeoutBody::new(front.body_pause, body));
             let call = streams::is_call(&request).then(|| front.calls.token());
@@ -135,7 +135,7 @@ async fn route(surfaces: &Surfaces, request: Request<TimeoutBody<Incoming>>) -> 
     }
 }
 
-/// A body as REST takes it. Most requests have none, and nothing is to be waited for then.
+/// Converts a body for REST. Most requests have none, and need not wait for one.
 fn whole(body: TimeoutBody<Incoming>) -> Body {
     if http_body::Body::is_end_stream(&body) { Body::empty() } else { Body::new(body) }
 }

@@ -1,36 +1,36 @@
-//! The one guard in front of every surface on a listener: Host, Origin, token, size, in that order.
+//! The one guard in front of every surface on a listener: it checks Host, Origin, token and size, in that order.
 //!
 //! A web page in the user's browser can reach a loopback port, under a name of its own or through a form; it can
-//! neither send a Host and Origin that are ours nor know the token. Nothing here looks at a body.
+//! neither send a Host and an Origin that are ours nor know the token. Nothing here reads a body.
 
 use http::{HeaderMap, HeaderName, Uri, header};
 use meerkat_service::{ErrorBody, ErrorCode};
 use subtle::ConstantTimeEq as _;
 
-/// What is let through.
+/// Properties of requests that are accepted.
 pub(crate) struct Guard {
-    /// What a Host may be.
+    /// Accepted Hosts.
     pub(crate) hosts: Vec<Host>,
-    /// Origins that are let through besides those of the listener itself.
+    /// Accepted Origins, besides those of the listener itself.
     pub(crate) origins: Vec<String>,
-    /// The token; none where authentication is off.
+    /// The token; `None` if authentication is off.
     pub(crate) token: Option<Token>,
-    /// Bytes that a body may have.
+    /// Most bytes of a body.
     pub(crate) body_bytes_max: u64,
-    /// Bytes that a bundle may have.
+    /// Most bytes of a bundle.
     pub(crate) bundle_bytes_max: u64,
 }
 
-/// A name that the server answers for.
+/// Name of this server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
     name: String,
-    /// The port beside it; any where none is named.
+    /// Its port; any port if `None`.
     port: Option<u16>,
 }
 
 impl Host {
-    /// Reads `name[:port]`; the name may be an address, one of IPv6 in brackets.
+    /// Parses `name[:port]`; the name may be an address, an IPv6 address in brackets.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (name, port) = split(text);
         let is_name = |name: &str| !name.is_empty() && !name.contains(['/', '@', '*', ' ']);
@@ -39,7 +39,7 @@ impl Host {
         (is_name(name) && is_bracketed).then(|| Self { name: name.to_owned(), port })
     }
 
-    /// One that is answered for on this port alone.
+    /// Makes a name that is valid with this port only.
     pub(crate) fn on(name: &str, port: u16) -> Self {
         Self { name: name.to_owned(), port: Some(port) }
     }
@@ -60,7 +60,7 @@ fn port_of(port: &str) -> Option<u16> {
     port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Splits `name[:port]`; the colons inside of brackets belong to an IPv6 address.
+/// Splits `name[:port]`; colons in brackets belong to an IPv6 address.
 fn split(host: &str) -> (&str, Option<&str>) {
     match host.rsplit_once(':') {
         Some((name, port)) if !port.contains(']') => (name, Some(port)),
@@ -68,7 +68,7 @@ fn split(host: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The bearer token. It is written nowhere but into its file, and no log shows it.
+/// Bearer token. It is written only to its file, and no log shows it.
 pub struct Token(pub(crate) String);
 
 impl std::fmt::Debug for Token {
@@ -77,18 +77,18 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// Header lines that a request may have, and bytes of them together with the target.
+/// Most header lines of a request, and most bytes of them and the target.
 const HEADERS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// The paths that are open to everyone, whatever they call this server: probes know neither its name nor its token.
+/// Paths that are open to everyone under any name of the server: probes know neither its name nor its token.
 const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
-/// Where bundles come in. They are larger than any other body, and are never held whole.
+/// Path of uploaded bundles. They are larger than any other body, and are never held in memory completely.
 const BUNDLES_PATH: &str = "/v1/bundles";
 
 impl Guard {
-    /// Refuses a request that may not come in.
+    /// Refuses a request that is not accepted.
     pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ErrorBody> {
         let is_open = is_open(uri);
         if !is_open {
@@ -104,7 +104,7 @@ impl Guard {
     }
 
     fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ErrorBody> {
-        // A request line may name the authority too; where both are there, both must be ours.
+        // A request line may name the authority, too; then both must be ours.
         let mut named = headers.get_all(header::HOST).iter();
         let authority = uri.authority().map(|authority| self.is_ours(authority.as_str()));
         let is_ours = match (named.next(), named.next()) {
@@ -119,23 +119,23 @@ impl Guard {
             .detail("header", "host"))
     }
 
-    /// Whether `host[:port]` is one of ours.
+    /// Returns true if `host[:port]` is one of ours.
     fn is_ours(&self, host: &str) -> bool {
         let (name, port) = split(host);
         self.hosts.iter().any(|known| known.is(name, port))
     }
 
-    /// Whether an origin is the listener's own. Where a host may have any port, it is the one that was asked.
+    /// Returns true if an origin is the listener's own. A host with any port must be the one that was asked.
     fn is_own(&self, origin: &str, headers: &HeaderMap) -> bool {
         let Some(host) = origin.strip_prefix("http://") else { return false };
         let (name, port) = split(host);
         let asked = || headers.get(header::HOST).is_some_and(|asked| asked.as_bytes() == host.as_bytes());
-        // Behind a proxy that speaks HTTPS, a page of its plain HTTP is not ours.
+        // Behind a proxy for HTTPS, a page of its plain HTTP is not ours.
         let is_plain = |known: &&Host| known.port != Some(443);
         self.hosts.iter().filter(is_plain).any(|known| known.is(name, port) && (known.port.is_some() || asked()))
     }
 
-    /// Whether a request comes from a web page of an origin that is listed, to a name of ours.
+    /// Returns true if a web page of a listed origin sends a request to a name of ours.
     pub(crate) fn is_listed(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
         origin.is_some_and(|origin| self.origins.iter().any(|listed| listed == origin))
@@ -164,7 +164,7 @@ impl Guard {
         let refusal = || {
             refuse(
                 ErrorCode::Unauthenticated,
-                "Send the token as `Authorization: Bearer <token>`; `meerkat serve` says where it stands.",
+                "Send the token as `Authorization: Bearer <token>`; `meerkat serve` names its file.",
             )
         };
         let mut given = headers.get_all(header::AUTHORIZATION).iter();
@@ -177,7 +177,7 @@ impl Guard {
     }
 }
 
-/// Whether a request needs neither a Host nor a token.
+/// Returns true if a request needs neither a Host nor a token.
 pub(super) fn is_open(uri: &Uri) -> bool {
     OPEN_PATHS.contains(&uri.path())
 }

@@ -19,10 +19,10 @@
 //! # }
 //! ```
 //!
-//! In reading order: `front` is what a request meets, `guard` who may come in, `names` and `token` what the guard knows,
-//! `listen` the accept loop with `socket` and `streams`, [`owner`] the socket of a data directory's owner, [`stdio`] the
-//! two surfaces without a listener. This is the only place that composes surfaces; it decides nothing about sessions, reads
-//! no configuration and prints nothing.
+//! In reading order: `front` answers a request, `guard` refuses callers by their `names` and `token`, `listen` is the accept
+//! loop with `socket` and `streams`, [`owner`] the socket of a data directory's owner, [`stdio`] the two surfaces without a
+//! listener. This is the only place that composes surfaces; it decides nothing about sessions, reads no configuration and
+//! prints nothing.
 
 mod front;
 mod guard;
@@ -48,8 +48,8 @@ use std::{
 use meerkat_service::{SessionService, wire::Answers};
 use meerkat_surface_mcp::{HttpOptions, McpHttpService};
 use meerkat_surface_rest::{RestOptions, router};
-use meerkat_surface_rpc::RpcOptions;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use meerkat_surface_rpc::{RpcOptions, RpcService};
+use rustix::process::{Resource, getrlimit};
 use tokio::net::TcpListener;
 use tokio_util::{
     sync::CancellationToken,
@@ -59,7 +59,7 @@ use tokio_util::{
 use self::{
     front::{Front, Surfaces},
     guard::Guard,
-    listen::{ListenOptions, base_url, listen},
+    listen::{ListenOptions, listen},
     names::{Public, hosts, origins, public_url},
     streams::Streams,
 };
@@ -68,31 +68,31 @@ pub use guard::Token;
 pub use meerkat_surface_mcp::tools::{Offer, Toolset};
 pub use token::random_digits;
 
-/// Descriptors that the store and the rest of a server have for themselves, at least; else a quarter of all.
+/// Least descriptors that stay for the store and the rest of the process; otherwise a quarter of all.
 const OTHER_DESCRIPTORS: u64 = 128;
 
-/// Connections that a server takes however few descriptors it has.
+/// Connections that a server accepts however few descriptors it has.
 const CONNECTIONS_MIN: u64 = 16;
 
-/// How long open answers are waited for at the end.
+/// Longest wait for open answers and WebSockets at the end.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Bounds of a server.
+/// Limits of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at one time, if the limit on open files leaves as many.
+    /// Connections at one time. Fewer if the process may open too few files; raising that limit is the program's choice.
     pub connections: usize,
     /// Event streams at one time.
     pub streams: usize,
-    /// How long the head of a request may take, and its body may pause.
+    /// Longest time for the head of a request, and longest pause of its body.
     pub header_timeout: Duration,
     /// Bytes of a body or a message.
     pub body_bytes: u64,
     /// Bytes of a bundle.
     pub bundle_bytes: u64,
-    /// Milliseconds that a subscriber may take nothing of what is there for it.
+    /// Milliseconds after which a subscriber is closed that reads nothing while data is waiting.
     pub stall_ms: u64,
-    /// Milliseconds that running turns get to end when the server ends.
+    /// Milliseconds that running turns have when the server ends.
     pub drain_ms: u64,
 }
 
@@ -110,7 +110,7 @@ impl Default for Limits {
     }
 }
 
-/// Why a server cannot listen.
+/// Reason why a server cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// No surface was chosen.
@@ -130,18 +130,18 @@ pub enum ServeError {
         /// Why.
         source: io::Error,
     },
-    /// It is no name of a host.
+    /// The text is not a host.
     #[error("each is a name or an address, perhaps with :port")]
     AllowedHost(String),
-    /// It is no origin.
+    /// The text is not an origin.
     #[error("each is one origin, such as https://desk.example")]
     AllowedOrigin(String),
-    /// It is no address of a proxy.
+    /// The text is not the address of a proxy.
     #[error("it must be the address of a proxy, such as https://desk.example/meerkat")]
     PublicUrl(String),
 }
 
-/// What is to be served, and to whom.
+/// Surfaces to serve, and to whom.
 pub struct Builder {
     service: Arc<dyn SessionService>,
     has_rest: bool,
@@ -190,35 +190,35 @@ impl Builder {
         self
     }
 
-    /// Asks for no token. Only loopback can be listened on then.
+    /// Asks for no token, which only a loopback address allows.
     #[must_use]
     pub fn without_token(mut self) -> Self {
         self.token = Some(None);
         self
     }
 
-    /// Lets in requests whose Host is one of these, each `name[:port]`, besides the address itself and loopback's names.
+    /// Accepts requests whose Host is one of these, each `name[:port]`, besides the address itself and loopback's names.
     #[must_use]
     pub fn allowed_hosts(mut self, hosts: &[String]) -> Self {
         self.allowed_hosts = hosts.to_vec();
         self
     }
 
-    /// Lets in web pages of these origins; by default there are none.
+    /// Accepts requests of web pages of these origins; none by default.
     #[must_use]
     pub fn allowed_origins(mut self, origins: &[String]) -> Self {
         self.allowed_origins = origins.to_vec();
         self
     }
 
-    /// Says where clients reach the server if that is a proxy.
+    /// Sets the address of a proxy through which clients reach the server.
     #[must_use]
     pub fn public_url(mut self, url: Option<&str>) -> Self {
         self.public_url = url.map(str::to_owned);
         self
     }
 
-    /// Sets the bounds.
+    /// Sets the limits.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -229,47 +229,81 @@ impl Builder {
     ///
     /// # Errors
     /// If something is missing or not allowed, or the address is taken.
-    pub async fn listen(self, address: SocketAddr) -> Result<Server, ServeError> {
+    pub async fn listen(mut self, address: SocketAddr) -> Result<Server, ServeError> {
         if !self.has_rest && !self.has_rpc && self.mcp.is_none() {
             return Err(ServeError::Nothing);
         }
-        let Some(token) = self.token else { return Err(ServeError::NoToken) };
+        let Some(token) = self.token.take() else { return Err(ServeError::NoToken) };
         if token.is_none() && !address.ip().is_loopback() {
             return Err(ServeError::Open);
         }
-        let (limits, failed) = (self.limits, |source| ServeError::Listen { address, source });
+        let (limits, failed) = (&self.limits, |source| ServeError::Listen { address, source });
         let public = self.public_url.as_deref().map(public_url).transpose()?;
         let listed = origins(&self.allowed_origins)?;
         let connections_max = connections(limits.connections);
         let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let (port, url) = (listener.local_addr().map_err(failed)?.port(), base_url(&listener).map_err(failed)?);
+        let local = listener.local_addr().map_err(failed)?;
         let guard = Guard {
-            hosts: hosts(address, port, &self.allowed_hosts, public.as_ref())?,
+            hosts: hosts(address, local.port(), &self.allowed_hosts, public.as_ref())?,
             origins: listed.iter().cloned().chain(public.iter().map(|public| public.origin.clone())).collect(),
             token,
             body_bytes_max: limits.body_bytes,
             bundle_bytes_max: limits.bundle_bytes,
         };
         let ending = Ending::default();
-        let chosen = Chosen { has_rest: self.has_rest, has_rpc: self.has_rpc, mcp: self.mcp };
         let front = Front {
             guard,
             streams: Streams::new(limits.streams),
             cors: front::cors(&listed),
             calls: TaskTracker::new(),
-            surfaces: surfaces(&self.service, chosen, &limits, &ending, public),
+            surfaces: self.surfaces(&ending, public),
             body_pause: limits.header_timeout,
             requests: AtomicU64::new(0),
         };
         let options = ListenOptions {
             connections_max,
             header_timeout: limits.header_timeout,
-            // A surface ends its own stalled streams first, with a word; this closes what no longer listens to one.
+            // A surface ends its own stalled streams first and says why; this closes those that read nothing any more.
             stall_limit: Duration::from_millis(limits.stall_ms.saturating_mul(2)),
             linger: LINGER,
         };
-        let (service, drain_ms) = (self.service, limits.drain_ms);
-        Ok(Server { service, listener, url, options, front: Arc::new(front), ending, drain_ms })
+        let (url, drain_ms) = (format!("http://{local}"), limits.drain_ms);
+        Ok(Server { service: self.service, listener, url, options, front: Arc::new(front), ending, drain_ms })
+    }
+
+    /// Makes the chosen surfaces.
+    fn surfaces(&self, ending: &Ending, public: Option<Public>) -> Surfaces {
+        let (service, limits, answers) = (&self.service, &self.limits, Answers::default());
+        let bytes = usize::try_from(limits.body_bytes).unwrap_or(usize::MAX);
+        let rest = RestOptions {
+            body_bytes_max: limits.body_bytes,
+            bundle_bytes_max: limits.bundle_bytes,
+            answers: answers.clone(),
+            public_url: public.map(|public| public.url),
+            stall_limit: Duration::from_millis(limits.stall_ms),
+            draining: ending.draining.clone(),
+            closing: ending.closing.clone(),
+            ..RestOptions::default()
+        };
+        let rpc = RpcOptions {
+            message_bytes: bytes,
+            stall_ms: limits.stall_ms,
+            answers: answers.clone(),
+            ..RpcOptions::default()
+        };
+        let mcp = |offer| HttpOptions {
+            offer,
+            max_message_bytes: bytes,
+            answers,
+            shutdown: ending.answered.clone(),
+            ..HttpOptions::default()
+        };
+        Surfaces {
+            rest: router(service.clone(), rest),
+            has_rest: self.has_rest,
+            rpc: self.has_rpc.then(|| meerkat_surface_rpc::service(service.clone(), rpc)),
+            mcp: self.mcp.map(|offer| McpHttpService::new(service.clone(), mcp(offer))),
+        }
     }
 }
 
@@ -291,7 +325,7 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Begins to say what is served.
+    /// Makes a server of this service; its surfaces are still to be chosen.
     #[must_use]
     pub fn builder(service: Arc<dyn SessionService>) -> Builder {
         Builder {
@@ -307,19 +341,21 @@ impl Server {
         }
     }
 
-    /// The address that is listened on, such as `http://127.0.0.1:7670`.
+    /// Returns the address of the listener, such as `http://127.0.0.1:7670`.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Serves until `stop` ends; then the service ends: running turns get the drain limit, and every client hears of it.
-    /// Dropping this future ends the listener and what it has accepted at once.
+    /// Serves until `stop` ends; then the service ends: running turns get the drain limit, and every client is notified.
+    /// Dropping this future ends the listener and its connections at once; a WebSocket when the requests that it has sent
+    /// are answered.
     pub async fn serve_until(self, stop: impl Future<Output = ()>) {
         let Self { service, listener, options, front, ending, drain_ms, .. } = self;
         let stopped = CancellationToken::new();
         let ends = [&ending.draining, &ending.closing, &ending.answered, &stopped];
         let _ends = ends.map(|end| end.clone().drop_guard());
+        let rpc = WebSockets(front.surfaces.rpc.clone());
         let answer = {
             let front = front.clone();
             move |request| front::answer(front.clone(), request)
@@ -329,9 +365,7 @@ impl Server {
         ending.draining.cancel();
         service.shut_down(drain_ms).await;
         ending.closing.cancel();
-        if let Some(rpc) = &front.surfaces.rpc {
-            rpc.stop().await;
-        }
+        rpc.stop().await;
         front.calls.close();
         if tokio::time::timeout(LINGER, front.calls.wait()).await.is_err() {
             tracing::warn!("calls over MCP were not answered at the end");
@@ -344,79 +378,45 @@ impl Server {
     }
 }
 
-/// The steps in which a server ends.
+/// Steps in which a server ends.
 #[derive(Default)]
 struct Ending {
-    /// Nothing new is taken in.
+    /// No new work is accepted.
     draining: CancellationToken,
-    /// The last turn has ended, so that nothing more is to be followed.
+    /// The last turn has ended, so there is nothing more to follow.
     closing: CancellationToken,
-    /// The calls over MCP have their answers. Its surface drops those that have none when it is told to end.
+    /// The calls over MCP are answered; its surface drops the others when this is cancelled.
     answered: CancellationToken,
 }
 
-/// The surfaces that were chosen.
-#[derive(Clone, Copy)]
-struct Chosen {
-    has_rest: bool,
-    has_rpc: bool,
-    mcp: Option<Offer>,
-}
+/// WebSockets, which outlive the listener's connections that they were. They end with this.
+struct WebSockets(Option<RpcService>);
 
-fn surfaces(
-    service: &Arc<dyn SessionService>,
-    chosen: Chosen,
-    limits: &Limits,
-    ending: &Ending,
-    public: Option<Public>,
-) -> Surfaces {
-    let bytes = usize::try_from(limits.body_bytes).unwrap_or(usize::MAX);
-    let answers = Answers::default();
-    let rest = RestOptions {
-        body_bytes_max: limits.body_bytes,
-        bundle_bytes_max: limits.bundle_bytes,
-        answers: answers.clone(),
-        public_url: public.map(|public| public.url),
-        stall_limit: Duration::from_millis(limits.stall_ms),
-        draining: ending.draining.clone(),
-        closing: ending.closing.clone(),
-        ..RestOptions::default()
-    };
-    let rpc = RpcOptions {
-        message_bytes: bytes,
-        stall_ms: limits.stall_ms,
-        answers: answers.clone(),
-        ..RpcOptions::default()
-    };
-    let mcp = |offer| HttpOptions {
-        offer,
-        max_message_bytes: bytes,
-        answers,
-        shutdown: ending.answered.clone(),
-        ..HttpOptions::default()
-    };
-    Surfaces {
-        rest: router(service.clone(), rest),
-        has_rest: chosen.has_rest,
-        rpc: chosen.has_rpc.then(|| meerkat_surface_rpc::service(service.clone(), rpc)),
-        mcp: chosen.mcp.map(|offer| McpHttpService::new(service.clone(), mcp(offer))),
+impl WebSockets {
+    /// Ends them, and waits a while until they have ended.
+    async fn stop(mut self) {
+        let Some(rpc) = self.0.take() else { return };
+        if tokio::time::timeout(LINGER, rpc.stop()).await.is_err() {
+            tracing::warn!("WebSockets were still open at the end");
+        }
     }
 }
 
-/// Raises the limit on descriptors as far as it goes, because a process often has fewer than it may have; then the
-/// connections that leave enough of them to the store.
+impl Drop for WebSockets {
+    fn drop(&mut self) {
+        if let (Some(rpc), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
+            runtime.spawn(async move { rpc.stop().await });
+        }
+    }
+}
+
+/// Returns the connections that the limit on open files leaves beside the store.
 fn connections(wanted: usize) -> usize {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    if let Err(error) = raised {
-        tracing::warn!(%error, "the limit on open files could not be raised");
-    }
-    let granted = if raised.is_ok() { maximum } else { current };
-    let Some(granted) = granted else { return wanted };
+    let Some(granted) = getrlimit(Resource::Nofile).current else { return wanted };
     let free = granted.saturating_sub(OTHER_DESCRIPTORS.max(granted / 4)).max(CONNECTIONS_MIN);
-    let taken = usize::try_from(free).unwrap_or(usize::MAX).min(wanted);
-    if taken < wanted {
-        tracing::warn!(granted, taken, wanted, "fewer files may be open than serve.max_connections needs");
+    let accepted = usize::try_from(free).unwrap_or(usize::MAX).min(wanted);
+    if accepted < wanted {
+        tracing::warn!(granted, accepted, wanted, "fewer files may be open than serve.max_connections needs");
     }
-    taken
+    accepted
 }

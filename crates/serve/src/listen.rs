@@ -1,11 +1,10 @@
 //! The accept loop: one listener, real timeouts, a bound on connections, and an end that waits for answers.
 //!
-//! It knows no surface: what answers a request is handed in.
+//! It knows no surface: the caller passes the function that answers a request.
 
 use std::{
     collections::BTreeMap,
     convert::Infallible,
-    io,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -32,30 +31,30 @@ use crate::socket::{Patience, Socket};
 /// itself, with 431 and no body: there is no request yet that the guard could look at.
 const BUFFER_BYTES_MAX: usize = 32 * 1024;
 
-/// Connections that are refused with a word at one time.
+/// Refused connections that are told why at one time.
 const REFUSALS_MAX: usize = 32;
 
-/// Bounds of a listener.
+/// Limits of a listener.
 #[derive(Clone, Copy)]
 pub(crate) struct ListenOptions {
     /// Connections at one time.
     pub(crate) connections_max: usize,
-    /// How long the head of a request may take.
+    /// Longest time for the head of a request.
     pub(crate) header_timeout: Duration,
-    /// How long a peer may take nothing of what is written to it.
+    /// Longest time in which a peer reads nothing while data is waiting.
     pub(crate) stall_limit: Duration,
-    /// How long open answers are waited for at the end.
+    /// Longest wait for open answers at the end.
     pub(crate) linger: Duration,
 }
 
-/// Header timeouts that a connection may be open before it has shown the token.
+/// Header timeouts that a connection may last without having shown the token.
 const STRANGER_TIMEOUTS: u32 = 6;
 
-/// How long a place is waited for that was taken from a stranger.
+/// Longest wait for the place of a stranger that gives way.
 const PLACE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Connections that have not shown the token, the oldest first. Where no place is left the oldest gives way, so that
-/// those who may come in are not kept out by those who may not.
+/// Connections that have not shown the token, the oldest first. If no place is left, the oldest gives way, so that they
+/// keep nobody out who has the token.
 #[derive(Clone, Default)]
 struct Strangers(Arc<Mutex<BTreeMap<u64, CancellationToken>>>);
 
@@ -70,7 +69,7 @@ impl Strangers {
         Stranger { all: self.clone(), number, gives_way }
     }
 
-    /// Ends the oldest one; whether there was one.
+    /// Ends the oldest one; returns false if there is none.
     fn end_oldest(&self) -> bool {
         self.with(BTreeMap::pop_first).is_some_and(|(_, oldest)| {
             oldest.cancel();
@@ -88,8 +87,8 @@ pub(super) struct Stranger {
 }
 
 impl Stranger {
-    /// Its connection has shown the token.
-    pub(super) fn is_known(&self) {
+    /// Removes a connection that has shown the token, or has ended.
+    pub(super) fn remove(&self) {
         self.all.with(|all| drop(all.remove(&self.number)));
     }
 
@@ -105,8 +104,8 @@ impl Stranger {
 
 /// Accepts connections until `stop` fires, then waits for open answers.
 ///
-/// It speaks HTTP/1 alone. In HTTP/2 a peer can keep an answer for ever that it never takes, on a connection that is
-/// alive; here a connection has one answer at a time, and taking nothing ends it.
+/// It speaks only HTTP/1. In HTTP/2 a peer can keep an answer for ever without reading it, on a connection that is alive;
+/// here a connection has one answer at a time, and reading nothing ends it.
 pub(crate) async fn listen<S, F>(listener: TcpListener, options: ListenOptions, answer: S, stop: CancellationToken)
 where
     S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
@@ -127,7 +126,7 @@ where
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
-                    // Out of descriptors, most likely: the next moment may have one again.
+                    // Probably out of descriptors: soon there may be one again.
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
                 }
@@ -141,7 +140,7 @@ where
             Err(_) => None,
         };
         let Some(place) = place else {
-            // Beyond these even the word costs more descriptors than there are to spare.
+            // Beyond these, even saying why costs too many descriptors.
             if let Ok(refusal) = refusals.clone().try_acquire_owned() {
                 tokio::spawn(async move {
                     refuse_connection(stream, options.connections_max).await;
@@ -157,7 +156,7 @@ where
         let asks = stranger.clone();
         let service = tower::service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(asks.clone());
-            // Boxed, because a connection keeps room for what answers it as long as it is open, and a stream keeps it open.
+            // Boxed, because a connection keeps room for the future while it is open, and a stream keeps it open.
             let answered = Box::pin(answer(request));
             async move { Ok::<_, Infallible>(answered.await) }
         });
@@ -178,7 +177,7 @@ where
                 ended = served => ended,
                 () = stranger.end(options.header_timeout * STRANGER_TIMEOUTS) => Ok(()),
             };
-            stranger.is_known();
+            stranger.remove();
             if let Err(error) = ended {
                 tracing::debug!(%error, "a connection ended early");
             }
@@ -191,7 +190,7 @@ where
     }
 }
 
-/// Answers a connection that is one too many, without reading from it.
+/// Answers a connection beyond the limit, without reading from it.
 async fn refuse_connection(mut stream: TcpStream, limit: usize) {
     let body = ErrorBody::new(ErrorCode::TooManyConnections).detail("limit", limit);
     let body = serde_json::to_vec(&body).unwrap_or_default();
@@ -200,17 +199,17 @@ async fn refuse_connection(mut stream: TcpStream, limit: usize) {
         ErrorCode::TooManyConnections.http_status(),
         body.len()
     );
-    let told = async {
+    let answered = async {
         stream.write_all(head.as_bytes()).await?;
         stream.write_all(&body).await?;
         stream.shutdown().await
     };
-    if let Ok(Err(error)) = tokio::time::timeout(Duration::from_secs(1), told).await {
-        tracing::debug!(%error, "a refused connection did not hear why");
+    if let Ok(Err(error)) = tokio::time::timeout(Duration::from_secs(1), answered).await {
+        tracing::debug!(%error, "a refused connection did not read why");
     }
 }
 
-/// The answer to a request that did not come in.
+/// Makes the answer to a refused request.
 pub(crate) fn refusal(body: &ErrorBody) -> Response<Body> {
     let bytes = serde_json::to_vec(body).unwrap_or_default();
     let mut response = Response::new(Body::from(bytes));
@@ -221,9 +220,4 @@ pub(crate) fn refusal(body: &ErrorBody) -> Response<Body> {
         headers.insert(header::WWW_AUTHENTICATE, http::HeaderValue::from_static("Bearer"));
     }
     response
-}
-
-/// The address that a listener is bound to, as a base URL.
-pub(crate) fn base_url(listener: &TcpListener) -> io::Result<String> {
-    Ok(format!("http://{}", listener.local_addr()?))
 }

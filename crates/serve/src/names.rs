@@ -1,10 +1,10 @@
-//! The names that a server answers for, and the origins that it lets in, as they are configured.
+//! The configured names of a server, and the origins that it accepts.
 
 use std::net::SocketAddr;
 
 use crate::{ServeError, guard::Host};
 
-/// An address, as it is configured.
+/// Configured address.
 pub(crate) struct Public {
     /// Without a slash at the end.
     pub(crate) url: String,
@@ -34,13 +34,13 @@ impl Public {
     }
 }
 
-/// Where the server is reached from outside.
+/// Reads the address at which clients reach the server.
 pub(crate) fn public_url(url: &str) -> Result<Public, ServeError> {
     let is_web = |public: &Public| public.origin.starts_with("http:") || public.origin.starts_with("https:");
     Public::read(url).filter(is_web).ok_or_else(|| ServeError::PublicUrl(url.to_owned()))
 }
 
-/// What a Host may be: loopback's names and the address on the port that is listened on, and what is configured.
+/// Lists the accepted Hosts: loopback's names and the address with the listener's port, and the configured ones.
 pub(crate) fn hosts(
     address: SocketAddr,
     port: u16,
@@ -59,7 +59,7 @@ pub(crate) fn hosts(
     Ok(hosts)
 }
 
-/// The origins that may come in besides the listener's own, as browsers write them. All of them is no list.
+/// Lists the accepted origins besides the listener's own, as browsers write them. There is no wildcard.
 pub(crate) fn origins(allowed: &[String]) -> Result<Vec<String>, ServeError> {
     let read = |origin: &String| {
         let place = Public::read(origin).filter(|place| place.url.matches('/').count() == 2);

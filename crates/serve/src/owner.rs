@@ -1,6 +1,6 @@
 //! The owner's socket: JSON-RPC, as `meerkat rpc` speaks it, for commands that attach to this process.
 //!
-//! It checks who comes and hands the connection over; what a request means is the surface's business.
+//! It checks the other side and passes the connection on; what a request means is the surface's business.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,25 +21,25 @@ use tokio::{
 };
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-/// Commands that are attached at one time. Further ones wait, and give up after their own limit.
+/// Most commands that are attached at one time. Further ones wait, up to their own limit.
 const CONNECTIONS_MAX: usize = 256;
 
-/// What an attached `serve` has under way for its own clients goes over one connection.
+/// Most requests of one connection: an attached `serve` sends those of all its clients over it.
 const CONCURRENT_MAX: usize = 4096;
 
-/// How long a first message may take.
+/// Longest time for the first message.
 const HELLO_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long connections get to end once they were told to.
+/// Longest time for connections to end.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
-/// A rest after a connection could not be taken.
+/// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Says whether this process's configuration is what an attached command was told.
+/// Checks that this process's configuration agrees with an attached command's.
 pub type Agrees = Arc<dyn Fn(&[Setting]) -> Result<(), ErrorBody> + Send + Sync>;
 
-/// A listening socket.
+/// Listening socket of a data directory's owner.
 pub struct Owner {
     bound: Arc<Bound>,
     rpc: RpcService,
@@ -71,21 +71,21 @@ impl Owner {
         Self { bound, rpc, connections, accepting: AbortOnDropHandle::new(accepting) }
     }
 
-    /// Commands that are attached.
+    /// Counts the attached commands.
     #[must_use]
     pub fn attached(&self) -> usize {
         self.connections.len()
     }
 
-    /// Ends every connection and takes the socket away. The lock is let go after this.
+    /// Ends every connection and removes the socket. The lock is released after this.
     pub async fn end(self) {
         self.accepting.abort();
-        // Aborted or not, it holds the socket no longer.
+        // In any case it no longer holds the socket.
         self.accepting.await.ok();
         self.rpc.stop().await;
         self.connections.close();
         if timeout(END_LIMIT, self.connections.wait()).await.is_err() {
-            tracing::info!("a command that is attached did not hear of the end");
+            tracing::info!("an attached command was not notified of the end");
         }
         let removed = Arc::into_inner(self.bound).map_or(Ok(()), Bound::remove);
         if let Err(error) = removed {
@@ -94,7 +94,7 @@ impl Owner {
     }
 }
 
-/// What a command meets that attaches.
+/// State that a connection needs.
 #[derive(Clone)]
 struct Host {
     service: Arc<dyn SessionService>,
@@ -110,7 +110,7 @@ async fn accept(bound: Arc<Bound>, host: Host, connections: TaskTracker) {
                 let host = host.clone();
                 connections.spawn(async move {
                     if let Err(error) = serve(stream, &host).await {
-                        tracing::info!(%error, "a command that was attached is gone");
+                        tracing::info!(%error, "an attached command has gone");
                     }
                     drop(permit);
                 });
@@ -123,7 +123,7 @@ async fn accept(bound: Arc<Bound>, host: Host, connections: TaskTracker) {
     }
 }
 
-/// Serves one command: hello first, then requests.
+/// Serves one command: first its hello, then its requests.
 async fn serve(stream: UnixStream, host: &Host) -> std::io::Result<()> {
     check_peer(&stream)?;
     let (reader, mut writer) = stream.into_split();

@@ -1,5 +1,5 @@
-//! A connection's socket: it is given up where its peer begins nothing, or takes nothing for too long, whatever surface
-//! speaks over it. It holds the connection's place, so that a WebSocket counts for as long as it is open.
+//! A connection's socket: it is closed if its peer begins nothing, or reads nothing for too long, on every surface. It
+//! holds the connection's place, so a WebSocket counts as long as it is open.
 //!
 //! A stalled peer must cost neither memory nor a place: nothing else can end a body that is never polled again.
 
@@ -16,24 +16,24 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// What a peer begins with that speaks HTTP/2 without asking, and its answer: no settings, and the end of the connection,
+/// First bytes of a peer that speaks HTTP/2 without asking, and the answer: no settings, and the end of the connection,
 /// because HTTP/1.1 is required.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const GO_AWAY: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0d";
 
-/// Bytes that a peer must send before hyper's own timeout runs: as many as tell HTTP/2 from HTTP/1.
+/// Bytes that a peer must send before hyper's own timeout runs: enough to tell HTTP/2 from HTTP/1.
 const OPENING_BYTES: usize = PREFACE.len();
 
-/// How long a peer is waited for.
+/// Longest waits for a peer.
 #[derive(Clone, Copy)]
 pub(super) struct Patience {
-    /// With the first bytes.
+    /// For its first bytes.
     pub(super) opening: Duration,
-    /// While it takes nothing of what is written to it.
+    /// While it reads nothing and data is waiting.
     pub(super) stall: Duration,
 }
 
-/// A stream whose peer must begin, and whose writes must make progress.
+/// Stream whose peer must begin, and whose writes must make progress.
 pub(super) struct Socket<S> {
     inner: S,
     stall: Duration,
@@ -44,10 +44,10 @@ pub(super) struct Socket<S> {
     _place: OwnedSemaphorePermit,
 }
 
-/// What is known of a connection that begins.
+/// State of a connection that begins.
 struct Opening {
     timer: Pin<Box<Sleep>>,
-    /// Bytes that have come, and whether they are those of the preface so far.
+    /// Bytes that have come, and true if they are the preface so far.
     seen: usize,
     is_preface: bool,
 }
@@ -67,7 +67,7 @@ impl<S> Socket<S> {
         Self { inner, stall: patience.stall, writing: None, opening, _place: place }
     }
 
-    /// What a write came to; one that waited for the whole limit fails.
+    /// Returns the result of a write, which fails once it has waited for the whole limit.
     fn bound<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             self.writing = None;
@@ -76,7 +76,7 @@ impl<S> Socket<S> {
         let limit = self.stall;
         let timer = self.writing.get_or_insert_with(|| Box::pin(sleep(limit)));
         ready!(timer.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer took nothing for the stall limit")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer read nothing for the stall limit")))
     }
 }
 
@@ -96,7 +96,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Socket<S> {
                 let is_preface = opening.is_preface;
                 this.opening = None;
                 if is_preface {
-                    // It fits a socket that nothing was written to; where it does not, the close says enough.
+                    // It fits into an unused socket; otherwise the close says enough.
                     drop(Pin::new(&mut this.inner).poll_write(context, GO_AWAY));
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::Unsupported, "the peer speaks HTTP/2")));
                 }
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(room.available_permits(), 1);
     }
 
-    /// However it spreads what it sends, it has the time for the first bytes once; afterwards hyper's timeout counts.
+    /// However it spreads its first bytes, they have one limit; then hyper's timeout counts.
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_does_not_begin_is_given_up() {
         let started = Instant::now();

@@ -1,5 +1,5 @@
-//! JSON-RPC and the Model Context Protocol on standard input and output, for one client that started the process. It has no
-//! guard: whoever starts a process may speak with it.
+//! JSON-RPC and the Model Context Protocol on standard input and output, for the client that started the process, which
+//! needs no token.
 
 use std::{io, sync::Arc};
 
@@ -7,7 +7,7 @@ use meerkat_service::SessionService;
 use meerkat_surface_rpc::RpcOptions;
 use tokio_util::sync::CancellationToken;
 
-use crate::Offer;
+pub use meerkat_surface_mcp::serve_stdio as mcp;
 
 /// Speaks JSON-RPC until the input ends or `stop` is cancelled.
 ///
@@ -24,17 +24,4 @@ pub async fn rpc(service: Arc<dyn SessionService>, message_bytes: usize, stop: C
     }
     service.stop().await;
     serving.await
-}
-
-/// Speaks the Model Context Protocol, with these tools, until the input ends or `stop` is cancelled.
-///
-/// # Errors
-/// If reading or writing fails.
-pub async fn mcp(
-    service: Arc<dyn SessionService>,
-    offer: Offer,
-    message_bytes: usize,
-    stop: CancellationToken,
-) -> io::Result<()> {
-    meerkat_surface_mcp::serve_stdio(service, offer, message_bytes, stop).await
 }

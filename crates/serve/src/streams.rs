@@ -1,7 +1,7 @@
-//! The bound on event streams. A listener has one token, so what a token may have is what the listener may have.
+//! The limit on event streams, which is one for the listener, because it has one token.
 //!
-//! A place is taken before anything is done, so that a refused stream has begun no turn. WebSockets are not counted
-//! here: each is a connection, with a bound of its own on subscriptions.
+//! A place is taken first, so a refused stream has begun no turn. WebSockets are not counted here: each is a connection,
+//! with its own limit on subscriptions.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
 
-/// The places for event streams.
+/// Places for event streams.
 pub(super) struct Streams {
     room: Arc<Semaphore>,
     max: usize,
@@ -24,7 +24,7 @@ impl Streams {
         Self { room: Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS))), max }
     }
 
-    /// A place for the stream that a request asks for; `None` where it asks for none.
+    /// Takes a place for the stream that a request asks for; `None` if it asks for none.
     pub(super) fn take<B>(&self, request: &Request<B>) -> Result<Option<OwnedSemaphorePermit>, ErrorBody> {
         let mut accepted = request.headers().get_all(header::ACCEPT).iter();
         let names =
@@ -41,12 +41,12 @@ impl Streams {
     }
 }
 
-/// Whether it is a call over MCP. Each says that it takes a stream; the one that it gets ends with its answer.
+/// Returns true for a call over MCP: each asks for a stream, which ends with its answer.
 pub(super) fn is_call<B>(request: &Request<B>) -> bool {
     request.method() == Method::POST && request.uri().path() == "/mcp"
 }
 
-/// A stream keeps what it `held` until its body is gone; any other answer gives it back.
+/// Attaches `held` to the body of a stream, until that is dropped; other answers drop it at once.
 pub(super) fn hold<T: Send + 'static>(response: Response<Body>, held: T) -> Response<Body> {
     let is_stream =
         response.headers().get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(EVENT_STREAM));

@@ -1,4 +1,4 @@
-//! The bearer token: made at the first start, kept in the data directory, readable by its owner alone.
+//! The bearer token: made at the first start, stored in the data directory, readable by its owner alone.
 
 use std::{
     fs,
@@ -14,14 +14,14 @@ use crate::guard::Token;
 /// Bytes of randomness in a token.
 const TOKEN_BYTES: usize = 32;
 
-/// Characters that a token has at least.
+/// Least characters of a token.
 const TOKEN_CHARS_MIN: usize = 16;
 
-/// Bytes that a token's file may have.
+/// Most bytes of a token's file.
 const TOKEN_FILE_BYTES_MAX: u64 = 4096;
 
 impl Token {
-    /// A token of the program's own; `None` for one that is too short to be a secret, or that no header can carry.
+    /// Makes a token of the program's own; `None` if it is too short to be a secret, or no header can carry it.
     #[must_use]
     pub fn new(text: String) -> Option<Self> {
         // Blanks at an end are lost on the way.
@@ -29,7 +29,7 @@ impl Token {
         (is_sendable && text.len() >= TOKEN_CHARS_MIN).then_some(Self(text))
     }
 
-    /// A new token, for one run of a program. [`Self::text`] hands it to clients.
+    /// Makes a token for one run of a program. [`Self::text`] returns it for clients.
     ///
     /// # Errors
     /// If the system gives no randomness.
@@ -37,7 +37,7 @@ impl Token {
         random_digits(TOKEN_BYTES).map(Self)
     }
 
-    /// The token of a data directory, made now if it has none yet, and the path of its file.
+    /// Reads or makes the token of a data directory; also returns the path of its file.
     ///
     /// # Errors
     /// If the file cannot be read or made, or is open to others.
@@ -57,16 +57,16 @@ impl Token {
         Ok((Self(token), path))
     }
 
-    /// The secret itself.
+    /// Returns the secret itself.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.0
     }
 }
 
-/// Reads a token that nobody else can have read or written.
+/// Reads a token that nobody else can read or write.
 fn read(path: &Path) -> io::Result<String> {
-    // No link is followed, and no pipe waited for.
+    // Follows no link and waits for no pipe.
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).map_err(io::Error::other)?;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
@@ -83,7 +83,7 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(token)
 }
 
-/// Writes a new token under a temporary name and links it in place, so that of two that start at once both read one.
+/// Writes a token under a temporary name and links it in place, so that two processes that start at once read the same.
 fn make(data_dir: &Path, path: &Path) -> io::Result<()> {
     let (token, suffix) = (random_digits(TOKEN_BYTES)?, random_digits(8)?);
     let temporary = data_dir.join(format!("token.{suffix}.new"));
@@ -98,7 +98,7 @@ fn make(data_dir: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Random hexadecimal digits, two for each byte.
+/// Makes random hexadecimal digits, two for each byte.
 ///
 /// # Errors
 /// If the system gives no randomness.

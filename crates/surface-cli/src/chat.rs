@@ -10,47 +10,31 @@ use futures::{
     stream::FuturesUnordered,
 };
 use meerkat_errors::ErrorBody;
-use meerkat_service::{Operation, SessionError, SessionId, service::SessionCreated, wire::call};
+use meerkat_service::{Operation, SessionError, SessionId, service::SessionCreated, wire::encode};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    App, Streams,
+    app::{App, Streams},
     args::{
         ChatArgs, EventsArgs, ReaderCommand,
         chat::{NewArgs, SlashCommand, TurnArgs, parse, words},
     },
     commands::{
-        self, Questions,
+        self,
         compact::until,
-        print_told, read, resolve,
+        questions::Questions,
+        resolve,
+        run::create,
         sessions::{self, More},
+        show::{message, print_message},
     },
     error::{self, CliError, exit_code_of_leaving},
     input::{Line, Lines, Source},
-    stream::{Progress, RunningTurn, Show, last_seq, type_name},
-    wire,
+    render::events::type_name,
+    stream::{Progress, RunningTurn, Show, last_seq},
+    wire::{self, read},
 };
-
-/// Text of `chat --help` after the flags.
-pub(crate) const PROTOCOL: &str = "\
-A line is a prompt. A line that begins with `/` is a command for the chat's session, unless it names another by \
---session; /help lists the commands. Words are split as in a shell: 'single quotes' keep their content, \"double \
-quotes\" understand \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. The text of /turn, \
-/pin, /remind and /deny is the unchanged rest of the line, unless it begins with a quote or the line has a flag. \
-Ctrl-C clears a half-typed line; otherwise it interrupts the running turn or /compact, and a second one leaves. The \
-end of input leaves once all lines are done.
-
-Lines are handled in order. While a turn runs, later lines are answered, except the next turn, which waits unless it \
-names a --policy. The same holds while a /compact runs; another /compact waits for it too.
-
-With --json the first line of output is the answer that created the session: {\"session_id\", \"seq\", \
-\"created_at\"}, for an existing session {\"session_id\"}; or the error's body, and then the chat ends with its exit \
-code. After that each line of input, even an empty one, gets one line: the answer, or the error's body, which alone \
-has a `code`. A turn answers when it has ended; with /turn --detach when it is accepted. Answers come when they are \
-ready; to match them write `/id <name> <line>`, which is answered with {\"id\": <name>, \"answer\": <document>}. \
-`/events SINCE --until TYPE` answers with the first event of that type. /help and /quit answer {\"help\"} and \
-{\"quit\": true}.";
 
 /// Most lines that wait for a turn; then no more are read.
 const HELD_MAX: usize = 64;
@@ -176,12 +160,8 @@ async fn open(app: &App, args: &ChatArgs) -> Result<SessionId, CliError> {
             (session_id, json!({ "session_id": session_id }).to_string().into_bytes())
         }
         None => {
-            let (operation, params) = wire::create(&args.create, &args.turn, app.config.values.compaction);
-            let document = call(app.service.as_ref(), operation, &params.to_string()).await?;
-            if args.turn.model.is_none() {
-                app.tell_of_scripted_model();
-            }
-            (read::<SessionCreated>(&document)?.session_id, document)
+            let created = create(app, &args.create, &args.turn).await?;
+            (created.session_id, encode(&created)?)
         }
     };
     if app.out.is_json {
@@ -208,7 +188,7 @@ impl<'a> Chat<'a> {
             return Ok(true);
         }
         self.turns.iter_mut().for_each(|(_, turn)| turn.interrupt());
-        let goes_on = self.compacting.is_some() && self.app.holding.is_attached();
+        let goes_on = self.compacting.is_some() && self.app.is_attached;
         if let Some(cancel) = &self.compacting {
             cancel.cancel();
         }
@@ -302,7 +282,9 @@ impl<'a> Chat<'a> {
         let named = |target: &crate::args::Target| target.session.clone().unwrap_or_else(|| here.clone());
         let mut more = More::default();
         let request = match &command {
-            SlashCommand::New(args) => wire::create(&args.create, &args.turn, configured),
+            SlashCommand::New(args) => {
+                (Operation::CreateSession, json!(wire::create(&args.create, &args.turn, configured)))
+            }
             SlashCommand::Turn(args) => {
                 let prompt = args.text.join(" ");
                 wire::turn(false, &named(&args.target), Some(&prompt), &args.turn, &args.delivery, configured)
@@ -318,8 +300,7 @@ impl<'a> Chat<'a> {
             SlashCommand::Events(args) => {
                 let session = named(&args.target);
                 if let Some(until) = args.until.clone() {
-                    let since = args.since.or(args.after).unwrap_or(0);
-                    self.requests.push(follow_until(app, id, session, since, until).boxed_local());
+                    self.requests.push(follow_until(app, id, session, args.cursor(), until).boxed_local());
                     return Ok(());
                 }
                 wire::events(args, &session)
@@ -390,7 +371,7 @@ impl<'a> Chat<'a> {
                     Some(cancel) => until(app.service.as_ref(), operation, &request.1, cancel).await?,
                     None => sessions::perform(app, request, more).await?,
                 };
-                let text = commands::told(app, operation, &answer, &undo).await?;
+                let text = message(app, operation, &answer, &undo).await?;
                 Ok((answer, text))
             };
             let (result, text) =
@@ -446,7 +427,7 @@ impl<'a> Chat<'a> {
                 if self.app.out.is_json {
                     self.document(id, &answer)
                 } else {
-                    print_told(self.app, operation, &answer, text.as_deref())
+                    print_message(self.app, operation, &answer, text.as_deref())
                 }
             }
             Err(error) => self.refuse(id, &error.body()),

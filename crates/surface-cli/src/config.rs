@@ -2,11 +2,14 @@
 //!
 //! The service gives the values their meaning. No vendor's key is part of the configuration.
 
-mod folders;
 mod layers;
-mod project;
 mod trust;
 mod values;
+
+pub(crate) mod project;
+
+mod folders;
+mod places;
 
 use std::{
     path::{Path, PathBuf},
@@ -33,27 +36,21 @@ use meerkat_service::{
 };
 use serde::Serialize;
 
-pub(crate) use self::{
-    folders::all_projects,
-    project::{is_own, project},
-    values::LogLevel,
-};
+pub(crate) use self::{folders::all_projects, values::LogLevel};
 use self::{
-    layers::{Layer, flags, named_file, user_folder, variables, vendor_addresses, whole_table},
-    project::{ProjectFile, skipped, take_ignored},
+    layers::{
+        BUILT_IN, BUILT_IN_ORIGIN, Layer, VENDOR_ORIGIN, flags, named_file, user_folder, variables, vendor_addresses,
+        whole_table,
+    },
+    project::{Ignored, ProjectFile, json, project, skipped, take_ignored},
     trust::{Seen, Trust},
     values::{ModelValues, Values},
 };
-use crate::{args::Globals, error::CliError, output::Surroundings};
-
-/// Every key with its default.
-pub(crate) const BUILT_IN: &str = include_str!("../../../config/meerkat.toml");
-
-/// Origin of the built-in layer's values.
-const BUILT_IN_ORIGIN: &str = "built-in";
-
-/// Origin of values from variables that vendors' own tools use.
-const VENDOR_ORIGIN: &str = "a variable of the vendor";
+use crate::{
+    args::Globals,
+    error::{CliError, refused},
+    output::Environment,
+};
 
 /// Default window of a server's models.
 const SERVER_WINDOW_TOKENS: u64 = 32_768;
@@ -77,22 +74,14 @@ struct Untrusted {
     has_changed: bool,
 }
 
-/// Key of a project's file that is ignored, or could be.
-struct Ignored {
-    key: String,
-    value: Value,
-    /// True if it takes effect without trust at present.
-    counts: bool,
-}
-
 impl Config {
     /// Reads every layer.
-    pub(crate) fn load(around: &Surroundings, globals: &Globals) -> Result<Self, CliError> {
-        let user_folder = user_folder(around).map(|folder| folder.join("meerkat"));
+    pub(crate) fn load(env: &Environment, globals: &Globals) -> Result<Self, CliError> {
+        let user_folder = user_folder(env).map(|folder| folder.join("meerkat"));
         let user_file = user_folder.as_ref().map(|folder| ("user", folder.join("meerkat.toml")));
-        let named_file = named_file(around, globals)?;
+        let named_file = named_file(env, globals)?;
         let (mut below, mut above) = (vec![Layer::text(BUILT_IN_ORIGIN, BUILT_IN)?], Vec::new());
-        below.extend(vendor_addresses(around));
+        below.extend(vendor_addresses(env));
         below.extend(Layer::file("system", Path::new("/etc/meerkat/meerkat.toml"), false)?);
         if let Some((name, path)) = &user_file {
             below.extend(Layer::file(name, path, false)?);
@@ -100,7 +89,7 @@ impl Config {
         if let Some((name, path)) = &named_file {
             above.extend(Layer::file(name, path, true)?);
         }
-        above.extend(variables(around)?);
+        above.extend(variables(env)?);
         above.extend(flags(globals));
 
         let merge = |figment: Figment, layers: &[Layer]| layers.iter().fold(figment, Figment::merge);
@@ -111,7 +100,7 @@ impl Config {
             let files = user_file.iter().chain(&named_file);
             files.filter_map(|(_, path)| path.canonicalize().ok()).any(|path| path == file.seen.path)
         };
-        let project = ProjectFile::read(&project(&around.dir))?.filter(|file| !is_users(file));
+        let project = ProjectFile::read(&project(&env.dir))?.filter(|file| !is_users(file));
         let (figment, untrusted) = match project {
             None => (user, None),
             Some(ProjectFile { mut layer, seen }) => {
@@ -133,9 +122,9 @@ impl Config {
         match figment.extract::<Values>() {
             Ok(mut values) => {
                 let model = &mut values.memory.local.dir;
-                *model = model.take().map(|dir| around.dir.join(dir));
+                *model = model.take().map(|dir| env.dir.join(dir));
                 let untrusted = untrusted.filter(|file| file.ignored.iter().any(|it| !it.counts));
-                Ok(Self { values, figment, untrusted, skipped: skipped(&around.dir) })
+                Ok(Self { values, figment, untrusted, skipped: skipped(&env.dir) })
             }
             Err(error) => Err(invalid(&figment, error).into()),
         }
@@ -169,9 +158,9 @@ impl Config {
     }
 
     /// Records the project's file as trusted, as it was read.
-    pub(crate) fn trust(self, around: &Surroundings) -> Result<(), CliError> {
+    pub(crate) fn trust(self, env: &Environment) -> Result<(), CliError> {
         let Some(Untrusted { seen, .. }) = self.untrusted else { return Ok(()) };
-        let folder = user_folder(around).ok_or_else(|| refused("HOME", "set it", "the environment"))?;
+        let folder = user_folder(env).ok_or_else(|| refused("HOME", "set it", "the environment"))?;
         let folder = folder.join("meerkat");
         seen.remember(&folder).map_err(|error| {
             let message = format!("the trust cannot be stored in {}: {error}", folder.display());
@@ -196,9 +185,9 @@ impl Config {
     }
 
     /// Returns the access to vendors: their own variables, overridden by this configuration.
-    pub(crate) fn vendors(&self, around: &Surroundings) -> VendorOptions {
+    pub(crate) fn vendors(&self, env: &Environment) -> VendorOptions {
         let ModelValues { name, scripted_window_tokens, anthropic, openai, gemini, compatible } = &self.values.model;
-        let mut options = VendorOptions::from_env(|variable| around.variable(variable));
+        let mut options = VendorOptions::from_env(|variable| env.variable(variable));
         for (access, values) in
             [(&mut options.anthropic, anthropic), (&mut options.openai, openai), (&mut options.gemini, gemini)]
         {
@@ -213,7 +202,7 @@ impl Config {
                 CompatibleEndpoint {
                     name: name.clone(),
                     base_url: base_url.unwrap_or_default().to_owned(),
-                    key: variable.and_then(|variable| around.variable(variable)).map(Into::into),
+                    key: variable.and_then(|variable| env.variable(variable)).map(Into::into),
                     window_tokens: server.window_tokens.unwrap_or(SERVER_WINDOW_TOKENS),
                     model: server.model.clone(),
                     allows_http: server.insecure_http,
@@ -227,8 +216,8 @@ impl Config {
     }
 
     /// Returns the configured models.
-    pub(crate) fn models(&self, around: &Surroundings) -> Result<VendorModels, CliError> {
-        VendorModels::new(&self.vendors(around), Arc::new(ScriptedModel)).map_err(|error| self.with_origin(&error))
+    pub(crate) fn models(&self, env: &Environment) -> Result<VendorModels, CliError> {
+        VendorModels::new(&self.vendors(env), Arc::new(ScriptedModel)).map_err(|error| self.with_origin(&error))
     }
 
     /// Returns true if sessions are also written as files.
@@ -259,10 +248,10 @@ impl Config {
     }
 
     /// Returns memory's options, and the access to an endpoint that makes its vectors.
-    pub(crate) fn memory(&self, around: &Surroundings) -> MemoryOptions {
-        let vendors = self.vendors(around);
+    pub(crate) fn memory(&self, env: &Environment) -> MemoryOptions {
+        let vendors = self.vendors(env);
         let variable = self.values.memory.endpoint.key_variable.as_ref();
-        let key = variable.and_then(|variable| around.variable(variable)).map(Into::into);
+        let key = variable.and_then(|variable| env.variable(variable)).map(Into::into);
         let endpoint = EndpointAccess { key, proxy: vendors.proxy, no_proxy: vendors.no_proxy };
         MemoryOptions { endpoint, ..MemoryOptions::default() }
     }
@@ -345,12 +334,12 @@ impl Config {
     }
 
     /// Lists every value in force.
-    pub(crate) fn entries(&self, around: &Surroundings) -> Vec<Entry> {
+    pub(crate) fn entries(&self, env: &Environment) -> Vec<Entry> {
         let mut entries = Vec::new();
         walk(&self.figment, |key, value, origin| {
             entries.push(Entry { key: key.to_owned(), value: shown(value), origin })
         });
-        let vendors = VendorOptions::from_env(|variable| around.variable(variable));
+        let vendors = VendorOptions::from_env(|variable| env.variable(variable));
         let keys = [("anthropic", vendors.anthropic), ("openai", vendors.openai), ("gemini", vendors.gemini)];
         entries.extend(keys.into_iter().map(|(vendor, access)| Entry {
             key: format!("model.{vendor}.key"),
@@ -365,7 +354,7 @@ impl Config {
                 }
             });
         }
-        for model in self.models(around).iter().flat_map(VendorModels::list) {
+        for model in self.models(env).iter().flat_map(VendorModels::list) {
             let value = model.missing.unwrap_or_else(|| "can be used".to_owned());
             let origin = if model.is_default { "the default" } else { "`meerkat models`" };
             entries.push(Entry {
@@ -433,10 +422,6 @@ fn is_from_command(origin: &str) -> bool {
     ["flag ", "variable ", "--config ", "MEERKAT_CONFIG "].iter().any(|kind| origin.starts_with(kind))
 }
 
-fn json(value: &Value) -> serde_json::Value {
-    serde_json::to_value(value).unwrap_or_default()
-}
-
 /// Returns a new project's file: every key commented out.
 pub(crate) fn template() -> String {
     let comment = |line: &str| match line.chars().next() {
@@ -482,14 +467,6 @@ fn invalid(figment: &Figment, error: figment::Error) -> ErrorBody {
     let key = path.join(".");
     let from = figment.find_metadata(&key).or(error.metadata.as_ref());
     refused(&key, &what, &origin(from))
-}
-
-/// Makes a `CONFIG_INVALID` with the key and its origin.
-pub(crate) fn refused(key: &str, what: &str, origin: &str) -> ErrorBody {
-    let message = format!("{key} ({origin}): {what}.");
-    ErrorBody::with_message(ErrorCode::ConfigInvalid, redact_key_shapes(&message))
-        .detail("key", key)
-        .detail("origin", origin)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Where a failure becomes an exit code. Clap's own errors become bodies here, and nowhere else.
+//! Errors of commands and their exit codes. Only here clap's own errors become bodies.
 
 use std::io;
 
@@ -6,11 +6,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{SessionError, redact::redact_key_shapes};
 
-/// Why a command did not do what it was meant to.
+/// Failure of a command.
 pub(crate) enum CliError {
-    /// It was refused or failed.
+    /// The command was refused or failed.
     Refused(Box<ErrorBody>),
-    /// Nobody reads standard output any more.
+    /// Nobody reads standard output any more, which ends a command without an error.
     OutputClosed,
 }
 
@@ -35,33 +35,33 @@ impl From<io::Error> for CliError {
     }
 }
 
-/// The exit code of a body.
+/// Returns the exit code of a body.
 pub(crate) fn exit_code(body: &ErrorBody) -> u8 {
     body.code.exit_code()
 }
 
-/// The exit code of whoever leaves a running turn by Ctrl-C.
+/// Returns the exit code of a command that its user leaves by Ctrl-C.
 pub(crate) fn exit_code_of_leaving() -> u8 {
     ErrorCode::TurnInterrupted.exit_code()
 }
 
-/// Whether there was no command at all, which deserves the help.
+/// Returns true if there was no command at all, which is answered with the help.
 pub(crate) fn is_bare(error: &clap::Error) -> bool {
     error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
 }
 
-/// What clap says, where it is no error: help or the version.
+/// Returns clap's help or version text, if that is what was asked for.
 pub(crate) fn help(error: &clap::Error) -> Option<String> {
     matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion).then(|| error.to_string())
 }
 
-/// Lines as one: a list goes on after its colon, and clap's hint at the help is left out for our own.
+/// Joins clap's lines: a list follows its colon, and clap's hint at the help is replaced by our own.
 fn joined(lines: &str) -> String {
     let lines = lines.split('\n').map(str::trim);
     let mut what = String::new();
     let mut is_list = false;
     for line in lines.filter(|line| !line.is_empty() && !line.starts_with("For more information")) {
-        // What a list names begins as an argument does; nothing else follows a line with a colon at its end.
+        // An item of a list begins as an argument does; nothing else follows a line that ends with a colon.
         let is_item = is_list && line.starts_with(['<', '-', '[']);
         what.push_str(match what.chars().next_back() {
             None => "",
@@ -75,7 +75,7 @@ fn joined(lines: &str) -> String {
     what
 }
 
-/// The body of what clap found.
+/// Makes the body of clap's error.
 pub(crate) fn usage(error: &clap::Error) -> ErrorBody {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
@@ -83,7 +83,7 @@ pub(crate) fn usage(error: &clap::Error) -> ErrorBody {
         _ => "arguments".to_owned(),
     };
     let text = error.to_string();
-    // The first paragraphs say what is wrong and give tips; the usage follows them.
+    // The usage comes after the error and its tips.
     let what = text.strip_prefix("error: ").unwrap_or(&text).split("\n\nUsage:").next().unwrap_or(&text);
     let what = joined(what);
     let what = redact_key_shapes(&what);
@@ -101,4 +101,12 @@ pub(crate) fn usage(error: &clap::Error) -> ErrorBody {
             SessionError::invalid(redact_key_shapes(&field), format!("{what}; --help says what is allowed")).body()
         }
     }
+}
+
+/// Makes a `CONFIG_INVALID` with the key and its origin.
+pub(crate) fn refused(key: &str, what: &str, origin: &str) -> ErrorBody {
+    let message = format!("{key} ({origin}): {what}.");
+    ErrorBody::with_message(ErrorCode::ConfigInvalid, redact_key_shapes(&message))
+        .detail("key", key)
+        .detail("origin", origin)
 }

@@ -42,27 +42,27 @@ pub struct Terminal {
     /// Source of Ctrl-C; the process's own signal if `None`.
     pub interrupts: Option<mpsc::UnboundedReceiver<()>>,
     /// Environment and folder.
-    pub around: Surroundings,
+    pub environment: Environment,
 }
 
 /// The environment and the current folder.
-pub struct Surroundings {
+pub struct Environment {
     /// The variables.
-    pub env: BTreeMap<String, OsString>,
+    pub variables: BTreeMap<String, OsString>,
     /// The folder.
     pub dir: PathBuf,
 }
 
-impl Surroundings {
+impl Environment {
     /// Returns a variable's value, if it is text.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
-        self.env.get(name).and_then(|value| value.to_str()).map(str::to_owned)
+        self.variables.get(name).and_then(|value| value.to_str()).map(str::to_owned)
     }
 
     /// Returns the folder for state that programs keep between their runs.
     pub(crate) fn state(&self) -> Option<PathBuf> {
         let named = self.variable("XDG_STATE_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
-        let at_home = || Some(PathBuf::from(self.env.get("HOME")?).join(".local/state"));
+        let at_home = || Some(PathBuf::from(self.variables.get("HOME")?).join(".local/state"));
         named.or_else(at_home).filter(|folder| folder.is_absolute())
     }
 
@@ -86,8 +86,8 @@ impl Surroundings {
 
     /// Returns true if a terminal takes colours.
     fn allows_colours(&self) -> bool {
-        let is_set = |name| self.env.get(name).is_some_and(|value| !value.is_empty());
-        !is_set("NO_COLOR") && self.env.get("TERM").is_none_or(|term| term != "dumb")
+        let is_set = |name| self.variables.get(name).is_some_and(|value| !value.is_empty());
+        !is_set("NO_COLOR") && self.variables.get("TERM").is_none_or(|term| term != "dumb")
     }
 }
 
@@ -96,11 +96,11 @@ impl Terminal {
     #[must_use]
     pub fn process() -> Self {
         let are_terminals = [io::stdin().is_terminal(), io::stdout().is_terminal(), io::stderr().is_terminal()];
-        let env = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
-        let mut env: BTreeMap<String, OsString> = env.collect();
+        let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        let mut variables: BTreeMap<String, OsString> = variables.collect();
         // Without the variable the system still knows the user's home.
-        if let (false, Some(home)) = (env.contains_key("HOME"), std::env::home_dir()) {
-            env.insert("HOME".to_owned(), home.into());
+        if let (false, Some(home)) = (variables.contains_key("HOME"), std::env::home_dir()) {
+            variables.insert("HOME".to_owned(), home.into());
         }
         Self {
             stdin: Box::new(io::BufReader::new(io::stdin())),
@@ -109,7 +109,7 @@ impl Terminal {
             has_editor: are_terminals == [true; 3],
             are_terminals,
             interrupts: None,
-            around: Surroundings { env, dir: std::env::current_dir().unwrap_or_else(|_| ".".into()) },
+            environment: Environment { variables, dir: std::env::current_dir().unwrap_or_else(|_| ".".into()) },
         }
     }
 }
@@ -150,7 +150,7 @@ impl Output {
     pub(crate) fn new(
         (stdout, stderr): (Box<dyn Write + Send>, Box<dyn Write + Send>),
         are_terminals: [bool; 3],
-        around: &Surroundings,
+        env: &Environment,
     ) -> Self {
         Self {
             out: Arc::new(Mutex::new(stdout)),
@@ -158,11 +158,11 @@ impl Output {
             is_json: false,
             is_raw: false,
             is_quiet: false,
-            has_colours: are_terminals[2] && around.allows_colours(),
+            has_colours: are_terminals[2] && env.allows_colours(),
             is_err_terminal: are_terminals[2],
-            highlights: are_terminals[1] && around.allows_colours(),
-            width: are_terminals[1].then(|| around.columns()),
-            has_blocks: are_terminals[1] && around.has_blocks(),
+            highlights: are_terminals[1] && env.allows_colours(),
+            width: are_terminals[1].then(|| env.columns()),
+            has_blocks: are_terminals[1] && env.has_blocks(),
             can_ask: are_terminals[0] && are_terminals[2],
         }
     }
@@ -456,10 +456,10 @@ mod tests {
 
     #[test]
     fn a_bar_is_drawn_over_itself_and_gone_in_the_end() {
-        let around = Surroundings { env: BTreeMap::new(), dir: PathBuf::new() };
+        let env = Environment { variables: BTreeMap::new(), dir: PathBuf::new() };
         let drawn = |is_terminal| {
             let kept = Recorded::default();
-            let out = Output::new((Box::new(io::sink()), Box::new(kept.clone())), [true, true, is_terminal], &around);
+            let out = Output::new((Box::new(io::sink()), Box::new(kept.clone())), [true, true, is_terminal], &env);
             let mut progress = out.progress();
             progress.show(0, 0, "nothing yet");
             progress.show(5, 10, "half");
@@ -478,10 +478,10 @@ mod tests {
     #[test]
     fn json_on_a_terminal_escapes_what_would_be_obeyed() {
         let json = "{\"a\":\"\u{9b}31m \u{202e}x\u{7f}\u{2066} é\\n\"}";
-        let around = Surroundings { env: BTreeMap::new(), dir: PathBuf::new() };
+        let env = Environment { variables: BTreeMap::new(), dir: PathBuf::new() };
         let printed = |is_terminal| {
             let kept = Recorded::default();
-            let out = Output::new((Box::new(kept.clone()), Box::new(io::sink())), [false, is_terminal, false], &around);
+            let out = Output::new((Box::new(kept.clone()), Box::new(io::sink())), [false, is_terminal, false], &env);
             out.document(json.as_bytes()).unwrap();
             String::from_utf8(kept.0.lock().unwrap().clone()).unwrap()
         };

@@ -1,26 +1,27 @@
-//! `serve`, `rpc` and `mcp`: from flags and configuration to a server, and what is told of it.
+//! `serve`, `rpc` and `mcp`: servers made from flags and configuration, and the line that says where they listen.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_serve::{Limits, Offer, ServeError, Server, Token, Toolset, stdio};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    App,
+    app::App,
     args::{McpArgs, ServeArgs, Tools},
-    config::{Config, refused},
-    ends::Ends,
-    error::CliError,
-    output::Surroundings,
+    config::Config,
+    error::{CliError, refused},
+    output::Environment,
+    signals::Ends,
 };
 
-/// The variable that holds the token, in place of the file.
+/// Variable that holds the token instead of the file.
 const TOKEN_VARIABLE: &str = "MEERKAT_TOKEN";
 
-/// Serves until the process is told to end.
-pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs, ends: &mut Ends) -> Result<u8, CliError> {
+/// Serves until the process must end.
+pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: &mut Ends) -> Result<u8, CliError> {
     let values = &app.config.values.serve;
     if !(args.rest || args.rpc || args.mcp) {
         let message = "say what to serve: any of --rest, --rpc and --mcp";
@@ -50,7 +51,7 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs, en
     builder = match args.no_auth {
         true => builder.without_token(),
         false => {
-            let (token, file) = find_token(app, around)?;
+            let (token, file) = find_token(app, env)?;
             token_file = file;
             builder.token(token)
         }
@@ -64,6 +65,7 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs, en
     if args.mcp {
         builder = builder.mcp(offer(args.tools.unwrap_or(Tools::All), args.approve));
     }
+    raise_open_files();
     let server = builder.listen(address).await.map_err(|error| refused_by(&error))?;
     if is_open && !values.public_url.as_ref().is_some_and(|url| url.starts_with("https:")) {
         app.out.note(
@@ -73,7 +75,7 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs, en
     }
     let names = [("rest", args.rest), ("rpc", args.rpc), ("mcp", args.mcp)];
     let names: Vec<&str> = names.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name).collect();
-    tell(app, server.url(), values.public_url.as_deref(), token_file.as_deref(), &names)?;
+    print_ready(app, server.url(), values.public_url.as_deref(), token_file.as_deref(), &names)?;
     let stop = CancellationToken::new();
     let served = server.serve_until(stop.clone().cancelled_owned());
     tokio::pin!(served);
@@ -90,25 +92,33 @@ pub(crate) async fn serve(app: &App, around: &Surroundings, args: &ServeArgs, en
     Ok(0)
 }
 
-/// JSON-RPC on standard input and output.
+/// Raises the limit on open files as far as possible: often a process may have more than it has.
+fn raise_open_files() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!(%error, "the limit on open files could not be raised");
+    }
+}
+
+/// Speaks JSON-RPC on standard input and output.
 pub(crate) async fn rpc(app: &App) -> Result<u8, CliError> {
     stdio::rpc(app.service.clone(), message_bytes(app), app.closing.clone()).await?;
     Ok(0)
 }
 
-/// The Model Context Protocol on standard input and output.
+/// Speaks the Model Context Protocol on standard input and output.
 pub(crate) async fn mcp(app: &App, args: &McpArgs) -> Result<u8, CliError> {
     let offer = offer(args.tools.unwrap_or(Tools::Core), args.approve);
     stdio::mcp(app.service.clone(), offer, message_bytes(app), app.closing.clone()).await?;
     Ok(0)
 }
 
-/// Bytes that one message may have.
+/// Returns the most bytes of a message.
 fn message_bytes(app: &App) -> usize {
     usize::try_from(app.config.values.serve.max_body_bytes).unwrap_or(usize::MAX)
 }
 
-/// The tools that MCP clients are offered.
+/// Returns the tools to offer to MCP clients.
 const fn offer(tools: Tools, approve: bool) -> Offer {
     let set = match tools {
         Tools::Core => Toolset::Core,
@@ -117,7 +127,7 @@ const fn offer(tools: Tools, approve: bool) -> Offer {
     Offer { set, approve }
 }
 
-/// The bounds of a server, as they are configured.
+/// Returns the configured limits of a server.
 pub(crate) fn limits(config: &Config) -> Limits {
     let values = &config.values.serve;
     Limits {
@@ -131,7 +141,7 @@ pub(crate) fn limits(config: &Config) -> Limits {
     }
 }
 
-/// A server's refusal, with the key that it is about.
+/// Adds the key to a server's refusal.
 fn refused_by(error: &ServeError) -> ErrorBody {
     let (key, origin) = match error {
         ServeError::Nothing | ServeError::NoToken | ServeError::Open | ServeError::Listen { .. } => {
@@ -144,16 +154,16 @@ fn refused_by(error: &ServeError) -> ErrorBody {
     refused(key, &error.to_string(), origin)
 }
 
-/// The token: of the variable, or of its file in the data directory, made at the first start.
-fn find_token(app: &App, around: &Surroundings) -> Result<(Token, Option<PathBuf>), CliError> {
-    if let Some(token) = around.variable(TOKEN_VARIABLE) {
+/// Finds the token: in its variable, or in its file in the data directory, which the first start makes.
+fn find_token(app: &App, env: &Environment) -> Result<(Token, Option<PathBuf>), CliError> {
+    if let Some(token) = env.variable(TOKEN_VARIABLE) {
         let origin = format!("variable {TOKEN_VARIABLE}");
         let refusal = || {
             refused("token", "it must have at least 16 characters, all of them ASCII, and no blank at an end", &origin)
         };
         return Ok((Token::new(token).ok_or_else(refusal)?, None));
     }
-    let data_dir = app.config.data_dir(around)?;
+    let data_dir = app.config.data_dir(env)?;
     let (token, path) = Token::of_dir(&data_dir).map_err(|error| {
         let message = format!("the token in {} cannot be read or made: {error}", data_dir.display());
         CliError::Refused(Box::new(ErrorBody::with_message(ErrorCode::StoreNotWritable, message)))
@@ -161,8 +171,8 @@ fn find_token(app: &App, around: &Surroundings) -> Result<(Token, Option<PathBuf
     Ok((token, Some(path)))
 }
 
-/// Says that the server is ready, where, and where its token stands.
-fn tell(
+/// Prints where the server listens, and the file of its token.
+fn print_ready(
     app: &App,
     base: &str,
     public: Option<&str>,
@@ -171,7 +181,7 @@ fn tell(
 ) -> Result<(), CliError> {
     let token_file = token_file.map(|path| path.display().to_string());
     if app.out.is_json {
-        let model = app.default_model.as_ref().map(|model| &model.told);
+        let model = app.default_model.as_ref().map(|model| &model.description);
         let mut document = json!({ "listening": base, "token_file": token_file, "surfaces": surfaces, "model": model });
         if let Some(public) = public {
             document["public_url"] = public.into();
@@ -179,7 +189,7 @@ fn tell(
         return Ok(app.out.document(document.to_string().as_bytes())?);
     }
     if let Some(model) = &app.default_model {
-        app.out.note(&format!("Sessions that name no model: {}.", model.told.trim_end_matches('.')));
+        app.out.note(&format!("Sessions that name no model: {}.", model.description.trim_end_matches('.')));
     }
     let token = token_file.map_or_else(|| "no token file".to_owned(), |path| format!("token in {path}"));
     let public = public.map_or_else(String::new, |public| format!(", reached at {public}"));

@@ -1,6 +1,6 @@
 //! A running turn as it is shown: its events as they come, its text, and its end.
 //!
-//! Event lines pass through as the service made them; only what is shown to people is read.
+//! Event lines pass through unchanged; they are decoded only for people.
 
 #[cfg(test)]
 mod tests;
@@ -14,38 +14,24 @@ use meerkat_service::{
     follow::turn::{FollowedTurn, TurnStep, whole},
     model::StopReason,
     service::TurnResult,
-    session::event::{ApprovalRequested, Event, LiveEvent, Record, Retrying},
+    session::event::{ApprovalRequested, Event, Record},
     wire,
 };
 use serde_json::{Value, json};
 
+pub(crate) use self::view::Show;
 use self::view::View;
-use crate::{
-    App,
-    commands::{read, unreadable},
-    error::CliError,
-};
+use crate::{app::App, error::CliError, wire::read};
 
-/// What is printed while a turn runs.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Show {
-    /// The model's text on standard output, and what else happens on standard error.
-    Text,
-    /// Every event's line on standard output.
-    Events,
-    /// Nothing.
-    Nothing,
-}
-
-/// What a turn came to.
+/// Progress of a turn.
 pub(crate) enum Progress {
-    /// A call waits for a decision.
+    /// A tool call needs a decision.
     Approval(Call),
     /// It has ended, or was refused.
     Ended(Result<Vec<u8>, SessionError>),
 }
 
-/// A call of a tool.
+/// Tool call.
 #[derive(Clone)]
 pub(crate) struct Call {
     pub(crate) session_id: SessionId,
@@ -54,24 +40,24 @@ pub(crate) struct Call {
     pub(crate) arguments: String,
 }
 
-/// A turn that was asked for, until its end.
+/// Turn that was requested, until its end.
 pub(crate) struct RunningTurn {
     service: Arc<dyn SessionService>,
     session_id: SessionId,
     turn: FollowedTurn,
-    /// The line that is to be shown next.
+    /// The next line to show.
     line: Option<String>,
-    /// Why not all of the turn could be shown.
+    /// Reason why not all of the turn could be shown.
     lost: Option<SessionError>,
     since: Seq,
     number: Option<TurnNumber>,
-    /// The tokens that the turn may use, if it says so.
+    /// Token budget of the turn, if it has one.
     tokens: Option<u64>,
     view: View,
 }
 
 impl RunningTurn {
-    /// Asks for the turn. With `since` events are shown from after there, else from the session's last event on.
+    /// Requests the turn. Events after `since` are shown, or those after the session's last one.
     pub(crate) async fn start(
         app: &App,
         session_id: SessionId,
@@ -80,7 +66,7 @@ impl RunningTurn {
         show: Show,
     ) -> Self {
         let service = app.service.clone();
-        // A session that cannot be followed can run no turn either, and why that is its answer says.
+        // A session that cannot be followed can run no turn either, and the turn's answer says why.
         let since = match since {
             Some(since) => since,
             None => last_seq(&service, &session_id).await.unwrap_or(0),
@@ -100,7 +86,7 @@ impl RunningTurn {
         Self { service, session_id, turn, line: None, lost, since, number, tokens: None, view }
     }
 
-    /// Shows what happens up to the next thing that matters. It can be dropped and called again.
+    /// Shows events up to the next progress. It can be dropped and called again.
     pub(crate) async fn next(&mut self) -> Result<Progress, CliError> {
         loop {
             if let Some(line) = &self.line {
@@ -121,10 +107,10 @@ impl RunningTurn {
                 TurnStep::End(Err(error)) => return Ok(Progress::Ended(Err(error))),
                 TurnStep::End(Ok(result)) => {
                     if result.seq <= self.since {
-                        // It ended before it was asked for again, and its answer shows it.
+                        // A repeated request of a turn that had ended: only its answer has the text.
                         self.view.rest_of_step(u64::MAX, &result.text)?;
                     }
-                    // What could not be shown whole did not succeed.
+                    // A turn that could not be shown completely did not succeed.
                     let lost = self.lost.take().filter(|_| self.view.show != Show::Nothing);
                     return Ok(Progress::Ended(lost.map_or_else(|| wire::encode(&result), Err)));
                 }
@@ -132,7 +118,7 @@ impl RunningTurn {
         }
     }
 
-    /// The turn's events cannot be shown any further; the turn still has its answer.
+    /// Stops to show the turn's events; its answer still comes.
     fn lose(&mut self, error: SessionError) {
         tracing::warn!(%error, "the turn's events can be shown no further");
         self.turn.stop_lines();
@@ -144,7 +130,7 @@ impl RunningTurn {
             self.view.out.document(line.as_bytes())?;
         }
         let Some(record) = record else {
-            let event: Value = serde_json::from_str(line).map_err(|error| unreadable(&error))?;
+            let event: Value = read(line.as_bytes())?;
             if self.number.is_some_and(|turn| event["turn"] == turn) {
                 self.view.live(&event, line)?;
             }
@@ -176,7 +162,7 @@ impl RunningTurn {
         }
     }
 
-    /// Ends the last line of the turn's text, and says why the turn did not complete.
+    /// Ends the last line of the turn's text, and returns the error of a turn that did not complete.
     pub(crate) fn finish(&mut self, answer: &[u8]) -> Result<Option<ErrorBody>, CliError> {
         self.view.end_line()?;
         let result: TurnResult = read(answer)?;
@@ -187,7 +173,7 @@ impl RunningTurn {
     }
 }
 
-/// What people want to know of an answer that its text does not show.
+/// Remarks on an answer that its text does not show.
 fn remarks(result: &TurnResult, tokens: Option<u64>) -> Vec<String> {
     if result.error.is_some() {
         return Vec::new();
@@ -207,7 +193,7 @@ fn remarks(result: &TurnResult, tokens: Option<u64>) -> Vec<String> {
     cause.map(str::to_owned).into_iter().chain(overshoot).collect()
 }
 
-/// The error as people read it: a process that ended did not end the turn for good.
+/// Explains an error: a turn whose process ended can go on.
 fn explained(mut error: ErrorBody, session_id: SessionId) -> ErrorBody {
     if error.code == ErrorCode::TurnInterrupted && error.details.get("reason") == Some(&json!("process_ended")) {
         error.message =
@@ -216,7 +202,7 @@ fn explained(mut error: ErrorBody, session_id: SessionId) -> ErrorBody {
     error
 }
 
-/// Decides a call that waits.
+/// Decides a tool call.
 pub(crate) fn decide(app: &App, call: &Call, is_approved: bool, reason: Option<&str>) {
     let Call { session_id, call_id, .. } = call;
     let decision = if is_approved { "approve" } else { "deny" };
@@ -224,7 +210,7 @@ pub(crate) fn decide(app: &App, call: &Call, is_approved: bool, reason: Option<&
     ask(&app.service, Operation::DecideApproval, params);
 }
 
-/// Asks something beside what runs. What comes of it is seen in the turn's events, or in the answer that is waited for.
+/// Sends a request beside the turn. Its effect shows in the turn's events.
 pub(crate) fn ask(service: &Arc<dyn SessionService>, operation: Operation, params: Value) {
     let service = service.clone();
     tokio::spawn(async move {
@@ -234,7 +220,7 @@ pub(crate) fn ask(service: &Arc<dyn SessionService>, operation: Operation, param
     });
 }
 
-/// The event of a line, with its texts whole if they are shown; `None` for a live event.
+/// Decodes an event, with complete texts if they are shown; `None` for a live event.
 async fn decoded(
     service: &Arc<dyn SessionService>,
     session_id: SessionId,
@@ -248,7 +234,7 @@ async fn decoded(
     Ok(Some(record))
 }
 
-/// The session's last event. A cursor beyond it is refused with just that.
+/// Returns the seq of the session's last event, which the refusal of a cursor beyond it names.
 pub(crate) async fn last_seq(service: &Arc<dyn SessionService>, id: &SessionId) -> Result<Seq, SessionError> {
     match service.follow(id, Seq::MAX).await {
         Ok(follower) => Ok(follower.cursor()),
@@ -257,28 +243,4 @@ pub(crate) async fn last_seq(service: &Arc<dyn SessionService>, id: &SessionId) 
         }
         Err(error) => Err(error),
     }
-}
-
-/// An event's type.
-pub(crate) fn type_name(line: &str) -> Option<String> {
-    serde_json::from_str::<Value>(line).ok()?["type"].as_str().map(str::to_owned)
-}
-
-/// An event in one line for people.
-pub(crate) fn human_line(line: &str) -> Option<String> {
-    match wire::decode_event(line) {
-        Ok(record) => Some(record.event.human_line()),
-        // A live event: of those only a retry is told in a line of its own.
-        Err(_) => Some(LiveEvent::Retrying(serde_json::from_str::<Retrying>(line).ok()?).human_line()),
-    }
-}
-
-/// An event in a list: its seq, its turn, and its line.
-pub(crate) fn described(line: &str) -> String {
-    let event: Value = serde_json::from_str(line).unwrap_or_default();
-    let (seq, turn) = (&event["seq"], &event["turn"]);
-    let text = human_line(line).unwrap_or_else(|| event["type"].as_str().unwrap_or("event").to_owned());
-    let seq = if seq.is_null() { "live".to_owned() } else { seq.to_string() };
-    let turn = if turn.is_null() { String::new() } else { format!("turn {turn}: ") };
-    format!("{seq:>5}  {turn}{text}")
 }

@@ -1,11 +1,13 @@
-//! From a command to an operation with its parameters: one function for each group of commands.
+//! Requests made of commands, one function for each group of them, and answers read.
 //!
 //! Nothing is checked here that the service checks.
 
 use std::collections::BTreeMap;
 
-use meerkat_service::{Operation, Seq, TurnNumber, compaction::CompactionConfig, options::Budgets};
-use serde::Deserialize;
+use meerkat_service::{
+    Operation, Seq, SessionError, TurnNumber, compaction::CompactionConfig, options::Budgets, service::CreateSession,
+};
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::args::{
@@ -13,14 +15,13 @@ use crate::args::{
     SessionCommand, SessionFlags, Target, TurnFlags,
 };
 
-/// A page of events.
-#[derive(Deserialize)]
-pub(crate) struct EventPage<T> {
-    pub(crate) items: Vec<T>,
-    pub(crate) next_seq: Seq,
+/// Reads an answer.
+pub(crate) fn read<T: DeserializeOwned>(answer: &[u8]) -> Result<T, SessionError> {
+    serde_json::from_slice(answer)
+        .map_err(|error| SessionError::Internal(format!("an answer could not be read: {error}")))
 }
 
-/// What of an event the window's chart looks at. A line without a `seq` tells of events before the next one that are gone.
+/// Fields of an event that the window's chart uses. A line without a `seq` says that earlier events are pruned.
 #[derive(Deserialize)]
 pub(crate) struct SeenEvent {
     pub(crate) seq: Option<Seq>,
@@ -30,16 +31,16 @@ pub(crate) struct SeenEvent {
     pub(crate) usage: Option<SeenUsage>,
 }
 
-/// What a model call cost.
+/// Cost of a model call.
 #[derive(Deserialize)]
 pub(crate) struct SeenUsage {
     pub(crate) input_tokens: u64,
 }
 
-/// An operation and its parameters; `session_id` is still as it was written.
+/// Operation and its parameters; `session_id` may still be a short name.
 pub(crate) type Request = (Operation, Value);
 
-/// The compaction that flags ask for, if they do: what they leave out is as configured.
+/// Returns the compaction that flags ask for, if any: the others are as configured.
 fn compaction(flags: &CompactFlags, configured: CompactionConfig) -> Option<CompactionConfig> {
     let CompactFlags { compact_threshold, compact_keep_turns, compact_summary_tokens, compact_guard_turns } = *flags;
     let keep_turns = compact_keep_turns.map(|turns| usize::try_from(turns).unwrap_or(usize::MAX));
@@ -50,11 +51,7 @@ fn compaction(flags: &CompactFlags, configured: CompactionConfig) -> Option<Comp
         min_turns_between_compactions: compact_guard_turns.unwrap_or(configured.min_turns_between_compactions),
         ..configured
     };
-    let is_asked = keep_turns.is_some()
-        || compact_threshold.is_some()
-        || compact_summary_tokens.is_some()
-        || compact_guard_turns.is_some();
-    is_asked.then_some(asked)
+    (*flags != CompactFlags::default()).then_some(asked)
 }
 
 const fn budgets(flags: &TurnFlags) -> Budgets {
@@ -66,23 +63,22 @@ const fn budgets(flags: &TurnFlags) -> Budgets {
     }
 }
 
-fn labels(labels: &[(String, String)]) -> BTreeMap<&str, &str> {
-    labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+fn labels(labels: &[(String, String)]) -> BTreeMap<String, String> {
+    labels.iter().cloned().collect()
 }
 
 /// `create_session`.
-pub(crate) fn create(create: &SessionFlags, turn: &TurnFlags, configured: CompactionConfig) -> Request {
-    let params = json!({
-        "title": create.title,
-        "model": turn.model,
-        "system_prompt": create.system,
-        "labels": labels(&create.label),
-        "tools": create.tools.as_ref().map(|tools| tools.iter().filter(|name| !name.is_empty()).collect::<Vec<_>>()),
-        "compaction": compaction(&turn.compact, configured),
-        "budgets": budgets(turn),
-        "idempotency_key": turn.idempotency_key,
-    });
-    (Operation::CreateSession, params)
+pub(crate) fn create(create: &SessionFlags, turn: &TurnFlags, configured: CompactionConfig) -> CreateSession {
+    CreateSession {
+        title: create.title.clone(),
+        model: turn.model.clone(),
+        system_prompt: create.system.clone(),
+        labels: labels(&create.label),
+        tools: create.tools.as_ref().map(|tools| tools.iter().filter(|name| !name.is_empty()).cloned().collect()),
+        compaction: compaction(&turn.compact, configured),
+        budgets: budgets(turn),
+        idempotency_key: turn.idempotency_key.clone(),
+    }
 }
 
 /// `start_turn`, or with `is_resume` `resume`.
@@ -109,8 +105,7 @@ pub(crate) fn turn(
 
 /// `events`.
 pub(crate) fn events(args: &EventsArgs, session: &str) -> Request {
-    let since = args.since.or(args.after).unwrap_or(0);
-    let wait_ms = args.wait_ms.unwrap_or(0);
+    let (since, wait_ms) = (args.cursor(), args.wait_ms.unwrap_or(0));
     let params = json!({ "session_id": session, "since_seq": since, "limit": args.limit, "wait_ms": wait_ms });
     (Operation::Events, params)
 }
@@ -126,17 +121,20 @@ pub(crate) fn compact(args: &CompactArgs, session: &str, configured: CompactionC
     }
 }
 
-/// The session that a command names, else `session`.
-fn name(target: &Target, session: &str) -> String {
-    target.session.clone().unwrap_or_else(|| session.to_owned())
+/// Makes a request about the session that a command names, else about `session`.
+fn about(operation: Operation, target: &Target, session: &str, mut params: Value) -> Request {
+    params["session_id"] = target.session.as_deref().unwrap_or(session).into();
+    (operation, params)
 }
 
-/// The operations on one session. `session` is meant where the command names none.
+/// Operations on one session: on `session` if the command names none.
 pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
     use SessionCommand as Command;
-    let named = |target: &Target| name(target, session);
-    let alone = |target| json!({ "session_id": named(target) });
-    let decide = |target, call_id: &str, decision: &str, reason: &Option<String>| json!({ "session_id": named(target), "call_id": call_id, "decision": decision, "reason": reason });
+    let on = |target, operation, params| about(operation, target, session, params);
+    let decide = |target, call_id: &str, decision, reason: &Option<String>| {
+        let params = json!({ "call_id": call_id, "decision": decision, "reason": reason });
+        on(target, Operation::DecideApproval, params)
+    };
     match command {
         Command::List { label, archived, created_after, updated_after, cursor, limit, all_projects: _ } => (
             Operation::List,
@@ -145,24 +143,22 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
                 "updated_after": updated_after, "cursor": cursor, "limit": limit,
             }),
         ),
-        Command::Show(target) => (Operation::Read, alone(target)),
+        Command::Show(target) => on(target, Operation::Read, json!({})),
         Command::History { target, cursor, limit, .. } => {
-            (Operation::History, json!({ "session_id": named(target), "cursor": cursor, "limit": limit }))
+            on(target, Operation::History, json!({ "cursor": cursor, "limit": limit }))
         }
         Command::Blob { target, hash, offset, limit } => {
-            (Operation::Blob, json!({ "session_id": named(target), "blob": hash, "offset": offset, "limit": limit }))
+            on(target, Operation::Blob, json!({ "blob": hash, "offset": offset, "limit": limit }))
         }
         Command::Update { target, title, label } => {
             let labels = (!label.is_empty()).then(|| labels(label));
-            (Operation::Update, json!({ "session_id": named(target), "title": title, "labels": labels }))
+            on(target, Operation::Update, json!({ "title": title, "labels": labels }))
         }
-        Command::Archive(target) => (Operation::Archive, alone(target)),
-        Command::Unarchive(target) => (Operation::Unarchive, alone(target)),
-        Command::Delete { target, force, .. } => {
-            (Operation::Delete, json!({ "session_id": named(target), "force": force }))
-        }
-        Command::Fork { target, turn } => (Operation::Fork, json!({ "session_id": named(target), "turn": turn })),
-        // What stands in the files is read and written beside.
+        Command::Archive(target) => on(target, Operation::Archive, json!({})),
+        Command::Unarchive(target) => on(target, Operation::Unarchive, json!({})),
+        Command::Delete { target, force, .. } => on(target, Operation::Delete, json!({ "force": force })),
+        Command::Fork { target, turn } => on(target, Operation::Fork, json!({ "turn": turn })),
+        // The command itself reads and writes the files.
         Command::Export(args) => (Operation::ExportSession, json!({ "session_id": session, "redact": args.redact })),
         Command::Import { new_ids, .. } => (Operation::ImportBundle, json!({ "data": "", "new_ids": new_ids })),
         Command::Retain { dry_run, max_age_days, max_bytes, max_sessions, .. } => (
@@ -171,33 +167,25 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
                 "dry_run": dry_run, "max_age_days": max_age_days, "max_bytes": max_bytes, "max_sessions": max_sessions,
             }),
         ),
-        Command::Interrupt { target, turn } => {
-            (Operation::Interrupt, json!({ "session_id": named(target), "turn": turn }))
-        }
-        Command::Approve { target, call_id, reason } => {
-            (Operation::DecideApproval, decide(target, call_id, "approve", reason))
-        }
-        Command::Deny { target, call_id, reason } => {
-            (Operation::DecideApproval, decide(target, call_id, "deny", reason))
-        }
-        Command::Queue { target, cancel: None } => (Operation::Queue, alone(target)),
-        Command::Queue { target, cancel } => {
-            (Operation::CancelQueued, json!({ "session_id": named(target), "turn": cancel }))
-        }
+        Command::Interrupt { target, turn } => on(target, Operation::Interrupt, json!({ "turn": turn })),
+        Command::Approve { target, call_id, reason } => decide(target, call_id, "approve", reason),
+        Command::Deny { target, call_id, reason } => decide(target, call_id, "deny", reason),
+        Command::Queue { target, cancel: None } => on(target, Operation::Queue, json!({})),
+        Command::Queue { target, cancel } => on(target, Operation::CancelQueued, json!({ "turn": cancel })),
         Command::Remind { target, clear: Some(kind), .. } => {
-            (Operation::ClearReminder, json!({ "session_id": named(target), "kind": kind }))
+            on(target, Operation::ClearReminder, json!({ "kind": kind }))
         }
         Command::Remind { target, kind, text, .. } => {
-            (Operation::Remind, json!({ "session_id": named(target), "kind": kind, "text": text }))
+            on(target, Operation::Remind, json!({ "kind": kind, "text": text }))
         }
-        Command::Reminders(target) => (Operation::Reminders, alone(target)),
-        Command::Pin { target, text } => (Operation::Pin, json!({ "session_id": named(target), "text": text })),
-        Command::Pins(target) => (Operation::Pins, alone(target)),
-        Command::Unpin { target, pin } => (Operation::Unpin, json!({ "session_id": named(target), "pin": pin })),
+        Command::Reminders(target) => on(target, Operation::Reminders, json!({})),
+        Command::Pin { target, text } => on(target, Operation::Pin, json!({ "text": text })),
+        Command::Pins(target) => on(target, Operation::Pins, json!({})),
+        Command::Unpin { target, pin } => on(target, Operation::Unpin, json!({ "pin": pin })),
     }
 }
 
-/// The operations on memory.
+/// Operations on memory.
 pub(crate) fn memory(command: &MemoryCommand) -> Request {
     match command {
         MemoryCommand::Search { query, session, role, label, since, until, limit } => (
@@ -215,7 +203,7 @@ pub(crate) fn memory(command: &MemoryCommand) -> Request {
     }
 }
 
-/// The operations on readers. `session` is meant where the command names none.
+/// Operations on readers: with `session` if the command names none.
 pub(crate) fn reader(command: &ReaderCommand, session: &str) -> Request {
     use ReaderCommand as Command;
     match command {
@@ -225,26 +213,23 @@ pub(crate) fn reader(command: &ReaderCommand, session: &str) -> Request {
             (Operation::FetchReader, json!({ "reader": reader, "limit": limit, "wait_ms": wait_ms.unwrap_or(0) }))
         }
         Command::Acknowledge { reader, target, seq } => {
-            (Operation::AcknowledgeReader, json!({ "reader": reader, "session_id": name(target, session), "seq": seq }))
+            about(Operation::AcknowledgeReader, target, session, json!({ "reader": reader, "seq": seq }))
         }
-        Command::Wait { reader, target, seq, wait_ms } => (
-            Operation::WaitReader,
-            json!({
-                "reader": reader, "session_id": name(target, session), "seq": seq, "wait_ms": wait_ms.unwrap_or(0),
-            }),
-        ),
+        Command::Wait { reader, target, seq, wait_ms } => {
+            let params = json!({ "reader": reader, "seq": seq, "wait_ms": wait_ms.unwrap_or(0) });
+            about(Operation::WaitReader, target, session, params)
+        }
         Command::Delete { reader } => (Operation::DeleteReader, json!({ "reader": reader })),
     }
 }
 
-/// The operations on a journal.
+/// Operations on a journal.
 pub(crate) fn journal(command: &JournalCommand, session: &str) -> Request {
     let JournalCommand::Compact { target, dry_run, drop_history } = command;
-    let params = json!({ "session_id": name(target, session), "dry_run": dry_run, "drop_history": drop_history });
-    (Operation::CompactJournal, params)
+    about(Operation::CompactJournal, target, session, json!({ "dry_run": dry_run, "drop_history": drop_history }))
 }
 
-/// The operations on the project's files.
+/// Operations on the project's files.
 pub(crate) fn project(command: &ProjectCommand) -> Request {
     let ProjectCommand::Rebuild = command;
     (Operation::RebuildProjection, json!({}))

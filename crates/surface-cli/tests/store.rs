@@ -2,43 +2,27 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
+#[path = "drive/mod.rs"]
+mod drive;
+
 #[path = "store/answers.rs"]
 mod answers;
 
 use std::{
-    io::{self, BufRead as _, BufReader, Lines, Read as _, Write},
+    io::{BufRead as _, BufReader, Lines, Read as _},
     os::unix::fs::PermissionsExt as _,
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use meerkat_errors::ErrorCode;
-use meerkat_surface_cli::{Surroundings, Terminal, run};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use self::drive::{Ran, meerkat, ran, signal, terminal::cli};
+
 /// A folder with a data directory.
-struct Stage(TempDir);
-
-/// Keeps what is written.
-#[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Kept {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Kept {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
+struct Stage(Arc<TempDir>);
 
 /// A process that runs beside the test, and is ended with it.
 struct Running {
@@ -46,24 +30,16 @@ struct Running {
     out: Lines<BufReader<ChildStdout>>,
 }
 
-/// What a process printed, and its exit code.
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
-}
-
 impl Stage {
     /// The root of a project, whatever stands in the folders above it.
     fn new() -> Self {
-        let stage = Self(TempDir::new().unwrap());
+        let stage = Self(Arc::new(TempDir::new().unwrap()));
         std::fs::create_dir(stage.0.path().join(".rkat")).unwrap();
         stage
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_meerkat"));
-        command.args(args).current_dir(self.0.path()).env_clear().env("HOME", self.0.path());
+        let mut command = meerkat(self.0.path(), args);
         command.env("MEERKAT_DATA_DIR", self.0.path().join("data")).env("MEERKAT_LIMITS__WAIT_MS", "60000");
         command
     }
@@ -78,7 +54,7 @@ impl Stage {
     fn json(&self, args: &[&str]) -> Value {
         let ran = self.run(&[args, &["--json"]].concat());
         assert_eq!(ran.code, 0, "{args:?}: {}{}", ran.out, ran.err);
-        serde_json::from_str(&ran.out).unwrap()
+        ran.json()
     }
 
     /// Waits until the files of a session have all of it.
@@ -98,24 +74,9 @@ impl Stage {
 
     /// A command in this process, with somebody at a terminal who types this.
     fn on_terminal(&self, args: &[&str], typed: &'static str) -> Ran {
-        let (out, err) = (Kept::default(), Kept::default());
-        let data_dir = self.0.path().join("data").into_os_string();
-        let home = self.0.path().as_os_str().to_owned();
-        let env = [("MEERKAT_DATA_DIR", data_dir), ("HOME", home), ("NO_COLOR", "1".into())];
-        let terminal = Terminal {
-            stdin: Box::new(typed.as_bytes()),
-            stdout: Box::new(out.clone()),
-            stderr: Box::new(err.clone()),
-            are_terminals: [true; 3],
-            has_editor: false,
-            interrupts: None,
-            around: Surroundings {
-                env: env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-                dir: self.0.path().to_owned(),
-            },
-        };
-        let code = run(std::iter::once("meerkat").chain(args.iter().copied()).map(Into::into).collect(), terminal);
-        Ran { code: code.into(), out: out.text(), err: err.text() }
+        let data_dir = self.0.path().join("data").display().to_string();
+        let command = cli(args).in_dir(&self.0).env("MEERKAT_DATA_DIR", &data_dir).env("NO_COLOR", "1");
+        command.on_terminal().stdin(typed).run()
     }
 
     /// A server, when it is ready.
@@ -126,12 +87,6 @@ impl Stage {
     }
 }
 
-fn ran(command: &mut Command) -> Ran {
-    let ran = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ran { code: ran.status.code().unwrap_or(-1), out: text(ran.stdout), err: text(ran.stderr) }
-}
-
 impl Running {
     /// The first line from here on that holds a text.
     #[track_caller]
@@ -139,17 +94,14 @@ impl Running {
         self.out.by_ref().map(Result::unwrap).find(|line| line.contains(text)).unwrap_or_else(|| panic!("no {text}"))
     }
 
-    fn signal(&self, name: &str) {
-        assert!(Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap().success());
-    }
-
     fn err(&mut self) -> BufReader<ChildStderr> {
         BufReader::new(self.child.stderr.take().unwrap())
     }
 
-    fn code(mut self) -> i32 {
+    /// Ends its input, and answers with its exit code; `None` if it was killed.
+    fn code(mut self) -> Option<i32> {
         drop(self.child.stdin.take());
-        self.child.wait().unwrap().code().unwrap_or(-1)
+        self.child.wait().unwrap().code()
     }
 }
 
@@ -161,42 +113,12 @@ impl Drop for Running {
     }
 }
 
-fn exit(code: ErrorCode) -> i32 {
-    code.exit_code().into()
-}
-
-#[test]
-fn commands_work_beside_a_running_server() {
-    let stage = Stage::new();
-    let _server = stage.serve();
-    let ended = stage.json(&["run", "@say One."]);
-    assert_eq!((ended["status"].as_str(), ended["text"].as_str()), (Some("completed"), Some("One.")));
-    let id = ended["session_id"].as_str().unwrap();
-    assert_eq!(stage.json(&["run", "--session", id, "@say Two."])["turn"], 1);
-    let accepted = stage.json(&["run", "--session", id, "--detach", "@stall"]);
-    assert_eq!(accepted["turn"], 2);
-    let mut follower = stage.start(&["events", id, "--since", "1", "--until", "turn_interrupted", "--json"]);
-    follower.until(r#""type":"turn_completed""#);
-    let interrupted = stage.json(&["sessions", "interrupt", id]);
-    let last: Value = serde_json::from_str(&follower.until("turn_interrupted")).unwrap();
-    assert_eq!(last["seq"], interrupted["seq"]);
-    assert_eq!(follower.code(), 0);
-    let unknown = stage.run(&["sessions", "pins", "00000000-0000-7000-8000-000000000000"]);
-    assert_eq!(unknown.code, exit(ErrorCode::SessionNotFound), "{}", unknown.err);
-}
-
-#[test]
-fn a_turn_is_detached_only_from_an_owner_that_goes_on() {
-    let ran = Stage::new().run(&["run", "--detach", "x"]);
-    assert_eq!(ran.code, exit(ErrorCode::InvalidRequest), "{}", ran.err);
-}
-
 #[test]
 fn a_variable_that_the_owner_does_not_have_is_named() {
     let stage = Stage::new();
     let _server = stage.serve();
     let refused = ran(stage.command(&["run", "x"]).env("MEERKAT_TURN__MAX_STEPS", "7"));
-    assert_eq!(refused.code, exit(ErrorCode::ConfigInvalid), "{}", refused.err);
+    assert_eq!(refused.code, ErrorCode::ConfigInvalid.exit_code(), "{}", refused.err);
     assert!(refused.err.contains("MEERKAT_TURN__MAX_STEPS"), "{}", refused.err);
     assert_eq!(ran(stage.command(&["run", "hello"]).env("MEERKAT_LOG__LEVEL", "error")).code, 0);
 }
@@ -205,12 +127,11 @@ fn a_variable_that_the_owner_does_not_have_is_named() {
 fn an_owner_that_does_not_answer_is_named() {
     let stage = Stage::new();
     let server = stage.serve();
-    server.signal("-STOP");
+    signal(&server.child, "STOP");
     let locked = stage.run(&["run", "x", "--json"]);
-    server.signal("-CONT");
-    assert_eq!(locked.code, exit(ErrorCode::StoreLocked), "{}", locked.err);
-    let body: Value = serde_json::from_str(&locked.out).unwrap();
-    assert_eq!(body["details"]["pid"], server.child.id());
+    signal(&server.child, "CONT");
+    assert_eq!(locked.code, ErrorCode::StoreLocked.exit_code(), "{}", locked.err);
+    assert_eq!(locked.json()["details"]["pid"], server.child.id());
 }
 
 #[test]
@@ -223,10 +144,10 @@ fn an_owner_that_ends_waits_for_the_turns_of_others() {
     drop(owner.child.stdin.take());
     let said = owner.err().lines().map(Result::unwrap).find(|line| line.contains("attached commands"));
     assert!(said.is_some());
-    attached.signal("-INT");
+    signal(&attached.child, "INT");
     attached.until("turn_interrupted");
-    assert_eq!(attached.code(), exit(ErrorCode::TurnInterrupted));
-    assert_eq!(owner.code(), 0);
+    assert_eq!(attached.code(), Some(ErrorCode::TurnInterrupted.exit_code().into()));
+    assert_eq!(owner.code(), Some(0));
 }
 
 #[test]
@@ -236,13 +157,13 @@ fn when_the_owner_is_killed_another_takes_its_place() {
     let mut attached = stage.start(&["run", "--events", "@say One. @stall"]);
     let started: Value = serde_json::from_str(&attached.until("turn_started")).unwrap();
     let id = started["session_id"].as_str().unwrap();
-    server.signal("-KILL");
+    signal(&server.child, "KILL");
     let last: Value = serde_json::from_str(&attached.until("turn_interrupted")).unwrap();
     assert_eq!(last["turn"], 0);
     let mut said = String::new();
     attached.err().read_to_string(&mut said).unwrap();
     assert!(said.contains("process that ran the turn") && said.contains(&format!("meerkat resume {id}")), "{said}");
-    assert_eq!(attached.code(), exit(ErrorCode::TurnInterrupted));
+    assert_eq!(attached.code(), Some(ErrorCode::TurnInterrupted.exit_code().into()));
     assert_eq!(stage.json(&["run", "--session", id, "@say Again."])["text"], "Again.");
 }
 
@@ -251,7 +172,7 @@ fn with_nothing_to_resume_it_is_said_what_to_do() {
     let stage = Stage::new();
     assert_eq!(stage.run(&["run", "@say One."]).code, 0);
     let ran = stage.run(&["resume", "last"]);
-    assert_eq!(ran.code, exit(ErrorCode::ItemNotFound));
+    assert_eq!(ran.code, ErrorCode::ItemNotFound.exit_code());
     assert!(ran.err.contains("nothing to resume") && ran.err.contains("give a prompt"), "{}", ran.err);
 }
 
@@ -274,9 +195,9 @@ fn sessions_are_listed_shown_and_deleted_by_short_names() {
     assert!(candidates.starts_with(&id[28..]), "{candidates}");
 
     let kept = stage.run(&["sessions", "delete", &id]);
-    assert_eq!(kept.code, exit(ErrorCode::InvalidRequest), "{}", kept.err);
+    assert_eq!(kept.code, ErrorCode::InvalidRequest.exit_code(), "{}", kept.err);
     assert_eq!(stage.json(&["sessions", "delete", &id[28..], "--yes"])["session_id"], id.as_str());
-    assert_eq!(stage.run(&["sessions", "show", &id]).code, exit(ErrorCode::SessionNotFound));
+    assert_eq!(stage.run(&["sessions", "show", &id]).code, ErrorCode::SessionNotFound.exit_code());
 }
 
 #[test]
@@ -298,7 +219,7 @@ fn sessions_go_into_a_file_and_come_back() {
     assert_eq!(std::fs::metadata(file("all.tar")).unwrap().len(), bytes.len() as u64);
 
     let there = stage.run(&["sessions", "import", "two.tar"]);
-    assert_eq!(there.code, exit(ErrorCode::BundleInvalid), "{}", there.err);
+    assert_eq!(there.code, ErrorCode::BundleInvalid.exit_code(), "{}", there.err);
     let copies = stage.run(&["sessions", "import", "two.tar", "--new-ids"]);
     assert!(
         copies.out.lines().count() == 3 && copies.out.contains(&id) && copies.out.contains(&other),
@@ -317,7 +238,7 @@ fn sessions_go_into_a_file_and_come_back() {
         (["sessions", "export", "last", "-o", "none/x.tar"], ErrorCode::InvalidRequest),
         (["sessions", "import", "x.tar", "--new-ids", "--json"], ErrorCode::InvalidRequest),
     ] {
-        assert_eq!(stage.run(&args).code, exit(code), "{args:?}");
+        assert_eq!(stage.run(&args).code, code.exit_code(), "{args:?}");
     }
     let mut names: Vec<_> = std::fs::read_dir(stage.0.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
     names.sort();
@@ -399,8 +320,8 @@ fn the_doctor_looks_beside_an_owner_and_after_one_that_was_killed() {
     let beside = stage.json(&["doctor"]);
     assert_eq!((&beside["owner_pid"], &beside["findings"]), (&json!(server.child.id()), &json!([])));
     let locked = stage.run(&["doctor", "--repair"]);
-    assert_eq!(locked.code, exit(ErrorCode::StoreLocked), "{}", locked.err);
-    server.signal("-KILL");
+    assert_eq!(locked.code, ErrorCode::StoreLocked.exit_code(), "{}", locked.err);
+    signal(&server.child, "KILL");
     server.code();
     // It changes nothing, also where it is to mend: the next start does that.
     for args in [&["doctor"][..], &["doctor", "--repair"]] {

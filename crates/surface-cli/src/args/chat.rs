@@ -7,7 +7,27 @@ use super::{
     ResumeArgs, SessionCommand, SessionFlags, Target, TurnFlags,
 };
 
-/// A line of `chat` that begins with `/`.
+/// Text of `chat --help` after the flags.
+pub(super) const PROTOCOL: &str = "\
+A line is a prompt. A line that begins with `/` is a command for the chat's session, unless it names another by \
+--session; /help lists the commands. Words are split as in a shell: 'single quotes' keep their content, \"double \
+quotes\" understand \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. The text of /turn, \
+/pin, /remind and /deny is the unchanged rest of the line, unless it begins with a quote or the line has a flag. \
+Ctrl-C clears a half-typed line; otherwise it interrupts the running turn or /compact, and a second one leaves. The \
+end of input leaves once all lines are done.
+
+Lines are handled in order. While a turn runs, later lines are answered, except the next turn, which waits unless it \
+names a --policy. The same holds while a /compact runs; another /compact waits for it too.
+
+With --json the first line of output is the answer that created the session: {\"session_id\", \"seq\", \
+\"created_at\"}, for an existing session {\"session_id\"}; or the error's body, and then the chat ends with its exit \
+code. After that each line of input, even an empty one, gets one line: the answer, or the error's body, which alone \
+has a `code`. A turn answers when it has ended; with /turn --detach when it is accepted. Answers come when they are \
+ready; to match them write `/id <name> <line>`, which is answered with {\"id\": <name>, \"answer\": <document>}. \
+`/events SINCE --until TYPE` answers with the first event of that type. /help and /quit answer {\"help\"} and \
+{\"quit\": true}.";
+
+/// Line of `chat` that begins with `/`.
 #[derive(Parser)]
 #[command(
     no_binary_name = true,
@@ -77,14 +97,14 @@ pub(crate) struct TurnArgs {
 }
 
 impl TurnArgs {
-    /// The turn of a plain line.
+    /// Makes the turn of a plain line.
     pub(crate) fn plain(text: String) -> Self {
         let (turn, delivery) = (TurnFlags::default(), Delivery::default());
         Self { target: Target { session: None }, turn, delivery, text: vec![text] }
     }
 }
 
-/// The definition: what is a position on the command line is a flag here, since the chat has a session.
+/// Returns the definition: the session is a flag here, because the chat has one.
 pub(crate) fn definition() -> clap::Command {
     SlashCommand::command().mut_subcommands(|command| line("/", command))
 }
@@ -99,14 +119,14 @@ fn line(before: &str, command: clap::Command) -> clap::Command {
     command.mut_args(flag).mut_subcommands(|command| line(&within, command)).bin_name(name)
 }
 
-/// Reads the words of a line, without its `/`.
+/// Parses the words of a line, without its `/`.
 pub(crate) fn parse(words: Vec<String>) -> Result<SlashCommand, clap::Error> {
     SlashCommand::from_arg_matches(&definition().try_get_matches_from(words)?)
 }
 
-/// The words of a line, without its `/`. A text that needs no quotes is the rest of the line, to the letter.
+/// Splits a line, without its `/`, into words. A text that needs no quotes is the unchanged rest of the line.
 pub(crate) fn words(line: &str) -> Result<Vec<String>, &'static str> {
-    // How many words come before the text.
+    // Words before the text.
     let before = match line.split_whitespace().next() {
         Some("turn" | "pin") => 1,
         Some("remind" | "deny" | "approve") => 2,
@@ -123,7 +143,7 @@ pub(crate) fn words(line: &str) -> Result<Vec<String>, &'static str> {
         return split(line);
     }
     match split(rest) {
-        // One text in quotes is what they hold.
+        // A text in quotes is their content.
         Ok(text) if text.len() == 1 && rest.starts_with(['\'', '"']) => words.extend(text),
         Err(why) if rest.starts_with(['\'', '"']) => return Err(why),
         _ => words.push(rest.to_owned()),
@@ -131,7 +151,7 @@ pub(crate) fn words(line: &str) -> Result<Vec<String>, &'static str> {
     Ok(words)
 }
 
-/// Splits a line into words: single quotes keep what they hold, double quotes know `\n \t \\ \"`, a backslash
+/// Splits a line into words: single quotes keep their content, double quotes know `\n \t \\ \"`, a backslash
 /// outside of quotes keeps the next character.
 pub(crate) fn split(line: &str) -> Result<Vec<String>, &'static str> {
     let (mut words, mut word, mut chars) = (Vec::new(), None::<String>, line.chars());

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-/// The session that a command is about.
+/// Session that a command is about.
 #[derive(Args)]
 pub(crate) struct Target {
     /// The session: its id, `last`, or at least six digits that its id ends with
@@ -10,7 +10,7 @@ pub(crate) struct Target {
     pub(crate) session: Option<String>,
 }
 
-/// What only a new session takes.
+/// Settings of a new session.
 #[derive(Args, Default)]
 #[command(next_help_heading = "A new session")]
 pub(crate) struct SessionFlags {
@@ -28,7 +28,7 @@ pub(crate) struct SessionFlags {
     pub(crate) tools: Option<Vec<String>>,
 }
 
-/// What a new session and a turn both take.
+/// Settings of a new session and of a turn.
 #[derive(Args, Default)]
 #[command(next_help_heading = "The turn")]
 pub(crate) struct TurnFlags {
@@ -55,7 +55,7 @@ pub(crate) struct TurnFlags {
 }
 
 /// How to compact.
-#[derive(Args, Default)]
+#[derive(Args, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Compaction")]
 pub(crate) struct CompactFlags {
     /// Compact when the context reaches so many tokens

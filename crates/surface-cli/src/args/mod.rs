@@ -1,6 +1,6 @@
-//! The command line as it is written: commands, flags and their help. Nothing is performed here.
+//! Commands, flags and their help. Nothing is performed here.
 //!
-//! `chat` reads its `/` lines with the same definitions: see [`chat`].
+//! The `/` lines of `chat` have the same definitions: see [`chat`].
 
 pub(crate) mod chat;
 mod flags;
@@ -37,7 +37,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What every command takes.
+/// Flags of every command.
 #[derive(Args)]
 #[command(next_help_heading = "Always")]
 pub(crate) struct Globals {
@@ -94,7 +94,7 @@ pub(crate) enum Command {
     /// Run one turn and print the answer
     Run(RunArgs),
     /// Run turn after turn on one session
-    #[command(after_long_help = crate::chat::PROTOCOL)]
+    #[command(after_long_help = chat::PROTOCOL)]
     Chat(ChatArgs),
     /// Go on with a session that a former process left behind
     Resume(ResumeArgs),
@@ -291,6 +291,13 @@ pub(crate) struct EventsArgs {
     /// Follow up to the first event of this type; in `chat` the answer is that event
     #[arg(long, value_name = "TYPE", conflicts_with_all = ["limit", "wait_ms"])]
     pub(crate) until: Option<String>,
+}
+
+impl EventsArgs {
+    /// Returns the cursor, which may be a flag or an argument.
+    pub(crate) fn cursor(&self) -> u64 {
+        self.since.or(self.after).unwrap_or(0)
+    }
 }
 
 /// `compact`.

@@ -1,11 +1,11 @@
-//! The completions of shells: clap's scripts, and in them the ids of sessions, which the binary is asked for.
+//! Completions of shells: clap's scripts, extended by the ids of sessions, which the binary lists.
 
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
 use crate::{args::Cli, error::CliError, output::Output};
 
-/// Bash: clap's function first, then the sessions where the command before the cursor takes one.
+/// Bash: clap's function first, then sessions if the command before the cursor takes one.
 const BASH: &str = r#"
 _meerkat_with_sessions() {
     _meerkat "$@"
@@ -27,7 +27,7 @@ _meerkat_with_sessions() {
 complete -F _meerkat_with_sessions -o bashdefault -o default meerkat
 "#;
 
-/// Zsh: the function that clap's script is made to call for a session.
+/// Zsh: the function that clap's script then calls for a session.
 const ZSH: &str = r#"
 _meerkat_session_ids() {
     local -a ids
@@ -36,10 +36,10 @@ _meerkat_session_ids() {
 }
 "#;
 
-/// Where zsh's script begins to run.
+/// Beginning of the part of zsh's script that runs.
 const ZSH_START: &str = "\nif [ \"$funcstack[1]\"";
 
-/// The script of a shell.
+/// Prints the script of a shell.
 pub(crate) fn completions(out: &Output, shell: Shell) -> Result<u8, CliError> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "meerkat", &mut script);
@@ -53,7 +53,7 @@ pub(crate) fn completions(out: &Output, shell: Shell) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// The commands whose first word is a session, as they are written.
+/// Lists the commands whose first argument is a session, each as its words.
 fn commands_of_a_session() -> Vec<Vec<String>> {
     fn walk(command: &clap::Command, path: &[String], found: &mut Vec<Vec<String>>) {
         if command.get_positionals().next().is_some_and(|arg| arg.get_id() == "session") {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_shell_asks_for_ids_where_a_session_is_meant() {
+    fn every_shell_completes_the_ids_of_sessions() {
         let paths: Vec<String> = commands_of_a_session().iter().map(|path| path.join(" ")).collect();
         let some = ["chat", "resume", "events", "compact", "sessions show", "sessions export", "journal compact"];
         for path in some {
@@ -110,7 +110,7 @@ mod tests {
         let mut script = Vec::new();
         clap_complete::generate(Shell::Zsh, &mut Cli::command(), "meerkat", &mut script);
         let script = zsh(&String::from_utf8(script).unwrap());
-        // Beside the commands, three take one by `--session`, and two behind a reader; the function stands once.
+        // Three more take one by `--session`, and two after a reader; the function is there once.
         assert_eq!(script.matches(":_meerkat_session_ids'").count(), paths.len() + 3 + 2);
         assert_eq!(script.matches("_meerkat_session_ids() {").count(), 1);
     }

@@ -1,4 +1,4 @@
-//! `doctor`: what is not as it should be in the configuration and the data directory, and the command that mends it.
+//! `doctor`: faults of the configuration and the data directory, and the command that mends each.
 
 use std::{fmt::Write as _, sync::Mutex};
 
@@ -12,25 +12,20 @@ use crate::{
     args::{DoctorArgs, Globals},
     config::Config,
     error::CliError,
-    output::{Output, Surroundings, clean},
+    output::{Environment, Output, clean},
 };
 
-/// The exit code where something is lost or cannot be used, and was not mended.
+/// Exit code if something is lost or unusable, and was not mended.
 const FOUND: u8 = 1;
 
-/// Looks, mends where it is asked to, and tells.
-pub(crate) fn doctor(
-    out: &Output,
-    around: &Surroundings,
-    globals: &Globals,
-    args: &DoctorArgs,
-) -> Result<u8, CliError> {
-    let diagnosis = match Config::load(around, globals) {
+/// Examines everything, mends it with `--repair`, and prints the findings.
+pub(crate) fn doctor(out: &Output, env: &Environment, globals: &Globals, args: &DoctorArgs) -> Result<u8, CliError> {
+    let diagnosis = match Config::load(env, globals) {
         Ok(config) => {
             config.warning().iter().for_each(|warning| out.note(warning));
-            config.new_note(around).iter().for_each(|found| out.note(found));
-            let mut diagnosis = look(out, around, &config, args.repair)?;
-            diagnosis.findings.splice(0..0, unresolved(&config, around)?);
+            config.new_note(env).iter().for_each(|found| out.note(found));
+            let mut diagnosis = look(out, env, &config, args.repair)?;
+            diagnosis.findings.splice(0..0, unresolved(&config, env)?);
             diagnosis
         }
         Err(CliError::Refused(body)) => {
@@ -41,22 +36,22 @@ pub(crate) fn doctor(
     };
     match out.is_json {
         true => out.document(&encode(&diagnosis)?)?,
-        false => out.readable(&told(&diagnosis))?,
+        false => out.readable(&render(&diagnosis))?,
     }
     let is_left = |finding: &Finding| finding.severity == Severity::Error && !finding.mended;
     Ok(if diagnosis.findings.iter().any(is_left) { FOUND } else { 0 })
 }
 
-/// Models that are to answer or to summarise and cannot.
-fn unresolved(config: &Config, around: &Surroundings) -> Result<Vec<Finding>, CliError> {
-    let (models, summary) = (config.models(around)?, config.engine().context.summary_model);
+/// Finds models that should answer or summarise and cannot.
+fn unresolved(config: &Config, env: &Environment) -> Result<Vec<Finding>, CliError> {
+    let (models, summary) = (config.models(env)?, config.engine().context.summary_model);
     let names = [models.default_model(), summary.as_str()];
     let missing = names.iter().enumerate().filter(|(at, name)| *at == 0 || !name.is_empty());
     let missing = missing.filter_map(|(_, name)| models.resolve(name).err());
     Ok(missing.map(|error| finding(error.to_string(), "`meerkat models` lists what can be used.")).collect())
 }
 
-/// A fault of the configuration.
+/// Makes a finding about the configuration.
 fn finding(what: String, remedy: &str) -> Finding {
     Finding {
         check: Check::Configuration,
@@ -68,13 +63,13 @@ fn finding(what: String, remedy: &str) -> Finding {
     }
 }
 
-fn look(out: &Output, around: &Surroundings, config: &Config, is_repair: bool) -> Result<Diagnosis, CliError> {
-    let data_dir = config.data_dir(around)?;
+fn look(out: &Output, env: &Environment, config: &Config, is_repair: bool) -> Result<Diagnosis, CliError> {
+    let data_dir = config.data_dir(env)?;
     if config.opens_data_dir() && !data_dir.exists() {
         out.note("There is no data directory yet; the first session makes it.");
         return Ok(Diagnosis::default());
     }
-    let projection = config.projection_dir(around);
+    let projection = config.projection_dir(env);
     let bar = Mutex::new(out.progress());
     let progress = |done, of| {
         if let Ok(mut bar) = bar.lock() {
@@ -85,8 +80,8 @@ fn look(out: &Output, around: &Surroundings, config: &Config, is_repair: bool) -
     Ok(runtime.block_on(examine(Examination { data_dir, projection, is_repair }, &progress))?)
 }
 
-/// The findings for people, the worst first.
-fn told(diagnosis: &Diagnosis) -> String {
+/// Renders the findings, the worst first.
+fn render(diagnosis: &Diagnosis) -> String {
     let mut text = String::new();
     for finding in &diagnosis.findings {
         let word = match (finding.mended, finding.severity) {

@@ -10,16 +10,17 @@ use meerkat_errors::ErrorCode;
 use meerkat_service::{Capability, SessionError, service::ErrorList, wire::encode};
 use serde_json::{Value, json};
 
-use super::{run::ANSWER_BYTES_MAX, unreadable};
+use super::confirm::{ANSWER_BYTES_MAX, is_yes};
 use crate::{
-    Streams,
+    app::Streams,
     args::{Cli, ErrorsArgs},
-    config::{Config, project, template},
+    config::{Config, project::project, template},
     error::CliError,
-    output::{Output, Surroundings},
+    output::{Environment, Output},
+    wire::read,
 };
 
-/// Prints a document to the letter, or for people.
+/// Prints a document, unchanged or for people.
 pub(crate) fn print(out: &Output, document: &Value) -> Result<u8, CliError> {
     if out.is_json {
         out.document(document.to_string().as_bytes())?;
@@ -29,20 +30,20 @@ pub(crate) fn print(out: &Output, document: &Value) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// `capabilities`: no session is needed to know them, and no data directory.
+/// `capabilities`: needs no session and no data directory.
 pub(crate) fn capabilities(out: &Output, config: &Config) -> Result<u8, CliError> {
     let view = encode(&config.capabilities().view())?;
     if out.is_json {
         out.document(&view)?;
     } else {
-        out.answer(&serde_json::from_slice(&view).map_err(|error| unreadable(&error))?)?;
+        out.answer(&read(&view)?)?;
     }
     Ok(0)
 }
 
-/// `models`: the default first, and what the others lack.
-pub(crate) fn models(out: &Output, around: &Surroundings, config: &Config) -> Result<u8, CliError> {
-    let models = config.models(around)?.list();
+/// `models`: the default first, and what each of the others lacks.
+pub(crate) fn models(out: &Output, env: &Environment, config: &Config) -> Result<u8, CliError> {
+    let models = config.models(env)?.list();
     let rows = models.iter().map(|model| {
         let lacks = model.missing.as_deref();
         json!({ "model": model.name, "default": model.is_default, "usable": lacks.is_none(), "lacks": lacks })
@@ -50,7 +51,7 @@ pub(crate) fn models(out: &Output, around: &Surroundings, config: &Config) -> Re
     print(out, &json!({ "items": rows.collect::<Vec<_>>() }))
 }
 
-/// `errors`: the table, or one code's page.
+/// `errors`: the table, or the page of one code.
 pub(crate) fn errors(out: &Output, args: &ErrorsArgs) -> Result<u8, CliError> {
     let Some(name) = &args.code else { return print(out, &error_table()?) };
     let code = ErrorCode::from_wire(&name.to_ascii_uppercase())
@@ -70,13 +71,13 @@ fn error_table() -> Result<Value, SessionError> {
 }
 
 /// `config show`.
-pub(crate) fn show_config(out: &Output, around: &Surroundings, config: &Config) -> Result<u8, CliError> {
-    print(out, &json!({ "items": config.entries(around) }))
+pub(crate) fn show_config(out: &Output, env: &Environment, config: &Config) -> Result<u8, CliError> {
+    print(out, &json!({ "items": config.entries(env) }))
 }
 
 /// `config init`.
-pub(crate) fn init_config(out: &Output, around: &Surroundings) -> Result<u8, CliError> {
-    let path = project(&around.dir).join("meerkat.toml");
+pub(crate) fn init_config(out: &Output, env: &Environment) -> Result<u8, CliError> {
+    let path = project(&env.dir).join("meerkat.toml");
     let refused = |error: std::io::Error| {
         let why = match error.kind() {
             std::io::ErrorKind::AlreadyExists => "it is there already, and stays as it is".to_owned(),
@@ -89,10 +90,10 @@ pub(crate) fn init_config(out: &Output, around: &Surroundings) -> Result<u8, Cli
     print(out, &json!({ "file": path.display().to_string() }))
 }
 
-/// `config trust`: what the project's file wants, a question, and the answer remembered.
+/// `config trust`: shows what the project's file wants to set, asks, and records the answer.
 pub(crate) fn trust_config(
     out: &Output,
-    around: &Surroundings,
+    env: &Environment,
     config: Config,
     mut streams: Streams,
     is_sure: bool,
@@ -113,33 +114,33 @@ pub(crate) fn trust_config(
         out.notice("Trust it, until it changes? [y/N] ");
         let mut line = String::new();
         streams.take_stdin().take(ANSWER_BYTES_MAX).read_line(&mut line)?;
-        if !matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
+        if !is_yes(&line) {
             out.note("It stays untrusted.");
             return Ok(0);
         }
     }
     let answer = answer(true);
-    config.trust(around)?;
+    config.trust(env)?;
     print(out, &answer)
 }
 
 /// `project adopt`.
-pub(crate) fn adopt(out: &Output, around: &Surroundings, config: &Config) -> Result<u8, CliError> {
+pub(crate) fn adopt(out: &Output, env: &Environment, config: &Config) -> Result<u8, CliError> {
     config.capabilities().require(Capability::SessionStore)?;
-    let (data_dir, aside) = config.adopt(around)?;
+    let (data_dir, aside) = config.adopt(env)?;
     let aside = aside.map(|aside| aside.display().to_string());
     print(out, &json!({ "data_dir": data_dir.display().to_string(), "set_aside": aside }))
 }
 
 /// `man`: the main page, or all of them to a folder.
-pub(crate) fn man(out: &Output, around: &Surroundings, folder: Option<&Path>) -> Result<u8, CliError> {
+pub(crate) fn man(out: &Output, env: &Environment, folder: Option<&Path>) -> Result<u8, CliError> {
     let Some(folder) = folder else {
         let mut page = Vec::new();
         clap_mangen::Man::new(Cli::command()).render(&mut page)?;
         out.text(&String::from_utf8_lossy(&page))?;
         return Ok(0);
     };
-    let written = clap_mangen::generate_to(Cli::command(), around.dir.join(folder));
+    let written = clap_mangen::generate_to(Cli::command(), env.dir.join(folder));
     written.map_err(|error| SessionError::invalid("folder", format!("{}: {error}", folder.display())))?;
     print(out, &json!({ "folder": folder.display().to_string() }))
 }

@@ -1,4 +1,4 @@
-//! `memory …`: hits as people read them, a question before something is forgotten, and a rebuild that is looked at.
+//! `memory …`: hits for people, a question before anything is forgotten, and a rebuild with a progress bar.
 
 use meerkat_service::{
     Operation, SessionError,
@@ -6,10 +6,21 @@ use meerkat_service::{
     wire::encode,
 };
 
-use super::{operators, perform, read, sessions, show};
-use crate::{App, Streams, args::MemoryCommand, error::CliError, people, wire};
+use super::{
+    ask::{perform, require},
+    confirm::is_confirmed,
+    operators,
+    show::{print, show},
+};
+use crate::{
+    app::{App, Streams},
+    args::MemoryCommand,
+    error::CliError,
+    render::memory::Found,
+    wire::{self, read},
+};
 
-/// The reader whose lag says how far a rebuild is.
+/// Reader whose lag is the progress of a rebuild.
 const MEMORY: &str = "memory";
 
 /// `memory …`.
@@ -18,15 +29,15 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &MemoryCommand
     match command {
         MemoryCommand::Search { query, .. } if !app.out.is_json => {
             let hits: Page<SearchHit> = read(&perform(&app.service, request).await?)?;
-            let opens = sessions::require(app, Operation::History).is_ok();
-            let found = people::memory::Found { query, opens, highlights: app.out.highlights, width: app.out.width };
+            let opens = require(app, Operation::History).is_ok();
+            let found = Found { query, opens, highlights: app.out.highlights, width: app.out.width };
             app.out.text(&found.render(&hits.items))?;
             return Ok(0);
         }
         MemoryCommand::Forget { yes: false, .. } if app.out.can_ask && is_to_be_asked(command) => {
-            sessions::require(app, Operation::ForgetMemory)?;
+            require(app, Operation::ForgetMemory)?;
             let question = "Forget all that matches, for good?";
-            if !sessions::is_confirmed(app, &mut streams, question, "Nothing was forgotten.").await {
+            if !is_confirmed(app, &mut streams, question, "Nothing was forgotten.").await {
                 return Ok(0);
             }
         }
@@ -37,19 +48,19 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &MemoryCommand
         }
         MemoryCommand::Search { .. } | MemoryCommand::Forget { .. } => is_meant(app, command)?,
     }
-    super::print(app, request).await
+    print(app, request).await
 }
 
-/// Refuses to forget where nobody was asked. What the service lacks it says first.
+/// Refuses to forget without a confirmation. A missing capability is refused first.
 pub(crate) fn is_meant(app: &App, command: &MemoryCommand) -> Result<(), SessionError> {
     if !is_to_be_asked(command) {
         return Ok(());
     }
-    sessions::require(app, Operation::ForgetMemory)?;
+    require(app, Operation::ForgetMemory)?;
     Err(SessionError::invalid("--yes", "what is forgotten does not come back, and nobody can be asked; say --yes"))
 }
 
-/// Whether it forgets something unasked. Where nothing is named, the operation refuses it and says what is missing.
+/// Returns true if it forgets something and needs a confirmation. If nothing is named, the operation refuses it.
 const fn is_to_be_asked(command: &MemoryCommand) -> bool {
     match command {
         MemoryCommand::Forget { session, source, yes, .. } => !*yes && (session.is_some() || source.is_some()),

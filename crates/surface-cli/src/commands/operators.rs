@@ -1,6 +1,6 @@
-//! What operators ask that takes more than one request: bundles in files, and a rebuild that is looked at.
+//! Operators' commands that take more than one request: bundles in files, and rebuilds with a progress bar.
 //!
-//! A bundle is read and written a piece at a time, however large it is.
+//! A bundle is read and written piece by piece, however large it is.
 
 use std::{
     ffi::OsString,
@@ -22,24 +22,19 @@ use meerkat_service::{
 };
 use serde_json::json;
 
-use super::{
-    resolve,
-    sessions::{all, require},
-    show,
-};
-use crate::{App, args::ExportArgs, error::CliError, output::Progress, people::size};
+use super::{ask::require, list::all, names::resolve, show::show};
+use crate::{app::App, args::ExportArgs, error::CliError, output::Progress, render::size};
 
 /// Bytes of a piece that is handed to the service.
 const PIECE_BYTES: u64 = 1024 * 1024;
 
-/// The reader whose lag says how far a rebuild is.
+/// Reader whose lag is the progress of a rebuild.
 const PROJECTION: &str = "projection";
 
-/// Between two looks at how far it is.
+/// Pause between two looks at the progress.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
-/// Writes bundles into a file, one after another, and answers with what stands in it. `session` is meant where none is
-/// named.
+/// Writes bundles into a file, one after another, and returns the answer. Without names it exports `session`.
 pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Result<Vec<u8>, SessionError> {
     let ids = named(app, args, session).await?;
     require(app, Operation::ExportSession)?;
@@ -52,7 +47,7 @@ pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Resul
         while let Some(request) = next {
             let is_first = request.cursor.is_none();
             let (piece, after) = match page(app, request).await {
-                // It was there when all were listed.
+                // It was deleted after the list was made.
                 Err(error) if args.all && is_first && error.code() == ErrorCode::SessionNotFound => break,
                 page => page?,
             };
@@ -78,7 +73,7 @@ pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Resul
     encode(&json!({ "file": path.display().to_string(), "bytes": bytes, "sessions": written }))
 }
 
-/// The sessions that are meant.
+/// Resolves the sessions to export.
 async fn named(app: &App, args: &ExportArgs, session: &str) -> Result<Vec<SessionId>, SessionError> {
     if args.all {
         return Ok(all(&app.service).await?.into_iter().map(|session| session.session_id).collect());
@@ -93,7 +88,7 @@ async fn named(app: &App, args: &ExportArgs, session: &str) -> Result<Vec<Sessio
     Ok(ids)
 }
 
-/// A page's bytes, and the request for the next one.
+/// Reads a page: its bytes, and the request for the next one.
 async fn page(app: &App, mut request: ExportSession) -> Result<(Vec<u8>, Option<ExportSession>), SessionError> {
     let page = app.service.export_session(request.clone()).await?;
     let unreadable = |_| SessionError::Internal("a page of a bundle is not base64".to_owned());
@@ -102,7 +97,7 @@ async fn page(app: &App, mut request: ExportSession) -> Result<(Vec<u8>, Option<
     Ok((bytes, request.cursor.is_some().then_some(request)))
 }
 
-/// A file that has its name only once it is whole.
+/// File that gets its name when it is complete.
 struct Partial {
     file: File,
     beside: PathBuf,
@@ -115,7 +110,7 @@ impl Partial {
         name.push(path.file_name().ok_or(io::ErrorKind::IsADirectory)?);
         name.push(format!(".{}", random_digits(4)?));
         let beside = path.with_file_name(name);
-        // What was said is its owner's alone, here too.
+        // Readable by its owner alone, like the store.
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
         Ok(Self { file, beside, path })
     }
@@ -128,7 +123,7 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // Where it was finished there is nothing of that name any more.
+        // A finished file has another name by now.
         fs::remove_file(&self.beside).ok();
     }
 }
@@ -163,7 +158,7 @@ pub(crate) async fn rebuild(app: &App) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// Waits for a rebuild that can take long, so a terminal shows how far its reader is.
+/// Waits for a rebuild, and shows how far its reader is.
 pub(crate) async fn watched<T>(
     app: &App,
     reader: &str,
@@ -180,11 +175,11 @@ pub(crate) async fn watched<T>(
     }
 }
 
-/// Shows how far a reader is behind. Where it cannot be asked, nothing is shown: the rebuild itself says what fails.
+/// Shows how far a reader is behind. If that cannot be read, the rebuild itself says what fails.
 async fn look(app: &App, reader: &str, progress: &mut Progress, most: &mut u64) {
     let behind = match app.service.list_readers().await {
         Ok(readers) => readers.items.iter().find(|known| known.reader == reader).map(|reader| reader.records_behind),
-        // Without journals there are no readers, and memory alone knows.
+        // Without journals there are no readers; memory counts itself.
         Err(_) => app.service.memory_to_index().await,
     };
     let Some(behind) = behind else { return };

@@ -1,32 +1,31 @@
-//! What somebody at the terminal is asked about the calls of a turn, and what the answer means. Nothing but an answer
-//! decides: what is none is asked again.
+//! Questions at the terminal about the calls of a turn. Only an answer decides; anything else repeats the question.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::{
-    App,
+    app::App,
     input::{Line, Lines},
     stream::{Call, decide},
 };
 
-/// What a model is told about a call that nobody answered for.
+/// Reason that a model gets for a call about which nobody answered.
 const NO_ANSWER: &str = "Nobody answered: the input ended.";
 
-/// The calls that somebody at the terminal is asked about, one after the other.
+/// Calls to ask about, one after the other.
 #[derive(Default)]
 pub(crate) struct Questions {
     calls: VecDeque<Call>,
-    /// The tools whose calls need no more asking in this command.
+    /// Tools whose calls this command asks about no more.
     allowed: BTreeSet<String>,
-    /// The turn ended while a question was open, so the line that comes next answers nothing.
+    /// True if the turn ended while a question was open, so the next line answers nothing.
     is_late: bool,
 }
 
-/// What an answer means.
+/// Answer to a question.
 #[derive(Debug, PartialEq)]
 enum Verdict<'a> {
     Allow,
-    /// This call, and those of the same tool after it.
+    /// Allows this call and all later ones of the tool.
     Always,
     Deny(Option<&'a str>),
 }
@@ -47,23 +46,24 @@ fn verdict<'a>(line: &'a str, call_id: &str) -> Option<Verdict<'a>> {
 }
 
 impl Questions {
-    /// Whether the next line is an answer.
+    /// Returns true if the next line is an answer.
     pub(crate) fn are_open(&self) -> bool {
         self.is_late || !self.calls.is_empty()
     }
 
-    /// Whether a line is a command that has nothing to do with the question.
+    /// Returns true if a line is a command that does not answer the question.
     pub(crate) fn is_beside(&self, line: &Line) -> bool {
         let call_id = self.calls.front().map_or("", |call| &call.call_id);
         matches!(line, Line::Text(line) if line.starts_with('/') && verdict(line, call_id).is_none())
     }
 
-    /// The turn has ended, and with it its questions.
+    /// Drops the questions of a turn that has ended.
     pub(crate) fn close(&mut self) {
         self.is_late = self.are_open();
         self.calls.clear();
     }
 
+    /// Asks about a call, once those before it are decided.
     pub(crate) fn push(&mut self, app: &App, call: Call, lines: &mut Lines) {
         if self.allowed.contains(&call.name) {
             return decide(app, &call, true, None);

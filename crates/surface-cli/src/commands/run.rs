@@ -3,31 +3,30 @@
 use meerkat_errors::ErrorCode;
 use meerkat_service::{SessionError, SessionId, service::SessionCreated, wire::call};
 
-use super::{questions::Questions, read};
+use super::{
+    confirm::answers,
+    names::{NO_SESSION, resolve},
+    questions::Questions,
+    show::print,
+};
 use crate::{
-    App, Streams,
-    args::{CompactFlags, Delivery, ResumeArgs, RunArgs, TurnFlags},
+    app::{App, Streams},
+    args::{CompactFlags, Delivery, ResumeArgs, RunArgs, SessionFlags, TurnFlags},
     error::{CliError, exit_code, exit_code_of_leaving},
-    input::{Line, Lines, Source, whole},
+    input::{Line, Lines, whole},
     stream::{Progress, RunningTurn, Show, decide},
     wire,
 };
 
-/// What a model is told about a call that nobody can be asked about.
+/// Reason that a model gets for a call about which nobody can be asked.
 const NOBODY_TO_ASK: &str = "Nobody could be asked: the turn runs without a terminal.";
-
-/// Bytes of the answer to a question.
-pub(super) const ANSWER_BYTES_MAX: u64 = 1024;
-
-/// An id that no session has: a turn on it is refused for its values, or else because there is no such session.
-pub(super) const NO_SESSION: &str = "00000000-0000-7000-8000-000000000000";
 
 /// Reads the prompt from standard input.
 async fn prompt_from_stdin(app: &App, streams: &mut Streams) -> Result<String, CliError> {
     if app.out.can_ask {
         app.out.note("Type the prompt and end it with Ctrl-D.");
     }
-    // A thread of its own waits for it, so that a signal can end the command meanwhile.
+    // Another thread waits for it, so that a signal can end the command meanwhile.
     let (input, limit) = (streams.take_stdin(), app.config.values.limits.prompt_bytes);
     let read = tokio::task::spawn_blocking(move || whole(input, limit)).await;
     Ok(read.map_err(|error| SessionError::Internal(error.to_string()))??)
@@ -50,36 +49,40 @@ pub(crate) async fn run(app: &App, mut streams: Streams, args: RunArgs) -> Resul
     };
     let configured = app.config.values.compaction;
     let (session_id, since, flags) = match &args.session {
-        Some(name) => (super::resolve(&app.service, name).await?, None, args.turn),
+        Some(name) => (resolve(&app.service, name).await?, None, args.turn),
         None => {
-            let created = create(app, &args, &prompt).await?;
-            // The model and the compaction are the session's now.
+            let created = create_for(app, &args, &prompt).await?;
+            // By now the session has the model and the compaction.
             let flags = TurnFlags { model: None, compact: CompactFlags::default(), ..args.turn };
             (created.session_id, Some(created.seq - 1), flags)
         }
     };
     let request = wire::turn(false, &session_id.to_string(), Some(&prompt), &flags, &args.delivery, configured);
     if args.delivery.detach {
-        return super::print(app, request).await;
+        return print(app, request).await;
     }
     drive(app, streams, RunningTurn::start(app, session_id, request, since, show).await).await
 }
 
-/// Makes the session, unless the turn that it is for would be refused for its values.
-async fn create(app: &App, args: &RunArgs, prompt: &str) -> Result<SessionCreated, CliError> {
+/// Makes the session of a turn, unless the turn would be refused for its values.
+async fn create_for(app: &App, args: &RunArgs, prompt: &str) -> Result<SessionCreated, SessionError> {
     let configured = app.config.values.compaction;
     let trial = wire::turn(false, NO_SESSION, Some(prompt), &args.turn, &args.delivery, configured);
-    let (operation, params) = wire::create(&args.create, &args.turn, configured);
     match call(app.service.as_ref(), trial.0, &trial.1.to_string()).await {
         Ok(_) => {}
         Err(error) if error.code() == ErrorCode::SessionNotFound => {}
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(error),
     }
-    let created = call(app.service.as_ref(), operation, &params.to_string()).await?;
-    if args.turn.model.is_none() {
-        app.tell_of_scripted_model();
+    create(app, &args.create, &args.turn).await
+}
+
+/// Makes a session, and says if the scripted model answers in it.
+pub(crate) async fn create(app: &App, flags: &SessionFlags, turn: &TurnFlags) -> Result<SessionCreated, SessionError> {
+    let created = app.service.create_session(wire::create(flags, turn, app.config.values.compaction)).await?;
+    if turn.model.is_none() {
+        app.note_scripted_model();
     }
-    Ok(read(&created)?)
+    Ok(created)
 }
 
 /// `resume`.
@@ -91,19 +94,19 @@ pub(crate) async fn resume(app: &App, mut streams: Streams, args: ResumeArgs) ->
     };
     streams.interrupts.listen();
     let name = args.target.session.as_deref().unwrap_or_default();
-    let session_id: SessionId = super::resolve(&app.service, name).await?;
+    let session_id: SessionId = resolve(&app.service, name).await?;
     let configured = app.config.values.compaction;
     let request = wire::turn(true, &session_id.to_string(), prompt.as_deref(), &args.turn, &args.delivery, configured);
     if args.delivery.detach {
-        return super::print(app, request).await;
+        return print(app, request).await;
     }
     let show = if app.out.is_json { Show::Nothing } else { Show::Text };
     drive(app, streams, RunningTurn::start(app, session_id, request, None, show).await).await
 }
 
-/// A turn goes on without its command only where another process runs it.
+/// Refuses `--detach` unless another process runs the turn, because it would end with this one.
 fn refuse_detached(app: &App, delivery: &Delivery) -> Result<(), SessionError> {
-    if delivery.detach && !app.holding.is_attached() {
+    if delivery.detach && !app.is_attached {
         let message = "the turn would end with this command; use it beside a `meerkat serve` on the same data \
                        directory, or `/turn --detach` in `meerkat chat`";
         return Err(SessionError::invalid("--detach", message));
@@ -115,12 +118,12 @@ fn refuse_detached(app: &App, delivery: &Delivery) -> Result<(), SessionError> {
 async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result<u8, CliError> {
     let mut lines: Option<Lines> = None;
     let mut questions = Questions::default();
-    let (mut is_interrupted, mut is_told) = (false, false);
+    let (mut is_interrupted, mut is_closing) = (false, false);
     loop {
         tokio::select! {
             progress = turn.next() => match progress? {
                 Progress::Approval(call) if app.out.can_ask => {
-                    let lines = lines.get_or_insert_with(|| Lines::start(Source::Plain { input: streams.take_stdin(), limit: ANSWER_BYTES_MAX }));
+                    let lines = lines.get_or_insert_with(|| answers(&mut streams));
                     questions.push(app, call, lines);
                 }
                 Progress::Approval(call) => decide(app, &call, false, Some(NOBODY_TO_ASK)),
@@ -138,9 +141,9 @@ async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result
             line = next_line(&mut lines) => if let Some(lines) = &mut lines {
                 questions.answer(app, &line, lines);
             },
-            // Beside an owner that goes on, the turn would go on too.
-            () = app.closing.cancelled(), if !is_told => {
-                is_told = true;
+            // If the owner keeps running, so would the turn.
+            () = app.closing.cancelled(), if !is_closing => {
+                is_closing = true;
                 turn.interrupt();
             }
             () = streams.interrupts.next() => {
@@ -160,9 +163,4 @@ async fn next_line(lines: &mut Option<Lines>) -> Line {
         Some(lines) if lines.is_asked() => lines.next().await,
         _ => std::future::pending().await,
     }
-}
-
-/// Whether a line answers yes. What is no yes is a no.
-pub(super) fn is_yes(line: &Line) -> bool {
-    matches!(line, Line::Text(text) if matches!(text.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }

@@ -1,48 +1,49 @@
-//! `sessions …`: what takes more than one request or a question. The rest is one call each.
+//! `sessions …`: commands with more than one request, or a question. The others are one call each.
 
 use std::{cmp::Reverse, path::PathBuf, sync::Arc};
 
 use meerkat_service::{
-    Capabilities, Capability, Operation, SessionError, SessionId, SessionService,
+    Capabilities, Capability, Operation, SessionError, SessionService,
     clock::{Clock as _, SystemClock},
     follow::turn::whole,
-    service::{HistoryItem, Page, Retained, SessionQuery, SessionSummary, SessionView},
+    service::{HistoryItem, Page, ReadHistory, Retain, SessionQuery, SessionSummary},
     session::message::{Block, Body, Message},
     store::glance,
-    wire::{call, encode},
+    wire::{decode_params, encode},
 };
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
-    operators, print_told, read, resolve,
-    run::{ANSWER_BYTES_MAX, is_yes},
-    told,
+    ask::{self, require},
+    confirm::is_confirmed,
+    list::pages,
+    names::resolve,
+    operators,
+    show::{message, print_message},
 };
 use crate::{
-    App, Streams,
+    app::{App, Streams},
     args::{ExportArgs, SessionCommand},
     config,
     error::{CliError, exit_code_of_leaving},
-    input::{Lines, Source},
-    output::{Output, Surroundings},
-    people, wire,
+    output::{Environment, Output},
+    render, wire,
 };
 
-/// What is told where nobody wanted it after all.
+/// Note after a deletion that was not confirmed.
 const KEPT: &str = "Nothing was deleted.";
 
-/// What a command takes beyond one request.
+/// Work of a command beyond one request.
 #[derive(Default)]
 pub(crate) enum More {
     /// Nothing.
     #[default]
     Nothing,
-    /// All pages of a history, or its bodies whole.
+    /// All pages of a history, or its complete bodies.
     History { is_all: bool, is_full: bool },
-    /// Sessions, and the file that they go into.
+    /// Sessions to write to a file.
     Export(ExportArgs),
-    /// The file that sessions come from.
+    /// File to make sessions from.
     Import { file: PathBuf, new_ids: bool },
 }
 
@@ -59,7 +60,7 @@ impl More {
     }
 }
 
-/// Refuses to delete where nobody was asked. What the service lacks it says first.
+/// Refuses an unconfirmed deletion. A missing capability is refused first.
 pub(crate) fn is_meant(app: &App, command: &SessionCommand) -> Result<(), SessionError> {
     let operation = match command {
         SessionCommand::List { all_projects: true, .. } => {
@@ -74,31 +75,25 @@ pub(crate) fn is_meant(app: &App, command: &SessionCommand) -> Result<(), Sessio
     Err(SessionError::invalid("--yes", "a deleted session does not come back, and nobody can be asked; say --yes"))
 }
 
-/// Refuses what the service lacks the capability for.
-pub(crate) fn require(app: &App, operation: Operation) -> Result<(), SessionError> {
-    operation.needs().map_or(Ok(()), |needed| app.service.capabilities().require(needed))
-}
-
 /// `sessions …`.
 pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionCommand) -> Result<u8, CliError> {
     let mut request = wire::session(command, "");
     match command {
         SessionCommand::Delete { target, yes: false, .. } if app.out.can_ask => {
             let id = resolve(&app.service, target.session.as_deref().unwrap_or_default()).await?;
-            let view: SessionView = ask(&app.service, Operation::Read, &json!({ "session_id": id })).await?;
+            let view = app.service.read(&id).await?;
             let title = view.title.map(|title| format!(" {title:?}")).unwrap_or_default();
             let question = format!("Delete session {id}{title} with {} messages for good?", view.message_count);
             if !is_confirmed(app, &mut streams, &question, KEPT).await {
                 return Ok(0);
             }
-            // What was asked about, also where `last` means another one by now.
+            // By now `last` may be another session than the one in the question.
             request.1["session_id"] = json!(id);
         }
         SessionCommand::Retain { yes: false, dry_run: false, .. } if app.out.can_ask => {
-            let mut trial = request.1.clone();
-            trial["dry_run"] = true.into();
-            let going: Retained = ask(&app.service, Operation::Retain, &trial).await?;
-            app.out.notice(&people::retained(&going, app.out.width));
+            let trial = Retain { dry_run: true, ..decode_params(&request.1.to_string())? };
+            let going = app.service.retain(trial).await?;
+            app.out.notice(&render::retained(&going, app.out.width));
             let question = format!("Delete these {} sessions for good?", going.items.len());
             if !going.items.is_empty() && !is_confirmed(app, &mut streams, &question, KEPT).await {
                 return Ok(0);
@@ -111,21 +106,21 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
     tokio::select! {
         answer = perform(app, request, More::of(command)) => {
             let answer = answer?;
-            let text = told(app, operation, &answer, "").await?;
-            print_told(app, operation, &answer, text.as_deref())?;
+            let text = message(app, operation, &answer, "").await?;
+            print_message(app, operation, &answer, text.as_deref())?;
         }
-        // What was not whole is taken away on the way out.
+        // An incomplete file is removed.
         () = streams.interrupts.next() => return Ok(exit_code_of_leaving()),
     }
     Ok(0)
 }
 
 /// `sessions list --all-projects`: no data directory is opened, so that no other process is disturbed.
-pub(crate) fn all_projects(out: &Output, around: &Surroundings, command: &SessionCommand) -> Result<u8, CliError> {
+pub(crate) fn all_projects(out: &Output, env: &Environment, command: &SessionCommand) -> Result<u8, CliError> {
     Capabilities::compiled().require(Capability::SessionStore)?;
-    let query: SessionQuery = read(wire::session(command, "").1.to_string().as_bytes())?;
+    let query: SessionQuery = wire::read(wire::session(command, "").1.to_string().as_bytes())?;
     let mut projects: Vec<(String, Page<SessionSummary>)> = Vec::new();
-    for (project, data_dir) in config::all_projects(around)? {
+    for (project, data_dir) in config::all_projects(env)? {
         match glance(&data_dir, &query) {
             Ok(page) if page.items.is_empty() => {}
             Ok(page) => projects.push((project, page)),
@@ -141,7 +136,7 @@ pub(crate) fn all_projects(out: &Output, around: &Surroundings, command: &Sessio
         projects.into_iter().flat_map(|(name, page)| page.items.into_iter().map(move |it| (name.clone(), it)));
     let sessions: Vec<(String, SessionSummary)> = sessions.collect();
     if !out.is_json {
-        out.readable(&people::of_projects(&sessions, out.width, SystemClock::new().now()))?;
+        out.readable(&render::of_projects(&sessions, out.width, SystemClock::new().now()))?;
         return Ok(0);
     }
     let item = |(project, session): &(String, SessionSummary)| {
@@ -155,75 +150,34 @@ pub(crate) fn all_projects(out: &Output, around: &Surroundings, command: &Sessio
     Ok(0)
 }
 
-/// Asks a question; where the answer is no yes, `otherwise` is told.
-pub(crate) async fn is_confirmed(app: &App, streams: &mut Streams, question: &str, otherwise: &str) -> bool {
-    app.out.notice(&format!("{question} [y/N] "));
-    let mut lines = Lines::start(Source::Plain { input: streams.take_stdin(), limit: ANSWER_BYTES_MAX });
-    lines.ask();
-    let is_confirmed = is_yes(&lines.next().await);
-    if !is_confirmed {
-        app.out.note(otherwise);
-    }
-    is_confirmed
-}
-
-/// Performs an operation with all that its command asks beyond it.
+/// Performs an operation, and the work of its command beyond it.
 pub(crate) async fn perform(app: &App, request: wire::Request, more: More) -> Result<Vec<u8>, SessionError> {
     match more {
-        More::Nothing => super::perform(&app.service, request).await,
-        More::History { is_all, is_full } => history(&app.service, request, is_all, is_full).await,
+        More::Nothing => ask::perform(&app.service, request).await,
+        More::History { is_all, is_full } => history(&app.service, request.1, is_all, is_full).await,
         More::Export(args) => operators::export(app, &args, request.1["session_id"].as_str().unwrap_or_default()).await,
         More::Import { file, new_ids } => operators::import(app, &file, new_ids).await,
     }
 }
 
+/// Reads a page of a history, or all pages from there on, if needed with complete bodies.
 async fn history(
     service: &Arc<dyn SessionService>,
-    (operation, mut params): wire::Request,
+    mut params: Value,
     is_all: bool,
     is_full: bool,
 ) -> Result<Vec<u8>, SessionError> {
     let id = resolve(service, params["session_id"].as_str().unwrap_or_default()).await?;
     params["session_id"] = json!(id);
-    let first = params["cursor"].as_str().map(str::to_owned);
-    let mut page: Page<HistoryItem> = pages(first, is_all, async |cursor| {
-        params["cursor"] = json!(cursor);
-        ask(service, operation, &params).await
-    })
-    .await?;
+    let request: ReadHistory = decode_params(&params.to_string())?;
+    let read = async |cursor| service.history(ReadHistory { cursor, ..request.clone() }).await;
+    let mut page: Page<HistoryItem> = pages(request.cursor.clone(), is_all, read).await?;
     if is_full {
         for body in page.items.iter_mut().flat_map(|item| bodies(&mut item.message)) {
             *body = Body::Inline(whole(service.as_ref(), id, body).await?);
         }
     }
     encode(&page)
-}
-
-/// The session that changed last.
-pub(crate) async fn first(service: &Arc<dyn SessionService>) -> Result<Option<SessionId>, SessionError> {
-    let page: Page<SessionSummary> = ask(service, Operation::List, &json!({ "limit": 1 })).await?;
-    Ok(page.items.first().map(|session| session.session_id))
-}
-
-/// Every session, what changed last first.
-pub(crate) async fn all(service: &Arc<dyn SessionService>) -> Result<Vec<SessionSummary>, SessionError> {
-    let list = async |cursor: Option<String>| ask(service, Operation::List, &json!({ "cursor": cursor })).await;
-    Ok(pages(None, true, list).await?.items)
-}
-
-/// A page, or all from there on as one.
-async fn pages<T>(
-    first: Option<String>,
-    is_all: bool,
-    mut page: impl AsyncFnMut(Option<String>) -> Result<Page<T>, SessionError>,
-) -> Result<Page<T>, SessionError> {
-    let mut whole = page(first).await?;
-    while is_all && whole.next_cursor.is_some() {
-        let next = page(whole.next_cursor.take()).await?;
-        whole.items.extend(next.items);
-        whole.next_cursor = next.next_cursor;
-    }
-    Ok(whole)
 }
 
 fn bodies(message: &mut Message) -> Vec<&mut Body> {
@@ -244,36 +198,10 @@ fn bodies(message: &mut Message) -> Vec<&mut Body> {
     }
 }
 
-async fn ask<T: DeserializeOwned>(
-    service: &Arc<dyn SessionService>,
-    operation: Operation,
-    params: &Value,
-) -> Result<T, SessionError> {
-    let answer = call(service.as_ref(), operation, &params.to_string()).await?;
-    read(&answer)
-}
-
-/// `__complete-sessions`: what a word may become. A shell shows no error, so there is none.
+/// `__complete-sessions`: completions of a word. A shell shows no error, so there is none.
 pub(crate) async fn complete(app: &App, word: &str) -> Result<u8, CliError> {
-    if let Ok(page) = ask::<Page<SessionSummary>>(&app.service, Operation::List, &json!({})).await {
-        app.out.readable(&people::candidates(&page.items, word))?;
+    if let Ok(page) = app.service.list(SessionQuery::default()).await {
+        app.out.readable(&render::candidates(&page.items, word))?;
     }
     Ok(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn all_pages_are_one() {
-        let page = async |cursor: Option<String>| {
-            let from = cursor.map_or(1, |cursor| cursor.parse::<u8>().unwrap());
-            Ok(Page { items: vec![from, from + 1], next_cursor: (from < 5).then(|| (from + 2).to_string()) })
-        };
-        assert_eq!(pages(None, true, page).await.unwrap(), Page::whole(vec![1, 2, 3, 4, 5, 6]));
-        assert_eq!(pages(Some("3".to_owned()), true, page).await.unwrap(), Page::whole(vec![3, 4, 5, 6]));
-        let one = Page { items: vec![3, 4], next_cursor: Some("5".to_owned()) };
-        assert_eq!(pages(Some("3".to_owned()), false, page).await.unwrap(), one);
-    }
 }

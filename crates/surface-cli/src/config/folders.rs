@@ -6,7 +6,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File, TryLockError},
+    fs::{self, File},
     io::{self, Read as _, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
@@ -17,14 +17,17 @@ use meerkat_service::{SessionError, SessionId};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use super::{Config, is_own, project, refused};
-use crate::{error::CliError, output::Surroundings};
+use super::project::{is_own, project};
+use crate::{
+    error::{CliError, refused},
+    output::Environment,
+};
 
 /// Most bytes read of a mark, of a link between worktrees and of a project's record.
 const READ_BYTES_MAX: u64 = 64 * 1024;
 
 /// Folder of the files for people, in the project's root.
-const PROJECTION: &str = ".rkat";
+pub(super) const PROJECTION: &str = ".rkat";
 
 /// File in a data directory that identifies its project.
 const PROJECT: &str = "project.json";
@@ -33,15 +36,15 @@ const PROJECT: &str = "project.json";
 #[derive(Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Project {
     /// Path of its root; empty if another project took its place.
-    pub(crate) root: String,
+    pub(super) root: String,
     /// Inode and creation time of the root: they stay when the folder moves, and no copy of its files has them.
-    folder: Option<String>,
+    pub(super) folder: Option<String>,
     /// The last note about it, which is not repeated.
-    noted: Option<String>,
+    pub(super) noted: Option<String>,
 }
 
 impl Project {
-    fn at(root: &Path) -> Self {
+    pub(super) fn at(root: &Path) -> Self {
         let folder = fs::metadata(root).ok().and_then(|it| {
             let made = it.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
             Some(format!("{}-{}", it.ino(), made.as_nanos()))
@@ -50,7 +53,7 @@ impl Project {
     }
 
     /// Reads a data directory's record; `None` if an earlier version made it.
-    fn of(data_dir: &Path) -> Result<Option<Self>, CliError> {
+    pub(super) fn of(data_dir: &Path) -> Result<Option<Self>, CliError> {
         let path = data_dir.join(PROJECT);
         if fs::symlink_metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
             return Ok(None);
@@ -65,18 +68,18 @@ impl Project {
         })
     }
 
-    fn known(data_dir: &Path) -> Option<Self> {
+    pub(super) fn known(data_dir: &Path) -> Option<Self> {
         Self::of(data_dir).ok().flatten()
     }
 
     /// Returns true if its root is still the same folder.
-    fn is_in_place(&self) -> bool {
+    pub(super) fn is_in_place(&self) -> bool {
         let root = Path::new(&self.root);
         root.is_dir() && self.is_same_folder(&Self::at(root))
     }
 
     /// Returns true if both are one folder. On file systems without creation times the path decides.
-    fn is_same_folder(&self, other: &Self) -> bool {
+    pub(super) fn is_same_folder(&self, other: &Self) -> bool {
         match (&self.folder, &other.folder) {
             (Some(folder), Some(other)) => folder == other,
             _ => self.root == other.root,
@@ -103,16 +106,16 @@ impl Project {
 }
 
 /// Returns the folder of all projects' data directories.
-fn home(around: &Surroundings) -> Result<PathBuf, CliError> {
-    let home = around.variable("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = home.or_else(|| around.variable("HOME").map(|home| Path::new(&home).join(".local/share")));
+pub(super) fn home(env: &Environment) -> Result<PathBuf, CliError> {
+    let home = env.variable("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = home.or_else(|| env.variable("HOME").map(|home| Path::new(&home).join(".local/share")));
     let home = home.filter(|home| home.is_absolute());
     let home = home.ok_or_else(|| refused("store.data_dir", "set it, or HOME", "the environment"))?;
     Ok(home.join("meerkat"))
 }
 
 /// Makes the refusal of a request about a project.
-fn refuse(message: String) -> CliError {
+pub(super) fn refuse(message: String) -> CliError {
     SessionError::invalid("project", message).into()
 }
 
@@ -137,7 +140,7 @@ fn named_dir(home: &Path, root: &Path) -> Result<(PathBuf, bool), CliError> {
 }
 
 /// Lists the data directories of this user's projects, each with its project if known.
-pub(crate) fn data_dirs(home: &Path) -> Vec<(PathBuf, Option<Project>)> {
+fn data_dirs(home: &Path) -> Vec<(PathBuf, Option<Project>)> {
     let own = |entry: io::Result<fs::DirEntry>| {
         let path = entry.ok()?.path();
         let metadata = fs::metadata(&path).ok()?;
@@ -150,10 +153,10 @@ pub(crate) fn data_dirs(home: &Path) -> Vec<(PathBuf, Option<Project>)> {
 
 /// The stores of all projects, each with the project's root; with its own path if that is not known. One that links lead
 /// to is listed once.
-pub(crate) fn all_projects(around: &Surroundings) -> Result<Vec<(String, PathBuf)>, CliError> {
+pub(crate) fn all_projects(env: &Environment) -> Result<Vec<(String, PathBuf)>, CliError> {
     let mut listed = BTreeSet::new();
     let mut is_new = |dir: &Path| dir.canonicalize().is_ok_and(|dir| listed.insert(dir));
-    let stores = data_dirs(&home(around)?).into_iter().filter(|(dir, _)| id_of(dir).is_some() && is_new(dir));
+    let stores = data_dirs(&home(env)?).into_iter().filter(|(dir, _)| id_of(dir).is_some() && is_new(dir));
     let named = |(dir, known): (PathBuf, Option<Project>)| {
         let root = known.map(|known| known.root).filter(|root| !root.is_empty());
         (root.unwrap_or_else(|| dir.display().to_string()), dir)
@@ -162,7 +165,7 @@ pub(crate) fn all_projects(around: &Surroundings) -> Result<Vec<(String, PathBuf
 }
 
 /// Finds or creates a project's data directory.
-fn own_dir(home: &Path, root: &Path) -> Result<PathBuf, CliError> {
+pub(super) fn own_dir(home: &Path, root: &Path) -> Result<PathBuf, CliError> {
     let (dir, is_its) = named_dir(home, root)?;
     if is_its {
         return Ok(dir);
@@ -180,7 +183,7 @@ fn own_dir(home: &Path, root: &Path) -> Result<PathBuf, CliError> {
 
 /// Finds sessions of a project outside its data directory: those that its mark names, else those of a project that was
 /// at its path.
-fn earlier_dir(home: &Path, root: &Path, own: &Path) -> Option<PathBuf> {
+pub(super) fn earlier_dir(home: &Path, root: &Path, own: &Path) -> Option<PathBuf> {
     let (here, mark, mut all) = (Project::at(root), marked(root), data_dirs(home));
     all.retain(|(dir, _)| id_of(dir).is_some() && id_of(dir) != id_of(own));
     let by_mark = all.iter().find(|(dir, _)| id_of(dir) == mark);
@@ -189,9 +192,9 @@ fn earlier_dir(home: &Path, root: &Path, own: &Path) -> Option<PathBuf> {
 }
 
 /// Returns the root whose data directory the project uses: a worktree uses its repository's, unless it already has one.
-fn shared_root(around: &Surroundings) -> PathBuf {
-    let root = project(&around.dir);
-    let has_own = || home(around).is_ok_and(|home| named_dir(&home, &root).is_ok_and(|(_, is_its)| is_its));
+pub(super) fn shared_root(env: &Environment) -> PathBuf {
+    let root = project(&env.dir);
+    let has_own = || home(env).is_ok_and(|home| named_dir(&home, &root).is_ok_and(|(_, is_its)| is_its));
     repository(&root).filter(|_| !has_own()).unwrap_or(root)
 }
 
@@ -224,156 +227,18 @@ fn read_id(path: &Path) -> Option<SessionId> {
 }
 
 /// Reads the id of a data directory's store.
-fn id_of(data_dir: &Path) -> Option<SessionId> {
+pub(super) fn id_of(data_dir: &Path) -> Option<SessionId> {
     read_id(&data_dir.join("id"))
 }
 
 /// Returns the store that the mark of a project's files names, if any.
-fn marked(root: &Path) -> Option<SessionId> {
+pub(super) fn marked(root: &Path) -> Option<SessionId> {
     let folder = root.join(PROJECTION);
     fs::symlink_metadata(&folder).ok().filter(fs::Metadata::is_dir).and_then(|_| read_id(&folder.join("store")))
 }
 
 /// Returns true if a project's root or its folder of files belongs to another user, who could redirect them.
-fn is_foreign(root: &Path) -> bool {
+pub(super) fn is_foreign(root: &Path) -> bool {
     let is_foreign = |found: io::Result<fs::Metadata>| found.is_ok_and(|it| !is_own(&it));
     is_foreign(fs::metadata(root)) || is_foreign(fs::symlink_metadata(root.join(PROJECTION)))
-}
-
-impl Config {
-    /// Returns the data directory: the configured one, else one per project in the user's data folder.
-    pub(crate) fn data_dir(&self, around: &Surroundings) -> Result<PathBuf, CliError> {
-        match &self.values.store.data_dir {
-            Some(dir) => Ok(around.dir.join(dir)),
-            None => own_dir(&home(around)?, &shared_root(around)),
-        }
-    }
-
-    /// Returns the folder of the projection, if any: the configured one, else one at the project's root.
-    pub(crate) fn projection_dir(&self, around: &Surroundings) -> Option<PathBuf> {
-        let root = || Some(self.root(around)).filter(|root| !is_foreign(root)).map(|root| root.join(PROJECTION));
-        let dir = self.values.projection.dir.as_ref().map(|dir| around.dir.join(dir));
-        self.projects().then(|| dir.or_else(root)).flatten()
-    }
-
-    /// Returns the root of the project; for a named data directory, of the project that it was made for.
-    fn root(&self, around: &Surroundings) -> PathBuf {
-        let known = self.values.store.data_dir.as_ref().and_then(|dir| {
-            Project::known(&around.dir.join(dir)).filter(Project::is_in_place).map(|known| known.root.into())
-        });
-        known.unwrap_or_else(|| shared_root(around))
-    }
-
-    /// Returns the project as its data directory records it. A quiet command leaves its note, and the root of the note,
-    /// to the next command.
-    pub(crate) fn project(&self, around: &Surroundings, is_quiet: bool) -> Project {
-        let here = Project::at(&self.root(around));
-        if !is_quiet {
-            return Project { noted: self.note(around), ..here };
-        }
-        match self.data_dir(around).ok().and_then(|dir| Project::known(&dir)) {
-            Some(known) if known.is_same_folder(&here) => known,
-            known => Project { noted: known.and_then(|known| known.noted), ..here },
-        }
-    }
-
-    /// Returns a note about where the project's sessions are, if the user should know.
-    fn note(&self, around: &Surroundings) -> Option<String> {
-        let root = self.root(around);
-        let folder = root.join(PROJECTION);
-        let is_here = self.projects() && self.values.projection.dir.is_none();
-        if is_here && is_foreign(&root) {
-            let root = root.display();
-            return Some(format!(
-                "{root} or its {PROJECTION} belongs to another user, so no session is written there as files."
-            ));
-        }
-        if self.values.store.data_dir.is_some() {
-            return None;
-        }
-        let (home, own) = (home(around).ok()?, self.data_dir(around).ok()?);
-        if let Some(known) = Project::known(&own).filter(|known| *known.root != *root.to_string_lossy()) {
-            return Some(format!("This project was at {}; its sessions are in {}.", known.root, own.display()));
-        }
-        if let Some(found) = earlier_dir(&home, &root, &own) {
-            let known = Project::known(&found).filter(|known| !known.root.is_empty());
-            let whose = known
-                .as_ref()
-                .map_or("of an unknown folder".to_owned(), |known| format!("of the project at {}", known.root));
-            let advice = match known.is_some_and(|known| known.is_in_place()) {
-                true => "",
-                false => "; `meerkat project adopt` continues with them",
-            };
-            return Some(format!("Other sessions, {whose}, are in {}{advice}.", found.display()));
-        }
-        let mark = marked(&root).filter(|mark| is_here && Some(*mark) != id_of(&own))?;
-        Some(format!(
-            "{} holds the files of somebody else's sessions ({mark}), so none of yours is written there; set \
-             `projection.dir` to another folder, or remove the file `store` in it.",
-            folder.display()
-        ))
-    }
-
-    /// Returns the note the first time it applies to the project.
-    pub(crate) fn new_note(&self, around: &Surroundings) -> Option<String> {
-        let (note, dir) = (self.note(around).filter(|_| self.opens_data_dir())?, self.data_dir(around).ok()?);
-        if Project::known(&dir).is_some_and(|known| known.noted.as_ref() == Some(&note)) {
-            return None;
-        }
-        if dir.is_dir() {
-            self.project(around, false).keep(&dir);
-        }
-        Some(note)
-    }
-
-    /// Continues with sessions of the project that are outside its data directory. Returns their directory, and the
-    /// data directory that the project had.
-    pub(crate) fn adopt(&self, around: &Surroundings) -> Result<(PathBuf, Option<PathBuf>), CliError> {
-        if let Some(dir) = &self.values.store.data_dir {
-            return Err(refuse(format!("store.data_dir names the data directory: {}", dir.display())));
-        }
-        let (home, root) = (home(around)?, shared_root(around));
-        let own = own_dir(&home, &root)?;
-        let Some(found) = earlier_dir(&home, &root, &own) else {
-            let mark = root.join(PROJECTION).join("store");
-            return match marked(&root) {
-                Some(store) if id_of(&own) == Some(store) => Ok((own, None)),
-                Some(_) => {
-                    let (home, mark) = (home.display(), mark.display());
-                    Err(refuse(format!("none of your data directories in {home} is the one that {mark} names")))
-                }
-                None => Err(refuse(format!("{} names no store", mark.display()))),
-            };
-        };
-        if let Some(known) = Project::of(&found)?.filter(Project::is_in_place) {
-            let (found, root) = (found.display(), known.root);
-            return Err(refuse(format!(
-                "the sessions in {found} are those of the project at {root}, which is still there"
-            )));
-        }
-        // Both must be free meanwhile.
-        let mut locks = Vec::new();
-        for dir in [&own, &found] {
-            let lock = File::options().read(true).write(true).open(dir.join("lock"));
-            if lock.as_ref().is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock))) {
-                return Err(refuse(format!(
-                    "another process works with the sessions in {}; end it first",
-                    dir.display()
-                )));
-            }
-            locks.push(lock);
-        }
-        let aside = own.is_dir().then_some(own);
-        if let Some(own) = &aside {
-            Project::default().keep(own);
-            if marked(&root) == id_of(own) {
-                // Without its mark and its list the folder is rebuilt from the other sessions.
-                for name in ["store", "index.json"] {
-                    drop(fs::remove_file(root.join(PROJECTION).join(name)));
-                }
-            }
-        }
-        Project::at(&root).keep(&found);
-        Ok((found, aside))
-    }
 }

@@ -13,8 +13,20 @@ use figment::{
 };
 use meerkat_service::model::vendors::VendorOptions;
 
-use super::{BUILT_IN, BUILT_IN_ORIGIN, VENDOR_ORIGIN, refused};
-use crate::{args::Globals, error::CliError, output::Surroundings};
+use crate::{
+    args::Globals,
+    error::{CliError, refused},
+    output::Environment,
+};
+
+/// Every key with its default.
+pub(super) const BUILT_IN: &str = include_str!("../../../../config/meerkat.toml");
+
+/// Origin of the built-in layer's values.
+pub(super) const BUILT_IN_ORIGIN: &str = "built-in";
+
+/// Origin of values from variables that vendors' own tools use.
+pub(super) const VENDOR_ORIGIN: &str = "a variable of the vendor";
 
 /// Prefix of variables for keys.
 const VARIABLE_PREFIX: &str = "MEERKAT_";
@@ -103,10 +115,10 @@ pub(super) fn is_missing(error: &io::Error) -> bool {
 }
 
 /// Reads `MEERKAT_<SECTION>__<KEY>`, deeper keys by more `__`. Others are not keys, and an empty one is absent.
-pub(super) fn variables(around: &Surroundings) -> Result<Vec<Layer>, CliError> {
+pub(super) fn variables(env: &Environment) -> Result<Vec<Layer>, CliError> {
     let mut layers = Vec::new();
     let whole = LazyCell::new(|| Layer::text(BUILT_IN_ORIGIN, &whole_table()).map(Figment::from));
-    for (name, value) in &around.env {
+    for (name, value) in &env.variables {
         let Some(key) = name.strip_prefix(VARIABLE_PREFIX) else { continue };
         let key = if key == "DATA_DIR" { "STORE__DATA_DIR" } else { key };
         if !key.contains("__") || value.is_empty() {
@@ -140,8 +152,8 @@ pub(super) fn whole_table() -> String {
 }
 
 /// Reads the vendors' addresses from the variables of their own tools.
-pub(super) fn vendor_addresses(around: &Surroundings) -> Vec<Layer> {
-    let vendors = VendorOptions::from_env(|variable| around.variable(variable));
+pub(super) fn vendor_addresses(env: &Environment) -> Vec<Layer> {
+    let vendors = VendorOptions::from_env(|variable| env.variable(variable));
     let addresses = [("anthropic", vendors.anthropic), ("openai", vendors.openai), ("gemini", vendors.gemini)];
     let layer =
         |(vendor, url): (&str, String)| Layer::one(VENDOR_ORIGIN.to_owned(), &["model", vendor, "base_url"], url);
@@ -168,14 +180,11 @@ pub(super) fn flags(globals: &Globals) -> Vec<Layer> {
 }
 
 /// Returns the file that `--config` names, else its variable.
-pub(super) fn named_file(
-    around: &Surroundings,
-    globals: &Globals,
-) -> Result<Option<(&'static str, PathBuf)>, CliError> {
+pub(super) fn named_file(env: &Environment, globals: &Globals) -> Result<Option<(&'static str, PathBuf)>, CliError> {
     if let Some(path) = &globals.config {
-        return Ok(Some(("--config", around.dir.join(path))));
+        return Ok(Some(("--config", env.dir.join(path))));
     }
-    let variable = around.env.get(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let variable = env.variables.get(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     // A relative path in an exported variable would make a user's file of one in every folder.
     match variable.as_ref().filter(|path| !path.is_absolute()) {
         Some(path) => {
@@ -187,7 +196,7 @@ pub(super) fn named_file(
 }
 
 /// Returns the folder of a user's configuration.
-pub(super) fn user_folder(around: &Surroundings) -> Option<PathBuf> {
-    let folder = |name: &str| around.env.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+pub(super) fn user_folder(env: &Environment) -> Option<PathBuf> {
+    let folder = |name: &str| env.variables.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     folder("XDG_CONFIG_HOME").or_else(|| folder("APPDATA")).or_else(|| Some(folder("HOME")?.join(".config")))
 }

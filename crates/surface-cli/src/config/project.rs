@@ -15,8 +15,11 @@ use figment::{
     value::{Dict, Value},
 };
 
-use super::{Ignored, json, layers::Layer, refused, trust::Seen};
-use crate::error::CliError;
+use super::{
+    layers::{Layer, is_missing},
+    trust::Seen,
+};
+use crate::error::{CliError, refused};
 
 /// Most bytes of a project's file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -50,6 +53,14 @@ pub(super) struct ProjectFile {
     pub(super) seen: Seen,
 }
 
+/// Key of a project's file that is ignored, or could be.
+pub(super) struct Ignored {
+    pub(super) key: String,
+    pub(super) value: Value,
+    /// True if it takes effect without trust at present.
+    pub(super) counts: bool,
+}
+
 impl ProjectFile {
     /// Reads the file in a project's root, if it exists and belongs to this user.
     pub(super) fn read(root: &Path) -> Result<Option<Self>, CliError> {
@@ -62,7 +73,7 @@ impl ProjectFile {
         let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
         let file = match File::options().read(true).custom_flags(flags).open(&path) {
             Ok(file) => file,
-            Err(error) if super::layers::is_missing(&error) => return Ok(None),
+            Err(error) if is_missing(&error) => return Ok(None),
             Err(error) => return Err(unread(error)),
         };
         let metadata = file.metadata().map_err(unread)?;
@@ -153,4 +164,9 @@ pub(super) fn skipped(dir: &Path) -> Option<PathBuf> {
 /// Returns true if a file or a folder belongs to this user.
 pub(crate) fn is_own(metadata: &Metadata) -> bool {
     metadata.uid() == rustix::process::geteuid().as_raw()
+}
+
+/// Converts a value to JSON.
+pub(super) fn json(value: &Value) -> serde_json::Value {
+    serde_json::to_value(value).unwrap_or_default()
 }

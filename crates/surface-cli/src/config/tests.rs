@@ -31,7 +31,7 @@ fn a_models_directory_is_found_from_the_folder_of_the_command() {
     let env = [("MEERKAT_MEMORY__EMBEDDER", "local"), ("MEERKAT_MEMORY__LOCAL__DIR", "models/mini")];
     let env = env.map(|(name, value)| (name.to_owned(), value.into())).into();
     let cli = <crate::args::Cli as clap::Parser>::try_parse_from(["meerkat", "capabilities"]).ok().unwrap();
-    let config = Config::load(&Surroundings { env, dir: "/project".into() }, &cli.globals).ok().unwrap();
+    let config = Config::load(&Environment { variables: env, dir: "/project".into() }, &cli.globals).ok().unwrap();
     assert_eq!(config.engine().memory.local.dir, Some(PathBuf::from("/project/models/mini")));
 }
 

@@ -17,11 +17,11 @@ use super::{
     Show, explained, remarks,
     view::{View, make_whole},
 };
-use crate::output::{Output, Surroundings};
+use crate::output::{Environment, Output};
 
 const SESSION: &str = "01900000-0000-7000-8000-000000000001";
 
-/// Keeps what is written, and takes at most so many bytes at a time.
+/// Records the output, and takes at most so many bytes at a time.
 #[derive(Clone)]
 struct Slow(Arc<Mutex<Vec<u8>>>, usize);
 
@@ -37,11 +37,11 @@ impl Write for Slow {
     }
 }
 
-/// How an answer comes.
+/// Way in which an answer comes.
 struct Coming {
     /// The texts of its blocks.
     blocks: Vec<String>,
-    /// Whether reasoning comes before the first of them.
+    /// True if reasoning comes before the first of them.
     thinks_first: bool,
     /// Bytes of a delta.
     delta: usize,
@@ -51,7 +51,7 @@ struct Coming {
     inline: usize,
     /// Bytes that standard output takes at once.
     takes: usize,
-    /// The turn is interrupted, so that what there is comes as a part.
+    /// True if the turn is interrupted, so its text comes as a part.
     is_part: bool,
 }
 
@@ -103,11 +103,11 @@ impl Coming {
         deltas
     }
 
-    /// What standard output gets.
+    /// Shows the answer, and returns the standard output.
     async fn shown(&self) -> Vec<u8> {
         let slow = Slow(Arc::default(), self.takes);
-        let around = Surroundings { env: BTreeMap::new(), dir: PathBuf::new() };
-        let out = Output::new((Box::new(slow.clone()), Box::new(io::sink())), [false; 3], &around);
+        let env = Environment { variables: BTreeMap::new(), dir: PathBuf::new() };
+        let out = Output::new((Box::new(slow.clone()), Box::new(io::sink())), [false; 3], &env);
         let mut view = View::new(out, Show::Text);
         let deltas = self.deltas();
         let lost = match self.lost {
@@ -198,7 +198,7 @@ fn a_process_that_ended_is_said_and_what_goes_on() {
     assert_eq!(explained(body("requested"), session_id).message, body("requested").message);
 }
 
-/// What was seen before: 8,310 bytes of an answer of 200,001, and nobody told.
+/// Of an answer of 200,001 bytes 8,310 were shown, without a word about the rest.
 #[test]
 fn an_answer_is_printed_whole_however_it_comes() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -1,7 +1,7 @@
-//! What of a turn is shown to people: its text as it comes, and short lines about what else happens.
+//! A turn for people: its text as it comes, and short lines about other events.
 //!
-//! It never shows a piece of text twice, nor leaves one out: what deltas lost, the whole message brings. It shows no
-//! excerpt of an answer: [`make_whole`] comes first.
+//! No piece of text is shown twice or left out: the whole message has what deltas lost. No excerpt of an answer is shown:
+//! [`make_whole`] comes first.
 
 use meerkat_service::{
     SessionError,
@@ -12,33 +12,44 @@ use meerkat_service::{
 };
 use serde_json::Value;
 
-use super::{Show, human_line};
 use crate::{
     error::CliError,
     output::{Filter, Output, Progress},
+    render::events::human_line,
 };
 
-/// What of a turn is shown, and how far.
+/// Output while a turn runs.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Show {
+    /// The model's text on standard output, and other events on standard error.
+    Text,
+    /// Every event's line on standard output.
+    Events,
+    /// Nothing.
+    Nothing,
+}
+
+/// State of a turn's output.
 pub(super) struct View {
     pub(super) out: Output,
     pub(super) show: Show,
     filter: Filter,
-    /// The step whose text is shown, and the bytes of it that were.
+    /// Current step, and the bytes of its text that were shown.
     step: u64,
     shown: usize,
-    /// Where the next delta goes on: the block, and the bytes of it that were shown.
+    /// Expected place of the next delta: the block, and the bytes of it that were shown.
     place: Option<(u64, u64)>,
     has_thought: bool,
-    /// A delta was lost, so the rest waits for the whole message.
+    /// True if a delta was lost, so the rest waits for the whole message.
     is_gapped: bool,
-    /// Text or reasoning stands in a line that has not ended.
+    /// True if the line has text and has not ended.
     is_in_text: bool,
     is_in_reasoning: bool,
-    /// A compaction that is under way, as long as nothing else is said.
+    /// Progress of a running compaction, until another line is shown.
     compacting: Option<Progress>,
 }
 
-/// Puts what a model said in the place of references to it.
+/// Replaces references to blobs by the model's texts.
 pub(super) async fn make_whole(
     event: &mut Event,
     whole: impl AsyncFn(&Body) -> Result<String, SessionError>,
@@ -79,6 +90,7 @@ impl View {
         }
     }
 
+    /// Shows a live event.
     pub(super) fn live(&mut self, event: &Value, line: &str) -> Result<(), CliError> {
         if self.show != Show::Text {
             return Ok(());
@@ -93,6 +105,7 @@ impl View {
         }
     }
 
+    /// Shows a durable event.
     pub(super) fn durable(&mut self, event: &Event) -> Result<(), CliError> {
         if self.show != Show::Text {
             return Ok(());
@@ -108,7 +121,7 @@ impl View {
                     }
                 }
                 self.enter(message.step.into());
-                // A turn may outrun its deltas: then what was thought is still to be shown too.
+                // A turn may outrun its deltas: then its reasoning was not shown yet.
                 if self.shown == 0 && !self.has_thought {
                     self.think(&thought)?;
                 }
@@ -153,7 +166,7 @@ impl View {
         }
     }
 
-    /// A short line of its own.
+    /// Shows a short line of its own.
     fn note(&mut self, line: Option<String>) -> Result<(), CliError> {
         let Some(line) = line else { return Ok(()) };
         self.compacting = None;
@@ -167,8 +180,8 @@ impl View {
         let (step, block, offset) = (number("step"), number("block"), number("offset"));
         self.enter(step);
         let text = event["text"].as_str().unwrap_or_default();
-        // Runs of text and of reasoning take turns. Whether the text before a later run was seen to its end no delta says,
-        // so that run waits for the whole message.
+        // Runs of text and of reasoning alternate. No delta says if the text before a later run was complete, so that run
+        // waits for the whole message.
         let goes_on = match self.place {
             Some(place) => place == (block, offset),
             None => block <= 1 && offset == 0,
@@ -200,14 +213,14 @@ impl View {
         Ok(())
     }
 
-    /// What is still to be shown of a step's whole text.
+    /// Shows the rest of a step's whole text.
     pub(super) fn rest_of_step(&mut self, step: u64, text: &str) -> Result<(), CliError> {
         self.enter(step);
         if self.show != Show::Text {
             return Ok(());
         }
         let Some(rest) = text.get(self.shown..) else {
-            return Err(SessionError::Internal("an answer is not what was shown as it came".to_owned()).into());
+            return Err(SessionError::Internal("an answer differs from what was shown as it came".to_owned()).into());
         };
         self.print(rest)?;
         self.end_line()

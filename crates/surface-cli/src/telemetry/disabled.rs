@@ -3,13 +3,13 @@
 use tracing::Dispatch;
 use tracing_subscriber::{Layer, Registry};
 
-use crate::{error::CliError, output::Surroundings};
+use crate::{error::CliError, output::Environment};
 
 /// Exporter that this build does not have.
 pub(crate) enum Export {}
 
 impl Export {
-    pub(crate) fn begin(_: &Surroundings, logs: &Dispatch) -> Result<Option<Self>, CliError> {
+    pub(crate) fn begin(_: &Environment, logs: &Dispatch) -> Result<Option<Self>, CliError> {
         tracing::dispatcher::with_default(logs, || {
             tracing::warn!("this build cannot export traces, as the OTEL_ variables ask for: build it with `otel`");
         });

@@ -15,7 +15,10 @@ use tracing::{Dispatch, level_filters::LevelFilter};
 use tracing_subscriber::{Layer, Registry, filter::Targets, layer::SubscriberExt as _};
 
 use super::ENDPOINTS;
-use crate::{config::refused, error::CliError, output::Surroundings};
+use crate::{
+    error::{CliError, refused},
+    output::Environment,
+};
 
 /// Longest wait for a collector's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,7 +33,7 @@ pub(crate) struct Export {
 
 impl Export {
     /// Begins to export. The exporter's own failures go to `logs`, so that they are not exported in turn.
-    pub(crate) fn begin(around: &Surroundings, logs: &Dispatch) -> Result<Option<Self>, CliError> {
+    pub(crate) fn begin(env: &Environment, logs: &Dispatch) -> Result<Option<Self>, CliError> {
         let exporter = SpanExporter::builder()
             .with_http()
             .with_protocol(Protocol::HttpBinary)
@@ -38,7 +41,7 @@ impl Export {
             .build()
             .map_err(|error| refused(ENDPOINTS[0], &error.to_string(), "variable"))?;
         let mut resource = Resource::builder();
-        if around.variable("OTEL_SERVICE_NAME").is_none() {
+        if env.variable("OTEL_SERVICE_NAME").is_none() {
             resource = resource.with_service_name("meerkat");
         }
         let provider = SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource.build());

@@ -14,9 +14,9 @@ use self::disabled::Export;
 #[cfg(feature = "otel")]
 use self::enabled::Export;
 use crate::{
-    config::{LogLevel, refused},
-    error::CliError,
-    output::{Output, Surroundings},
+    config::LogLevel,
+    error::{CliError, refused},
+    output::{Environment, Output},
 };
 
 /// Variables that name a collector, for everything and for traces alone.
@@ -37,12 +37,7 @@ impl Telemetry {
     ///
     /// # Errors
     /// `CONFIG_INVALID` if the request cannot be met.
-    pub(crate) fn begin(
-        out: &Output,
-        level: LogLevel,
-        around: &Surroundings,
-        is_server: bool,
-    ) -> Result<Self, CliError> {
+    pub(crate) fn begin(out: &Output, level: LogLevel, env: &Environment, is_server: bool) -> Result<Self, CliError> {
         let level = match level {
             LogLevel::Error => LevelFilter::ERROR,
             LogLevel::Warn => LevelFilter::WARN,
@@ -50,7 +45,7 @@ impl Telemetry {
             LogLevel::Debug => LevelFilter::DEBUG,
             LogLevel::Trace => LevelFilter::TRACE,
         };
-        let libraries = match around.variable(LIBRARIES).filter(|list| !list.is_empty()) {
+        let libraries = match env.variable(LIBRARIES).filter(|list| !list.is_empty()) {
             Some(list) => list
                 .parse()
                 .map_err(|_| refused(LIBRARIES, "this is not a list like genai=debug,hyper=trace", "variable"))?,
@@ -58,9 +53,9 @@ impl Telemetry {
         };
         let wanted = libraries.with_target("meerkat", level);
         let logs = Dispatch::new(tracing_subscriber::registry().with(wanted.clone()).with(lines(out)));
-        let is_wanted = ENDPOINTS.iter().any(|name| around.variable(name).is_some_and(|value| !value.is_empty()));
+        let is_wanted = ENDPOINTS.iter().any(|name| env.variable(name).is_some_and(|value| !value.is_empty()));
         let export = match is_server && is_wanted {
-            true => Export::begin(around, &logs)?,
+            true => Export::begin(env, &logs)?,
             false => None,
         };
         let all = export.as_ref().map_or(logs, |export| export.dispatch(lines(out).with_filter(wanted)));

@@ -3,7 +3,7 @@
 use meerkat_errors::ErrorCode;
 use serde_json::{Value, json};
 
-use super::{Talk, cli, compacts, remembers};
+use crate::drive::terminal::{Talk, cli};
 
 #[test]
 fn lines_from_a_pipe_are_turns_and_commands_in_order() {
@@ -28,6 +28,7 @@ fn code(document: &Value) -> &str {
     document["code"].as_str().unwrap_or_else(|| panic!("{document} is no error"))
 }
 
+/// The answers of operations are those of the scenarios; here is what only a chat has.
 #[test]
 fn every_line_gets_one_document() {
     let (mut talk, created) = talk(&["--ephemeral", "--label", "a=b"]);
@@ -35,59 +36,24 @@ fn every_line_gets_one_document() {
     assert_eq!(created, json!({ "session_id": session, "seq": 1, "created_at": "2026-01-01T00:00:00.000Z" }));
     assert_eq!(talk.ask("@say Hi.")["text"], "Hi.");
     assert_eq!(talk.ask(r#"/turn --budget-steps 2 "@say a\nb""#)["text"], "a\nb");
-    assert_eq!(talk.ask("/remind environment here"), json!({ "session_id": session, "seq": 8 }));
-    assert_eq!(talk.ask("/reminders")["items"][0]["text"], "here");
-    assert_eq!(talk.ask("/remind --clear environment")["seq"], 9);
-    assert_eq!(talk.ask("/pin fact")["seq"], 10);
-    assert_eq!(talk.ask("/pins")["items"][0], json!({ "seq": 10, "text": "fact" }));
-    assert_eq!(talk.ask("/unpin 10")["seq"], 11);
-    assert_eq!(talk.ask("/queue"), json!({ "items": [], "next_cursor": null }));
-    assert_eq!(talk.ask("/queue --cancel 7")["code"], "ITEM_NOT_FOUND");
-    assert_eq!(talk.ask("/events 9 --limit 1")["next_seq"], 10);
+    assert_eq!(talk.ask("/events 6 --limit 1")["next_seq"], 7);
     assert_eq!(talk.ask("/events --until turn_completed")["seq"], 4);
-    assert_eq!(code(&talk.ask("/events 99")), "CURSOR_OUT_OF_RANGE");
-    assert_eq!(code(&talk.ask("/interrupt")), "SESSION_NOT_RUNNING");
-    for line in ["", "/", "/pin 'open", "/pin", "/events --follow", "/turn --system x"] {
+    for line in ["", "/", "/pin 'open", "/pin", "/events --follow", "/turn --system x", "/memory forget --yes"] {
         assert_eq!(code(&talk.ask(line)), "INVALID_REQUEST", "{line}");
     }
     assert_eq!(code(&talk.ask("/frob")), "UNKNOWN_OPERATION");
-    for line in
-        ["/show", "/history", "/list", "/blob ab", "/update --title x", "/archive", "/unarchive", "/delete --force"]
-            .iter()
-            .chain(&["/fork --turn 0", "/resume", "/resume on"])
-            .chain(&["/export -o file.tar", "/import file.tar", "/retain", "/retain --yes", "/project rebuild"])
-            .chain(&["/readers list", "/readers acknowledge audit 3", "/readers wait audit 3", "/journal compact"])
-    {
+    // Nobody is asked about a file or a deletion that there is no capability for.
+    for line in ["/export -o file.tar", "/import file.tar", "/retain", "/delete --force", "/resume"] {
         assert_eq!(code(&talk.ask(line)), "SESSION_PERSISTENCE_DISABLED", "{line}");
     }
-    for (line, refusal) in [
-        ("/compact", "COMPACTION_NO_PROGRESS"),
-        ("/compact --preview --compact-keep-turns 0", "INVALID_REQUEST"),
-        ("/compact --undo 3", "ITEM_NOT_FOUND"),
-        ("/turn --compact-keep-turns 0 x", "INVALID_REQUEST"),
-    ] {
-        let refusal = if compacts() { refusal } else { "SESSION_COMPACTION_DISABLED" };
-        assert_eq!(code(&talk.ask(line)), refusal, "{line}");
-    }
-    for line in ["/memory search x", "/memory forget --from-seq 1", "/memory forget --yes", "/memory reindex"] {
-        let (answer, is_refused) = (talk.ask(line), line.contains("forget"));
-        match (remembers(), is_refused) {
-            (true, false) => assert!(answer["code"].is_null(), "{line}: {answer}"),
-            (true, true) => assert_eq!(code(&answer), "INVALID_REQUEST", "{line}"),
-            (false, _) => assert_eq!(code(&answer), "MEMORY_STORE_DISABLED", "{line}"),
-        }
-    }
-    assert_eq!(talk.ask("/capabilities")["session_store"], false);
     assert!(talk.ask("/help")["help"].as_str().unwrap().contains("/<COMMAND>"));
+    assert_eq!(talk.ask("/model"), json!({ "model": null }));
     let second = talk.ask("/new --idempotency-key k");
     assert_eq!(second["seq"], 1);
-    assert_eq!(talk.ask("/new --idempotency-key k"), second);
     assert_eq!(talk.ask("/pin here")["session_id"], second["session_id"]);
-    assert_eq!(talk.ask(&format!("/pin --session {session} there"))["seq"], 12);
-    assert_eq!(code(&talk.ask("/pin --session 01900000-0000-7000-8000-000000000001 x")), "SESSION_NOT_FOUND");
-    let first = talk.ask("/turn --idempotency-key t @say Once.");
-    assert_eq!(talk.ask("/turn --idempotency-key t @say Once."), first);
-    assert_eq!(code(&talk.ask("/turn --idempotency-key t @say Twice.")), "IDEMPOTENCY_CONFLICT");
+    assert_eq!(talk.ask(&format!("/pin --session {session} there"))["session_id"], session);
+    assert_eq!(talk.ask("/model claude-x"), json!({ "model": "claude-x" }));
+    assert_eq!(code(&talk.ask("@say Hi.")), "MODEL_NOT_CONFIGURED");
     assert_eq!(talk.ask("/quit"), json!({ "quit": true }));
     let (ran, left) = talk.end();
     assert_eq!((ran.code, left.len()), (0, 0));
@@ -115,24 +81,6 @@ fn lines_are_answered_while_a_turn_runs() {
 }
 
 #[test]
-fn an_approval_is_decided_by_a_line() {
-    let command = cli(&["chat", "--json"]).with_tools();
-    let (dir, mut since) = (command.dir.clone(), 0);
-    let mut talk = command.talk();
-    talk.next();
-    for (decision, is_denied) in [("approve", false), ("deny", true)] {
-        talk.say(r#"/id turn @call test_ask {"name":"a","line":"x"} @echo last_result"#);
-        let asked = talk.ask(&format!("/events {since} --until approval_requested"));
-        since = asked["seq"].as_u64().unwrap();
-        talk.say(&format!("/id decision /{decision} {} 'not today'", asked["call_id"].as_str().unwrap()));
-        let answers = [talk.next(), talk.next()];
-        let turn = answers.iter().find(|answer| answer["id"] == "turn").unwrap();
-        assert_eq!(turn["answer"]["text"].as_str().unwrap().contains("not today"), is_denied, "{turn}");
-    }
-    assert_eq!(std::fs::read_to_string(dir.path().join("a")).unwrap(), "x\n");
-}
-
-#[test]
 fn a_line_that_cannot_be_taken_harms_no_other() {
     let mut input = b"@say \xff\n".to_vec();
     input.extend(vec![b'a'; 12 * 1024 * 1024]);
@@ -141,12 +89,6 @@ fn a_line_that_cannot_be_taken_harms_no_other() {
     let lines: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((code(&lines[1]), code(&lines[2])), ("INVALID_REQUEST", "PAYLOAD_TOO_LARGE"));
     assert_eq!((lines.len(), &lines[3]["text"]), (4, &"Still here.".into()));
-}
-
-#[test]
-fn a_refused_session_ends_the_chat_with_its_code() {
-    let ran = cli(&["chat", "--json", "--model", "claude-x"]).stdin("hello\n").run();
-    assert_eq!((ran.code, code(&ran.json())), (ErrorCode::ModelNotConfigured.exit_code(), "MODEL_NOT_CONFIGURED"));
 }
 
 #[test]

@@ -1,16 +1,15 @@
-//! `compact`, `/compact`, the chart, and what Ctrl-C ends. In a build that compacts and keeps sessions.
+//! `compact`, `/compact`, the chart, and what Ctrl-C ends.
 
-use std::{
-    process::{Command, Stdio},
-    sync::Arc,
-};
+use std::{process::Stdio, sync::Arc};
 
 use meerkat_errors::ErrorCode;
-use meerkat_service::{Capabilities, capability::Capability};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{Cli, Talk, cli, compacts};
+use crate::drive::{
+    meerkat, signal,
+    terminal::{Cli, Talk, cli},
+};
 
 /// Leaves one turn, so that three turns are enough to compact.
 const KEEP: [&str; 2] = ["--compact-keep-turns", "1"];
@@ -22,11 +21,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// A session of three turns, of which each asks for these summaries; `None` where the build cannot do that.
-    fn new(summary: &str) -> Option<Self> {
-        if !compacts() || Capabilities::compiled().require(Capability::SessionStore).is_err() {
-            return None;
-        }
+    /// A session of three turns, of which each asks for these summaries.
+    fn new(summary: &str) -> Self {
         let first = cli(&["run", "--json", &prompt(0, summary)]);
         let dir = first.dir.clone();
         let id = first.run().json()["session_id"].as_str().unwrap().to_owned();
@@ -34,7 +30,7 @@ impl Stage {
         for turn in 1..3 {
             assert_eq!(stage.cli(&["run", "-q", "--session", &stage.id, &prompt(turn, summary)]).run().code, 0);
         }
-        Some(stage)
+        stage
     }
 
     fn cli(&self, args: &[&str]) -> Cli {
@@ -79,7 +75,7 @@ fn number(text: &str, before: &str) -> u64 {
 
 #[test]
 fn a_compaction_is_planned_made_shown_and_taken_back() {
-    let Some(stage) = Stage::new("@say The sum. @usage in=70 out=7 cached=60") else { return };
+    let stage = Stage::new("@say The sum. @usage in=70 out=7 cached=60");
     let id = stage.id.as_str();
     let plan = stage.out(&[&["compact", id, "--preview"][..], &KEEP].concat());
     assert!(plan.starts_with("This is a plan: nothing was changed, and no model was called.\n"), "{plan}");
@@ -128,7 +124,7 @@ fn a_compaction_is_planned_made_shown_and_taken_back() {
 
 #[test]
 fn ctrl_c_in_compact_ends_the_compaction() {
-    let Some(stage) = Stage::new("@say The sum @stall") else { return };
+    let stage = Stage::new("@say The sum @stall");
     for presses in 1..3 {
         let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
         (0..presses).for_each(|_| sender.send(()).unwrap());
@@ -146,7 +142,7 @@ fn ctrl_c_in_compact_ends_the_compaction() {
 
 #[test]
 fn ctrl_c_in_chat_ends_the_compaction_and_the_lines_go_on() {
-    let Some(stage) = Stage::new("@say The sum @stall") else { return };
+    let stage = Stage::new("@say The sum @stall");
     let lines =
         "/id c /compact --compact-keep-turns 1\n/id e /events 10 --until compaction_started\n/id t @say After.\n";
     let ran = stage.cli(&["chat", &stage.id, "--json"]).stdin(lines).interrupted_at("compaction_started", None).run();
@@ -161,21 +157,13 @@ fn ctrl_c_in_chat_ends_the_compaction_and_the_lines_go_on() {
 /// What belongs to another process goes on there, and the command says how to see and to end it.
 #[test]
 fn ctrl_c_in_a_compact_that_is_attached_leaves_and_says_what_goes_on() {
-    let Some(stage) = Stage::new("@say The sum @stall") else { return };
+    let stage = Stage::new("@say The sum @stall");
     let mut owner: Talk = stage.cli(&["chat", &stage.id, "--json"]).talk();
     owner.next();
-    let mut attached = Command::new(env!("CARGO_BIN_EXE_meerkat"))
-        .args(["compact", &stage.id])
-        .args(KEEP)
-        .current_dir(stage.dir.path())
-        .env_clear()
-        .env("HOME", stage.dir.path())
-        .stderr(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut attached = meerkat(stage.dir.path(), &[&["compact", &stage.id][..], &KEEP].concat());
+    let mut attached = attached.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     owner.ask("/events 10 --until compaction_started");
-    assert!(Command::new("kill").args(["-INT", &attached.id().to_string()]).status().unwrap().success());
+    signal(&attached, "INT");
     let mut err = String::new();
     std::io::Read::read_to_string(&mut attached.stderr.take().unwrap(), &mut err).unwrap();
     assert_eq!(attached.wait().unwrap().code(), Some(ErrorCode::TurnInterrupted.exit_code().into()), "{err}");
@@ -188,25 +176,4 @@ fn ctrl_c_in_a_compact_that_is_attached_leaves_and_says_what_goes_on() {
     let ended = owner.ask("/interrupt");
     let failed = owner.ask("/events 10 --until compaction_failed");
     assert_eq!((&failed["code"], &failed["seq"]), (&json!("TURN_INTERRUPTED"), &ended["seq"]));
-}
-
-#[test]
-fn a_key_that_cannot_be_is_named_with_where_it_comes_from() {
-    for (name, value, key) in [
-        ("MEERKAT_COMPACTION__AUTO_COMPACT_THRESHOLD", "0", "compaction.auto_compact_threshold"),
-        ("MEERKAT_COMPACTION__RECENT_TURN_BUDGET", "0", "compaction.recent_turn_budget"),
-        ("MEERKAT_COMPACTION__MAX_SUMMARY_TOKENS", "0", "compaction.max_summary_tokens"),
-        ("MEERKAT_COMPACTION__MIN_TURNS_BETWEEN_COMPACTIONS", "0", "compaction.min_turns_between_compactions"),
-        ("MEERKAT_COMPACTION__RECENT_TURN_BUDGET", "many", "compaction.recent_turn_budget"),
-        ("MEERKAT_COMPACTION__FROB", "1", "compaction.frob"),
-    ] {
-        let ran = cli(&["run", "x"]).env(name, value).run();
-        ran.refused(ErrorCode::ConfigInvalid, key);
-        assert!(ran.err.contains(name), "{}", ran.err);
-    }
-    let command = cli(&["run", "x"]);
-    std::fs::write(command.dir().join("meerkat.toml"), "[compaction]\nmax_summary_tokens = 0\n").unwrap();
-    let ran = command.run();
-    ran.refused(ErrorCode::ConfigInvalid, "compaction.max_summary_tokens");
-    assert!(ran.err.contains("meerkat.toml"), "{}", ran.err);
 }

@@ -4,21 +4,22 @@ use std::fs;
 
 use meerkat_errors::ErrorCode;
 
-use super::{Ran, cli, compacts};
+use crate::drive::{
+    Ran,
+    terminal::{Cli, cli},
+};
 
 /// The value and the origin of a key.
 #[track_caller]
 fn entry(ran: &Ran, key: &str) -> (String, String) {
-    let shown = ran.json();
-    let entry = shown["items"].as_array().unwrap().iter().find(|entry| entry["key"] == key).unwrap();
-    (entry["value"].to_string(), entry["origin"].as_str().unwrap().to_owned())
+    ran.entries(key).remove(0)
 }
 
 #[test]
 fn the_later_layer_wins_and_every_value_has_its_origin() {
     let mut command = cli(&["config", "show", "--json"]);
     let (dir, root) = (command.dir.clone(), command.dir().display().to_string());
-    let shown = |command: super::Cli| entry(&command.env("XDG_CONFIG_HOME", &root).run(), "turn.max_steps");
+    let shown = |command: Cli| entry(&command.env("XDG_CONFIG_HOME", &root).run(), "turn.max_steps");
     assert_eq!(shown(command), ("0".to_owned(), "built-in".to_owned()));
 
     fs::create_dir(dir.path().join("meerkat")).unwrap();
@@ -82,6 +83,7 @@ fn a_bad_key_or_value_is_named_with_its_origin_and_what_is_allowed() {
         ("tools.approval.x = \"frob\"", ["tools.approval.x (project file", "allowed are allow, ask, deny"]),
         ("turn = 1", ["turn (project file", "it must be"]),
         ("a = 1\nb = ", ["line 2 (project file", "meerkat.toml"]),
+        ("compaction.max_summary_tokens = 0", ["compaction.max_summary_tokens (project file", "meerkat.toml"]),
     ] {
         let command = cli(&["run", "x"]);
         fs::write(command.dir().join("meerkat.toml"), text).unwrap();
@@ -108,6 +110,14 @@ fn a_bad_key_or_value_is_named_with_its_origin_and_what_is_allowed() {
             "model.openai.base_url (variable MEERKAT_MODEL__OPENAI__BASE_URL)",
         ),
         ("OPENAI_BASE_URL", "ftp://x", "model.openai.base_url (a variable of the vendor)"),
+        ("MEERKAT_COMPACTION__AUTO_COMPACT_THRESHOLD", "0", "compaction.auto_compact_threshold (variable MEERKAT_"),
+        ("MEERKAT_COMPACTION__RECENT_TURN_BUDGET", "0", "compaction.recent_turn_budget (variable MEERKAT_"),
+        ("MEERKAT_COMPACTION__MAX_SUMMARY_TOKENS", "0", "compaction.max_summary_tokens (variable MEERKAT_"),
+        (
+            "MEERKAT_COMPACTION__MIN_TURNS_BETWEEN_COMPACTIONS",
+            "0",
+            "compaction.min_turns_between_compactions (variable",
+        ),
     ] {
         let command = cli(&["run", "x"]).env(name, value).env("OPENAI_API_KEY", "sk-0123456789");
         command.run().refused(ErrorCode::ConfigInvalid, expected);
@@ -145,22 +155,6 @@ fn init_writes_the_projects_file_once() {
     assert_eq!(cli(&["run", "@say Hi."]).in_dir(&dir).run().out, "Hi.\n");
     cli(&["config", "init"]).in_dir(&dir).run().refused(ErrorCode::InvalidRequest, "stays as it is");
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
-}
-
-#[test]
-fn only_a_compaction_key_that_somebody_set_asks_for_compaction() {
-    let asking = |args: &[&str]| cli(args).env("MEERKAT_COMPACTION__RECENT_TURN_BUDGET", "4").run();
-    let code = ErrorCode::SessionCompactionDisabled;
-    for args in [&["run", "x"][..], &["chat"]] {
-        match compacts() {
-            true => assert_eq!(asking(args).code, 0),
-            false => asking(args).refused(code, code.message()),
-        }
-    }
-    for args in [&["capabilities"][..], &["config", "show"]] {
-        assert_eq!(asking(args).code, 0);
-    }
-    assert_eq!(cli(&["run", "x"]).run().code, 0);
 }
 
 /// A summary suits itself to the window, so what is built in never stands in the way of a start.

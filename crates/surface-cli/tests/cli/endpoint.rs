@@ -1,18 +1,13 @@
 //! `memory.embedder = "endpoint"` through the whole program: a server on loopback that speaks as OpenAI's does, processes
-//! that take in and search, and what people are told where it fails. In a build that remembers.
+//! that take in and search, and what people are told if it fails.
 
-use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{TcpListener, TcpStream},
-    process::Output,
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
 use meerkat_errors::ErrorCode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{process::meerkat, remembers};
+use crate::drive::{Ran, fake, meerkat, ran};
 
 const KEY: &str = "embed-key-0123456789abcdef";
 /// Words of one meaning each.
@@ -46,14 +41,12 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (port, seen) = (listener.local_addr().unwrap().port(), Arc::<Mutex<Seen>>::default());
+        let seen = Arc::<Mutex<Seen>>::default();
         let shared = seen.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let seen = shared.clone();
-                std::thread::spawn(move || serve(stream.unwrap(), &seen));
-            }
+        let port = fake::serve(move |asked| {
+            assert_eq!(asked.line, "POST /v1/embeddings HTTP/1.1");
+            let (status, body) = answer(&serde_json::from_slice(&asked.body).unwrap(), &asked.key, &shared)?;
+            Some((status, "application/json", body))
         });
         Self { port, seen }
     }
@@ -69,36 +62,6 @@ impl Server {
             seen.answered.iter().filter(|(of, _)| of == model).map(|(_, text)| text.clone()).collect();
         texts.sort();
         texts
-    }
-}
-
-/// Serves one connection until its client leaves it.
-fn serve(stream: TcpStream, seen: &Mutex<Seen>) -> Option<()> {
-    let mut out = stream.try_clone().unwrap();
-    let mut stream = BufReader::new(stream);
-    loop {
-        let (mut first, mut key, mut length) = (String::new(), String::new(), 0);
-        stream.read_line(&mut first).ok().filter(|read| *read > 0)?;
-        loop {
-            let mut line = String::new();
-            stream.read_line(&mut line).ok()?;
-            match line.trim_end().split_once(": ").map(|(name, value)| (name.to_lowercase(), value)) {
-                Some((name, value)) if name == "content-length" => length = value.parse().unwrap(),
-                Some((name, value)) if name == "authorization" => key = value.trim_start_matches("Bearer ").to_owned(),
-                Some(_) => {}
-                None => break,
-            }
-        }
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).ok()?;
-        assert_eq!(first.trim_end(), "POST /v1/embeddings HTTP/1.1");
-        let Some((status, answer)) = answer(&serde_json::from_slice(&body).unwrap(), &key, seen) else {
-            // Until the client goes.
-            stream.read_to_end(&mut body).ok()?;
-            return None;
-        };
-        let head = format!("HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\nretry-after: 0\r\n");
-        out.write_all(format!("{head}content-length: {}\r\n\r\n{answer}", answer.len()).as_bytes()).ok()?;
     }
 }
 
@@ -160,8 +123,7 @@ impl Project {
     }
 
     fn run_with(&self, args: &[&str], key: &str) -> Ran {
-        let output = meerkat(&self.0, args).env("EMBEDDINGS_KEY", key).output().unwrap();
-        let ran = Ran::of(output);
+        let ran = ran(meerkat(&self.0, args).env("EMBEDDINGS_KEY", key));
         assert!(!format!("{}{}", ran.out, ran.err).contains(KEY), "the key is told: {}{}", ran.out, ran.err);
         ran
     }
@@ -182,7 +144,7 @@ impl Project {
     fn find(&self, query: &str) -> (Vec<(String, Vec<String>)>, String) {
         let found = self.run(&["memory", "search", query, "--role", "assistant", "--json"]);
         assert_eq!(found.code, 0, "{}", found.err);
-        let items: Value = serde_json::from_str(&found.out).unwrap();
+        let items = found.json();
         let hit = |hit: &Value| {
             let lanes = hit["lanes"].as_object().unwrap().keys().cloned().collect();
             (hit["text"].as_str().unwrap().to_owned(), lanes)
@@ -198,28 +160,12 @@ impl Project {
     }
 }
 
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-impl Ran {
-    fn of(output: Output) -> Self {
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        Self { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
-    }
-}
-
 fn by_meaning(text: &str) -> Vec<(String, Vec<String>)> {
     vec![(text.to_owned(), vec!["vector".to_owned()])]
 }
 
 #[test]
 fn what_shares_no_word_is_found_by_its_meaning() {
-    if !remembers() {
-        return;
-    }
     let server = Server::start();
     let project = Project::new(&server, "small");
     project.say("The hound sleeps.");
@@ -235,9 +181,6 @@ fn what_shares_no_word_is_found_by_its_meaning() {
 
 #[test]
 fn another_model_makes_all_vectors_anew_and_goes_on_where_it_was_interrupted() {
-    if !remembers() {
-        return;
-    }
     let server = Server::start();
     let project = Project::new(&server, "small");
     // More than one request has room for.
@@ -274,9 +217,6 @@ fn another_model_makes_all_vectors_anew_and_goes_on_where_it_was_interrupted() {
 
 #[test]
 fn where_the_server_fails_the_words_answer_and_people_are_told() {
-    if !remembers() {
-        return;
-    }
     let server = Server::start();
     let project = Project::new(&server, "small");
     // Before there is any vector, who takes in is told.
@@ -305,7 +245,7 @@ fn where_the_server_fails_the_words_answer_and_people_are_told() {
         // Of 500 it is tried again for a while, and a server that is silent may take minutes.
         if matches!(does, Does::Refuses(401 | 404 | 429)) {
             let refused = project.run(&["memory", "reindex"]);
-            assert_eq!(refused.code, i32::from(ErrorCode::MemoryIndexUnavailable.exit_code()), "{}", refused.err);
+            assert_eq!(refused.code, ErrorCode::MemoryIndexUnavailable.exit_code(), "{}", refused.err);
             assert!(refused.err.contains("MEMORY_INDEX_UNAVAILABLE") && refused.err.contains(told), "{}", refused.err);
             server.does(Does::Answers);
             assert!(!project.find_by_meaning("vehicle", 1).is_empty());

@@ -1,22 +1,22 @@
-//! `memory …`: what people see of hits, and what they are asked before something is forgotten. In a build that remembers.
+//! `memory …`: what people see of hits, and what they are asked before something is forgotten.
 
 use std::sync::Arc;
 
 use meerkat_errors::ErrorCode;
 use tempfile::TempDir;
 
-use super::{cli, remembers};
+use crate::drive::terminal::cli;
 
-fn with_something_said() -> Option<Arc<TempDir>> {
+fn with_something_said() -> Arc<TempDir> {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let said = cli(&["run", "@say The passphrase is persimmon."]).in_dir(&dir).run();
     assert_eq!(said.code, 0, "{}", said.err);
-    remembers().then_some(dir)
+    dir
 }
 
 #[test]
 fn hits_are_for_people_or_for_programs() {
-    let Some(dir) = with_something_said() else { return };
+    let dir = with_something_said();
     let search = ["memory", "search", "persimmons", "--role", "assistant"];
     let piped = cli(&search).in_dir(&dir).run();
     assert_eq!(piped.code, 0, "{}", piped.err);
@@ -29,19 +29,17 @@ fn hits_are_for_people_or_for_programs() {
     assert!(!plain.out.contains('\u{1b}') && plain.out.contains("persimmon"), "{:?}", plain.out);
     let json = cli(&[&search[..], &["--json"]].concat()).in_dir(&dir).run().json();
     assert_eq!(json["items"][0]["text"], "The passphrase is persimmon.");
-    // How it is opened is how it is opened.
-    if let Some(opens) = lines.get(2).and_then(|line| line.strip_prefix("  meerkat ")) {
-        let words: Vec<&str> = opens.split(' ').collect();
-        let opened = cli(&words).in_dir(&dir).run();
-        assert!(opened.out.contains("The passphrase is persimmon."), "{}{}", opened.out, opened.err);
-    }
+    // The command that opens it does.
+    let words: Vec<&str> = lines[2].strip_prefix("  meerkat ").unwrap().split(' ').collect();
+    let opened = cli(&words).in_dir(&dir).run();
+    assert!(opened.out.contains("The passphrase is persimmon."), "{}{}", opened.out, opened.err);
     let nothing = cli(&["memory", "search", "zyzzyva"]).in_dir(&dir).run();
     assert_eq!((nothing.code, nothing.out.as_str()), (0, "Nothing was found. Other words may find more.\n"));
 }
 
 #[test]
 fn nothing_is_forgotten_unasked() {
-    let Some(dir) = with_something_said() else { return };
+    let dir = with_something_said();
     let forget = ["memory", "forget", "--source", "assistant"];
     // What is missing comes first, whether somebody can be asked or not.
     for unnamed in [&["memory", "forget"][..], &["memory", "forget", "--from-seq", "1"]] {

@@ -1,9 +1,7 @@
 //! A server that speaks chat completions, through the whole program: what people see of its answers and its failures.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{TcpListener, TcpStream},
-    process::Output,
+    net::TcpListener,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -13,7 +11,7 @@ use std::{
 use meerkat_errors::ErrorCode;
 use tempfile::TempDir;
 
-use super::process::meerkat;
+use crate::drive::{Ran, fake, meerkat, ran};
 
 /// An answer as servers stream it: its first frame says nothing.
 const ANSWER: &str = r#"data: {"id":"1","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}
@@ -26,53 +24,24 @@ data: [DONE]
 
 "#;
 
-/// A server on loopback that gives one answer to everything.
-struct Server {
-    port: u16,
-    asked: Arc<AtomicUsize>,
+/// A server on loopback that gives one answer to everything: its port, and how often it was asked.
+fn server(status: u16, kind: &'static str, body: &'static str) -> (u16, Arc<AtomicUsize>) {
+    let asked = Arc::<AtomicUsize>::default();
+    let count = asked.clone();
+    let port = fake::serve(move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+        Some((status, kind, body.to_owned()))
+    });
+    (port, asked)
 }
 
-impl Server {
-    fn start(status: u16, kind: &'static str, body: &'static str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (port, asked) = (listener.local_addr().unwrap().port(), Arc::<AtomicUsize>::default());
-        let count = asked.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let head = format!("HTTP/1.1 {status} Said\r\ncontent-type: {kind}\r\nconnection: close\r\n");
-                let answer = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
-                if serve(stream.unwrap(), &answer).is_some() {
-                    count.fetch_add(1, Ordering::SeqCst);
-                }
-            }
-        });
-        Self { port, asked }
-    }
-
-    fn answers(body: &'static str) -> Self {
-        Self::start(200, "text/event-stream", body)
-    }
-}
-
-fn serve(stream: TcpStream, answer: &str) -> Option<()> {
-    let mut out = stream.try_clone().unwrap();
-    let (mut stream, mut length) = (BufReader::new(stream), 0);
-    loop {
-        let mut line = String::new();
-        stream.read_line(&mut line).ok().filter(|read| *read > 0)?;
-        match line.trim_end().split_once(": ") {
-            Some((name, value)) if name.eq_ignore_ascii_case("content-length") => length = value.parse().unwrap(),
-            None if line.trim_end().is_empty() => break,
-            _ => {}
-        }
-    }
-    stream.read_exact(&mut vec![0; length]).ok()?;
-    out.write_all(answer.as_bytes()).ok()
+fn answers(body: &'static str) -> u16 {
+    server(200, "text/event-stream", body).0
 }
 
 /// Runs a command with a model behind a port of this machine.
 #[track_caller]
-fn run(port: u16, args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String, String) {
+fn run(port: u16, args: &[&str], env: &[(&str, &str)]) -> Ran {
     let dir = TempDir::new().unwrap();
     let config = format!(
         "[model]\nname = \"local/x\"\n[model.compatible.local]\nbase_url = \
@@ -80,28 +49,30 @@ fn run(port: u16, args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String, 
     );
     std::fs::write(dir.path().join("config.toml"), config).unwrap();
     let args = [&["--config", "config.toml", "--ephemeral"], args].concat();
-    let Output { status, stdout, stderr } = meerkat(&dir, &args).envs(env.iter().copied()).output().unwrap();
-    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    ran(meerkat(&dir, &args).envs(env.iter().copied()))
 }
 
 /// Libraries write log lines of their own, of which nobody knows what is in them.
 #[test]
 fn nothing_but_our_own_messages_is_printed() {
-    let server = Server::answers(ANSWER);
+    let port = answers(ANSWER);
     for args in [&["run", "-q", "hi"][..], &["-vvv", "run", "hi"]] {
-        let (code, out, err) = run(server.port, args, &[]);
-        assert_eq!((code, out.as_str()), (Some(0), "Well.\n"), "{err}");
-        assert!(!err.contains("EMPTY CHOICE") && (args[0] == "-vvv" || err.is_empty()), "{args:?}: {err}");
+        let ran = run(port, args, &[]);
+        assert_eq!((ran.code, ran.out.as_str()), (0, "Well.\n"), "{}", ran.err);
+        assert!(
+            !ran.err.contains("EMPTY CHOICE") && (args[0] == "-vvv" || ran.err.is_empty()),
+            "{args:?}: {}",
+            ran.err
+        );
     }
-    let (_, _, err) = run(server.port, &["run", "-q", "hi"], &[("MEERKAT_LOG", "genai=trace")]);
-    assert!(err.contains("EMPTY CHOICE"), "{err}");
-    let (code, _, err) = run(server.port, &["run", "hi"], &[("MEERKAT_LOG", "genai=loud")]);
-    assert!(code == Some(ErrorCode::ConfigInvalid.exit_code().into()) && err.contains("MEERKAT_LOG"), "{err}");
+    let traced = run(port, &["run", "-q", "hi"], &[("MEERKAT_LOG", "genai=trace")]);
+    assert!(traced.err.contains("EMPTY CHOICE"), "{}", traced.err);
+    run(port, &["run", "hi"], &[("MEERKAT_LOG", "genai=loud")]).refused(ErrorCode::ConfigInvalid, "MEERKAT_LOG");
 
-    let broken = Server::start(500, "application/json", r#"{"error":{"message":"Boom."}}"#);
-    let (code, out, err) = run(broken.port, &["run", "-q", "hi"], &[]);
-    assert_eq!((code, out.as_str()), (Some(ErrorCode::ModelOverloaded.exit_code().into()), ""), "{err}");
-    assert_eq!(broken.asked.load(Ordering::SeqCst), 4);
+    let (port, asked) = server(500, "application/json", r#"{"error":{"message":"Boom."}}"#);
+    let Ran { code, out, err } = run(port, &["run", "-q", "hi"], &[]);
+    assert_eq!((code, out.as_str()), (ErrorCode::ModelOverloaded.exit_code(), ""), "{err}");
+    assert_eq!(asked.load(Ordering::SeqCst), 4);
     assert!(err.starts_with("error: ") && err.matches("Boom.").count() == 1, "{err}");
     assert!(!err.contains("ERROR") && !err.contains("HttpError"), "{err}");
 }
@@ -109,16 +80,13 @@ fn nothing_but_our_own_messages_is_printed() {
 #[test]
 fn a_server_that_is_not_there_is_named_with_what_to_do() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (code, out, err) = run(port, &["run", "hi"], &[]);
-    assert_eq!((code, out.as_str()), (Some(ErrorCode::ModelTimeout.exit_code().into()), ""), "{err}");
-    for part in [format!("http://127.0.0.1:{port} "), "model.compatible.local.base_url".to_owned()] {
-        assert!(err.contains(&part), "{part}: {err}");
-    }
+    let ran = run(port, &["run", "hi"], &[]);
+    ran.refused(ErrorCode::ModelTimeout, &format!("http://127.0.0.1:{port} "));
+    assert!(ran.err.contains("model.compatible.local.base_url"), "{}", ran.err);
 }
 
 #[test]
 fn an_answer_without_the_end_of_its_stream_is_whole_once_its_reason_came() {
-    let server = Server::answers(ANSWER.strip_suffix("data: [DONE]\n\n").unwrap());
-    let (code, out, err) = run(server.port, &["run", "hi"], &[]);
-    assert_eq!((code, out.as_str()), (Some(0), "Well.\n"), "{err}");
+    let ran = run(answers(ANSWER.strip_suffix("data: [DONE]\n\n").unwrap()), &["run", "hi"], &[]);
+    assert_eq!((ran.code, ran.out.as_str()), (0, "Well.\n"), "{}", ran.err);
 }

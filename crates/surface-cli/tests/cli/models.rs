@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use meerkat_errors::ErrorCode;
-use meerkat_service::{Capabilities, capability::Capability};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{Cli, cli};
+use crate::drive::terminal::{Cli, cli};
 
 /// A user who has configured this.
 fn configured(args: &[&str], user: &str) -> Cli {
@@ -66,9 +65,6 @@ fn what_is_not_set_and_the_models_are_shown_too() {
 /// Without its key, what a real model answered before was answered by the scripted one, with exit code 0.
 #[test]
 fn where_a_real_model_answered_the_scripted_one_does_not_stand_in() {
-    if Capabilities::compiled().require(Capability::SessionStore).is_err() {
-        return;
-    }
     let run = |dir: &Arc<TempDir>| cli(&["run", "hello"]).in_dir(dir);
     let dir = cli(&[]).dir;
     assert!(run(&dir).run().out.contains("scripted"));

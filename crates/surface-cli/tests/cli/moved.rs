@@ -3,17 +3,18 @@
 use std::{fs, path::Path};
 
 use meerkat_errors::ErrorCode;
-use meerkat_service::{Capabilities, capability::Capability};
 
-use super::{Cli, Ran, cli};
+use crate::drive::{
+    Ran,
+    terminal::{Cli, cli},
+};
 
 /// Folders of one user, whose data directories are beside them.
 struct User(Cli);
 
 impl User {
-    /// A user, in a build that keeps sessions.
-    fn new() -> Option<Self> {
-        Capabilities::compiled().require(Capability::SessionStore).is_ok().then(|| Self(cli(&[])))
+    fn new() -> Self {
+        Self(cli(&[]))
     }
 
     fn path(&self, project: &str) -> std::path::PathBuf {
@@ -58,23 +59,31 @@ impl User {
     }
 }
 
-/// The sessions were gone, and every command warned of another data directory.
+/// The sessions were gone, and every command warned of another data directory. A quiet command leaves the note to the next.
 #[test]
 fn a_project_that_moved_finds_its_sessions_and_says_so_once() {
-    let Some(user) = User::new() else { return };
-    user.make("one");
-    user.say("one", "First");
-    fs::rename(user.path("one"), user.path("two")).unwrap();
-    let (names, told) = user.sessions("two");
-    assert!(names == ["First"] && told.contains("its sessions are in"), "{names:?} {told}");
-    assert_eq!(user.sessions("two"), (vec!["First".to_owned()], String::new()));
-    user.say("two", "Second");
-    assert_eq!(user.sessions("two").0, ["First", "Second"]);
+    for quiet_comes_first in [false, true] {
+        let user = User::new();
+        user.make("one");
+        user.say("one", "First");
+        fs::rename(user.path("one"), user.path("two")).unwrap();
+        let mut names = vec!["First".to_owned()];
+        if quiet_comes_first {
+            user.say("two", "Second");
+            names.push("Second".to_owned());
+        }
+        let (found, told) = user.sessions("two");
+        assert!(found == names && told.contains("its sessions are in"), "{found:?} {told}");
+        assert_eq!(user.sessions("two"), (names.clone(), String::new()));
+        user.say("two", "Third");
+        names.push("Third".to_owned());
+        assert_eq!(user.sessions("two").0, names);
+    }
 }
 
 #[test]
 fn a_mark_leads_to_nothing_but_a_store_of_ones_own() {
-    let Some(user) = User::new() else { return };
+    let user = User::new();
     user.make("mine");
     user.say("mine", "Mine");
     let home = user.path(".local/share/meerkat");
@@ -107,7 +116,7 @@ fn a_mark_leads_to_nothing_but_a_store_of_ones_own() {
 #[test]
 fn a_copy_has_the_sessions_of_its_original_only_if_it_is_told_to() {
     for is_there in [true, false] {
-        let Some(user) = User::new() else { return };
+        let user = User::new();
         user.make("one");
         user.say("one", "First");
         user.make("copy");
@@ -137,7 +146,7 @@ fn a_copy_has_the_sessions_of_its_original_only_if_it_is_told_to() {
 /// What is said in the project that adopts went into the files of another.
 #[test]
 fn sessions_that_a_process_works_with_are_not_adopted() {
-    let Some(user) = User::new() else { return };
+    let user = User::new();
     user.make("one");
     user.say("one", "First");
     let data_dir = user.data_dir();
@@ -155,7 +164,7 @@ fn sessions_that_a_process_works_with_are_not_adopted() {
 /// As in a snapshot, the folder at the former path is by all that is known the same.
 #[test]
 fn a_project_has_not_moved_while_its_former_root_is_that_folder() {
-    let Some(user) = User::new() else { return };
+    let user = User::new();
     user.make("one");
     user.say("one", "First");
     std::os::unix::fs::symlink(user.path("one"), user.path("former")).unwrap();
@@ -169,22 +178,10 @@ fn a_project_has_not_moved_while_its_former_root_is_that_folder() {
     assert!(names.is_empty() && told.contains(&user.path("former").display().to_string()), "{names:?} {told}");
 }
 
-#[test]
-fn a_quiet_command_leaves_the_note_to_the_next() {
-    let Some(user) = User::new() else { return };
-    user.make("one");
-    user.say("one", "First");
-    fs::rename(user.path("one"), user.path("two")).unwrap();
-    user.say("two", "Second");
-    let (names, told) = user.sessions("two");
-    assert!(names == ["First", "Second"] && told.contains("its sessions are in"), "{names:?} {told}");
-    assert_eq!(user.sessions("two").1, "");
-}
-
 /// As after a power cut; the sessions went to whichever folder was at the path.
 #[test]
 fn a_data_directory_that_cannot_say_whose_it_is_is_nobodys() {
-    let Some(user) = User::new() else { return };
+    let user = User::new();
     user.make("one");
     user.say("one", "First");
     let project = user.data_dir().join("project.json");
@@ -205,7 +202,7 @@ fn a_data_directory_that_cannot_say_whose_it_is_is_nobodys() {
 #[test]
 fn a_new_project_where_another_was_begins_without_sessions() {
     for is_seen in [true, false] {
-        let Some(user) = User::new() else { return };
+        let user = User::new();
         user.make("one");
         user.say("one", "First");
         fs::rename(user.path("one"), user.path("two")).unwrap();
@@ -226,7 +223,7 @@ fn a_new_project_where_another_was_begins_without_sessions() {
 /// After a clone that took the place of the former one.
 #[test]
 fn a_project_that_was_made_again_has_its_sessions_if_it_is_told_to() {
-    let Some(user) = User::new() else { return };
+    let user = User::new();
     user.make("one");
     user.say("one", "First");
     fs::remove_dir_all(user.path("one")).unwrap();
@@ -250,7 +247,7 @@ fn a_project_that_was_made_again_has_its_sessions_if_it_is_told_to() {
 /// What earlier versions made: a name of the path, and for a project that had moved a link.
 #[test]
 fn data_directories_of_earlier_versions_are_found() {
-    let Some(user) = User::new() else { return };
+    let user = User::new();
     user.make("one");
     user.say("one", "First");
     let data_dir = user.data_dir();
@@ -268,7 +265,7 @@ fn data_directories_of_earlier_versions_are_found() {
 #[test]
 fn nothing_is_written_into_a_folder_of_another_user() {
     for given in ["one", "one/.rkat"] {
-        let Some(user) = User::new() else { return };
+        let user = User::new();
         user.make("one");
         fs::create_dir(user.path("one/.rkat")).unwrap();
         // Nothing above is a project, so this folder is one, whoever it belongs to.
@@ -285,7 +282,7 @@ fn nothing_is_written_into_a_folder_of_another_user() {
 
 #[test]
 fn somebody_elses_files_are_told_of_once() {
-    let Some(user) = User::new() else { return };
+    let user = User::new();
     user.make("one");
     fs::create_dir(user.path("one/.rkat")).unwrap();
     fs::write(user.mark("one"), "00000000-0000-7000-8000-000000000001\n").unwrap();
@@ -301,7 +298,7 @@ fn somebody_elses_files_are_told_of_once() {
 /// A folder that was moved to a larger disk.
 #[test]
 fn a_link_in_the_place_of_a_data_directory_is_followed() {
-    let Some(user) = User::new() else { return };
+    let user = User::new();
     user.make("one");
     user.say("one", "First");
     let data_dir = user.data_dir();
@@ -312,7 +309,7 @@ fn a_link_in_the_place_of_a_data_directory_is_followed() {
 
 #[test]
 fn a_project_with_sessions_of_its_own_takes_the_earlier_ones_when_it_is_told_to() {
-    let Some(user) = User::new() else { return };
+    let user = User::new();
     user.make("one");
     user.say("one", "First");
     user.make("two");
@@ -331,7 +328,7 @@ fn a_project_with_sessions_of_its_own_takes_the_earlier_ones_when_it_is_told_to(
 
 #[test]
 fn worktrees_share_the_sessions_of_their_repository_and_a_stranger_does_not() {
-    let Some(user) = User::new() else { return };
+    let user = User::new();
     user.make("repository");
     user.say("repository", "Shared");
     let git_dir = user.path("repository/.git/worktrees/tree");
@@ -354,7 +351,7 @@ fn worktrees_share_the_sessions_of_their_repository_and_a_stranger_does_not() {
 /// Their files stood in the git directory.
 #[test]
 fn worktrees_without_a_main_folder_are_projects_of_their_own() {
-    let Some(user) = User::new() else { return };
+    let user = User::new();
     for (git_dir, tree) in [("bare.git/worktrees/tree", "tree"), ("super/.git/modules/sub/worktrees/sub", "sub")] {
         let git_dir = user.path(git_dir);
         fs::create_dir_all(&git_dir).unwrap();
@@ -369,7 +366,7 @@ fn worktrees_without_a_main_folder_are_projects_of_their_own() {
 /// The files of one project's sessions appeared in the repository in which somebody looked at them.
 #[test]
 fn a_data_directory_that_is_named_elsewhere_leaves_that_project_alone() {
-    let Some(user) = User::new() else { return };
+    let user = User::new();
     user.make("one");
     user.make("two");
     user.say("one", "First");
@@ -393,7 +390,7 @@ fn a_data_directory_that_is_named_elsewhere_leaves_that_project_alone() {
 /// What other projects have is shown without a lock, a write or a word to their owners.
 #[test]
 fn all_projects_are_listed_and_none_is_touched() {
-    let Some(user) = User::new() else { return };
+    let user = User::new();
     for project in ["one", "two", "three"] {
         user.make(project);
         user.say(project, &format!("Said in {project}"));

@@ -12,17 +12,10 @@ use std::{
 use meerkat_errors::ErrorCode;
 use tempfile::TempDir;
 
-use super::{Ran, cli, process::meerkat};
+use crate::drive::{Ran, meerkat, ran, terminal::cli};
 
 /// A project's file that wants more than is harmless.
 const PLANTED: &str = "limits.pins = 3";
-
-/// Every entry of a key: its value and its origin.
-fn entries(ran: &Ran, key: &str) -> Vec<(String, String)> {
-    let shown = ran.json();
-    let items = shown["items"].as_array().unwrap().iter().filter(|entry| entry["key"] == key);
-    items.map(|entry| (entry["value"].to_string(), entry["origin"].as_str().unwrap().to_owned())).collect()
-}
 
 fn show(dir: &Arc<TempDir>) -> Ran {
     let ran = cli(&["config", "show", "--json"]).in_dir(dir).run();
@@ -45,7 +38,7 @@ fn counts(file: &str, key: &str, user: &str) -> bool {
     let dir = project(file, user);
     let ran = show(&dir);
     let path = dir.path().canonicalize().unwrap().join("meerkat.toml");
-    let entries = entries(&ran, key);
+    let entries = ran.entries(key);
     let is_ignored = entries.iter().any(|(_, origin)| origin.starts_with("ignored, not trusted: project file"));
     if is_ignored {
         assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
@@ -90,7 +83,8 @@ fn a_project_sets_nothing_but_what_is_harmless() {
 }
 
 #[test]
-fn a_project_lowers_limits_and_raises_none() {
+fn a_project_lowers_limits_and_chooses_among_the_models_that_the_user_names() {
+    let models = "model.name = \"anthropic/a\"\ncontext.summary_model = \"openai/b\"";
     for (file, user, expected) in [
         ("turn.max_steps = 101", "", true),
         ("turn.max_queued = 33", "", false),
@@ -101,22 +95,13 @@ fn a_project_lowers_limits_and_raises_none() {
         ("turn.max_tokens = 5", "", true),
         ("turn.max_tokens = 0", "turn.max_tokens = 5", false),
         ("turn.max_output_tokens = 0", "turn.max_output_tokens = 5", false),
+        ("model.name = \"openai/b\"", models, true),
+        ("context.summary_model = \"anthropic/a\"", models, true),
+        ("model.name = \"gemini/c\"", models, false),
+        ("context.summary_model = \"x/y\"", models, false),
+        ("model.name = \"\"", models, false),
     ] {
         assert_eq!(counts(file, file.split(' ').next().unwrap(), user), expected, "{file} over {user}");
-    }
-}
-
-#[test]
-fn a_project_chooses_among_the_models_that_the_user_names() {
-    let user = "model.name = \"anthropic/a\"\ncontext.summary_model = \"openai/b\"";
-    for (file, expected) in [
-        ("model.name = \"openai/b\"", true),
-        ("context.summary_model = \"anthropic/a\"", true),
-        ("model.name = \"gemini/c\"", false),
-        ("context.summary_model = \"x/y\"", false),
-        ("model.name = \"\"", false),
-    ] {
-        assert_eq!(counts(file, file.split(' ').next().unwrap(), user), expected, "{file}");
     }
 }
 
@@ -138,10 +123,9 @@ fn a_planted_file_gets_no_secret_before_it_is_trusted() {
         command
     };
     listener.set_nonblocking(true).unwrap();
-    let ran = command(&["run", "hello"]).output().unwrap();
-    let err = String::from_utf8(ran.stderr).unwrap();
-    assert_eq!(listener.accept().map_err(|error| error.kind()).err(), Some(ErrorKind::WouldBlock), "{err}");
-    assert!(ran.status.success() && err.contains("model.compatible.x.key_variable"), "{err}");
+    let ran = ran(&mut command(&["run", "hello"]));
+    assert_eq!(listener.accept().map_err(|error| error.kind()).err(), Some(ErrorKind::WouldBlock), "{}", ran.err);
+    assert!(ran.code == 0 && ran.err.contains("model.compatible.x.key_variable"), "{}", ran.err);
 
     assert!(command(&["config", "trust", "--yes"]).output().unwrap().status.success());
     listener.set_nonblocking(false).unwrap();
@@ -157,7 +141,7 @@ fn trust_is_asked_for_remembered_and_ends_with_a_change() {
     let dir = project(PLANTED, "");
     let (key, trusted) = ("limits.pins", dir.path().join(".config/meerkat/trusted.json"));
     let trust = |args: &[&str]| cli(&[&["config", "trust"], args].concat()).in_dir(&dir);
-    let counts = || entries(&show(&dir), key).iter().any(|(_, origin)| origin.starts_with("project file"));
+    let counts = || show(&dir).entries(key).iter().any(|(_, origin)| origin.starts_with("project file"));
 
     let ran = trust(&[]).run();
     ran.refused(ErrorCode::InvalidRequest, "--yes");
@@ -227,7 +211,7 @@ fn a_file_that_the_user_names_is_the_users() {
     let relative = cli(&["config", "show"]).in_dir(&dir).env("MEERKAT_CONFIG", "meerkat.toml").run();
     relative.refused(ErrorCode::ConfigInvalid, "MEERKAT_CONFIG");
     for (ran, name) in [(flag, "--config file"), (variable, "MEERKAT_CONFIG file")] {
-        let [(value, origin)] = &entries(&ran, "limits.pins")[..] else { panic!("{}", ran.out) };
+        let [(value, origin)] = &ran.entries("limits.pins")[..] else { panic!("{}", ran.out) };
         assert!(value == "3" && origin.starts_with(name) && ran.err.is_empty(), "{origin}: {}", ran.err);
     }
     assert!(cli(&["config", "show"]).in_dir(&dir).env("MEERKAT_CONFIG", "").run().err.contains("limits.pins"));
@@ -244,7 +228,7 @@ fn files_and_roots_of_other_users_are_left_alone() {
     let overflow = || {
         let mut command = cli(&["config", "show", "--json"]).in_dir(&dir);
         command.below = Some(below.clone());
-        entries(&command.run(), "context.overflow")[0].0.clone()
+        command.run().entries("context.overflow")[0].0.clone()
     };
     assert_eq!(overflow(), "\"slide\"");
     for (given, mine) in [(root.join("meerkat.toml"), None), (root.join(".rkat"), Some(0)), (root.clone(), Some(0))] {
@@ -275,18 +259,18 @@ fn a_relative_path_is_relative_to_the_file_that_says_it() {
         ("projection.dir", "/there".into()),
         ("tools.test_dir", folder.join("x")),
     ] {
-        assert_eq!(entries(&ran, key)[0].0, format!("{:?}", expected.display().to_string()));
+        assert_eq!(ran.entries(key)[0].0, format!("{:?}", expected.display().to_string()));
     }
 }
 
 #[test]
 fn an_empty_variable_is_absent_and_text_is_text() {
     let ran = cli(&["config", "show", "--json"]).env("MEERKAT_DATA_DIR", "").env("MEERKAT_TURN__MAX_STEPS", "").run();
-    assert!(entries(&ran, "store.data_dir").iter().all(|(_, origin)| origin != "variable MEERKAT_DATA_DIR"));
-    assert_eq!(entries(&ran, "turn.max_steps")[0].1, "built-in");
+    assert!(ran.entries("store.data_dir").iter().all(|(_, origin)| origin != "variable MEERKAT_DATA_DIR"));
+    assert_eq!(ran.entries("turn.max_steps")[0].1, "built-in");
     let shown = |name: &str, value: &str, key: &str| {
         let ran = cli(&["config", "show", "--json"]).env(name, value).run();
-        entries(&ran, key)[0].0.clone()
+        ran.entries(key)[0].0.clone()
     };
     assert_eq!(shown("MEERKAT_MODEL__NAME", "4", "model.name"), "\"4\"");
     assert_eq!(shown("MEERKAT_DATA_DIR", "2026", "store.data_dir"), "\"2026\"");

@@ -5,7 +5,6 @@ use std::{
     io::{Read as _, Write as _},
     process::{Child, Stdio},
     sync::mpsc,
-    time::Duration,
 };
 
 use rustix::{
@@ -14,10 +13,7 @@ use rustix::{
 };
 use tempfile::TempDir;
 
-use super::process::meerkat;
-
-/// How long a text may take to appear.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+use crate::drive::{PATIENCE, meerkat};
 
 /// A chat, and the terminal that it runs at.
 struct Typed {
@@ -61,7 +57,7 @@ impl Typed {
     /// Takes what is shown; answers whether there will be more. Like any terminal it says where its cursor is.
     #[track_caller]
     fn look(&mut self) -> bool {
-        match self.shown.recv_timeout(WAIT_MAX) {
+        match self.shown.recv_timeout(PATIENCE) {
             Ok(bytes) => {
                 let text = String::from_utf8_lossy(&bytes).into_owned();
                 for _ in text.matches("\x1b[6n") {

@@ -8,11 +8,11 @@ use std::{
 
 use crate::campaigns::Part;
 
-/// Every fifth place is tried where the campaign is short.
+/// A short campaign tries every fifth place.
 const STRIDE: u64 = 5;
 
-/// Tries each place from 1 on, until `is_there` says that there is none any more; in a short campaign each fifth, from a
-/// random first one. Answers with how many places there are, to within what lies between two.
+/// Tries each place from 1 on, until `is_there` says that there are no more; in a short campaign each fifth, from a
+/// random first one. Returns how many places there are, up to the distance between two.
 pub(crate) fn each(part: Part, is_there: impl Fn(u64) -> bool + Sync) -> u64 {
     let stride = if part.is_whole() { 1 } else { STRIDE };
     let (next, end) = (AtomicU64::new(1 + any() % stride), AtomicU64::new(u64::MAX));
@@ -29,7 +29,7 @@ pub(crate) fn each(part: Part, is_there: impl Fn(u64) -> bool + Sync) -> u64 {
     end.into_inner() - 1
 }
 
-/// A number that nobody chose.
+/// Returns a random number.
 pub(crate) fn any() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -1,4 +1,4 @@
-//! The real program, killed and cheated by its disk wherever that can be, and held against one oracle.
+//! The real program, killed or failed by its disk at every place, and checked by one oracle.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
@@ -6,6 +6,9 @@
 
 #[path = "../../../service/src/campaigns.rs"]
 mod campaigns;
+#[path = "../drive/mod.rs"]
+mod drive;
+
 mod counts;
 mod damage;
 mod each;
@@ -21,10 +24,10 @@ mod random;
 mod server;
 mod shim;
 
-/// The program that is killed.
+/// Path of the program that is killed.
 fn program() -> std::path::PathBuf {
     env!("CARGO_BIN_EXE_meerkat").into()
 }
 
-/// Whether its sessions outlive it.
+/// True if its sessions outlive it.
 const KEEPS_SESSIONS: bool = true;

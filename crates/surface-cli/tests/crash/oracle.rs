@@ -1,4 +1,4 @@
-//! What must be true after any crash, and what a client knows that makes it so.
+//! Promises that hold after any crash, checked against what clients know.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,19 +10,19 @@ use serde_json::{Value, json, value::RawValue};
 
 use crate::process::{Answer, Process, Stage};
 
-/// What was asked and what was acknowledged, over all lives of one data directory.
+/// Requests and acknowledgements, over all lives of one data directory.
 #[derive(Default)]
 pub(crate) struct Known(Mutex<Facts>);
 
 #[derive(Default)]
 struct Facts {
     sessions: BTreeMap<String, Acknowledged>,
-    /// Sessions that were asked for, whether or not they were ever heard of.
+    /// Sessions that were asked for, acknowledged or not.
     creations: usize,
     prompts: BTreeSet<String>,
 }
 
-/// What was acknowledged of one session.
+/// Acknowledged facts of one session.
 #[derive(Default)]
 struct Acknowledged {
     lines: BTreeMap<u64, String>,
@@ -41,7 +41,7 @@ impl Known {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// An event that was shown.
+    /// Records an event that was shown.
     pub(crate) fn saw(&self, line: &str, event: &Value) {
         let (Some(seq), Some(id)) = (event["seq"].as_u64(), event["session_id"].as_str()) else { return };
         let mut facts = self.facts();
@@ -88,7 +88,7 @@ impl Known {
         self.facts().sessions[id].changes.iter().any(|(_, kind)| *kind == "session_forked")
     }
 
-    /// Sessions that are there for certain.
+    /// Lists the sessions that must exist.
     pub(crate) fn sessions(&self) -> Vec<String> {
         let facts = self.facts();
         let there = facts.sessions.iter().filter(|(_, known)| !known.is_deletion_asked);
@@ -96,14 +96,14 @@ impl Known {
     }
 }
 
-/// All that the program says of its sessions, to the letter.
+/// The program's unchanged answers about its sessions.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Survey {
     pub(crate) list: Vec<String>,
     pub(crate) sessions: BTreeMap<String, Stored>,
 }
 
-/// All that it says of one.
+/// The program's unchanged answers about one session.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) read: String,
@@ -170,8 +170,8 @@ fn items(process: &Process, method: &str, mut params: Value) -> Answer<Vec<Strin
     }
 }
 
-/// After a crash: starts the program again and holds what it says against what is known; each session takes one more
-/// turn, and with redb deleted the next start says the same. Answers what it said.
+/// After a crash, starts the program again and compares its answers with what is known; each session runs one more turn,
+/// and without redb the next start answers the same. Returns the answers.
 pub(crate) fn check(stage: &Stage, known: &Arc<Known>) -> Survey {
     let process = stage.rpc(known, None);
     check_stored(stage, &process, known);
@@ -189,7 +189,7 @@ pub(crate) fn check(stage: &Stage, known: &Arc<Known>) -> Survey {
     survey
 }
 
-/// What stands in redb is a copy: without it, the program says the same.
+/// Redb holds copies: without it, the program answers the same.
 pub(crate) fn check_rebuilt(stage: &Stage, known: &Arc<Known>, expected: &Survey) {
     // It may never have been written.
     fs::remove_file(stage.data().join("index.redb")).ok();
@@ -198,7 +198,7 @@ pub(crate) fn check_rebuilt(stage: &Stage, known: &Arc<Known>, expected: &Survey
     assert_eq!(process.end(), Some(0), "{}", stage.stderr());
 }
 
-/// Holds what is stored against what is known.
+/// Compares stored sessions with what is known.
 pub(crate) fn check_stored(stage: &Stage, process: &Process, known: &Arc<Known>) {
     let survey = Survey::of(process).unwrap();
     let facts = known.facts();
@@ -224,14 +224,14 @@ pub(crate) fn check_stored(stage: &Stage, process: &Process, known: &Arc<Known>)
     check_effects(stage, &survey);
 }
 
-/// The sessions that have a directory.
+/// Lists the sessions that have a directory.
 fn directories(stage: &Stage) -> BTreeSet<String> {
     let folders = fs::read_dir(stage.data().join("journal")).unwrap();
     let sessions = folders.flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
     sessions.map(|session| session.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Every acknowledged event is there, to the letter, and so is whatever was answered.
+/// Every acknowledged event is stored unchanged, and so is every answer.
 fn check_acknowledged(id: &str, stored: &Stored, events: &[Value], known: &Acknowledged) {
     for (seq, line) in &known.lines {
         let found = stored.lines.get(*seq as usize - 1);

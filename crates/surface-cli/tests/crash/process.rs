@@ -1,4 +1,4 @@
-//! A folder with a data directory, and the real program in it, spoken to as `meerkat rpc` is.
+//! A folder with a data directory, and the real program in it as `meerkat rpc`.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,31 +19,31 @@ use crate::{oracle::Known, shim::Shim};
 /// Longer than anything here takes: what has not come by then does not come.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// A folder of its own for one data directory.
+/// Folder of one data directory.
 pub(crate) struct Stage {
     dir: TempDir,
 }
 
-/// Why a call has no result.
+/// Reason why a call has no result.
 #[derive(Debug)]
 pub(crate) enum Trouble {
     /// The process was killed first.
     Gone,
-    /// It was refused: the code, and the whole error.
+    /// The call was refused: the code, and the whole error.
     Refused(String, Value),
 }
 
 pub(crate) type Answer<T> = Result<T, Trouble>;
 
 impl Stage {
-    /// Nothing is there yet.
+    /// Makes an empty folder.
     pub(crate) fn empty() -> Self {
         let dir = TempDir::new().unwrap();
         fs::create_dir(dir.path().join("tools")).unwrap();
         Self { dir }
     }
 
-    /// A store that was made, with nothing in it.
+    /// Makes a store without sessions.
     pub(crate) fn made() -> Self {
         static MADE: OnceLock<Stage> = OnceLock::new();
         let made = MADE.get_or_init(|| {
@@ -60,12 +60,12 @@ impl Stage {
         self.dir.path().join("data")
     }
 
-    /// The folder of the projection.
+    /// Returns the folder of the projection.
     pub(crate) fn rkat(&self) -> PathBuf {
         self.dir.path().join(".rkat")
     }
 
-    /// A file of the test tools.
+    /// Reads a file of the test tools.
     pub(crate) fn tool_lines(&self, name: &str) -> Vec<String> {
         let text = fs::read_to_string(self.dir.path().join("tools").join(name)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -84,7 +84,7 @@ impl Stage {
         self.command(args).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// The program on standard input and output.
+    /// Starts the program on standard input and output.
     pub(crate) fn rpc(&self, known: &Arc<Known>, shim: Option<&Shim>) -> Process {
         let mut command = self.command(&["rpc"]);
         // What is synced is as lost or kept as what is not, when only a process ends: no test waits for that.
@@ -111,7 +111,7 @@ impl Stage {
         Process { child: Mutex::new(child), stdin, shared, known, reader: Some(reader), _shim: harmless }
     }
 
-    /// What the processes said on standard error.
+    /// Reads the standard error of all its processes.
     pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default()
     }
@@ -131,7 +131,7 @@ pub(crate) fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A document as it came, each of its fields to the letter.
+/// Document whose fields are unchanged text.
 type Fields = BTreeMap<String, Box<RawValue>>;
 
 fn fields(text: &str) -> Option<Fields> {
@@ -180,19 +180,19 @@ impl Shared {
     }
 }
 
-/// A process that runs.
+/// Running process.
 pub(crate) struct Process {
     child: Mutex<Child>,
     stdin: Mutex<Option<ChildStdin>>,
     shared: Arc<Shared>,
     pub(crate) known: Arc<Known>,
     reader: Option<JoinHandle<()>>,
-    /// Its control is open while the process begins.
+    /// Kept while the process begins, because that opens its control file.
     _shim: Shim,
 }
 
 impl Process {
-    /// Asks, and answers with the result to the letter.
+    /// Sends a request and returns the unchanged result.
     pub(crate) fn ask(&self, method: &str, params: &Value) -> Answer<String> {
         let (sender, answer) = mpsc::channel();
         let id = {
@@ -237,7 +237,7 @@ impl Process {
         self.ask("session/subscribe", &json!({ "session_id": session_id, "since_seq": 0 })).map(drop)
     }
 
-    /// The events of a session that come from now on.
+    /// Listens for events of a session from now on.
     pub(crate) fn listen(&self, session_id: &str) -> Listener {
         let (sender, events) = mpsc::channel();
         let mut state = self.shared.state.lock().unwrap();
@@ -247,7 +247,7 @@ impl Process {
         Listener(events)
     }
 
-    /// A whole turn; its text.
+    /// Runs a turn to its end.
     pub(crate) fn turn(&self, session_id: &str, prompt: &str) -> Answer<Value> {
         self.known.prompt_asked(prompt);
         let params = json!({ "session_id": session_id, "prompt": prompt, "policy": "queue" });
@@ -256,7 +256,7 @@ impl Process {
         Ok(result)
     }
 
-    /// A whole turn that compacts wherever it may, and keeps one turn.
+    /// Runs a turn that compacts as often as it may, and keeps one turn.
     pub(crate) fn compacting_turn(&self, session_id: &str, prompt: &str) -> Answer<Value> {
         self.known.prompt_asked(prompt);
         let compaction = json!({
@@ -276,7 +276,7 @@ impl Process {
         Ok(())
     }
 
-    /// A turn that is accepted and not waited for.
+    /// Starts a turn without waiting for its end.
     pub(crate) fn accept(&self, session_id: &str, prompt: &str) -> Answer<Value> {
         self.known.prompt_asked(prompt);
         let params = json!({ "session_id": session_id, "prompt": prompt, "policy": "queue", "wait": false });
@@ -285,7 +285,7 @@ impl Process {
         Ok(accepted)
     }
 
-    /// A change of a session, which one event records.
+    /// Changes a session, which one event records.
     pub(crate) fn change(&self, method: &str, kind: &'static str, params: &Value) -> Answer<()> {
         let changed = self.value(method, params)?;
         self.known.changed(params["session_id"].as_str().unwrap(), changed["seq"].as_u64().unwrap(), kind);
@@ -309,12 +309,12 @@ impl Process {
         Ok(id)
     }
 
-    /// Kills it, from another thread too.
+    /// Kills it; another thread may do so, too.
     pub(crate) fn kill(&self) {
         self.child.lock().unwrap().kill().unwrap();
     }
 
-    /// Ends it as a client does who has no more to say; its exit code, `None` where it was killed.
+    /// Ends it by closing its input, and returns its exit code; `None` if it was killed.
     pub(crate) fn end(mut self) -> Option<i32> {
         drop(self.stdin.lock().unwrap().take());
         let code = self.child.get_mut().unwrap().wait().unwrap().code();
@@ -339,7 +339,7 @@ impl Drop for Process {
 pub(crate) struct Listener(mpsc::Receiver<Value>);
 
 impl Listener {
-    /// The next event of a kind.
+    /// Waits for the next event of a kind.
     pub(crate) fn until(&self, kind: &str) -> Answer<Value> {
         loop {
             match self.0.recv_timeout(PATIENCE) {

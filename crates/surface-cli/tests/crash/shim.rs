@@ -1,4 +1,4 @@
-//! The library that stands between a process and its data directory: made by the C compiler, steered by a file.
+//! The library between a process and its data directory: made by the C compiler, controlled by a file.
 //!
 //! Everything of the product that changes the folder goes through the functions of libc that shim.c holds: the
 //! standard library and redb call them, and nothing there makes system calls of its own.
@@ -14,7 +14,7 @@ use std::{
 
 use tempfile::NamedTempFile;
 
-/// What the library does at the operation it was told of.
+/// Action of the library at the chosen operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Pass = 0,
@@ -27,9 +27,9 @@ pub(crate) enum Act {
     Swallow = 6,
 }
 
-/// The copies, which their own thread writes whenever it finds the time.
+/// The index, which its own thread writes at any time.
 pub(crate) const INDEX: &str = "/index.redb";
-/// The truth, and all that belongs to it.
+/// Everything but the index.
 pub(crate) const NOT_INDEX: &str = "!/index.redb";
 
 /// Kinds of operations, to be added.
@@ -37,7 +37,7 @@ pub(crate) const WRITES: u64 = 1;
 pub(crate) const SYNCS: u64 = 2;
 pub(crate) const NAMES: u64 = 4;
 
-/// Where the fields stand in the control file, as shim.c has them.
+/// Offsets of the fields in the control file, as in shim.c.
 mod field {
     pub(super) const COUNT: u64 = 0;
     pub(super) const AT: u64 = 8;
@@ -53,7 +53,7 @@ mod field {
     pub(super) const END: u64 = 1024;
 }
 
-/// The control of one process, or of several in a row.
+/// Control of one process, or of several in a row.
 pub(crate) struct Shim {
     control: NamedTempFile,
     folder: PathBuf,
@@ -121,7 +121,7 @@ impl Shim {
         self.get(field::COUNT)
     }
 
-    /// What it acted at, if it did.
+    /// Describes the operation at which it acted, if it did.
     pub(crate) fn fired(&self) -> Option<String> {
         let mut text = vec![0; (field::NEEDLE - field::WHAT) as usize];
         self.file().read_exact_at(&mut text, field::WHAT).unwrap();
@@ -166,7 +166,7 @@ fn library() -> &'static Path {
     })
 }
 
-/// Says where it was when a check fails.
+/// Prints its text when a check fails.
 pub(crate) struct Told(pub(crate) String);
 
 impl Drop for Told {

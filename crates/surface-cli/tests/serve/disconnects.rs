@@ -1,10 +1,10 @@
-//! Readers that come and go, over every way to read: none has a gap or a duplicate.
+//! Readers that come and go, on every surface: none misses an event or sees one twice.
 
 use std::{io::BufRead as _, thread};
 
 use serde_json::{Value, json};
 
-use crate::{Server, ask, mcp_result};
+use crate::drive::server::{Server, ask, mcp_result};
 
 const TURNS: u64 = 650;
 /// The session's creation, and each turn's beginning, message and end.
@@ -56,7 +56,7 @@ fn a_thousand_disconnects_lose_and_repeat_nothing() {
                 3 => stream_over_rest(&server, &session, cursor, wanted),
                 4 => stream_over_rpc(&server, &session, cursor, wanted),
                 _ => {
-                    // Asked, and gone before anything is read.
+                    // Leaves before it has read anything.
                     drop((server.follow(&session, cursor), server.open_mcp("session_events", &page)));
                     Vec::new()
                 }
@@ -92,7 +92,7 @@ fn stream_over_rest(server: &Server, session: &str, cursor: u64, wanted: u64) ->
     ids.take(usize::try_from(wanted).unwrap()).collect()
 }
 
-/// The same from a subscription; its live lines have no seq.
+/// Reads so many from a subscription, whose live lines have no seq.
 fn stream_over_rpc(server: &Server, session: &str, cursor: u64, wanted: u64) -> Vec<u64> {
     let mut socket = server.websocket();
     ask(&mut socket, 1, "session/subscribe", &json!({ "session_id": session, "since_seq": cursor }));

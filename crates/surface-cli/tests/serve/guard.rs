@@ -1,11 +1,16 @@
-//! Who comes in: no request without a token, with a Host or an Origin that is not ours, on no listener.
+//! Refused requests: without a token, or with a Host or an Origin that is not ours, on every surface.
 
-use serde_json::{Value, json};
+use meerkat_errors::ErrorCode;
+use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{NOBODY, Server, TOKEN, command, read, read_head, refusal, status, until};
+use crate::drive::{
+    NOBODY, TOKEN, meerkat, ran,
+    server::{Server, read, read_head, refusal, status},
+    until,
+};
 
-/// Every path that something is served at, found by walking the tables.
+/// Lists every path of the surfaces' tables, and a few more.
 fn places() -> Vec<(String, String, String)> {
     let mut places: Vec<(String, String, String)> = meerkat_surface_rest::table()
         .iter()
@@ -50,8 +55,8 @@ fn nothing_but_the_health_is_open_without_a_token() {
     }
 }
 
-/// Forms by which a page reached a local server, or a server was fooled about who asks: rebinding, look-alike names,
-/// other ports, odd spellings, several at once. `PORT` is the port that is listened on.
+/// Forms by which a page reached a local server or fooled it about its caller: rebinding, look-alike names, other ports,
+/// odd spellings, several at once. `PORT` is the listener's.
 const HOSTILE: [&str; 50] = [
     "",
     "host:",
@@ -117,7 +122,7 @@ const GOOD: [&str; 8] = [
     "origin: https://desk.example",
 ];
 
-/// A way in: method, target, header lines, body, and what a welcome guest is answered.
+/// Request of a surface: method, target, header lines, body, and the status if it is accepted.
 type Listener = (&'static str, String, &'static str, String, u16);
 
 fn listeners(session: &str) -> [Listener; 8] {
@@ -178,30 +183,25 @@ fn hostile_hosts_and_origins_reach_no_surface() {
 #[test]
 fn a_bind_that_others_can_reach_is_refused_without_a_token() {
     let dir = TempDir::new().unwrap();
-    let serve = |args: &[&str], env: &[(&str, &str)]| {
-        let args: Vec<&str> = ["--json", "serve", "--rest"].iter().chain(args).copied().collect();
-        let output = command(&dir, &args, env).output().unwrap();
-        let body: Value = serde_json::from_slice(&output.stdout).unwrap();
-        (output.status.code().unwrap(), body["code"].as_str().unwrap().to_owned())
-    };
-    assert_eq!(serve(&["--listen", "0.0.0.0:0", "--no-auth"], &[]), (31, "CONFIG_INVALID".to_owned()));
-    let tools = [("MEERKAT_TOOLS__TEST_DIR", "/nowhere"), ("MEERKAT_TOKEN", TOKEN)];
-    assert_eq!(serve(&["--listen", "0.0.0.0:0"], &tools), (31, "CONFIG_INVALID".to_owned()));
-    let mut unnamed = command(&dir, &["serve", "--rest", "--listen", "0.0.0.0:0"], &[("MEERKAT_TOKEN", TOKEN)]);
-    let unnamed = unnamed.output().unwrap();
-    let told = String::from_utf8(unnamed.stderr).unwrap();
-    assert!(unnamed.status.code() == Some(31) && told.contains("model.name"), "{told}");
-    // The one model of the one server is a choice as well; what is refused then is the token.
+    let invalid = ErrorCode::ConfigInvalid;
+    let token = ("MEERKAT_TOKEN", TOKEN);
     let server = [
         ("MEERKAT_MODEL__COMPATIBLE__BOX__BASE_URL", "http://127.0.0.1:1/v1"),
         ("MEERKAT_MODEL__COMPATIBLE__BOX__MODEL", "m"),
         ("MEERKAT_TOKEN", "short"),
     ];
-    let chosen = command(&dir, &["serve", "--rest", "--listen", "0.0.0.0:0"], &server).output().unwrap();
-    let told = String::from_utf8(chosen.stderr).unwrap();
-    assert!(told.contains("16 characters") && !told.contains("model.name"), "{told}");
-    assert_eq!(serve(&["--listen", "somewhere"], &[]), (31, "CONFIG_INVALID".to_owned()));
-    assert_eq!(serve(&[], &[("MEERKAT_TOKEN", "short")]), (31, "CONFIG_INVALID".to_owned()));
-    let nothing = command(&dir, &["--json", "serve"], &[]).output().unwrap();
-    assert_eq!(nothing.status.code(), Some(2), "it must be said what to serve");
+    let open = ["--listen", "0.0.0.0:0"];
+    for (args, env, said) in [
+        (&["--listen", "0.0.0.0:0", "--no-auth"][..], &[][..], "loopback"),
+        (&open, &[("MEERKAT_TOOLS__TEST_DIR", "/nowhere"), token], "test tools"),
+        (&open, &[token], "model.name"),
+        // The one model of the one server is a choice as well; what is refused then is the token.
+        (&open, &server, "16 characters"),
+        (&["--listen", "somewhere"], &[], "serve.listen"),
+        (&[], &[("MEERKAT_TOKEN", "short")], "16 characters"),
+    ] {
+        let args = [&["serve", "--rest"], args].concat();
+        ran(meerkat(&dir, &args).envs(env.iter().copied())).refused(invalid, said);
+    }
+    ran(&mut meerkat(&dir, &["serve"])).refused(ErrorCode::InvalidRequest, "say what to serve");
 }

@@ -1,4 +1,4 @@
-//! Connections that begin something and do not end it cost their place only for as long as the header timeout.
+//! Connections that begin something and do not end it keep their place only until the header timeout.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -9,11 +9,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use serde_json::json;
 
-use crate::{Server, TOKEN};
+use crate::drive::{TOKEN, server::Server};
 
 const CONNECTIONS: usize = 1000;
 
-/// The test holds the other ends.
+/// Raises the test's own limit, because it holds the other ends.
 pub(crate) fn raise_descriptors() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let needed = 2 * CONNECTIONS as u64;
@@ -22,7 +22,7 @@ pub(crate) fn raise_descriptors() {
     }
 }
 
-/// What such a connection sends; of a body it is the half.
+/// Lists what such connections send; of a body, one half.
 fn beginnings(server: &Server) -> Vec<String> {
     let host = format!("host: 127.0.0.1:{}\r\n", server.port);
     let half_body = |path: &str, more: &str| {
@@ -61,10 +61,10 @@ fn wait_for_the_close(stream: &mut TcpStream) -> String {
 #[test]
 fn half_open_connections_are_closed_while_others_are_answered() {
     raise_descriptors();
-    let server = Server::start_with_few_descriptors(&[
-        ("MEERKAT_SERVE__HEADER_TIMEOUT_MS", "2000"),
-        ("MEERKAT_SERVE__MAX_CONNECTIONS", "1010"),
-    ]);
+    let server = Server::start_limited(
+        "-Sn 256",
+        &[("MEERKAT_SERVE__HEADER_TIMEOUT_MS", "2000"), ("MEERKAT_SERVE__MAX_CONNECTIONS", "1010")],
+    );
     let beginnings = beginnings(&server);
     let mut half_open = Vec::new();
     for beginning in beginnings.iter().cycle().take(CONNECTIONS) {
@@ -96,7 +96,7 @@ fn idle_connections_keep_nobody_out() {
     drop(idle);
 }
 
-/// There is no HTTP/2 here, and a client that speaks it without asking hears of that at once.
+/// There is no HTTP/2 here, and a client that speaks it without asking is told so at once.
 #[test]
 fn a_client_that_speaks_http_2_is_told_to_use_http_1() {
     let server = Server::start(&[("MEERKAT_SERVE__HEADER_TIMEOUT_MS", "60000")]);

@@ -1,4 +1,4 @@
-//! What one caller may take, and the code that says it is too much, on every surface that it applies to.
+//! Limits of one caller, and the codes of refusals beyond them, on every surface that has them.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -8,7 +8,11 @@ use std::{
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::{Answer, NOBODY, Server, ask, mcp_result, read, read_head, refusal, status, until};
+use crate::drive::{
+    NOBODY, meerkat,
+    server::{Answer, Server, ask, mcp_result, read, read_head, refusal, status},
+    until,
+};
 
 const SURFACES: [&str; 3] = ["/v1/sessions", "/rpc", "/mcp"];
 
@@ -41,7 +45,7 @@ fn bodies_have_a_limit() {
         let long = server.send_with_token("POST", path, &[], &" ".repeat(1001));
         assert_eq!(long.refusal(), too_large(), "{path}");
         assert_eq!(send_chunked(&server, path, 1001).refusal(), too_large(), "{path}, chunked");
-        // As long as it may be, it is read; there is nothing in it.
+        // A body of the largest size is read; it is empty.
         assert_ne!(send_chunked(&server, path, 1000).refusal(), too_large(), "{path}");
     }
     let mut socket = server.websocket();
@@ -59,10 +63,10 @@ fn heads_have_a_limit() {
         assert_eq!(server.send_with_token("POST", path, &many, "{}").refusal(), too_large(), "{path}");
         let target = format!("{path}?{value}");
         assert_eq!(server.send_with_token("GET", &target, &[], "").refusal(), too_large(), "{path}");
-        // What is not even worth reading is answered before there is a request: a status and nothing more.
+        // A larger head is answered before there is a request: with a status and nothing more.
         let value = "x".repeat(40 * 1024);
         let answer = server.send_with_token("POST", path, &[("x", &value)], "");
-        // It may have come in one piece; then it is refused as any other.
+        // If it came in one piece, it is refused like any other.
         assert!(
             (answer.status, answer.body.as_str()) == (431, "") || answer.status == 413,
             "{path}: {}",
@@ -123,26 +127,11 @@ fn event_streams_have_a_limit() {
     assert_eq!(server.send_with_token("GET", "/mcp", &stream, "").refusal(), too_many);
     let turns = format!("/v1/sessions/{session}/turns");
     assert_eq!(server.send_with_token("POST", &turns, &stream, r#"{"prompt":"Hi."}"#).refusal(), too_many);
-    // What asks for no stream is answered, also where it could be by one; and no turn was begun.
+    // A request that asks for no stream is answered; and no turn was begun.
     let page = server.mcp("session_events", &json!({ "session_id": session }));
     assert_eq!(page["structuredContent"]["next_seq"], 1);
     drop(kept);
     until("the server sees that they are closed", || follow().0 == 200);
-}
-
-#[test]
-fn subscriptions_have_a_limit() {
-    let server = Server::start(&[]);
-    let session = server.session();
-    let mut socket = server.websocket();
-    for id in 1..=65 {
-        ask(&mut socket, id, "session/subscribe", &json!({ "session_id": session, "since_seq": 1 }));
-        let answer = socket.read().unwrap();
-        match id {
-            1..=64 => assert!(answer.to_text().unwrap().contains(r#""result""#), "{answer}"),
-            _ => assert_eq!(rpc_code(&answer), (-32055, "TOO_MANY_CONNECTIONS".to_owned())),
-        }
-    }
 }
 
 #[test]
@@ -175,7 +164,7 @@ fn json_nests_and_has_keys_up_to_a_limit() {
     }
 }
 
-/// A stranger that holds a place gives way to whoever comes.
+/// A stranger that holds a place gives way to the next connection.
 #[test]
 fn a_connection_without_the_token_gives_way() {
     let server = Server::start(&[("MEERKAT_SERVE__MAX_CONNECTIONS", "1")]);
@@ -225,8 +214,8 @@ fn only_one_type_makes_a_body_json() {
 /// Sends lines to a command on standard input, and reads the last of as many answers.
 fn over_pipes(command: &str, env: &[(&str, &str)], lines: &[Value]) -> Value {
     let dir = tempfile::TempDir::new().unwrap();
-    let mut command = crate::command(&dir, &[command], env);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut command = meerkat(&dir, &[command]);
+    command.envs(env.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     let (mut stdin, mut answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()).lines());
     let mut last = Value::Null;

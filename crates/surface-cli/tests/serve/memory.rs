@@ -1,14 +1,14 @@
-//! What answers cost that nobody takes: the room that they have, and no more, however many are asked for.
+//! Memory of answers that nobody reads: bounded, however many are requested.
 
 use std::{fs, process::Child};
 
 use serde_json::{Value, json};
 
-use crate::{Server, ask};
+use crate::drive::server::{Server, ask};
 
 const MIB: u64 = 1024 * 1024;
 
-/// Bytes that answers may cost a process besides what it had before.
+/// Most bytes that answers may add to a process.
 const COST_MAX: u64 = 64 * MIB;
 
 /// A line of a process's status, in bytes.
@@ -35,7 +35,7 @@ fn server() -> (Server, String) {
     let prompt = format!(r#"@repeat 80 @call none {{"text":"{text}"}} @say Done."#);
     let turn = server.rpc("turn/start", &json!({ "session_id": session, "prompt": prompt }));
     assert_eq!(turn["result"]["text"], "Done.");
-    // What the first read costs once is no answer's.
+    // The first read has costs of its own.
     server.rpc("session/events", &json!({ "session_id": session }));
     (server, session)
 }
@@ -49,7 +49,7 @@ fn answers_that_nobody_takes_are_bounded() {
     for id in 1..=256 {
         ask(&mut socket, id, "session/events", &json!({ "session_id": session }));
     }
-    // Until the server does nothing more for it, which others see from outside.
+    // Until the server does nothing more for it, as its memory shows.
     let (mut peak, mut same) = (0, 0);
     while same < 40 {
         assert!(server.rpc("session/read", &json!({ "session_id": session }))["result"].is_object());
@@ -58,7 +58,7 @@ fn answers_that_nobody_takes_are_bounded() {
         peak = now;
         assert!(peak < idle + COST_MAX, "{} MiB more", (peak - idle) / MIB);
     }
-    // They come when they are taken.
+    // They come when they are read.
     for _ in 0..5 {
         let answer: Value = serde_json::from_str(socket.read().unwrap().to_text().unwrap()).unwrap();
         assert!(answer["result"]["items"].as_array().unwrap().len() > 50);
@@ -88,7 +88,7 @@ fn a_batch_is_bounded() {
     }
 }
 
-/// The first ten of them had all the room that there is, and everybody else was refused until they were closed.
+/// The first ten had all the room, and everybody else was refused until they were closed.
 #[test]
 fn others_read_beside_many_that_take_nothing() {
     let (server, session) = server();

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{Server, command};
+use crate::drive::{meerkat, ran, server::Server};
 
 /// Floats whose last digit a careless reader changes, and the ends of their range.
 const FLOATS: [f64; 8] = [
@@ -19,7 +19,7 @@ const FLOATS: [f64; 8] = [
     1.335_899_999_999_999_9,
 ];
 
-/// What all files below a folder hold.
+/// Reads all files below a folder.
 fn texts(dir: &Path) -> String {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     entries
@@ -51,9 +51,9 @@ fn a_float_comes_back_bit_for_bit() {
     let seq = turn.json()["seq"].as_u64().unwrap();
 
     let cli = |args: &[&str]| {
-        let ran = command(&dir, args, &env).output().unwrap();
-        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-        String::from_utf8(ran.stdout).unwrap()
+        let ran = ran(meerkat(&dir, args).envs(env));
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        ran.out
     };
     let read = |server: &Server, session: &str| {
         let get = |path: &str| server.send_with_token("GET", &format!("/v1/sessions/{session}/{path}"), &[], "").body;

@@ -1,8 +1,11 @@
-//! Web pages of other origins: those that are listed may ask and read, and their browsers are told so without a token.
+//! Web pages of other origins: listed ones may ask and read, and their browsers learn that without a token.
 
-use serde_json::Value;
+use meerkat_errors::ErrorCode;
 
-use crate::{Server, TOKEN, command, refusal};
+use crate::drive::{
+    TOKEN, meerkat, ran,
+    server::{Server, read, refusal},
+};
 
 const LISTED: (&str, &str) = ("origin", "https://desk.example");
 
@@ -31,7 +34,7 @@ fn a_listed_origin_is_let_in_and_no_other() {
         }
         // A name that is not ours stays refused, and says nothing to the page.
         let headers = format!("host: evil.example\r\norigin: {}\r\n{}: PATCH\r\n", LISTED.1, asks[0].0);
-        let rebound = crate::read(server.open("OPTIONS", path, &headers, ""));
+        let rebound = read(server.open("OPTIONS", path, &headers, ""));
         assert_eq!(rebound.refusal(), refusal(403, "FORBIDDEN_ORIGIN"));
     }
 }
@@ -81,8 +84,7 @@ fn what_names_no_place_is_refused() {
     ] {
         let name = format!("MEERKAT_SERVE__{key}");
         let env = [(name.as_str(), value), ("MEERKAT_TOKEN", TOKEN)];
-        let output = command(&dir, &["--json", "serve", "--rest", "--listen", "127.0.0.1:0"], &env).output().unwrap();
-        let body: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(body["code"], "CONFIG_INVALID", "{key} {value}: {body}");
+        let mut command = meerkat(&dir, &["serve", "--rest", "--listen", "127.0.0.1:0"]);
+        ran(command.envs(env)).refused(ErrorCode::ConfigInvalid, &key.to_lowercase());
     }
 }

@@ -14,7 +14,10 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio_tungstenite::tungstenite::{self, client::IntoClientRequest as _};
 
-use crate::{Server, TOKEN, ask, mcp_result, read, read_head, refusal, status};
+use crate::drive::{
+    TOKEN,
+    server::{Server, ask, mcp_result, read, read_head, refusal, status},
+};
 
 const NGINX: &str = "/usr/sbin/nginx";
 const NAME: &str = "desk.example";

@@ -1,5 +1,5 @@
-//! SIGTERM and SIGHUP end every command in one way: running turns are settled, the exit code is 0, no socket is left. So
-//! does Ctrl-C where the command gives it no meaning of its own; at a server too the exit code is 0.
+//! SIGTERM and SIGHUP end every command alike: running turns are settled, the exit code is 0, no socket is left. So does
+//! Ctrl-C if the command does not use it itself; then the exit code is 130, at a server 0.
 
 use std::{
     fs,
@@ -9,9 +9,14 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{TOKEN, command, signal, until};
+use crate::drive::{
+    TOKEN, meerkat, meerkat_after,
+    server::{Server, ask},
+    signal, until,
+};
 
 const INITIALIZE: &str = concat!(
     r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"#,
@@ -19,8 +24,8 @@ const INITIALIZE: &str = concat!(
     "\n"
 );
 
-/// Each command that goes on for long, what it is sent, what it says when it is at work, and its exit code after Ctrl-C if
-/// that ends it.
+/// Commands that run for long: arguments, input, the text that shows that they are at work, and the exit code after Ctrl-C
+/// if that ends them.
 const COMMANDS: [(&[&str], &str, &str, Option<i32>); 6] = [
     (&["--json", "serve", "--rest", "--listen", "127.0.0.1:0"], "", "listening", Some(0)),
     (&["rpc"], "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"capabilities/get\"}\n", "jsonrpc", Some(0)),
@@ -58,39 +63,29 @@ fn sockets(dir: &Path) -> Vec<PathBuf> {
     found.collect()
 }
 
-/// Linux tells which signals a process ignores, as bits in base 16; elsewhere the tests are not run under nohup.
+/// Returns true if this process ignores a signal. Only Linux can say; elsewhere the tests do not run under nohup.
 fn ignores(signal: u32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");
     u64::from_str_radix(ignored.trim(), 16).unwrap() >> (signal - 1) & 1 == 1
 }
 
-/// Nobody types the prompt that it waits for.
+/// Nobody types the prompt that it waits for. Ctrl-C killed it and left the socket.
 #[test]
-fn a_command_that_reads_its_prompt_ends_too() {
-    let dir = TempDir::new().unwrap();
-    let mut command = command(&dir, &["run", "-"], &[]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    until("it owns its data directory", || !sockets(dir.path()).is_empty());
-    signal(&child, "TERM");
-    until("it ends", || child.try_wait().unwrap().is_some());
-}
-
-/// Ctrl-C before a command has given it a meaning ends the command. The signal killed it and left the socket.
-#[test]
-fn ctrl_c_while_the_prompt_is_typed_leaves_in_order() {
-    if ignores(2) {
-        return;
+fn a_command_that_reads_its_prompt_ends_in_order() {
+    for (name, number, code) in [("TERM", 15, 0), ("INT", 2, 130)] {
+        if ignores(number) {
+            continue;
+        }
+        let dir = TempDir::new().unwrap();
+        let mut command = meerkat(&dir, &["run", "-"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        until("it owns its data directory", || !sockets(dir.path()).is_empty());
+        signal(&child, name);
+        // To wait for a child would end its input.
+        until("it ends", || child.try_wait().unwrap().is_some());
+        assert_eq!((child.wait().unwrap().code(), sockets(dir.path())), (Some(code), Vec::new()), "{name}");
     }
-    let dir = TempDir::new().unwrap();
-    let mut command = command(&dir, &["run", "-"], &[]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    until("it owns its data directory", || !sockets(dir.path()).is_empty());
-    signal(&child, "INT");
-    // To wait for a child would end its input.
-    until("it ends", || child.try_wait().unwrap().is_some());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(sockets(dir.path()), Vec::<PathBuf>::new());
 }
 
 /// A supervisor's first signal came while the data directory was being opened, and was lost or killed the process.
@@ -98,9 +93,9 @@ fn ctrl_c_while_the_prompt_is_typed_leaves_in_order() {
 fn a_signal_while_a_server_starts_is_kept() {
     let dir = TempDir::new().unwrap();
     // An owner that cannot be attached to holds up the start.
-    let mut owner = begin(command(&dir, COMMANDS[1].0, &[]), COMMANDS[1].1, COMMANDS[1].2);
+    let mut owner = begin(meerkat(&dir, COMMANDS[1].0), COMMANDS[1].1, COMMANDS[1].2);
     fs::remove_file(&sockets(dir.path())[0]).unwrap();
-    let mut starting = command(&dir, COMMANDS[0].0, &[]);
+    let mut starting = meerkat(&dir, COMMANDS[0].0);
     starting.env("MEERKAT_TOKEN", TOKEN).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut starting = starting.spawn().unwrap();
     let caught = || fs::read_to_string(format!("/proc/{}/status", starting.id())).unwrap_or_default();
@@ -126,8 +121,8 @@ fn every_command_ends_the_same_way() {
                 continue;
             }
             let dir = TempDir::new().unwrap();
-            assert!(command(&dir, &["run", "Hello."], &[]).output().unwrap().status.success());
-            let mut child = begin(command(&dir, args, &[]), sent, says);
+            assert!(meerkat(&dir, &["run", "Hello."]).output().unwrap().status.success());
+            let mut child = begin(meerkat(&dir, args), sent, says);
             assert_eq!(sockets(dir.path()).len(), 1, "{args:?}");
             signal(&child, name);
             let mut rest = String::new();
@@ -141,16 +136,16 @@ fn every_command_ends_the_same_way() {
     }
 }
 
-/// Its turn ran on in the process that served it, and the exit code was 0.
+/// The turn went on in the process that served it, and the exit code was 0.
 #[test]
 fn a_command_beside_a_server_ends_its_turn() {
     for (args, sent) in [(COMMANDS[4].0, ""), (&["chat"], "@say Wait @stall\n")] {
         let dir = TempDir::new().unwrap();
-        let mut server = begin(command(&dir, COMMANDS[0].0, &[]), "", "listening");
-        let mut child = begin(command(&dir, args, &[]), sent, "Wait");
+        let mut server = begin(meerkat(&dir, COMMANDS[0].0), "", "listening");
+        let mut child = begin(meerkat(&dir, args), sent, "Wait");
         signal(&child, "TERM");
         assert_eq!(child.wait().unwrap().code(), Some(0), "{args:?}");
-        let events = command(&dir, &["events", "last", "--since", "0", "--until", "turn_interrupted"], &[]).output();
+        let events = meerkat(&dir, &["events", "last", "--since", "0", "--until", "turn_interrupted"]).output();
         assert!(events.unwrap().status.success());
         signal(&server, "TERM");
         assert_eq!(server.wait().unwrap().code(), Some(0));
@@ -160,13 +155,9 @@ fn a_command_beside_a_server_ends_its_turn() {
 /// A server waited for every turn over a WebSocket, or three seconds.
 #[test]
 fn a_second_signal_ends_a_server_at_once() {
-    let mut server = crate::Server::start(&[("MEERKAT_SERVE__DRAIN_MS", "3600000")]);
+    let mut server = Server::start(&[("MEERKAT_SERVE__DRAIN_MS", "3600000")]);
     let mut socket = server.websocket();
-    socket.send(r#"{"jsonrpc":"2.0","id":1,"method":"session/create","params":{}}"#.into()).unwrap();
-    let created: serde_json::Value = serde_json::from_str(socket.read().unwrap().to_text().unwrap()).unwrap();
-    let params = serde_json::json!({ "session_id": created["result"]["session_id"], "prompt": "@say Wait @stall" });
-    let request = serde_json::json!({ "jsonrpc": "2.0", "id": 2, "method": "turn/start", "params": params });
-    socket.send(request.to_string().into()).unwrap();
+    ask(&mut socket, 1, "turn/start", &json!({ "session_id": server.session(), "prompt": "@say Wait @stall" }));
     let began = std::time::Instant::now();
     // Signals that come together are one.
     until("it ends", || {
@@ -176,34 +167,17 @@ fn a_second_signal_ends_a_server_at_once() {
     assert!(began.elapsed() < std::time::Duration::from_secs(3), "{:?}", began.elapsed());
 }
 
-/// A terminal that goes does not end what was started to survive it.
+/// `nohup` makes a server ignore SIGHUP, and a script makes a background command ignore Ctrl-C.
 #[test]
-fn a_server_under_nohup_goes_on() {
-    let dir = TempDir::new().unwrap();
-    let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", r#"trap "" HUP && exec "$0" "$@""#, env!("CARGO_BIN_EXE_meerkat")]).args(COMMANDS[0].0);
-    shell.env_clear().env("HOME", dir.path()).current_dir(dir.path());
-    let mut child = begin(shell, "", "listening");
-    signal(&child, "HUP");
-    signal(&child, "HUP");
-    assert_eq!(child.try_wait().unwrap(), None);
-    signal(&child, "TERM");
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-}
-
-/// A script that starts a command behind itself makes it ignore Ctrl-C, which is then for the script alone.
-#[test]
-fn a_follower_behind_a_script_goes_on() {
-    let dir = TempDir::new().unwrap();
-    assert!(command(&dir, &["run", "Hello."], &[]).output().unwrap().status.success());
-    let mut shell = Command::new("/bin/sh");
-    let (args, sent, says, _) = COMMANDS[5];
-    shell.args(["-c", r#"trap "" INT && exec "$0" "$@""#, env!("CARGO_BIN_EXE_meerkat")]).args(args);
-    shell.env_clear().env("HOME", dir.path()).current_dir(dir.path());
-    let mut child = begin(shell, sent, says);
-    signal(&child, "INT");
-    signal(&child, "INT");
-    assert_eq!(child.try_wait().unwrap(), None);
-    signal(&child, "TERM");
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+fn a_command_that_was_started_to_ignore_a_signal_goes_on() {
+    for (name, (args, sent, says, _)) in [("HUP", COMMANDS[0]), ("INT", COMMANDS[5])] {
+        let dir = TempDir::new().unwrap();
+        assert!(meerkat(&dir, &["run", "Hello."]).output().unwrap().status.success());
+        let mut child = begin(meerkat_after(&format!(r#"trap "" {name}"#), &dir, args), sent, says);
+        signal(&child, name);
+        signal(&child, name);
+        assert_eq!(child.try_wait().unwrap(), None, "{name}");
+        signal(&child, "TERM");
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{name}");
+    }
 }

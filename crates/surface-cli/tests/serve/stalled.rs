@@ -1,4 +1,4 @@
-//! Subscribers that take nothing while much is written: they are closed, and go on where they were.
+//! Subscribers that read nothing while much is written: they are closed, and go on at their cursor.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -10,9 +10,13 @@ use std::{
 use serde_json::json;
 use tokio_tungstenite::tungstenite::{Message, WebSocket};
 
-use crate::{PATIENCE, Server, ask, read_head, status, until};
+use crate::drive::{
+    PATIENCE,
+    server::{Server, ask, read_head, status},
+    until,
+};
 
-/// A call whose arguments stand in its event to the letter; there is no such tool, so nothing else comes of it.
+/// Bytes of a call's arguments, which its event holds unchanged; there is no such tool, so it has no other effect.
 const ARGUMENT_BYTES: usize = 62_000;
 const CALLS_PER_TURN: usize = 80;
 const TURNS: usize = 21;
@@ -20,7 +24,7 @@ const TURNS: usize = 21;
 /// A durable event: its seq and its line.
 type Event = (u64, String);
 
-/// The seq of a line; none where it is shown in passing.
+/// Returns the seq of a line; `None` for a live event.
 fn seq(line: &str) -> Option<u64> {
     let head = &line[..line.len().min(100)];
     head.split_once(r#""seq":"#)?.1.split_once(',')?.0.parse().ok()
@@ -102,7 +106,7 @@ fn a_subscriber_that_stalls_is_closed_and_goes_on_where_it_was() {
         ("MEERKAT_TURN__LOOP_REPEATS", "1000"),
     ]);
     let session = server.session();
-    // Each has its first event, and then takes nothing more. One that is awake follows beside them.
+    // Each reads its first event and then nothing more. An attentive one follows beside them.
     let mut stalled_stream = follow(&server, &session, 0);
     let mut stalled_socket = subscribe(&server, &session, 0);
     let mut over_rest = frames(&mut stalled_stream, 1);

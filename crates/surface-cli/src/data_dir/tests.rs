@@ -1,5 +1,5 @@
-//! Two processes on one data directory, each a runtime of its own, over a real lock and a real socket. What stands for
-//! the disk is one service in memory that outlives them.
+//! Two processes on one data directory, with a real lock and a real socket. A service in memory that outlives them stands
+//! in for the disk.
 
 use std::{
     collections::BTreeMap,
@@ -25,24 +25,24 @@ use tokio::{
     sync::mpsc,
 };
 
-use meerkat_client::{Client, Defaults, Place, Speaker};
+use meerkat_client::{Client, Defaults, Place, Server, Speaker, Way as _};
 
-use super::{Door, Entered, Holding};
-use crate::{args::Cli, config::Config, output::Surroundings};
+use super::DataDir;
+use crate::{args::Cli, config::Config, output::Environment};
 
-/// The pid that the lock names.
+/// Pid that the lock names.
 const PID: u32 = 4711;
 
-/// A data directory.
+/// Data directory.
 struct Stage {
     dir: TempDir,
     data_dir: PathBuf,
     service: Arc<dyn SessionService>,
 }
 
-/// A process that holds the lock, or none.
+/// Process that may hold the lock.
 struct Process {
-    door: Door,
+    data_dir: DataDir,
     lock: Arc<Mutex<Option<File>>>,
 }
 
@@ -62,9 +62,9 @@ impl Stage {
     fn process(&self, env: &[(&str, &str)]) -> Process {
         let runtime_dir = ("XDG_RUNTIME_DIR", self.dir.path().to_str().unwrap());
         let env = env.iter().chain([&runtime_dir]).map(|(name, value)| ((*name).to_owned(), value.into()));
-        let around = Surroundings { env: env.collect::<BTreeMap<_, _>>(), dir: self.dir.path().to_owned() };
+        let env = Environment { variables: env.collect::<BTreeMap<_, _>>(), dir: self.dir.path().to_owned() };
         let globals = Cli::parse_from(["meerkat", "rpc"]).globals;
-        let config = Config::load(&around, &globals).unwrap_or_else(|_| panic!("the configuration"));
+        let config = Config::load(&env, &globals).unwrap_or_else(|_| panic!("the configuration"));
         let (lock, service, path) = (Arc::default(), self.service.clone(), self.data_dir.join("lock"));
         let held: Arc<Mutex<Option<File>>> = Arc::clone(&lock);
         let open = move || {
@@ -75,14 +75,14 @@ impl Stage {
             *held.lock().unwrap() = Some(file);
             Ok(service.clone())
         };
-        let door = Door {
+        let data_dir = DataDir {
             open: Arc::new(open),
             place: Place::new(self.data_dir.clone(), Some(self.dir.path().to_owned())),
             settings: config.settings().into(),
             agrees: Arc::new(move |settings| config.agrees(settings)),
             owner: Arc::default(),
         };
-        Process { door, lock }
+        Process { data_dir, lock }
     }
 
     async fn session(&self) -> SessionId {
@@ -92,21 +92,21 @@ impl Stage {
 
 impl Process {
     async fn own(&self) -> super::Owner {
-        match self.door.enter().await.unwrap() {
-            Entered::Owner(_, owner) => owner,
-            Entered::Attached(_) => panic!("there was an owner"),
+        match self.data_dir.find().await.unwrap() {
+            Server::Here(_) => self.data_dir.owner.lock().await.take().unwrap(),
+            Server::There(_) => panic!("there was an owner"),
         }
     }
 
     async fn attach(&self) -> Client {
-        match self.door.enter().await.unwrap() {
-            Entered::Attached(connection) => Client::over(self.door.clone(), connection, Defaults::default()),
-            Entered::Owner(..) => panic!("there was no owner"),
+        match self.data_dir.find().await.unwrap() {
+            Server::There(connection) => Client::over(self.data_dir.clone(), connection, Defaults::default()),
+            Server::Here(_) => panic!("there was no owner"),
         }
     }
 
     async fn refused(&self) -> ErrorBody {
-        match self.door.enter().await {
+        match self.data_dir.find().await {
             Err(error) => error.body(),
             Ok(_) => panic!("it was let in"),
         }
@@ -128,7 +128,7 @@ async fn lines(follower: &mut Follower, last_seq: u64) -> Vec<String> {
     lines
 }
 
-/// Whether new work is taken is the owner's to say, also where it says why not.
+/// The owner says if it accepts new work, and why not.
 #[tokio::test]
 async fn an_attached_command_is_as_ready_as_the_owner() {
     let stage = Stage::new();
@@ -141,7 +141,7 @@ async fn an_attached_command_is_as_ready_as_the_owner() {
     let listener = UnixListener::bind(stage.data_dir.join("socket")).unwrap();
     let settling = json!({ "is_ready": false, "trouble": null });
     let full = json!({ "is_ready": false, "trouble": ErrorBody::new(ErrorCode::StoreFull) });
-    // The first greeting finds the new owner, or asks how it stands, like each other one.
+    // The first greeting finds the new owner, or asks if it is ready, like every other.
     tokio::spawn(async move {
         let mut open = Vec::new();
         for number in 0.. {
@@ -154,7 +154,7 @@ async fn an_attached_command_is_as_ready_as_the_owner() {
             open.push(stream);
         }
     });
-    // That the former one has gone may be noticed by the greeting alone.
+    // Perhaps only the greeting notices that the former owner has ended.
     let mut answers = vec![remote.check_ready().await.map_err(|error| error.code())];
     while answers.last() != Some(&Err(ErrorCode::StoreFull)) {
         answers.push(remote.check_ready().await.map_err(|error| error.code()));
@@ -165,7 +165,7 @@ async fn an_attached_command_is_as_ready_as_the_owner() {
     );
 }
 
-/// An owner that says hello, and then answers each request or vanishes. It tells which requests came.
+/// Plays an owner that says hello, and then answers each request or vanishes. It reports the requests.
 async fn vanishing(listener: UnixListener, answers: Vec<Option<Value>>, seen: mpsc::UnboundedSender<String>) {
     let mut answers = answers.into_iter();
     loop {
@@ -185,9 +185,9 @@ async fn vanishing(listener: UnixListener, answers: Vec<Option<Value>>, seen: mp
     }
 }
 
-/// What is asked twice without a key might happen twice, and an interrupt that names no turn might hit the next one.
+/// A request without a key might be performed twice, and an interrupt that names no turn might end the next one.
 #[tokio::test]
-async fn what_cannot_be_asked_twice_is_not() {
+async fn only_requests_that_may_be_repeated_are() {
     let stage = Stage::new();
     let id = stage.session().await;
     let held = File::create(stage.data_dir.join("lock")).unwrap();
@@ -241,7 +241,7 @@ async fn an_owner_that_ends_hands_over() {
     first.unlock();
     let ended = remote.start_turn(StartTurn::new(id, "@say Here.")).await.unwrap();
     assert_eq!(lines(&mut follower, ended.seq).await.len() as u64, ended.seq - 1);
-    Holding::Attached(second.door.clone()).end().await;
+    second.data_dir.release().await;
     assert!(!stage.data_dir.join("socket").exists());
 }
 
@@ -257,7 +257,7 @@ async fn a_reader_that_falls_behind_misses_nothing() {
     let _owner = first.own().await;
     let remote = stage.process(&[]).attach().await;
     let mut follower = remote.follow(&id, 0).await.unwrap();
-    // Nothing is taken until the subscription has been given up.
+    // Nothing is read until the subscription has been given up.
     while remote.subscriptions().await > 0 {
         remote.pins(&id).await.unwrap();
     }
@@ -266,14 +266,14 @@ async fn a_reader_that_falls_behind_misses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_nobody_answers_the_lock_is_named_within_two_seconds() {
+async fn if_nobody_answers_the_lock_is_named_within_two_seconds() {
     let stage = Stage::new();
     let held = File::create(stage.data_dir.join("lock")).unwrap();
     held.lock().unwrap();
     let began = tokio::time::Instant::now();
     let body = stage.process(&[]).refused().await;
     assert_eq!((body.code, &body.details["pid"]), (ErrorCode::StoreLocked, &json!(PID)));
-    // The same where somebody listens and never says a word.
+    // Also if somebody listens and never says a word.
     let _listener = UnixListener::bind(stage.data_dir.join("socket")).unwrap();
     assert_eq!(stage.process(&[]).refused().await, body);
     assert!(began.elapsed().as_secs() < 5);

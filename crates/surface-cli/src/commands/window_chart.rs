@@ -1,26 +1,27 @@
-//! How full a session's context window was, from its events: the newest ones, and never more than a few pages of them.
+//! Chart of how full a session's context window was, from its newest events and never more than a few pages of them.
 
-use meerkat_service::{Operation, Seq, SessionError, SessionId, SessionService, service::SessionView, wire::call};
-use serde_json::json;
-
-use super::read;
-use crate::{
-    output::Output,
-    people::fill::{Canvas, TurnFill, chart},
-    wire::{EventPage, SeenEvent},
+use meerkat_service::{
+    Seq, SessionError, SessionId, SessionService,
+    service::{ReadEvents, SessionView},
 };
 
-/// Events that are looked through at most, the newest first.
+use crate::{
+    output::Output,
+    render::window_chart::{Canvas, TurnFill, chart},
+    wire::{SeenEvent, read},
+};
+
+/// Most events to look through, the newest first.
 const EVENTS_MAX: u64 = 10_000;
-/// Events of one stretch, which is read whole.
+/// Events of one stretch, which is read completely.
 const STRETCH_EVENTS: u64 = 500;
-/// Bytes of pages after which no older stretch is read.
+/// Bytes of events after which no older stretch is read.
 const BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Columns where standard output is no terminal.
+/// Columns if standard output is no terminal.
 const COLUMNS: usize = 80;
 
-/// The chart of a session's window, empty where no model was called.
-pub(super) async fn drawn(
+/// Draws the chart of a session's window; empty if no model was called.
+pub(super) async fn draw(
     service: &dyn SessionService,
     view: &SessionView,
     out: &Output,
@@ -30,21 +31,21 @@ pub(super) async fn drawn(
     Ok(chart(&turns, view.context.window_tokens, canvas))
 }
 
-/// The newest turns, in order.
+/// Reads the newest turns, in order.
 async fn turns(service: &dyn SessionService, id: &SessionId, last_seq: Seq) -> Result<Vec<TurnFill>, SessionError> {
     let (mut stretches, mut bytes, mut end) = (Vec::new(), 0, last_seq);
     while end > 0 && last_seq - end < EVENTS_MAX && bytes < BYTES_MAX {
         let since = end.saturating_sub(STRETCH_EVENTS);
         let (events, read) = between(service, id, since, end).await?;
         bytes += read;
-        // Before a stretch that is gone there is no turn.
+        // Before a pruned stretch there is no turn.
         end = if events.is_empty() { 0 } else { since };
         stretches.push(events);
     }
     Ok(folded(stretches.into_iter().rev().flatten()))
 }
 
-/// The events behind `since` up to `end`, and the bytes of their pages, of which each may be cut short.
+/// Reads the events after `since` up to `end`, and counts their bytes. Each page may be cut short.
 async fn between(
     service: &dyn SessionService,
     id: &SessionId,
@@ -53,27 +54,28 @@ async fn between(
 ) -> Result<(Vec<SeenEvent>, usize), SessionError> {
     let (mut events, mut bytes, mut next) = (Vec::new(), 0, since);
     while next < end {
-        let answer =
-            call(service, Operation::Events, &json!({ "session_id": id, "since_seq": next }).to_string()).await?;
-        let page: EventPage<SeenEvent> = read(&answer)?;
+        let page = service.events(ReadEvents { session_id: *id, since_seq: next, limit: None, wait_ms: 0 }).await?;
         if page.next_seq <= next {
             break;
         }
-        bytes += answer.len();
         next = page.next_seq;
-        events.extend(page.items.into_iter().filter(|event| event.seq.is_some_and(|seq| seq <= end)));
+        for line in page.items {
+            bytes += line.len();
+            let event: SeenEvent = read(&line)?;
+            events.extend(Some(event).filter(|event| event.seq.is_some_and(|seq| seq <= end)));
+        }
     }
     Ok((events, bytes))
 }
 
-/// A column for each turn whose beginning is among the events.
+/// Makes a column for each turn that begins among the events.
 fn folded(events: impl Iterator<Item = SeenEvent>) -> Vec<TurnFill> {
     let mut turns: Vec<TurnFill> = Vec::new();
     for event in events {
         if let ("turn_started", Some(turn)) = (event.kind.as_str(), event.turn) {
             turns.push(TurnFill { turn, ..TurnFill::default() });
         }
-        // What happens between two turns stands with the one before.
+        // What happens between two turns is shown with the one before.
         let Some(column) = turns.last_mut() else { continue };
         match (event.kind.as_str(), event.usage) {
             ("assistant_message", Some(usage)) => column.input_tokens = usage.input_tokens,
@@ -90,7 +92,7 @@ mod tests {
     use meerkat_service::{
         Agent, AgentBuildConfig,
         options::EngineOptions,
-        service::{Remind, StartTurn},
+        service::{EventPage, Remind, StartTurn},
         session::reminder::SystemReminderType,
     };
 
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_call_of_a_turn_counts_and_what_is_between_turns_stands_with_the_one_before() {
+    fn the_last_call_of_a_turn_counts_and_what_is_between_turns_goes_with_the_one_before() {
         let events = [
             r#"{"seq":1,"turn":null,"type":"session_created"}"#,
             r#"{"seq":2,"turn":0,"type":"turn_started"}"#,
@@ -140,7 +142,7 @@ mod tests {
         let mut options = EngineOptions::default();
         options.limits.reminder_bytes = 64 * 1024;
         let (agent, id, last_seq) = stage(options, 60_000).await;
-        let first: EventPage<SeenEvent> = read(&events(&agent, id).await).unwrap();
+        let first = events(&agent, id).await;
         assert!(first.next_seq < 100, "the page has {} events", first.next_seq);
         let column = |turn, input_tokens| TurnFill { turn, input_tokens, ..TurnFill::default() };
         assert_eq!(turns(agent.service().as_ref(), &id, last_seq).await.unwrap(), [column(0, 20), column(1, 50)]);
@@ -152,13 +154,13 @@ mod tests {
         options.ephemeral.session_event_bytes = 10_000;
         let (agent, id, last_seq) = stage(options, 1_000).await;
         let page = events(&agent, id).await;
-        assert!(String::from_utf8_lossy(&page).contains(r#""type":"pruned""#));
+        assert!(String::from_utf8_lossy(&page.items[0]).contains(r#""type":"pruned""#));
         let left = turns(agent.service().as_ref(), &id, last_seq).await.unwrap();
         assert_eq!(left, [TurnFill { turn: 1, input_tokens: 50, ..TurnFill::default() }]);
     }
 
-    async fn events(agent: &Agent, id: SessionId) -> Vec<u8> {
-        let params = json!({ "session_id": id, "since_seq": 0 }).to_string();
-        call(agent.service().as_ref(), Operation::Events, &params).await.unwrap()
+    async fn events(agent: &Agent, session_id: SessionId) -> EventPage {
+        let request = ReadEvents { session_id, since_seq: 0, limit: None, wait_ms: 0 };
+        agent.service().events(request).await.unwrap()
     }
 }

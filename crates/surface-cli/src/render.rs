@@ -1,10 +1,11 @@
-//! Sessions as text for people: the list as a table, one session, its history. Nothing is printed here.
+//! Answers as text for people: lists as tables, one session, its history. Nothing is printed here.
 //!
 //! Printing removes control sequences; line breaks in a table are removed here.
 
-pub(crate) mod fill;
+pub(crate) mod events;
 pub(crate) mod memory;
 pub(crate) mod receipt;
+pub(crate) mod window_chart;
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
@@ -19,13 +20,13 @@ use meerkat_service::{
 };
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use crate::{commands::read, output::clean};
+use crate::{output::clean, wire::read};
 
 /// Digits of an id's end in a table.
 const ENDING_DIGITS: usize = 8;
 
 /// Renders the answers that have a form of their own; also returns the cursor of the next page.
-pub(crate) fn render(
+pub(crate) fn answer(
     operation: Operation,
     answer: &[u8],
     width: Option<usize>,
@@ -58,13 +59,8 @@ pub(crate) fn render(
 /// Renders sessions as a table. Without a terminal, ids and times are complete.
 fn list(sessions: &[SessionSummary], width: Option<usize>, now: Timestamp) -> String {
     let row = |session: &SessionSummary| {
-        [
-            id(&session.session_id, width),
-            if session.archived { "archived".to_owned() } else { state(session.state).to_owned() },
-            session.turn_count.to_string(),
-            if width.is_some() { age(session.updated_at, now) } else { minute(session.updated_at) },
-            title(session),
-        ]
+        let [state, changed] = [state_of(session), changed(session, width, now)];
+        [id(&session.session_id, width), state, session.turn_count.to_string(), changed, title(session)]
     };
     table(["SESSION", "STATE", "TURNS", "CHANGED", "TITLE"], sessions.iter().map(row), width)
 }
@@ -74,13 +70,9 @@ pub(crate) fn of_projects(sessions: &[(String, SessionSummary)], width: Option<u
     let row = |(project, session): &(String, SessionSummary)| {
         let name =
             Path::new(project).file_name().map_or_else(|| project.clone(), |it| it.to_string_lossy().into_owned());
-        [
-            if width.is_some() { name } else { project.clone() },
-            id(&session.session_id, width),
-            if session.archived { "archived".to_owned() } else { state(session.state).to_owned() },
-            if width.is_some() { age(session.updated_at, now) } else { minute(session.updated_at) },
-            title(session),
-        ]
+        let project = if width.is_some() { name } else { project.clone() };
+        let [state, changed] = [state_of(session), changed(session, width, now)];
+        [project, id(&session.session_id, width), state, changed, title(session)]
     };
     table(["PROJECT", "SESSION", "STATE", "CHANGED", "TITLE"], sessions.iter().map(row), width)
 }
@@ -163,6 +155,16 @@ fn ending(id: &SessionId) -> String {
 fn title(session: &SessionSummary) -> String {
     let label = || session.labels.iter().next().map(|(name, value)| format!("{name}={value}"));
     session.title.clone().or_else(label).unwrap_or_else(|| "-".to_owned())
+}
+
+/// Formats the state of a listed session.
+fn state_of(session: &SessionSummary) -> String {
+    if session.archived { "archived" } else { state(session.state) }.to_owned()
+}
+
+/// Formats the time of a session's last change: on a terminal its age.
+fn changed(session: &SessionSummary, width: Option<usize>, now: Timestamp) -> String {
+    if width.is_some() { age(session.updated_at, now) } else { minute(session.updated_at) }
 }
 
 const fn state(state: SessionState) -> &'static str {
@@ -373,7 +375,7 @@ cc12abcd  archived  3      2 hours ago  猫の会話…
     }
 
     fn rendered(operation: Operation, answer: &Value) -> String {
-        render(operation, answer.to_string().as_bytes(), Some(90), timestamp("2026-01-02T05:05:00.000Z"))
+        super::answer(operation, answer.to_string().as_bytes(), Some(90), timestamp("2026-01-02T05:05:00.000Z"))
             .unwrap()
             .unwrap()
             .0
@@ -460,11 +462,10 @@ SESSION                               LAST EVENT  IN THE BUNDLE
                     { "blob": "ab", "bytes": 100, "head": "begin", "tail": "end" } },
             ] } },
         ] });
-        let answer = page.to_string();
-        let (text, next) =
-            render(Operation::History, answer.as_bytes(), Some(10), timestamp("2026-01-02T05:05:00.000Z"))
-                .unwrap()
-                .unwrap();
+        let page = page.to_string();
+        let (text, next) = answer(Operation::History, page.as_bytes(), Some(10), timestamp("2026-01-02T05:05:00.000Z"))
+            .unwrap()
+            .unwrap();
         let expected = "[2] turn 0 user\nLook\n\tthere.\n\n\
             [3] turn 0 assistant\n(thinks) hm\n-> read {\"n\":1}\n\n\
             [5] turn 0 tool\n<- read failed: begin\n[... 92 bytes left out; the whole is blob ab ...]\nend\n\n";

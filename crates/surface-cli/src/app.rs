@@ -1,0 +1,260 @@
+//! The open service and what commands share: printing, the configuration, the data directory, an orderly end.
+//!
+//! It holds no rule about sessions, capabilities or builds: those are the service's.
+
+use std::{io::BufRead, path::PathBuf, sync::Arc, time::Duration};
+
+use meerkat_client::{Client, Place, Server, Way as _};
+use meerkat_service::{
+    AgentBuildConfig, SessionService,
+    clock::World,
+    model::{ModelResolver as _, vendors::VendorModels},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::Config,
+    data_dir::DataDir,
+    error::{CliError, refused},
+    input,
+    output::{Environment, Output},
+    signals::{End, Ends, Interrupts},
+};
+
+/// Variable that makes a run deterministic.
+const TEST_SEED: &str = "MEERKAT_TEST_SEED";
+
+/// Time after which a user is told what an owner's end waits for.
+const QUIET_END: Duration = Duration::from_millis(200);
+
+/// Time that a command has after its turns were ended.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Longest wait for interrupted turns to end.
+const END_LIMIT: Duration = Duration::from_secs(2);
+
+/// Longest wait of an owner for the turns of attached commands, in milliseconds; their own limits come first.
+const ATTACHED_DRAIN_MS: u64 = 7 * 24 * 60 * 60 * 1000;
+
+/// Inputs of a command.
+pub(crate) struct Streams {
+    pub(crate) stdin: Option<Box<dyn BufRead + Send>>,
+    pub(crate) has_editor: bool,
+    pub(crate) interrupts: Interrupts,
+    /// Folder of the user's state, which is worth less than data.
+    pub(crate) state: Option<PathBuf>,
+}
+
+impl Streams {
+    /// Returns the file of the chats' history, if there can be one.
+    pub(crate) fn history(&self) -> Option<PathBuf> {
+        let file = input::history_file(self.state.as_ref()?);
+        file.inspect_err(|error| tracing::info!(%error, "what is typed is kept for this chat only")).ok()
+    }
+
+    /// Takes standard input; it is empty the second time.
+    pub(crate) fn take_stdin(&mut self) -> Box<dyn BufRead + Send> {
+        self.stdin.take().unwrap_or_else(|| Box::new(std::io::empty()))
+    }
+}
+
+/// State that commands share.
+pub(crate) struct App {
+    pub(crate) service: Arc<dyn SessionService>,
+    pub(crate) out: Output,
+    pub(crate) config: Arc<Config>,
+    /// Model of requests that name none; `None` if another process decides.
+    pub(crate) default_model: Option<DefaultModel>,
+    data_dir: Option<DataDir>,
+    /// True if the service outlives this command, because another process performs it.
+    pub(crate) is_attached: bool,
+    /// Folder that relative paths begin at.
+    pub(crate) dir: PathBuf,
+    /// Cancelled when the command must end and its turns have ended.
+    pub(crate) closing: CancellationToken,
+}
+
+/// Model of requests that name none.
+pub(crate) struct DefaultModel {
+    /// True if it answers only because no model was ever configured.
+    pub(crate) is_stand_in: bool,
+    /// Its name, or why it cannot answer.
+    pub(crate) description: String,
+}
+
+impl App {
+    /// Makes the configured service: in memory, over the data directory, or the one of the process that owns that.
+    pub(crate) async fn open(config: Arc<Config>, out: &Output, env: &Environment) -> Result<Self, CliError> {
+        let models = config.models(env)?;
+        let default_model = DefaultModel {
+            is_stand_in: models.is_stand_in(),
+            description: models
+                .resolve(models.default_model())
+                .map_or_else(|error| error.to_string(), |model| model.name),
+        };
+        let build = builder(&config, env, models)?;
+        let (service, data_dir, is_attached) = match config.opens_data_dir() {
+            false => {
+                let agent = build(None).build().map_err(|error| config.with_origin(&error))?;
+                (agent.service().clone(), None, false)
+            }
+            true => {
+                let data_dir = data_dir(&config, env, out.is_quiet, build)?;
+                match data_dir.find().await? {
+                    Server::Here(service) => (service, Some(data_dir), false),
+                    Server::There(connection) => {
+                        let client = Client::over(data_dir.clone(), connection, config.defaults());
+                        (Arc::new(client) as Arc<dyn SessionService>, Some(data_dir), true)
+                    }
+                }
+            }
+        };
+        Ok(Self {
+            service,
+            out: out.clone(),
+            config,
+            // Each answer names its model; the owner chooses it.
+            default_model: Some(default_model).filter(|_| !is_attached),
+            data_dir,
+            is_attached,
+            dir: env.dir.clone(),
+            closing: CancellationToken::new(),
+        })
+    }
+
+    /// Ends the service: running turns get `drain_ms`, those of attached commands as long as they take.
+    pub(crate) async fn end(self, drain_ms: u64, ends: &mut Ends) {
+        let attached = match &self.data_dir {
+            Some(data_dir) => data_dir.attached().await,
+            None => 0,
+        };
+        let is_needed = attached > 0;
+        let ending = self.service.shut_down(if is_needed { ATTACHED_DRAIN_MS } else { drain_ms });
+        let ended = async {
+            tokio::pin!(ending);
+            if tokio::time::timeout(QUIET_END, &mut ending).await.is_err() {
+                if is_needed {
+                    self.out.note("Waiting for the turns of attached commands; Ctrl-C ends at once.");
+                }
+                ending.await;
+            }
+        };
+        // A tool that does not stop is left behind: the next start finds its turn.
+        let limit = if is_needed { Duration::MAX } else { Duration::from_millis(drain_ms) + END_LIMIT };
+        tokio::select! {
+            _ = tokio::time::timeout(limit, ended) => {}
+            _ = ends.next() => {}
+        }
+        self.release().await;
+    }
+
+    /// Gives up the data directory, if this process owns it.
+    pub(crate) async fn release(self) {
+        if let Some(data_dir) = &self.data_dir {
+            data_dir.release().await;
+        }
+    }
+
+    /// Performs a command until it ends, its user leaves it, or the process must end: then running turns get `drain_ms`
+    /// and the command a moment to report them, and that is no failure.
+    pub(crate) async fn until_end(
+        &self,
+        drain_ms: u64,
+        ends: &mut Ends,
+        work: impl Future<Output = Result<u8, CliError>>,
+    ) -> Result<u8, CliError> {
+        tokio::pin!(work);
+        // A signal that came while the process started counts before anything is performed.
+        let end = tokio::select! {
+            biased;
+            end = ends.next() => end,
+            done = &mut work => return done,
+        };
+        if end == End::Left {
+            return Ok(end.exit_code());
+        }
+        let drained = async {
+            self.service.shut_down(drain_ms).await;
+            self.closing.cancel();
+            tokio::time::sleep(LAST_WORDS).await;
+        };
+        tokio::select! {
+            _ = &mut work => {}
+            () = drained => {}
+            _ = ends.next() => {}
+        }
+        Ok(end.exit_code())
+    }
+
+    /// Prints a note if the scripted model answers and nobody chose that.
+    pub(crate) fn note_scripted_model(&self) {
+        if self.default_model.as_ref().is_some_and(|model| model.is_stand_in) {
+            self.out
+                .note("The scripted model answers, since no model was ever configured; `meerkat models` says more.");
+        }
+    }
+}
+
+/// Prepares the agent over a data directory, or without one.
+fn builder(
+    config: &Arc<Config>,
+    env: &Environment,
+    models: VendorModels,
+) -> Result<impl Fn(Option<PathBuf>) -> AgentBuildConfig + Send + Sync + use<>, CliError> {
+    let vendors = config.vendors(env);
+    let memory = config.memory(env);
+    let keys = [vendors.anthropic.key, vendors.openai.key, vendors.gemini.key, memory.endpoint.key.clone()];
+    let keys = keys.into_iter().chain(vendors.compatible.into_iter().map(|server| server.key));
+    let keys: Vec<_> = keys.flatten().collect();
+    let seed = env.variables.get(TEST_SEED).map(|seed| {
+        let seed = seed.to_str().and_then(|seed| seed.parse().ok());
+        let origin = format!("variable {TEST_SEED}");
+        seed.ok_or_else(|| refused("seed", "it must be a whole number, 0 or more", &origin))
+    });
+    let (compaction, seed) = (config.compaction()?, seed.transpose()?);
+    let (models, config, projection_dir) = (Arc::new(models), config.clone(), config.projection_dir(env));
+    Ok(move |data_dir: Option<PathBuf>| {
+        let mut options = config.engine();
+        options.projection.dir.clone_from(&projection_dir);
+        let mut build = AgentBuildConfig::new().options(options).models(models.clone());
+        for key in &keys {
+            build = build.secret(key.clone());
+        }
+        if let Some(data_dir) = data_dir.clone().filter(|_| config.keeps_sessions()) {
+            build = build.store(data_dir);
+        }
+        if !config.values.store.enabled {
+            build = build.ephemeral();
+        }
+        build = build.memory(data_dir, memory.clone());
+        if let Some(compaction) = compaction {
+            build = build.compaction(compaction);
+        }
+        if let Some(seed) = seed {
+            build = build.world(World::seeded(seed, 0));
+        }
+        build
+    })
+}
+
+/// Prepares the data directory, which `build` opens.
+fn data_dir(
+    config: &Arc<Config>,
+    env: &Environment,
+    is_quiet: bool,
+    build: impl Fn(Option<PathBuf>) -> AgentBuildConfig + Send + Sync + 'static,
+) -> Result<DataDir, CliError> {
+    let (data_dir, owned, built) = (config.data_dir(env)?, config.clone(), config.clone());
+    let project = config.project(env, is_quiet);
+    Ok(DataDir {
+        place: Place::new(data_dir.clone(), env.variable("XDG_RUNTIME_DIR").map(PathBuf::from)),
+        open: Arc::new(move || {
+            let agent = build(Some(data_dir.clone())).build().map_err(|error| built.located(error))?;
+            project.keep(&data_dir);
+            Ok(agent.service().clone())
+        }),
+        settings: config.settings().into(),
+        agrees: Arc::new(move |settings| owned.agrees(settings)),
+        owner: Arc::default(),
+    })
+}

@@ -1,0 +1,93 @@
+//! Calls of the service: short names are resolved, and waits last as long as asked.
+
+use std::{sync::Arc, time::Duration};
+
+use meerkat_service::{Operation, SessionError, SessionService, wire::call};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::names::resolve;
+use crate::{
+    app::App,
+    wire::{Request, read},
+};
+
+/// Pause between two requests for something that the service itself does not wait for.
+const ASK_PAUSE: Duration = Duration::from_millis(100);
+
+/// Refuses an operation whose capability the service lacks.
+pub(super) fn require(app: &App, operation: Operation) -> Result<(), SessionError> {
+    operation.needs().map_or(Ok(()), |needed| app.service.capabilities().require(needed))
+}
+
+/// Performs an operation whose session may have a short name, again and again until its wait is over.
+pub(super) async fn perform(
+    service: &Arc<dyn SessionService>,
+    (operation, mut params): Request,
+) -> Result<Vec<u8>, SessionError> {
+    if let Some(name) = params["session_id"].as_str() {
+        params["session_id"] = json!(resolve(service, name).await?);
+    }
+    let wait = Duration::from_millis(params["wait_ms"].as_u64().unwrap_or(0));
+    let (began, mut asks) = (Instant::now(), tokio::time::interval(ASK_PAUSE));
+    loop {
+        asks.tick().await;
+        let answer = call(service.as_ref(), operation, &params.to_string()).await?;
+        let left = wait.saturating_sub(began.elapsed());
+        if left.is_zero() || is_awaited(operation, &params, &answer)? {
+            return Ok(answer);
+        }
+        params["wait_ms"] = json!(left.as_millis() as u64);
+    }
+}
+
+/// Returns true if an answer has what the request waits for. The service may answer before its wait is over.
+fn is_awaited(operation: Operation, params: &Value, answer: &[u8]) -> Result<bool, SessionError> {
+    let answer: Value = read(answer)?;
+    Ok(match operation {
+        Operation::WaitReader => answer["seq"].as_u64() >= params["seq"].as_u64(),
+        _ => answer["items"] != json!([]),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use meerkat_service::{AgentBuildConfig, options::EngineOptions, service::PinFact};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_lasts_as_long_as_is_asked_however_early_the_service_answers() {
+        let mut options = EngineOptions::default();
+        for wait_ms in [0, 700, 60_000] {
+            options.limits.wait_ms = wait_ms;
+            let agent = AgentBuildConfig::new().options(options.clone()).build().unwrap();
+            let session_id = agent.create_session().await.unwrap().session_id;
+            let events = || {
+                let params = json!({ "session_id": session_id, "since_seq": 1, "wait_ms": 2_000 });
+                perform(agent.service(), (Operation::Events, params))
+            };
+            let began = Instant::now();
+            assert_eq!(events().await.unwrap(), br#"{"items":[],"next_seq":1}"#);
+            assert_eq!(began.elapsed(), Duration::from_secs(2), "limits.wait_ms = {wait_ms}");
+            let pin = async {
+                tokio::time::sleep(Duration::from_millis(1_500)).await;
+                agent.service().pin(PinFact { session_id, text: "x".to_owned() }).await.unwrap();
+            };
+            let (page, ()) = tokio::join!(events(), pin);
+            let page: Value = serde_json::from_slice(&page.unwrap()).unwrap();
+            assert_eq!(page["items"][0]["type"], "pinned");
+        }
+    }
+
+    #[test]
+    fn a_reader_that_is_waited_for_has_come_that_far() {
+        let come = |operation, answer: &str| is_awaited(operation, &json!({ "seq": 3 }), answer.as_bytes()).unwrap();
+        for (operation, early, late) in [
+            (Operation::WaitReader, r#"{"seq":2}"#, r#"{"seq":3}"#),
+            (Operation::FetchReader, r#"{"items":[]}"#, r#"{"items":[{}]}"#),
+        ] {
+            assert_eq!((come(operation, early), come(operation, late)), (false, true));
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Questions to which only yes means yes.
+
+use crate::{
+    app::{App, Streams},
+    input::{Line, Lines, Source},
+};
+
+/// Most bytes of the answer to a question.
+pub(super) const ANSWER_BYTES_MAX: u64 = 1024;
+
+/// Asks a question; prints `otherwise` unless the answer is yes.
+pub(super) async fn is_confirmed(app: &App, streams: &mut Streams, question: &str, otherwise: &str) -> bool {
+    app.out.notice(&format!("{question} [y/N] "));
+    let mut lines = answers(streams);
+    lines.ask();
+    let is_confirmed = matches!(lines.next().await, Line::Text(text) if is_yes(&text));
+    if !is_confirmed {
+        app.out.note(otherwise);
+    }
+    is_confirmed
+}
+
+/// Starts to read answers from standard input.
+pub(super) fn answers(streams: &mut Streams) -> Lines {
+    Lines::start(Source::Plain { input: streams.take_stdin(), limit: ANSWER_BYTES_MAX })
+}
+
+/// Returns true if a line answers yes.
+pub(super) fn is_yes(line: &str) -> bool {
+    matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}

@@ -1,0 +1,32 @@
+//! `events`: a page of them, or all that come.
+
+use super::{names::resolve, show::print};
+use crate::{
+    app::App,
+    args::EventsArgs,
+    error::CliError,
+    render::events::{described, type_name},
+    wire,
+};
+
+/// `events`.
+pub(crate) async fn events(app: &App, args: &EventsArgs) -> Result<u8, CliError> {
+    let name = args.target.session.as_deref().unwrap_or_default();
+    if !args.follow && args.until.is_none() {
+        return print(app, wire::events(args, name)).await;
+    }
+    let id = resolve(&app.service, name).await?;
+    let mut follower = app.service.follow(&id, args.cursor()).await?;
+    while let Some(followed) = follower.next().await? {
+        let line = String::from_utf8_lossy(&followed.line);
+        if app.out.is_json {
+            app.out.document(&followed.line)?;
+        } else {
+            app.out.answer(&described(&line).into())?;
+        }
+        if args.until.is_some() && type_name(&line) == args.until {
+            break;
+        }
+    }
+    Ok(0)
+}

@@ -1,0 +1,100 @@
+//! The program as tests drive it: as a process, in a terminal of the test's own, and as a server; and servers that it
+//! asks. What a test has started ends with it.
+
+#![allow(clippy::disallowed_methods, reason = "patience is with the machine, and no part of what is tested")]
+#![allow(dead_code, reason = "the tests share one module and need different parts of it")]
+
+pub(crate) mod fake;
+pub(crate) mod server;
+pub(crate) mod terminal;
+
+use std::{
+    path::Path,
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
+
+use meerkat_errors::ErrorCode;
+use serde_json::Value;
+
+/// Token of servers.
+pub(crate) const TOKEN: &str = "a-token-for-tests-0123456789";
+
+/// Id that no session has.
+pub(crate) const NOBODY: &str = "01900000-0000-7000-8000-000000000001";
+
+/// Longer than anything here takes: what has not come by then does not come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Repeats a check until it is true.
+#[track_caller]
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+    }
+}
+
+/// Prepares the program, without the test's environment.
+pub(crate) fn meerkat(dir: impl AsRef<Path>, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meerkat"));
+    surround(command.args(args), dir.as_ref());
+    command
+}
+
+/// Prepares the program in the place of a shell that has run `first`.
+pub(crate) fn meerkat_after(first: &str, dir: impl AsRef<Path>, args: &[&str]) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &format!(r#"{first} && exec "$0" "$@""#), env!("CARGO_BIN_EXE_meerkat")]).args(args);
+    surround(&mut command, dir.as_ref());
+    command
+}
+
+fn surround(command: &mut Command, dir: &Path) {
+    command.current_dir(dir).env_clear().env("HOME", dir);
+}
+
+/// Sends a process a signal.
+pub(crate) fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+/// Exit code and output of a command.
+pub(crate) struct Ran {
+    pub(crate) code: u8,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// Runs a command to its end.
+#[track_caller]
+pub(crate) fn ran(command: &mut Command) -> Ran {
+    let ran = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let code = ran.status.code().and_then(|code| code.try_into().ok());
+    Ran { code: code.unwrap_or(u8::MAX), out: text(ran.stdout), err: text(ran.stderr) }
+}
+
+impl Ran {
+    /// Returns the one document that was printed.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}{}", self.out, self.err))
+    }
+
+    /// Values and origins of a key in `config show`.
+    #[track_caller]
+    pub(crate) fn entries(&self, key: &str) -> Vec<(String, String)> {
+        let shown = self.json();
+        let items = shown["items"].as_array().unwrap().iter().filter(|entry| entry["key"] == key);
+        items.map(|entry| (entry["value"].to_string(), entry["origin"].as_str().unwrap().to_owned())).collect()
+    }
+
+    /// Checks a refusal: its exit code, a message, and nothing on standard output.
+    #[track_caller]
+    pub(crate) fn refused(&self, code: ErrorCode, message: &str) {
+        assert_eq!((self.code, self.out.as_str()), (code.exit_code(), ""), "{}", self.err);
+        assert!(self.err.contains(message) && self.err.contains(code.as_str()), "{}", self.err);
+    }
+}
