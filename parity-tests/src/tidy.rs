@@ -33,7 +33,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
     ("clap", &["crates/surface-cli/"]),
     ("figment", &["crates/surface-cli/"]),
     ("reedline", &["crates/surface-cli/"]),
-    ("redb", &["crates/service/journal/src/", "crates/service/src/store/enabled", "crates/service/recall/src/"]),
+    ("redb", &["crates/service/journal/src/", "crates/service/src/store/directory", "crates/service/recall/src/"]),
     ("hnsw_rs", &["crates/service/recall/src/"]),
     ("genai", &["crates/service/models/src/vendors/"]),
 ];
@@ -52,7 +52,7 @@ const ENCODED: [&str; 33] = [
     "crates/service/src/upkeep/doctor.rs",
     "crates/service/src/consumers/projection/mod.rs",
     "crates/service/src/store/mod.rs",
-    "crates/service/src/store/enabled/",
+    "crates/service/src/store/directory/",
     "crates/service/src/capability.rs",
     "crates/service/recall/src/",
     "crates/service/recall/benches/",

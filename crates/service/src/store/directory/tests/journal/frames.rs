@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::common::{Rig, SMALL, long, session};
 use crate::{
-    store::enabled::journal::simulated::SimulatedDisk,
+    store::directory::journal::simulated::SimulatedDisk,
     store::{EventStore as _, Frame, StoreError},
 };
 

@@ -15,7 +15,7 @@ use crate::{
     ids::{Seq, SessionId},
     store::{
         ReaderMarks, SessionIndex as _, StoreError,
-        enabled::{
+        directory::{
             IndexFile, RedbIndex,
             events::knows,
             file::{REBUILT, Table, Trouble},

@@ -15,7 +15,7 @@ use super::common::{Rig, SMALL, long, of, session};
 use crate::{
     clock::Timestamp,
     ids::Seq,
-    store::enabled::journal::{
+    store::directory::journal::{
         check, cut, drop_blobs,
         layout::session_dir,
         simulated::{Fault, Random, SimulatedDisk},
@@ -62,7 +62,7 @@ fn left(up_to: Seq, last: Seq) -> Vec<Seq> {
 }
 
 fn segments(rig: &Rig) -> Vec<String> {
-    let disk: &dyn crate::store::enabled::journal::Disk = &rig.disk;
+    let disk: &dyn crate::store::directory::journal::Disk = &rig.disk;
     disk.list(&session_dir(session(1))).unwrap()
 }
 
@@ -368,7 +368,7 @@ fn of_two_generations_the_newest_good_one_counts() {
     let old = rig.disk.bytes(&path(1));
     prune(&rig, 10).unwrap();
     rig.release(lease);
-    let disk: &dyn crate::store::enabled::journal::Disk = &rig.disk;
+    let disk: &dyn crate::store::directory::journal::Disk = &rig.disk;
     let put = |path: &Path, bytes: Vec<u8>| {
         drop(disk.create(path));
         rig.disk.set_bytes(path, bytes);

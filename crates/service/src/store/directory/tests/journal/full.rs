@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::common::{Rig, SMALL, long, of, session};
 use crate::{
     clock::Timestamp,
-    store::enabled::journal::{
+    store::directory::journal::{
         layout::{segment_name, session_dir},
         simulated::{Fault, Random, SimulatedDisk},
     },

@@ -9,7 +9,7 @@ use super::common::{Rig, SMALL, session};
 use crate::{
     clock::{SeededIds, Timestamp},
     ids::{Seq, SessionId},
-    store::enabled::{
+    store::directory::{
         journal::{
             disk::Disk as _,
             frame::{BATCH_END, Entry, encode},

@@ -20,7 +20,7 @@ use crate::{
     clock::Timestamp,
     ids::{Seq, SessionId},
     session::event::{EventKind, Record},
-    store::enabled::journal::{
+    store::directory::journal::{
         Context, Disk, Drops, End, Entry, Executor, Health, Import, KnownEnd, Limits, Log, OwnerLock, Pool, Resting,
         StoreJournal, Witness, abandon, appear, blobs_of, bytes_of, candidates, discard, drop_blobs, exists,
         fork_files, is_gone, is_unreadable, journal_bytes_of, lock, log_unlisted, on, page, parts, pass, prepare,

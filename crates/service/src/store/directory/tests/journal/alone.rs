@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::common::{Rig, SMALL, long, of, session};
 use crate::{
-    store::enabled::journal::{
+    store::directory::journal::{
         Disk as _, check, cut,
         layout::{fan_out, segment_name, session_dir},
         simulated::{Random, SimulatedDisk},

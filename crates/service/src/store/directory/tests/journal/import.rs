@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::common::{Rig, SMALL, Steps, long, session};
 use crate::{
     session::event::Record,
-    store::enabled::journal::{
+    store::directory::journal::{
         Disk as _,
         simulated::{Fault, Random, SimulatedDisk},
     },

@@ -17,7 +17,7 @@ use super::common::{Rig, SMALL, Steps, long, session};
 use crate::{
     campaigns::Part,
     ids::{Seq, SessionId},
-    store::enabled::journal::simulated::{Fault, Random, SimulatedDisk},
+    store::directory::journal::simulated::{Fault, Random, SimulatedDisk},
     store::{BlobStore as _, EventStore as _, Frame, FramePage, Lease, ReadLimit, StoreError},
     wire::encode_event,
 };

@@ -4,7 +4,7 @@ use super::common::{Rig, SMALL, long, of, session};
 use crate::{
     session::{event::Record, tests::pinned},
     store::EventStore as _,
-    store::enabled::journal::simulated::{Counts, SimulatedDisk},
+    store::directory::journal::simulated::{Counts, SimulatedDisk},
     wire::encode_event,
 };
 

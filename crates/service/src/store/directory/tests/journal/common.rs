@@ -12,7 +12,7 @@ use bytes::Bytes;
 use crate::{
     ids::{Seq, SessionId},
     session::{event::Record, tests::pinned},
-    store::enabled::journal::{
+    store::directory::journal::{
         End, Executor, FileBlobs, KnownEnd, Limits, Near, Witness, lock,
         simulated::{Random, SimulatedDisk},
     },

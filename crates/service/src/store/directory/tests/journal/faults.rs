@@ -8,7 +8,7 @@ use std::{
 use super::common::{Rig, SMALL, Steps, long, of, session};
 use crate::{
     ids::Seq,
-    store::enabled::journal::{
+    store::directory::journal::{
         Disk as _,
         simulated::{Fault, Random, SimulatedDisk},
     },

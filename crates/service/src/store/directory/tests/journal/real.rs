@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     SessionError,
-    store::enabled::journal::{Pool, simulated::SimulatedDisk},
+    store::directory::journal::{Pool, simulated::SimulatedDisk},
     store::{EventStore as _, ReadLimit, RedbEventStore, StoreError, Stores, open_stores},
 };
 
@@ -99,7 +99,7 @@ fn a_process_that_holds_a_store() {
 fn a_kill_frees_the_lock() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "--nocapture", "store::enabled::tests::journal::real::a_process_that_holds_a_store"])
+        .args(["--exact", "--nocapture", "store::directory::tests::journal::real::a_process_that_holds_a_store"])
         .env(HOLD, dir.path())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

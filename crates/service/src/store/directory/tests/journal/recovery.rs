@@ -8,7 +8,7 @@ use std::{
 use super::common::{Rig, SMALL, Steps, long, of, session};
 use crate::{
     ids::SessionId,
-    store::enabled::journal::{
+    store::directory::journal::{
         Limits, check, lock,
         simulated::{Fault, Random, SimulatedDisk},
     },

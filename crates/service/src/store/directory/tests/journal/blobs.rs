@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::common::{Rig, SMALL, Steps, session};
 use crate::{
-    store::enabled::journal::{
+    store::directory::journal::{
         Limits,
         simulated::{Fault, Random, SimulatedDisk},
     },

@@ -8,7 +8,7 @@ use crate::{
     ids::{Seq, SessionId},
     store::{
         ReaderMark, ReaderStore, Registration, StoreError,
-        enabled::journal::{Context, OwnerLock},
+        directory::journal::{Context, OwnerLock},
     },
 };
 

@@ -17,7 +17,7 @@ use crate::{
     },
     store::{
         MemoryBlobStore, MemoryIndex, MemoryReaders, MemorySessionStore, Stores,
-        enabled::{
+        directory::{
             RedbEventStore,
             journal::{
                 Executor, Limits, lock,
