@@ -49,7 +49,7 @@ const ENCODED: [&str; 33] = [
     "crates/service/src/session/state.rs",
     "crates/service/src/session/turn.rs",
     "crates/service/src/upkeep/bundle/mod.rs",
-    "crates/service/src/upkeep/doctor.rs",
+    "crates/service/src/upkeep/doctor/mod.rs",
     "crates/service/src/consumers/projection/mod.rs",
     "crates/service/src/store/mod.rs",
     "crates/service/src/store/directory/",

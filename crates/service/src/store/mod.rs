@@ -30,7 +30,7 @@ use absent as directory;
 pub(crate) use directory::{DirectoryOwner, own_directory, step_back};
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
 pub use directory::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore};
-pub use directory::{examine, glance, open_stores};
+pub use directory::{glance, open_stores};
 pub(crate) use meerkat_words::list;
 pub use meerkat_words::store::{
     BlobStore, BlobWriter, Frame, FramePage, Lease, Origin, RECORD_BYTES_MAX, ReadLimit, Registration, StoreError,

@@ -253,7 +253,7 @@ fn kind_number(type_name: &str) -> u16 {
 }
 
 /// Whether this version knows a kind of event.
-pub(super) fn knows(kind: u16) -> bool {
+pub(crate) fn knows(kind: u16) -> bool {
     static KNOWN: OnceLock<Vec<u16>> = OnceLock::new();
     let numbers = || EventKind::ALL.iter().map(|kind| kind_number(kind.name())).collect();
     KNOWN.get_or_init(numbers).contains(&kind)

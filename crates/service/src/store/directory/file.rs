@@ -37,7 +37,7 @@ use crate::store::{IndexedKey, StoreError, list::Place};
 /// The layout of the tables and their rows. A file of another one is set aside.
 pub(super) const LAYOUT: &[u8] = b"2";
 /// The row that says that every stored session was put.
-pub(super) const REBUILT: &[u8] = b"rebuilt";
+pub(crate) const REBUILT: &[u8] = b"rebuilt";
 /// How long a change waits for others before it is committed.
 const COMMIT_AFTER: Duration = Duration::from_secs(1);
 /// Bytes of changes that are not kept waiting.
@@ -47,7 +47,7 @@ pub(super) const CACHE_BYTES: usize = 4 * 1024 * 1024;
 
 /// The tables of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Table {
+pub(crate) enum Table {
     /// `layout`, and `rebuilt` once every stored session is in the file.
     Meta,
     /// A session's id → the number of its last change, and its summary.
@@ -166,7 +166,7 @@ impl IndexFile {
     }
 
     /// Puts rows. It never waits for the disk.
-    pub(super) fn change(&self, changes: impl IntoIterator<Item = ((Table, Vec<u8>), Option<Bytes>)>) {
+    pub(crate) fn change(&self, changes: impl IntoIterator<Item = ((Table, Vec<u8>), Option<Bytes>)>) {
         let mut guard = self.shared.state();
         let state = &mut *guard;
         let is_first = state.dirty.is_empty();
@@ -226,7 +226,7 @@ impl IndexFile {
     }
 
     /// Reads, on this thread.
-    pub(super) fn read_here<T>(&self, read: impl FnOnce(&View) -> Result<T, Trouble>) -> Result<T, StoreError> {
+    pub(crate) fn read_here<T>(&self, read: impl FnOnce(&View) -> Result<T, Trouble>) -> Result<T, StoreError> {
         self.shared.read(read)
     }
 

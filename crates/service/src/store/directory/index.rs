@@ -38,7 +38,7 @@ fn row(number: u64, summary: &SessionSummary) -> Result<Bytes, StoreError> {
 }
 
 /// What stands in the row of a session.
-pub(super) fn summary(row: &[u8]) -> Result<(u64, SessionSummary), Trouble> {
+pub(crate) fn summary(row: &[u8]) -> Result<(u64, SessionSummary), Trouble> {
     let (number, json) = row.split_first_chunk().ok_or_else(|| Trouble::Damaged("a row is too short".to_owned()))?;
     Ok((u64::from_be_bytes(*number), decode(json)?))
 }
@@ -108,7 +108,7 @@ impl RedbIndex {
     }
 }
 
-pub(super) fn decode<T: DeserializeOwned>(row: &[u8]) -> Result<T, Trouble> {
+pub(crate) fn decode<T: DeserializeOwned>(row: &[u8]) -> Result<T, Trouble> {
     serde_json::from_slice(row).map_err(|error| Trouble::Damaged(error.to_string()))
 }
 

@@ -2,7 +2,6 @@
 //!
 //! The journals are the truth. What stands in `index.redb` is a copy for speed, and is made anew where it is missing.
 
-mod doctor;
 mod events;
 mod glance;
 mod index;
@@ -22,11 +21,14 @@ use std::{path::Path, sync::Arc};
 pub(crate) use meerkat_journal as journal;
 use meerkat_journal::{FileBlobs, OwnerLock, RealDisk, check_directory, check_private};
 
-pub use doctor::examine;
 pub use events::RedbEventStore;
+pub(crate) use events::knows;
 pub use file::IndexFile;
+pub(crate) use file::{REBUILT, Table};
 pub use glance::glance;
 pub use index::RedbIndex;
+pub(crate) use index::{decode, summary};
+pub(crate) use rows::View;
 pub use snapshots::RedbSessionStore;
 
 use super::Stores;
@@ -80,7 +82,7 @@ pub(crate) fn own_directory(data_dir: &Path) -> Result<DirectoryOwner, SessionEr
 }
 
 /// Takes the lock of `data_dir` in the name of this build.
-fn own(data_dir: &Path) -> Result<OwnerLock, SessionError> {
+pub(crate) fn own(data_dir: &Path) -> Result<OwnerLock, SessionError> {
     OwnerLock::take(data_dir, &Capabilities::compiled().view().build)
 }
 

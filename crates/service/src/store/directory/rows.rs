@@ -27,7 +27,7 @@ pub(super) fn unsealed(key: &[u8], row: &[u8]) -> Result<Bytes, Trouble> {
 }
 
 /// The file at one moment, with what is not committed yet.
-pub(super) struct View {
+pub(crate) struct View {
     pub(super) file: Option<Arc<DerivedFile>>,
     pub(super) dirty: Arc<Changes>,
     pub(super) committing: Arc<Changes>,
@@ -38,7 +38,7 @@ type ReadTable = redb::ReadOnlyTable<&'static [u8], &'static [u8]>;
 
 impl View {
     /// One row.
-    pub(super) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, Trouble> {
+    pub(crate) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, Trouble> {
         let place = (table, key.to_vec());
         if let Some(changed) = self.dirty.get(&place).or_else(|| self.committing.get(&place)) {
             return Ok(changed.clone());
@@ -59,7 +59,7 @@ impl View {
     }
 
     /// The rows between two keys, the last one first.
-    pub(super) fn rows_back(
+    pub(crate) fn rows_back(
         &self,
         table: Table,
         from: Bound<&[u8]>,

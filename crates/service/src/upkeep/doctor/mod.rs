@@ -1,12 +1,20 @@
 //! What `meerkat doctor` looks at and says: a data directory as it stands, nothing changed unless that is asked for.
 
+#[cfg(not(any(feature = "session-store", feature = "memory-store")))]
+mod absent;
+#[cfg(any(feature = "session-store", feature = "memory-store"))]
+mod examine;
+
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::SessionId;
-pub use crate::store::examine;
+#[cfg(not(any(feature = "session-store", feature = "memory-store")))]
+pub use absent::examine;
+#[cfg(any(feature = "session-store", feature = "memory-store"))]
+pub use examine::examine;
 
 /// What to look at.
 #[derive(Clone, Debug)]

@@ -16,12 +16,9 @@ use crate::{
     store::{
         ReaderMarks, SessionIndex as _, StoreError,
         directory::{
-            IndexFile, RedbIndex,
-            events::knows,
-            file::{REBUILT, Table, Trouble},
-            index::{decode, summary},
-            journal::{End, Marks, Mended, RealDisk, Resting, look, mend_marks},
-            rows::View,
+            IndexFile, REBUILT, RedbIndex, Table, View, decode,
+            journal::{End, Marks, Mended, RealDisk, Resting, derived::Trouble, look, mend_marks},
+            knows, summary,
         },
     },
     upkeep::doctor::{Check, Severity},

@@ -20,14 +20,7 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-use super::{
-    events::knows,
-    journal::{
-        Checked, Damage, End, OwnerLock, RealDisk, check, check_directory, cut, known_store_id, look, session_dir,
-        sessions_on,
-    },
-    own,
-};
+use super::{Check, Diagnosis, Examination, Finding, Progress, Severity};
 use crate::{
     SessionError,
     capability::{Capabilities, Capability},
@@ -36,8 +29,17 @@ use crate::{
     ids::{Seq, SessionId},
     memory::recall::{examine_log, mend_log},
     session::{CallProgress, Session},
-    store::{StoreError, hex},
-    upkeep::doctor::{Check, Diagnosis, Examination, Finding, Progress, Severity},
+    store::{
+        StoreError,
+        directory::{
+            journal::{
+                Checked, Damage, End, OwnerLock, RealDisk, check, check_directory, cut, known_store_id, look,
+                session_dir, sessions_on,
+            },
+            knows, own,
+        },
+        hex,
+    },
 };
 use known::{Rows, goes_on};
 use reading::Reading;
@@ -501,7 +503,7 @@ mod tests {
     fn a_disk_without_room_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = dir.path().join("data");
-        drop(super::super::open_stores(&data_dir).unwrap());
+        drop(crate::store::open_stores(&data_dir).unwrap());
         let mut doctor = Doctor::enter(Examination { data_dir, projection: None, is_repair: false }, true).unwrap();
         doctor.room(Some(FREE_BYTES_MIN));
         assert_eq!(doctor.diagnosis.findings, []);
