@@ -116,7 +116,7 @@ impl Observer for Derived {
     }
 
     fn owes(&self, session_id: SessionId, last_seq: Seq) -> bool {
-        self.memory.as_ref().is_some_and(|memory| memory.memory().is_behind(session_id, last_seq))
+        self.memory.as_ref().is_some_and(|memory| memory.is_behind(session_id, last_seq))
     }
 
     fn rests(&self, ports: &Ports, lease: Lease) {
@@ -141,7 +141,7 @@ impl Observer for Derived {
 
     async fn delete(&self, ports: &Ports, session_id: SessionId, live: Option<&LiveHub>) -> Result<(), StoreError> {
         if let Some(memory) = self.memory.as_ref().filter(|_| !ports.is_stored) {
-            memory.memory().catch_up().await;
+            memory.catch_up().await;
         }
         if let Some(live) = live {
             live.begin_deletion(last_frames(ports, session_id, live).await);
@@ -151,7 +151,7 @@ impl Observer for Derived {
         deleted?;
         ports.blobs.forget(session_id).await;
         let forgotten = match &self.memory {
-            Some(memory) => memory.memory().gone(session_id).await,
+            Some(memory) => memory.forget_session(session_id).await,
             None => Ok(()),
         };
         if let Err(error) = &forgotten {
@@ -165,7 +165,7 @@ impl Observer for Derived {
             // It has left, and was not deleted: no reader forgets what it has of it.
             return Ok(());
         }
-        if let Err(error) = self.readers.gone(session_id).await {
+        if let Err(error) = self.readers.delete_session(session_id).await {
             tracing::warn!(%session_id, %error, "what readers were done with in a deleted session stays in the store");
         }
         if let Err(error) = ports.snapshots.delete(&session_id).await {

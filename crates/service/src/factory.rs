@@ -215,7 +215,7 @@ impl AgentBuildConfig {
             MemoryHandle::over(store, events.clone(), readers, world.clock.clone(), how)
         });
         if let Some(memory) = &derived.memory {
-            tools.push(Arc::new(Recall::new(memory.memory().clone(), self.options.limits.clone())?));
+            tools.push(Arc::new(Recall::new(Arc::clone(memory), self.options.limits.clone())?));
         }
         tools.push(Arc::new(ReadBlob::new(blobs.clone(), self.options.tools.inline_bytes)?));
         if let Some(dir) = &self.options.tools.test_dir {

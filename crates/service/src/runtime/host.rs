@@ -44,7 +44,7 @@ impl Host for Sessions {
         self.journal(session_id)
     }
 
-    async fn drop_row_of_gone(&self, session_id: SessionId) -> Result<(), SessionError> {
-        self.drop_row_of_gone(session_id).await
+    async fn drop_row_of_deleted(&self, session_id: SessionId) -> Result<(), SessionError> {
+        self.drop_row_of_deleted(session_id).await
     }
 }

@@ -184,7 +184,7 @@ impl Sessions {
     }
 
     /// Drops the row of a deleted session, which stays until memory has forgotten the session.
-    pub(super) async fn drop_row_of_gone(&self, session_id: SessionId) -> Result<(), SessionError> {
+    pub(super) async fn drop_row_of_deleted(&self, session_id: SessionId) -> Result<(), SessionError> {
         let engine = self.engine();
         if engine.events.journal_bytes(session_id).await? == 0 {
             engine.derived.index.remove(session_id).await?;

@@ -45,7 +45,7 @@ impl Sessions {
     /// The memory of this service.
     fn memory(&self) -> Result<&std::sync::Arc<Memory>, SessionError> {
         let lost = || SessionError::Internal("a service that remembers has no memory".to_owned());
-        Ok(self.engine().derived.memory.as_ref().ok_or_else(lost)?.memory())
+        self.engine().derived.memory.as_deref().ok_or_else(lost)
     }
 
     /// Memory learns of everything that is durable. A session is known here, or, where it ended with its process, to
@@ -235,7 +235,7 @@ impl Admitted<'_> {
         self.0.check_exists(request.session_id).await?;
         // It is the one reader that takes its time, and nothing is dropped that it has not read.
         if let Some(memory) = &self.0.engine().derived.memory {
-            memory.memory().catch_up().await;
+            memory.catch_up().await;
         }
         self.0.compact_one(request, CompactionPolicy::asked(&self.0.engine().options.journal)).await
     }

@@ -12,8 +12,10 @@ use std::{
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use meerkat_service::{
     Agent, AgentBuildConfig, ErrorCode, SessionError, SessionId,
+    clock::{Clock, SystemClock, Timestamp, World},
     compaction::CompactionConfig,
     memory::{EmbedFor, Embedder, MemoryOptions},
     options::{EngineOptions, Policy},
@@ -253,6 +255,40 @@ async fn a_memory_that_cannot_say_what_it_lost_is_asked_again() {
     assert_eq!(agent.service().wait_reader(request).await.unwrap().seq, 4);
     assert_eq!(memory.texts(session.session_id), ["@say One.", "One."]);
     end(agent).await;
+}
+
+/// Clock whose timers never fire.
+struct Still(SystemClock);
+
+impl Clock for Still {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// A search that came first waited for more changes, as if nobody had asked.
+#[tokio::test]
+async fn a_search_waits_for_no_timer() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let agent = AgentBuildConfig::new().options(options()).store(dir.path().to_owned()).build().unwrap();
+    let session = agent.create_session().await.unwrap();
+    agent.turn(&session, "@say One.").await.unwrap();
+    end(agent).await;
+    let world = World { clock: Arc::new(Still(SystemClock::new())), ..World::system() };
+    let agent = config(&memory, options()).store(dir.path().to_owned()).world(world).build().unwrap();
+    for text in ["One.", "Two."] {
+        let found = tokio::time::timeout(Duration::from_secs(60), search(&agent, text)).await;
+        assert_eq!(found.expect("it waits for a timer").len(), 2);
+        agent.turn(&session, "@say Two.").await.unwrap();
+    }
 }
 
 /// It makes no vector, and says that it was asked for one.

@@ -132,7 +132,7 @@ async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec
     // What was known of deleted sessions of the same ids does not count against these.
     for planned in &planned {
         engine.derived.index.remove(planned.session.session_id).await?;
-        engine.derived.readers.gone(planned.session.session_id).await?;
+        engine.derived.readers.delete_session(planned.session.session_id).await?;
     }
     engine.derived.index.flush().await?;
     let mut made = Vec::new();

@@ -154,7 +154,7 @@ impl Survey {
             tracing::warn!(%session_id, %error, "a snapshot could not be saved; the journal is read from its beginning");
         }
         derived.readers.rely(session_id, self.watermark.clone()).await?;
-        derived.readers.begin_anew(READER, session_id).await?;
+        derived.readers.restart(READER, session_id).await?;
         let pruned = self.pruner.prune(session_id, self.up_to, &self.plan.keep, self.older_than).await?;
         Ok(self.report(pruned))
     }

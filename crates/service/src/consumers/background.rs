@@ -1,5 +1,4 @@
-//! Work beside the turns: on a thread of its own that steps back for whatever else wants to run, because no turn is to
-//! feel it.
+//! Background work: a thread of its own whose low priority leaves the processor to the turns.
 
 use std::{
     io,
@@ -13,18 +12,18 @@ use crate::store::step_back;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread that begins with the first job, and ends when this is dropped.
-pub(crate) struct Beside {
+/// Thread that begins with the first job, and ends when this is dropped.
+pub(crate) struct BackgroundThread {
     name: &'static str,
     thread: OnceLock<mpsc::Sender<Job>>,
 }
 
-impl Beside {
+impl BackgroundThread {
     pub(crate) const fn new(name: &'static str) -> Self {
         Self { name, thread: OnceLock::new() }
     }
 
-    /// Does a piece of work there. Whoever waits for one that panics is told.
+    /// Does a piece of work on the thread. A panic there is an error here.
     pub(crate) async fn perform<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
         let (done, answer) = oneshot::channel();
         // A job that is not taken answers nothing.
@@ -41,7 +40,7 @@ impl Beside {
                     drop(catch_unwind(AssertUnwindSafe(job)));
                 }
             })?;
-            // Where two came at once, the one is not needed, and ends.
+            // If two callers made one at once, the second thread ends.
             drop(self.thread.set(sender));
         }
         self.thread.get().ok_or_else(|| io::Error::other("it has no thread"))
