@@ -1,6 +1,6 @@
-//! [`RedbEventStore`]: events in journals. It knows which journals are open and who may append to each.
+//! [`RedbEventStore`]: events in journals. It knows the open journals, and the lease of each.
 //!
-//! Nothing here waits for redb: the journals are the truth, and what redb holds is made from them.
+//! Nothing here waits for redb: the journals are the truth, and redb has copies of them.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -33,40 +33,40 @@ use crate::{
     wire::encode_event,
 };
 
-/// Journals that stay open though nobody has leased or follows them.
+/// Most journals to keep open without a lease or a follower.
 const IDLE_MAX: usize = 64;
-/// Locks over the opening of journals; sessions share them by their id.
+/// Number of locks for the opening of journals; sessions share them by their id.
 const OPENING_LOCKS: usize = 64;
-/// Deleted sessions that are looked at together with another's deletion.
+/// Most deleted sessions to look at together with another deletion.
 const GONE_MAX: usize = 16;
 
-/// Events in journals, one per session. Its lists and keys stand in redb, beside it.
+/// Events in journals, one per session. Lists and keys are in redb.
 pub struct RedbEventStore {
     context: Arc<Context>,
     open: Mutex<Open>,
-    /// Held while a journal is opened, made or taken away, so that no two of one session are ever open.
+    /// Held while a journal is opened, created or deleted, so that no two of one session are ever open.
     opening: Arc<[tokio::sync::Mutex<()>; OPENING_LOCKS]>,
-    /// Held while a session is copied that is imported, so that no two of one id write the same files.
+    /// Held while an import is copied, so that no two of one id write the same files.
     importing: [tokio::sync::Mutex<()>; OPENING_LOCKS],
     epochs: AtomicU64,
     /// Deleted sessions that the index may still list after a power failure, in order.
     deleted: Arc<Mutex<VecDeque<SessionId>>>,
-    /// Held while a journal is compacted: one at a time, so that it takes little room and leaves the disk to turns.
+    /// Held while a journal is compacted: one at a time needs little room and leaves the disk to turns.
     pruning: tokio::sync::Mutex<()>,
-    /// Held as long as anything may be written.
+    /// Kept as long as anything may be written.
     _owner: Option<Arc<OwnerLock>>,
 }
 
 #[derive(Default)]
 struct Open {
     logs: HashMap<SessionId, Arc<Log>>,
-    /// Those that nobody used when they were last looked at, oldest first.
+    /// Journals that were not used when they were last checked, oldest first.
     idle: VecDeque<SessionId>,
 }
 
 impl Drop for RedbEventStore {
     fn drop(&mut self) {
-        // The directory has another owner only when nothing is written any more.
+        // The directory may have another owner only after the last write.
         self.context.executor.drain();
     }
 }
@@ -82,7 +82,7 @@ impl RedbEventStore {
         Self::open_with(disk, owner, witness, Arc::new(pool), Limits::default())
     }
 
-    /// Opens the journals on `disk`, and works on `executor`.
+    /// Opens the journals on `disk`; its work is done by `executor`.
     pub(crate) fn open_with(
         disk: Arc<dyn Disk>,
         owner: Option<Arc<OwnerLock>>,
@@ -94,7 +94,7 @@ impl RedbEventStore {
         let health = Arc::new(Health::new(limits.reserve_bytes));
         let store_journal = StoreJournal::open(disk.clone(), executor.clone(), health.clone(), &limits, is_new)?;
         if let Err(error) = health.make_reserve(disk.as_ref()) {
-            tracing::warn!(%error, "no room could be kept back for a full disk");
+            tracing::warn!(%error, "the reserve for a full disk could not be made");
         }
         if is_new {
             seal(disk.as_ref()).map_err(|error| SessionError::StoreNotWritable {
@@ -130,18 +130,18 @@ impl RedbEventStore {
         })
     }
 
-    /// What its journals share.
+    /// Returns the context that its journals share.
     pub(crate) const fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// Journals that are in memory.
+    /// Counts the journals in memory.
     #[cfg(test)]
     pub(super) fn open_count(&self) -> usize {
         lock(&self.open).logs.len()
     }
 
-    /// Bytes of a session, summed up on a thread of the store.
+    /// Sums the bytes of a session, on a thread of the store.
     async fn sum(&self, id: SessionId, sum: fn(&dyn Disk, SessionId) -> io::Result<u64>) -> Result<u64, StoreError> {
         let disk = self.context.disk.clone();
         let sum = move || {
@@ -153,13 +153,13 @@ impl RedbEventStore {
         on(self.context.executor.as_ref(), sum).await
     }
 
-    /// The journal, if it is open.
+    /// Returns the journal if it is open.
     fn opened(&self, id: SessionId) -> Option<Arc<Log>> {
         lock(&self.open).logs.get(&id).filter(|log| !log.is_over()).cloned()
     }
 
-    /// The journal, opened where it is not; `None` where there is no such session, unless it is to be made.
-    async fn log(&self, id: SessionId, is_made: bool) -> Result<Option<Arc<Log>>, StoreError> {
+    /// Returns the journal, opened if necessary; `None` if there is no such session, unless `may_create`.
+    async fn log(&self, id: SessionId, may_create: bool) -> Result<Option<Arc<Log>>, StoreError> {
         if let Some(log) = self.opened(id) {
             return Ok(Some(log));
         }
@@ -169,12 +169,12 @@ impl RedbEventStore {
         }
         let context = self.context.clone();
         let log = on(self.context.executor.as_ref(), move || Log::open(context, id).map(Arc::new)).await?;
-        if !is_made && !log.exists() {
+        if !may_create && !log.exists() {
             return Ok(None);
         }
         lock(&self.open).logs.insert(id, log.clone());
-        if !is_made {
-            self.let_go(id);
+        if !may_create {
+            self.release_journal(id);
         }
         Ok(Some(log))
     }
@@ -183,9 +183,9 @@ impl RedbEventStore {
         &self.opening[opening_of(id)]
     }
 
-    /// Nobody uses the journal for now. Of those that waited longest, two are looked at, so that they get fewer again
-    /// after there were many: the ones that still nobody uses leave memory, the others wait once more.
-    fn let_go(&self, id: SessionId) {
+    /// Notes that the journal is not used for now. Checks two of those that waited longest, so that many become fewer: unused
+    /// ones leave memory, the others wait again.
+    fn release_journal(&self, id: SessionId) {
         let mut guard = lock(&self.open);
         let Open { logs, idle } = &mut *guard;
         if logs.get(&id).is_some_and(|log| !log.exists()) {
@@ -205,7 +205,7 @@ impl RedbEventStore {
         }
     }
 
-    /// Writes a journal that has no name yet, part by part; answers where it ends.
+    /// Writes a journal that has no name yet, part by part; returns its end.
     async fn import_files(&self, id: SessionId, records: &mut dyn RecordSource) -> Result<Resting, StoreError> {
         let (executor, context) = (self.context.executor.as_ref(), self.context.clone());
         let mut import = on(executor, move || Import::begin(context, id)).await?;
@@ -220,7 +220,7 @@ impl RedbEventStore {
         }
     }
 
-    /// Gives a session that is made and marked its name; where either failed, nothing of it stays.
+    /// Gives a created and marked session its name; after a failure nothing of it remains.
     async fn appear(&self, id: SessionId, marked: Result<(), StoreError>) -> Result<(), StoreError> {
         let context = self.context.clone();
         on(self.context.executor.as_ref(), move || {
@@ -231,12 +231,13 @@ impl RedbEventStore {
     }
 }
 
-/// Which of the locks is a session's.
+/// Returns the number of a session's lock.
 fn opening_of(id: SessionId) -> usize {
     id.as_uuid().as_bytes()[15] as usize % OPENING_LOCKS
 }
 
-/// Marks a session of which nothing is left; answers whether it is one. Its lock is held, or it might be made meanwhile.
+/// Marks a session of which nothing is left; returns true if it is one. The caller holds its lock, or it might be created
+/// meanwhile.
 fn mark_if_gone(context: &Context, id: SessionId) -> bool {
     let is_gone = is_gone(context, id);
     if is_gone {
@@ -245,26 +246,26 @@ fn mark_if_gone(context: &Context, id: SessionId) -> bool {
     is_gone
 }
 
-/// The number of an event's kind: a hash of its name, so that it follows from the name alone.
+/// Numbers an event's kind by a hash of its name.
 fn kind_number(type_name: &str) -> u16 {
     let hash = crc32c::crc32c(type_name.as_bytes());
-    // Both halves count; numbers below 16 are the journal's own.
+    // Both halves count; the journal itself uses the numbers below 16.
     ((hash >> 16) as u16 ^ (hash & 0xFFFF) as u16).max(16)
 }
 
-/// Whether this version knows a kind of event.
+/// Returns true if this version knows a kind of event.
 pub(crate) fn knows(kind: u16) -> bool {
     static KNOWN: OnceLock<Vec<u16>> = OnceLock::new();
     let numbers = || EventKind::ALL.iter().map(|kind| kind_number(kind.name())).collect();
     KNOWN.get_or_init(numbers).contains(&kind)
 }
 
-/// A record as the journal takes it.
+/// Encodes a record for the journal.
 fn entry(record: &Record) -> Result<Entry, StoreError> {
     verbatim(record, encode_event(record).map_err(|error| StoreError::Failed(error.to_string()))?)
 }
 
-/// The same, with the line that it has.
+/// Makes a journal's entry from a record and its existing line.
 fn verbatim(record: &Record, line: Bytes) -> Result<Entry, StoreError> {
     let kind = kind_number(record.event.type_name());
     Entry::new(record.seq, kind, record.time.as_millis(), line)
@@ -274,7 +275,7 @@ fn verbatim(record: &Record, line: Bytes) -> Result<Entry, StoreError> {
 impl EventStore for RedbEventStore {
     fn id(&self) -> Option<String> {
         let id = store_id(self.context.disk.as_ref());
-        id.inspect_err(|error| tracing::warn!(%error, "nothing tells this store from another")).ok()
+        id.inspect_err(|error| tracing::warn!(%error, "this store has no id")).ok()
     }
 
     async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
@@ -282,7 +283,7 @@ impl EventStore for RedbEventStore {
         let Some(log) = self.log(session_id, true).await? else { return Err(StoreError::NotFound(session_id)) };
         let leased = log.lease(self.epochs.fetch_add(1, Ordering::Relaxed) + 1).await;
         if leased.is_err() {
-            self.let_go(session_id);
+            self.release_journal(session_id);
         }
         leased
     }
@@ -290,7 +291,7 @@ impl EventStore for RedbEventStore {
     async fn release(&self, lease: Lease) -> Result<(), StoreError> {
         if let Some(log) = self.opened(lease.session_id) {
             log.release(lease.epoch).await;
-            self.let_go(lease.session_id);
+            self.release_journal(lease.session_id);
         }
         Ok(())
     }
@@ -298,9 +299,9 @@ impl EventStore for RedbEventStore {
     async fn give_up(&self, lease: Lease) {
         if let Some(log) = self.opened(lease.session_id) {
             log.give_up(lease.epoch);
-            // What counts here is that the store alone holds it.
+            // Only if the store alone holds the journal can it leave memory.
             drop(log);
-            self.let_go(lease.session_id);
+            self.release_journal(lease.session_id);
         }
     }
 
@@ -336,7 +337,7 @@ impl EventStore for RedbEventStore {
         }
         let _opening = self.opening(child).lock().await;
         let made = on(self.context.executor.as_ref(), move || fork_files(&source, at, child, &first)).await;
-        // A session never stands without its mark.
+        // A session never exists without its mark.
         let marked = match made {
             Ok(()) => self.context.store_journal.mark(child).await,
             Err(error) => Err(error),
@@ -346,7 +347,7 @@ impl EventStore for RedbEventStore {
 
     async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError> {
         let exists = || StoreError::Failed("the session exists already".to_owned());
-        // What is copied has no name yet, so sessions that share a lock with it do not wait for a long one.
+        // The copy has no name yet, so sessions that share its lock need not wait for it.
         let _importing = self.importing[opening_of(session_id)].lock().await;
         if self.log(session_id, false).await?.is_some() {
             return Err(exists());
@@ -376,10 +377,10 @@ impl EventStore for RedbEventStore {
 
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {
         let _opening = self.opening(session_id).lock().await;
-        // Before anybody who follows it is told of its end: a store that takes no writes keeps it.
+        // Before followers are notified of its end: a read-only store keeps the session.
         self.context.health.check_writable()?;
-        // Its row in the index may outlive it for a moment, so the next start is to look whether it is there. Room that
-        // there is not is no reason to keep it.
+        // Its row in the index may outlive it for a moment, so the mark makes the next start check it. A full disk is no
+        // reason to keep it.
         match self.context.store_journal.mark(session_id).await {
             Ok(()) | Err(StoreError::Full) => {}
             Err(error) => return Err(error),
@@ -394,7 +395,7 @@ impl EventStore for RedbEventStore {
         let (context, deleted, opening) = (self.context.clone(), self.deleted.clone(), self.opening.clone());
         self.context.executor.run(Box::new(move || {
             discard(&context, session_id);
-            // Those before it may be off the index by now. One whose lock is held is looked at another time.
+            // The index may have dropped earlier ones by now. One whose lock is held is checked another time.
             let before: Vec<_> = lock(&deleted).iter().take(GONE_MAX).copied().collect();
             let is_marked =
                 |id: &SessionId| opening[opening_of(*id)].try_lock().is_ok_and(|_| mark_if_gone(&context, *id));
@@ -411,7 +412,7 @@ impl EventStore for RedbEventStore {
         let (of, context) = (active.clone(), self.context.clone());
         let gone = move || Ok(of.into_iter().filter(|id| is_gone(&context, *id)).collect::<Vec<_>>());
         for id in on(self.context.executor.as_ref(), gone).await? {
-            // One that is being made is not there yet, either.
+            // A session that is being created does not exist yet, either.
             let _opening = self.opening(id).lock().await;
             let context = self.context.clone();
             if self.opened(id).is_none()
@@ -424,7 +425,7 @@ impl EventStore for RedbEventStore {
     }
 
     async fn scan(&self, session_id: SessionId, after: Seq, mut see: LineSink) -> Result<bool, StoreError> {
-        // Nobody may open it meanwhile, and where somebody has, what is read here may be behind.
+        // Nobody may open it meanwhile: an open journal may be ahead of what is read here.
         let _opening = self.opening(session_id).lock().await;
         if self.opened(session_id).is_some() {
             return Ok(false);
@@ -439,7 +440,7 @@ impl EventStore for RedbEventStore {
         if self.opened(session_id).is_some() || !journal.is_active(session_id) {
             return;
         }
-        // One that was deleted since is looked at by the next start, which takes its row out.
+        // A session that was deleted since is left to the next start, which drops its row.
         let end_of = move |context: &Context| {
             exists(context.disk.as_ref(), session_id).then(|| context.witness.end_of(session_id)).flatten()
         };
@@ -447,7 +448,7 @@ impl EventStore for RedbEventStore {
         if let Ok(Some(KnownEnd { end: End { seq, chain }, .. })) = known
             && seq == last_seq
         {
-            // Where the mark is lost, the next start looks once more.
+            // If the mark is lost, the next start checks the session again.
             journal.mark_resting(Resting { session_id, seq, chain }, Box::new(drop));
         }
     }

@@ -1,5 +1,5 @@
-//! When idempotency keys leave the index: a day after their use, which is all that they are kept for. What a day is, the
-//! newest keys say, and of these a clock that was wrong makes some; so the last ones stay whatever their time.
+//! Expiry of idempotency keys: they leave the index a day after their use. The current time is that of the newest keys, and
+//! a wrong clock may have made some of these; so the last ones stay whatever their time.
 
 use super::{
     file::{Table, Trouble},
@@ -7,26 +7,26 @@ use super::{
 };
 use crate::{session::KEY_KEPT_MS, store::IndexedKey};
 
-/// The newest keys, which stay, and as many come in before old ones are looked for again.
+/// Number of newest keys that stay, and of new keys after which old ones are searched for again.
 const KEYS_KEPT: usize = 10_000;
 
-/// What is old, told by newer keys: nothing here reads a clock.
+/// Search for old keys. It reads no clock.
 #[derive(Default)]
 pub(super) struct Expiry {
-    /// The newest of the keys that are put together.
+    /// Time of the newest key of this commit.
     gathered_ms: Option<i64>,
     keys_left: usize,
 }
 
 impl Expiry {
-    /// Takes note of a row that was put.
+    /// Notes a row that was put.
     pub(super) fn saw(&mut self, table: Table, value: Option<&[u8]>) {
         let key = value.filter(|_| table == Table::Keys).and_then(time_of);
         self.gathered_ms = self.gathered_ms.max(key);
         self.keys_left = self.keys_left.saturating_sub(usize::from(key.is_some()));
     }
 
-    /// Takes old keys out of a table, where it is time to look for them.
+    /// Deletes old keys, if the table is that of keys and it is time.
     pub(super) fn forget(
         &mut self,
         table: Table,
@@ -37,7 +37,7 @@ impl Expiry {
             return Ok(());
         }
         let Some(newest_ms) = self.gathered_ms.take() else { return Ok(()) };
-        // Whatever ends after one command looks as seldom as what runs for long.
+        // A process that ends after one command searches as seldom as one that runs for long.
         if self.keys_left > 0 || rows.len()? < 2 * KEYS_KEPT as u64 {
             return Ok(());
         }
@@ -48,7 +48,7 @@ impl Expiry {
             times.extend(time(row?.1.value()));
         }
         let Some(at) = times.len().checked_sub(KEYS_KEPT) else { return Ok(()) };
-        // The clock was ahead where the newest says more than those before it, and back again where it says less.
+        // If the newest key is later than those before it, the clock may be ahead; if it is earlier, it was.
         let now_ms = (*times.select_nth_unstable(at).1).min(newest_ms);
         rows.retain(|_, row| time(row).is_some_and(|time| now_ms.saturating_sub(time) < KEY_KEPT_MS))?;
         Ok(())
@@ -70,7 +70,7 @@ mod tests {
 
     const YEAR_MS: i64 = 365 * KEY_KEPT_MS;
 
-    /// A process that lives for one commit of keys with these names and times; those of `asked` that it finds then.
+    /// Commits keys with these names and times in a process of their own; returns those of `asked` that it finds then.
     async fn process(path: &Path, keys: impl IntoIterator<Item = (usize, i64)>, asked: &[usize]) -> Vec<usize> {
         let file = IndexFile::new(path.to_owned());
         file.change(keys.into_iter().map(|(name, ms)| {

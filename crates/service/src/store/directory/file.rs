@@ -1,9 +1,8 @@
-//! `index.redb`: tables of copies, kept by one thread off every caller's path.
+//! `index.redb`: tables of copies, written by one thread that no caller waits for.
 //!
-//! What is put stands in memory at once, over what the file holds, and is committed durably by the committer: a
-//! second after the first change, when there is much of it, or when somebody asks. Nothing here is the truth, so
-//! no turn ever waits for it. A file that is missing, damaged or of another layout is set aside, never deleted, and made
-//! anew. It is opened when it is first needed.
+//! Changes are visible at once from memory. The committer makes them durable: a second after the first one, if there are
+//! many, or if a caller asks. Nothing here is the truth, so no turn waits for it. A damaged file, or one of another layout,
+//! is set aside, never deleted, and rebuilt. The file is opened when it is first needed.
 
 use std::{
     collections::BTreeMap,
@@ -34,33 +33,33 @@ use super::{
 };
 use crate::store::{IndexedKey, StoreError, list::Place};
 
-/// The layout of the tables and their rows. A file of another one is set aside.
+/// Version of the tables and their rows. A file of another version is set aside.
 pub(super) const LAYOUT: &[u8] = b"2";
-/// The row that says that every stored session was put.
+/// Key of the row that confirms that every stored session was put.
 pub(crate) const REBUILT: &[u8] = b"rebuilt";
-/// How long a change waits for others before it is committed.
+/// Wait for further changes before a commit.
 const COMMIT_AFTER: Duration = Duration::from_secs(1);
-/// Bytes of changes that are not kept waiting.
+/// Bytes of changes that are committed without a wait.
 const COMMIT_BYTES: usize = 4 * 1024 * 1024;
-/// Bytes of pages that redb keeps in memory.
+/// Most bytes of pages that redb keeps in memory.
 pub(super) const CACHE_BYTES: usize = 4 * 1024 * 1024;
 
-/// The tables of the file.
+/// Tables of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Table {
     /// `layout`, and `rebuilt` once every stored session is in the file.
     Meta,
-    /// A session's id → the number of its last change, and its summary.
+    /// Session's id → number of its last change, and its summary.
     Sessions,
-    /// The number of a session's last change, then its id → nothing: sessions in the order in which they changed.
+    /// Number of a session's last change, then its id → nothing: sessions in the order of their changes.
     Changes,
-    /// The scope's id (zeros for the store), then the key → what it stands for.
+    /// Scope's id (zeros for the store), then the key → the session or turn that answers.
     Keys,
-    /// A session's id, then a reader's name → a seq.
+    /// Session's id, then a reader's name → seq.
     Checkpoints,
-    /// A session's id → its snapshot.
+    /// Session's id → its snapshot.
     Snapshots,
-    /// A session's id → how far its journal is durable.
+    /// Session's id → durable length of its journal.
     Lengths,
 }
 
@@ -78,25 +77,24 @@ impl Table {
     }
 }
 
-/// Rows that are put, or taken out where `None`.
+/// Rows to put, or to delete if `None`.
 pub(super) type Changes = BTreeMap<(Table, Vec<u8>), Option<Bytes>>;
 
-/// The file, which may be shared.
+/// Handle of the file.
 pub struct IndexFile {
     shared: Arc<Shared>,
-    /// Held until the file is closed: the directory has no other owner before.
+    /// Kept until the file is closed: the directory has no other owner before.
     owner: Option<Arc<OwnerLock>>,
 }
 
 struct Shared {
     path: PathBuf,
     file: Mutex<Option<Arc<DerivedFile>>>,
-    /// Counts from 1 on with each file that was set aside, so that whoever makes the index anew learns whether it was
-    /// lost once more.
+    /// Counts from 1 the files that were set aside, so that a rebuild can see if the index was lost once more.
     losses: AtomicU64,
-    /// The count at which every stored session was put.
+    /// Count at which every stored session was put.
     whole_since: AtomicU64,
-    /// Whether there is room for what is no turn's.
+    /// Returns true if the disk has room for more than turns.
     has_room: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
     state: Mutex<State>,
     wake: Condvar,
@@ -106,17 +104,17 @@ struct Shared {
 struct State {
     dirty: Arc<Changes>,
     dirty_bytes: usize,
-    /// What the committer writes at the moment: over the file, beneath `dirty`.
+    /// Changes that the committer is writing: newer than the file, older than `dirty`.
     committing: Arc<Changes>,
-    /// Those who want a commit now.
+    /// Callers that want a commit now.
     flushes: Vec<oneshot::Sender<Result<(), StoreError>>>,
-    /// Those who wait for the next one, whenever it comes.
+    /// Callers that wait for the next commit, whenever it comes.
     waits: Vec<oneshot::Sender<Result<(), StoreError>>>,
     is_closing: bool,
     committer: Option<thread::JoinHandle<()>>,
 }
 
-/// What is answered where the file did not do what it was asked.
+/// Converts a failure of the file.
 fn answer(trouble: Trouble) -> StoreError {
     match trouble {
         Trouble::Damaged(why) => StoreError::Failed(format!("the index was damaged: {why}")),
@@ -132,13 +130,13 @@ impl Drop for IndexFile {
             state.committer.take()
         };
         self.shared.wake.notify_all();
-        // The file's lock is free once the committer is gone. A panic of it was logged where it happened.
+        // The file's lock is free when the committer has ended. Its panic was logged already.
         let _ = committer.map(thread::JoinHandle::join);
     }
 }
 
 impl IndexFile {
-    /// The file at `path`, which need not exist. Nothing is opened yet.
+    /// Makes a handle of the file at `path`, which need not exist. Nothing is opened yet.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         let shared = Shared {
@@ -153,15 +151,15 @@ impl IndexFile {
         Self { shared: Arc::new(shared), owner: None }
     }
 
-    /// The same for the owner of the directory.
+    /// Keeps the ownership of the directory until the file is closed.
     pub(super) fn held_by(mut self, owner: Arc<OwnerLock>) -> Self {
         self.owner = Some(owner);
         self
     }
 
-    /// Asks before each commit whether there is room; without it, what is put stays in memory.
+    /// Sets a check before each commit: without room, changes stay in memory.
     pub(super) fn commits_while(&self, has_room: impl Fn() -> bool + Send + Sync + 'static) {
-        // The first answer stands: a file has one store.
+        // Set once: a file has one store.
         drop(self.shared.has_room.set(Box::new(has_room)));
     }
 
@@ -175,7 +173,7 @@ impl IndexFile {
             state.dirty_bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
             dirty.insert((table, key), value);
         }
-        // Where there is none, the next change tries again; until then all is in memory.
+        // If that fails, the next change retries; until then all is in memory.
         self.ensure_committer(state);
         // A committer that gathers already wakes up by itself.
         let is_awaited = is_first || state.dirty_bytes >= COMMIT_BYTES;
@@ -185,7 +183,7 @@ impl IndexFile {
         }
     }
 
-    /// Answers whether there is a thread that commits; begins one where there is none.
+    /// Begins the thread that commits, if there is none. Returns true if there is one.
     fn ensure_committer(&self, state: &mut State) -> bool {
         if state.committer.is_none() && !state.is_closing {
             let shared = self.shared.clone();
@@ -198,7 +196,7 @@ impl IndexFile {
         state.committer.is_some()
     }
 
-    /// Waits until what was put is durable; with `is_urgent` it is committed now.
+    /// Waits until earlier changes are durable; with `is_urgent` they are committed now.
     pub(super) async fn committed(&self, is_urgent: bool) -> Result<(), StoreError> {
         let (done, committed) = oneshot::channel();
         {
@@ -230,7 +228,7 @@ impl IndexFile {
         self.shared.read(read)
     }
 
-    /// The loss since which stored sessions may be missing in it. It opens the file, if there is one.
+    /// Returns the loss since which stored sessions may be missing. Opens the file, if there is one.
     pub(super) async fn needs_rebuild(&self) -> Option<u64> {
         if let Err(error) = self.read(|_| Ok(())).await {
             tracing::warn!(%error, "the index cannot be opened");
@@ -239,7 +237,7 @@ impl IndexFile {
         (self.shared.whole_since.load(Ordering::Acquire) != losses).then_some(losses)
     }
 
-    /// Every stored session was put since this loss.
+    /// Confirms that every stored session was put since this loss.
     pub(super) async fn rebuilt(&self, loss: u64) -> Result<(), StoreError> {
         self.change([((Table::Meta, REBUILT.to_vec()), Some(Bytes::copy_from_slice(&loss.to_le_bytes())))]);
         self.committed(true).await?;
@@ -259,10 +257,10 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The file, opened where it is not; `None` where there is none and none is to be made.
-    fn file(&self, is_made: bool) -> Result<Option<Arc<DerivedFile>>, StoreError> {
+    /// Returns the file, opened if necessary; `None` if there is none, unless `may_create`.
+    fn file(&self, may_create: bool) -> Result<Option<Arc<DerivedFile>>, StoreError> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if file.is_none() && (is_made || self.path.exists()) {
+        if file.is_none() && (may_create || self.path.exists()) {
             let opened = match caught(|| self.open()) {
                 Err(Trouble::Damaged(why)) => {
                     self.set_aside(&why)?;
@@ -293,10 +291,10 @@ impl Shared {
         Ok(Arc::new(file))
     }
 
-    /// Closes a file that failed; where it is damaged, it is set aside, and the next use makes it anew.
+    /// Closes a file that failed; a damaged one is set aside, and the next use makes a new one.
     fn give_up(&self, failed: Option<&Arc<DerivedFile>>, trouble: Trouble) -> StoreError {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another may have found the same trouble first: what is open now is not to blame.
+        // Another caller may have found the same failure first: then the open file is a newer one.
         let is_open = failed.is_some_and(|failed| file.as_ref().is_some_and(|open| Arc::ptr_eq(open, failed)));
         if is_open {
             *file = None;
@@ -320,12 +318,12 @@ impl Shared {
         caught(|| read(&view)).map_err(|trouble| self.give_up(view.file.as_ref(), trouble))
     }
 
-    /// The file and what is not in it yet, at one moment.
+    /// Returns the file at one moment, with the changes that are not in it yet.
     fn view(&self) -> Result<View, StoreError> {
         let (file, state) = loop {
             let file = self.file(false)?;
-            // The committer forgets what it has committed under this lock, so that nothing is missing in both. The
-            // file itself may have been made since it was looked for.
+            // The committer drops committed changes under this lock, so that nothing is missing in both. The file may
+            // have been created since it was looked for.
             let state = self.state();
             if file.is_some() || !self.path.exists() {
                 break (file, state);
@@ -360,13 +358,13 @@ impl Shared {
                 }
             }
             for flush in flushes {
-                // Who asked may have gone.
+                // The caller may have left.
                 let _ = flush.send(done.clone());
             }
         }
     }
 
-    /// Waits until there is something to commit; `None` when the file is closed. After a failure, it takes its time.
+    /// Waits until there is something to commit; `None` when the file is closed. After a failure it waits the full time.
     fn next_batch(&self, has_failed: bool) -> Option<Vec<oneshot::Sender<Result<(), StoreError>>>> {
         let idle = |state: &mut State| {
             !state.is_closing && state.flushes.is_empty() && state.waits.is_empty() && state.dirty.is_empty()
@@ -392,25 +390,25 @@ impl Shared {
         }
         let file = self.file(true)?;
         let Some(open) = &file else { return Ok(()) };
-        // Looked at behind the file: where that is a newer one, it does not hold every session.
+        // Read after the file: if that is a new one, it does not hold every session.
         let loss = self.losses.load(Ordering::Acquire);
         caught(|| write(open, changes, loss, expiry)).map_err(|trouble| self.give_up(file.as_ref(), trouble))
     }
 }
 
-/// Commits changes. That every session was put is left out where it was so before the last `loss`.
+/// Commits changes. A confirmation that every session was put is skipped if it is older than the last `loss`.
 fn write(file: &DerivedFile, changes: &Changes, loss: u64, expiry: &mut Expiry) -> Result<(), Trouble> {
     let transaction = file.begin_write()?;
     transaction.open_table(Table::Meta.definition())?.insert(&b"layout"[..], &*sealed(b"layout", LAYOUT))?;
     let mut places: Vec<(Option<Place>, Option<Place>)> = Vec::new();
-    // The places are those of the rows that are put.
+    // Places follow from the rows of sessions.
     let mut changes = changes.iter().filter(|((table, _), _)| *table != Table::Changes).peekable();
     while let Some(&((table, _), _)) = changes.peek() {
         let mut open = transaction.open_table(table.definition())?;
         while let Some(((_, key), value)) = changes.next_if(|((next, _), _)| next == table) {
             match value {
                 Some(value) if **key == *REBUILT && **value != loss.to_le_bytes() => {}
-                // It was put without a look at the newer one that the file has.
+                // The file has a newer one that could not be read when this was put.
                 Some(value) if *table == Table::Keys && is_older_key(value, open.get(&**key)?) => {}
                 _ => {
                     let before = match value {
@@ -449,7 +447,7 @@ mod tests {
 
     use super::*;
 
-    /// On a full disk what is left is for turns that run; what was put is there all the same.
+    /// On a full disk the rest of the room is for running turns; changes can be read all the same.
     #[tokio::test]
     async fn nothing_is_committed_without_room_and_all_of_it_once_there_is_some() {
         let dir = tempfile::tempdir().unwrap();
@@ -468,7 +466,7 @@ mod tests {
         assert!(path.exists());
     }
 
-    /// A change whose thread the system refused is committed by whoever waits for it.
+    /// A change whose thread the system refused is committed when a caller waits for it.
     #[tokio::test]
     async fn a_flush_does_not_wait_for_a_thread_that_never_began() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The sessions of a data directory that this process does not own, from a copy of its index: nothing is locked and
-//! nothing written, so that nobody's work is disturbed, and what was left open there stays so.
+//! Lists of sessions in a data directory that this process does not own, from a copy of its index. Nothing is locked,
+//! written or settled, so that its owner is not disturbed.
 
 use std::{fs::File, io::Read as _, path::Path, sync::Arc};
 
@@ -16,16 +16,16 @@ use crate::{
     store::StoreError,
 };
 
-/// Bytes of an index that are copied.
+/// Most bytes of an index to copy.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
-/// A page of the sessions in `data_dir`, as its owner, if there is one, wrote them a second ago at most.
+/// Reads a page of the sessions in `data_dir`; an owner's changes are at most a second late.
 ///
 /// # Errors
-/// `STORE_FAILED` where there is no list, or it cannot be read.
+/// `STORE_FAILED` if there is no list, or it cannot be read.
 pub fn glance(data_dir: &Path, query: &SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
     let read = || caught(|| read(data_dir, query));
-    // Its owner may have written while it was copied.
+    // The owner may have written during the copy.
     let page = read().or_else(|_| read());
     page.map_err(|(Trouble::Damaged(why) | Trouble::Failed(why) | Trouble::Full(why))| StoreError::Failed(why).into())
 }

@@ -1,4 +1,4 @@
-//! [`RedbIndex`]: lists, idempotency keys and checkpoints in `index.redb`. It never decodes a session.
+//! [`RedbIndex`]: lists, idempotency keys and checkpoints in `index.redb`. It never decodes events.
 
 use std::{
     ops::Bound,
@@ -22,35 +22,35 @@ use crate::{
     store::{IndexedKey, SessionIndex, StoreError, list::Place},
 };
 
-/// The index of one data directory.
+/// Index of one data directory.
 pub struct RedbIndex {
     file: Arc<IndexFile>,
-    /// Held while a key is put, so that it never takes the place of a newer one.
+    /// Held while a key is put, so that it never replaces a newer one.
     putting: tokio::sync::Mutex<()>,
-    /// The number of the next change, once it is known.
+    /// Number of the next change, once it is known.
     next_change: tokio::sync::OnceCell<AtomicU64>,
 }
 
-/// A row of a session: the number of its last change, then its summary.
+/// Encodes a session's row: the number of its last change, then its summary.
 fn row(number: u64, summary: &SessionSummary) -> Result<Bytes, StoreError> {
     let json = serde_json::to_vec(summary).map_err(|error| StoreError::Failed(error.to_string()))?;
     Ok([&number.to_be_bytes()[..], &json].concat().into())
 }
 
-/// What stands in the row of a session.
+/// Decodes a session's row.
 pub(crate) fn summary(row: &[u8]) -> Result<(u64, SessionSummary), Trouble> {
     let (number, json) = row.split_first_chunk().ok_or_else(|| Trouble::Damaged("a row is too short".to_owned()))?;
     Ok((u64::from_be_bytes(*number), decode(json)?))
 }
 
-/// The place of a session with this row.
+/// Reads the place of a session from its id and row.
 pub(super) fn place(id: &[u8], row: &[u8]) -> Option<Place> {
     let session_id = SessionId::from_uuid(uuid::Uuid::from_bytes(id.try_into().ok()?));
     Some(Place { number: u64::from_be_bytes(*row.first_chunk()?), session_id })
 }
 
 impl RedbIndex {
-    /// The index in this file.
+    /// Makes the index over a file.
     #[must_use]
     pub fn new(file: Arc<IndexFile>) -> Self {
         Self { file, putting: tokio::sync::Mutex::default(), next_change: tokio::sync::OnceCell::new() }
@@ -62,7 +62,7 @@ impl RedbIndex {
         Ok(())
     }
 
-    /// The row, and its place among the changes. What it had before is taken out when both are committed.
+    /// Puts a session's row, and its place among the changes. The commit deletes the place before.
     fn put_session(&self, number: u64, summary: &SessionSummary) -> Result<(), StoreError> {
         let place = Place { number, session_id: summary.session_id };
         self.file.change([
@@ -81,7 +81,7 @@ impl RedbIndex {
         };
         let begin = async || {
             let found = match newest().await {
-                // Where it was damaged, it is set aside by now, and there is another one.
+                // A damaged file is set aside by now, and there is another one.
                 Err(_) => newest().await?,
                 Ok(found) => found,
             };
@@ -90,8 +90,7 @@ impl RedbIndex {
         Ok(self.next_change.get_or_try_init(begin).await?.fetch_add(1, Ordering::AcqRel))
     }
 
-    /// The number of a session that has changed. What is put is put, also where the file cannot be read for a moment:
-    /// the session then comes by its time.
+    /// Numbers the change of a session. If the file cannot be read for a moment, the session is listed by its time.
     async fn changed(&self, summary: &SessionSummary) -> u64 {
         self.next_change().await.unwrap_or_else(|error| {
             tracing::warn!(session_id = %summary.session_id, %error, "a session is not in order in lists until it changes again");
@@ -112,13 +111,13 @@ pub(crate) fn decode<T: DeserializeOwned>(row: &[u8]) -> Result<T, Trouble> {
     serde_json::from_slice(row).map_err(|error| Trouble::Damaged(error.to_string()))
 }
 
-/// The key of what a session, or the store, has under a name.
+/// Makes the key of a row that a session, or the store, has under a name.
 fn named(scope: Option<SessionId>, name: &str) -> Vec<u8> {
     let scope = scope.map_or([0; 16], |session_id| *session_id.as_uuid().as_bytes());
     [&scope[..], name.as_bytes()].concat()
 }
 
-/// The page of what changed before a place.
+/// Reads the page of sessions that changed before a place.
 pub(super) fn page(view: &View, query: &SessionQuery, before: Option<Place>) -> Result<Page<SessionSummary>, Trouble> {
     let to = before.map(Place::key);
     let to = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -126,7 +125,7 @@ pub(super) fn page(view: &View, query: &SessionQuery, before: Option<Place>) -> 
     let read = |key: Vec<u8>| {
         let id = key.get(8..).unwrap_or_default();
         let found = view.get(Table::Sessions, id)?.map(|row| summary(&row)).transpose()?;
-        // Another change of the session may be newer.
+        // There may be a newer change of the session.
         let is_it = |(number, _): &(u64, _)| key.starts_with(&number.to_be_bytes());
         Ok(Place::of_key(&key).zip(found.filter(is_it)).map(|(place, (_, summary))| (place, summary)))
     };
@@ -162,7 +161,7 @@ impl SessionIndex for RedbIndex {
 
     async fn remove(&self, session_id: SessionId) -> Result<(), StoreError> {
         let id = session_id.as_uuid().as_bytes().to_vec();
-        // No name has the byte 255, so this is behind all of them.
+        // No name has the byte 255, so this is after all of them.
         let end = [&id[..], &[255]].concat();
         let rows = [(Table::Sessions, id.clone()), (Table::Lengths, id.clone())];
         let of_it = self.file.read(move |view| {
@@ -174,7 +173,7 @@ impl SessionIndex for RedbIndex {
             }
             Ok(keys)
         });
-        // All of it goes in one commit, and the row in any case.
+        // All rows are deleted in one commit, and the session's row in any case.
         let of_it = of_it.await;
         let rows = rows.into_iter().chain(of_it.iter().flatten().cloned());
         self.file.change(rows.map(|key| (key, None)));
@@ -197,7 +196,7 @@ impl SessionIndex for RedbIndex {
 
     async fn put_key(&self, key: &IndexedKey) -> Result<(), StoreError> {
         let _putting = self.putting.lock().await;
-        // Where it cannot be read, the commit looks again.
+        // If it cannot be read, the commit checks again.
         let kept = self.key(key.scope, &key.key.key).await.unwrap_or_default();
         match key.replaces(kept.as_ref()) {
             true => self.put_row(Table::Keys, named(key.scope, &key.key.key), key),

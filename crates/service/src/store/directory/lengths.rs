@@ -1,7 +1,7 @@
-//! How far each journal is known to reach, kept beside the index: a copy that proves what a journal lost.
+//! Known lengths of the journals, kept in the index: copies that prove what a journal lost.
 //!
-//! A length is put only when the journal is durable up to there, so it may be behind and is never ahead of a journal
-//! that is whole.
+//! A length is put only when the journal is durable up to there, so it may be behind a journal and is never ahead of a
+//! whole one.
 
 use std::{ops::Bound::Unbounded, sync::Weak};
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::ids::{Seq, SessionId};
 
-/// The lengths in the index, as long as it is open.
+/// Lengths in the index, as long as it is open.
 pub(super) struct Lengths(pub(super) Weak<IndexFile>);
 
 #[derive(Serialize, Deserialize)]
@@ -38,7 +38,7 @@ impl Witness for Lengths {
             row.map(|row| serde_json::from_slice(&row).map_err(|error| Trouble::Damaged(error.to_string()))).transpose()
         });
         let row: Option<Row> = read.unwrap_or_else(|error| {
-            tracing::warn!(session_id = %id, %error, "how far a journal reached is not known");
+            tracing::warn!(session_id = %id, %error, "the known length of a journal cannot be read");
             None
         });
         row.map(|Row { seq, chain, near }| KnownEnd { end: End { seq, chain }, near })

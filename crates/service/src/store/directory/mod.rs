@@ -1,6 +1,6 @@
-//! The durable stores of one data directory, and how it is opened: checked, locked, prepared, read.
+//! Durable stores of one data directory, and how it is opened: checked, locked, prepared, read.
 //!
-//! The journals are the truth. What stands in `index.redb` is a copy for speed, and is made anew where it is missing.
+//! The journals are the truth. `index.redb` has copies for speed, and is rebuilt if it is missing.
 
 mod events;
 mod glance;
@@ -38,11 +38,11 @@ use crate::{
 };
 use readers::FileReaders;
 
-/// The stores in `data_dir`, which is made where it is missing and is owned by this process from now on.
+/// Opens the stores in `data_dir`, which is created if it is missing and is owned by this process from now on.
 ///
 /// # Errors
-/// `STORE_LOCKED` where another process owns it, `STORE_NOT_WRITABLE`, `STORE_FORMAT_UNSUPPORTED`; nothing was
-/// changed then. `STORE_FAILED` where the disk fails.
+/// `STORE_LOCKED` if another process owns it, `STORE_NOT_WRITABLE`, `STORE_FORMAT_UNSUPPORTED`; nothing was changed
+/// then. `STORE_FAILED` if the disk fails.
 pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
     Capabilities::compiled().require(Capability::SessionStore)?;
     check_directory(data_dir)?;
@@ -66,12 +66,12 @@ pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
     })
 }
 
-/// A data directory that this process owns, and lets go when this is dropped.
+/// Owned data directory; dropping this releases it.
 pub(crate) struct DirectoryOwner {
     _lock: OwnerLock,
 }
 
-/// Owns `data_dir`, which is made where it is missing, without a store in it.
+/// Owns `data_dir` without a store in it; it is created if it is missing.
 ///
 /// # Errors
 /// As [`open_stores`]; nothing was changed then.
@@ -86,7 +86,7 @@ pub(crate) fn own(data_dir: &Path) -> Result<OwnerLock, SessionError> {
     OwnerLock::take(data_dir, &Capabilities::compiled().view().build)
 }
 
-/// Lowers the priority of this thread, for good: what is done beside turns is not to keep them waiting.
+/// Lowers the priority of this thread for good, so that background work does not keep turns waiting.
 pub(crate) fn step_back() {
     // Elsewhere it would be that of the whole process.
     if cfg!(target_os = "linux")

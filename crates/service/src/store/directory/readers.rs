@@ -1,4 +1,4 @@
-//! [`FileReaders`]: registrations, and what pruning relies on, as marks in the store journal.
+//! [`FileReaders`]: registrations, and the acknowledgements that pruning relies on, as marks in the store journal.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,15 +12,15 @@ use crate::{
     },
 };
 
-/// The readers of one data directory.
+/// Readers of one data directory.
 pub(crate) struct FileReaders {
     context: Arc<Context>,
-    /// Held as long as anything may be written.
+    /// Kept as long as anything may be written.
     _owner: Option<Arc<OwnerLock>>,
 }
 
 impl FileReaders {
-    /// The readers beside the journals.
+    /// Makes the readers over the store journal.
     pub(crate) const fn new(context: Arc<Context>, owner: Option<Arc<OwnerLock>>) -> Self {
         Self { context, _owner: owner }
     }

@@ -1,4 +1,4 @@
-//! Rows as they are written and read: with a checksum each, and what is not committed yet over what the file holds.
+//! Rows of the index: each with a checksum, and with uncommitted changes over the file's rows.
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
@@ -11,7 +11,7 @@ use super::file::{Changes, Table, Trouble};
 /// Bytes of a row's checksum.
 pub(super) const SEAL_BYTES: usize = 4;
 
-/// A row with the checksum of its key and value: redb does not look at its own when it reads.
+/// Adds the checksum of a row's key and value: redb does not check its own when it reads.
 pub(super) fn sealed(key: &[u8], value: &[u8]) -> Vec<u8> {
     let sum = crc32c::crc32c_append(crc32c::crc32c(key), value);
     [&sum.to_le_bytes(), value].concat()
@@ -26,7 +26,7 @@ pub(super) fn unsealed(key: &[u8], row: &[u8]) -> Result<Bytes, Trouble> {
     }
 }
 
-/// The file at one moment, with what is not committed yet.
+/// File at one moment, with the uncommitted changes.
 pub(crate) struct View {
     pub(super) file: Option<Arc<DerivedFile>>,
     pub(super) dirty: Arc<Changes>,
@@ -37,7 +37,7 @@ pub(crate) struct View {
 type ReadTable = redb::ReadOnlyTable<&'static [u8], &'static [u8]>;
 
 impl View {
-    /// One row.
+    /// Reads one row.
     pub(crate) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, Trouble> {
         let place = (table, key.to_vec());
         if let Some(changed) = self.dirty.get(&place).or_else(|| self.committing.get(&place)) {
@@ -46,7 +46,7 @@ impl View {
         self.stored(table, key)
     }
 
-    /// Whether a row may be there after a power failure.
+    /// Returns true if a row may exist after a power failure.
     pub(super) fn may_hold(&self, table: Table, key: &[u8]) -> Result<bool, Trouble> {
         let place = (table, key.to_vec());
         let is_put = |changes: &Changes| matches!(changes.get(&place), Some(Some(_)));
@@ -58,7 +58,7 @@ impl View {
         open.get(key)?.map(|row| unsealed(key, row.value())).transpose()
     }
 
-    /// The rows between two keys, the last one first.
+    /// Reads the rows between two keys, last one first.
     pub(crate) fn rows_back(
         &self,
         table: Table,

@@ -1,4 +1,4 @@
-//! [`RedbSessionStore`]: snapshots in `index.redb`, their bodies in the journal.
+//! [`RedbSessionStore`]: snapshots in `index.redb`; their messages are in the journal.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -12,14 +12,14 @@ use crate::{
     store::{EventStore, SessionFilter, SessionMeta, SessionStore, SessionStoreError, StoreError, load},
 };
 
-/// The snapshots of one data directory.
+/// Snapshots of one data directory.
 pub struct RedbSessionStore {
     file: Arc<IndexFile>,
     events: Arc<dyn EventStore>,
 }
 
 impl RedbSessionStore {
-    /// Snapshots in this file, of the sessions whose journals `events` holds.
+    /// Makes the snapshots in a file, of the sessions whose journals `events` holds.
     #[must_use]
     pub fn new(file: Arc<IndexFile>, events: Arc<dyn EventStore>) -> Self {
         Self { file, events }
