@@ -1,7 +1,7 @@
 //! Length of the tests that try chances or places in great numbers.
 //!
-//! They are short in `cargo test`. `MEERKAT_CAMPAIGNS` names parts, separated by commas, whose tests run at full length:
-//! `store`, `journal`, `memory`, or `all`. `.ci/run` names the parts that have changed.
+//! They are short in `cargo test`. `MEERKAT_CAMPAIGNS` names parts, separated by commas, whose tests run at full
+//! length: `store`, `journal`, `memory`, or `all`. `.ci/run` names the parts that have changed.
 
 /// Part of the program whose tests have two lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

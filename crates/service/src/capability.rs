@@ -103,7 +103,8 @@ impl Capabilities {
         })
     }
 
-    /// Returns the answer of `capabilities`. A capability that is switched off counts as absent, but not for the build's name.
+    /// Returns the answer of `capabilities`. A capability that is switched off counts as absent, but not for the
+    /// build's name.
     #[must_use]
     pub fn view(&self) -> CapabilitiesView {
         let has = |capability| self.presence(capability) == Presence::Present;

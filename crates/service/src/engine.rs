@@ -1,5 +1,5 @@
-//! The engine of one service: the ports of its actors, and the copies of their sessions: lists, readers, files for people,
-//! memory. Copies may be deleted and come back from the journals; no turn waits for them.
+//! The engine of one service: the ports of its actors, and the copies of their sessions: lists, readers, files for
+//! people, memory. Copies may be deleted and come back from the journals; no turn waits for them.
 
 use std::{
     collections::BTreeSet,

@@ -1,8 +1,8 @@
 //! Drives a consumer: wakes it when sessions have more, retries what failed, and ends it with its service.
 //!
-//! It works in rounds. A round forgets every deleted session and applies some of those that have more. A failure keeps no
-//! other session from its turn, and the next round comes after a pause. It reads no journal, and only callers that ask for
-//! it wait for it.
+//! It works in rounds. A round forgets every deleted session and applies some of those that have more. A failure keeps
+//! no other session from its turn, and the next round comes after a pause. It reads no journal, and only callers that
+//! ask for it wait for it.
 
 use std::{
     ops::Deref,
@@ -42,8 +42,8 @@ pub(super) trait Consumer: Send + 'static {
     /// Drops what it has of a deleted session.
     async fn forget(&mut self, host: &dyn Host, session_id: SessionId) -> Result<(), SessionError>;
 
-    /// Takes in what follows its checkpoints in these sessions, or some of it, and moves the checkpoints. A session that
-    /// fails does not keep others from being taken in.
+    /// Takes in what follows its checkpoints in these sessions, or some of it, and moves the checkpoints. A session
+    /// that fails does not keep others from being taken in.
     async fn apply(&mut self, host: &dyn Host, sessions: Vec<SessionId>) -> Result<(), SessionError>;
 
     /// Ends a round. Returns when it wants another one even if nothing changes, by the clock's elapsed time.
@@ -115,8 +115,8 @@ impl<T> Deref for Handle<T> {
 }
 
 impl Control {
-    /// Registers a consumer: from now on changes and deletions are noted for it. One that is not trusted has yet to find
-    /// out if it has what its checkpoints say.
+    /// Registers a consumer: from now on changes and deletions are noted for it. One that is not trusted has yet to
+    /// find out if it has what its checkpoints say.
     pub(super) fn new(
         reader: &'static str,
         is_trusted: bool,

@@ -1,8 +1,8 @@
-//! Consumers of the journals: they read beside the turns, and keep something of what they read. No turn waits for one, and
-//! none decides anything.
+//! Consumers of the journals: they read beside the turns, and keep something of what they read. No turn waits for one,
+//! and none decides anything.
 //!
-//! `readers` knows how far each has come, `driver` runs the built-in ones, and they know the service whose journals they
-//! read only as a [`Host`].
+//! `readers` knows how far each has come, `driver` runs the built-in ones, and they know the service whose journals
+//! they read only as a [`Host`].
 
 pub(crate) mod readers;
 

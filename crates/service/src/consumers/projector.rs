@@ -98,7 +98,8 @@ impl Projector {
         self.project_all(host, true).await
     }
 
-    /// Brings the files of every session up to its journal's end. A session that fails does not keep the others from it.
+    /// Brings the files of every session up to its journal's end. A session that fails does not keep the others from
+    /// it.
     async fn project_all(&self, host: &dyn Host, is_rebuild: bool) -> Result<ProjectionRebuilt, SessionError> {
         let sessions = host.all_sessions().await?;
         let (mut rebuilt, mut failed) = (ProjectionRebuilt { sessions: 0, events: 0 }, None);
@@ -143,7 +144,8 @@ impl Projector {
         }
     }
 
-    /// Writes the list of all sessions. With `drops_stale`, files of sessions that are no longer stored are removed first.
+    /// Writes the list of all sessions. With `drops_stale`, files of sessions that are no longer stored are removed
+    /// first.
     async fn write_list(&self, host: &dyn Host, drops_stale: bool) -> Result<(), SessionError> {
         let _writing = self.writing.lock().await;
         let sessions = host.all_sessions().await?;

@@ -16,7 +16,8 @@ use crate::{
 pub(super) struct Admitted<'a>(pub(super) &'a Sessions);
 
 impl Sessions {
-    /// Admits an operation: checks the capability that it needs, and settles the sessions that a former process left open.
+    /// Admits an operation: checks the capability that it needs, and settles the sessions that a former process left
+    /// open.
     async fn admit(&self, operation: Operation) -> Result<Admitted<'_>, SessionError> {
         if let Some(capability) = operation.needs() {
             self.engine().capabilities.require(capability)?;
@@ -116,8 +117,8 @@ macro_rules! declare {
 crate::operations!(declare);
 
 impl Sessions {
-    /// Loads a session that was given up after a failure of the store, as its next caller would. If that fails, the turn
-    /// has no end yet, and its followers are notified.
+    /// Loads a session that was given up after a failure of the store, as its next caller would. If that fails, the
+    /// turn has no end yet, and its followers are notified.
     async fn bring_in_failed(&self, session_id: SessionId, since_seq: u64) {
         if self.inner.registry.shared(session_id).is_some() {
             return;

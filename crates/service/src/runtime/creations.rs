@@ -48,8 +48,8 @@ impl Creations {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the create of this key, or begins a new one: `check` gets the number in flight, and `make` also returns true
-    /// if the index has the key by then.
+    /// Returns the create of this key, or begins a new one: `check` gets the number in flight, and `make` also returns
+    /// true if the index has the key by then.
     pub(super) fn find_or_make<F>(
         self: &Arc<Self>,
         key: Option<Key>,

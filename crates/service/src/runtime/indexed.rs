@@ -1,5 +1,6 @@
-//! Lists and keys from the index, and how the index is kept complete. No answer comes from an index that lacks sessions: if
-//! it was lost or damaged, it is rebuilt from the journals first, and only those who need it wait for that.
+//! Lists and keys from the index, and how the index is kept complete. No answer comes from an index that lacks
+//! sessions: if it was lost or damaged, it is rebuilt from the journals first, and only those who need it wait for
+//! that.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -134,8 +135,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Puts the rows of sessions into the index that could not be read at first: the failure may have passed. Returns true
-    /// if all of them are in it. Fails only if no journal at all can be read, because then no key would be known.
+    /// Puts the rows of sessions into the index that could not be read at first: the failure may have passed. Returns
+    /// true if all of them are in it. Fails only if no journal at all can be read, because then no key would be known.
     pub(super) async fn index_again(
         &self,
         unread: Vec<SessionId>,
@@ -193,8 +194,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Puts the row of a session into the index that a former process had in memory. Returns its state if that is known;
-    /// an idle one rests once its row is durable.
+    /// Puts the row of a session into the index that a former process had in memory. Returns its state if that is
+    /// known; an idle one rests once its row is durable.
     pub(super) async fn index_left(&self, found: Option<(Session, bool)>) -> Option<SessionState> {
         let engine = self.inner.engine.clone();
         let session = self.index_outline(found).await?;
@@ -229,8 +230,8 @@ impl Sessions {
         self.index_as_it_is(session_id, true).await.map(drop)
     }
 
-    /// Puts a stored session's row into the index, as far as its journal can be read. Returns false if that failed and may
-    /// succeed later.
+    /// Puts a stored session's row into the index, as far as its journal can be read. Returns false if that failed and
+    /// may succeed later.
     pub(super) async fn index_stored(&self, session_id: SessionId) -> Result<bool, SessionError> {
         self.index_as_it_is(session_id, false).await
     }

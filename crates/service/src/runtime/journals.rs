@@ -28,8 +28,8 @@ impl Sessions {
             .await
     }
 
-    /// Compacts a journal on schedule, unless nothing has changed since it was last compacted up to `settled`. Returns the
-    /// seq up to which nothing more can be dropped.
+    /// Compacts a journal on schedule, unless nothing has changed since it was last compacted up to `settled`. Returns
+    /// the seq up to which nothing more can be dropped.
     pub(super) async fn compact_by_itself(
         &self,
         session_id: SessionId,
@@ -77,7 +77,8 @@ impl Sessions {
         Ok((report, is_early))
     }
 
-    /// Drops the blobs that only dropped records named. The session's actor does it, now that the records are durably gone.
+    /// Drops the blobs that only dropped records named. The session's actor does it, now that the records are durably
+    /// gone.
     async fn drop_blobs(&self, derived: &Derived, session_id: SessionId) -> Result<(), SessionError> {
         let Some(pruner) = &derived.pruner else { return Ok(()) };
         let (names, last_seq) = unnamed_blobs(self.engine(), pruner.as_ref(), session_id).await?;

@@ -48,8 +48,8 @@ impl Sessions {
         self.engine().derived.memory.as_deref().ok_or_else(lost)
     }
 
-    /// Publishes everything durable, so that memory can take it in. Checks that a named session exists here or, if it ended
-    /// with its process, in memory.
+    /// Publishes everything durable, so that memory can take it in. Checks that a named session exists here or, if it
+    /// ended with its process, in memory.
     async fn publish_to_memory(&self, session_id: Option<SessionId>) -> Result<(), SessionError> {
         if let Some(session_id) = session_id
             && self.engine().events.watch(session_id).await?.is_none()

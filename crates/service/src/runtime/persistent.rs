@@ -28,8 +28,8 @@ const FRAMES_READ: usize = 256;
 const STEP_FRAMES_MAX: usize = 4096;
 
 impl Sessions {
-    /// Settles, once, the sessions that a former process had in memory: ends their open turns and updates their rows. Also
-    /// rebuilds a missing index. A start costs what was active, not what is stored.
+    /// Settles, once, the sessions that a former process had in memory: ends their open turns and updates their rows.
+    /// Also rebuilds a missing index. A start costs what was active, not what is stored.
     pub(super) async fn settle(&self) -> Result<(), SessionError> {
         self.inner.is_ready.get_or_try_init(|| self.settle_once()).await.map(drop)
     }
@@ -216,8 +216,8 @@ impl Sessions {
         Ok(Changed { session_id, seq })
     }
 
-    /// Makes the history snapshot for a fork after `at`, which replaces dropped records; `None` if the journal up to there
-    /// is enough.
+    /// Makes the history snapshot for a fork after `at`, which replaces dropped records; `None` if the journal up to
+    /// there is enough.
     async fn history_at(&self, session_id: SessionId, at: Seq) -> Result<Option<HistorySnapshot>, SessionError> {
         let (mut fold, mut after) = (ForkedHistory::new(at), 0);
         while let Some(page) = self.engine().events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await? {
@@ -242,7 +242,8 @@ impl Sessions {
         Ok(imported)
     }
 
-    /// Deletes sessions by the policy, or only lists them. Sessions that run by then, or are deleted already, are skipped.
+    /// Deletes sessions by the policy, or only lists them. Sessions that run by then, or are deleted already, are
+    /// skipped.
     pub(super) async fn retain_all(&self, request: Retain) -> Result<Retained, SessionError> {
         let engine = self.engine();
         let options = engine.options.retention.of(&request);

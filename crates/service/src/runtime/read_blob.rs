@@ -96,8 +96,8 @@ impl Tool for ReadBlob {
     }
 }
 
-/// Returns the whole characters within the first `limit` bytes, and the offset of the next page. The rest of a character
-/// that begins before the offset is skipped.
+/// Returns the whole characters within the first `limit` bytes, and the offset of the next page. The rest of a
+/// character that begins before the offset is skipped.
 fn page(bytes: &[u8], offset: u64, limit: usize) -> (Cow<'_, str>, Option<u64>) {
     let is_inside = |at: usize| bytes.get(at).is_some_and(|byte| byte & 0b1100_0000 == 0b1000_0000);
     let most = CHARACTER_BYTES_MAX - 1;

@@ -1,5 +1,5 @@
-//! The service: checks requests, finds their session, and hands them to its actor. It is the same for stored sessions and
-//! for those in memory.
+//! The service: checks requests, finds their session, and hands them to its actor. It is the same for stored sessions
+//! and for those in memory.
 //!
 //! Reads use the view that an actor published, or fold the journal if there is no actor; they never load a session.
 
@@ -101,8 +101,8 @@ impl Sessions {
         &self.inner.engine
     }
 
-    /// Returns the lock of a session's journal: write-locked while records are dropped, read-locked by callers that combine
-    /// several reads of it. It counts the write locks.
+    /// Returns the lock of a session's journal: write-locked while records are dropped, read-locked by callers that
+    /// combine several reads of it. It counts the write locks.
     pub(super) fn journal(&self, id: SessionId) -> &RwLock<u64> {
         &self.inner.journals[id.as_uuid().as_bytes()[15] as usize % JOURNAL_LOCKS]
     }
@@ -198,8 +198,8 @@ impl Sessions {
         }
     }
 
-    /// Sends a command to a session's actor and waits for its answer. If another one has taken the session over, sends it
-    /// once more.
+    /// Sends a command to a session's actor and waits for its answer. If another one has taken the session over, sends
+    /// it once more.
     pub(super) async fn ask<T>(
         &self,
         session_id: SessionId,
@@ -292,8 +292,8 @@ impl Sessions {
         engine.held.check_room()
     }
 
-    /// Returns the model of a session that names none: the default, unless that is a stand-in for one that answered before.
-    /// If the index fails, it is the default.
+    /// Returns the model of a session that names none: the default, unless that is a stand-in for one that answered
+    /// before. If the index fails, it is the default.
     async fn default_model(&self) -> String {
         let models = &self.engine().models;
         let earlier = match models.is_stand_in() && self.engine().is_stored {
@@ -431,13 +431,13 @@ impl Sessions {
         Ok(SessionCreated { session_id, seq: 1, created_at: now })
     }
 
-    /// Puts a session's row and key into the index: the session has changed, or was found. They are copies: after a failure
-    /// the next start puts them again.
+    /// Puts a session's row and key into the index: the session has changed, or was found. They are copies: after a
+    /// failure the next start puts them again.
     pub(super) async fn index(&self, session: &Session, has_changed: bool) {
         let (derived, is_stored) = (&self.engine().derived, self.engine().is_stored);
         let age_ms = self.engine().world.clock.now().as_millis() - session.created_at().as_millis();
-        // An imported session may be old, and its key expired. A session from a time when the clock was ahead is not old.
-        // Keys of sessions in memory are kept by `creations` alone.
+        // An imported session may be old, and its key expired. A session from a time when the clock was ahead is not
+        // old. Keys of sessions in memory are kept by `creations` alone.
         let key = session.created_key().filter(|_| is_stored && age_ms < KEY_KEPT_MS);
         let key = key.map(|key| IndexedKey {
             scope: None,

@@ -71,8 +71,8 @@ macro_rules! declare {
             /// Like [`Self::blob`], for a caller that waits for a turn: its own answer needs no store.
             async fn answer_blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError>;
 
-            /// Like [`Self::compact`], but ends without a summary when `cancel` is cancelled. A compaction whose receipt
-            /// is recorded stays; nothing else that runs or waits is touched.
+            /// Like [`Self::compact`], but ends without a summary when `cancel` is cancelled. A compaction whose
+            /// receipt is recorded stays; nothing else that runs or waits is touched.
             async fn compact_until(
                 &self,
                 request: CompactSession,
@@ -87,7 +87,8 @@ macro_rules! declare {
                 None
             }
 
-            /// Ends the service: takes no new work, and waits for running turns up to `drain_ms` before it interrupts them.
+            /// Ends the service: takes no new work, and waits for running turns up to `drain_ms` before it interrupts
+            /// them.
             async fn shut_down(&self, drain_ms: u64);
 
             $(

@@ -122,7 +122,8 @@ impl Memory {
         }
     }
 
-    /// Waits a short time until what is durable is taken in: before a session in memory leaves, or a journal is compacted.
+    /// Waits a short time until what is durable is taken in: before a session in memory leaves, or a journal is
+    /// compacted.
     pub(crate) async fn catch_up(&self) {
         if !self.control.has_caught_up(SEARCH_WAIT_MAX).await && !self.is_stored {
             tracing::warn!("a session leaves, and memory has not taken in all of its messages");

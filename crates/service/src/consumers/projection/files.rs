@@ -1,5 +1,5 @@
-//! The few things that the projection does to its folder. A path is made of typed ids and of names that stand in this
-//! module's parent, never of a caller's text, and nothing is written through a symlink.
+//! Operations of the projection on its folder. Paths are made of typed ids and of names in this module's parent, never
+//! of a caller's text, and nothing is written through a symlink.
 
 use std::{
     fs::{self, DirBuilder, OpenOptions},
@@ -10,9 +10,9 @@ use std::{
 
 use rustix::fs::OFlags;
 
-/// Bytes that are read of a file.
+/// Most bytes to read of a file.
 const READ_BYTES_MAX: u64 = 64 * 1024;
-/// Follows no link, and waits for nobody at the other end of a pipe.
+/// Flags to follow no link, and not to wait for the other end of a pipe.
 const READ_FLAGS: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
 
 /// A folder.
@@ -37,8 +37,8 @@ pub(super) trait Files: Send + Sync {
     fn len(&self, path: &str) -> io::Result<Option<u64>>;
     /// The names in a folder; none where there is no folder.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
-    /// What a small file begins with; `None` where there is none. What is no regular file is refused, also a link to one:
-    /// the folder may come with somebody's repository.
+    /// What a small file begins with; `None` where there is none. What is no regular file is refused, also a link to
+    /// one: the folder may come with somebody's repository.
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>>;
 }
 
@@ -52,7 +52,7 @@ impl RealFiles {
         Self { root }
     }
 
-    /// A path whose folders are no links to others: what is written stands beneath the root.
+    /// Makes a path beneath the root, none of whose folders is a link.
     fn beneath(&self, path: &str) -> io::Result<PathBuf> {
         let mut folder = self.root.clone();
         let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
@@ -64,7 +64,7 @@ impl RealFiles {
         Ok(if name.is_empty() { folder } else { folder.join(name) })
     }
 
-    /// Opens a file that is there and is no link to another.
+    /// Opens an existing file that is not a link.
     fn open(&self, path: &str) -> io::Result<fs::File> {
         let path = self.beneath(path)?;
         if !fs::symlink_metadata(&path)?.is_file() {
@@ -74,7 +74,7 @@ impl RealFiles {
     }
 }
 
-/// Refuses a folder that is something else. One that is missing is none.
+/// Refuses a path that exists and is not a folder.
 fn check_folder(path: &Path) -> io::Result<()> {
     match if_there(fs::symlink_metadata(path))? {
         Some(found) if !found.is_dir() => Err(io::Error::other(format!("{} is no folder, or a link", path.display()))),
@@ -82,7 +82,7 @@ fn check_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What is missing is nothing.
+/// Turns a missing file into `None`.
 fn if_there<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     match answer {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

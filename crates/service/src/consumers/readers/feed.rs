@@ -13,8 +13,8 @@ pub(super) struct Feed {
     /// Sessions by their place in the queue. One that was served goes to its end, so that none waits for ever.
     queue: BTreeMap<u64, SessionId>,
     next_place: u64,
-    /// Deleted sessions that the reader has yet to forget, each with the number of its last deletion: an id may come back
-    /// and be deleted again.
+    /// Deleted sessions that the reader has yet to forget, each with the number of its last deletion: an id may come
+    /// back and be deleted again.
     deleted: BTreeMap<SessionId, u64>,
     /// True for a reader that keeps something of each session.
     keeps_deleted: bool,

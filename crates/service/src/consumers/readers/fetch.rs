@@ -157,7 +157,8 @@ impl Readers {
         }
     }
 
-    /// Finds, once per process, the sessions that a reader was behind in before. It looks at rows and never at journals.
+    /// Finds, once per process, the sessions that a reader was behind in before. It looks at rows and never at
+    /// journals.
     pub(super) async fn scan(&self, reader: &str) -> Result<(), SessionError> {
         let is_scanned = || self.with(reader, |known| known.is_scanned);
         if is_scanned()? {

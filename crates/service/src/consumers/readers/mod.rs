@@ -1,5 +1,5 @@
-//! Readers: named consumers of all journals, each with a durable checkpoint per session. Records come again until they are
-//! acknowledged; journals may be pruned up to the least checkpoint.
+//! Readers: named consumers of all journals, each with a durable checkpoint per session. Records come again until they
+//! are acknowledged; journals may be pruned up to the least checkpoint.
 //!
 //! No turn waits for this: without readers it costs a look at one number, with some a note that the session has more.
 //! Checkpoints are copies in the index; what must outlive it is in the store of readers.
@@ -110,8 +110,8 @@ impl Readers {
         Ok(())
     }
 
-    /// Adds a built-in reader, which is registered as long as this process lives. One that is not trusted has yet to find
-    /// out if it has what its checkpoints say: see [`Self::trust`].
+    /// Adds a built-in reader, which is registered as long as this process lives. One that is not trusted has yet to
+    /// find out if it has what its checkpoints say: see [`Self::trust`].
     pub(crate) fn add_built_in(&self, reader: &str, is_trusted: bool) {
         self.add(reader.to_owned(), self.clock.now(), true, is_trusted);
     }
@@ -123,8 +123,8 @@ impl Readers {
         self.count.store(known.len(), Ordering::Release);
     }
 
-    /// Confirms that a built-in reader has what its checkpoints say; if what it had `is_lost`, it begins again with every
-    /// session.
+    /// Confirms that a built-in reader has what its checkpoints say; if what it had `is_lost`, it begins again with
+    /// every session.
     pub(crate) async fn trust(&self, reader: &str, is_lost: bool) -> Result<(), SessionError> {
         // A scan meanwhile would go by the checkpoints that it had.
         let _scanning = self.scanning.lock().await;
@@ -369,8 +369,8 @@ impl Readers {
         Ok(self.checkpoints(reader, &[session_id]).await?.first().copied().unwrap_or_default())
     }
 
-    /// Returns how far a reader has come in each of these sessions. If the index was lost, what pruning relied on remains;
-    /// a built-in reader then begins again.
+    /// Returns how far a reader has come in each of these sessions. If the index was lost, what pruning relied on
+    /// remains; a built-in reader then begins again.
     async fn checkpoints(&self, reader: &str, session_ids: &[SessionId]) -> Result<Vec<Seq>, StoreError> {
         let mut seqs = self.index.checkpoints(reader, session_ids).await?;
         if RESERVED.contains(&reader) {

@@ -183,8 +183,8 @@ impl RedbEventStore {
         &self.opening[opening_of(id)]
     }
 
-    /// Notes that the journal is not used for now. Checks two of those that waited longest, so that many become fewer: unused
-    /// ones leave memory, the others wait again.
+    /// Notes that the journal is not used for now. Checks two of those that waited longest, so that many become fewer:
+    /// unused ones leave memory, the others wait again.
     fn release_journal(&self, id: SessionId) {
         let mut guard = lock(&self.open);
         let Open { logs, idle } = &mut *guard;
@@ -236,8 +236,8 @@ fn opening_of(id: SessionId) -> usize {
     id.as_uuid().as_bytes()[15] as usize % OPENING_LOCKS
 }
 
-/// Marks a session of which nothing is left; returns true if it is one. The caller holds its lock, or it might be created
-/// meanwhile.
+/// Marks a session of which nothing is left; returns true if it is one. The caller holds its lock, or it might be
+/// created meanwhile.
 fn mark_if_gone(context: &Context, id: SessionId) -> bool {
     let is_gone = is_gone(context, id);
     if is_gone {
@@ -379,8 +379,8 @@ impl EventStore for RedbEventStore {
         let _opening = self.opening(session_id).lock().await;
         // Before followers are notified of its end: a read-only store keeps the session.
         self.context.health.check_writable()?;
-        // Its row in the index may outlive it for a moment, so the mark makes the next start check it. A full disk is no
-        // reason to keep it.
+        // Its row in the index may outlive it for a moment, so the mark makes the next start check it. A full disk is
+        // no reason to keep it.
         match self.context.store_journal.mark(session_id).await {
             Ok(()) | Err(StoreError::Full) => {}
             Err(error) => return Err(error),

@@ -1,5 +1,5 @@
-//! Expiry of idempotency keys: they leave the index a day after their use. The current time is that of the newest keys, and
-//! a wrong clock may have made some of these; so the last ones stay whatever their time.
+//! Expiry of idempotency keys: they leave the index a day after their use. The current time is that of the newest keys,
+//! and a wrong clock may have made some of these; so the last ones stay whatever their time.
 
 use super::{
     file::{Table, Trouble},

@@ -1,8 +1,8 @@
 //! `index.redb`: tables of copies, written by one thread that no caller waits for.
 //!
-//! Changes are visible at once from memory. The committer makes them durable: a second after the first one, if there are
-//! many, or if a caller asks. Nothing here is the truth, so no turn waits for it. A damaged file, or one of another layout,
-//! is set aside, never deleted, and rebuilt. The file is opened when it is first needed.
+//! Changes are visible at once from memory. The committer makes them durable: a second after the first one, if there
+//! are many, or if a caller asks. Nothing here is the truth, so no turn waits for it. A damaged file, or one of another
+//! layout, is set aside, never deleted, and rebuilt. The file is opened when it is first needed.
 
 use std::{
     collections::BTreeMap,
@@ -364,7 +364,8 @@ impl Shared {
         }
     }
 
-    /// Waits until there is something to commit; `None` when the file is closed. After a failure it waits the full time.
+    /// Waits until there is something to commit; `None` when the file is closed. After a failure it waits the full
+    /// time.
     fn next_batch(&self, has_failed: bool) -> Option<Vec<oneshot::Sender<Result<(), StoreError>>>> {
         let idle = |state: &mut State| {
             !state.is_closing && state.flushes.is_empty() && state.waits.is_empty() && state.dirty.is_empty()

@@ -362,7 +362,8 @@ async fn what_cannot_be_written_is_tried_again() {
     assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, [summary(2, 2), summary(1, 1)]);
 }
 
-/// It was lost once more while the sessions were put, so that what was put first is gone: nothing says that it is whole.
+/// It was lost once more while the sessions were put, so that what was put first is gone: nothing says that it is
+/// whole.
 #[tokio::test]
 async fn a_rebuild_that_the_file_did_not_outlive_makes_nothing_whole() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Looks at a data directory and says what is not as it should be. It changes nothing unless it is asked to mend; then
-//! it owns the directory, and whatever it takes out of a journal is kept.
+//! Examination of a data directory. It changes nothing unless a repair is requested; then it owns the directory, and
+//! keeps everything that it takes out of a journal.
 //!
-//! Reading every journal takes minutes if there are many. Who only looks does not own the directory for that: journals
-//! that are in order are read before, and under the lock only those that have changed since.
+//! Reading every journal takes minutes if there are many, and without a repair the directory is not owned meanwhile:
+//! sound journals are read before, and under the lock only those that have changed since.
 
 mod known;
 mod reading;
@@ -44,21 +44,23 @@ use crate::{
 use known::{Rows, goes_on};
 use reading::Reading;
 
-/// Free bytes under which a disk counts as full.
+/// Least free bytes of a disk that is not full.
 const FREE_BYTES_MIN: u64 = 16 * 1024 * 1024;
-/// Records that were written longer ago than this should be acknowledged by every reader.
+/// Age at which every reader should have acknowledged a record.
 const ACKNOWLEDGED_WITHIN_MS: i64 = 7 * 24 * 60 * 60 * 1000;
-/// Bytes of a blob that are read at a time.
+/// Bytes of a blob to read at once.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// What mends most things.
+/// Advice for faults that can be repaired.
 const REPAIR: &str = "Run `meerkat doctor --repair`.";
-/// What brings the files of a projection up to date.
+/// Advice for files and folders that cannot be read.
+const LOOK: &str = "Look to the disk, and to the modes of its folders and files.";
+/// Advice for a projection that is behind.
 const BEHIND: &str = "The next start brings them up to date; `meerkat project rebuild` makes them anew.";
 
-/// Looks at a data directory.
+/// Examines a data directory.
 ///
 /// # Errors
-/// Where there is none, it cannot be read, or it is to be mended and another process owns it (`STORE_LOCKED`).
+/// If there is none, it cannot be read, or a repair is requested and another process owns it (`STORE_LOCKED`).
 pub async fn examine(what: Examination, progress: Progress<'_>) -> Result<Diagnosis, SessionError> {
     let keeps_sessions = Capabilities::compiled().require(Capability::SessionStore).is_ok();
     let mut doctor = Doctor::enter(what, keeps_sessions)?;
@@ -83,34 +85,34 @@ pub async fn examine(what: Examination, progress: Progress<'_>) -> Result<Diagno
 struct Doctor {
     what: Examination,
     disk: RealDisk,
-    /// Held while anything is compared or mended, so that nothing changes meanwhile; another process may have it.
+    /// Kept while anything is compared or repaired; `None` if another process owns the directory.
     owner: Option<Arc<OwnerLock>>,
     diagnosis: Diagnosis,
-    /// Sessions that go on from where their journals end now.
+    /// Sessions with lost records, which continue after the present end of their journals.
     ended: BTreeMap<SessionId, Seq>,
-    /// Sessions that the next start is to look at.
+    /// Sessions that the next start has to settle.
     unsettled: Vec<SessionId>,
-    /// What was written before this is old.
+    /// Time before which records are old.
     old_before_ms: i64,
 }
 
-/// Names, lengths and times of the files of a session, as they were before it was read.
+/// Names, lengths and times of the files of a session before it was read.
 type Stamp = Vec<(OsString, u64, SystemTime)>;
 
-/// Journals that were found in order, each with the records that were read of it.
+/// Sound journals, each with the number of its records.
 type Ahead = BTreeMap<SessionId, (Stamp, Journal, u64)>;
 
-/// What a journal came to.
+/// Result of reading a journal.
 struct Journal {
-    /// Where it ends. Of one that is damaged, nothing is compared.
     end: End,
+    /// False if it is damaged: then nothing is compared with it.
     is_sound: bool,
-    /// Its last record that is old.
+    /// Its last old record.
     old_seq: Seq,
 }
 
 impl Doctor {
-    /// Without sessions there is no store in the directory, and only memory stands in it.
+    /// Enters the directory. Without sessions it holds no store, but perhaps a memory.
     fn enter(what: Examination, keeps_sessions: bool) -> Result<Self, SessionError> {
         let refuse = |why: &str| SessionError::StoreNotWritable {
             path: what.data_dir.display().to_string(),
@@ -129,7 +131,7 @@ impl Doctor {
         Ok(doctor)
     }
 
-    /// Takes the directory, unless another process has it and nothing is to be mended.
+    /// Owns the directory, unless another process does and no repair is requested.
     fn own(&mut self) -> Result<(), SessionError> {
         match own(&self.what.data_dir) {
             Ok(owner) => self.owner = Some(Arc::new(owner)),
@@ -146,7 +148,7 @@ impl Doctor {
         self.diagnosis.findings.push(finding);
     }
 
-    /// As [`Self::find`], for what can be mended: does so where that is asked for.
+    /// Like [`Self::find`], but repairs the fault if that is requested.
     fn mend(
         &mut self,
         check: Check,
@@ -170,7 +172,7 @@ impl Doctor {
         self.diagnosis.findings.push(finding);
     }
 
-    /// Nobody but the owner may enter or read.
+    /// Finds files and folders that others may enter or read.
     fn permissions(&mut self) {
         let mut folders = vec![self.what.data_dir.clone()];
         while let Some(folder) = folders.pop() {
@@ -180,7 +182,7 @@ impl Doctor {
                 match entry.file_type() {
                     Ok(kind) if kind.is_dir() => folders.push(entry.path()),
                     Ok(kind) if kind.is_file() => self.permission(&entry.path(), 0o600),
-                    // A socket is guarded by its own check, and a link is nothing that meerkat made.
+                    // A socket has a check of its own, and meerkat makes no links.
                     _ => {}
                 }
             }
@@ -201,7 +203,7 @@ impl Doctor {
         });
     }
 
-    /// Whether there is room for what comes next.
+    /// Finds a full disk.
     fn room(&mut self, free: Option<u64>) {
         if let Some(free) = free.filter(|free| *free < FREE_BYTES_MIN) {
             let what = format!("the disk of {} is full: {free} bytes are free", self.what.data_dir.display());
@@ -211,8 +213,8 @@ impl Doctor {
         }
     }
 
-    /// Reads every journal while others may use the directory, and then owns it again. What is not in order may be what
-    /// another process writes at this moment: it says nothing of that, and does not answer with it.
+    /// Reads every journal while others may use the directory, and then owns it again. Returns the sound ones: another
+    /// process may be writing the others at this moment.
     fn read_ahead(&mut self, progress: Progress<'_>) -> Result<Ahead, SessionError> {
         let mut ahead = Ahead::new();
         if self.what.is_repair || self.owner.take().is_none() {
@@ -242,27 +244,20 @@ impl Doctor {
         Ok(stamp)
     }
 
-    /// Every session's journal, from end to end; `None` where nobody knows which there are.
+    /// Reads every session's journal from end to end; `None` if they cannot be listed.
     fn journals(&mut self, mut ahead: Ahead, progress: Progress<'_>) -> Option<BTreeMap<SessionId, Journal>> {
         let mut unlisted = Vec::new();
         let ids = sessions_on(&self.disk, &mut |folder, error| {
             unlisted.push(format!("the sessions in {} cannot be listed: {error}", folder.display()));
         });
         for what in unlisted {
-            let remedy = "Look to the disk, and to the modes of its folders.";
-            self.find(Check::Journal, Severity::Error, None, what, remedy);
+            self.find(Check::Journal, Severity::Error, None, what, LOOK);
         }
         let ids = match ids {
             Ok(ids) => ids,
             Err(error) => {
                 let what = format!("the sessions cannot be listed: {error}");
-                self.find(
-                    Check::Journal,
-                    Severity::Error,
-                    None,
-                    what,
-                    "Look to the disk, and to the modes of its folders.",
-                );
+                self.find(Check::Journal, Severity::Error, None, what, LOOK);
                 return None;
             }
         };
@@ -297,26 +292,20 @@ impl Doctor {
         Ok(checked.map(|checked| (checked, reading)))
     }
 
-    /// One journal. If it is not at rest, what an owner is writing at this moment looks torn, and its calls have no
+    /// Reads one journal. If it is not at rest, a record that its owner is writing looks torn, and calls may have no
     /// results yet.
     fn journal(&mut self, id: SessionId, is_at_rest: bool) -> Option<Journal> {
         let mut read = self.read(id);
         let is_good = |(checked, reading): &(Checked, Reading)| checked.damage.is_none() && reading.trouble.is_none();
         if !is_at_rest && !read.as_ref().is_ok_and(|read| read.as_ref().is_some_and(is_good)) {
-            // It may have put other files in place of those that were read.
+            // The owner may have replaced the files that were read.
             read = self.read(id);
         }
         let (checked, mut reading) = match read {
             Ok(read) => read?,
             Err(error) => {
                 let what = format!("its journal cannot be read: {error}");
-                self.find(
-                    Check::Journal,
-                    Severity::Error,
-                    Some(id),
-                    what,
-                    "Look to the disk, and to the modes of its files.",
-                );
+                self.find(Check::Journal, Severity::Error, Some(id), what, LOOK);
                 return Some(Journal { end: End { seq: 0, chain: 0 }, is_sound: false, old_seq: 0 });
             }
         };
@@ -355,7 +344,7 @@ impl Doctor {
                           may have the session.";
             return self.find(Check::Journal, Severity::Error, Some(id), what, remedy);
         }
-        // What is left of a fork must not be its parent's alone: two sessions would write under one id.
+        // Not if only records of a fork's parent remained: two sessions would write under one id.
         if own_seq == 0 || damage.last_good_seq < own_seq {
             let remedy = "What is good of it is its parent's, so it is not cut. Fork the parent again; a backup or a \
                           bundle may have the rest.";
@@ -369,7 +358,7 @@ impl Doctor {
         });
     }
 
-    /// Calls that a process left without a result when it ended.
+    /// Finds calls without a result, from a process that ended.
     fn dangling(&mut self, id: SessionId, session: Option<&Session>) {
         let Some(open) = session.and_then(Session::open_turn) else { return };
         let unanswered = open.calls.iter().filter(|call| !matches!(call.progress, CallProgress::Finished(_)));
@@ -393,7 +382,7 @@ impl Doctor {
         };
         let mut found: Vec<(String, String)> = named.iter().filter_map(wrong).collect();
         if self.owner.is_none() && !found.is_empty() {
-            // Its owner may have compacted the journal meanwhile, and taken away what nothing names any more.
+            // The owner may have compacted the journal meanwhile, and dropped unnamed blobs.
             let again = self.read(id).ok().flatten().map(|(_, reading)| reading.blobs).unwrap_or_default();
             found.retain(|(name, _)| again.contains(name));
         }
@@ -404,13 +393,13 @@ impl Doctor {
         }
     }
 
-    /// The marks of the store, and whether all its readers are known.
+    /// Examines the marks of the store: all its readers must be known.
     fn marks(&mut self) {
         let (readers, is_whole) = match look(&self.disk) {
             Ok(marks) => (marks.readers, marks.is_whole),
             Err(error) => {
                 let what = format!("the store journal cannot be read: {error}");
-                return self.find(Check::StoreJournal, Severity::Error, None, what, "Look to the disk.");
+                return self.find(Check::StoreJournal, Severity::Error, None, what, LOOK);
             }
         };
         if (is_whole && readers.is_trusted()) || self.owner.is_none() {
@@ -429,12 +418,12 @@ impl Doctor {
         });
     }
 
-    /// The memory's log, from end to end.
+    /// Examines the memory's log from end to end.
     fn memory(&mut self) {
         let is_owned = self.owner.is_some();
         let mut found = examine_log(&self.what.data_dir, is_owned);
         if !is_owned && !found.as_ref().is_ok_and(Vec::is_empty) {
-            // Its owner may have put other files in place of those that were read.
+            // The owner may have replaced the files that were read.
             found = examine_log(&self.what.data_dir, is_owned);
         }
         match found {
@@ -447,13 +436,7 @@ impl Doctor {
             }
             Err(error) => {
                 let what = format!("the memory's log cannot be read: {error}");
-                self.find(
-                    Check::Memory,
-                    Severity::Error,
-                    None,
-                    what,
-                    "Look to the disk, and to the modes of its files.",
-                );
+                self.find(Check::Memory, Severity::Error, None, what, LOOK);
             }
         }
     }
@@ -466,8 +449,8 @@ impl Doctor {
             return self.find(Check::Projection, Severity::Warning, None, what, ANOTHERS_REMEDY);
         }
         let is_stale = |(id, journal): &(&SessionId, &Journal)| {
-            // What a compaction or a repair changed below is not seen in how far the files have come.
-            let is_sent_back = rows.is_some_and(|rows| rows.is_to_project_anew(**id)) || self.ended.contains_key(*id);
+            // After a journal compaction or a repair, the seq that the files have reached does not show the change.
+            let is_sent_back = rows.is_some_and(|rows| rows.needs_projection(**id)) || self.ended.contains_key(*id);
             is_sent_back || projection.reached(**id).map_or(true, |seq| seq != journal.end.seq)
         };
         let stale = journals.iter().filter(is_stale).count();
@@ -478,7 +461,7 @@ impl Doctor {
     }
 }
 
-/// The name that a blob's bytes give it.
+/// Hashes a blob, which is its name.
 fn hash(path: &Path) -> io::Result<String> {
     let (mut file, mut hash) = (fs::File::open(path)?, Sha256::new());
     let mut chunk = vec![0; CHUNK_BYTES];

@@ -1,4 +1,4 @@
-//! What `meerkat doctor` looks at and says: a data directory as it stands, nothing changed unless that is asked for.
+//! Report of an examination of a data directory by `meerkat doctor`. Nothing is changed without a request for repair.
 
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
 mod absent;
@@ -16,84 +16,84 @@ pub use absent::examine;
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
 pub use examine::examine;
 
-/// What to look at.
+/// Request for an examination.
 #[derive(Clone, Debug)]
 pub struct Examination {
-    /// The data directory.
+    /// Data directory.
     pub data_dir: PathBuf,
-    /// The folder of the projection, where there is to be one.
+    /// Folder of the projection, if one is configured.
     pub projection: Option<PathBuf>,
-    /// Whether to mend what can be mended. No other process may own the directory then.
+    /// True to repair what can be repaired. No other process may own the directory then.
     pub is_repair: bool,
 }
 
-/// What a finding is about.
+/// Subject of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Check {
-    /// The configuration.
+    /// Configuration.
     Configuration,
     /// Modes of files and folders.
     Permissions,
     /// Room on the disk.
     DiskSpace,
-    /// The marks of the store.
+    /// Marks of the store.
     StoreJournal,
-    /// A session's journal.
+    /// Session's journal.
     Journal,
-    /// A call without a result.
+    /// Call without a result.
     ToolCall,
     /// Bodies too large for an event.
     Blob,
-    /// What redb holds.
+    /// Copies in redb.
     Index,
-    /// What memory was told to forget, and what it took in where no journal is kept.
+    /// Memory's log of forgotten messages, and of messages without a journal.
     Memory,
     /// Readers of the journals.
     Readers,
-    /// The files that are made from the journals.
+    /// Files made from the journals.
     Projection,
 }
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Something durable is lost or cannot be used.
+    /// Durable data is lost or cannot be used.
     Error,
-    /// Something is not as it should be; nothing is lost.
+    /// Nothing is lost.
     Warning,
 }
 
-/// Something that is not as it should be.
+/// Fault in a data directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// What it is about.
+    /// Its subject.
     pub check: Check,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// The session.
+    /// Its session, if it concerns one.
     pub session_id: Option<SessionId>,
-    /// What was found.
+    /// Description.
     pub what: String,
-    /// What to do.
+    /// Advice.
     pub remedy: String,
-    /// Whether it was mended just now.
+    /// True if it was repaired just now.
     pub mended: bool,
 }
 
-/// What was looked at, and what was found.
+/// Report of an examination.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnosis {
-    /// The process that owns the directory; what it holds open was not looked at.
+    /// Process that owns the directory; what it holds open was not examined.
     pub owner_pid: Option<u32>,
-    /// Sessions that were looked at.
+    /// Number of examined sessions.
     pub sessions: u64,
-    /// Records that were read.
+    /// Number of records read.
     pub records: u64,
-    /// What was found, the worst first.
+    /// Faults, worst first.
     pub findings: Vec<Finding>,
 }
 
-/// Tells how many of how many sessions were looked at.
+/// Callback with the number of examined sessions, and of all.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);

@@ -1,4 +1,5 @@
-//! A fork and an export that begin at any moment of a compaction have the whole session, or what is left with what says so.
+//! A fork and an export that begin at any moment of a compaction have the whole session, or what is left with what says
+//! so.
 
 use std::{
     collections::VecDeque,

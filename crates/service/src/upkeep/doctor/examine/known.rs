@@ -1,5 +1,5 @@
-//! What else knows of the journals: the marks of the store, and the index. Both are compared with what stands in them;
-//! the journals are right, but where they lack what was durable.
+//! Comparison of the journals with the marks of the store and the index. The journals are right, unless they lack
+//! records that were durable.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -25,25 +25,25 @@ use crate::{
 };
 
 const INDEX: &str = "index.redb";
-/// What makes good by itself whatever a process left when it ended.
+/// Advice for what the next start repairs by itself.
 const NEXT_START: &str = "The next start makes it good.";
 
-/// What the index holds.
+/// Rows of the index.
 pub(super) struct Rows {
     sessions: HashMap<SessionId, Seq>,
     lengths: HashMap<SessionId, End>,
     checkpoints: HashMap<Key, Seq>,
-    /// Whether every stored session was put.
+    /// True if every stored session was put.
     is_complete: bool,
 }
 
 impl Rows {
-    /// Whether a session's files are to be made anew, because its journal holds less than it did.
-    pub(super) fn is_to_project_anew(&self, id: SessionId) -> bool {
+    /// Returns true if a session's files have to be rebuilt, because its journal holds less than it did.
+    pub(super) fn needs_projection(&self, id: SessionId) -> bool {
         self.checkpoints.get(&(id, READER.to_owned())) == Some(&0)
     }
 
-    /// Reads all of it. A file that is damaged is set aside.
+    /// Reads all rows. A damaged file is set aside.
     fn read(path: PathBuf) -> Result<Self, StoreError> {
         IndexFile::new(path).read_here(|view| {
             let summaries = rows(view, Table::Sessions, summary)?;
@@ -57,10 +57,10 @@ impl Rows {
     }
 }
 
-/// A row's session, and the reader's name behind it in a table of checkpoints.
+/// Session of a row, and in the table of checkpoints the reader's name.
 type Key = (SessionId, String);
 
-/// A table's rows.
+/// Reads a table's rows.
 fn rows<T>(view: &View, table: Table, decode: fn(&[u8]) -> Result<T, Trouble>) -> Result<Vec<(Key, T)>, Trouble> {
     let rows = view.rows_back(table, Bound::Unbounded, Bound::Unbounded)?;
     let parsed = rows.map(|row| {
@@ -72,7 +72,7 @@ fn rows<T>(view: &View, table: Table, decode: fn(&[u8]) -> Result<T, Trouble>) -
     parsed.collect()
 }
 
-/// The files beside an index that were one before.
+/// Lists the files of indexes that were set aside.
 fn set_asides(folder: &Path) -> BTreeSet<String> {
     let names = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -80,12 +80,12 @@ fn set_asides(folder: &Path) -> BTreeSet<String> {
 }
 
 impl Doctor {
-    /// Compares the journals with what else knows of them. Only the owner can: what another one has in memory is ahead.
+    /// Compares the journals with marks and index. Only the owner can: another process has newer ones in memory.
     pub(super) async fn compare(
         &mut self,
         journals: &BTreeMap<SessionId, Journal>,
     ) -> Result<Option<Rows>, StoreError> {
-        // That they cannot be read is found by itself.
+        // Unreadable marks are found by `marks`.
         let marks = look(&self.disk).unwrap_or_default();
         let rows = self.rows();
         self.losses(journals, &marks, rows.as_ref());
@@ -93,10 +93,10 @@ impl Doctor {
             self.readers(journals, &marks.readers, rows);
             self.staleness(journals, &marks, rows);
         }
-        self.let_go_on(&marks.readers).await.map(|()| rows)
+        self.resume_journals(&marks.readers).await.map(|()| rows)
     }
 
-    /// What the index holds, where there is one. A copy is read, because opening the file would change it.
+    /// Reads the index, if there is one, from a copy: opening the file would change it.
     fn rows(&mut self) -> Option<Rows> {
         let path = self.what.data_dir.join(INDEX);
         if !path.exists() {
@@ -123,7 +123,7 @@ impl Doctor {
         let what = format!("the index cannot be read ({why}); it is a copy, but for how far readers are");
         self.mend(Check::Index, Severity::Warning, None, what, |doctor| {
             let before = set_asides(&doctor.what.data_dir);
-            // What cannot be read is set aside by whoever reads it.
+            // Reading sets a damaged file aside.
             let read = Rows::read(path);
             let mut new = set_asides(&doctor.what.data_dir).into_iter().filter(|name| !before.contains(name));
             match (new.next(), read) {
@@ -135,7 +135,7 @@ impl Doctor {
         None
     }
 
-    /// Records that were durable once, and are not there. Whoever opens such a journal refuses to write it.
+    /// Finds missing records that were durable. A store that opens such a journal refuses to write it.
     fn losses(&mut self, journals: &BTreeMap<SessionId, Journal>, marks: &Marks, rows: Option<&Rows>) {
         for (&id, journal) in journals.iter().filter(|(_, journal)| journal.is_sound) {
             let end = journal.end;
@@ -154,7 +154,7 @@ impl Doctor {
         }
     }
 
-    /// Lists that do not show what stands in the journals.
+    /// Finds rows that are behind the journals.
     fn staleness(&mut self, journals: &BTreeMap<SessionId, Journal>, marks: &Marks, rows: &Rows) {
         if !rows.is_complete {
             let what = "the index does not hold every session yet".to_owned();
@@ -182,7 +182,7 @@ impl Doctor {
         });
     }
 
-    /// Readers that do not come, and those that are ahead of what is there.
+    /// Finds readers that do not come, and those that are ahead of a journal.
     fn readers(&mut self, journals: &BTreeMap<SessionId, Journal>, readers: &ReaderMarks, rows: &Rows) {
         for registration in readers.readers() {
             let (reader, mut late) = (registration.reader, 0_usize);
@@ -211,9 +211,9 @@ impl Doctor {
         }
     }
 
-    /// What knew where a journal ended before must not hold what is lost against it, and readers get what comes in its
-    /// place. The index keeps nothing else of such a session; the next start puts it again.
-    async fn let_go_on(&mut self, readers: &ReaderMarks) -> Result<(), StoreError> {
+    /// Lets journals with lost records continue: drops the marks and rows that know the old end, and moves readers
+    /// back, so that they get the new records. The next start puts the session's row again.
+    async fn resume_journals(&mut self, readers: &ReaderMarks) -> Result<(), StoreError> {
         if self.ended.is_empty() && self.unsettled.is_empty() {
             return Ok(());
         }
@@ -247,7 +247,7 @@ impl Doctor {
     }
 }
 
-/// What a journal that was ended comes to.
+/// Describes the new end of a journal.
 pub(super) fn goes_on(last_seq: Seq) -> String {
     format!("it ends at seq {last_seq} now, and seqs that were shown behind that are used again, for other records")
 }

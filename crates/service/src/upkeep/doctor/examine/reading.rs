@@ -1,4 +1,4 @@
-//! What the records of one journal say, folded one by one. It never reads them from anywhere.
+//! Fold of one journal's records for the examination. It reads no file.
 
 use std::collections::BTreeSet;
 
@@ -13,24 +13,24 @@ use crate::{
     wire::decode_event,
 };
 
-/// What the records of one journal say.
+/// State after some records of a journal.
 #[derive(Default)]
 pub(super) struct Reading {
     id: Option<SessionId>,
     pub(super) session: Option<Session>,
-    /// The first record that could not be used.
+    /// First record that could not be used.
     pub(super) trouble: Option<(Seq, String)>,
     pub(super) blobs: BTreeSet<String>,
     pub(super) records: u64,
     old_before_ms: i64,
-    /// The last record that is old.
+    /// Last old record.
     pub(super) old_seq: Seq,
-    /// The record that makes them this session's: a fork's come behind those of its parent. 0 where there is none.
+    /// First record of the session itself, which in a fork follows those of its parent; 0 if there is none.
     pub(super) own_seq: Seq,
 }
 
 impl Reading {
-    /// Of the session `id`; what was written before a time is old.
+    /// Begins to read the session `id`; records from before this time are old.
     pub(super) fn of(id: SessionId, old_before_ms: i64) -> Self {
         Self { id: Some(id), old_before_ms, ..Self::default() }
     }
@@ -51,7 +51,7 @@ impl Reading {
         if record.time.as_millis() < self.old_before_ms {
             self.old_seq = record.seq;
         } else if let Event::SessionForked(_) = &record.event {
-            // What was taken over is not older than the fork.
+            // The parent's records are no older than the fork.
             self.old_seq = 0;
         }
         let done = match &mut self.session {

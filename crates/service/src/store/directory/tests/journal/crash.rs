@@ -1,8 +1,8 @@
 //! Whatever is under way when the power fails, or a process is killed, or a write fails: what was acknowledged is
 //! there, byte for byte and in order; nothing is there that nobody wrote; and every session can be gone on with.
 //!
-//! `MEERKAT_CRASH_STATES` says how many crashes, `MEERKAT_CAMPAIGNS` that it is all of them; `MEERKAT_CRASH_SEED` repeats
-//! the one that a failure names.
+//! `MEERKAT_CRASH_STATES` says how many crashes, `MEERKAT_CAMPAIGNS` that it is all of them; `MEERKAT_CRASH_SEED`
+//! repeats the one that a failure names.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
