@@ -20,9 +20,8 @@ use meerkat_service::{
     memory::{EmbedFor, Embedder, MemoryOptions},
     options::{EngineOptions, Policy},
     service::{
-        CompactJournal, CompactSession, CreateSession, DeleteSession, ForgetMemory, ForkSession, InterruptTurn,
-        ReadEvents, ReadHistory, SearchHit, SearchMemory, SearchScope, SessionQuery, StartTurn, UpdateSession,
-        WaitReader,
+        CompactJournal, CompactSession, DeleteSession, ForgetMemory, ForkSession, InterruptTurn, ReadEvents,
+        ReadHistory, SearchHit, SearchMemory, SearchScope, SessionQuery, StartTurn, UpdateSession, WaitReader,
     },
 };
 
@@ -79,20 +78,17 @@ async fn behind(agent: &Agent) -> u64 {
 }
 
 #[tokio::test]
-async fn what_a_turn_said_is_found_when_it_has_ended() {
+async fn labels_come_with_what_is_taken_in_next() {
     let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
     let agent = stored(dir.path(), &memory);
     let session = agent.create_session().await.unwrap();
     let id = session.session_id;
-    agent.turn(&session, "@note the key is blue @say The key is noted.").await.unwrap();
-    let prompt = "@note the key is blue @say The key is noted.".to_owned();
-    assert_eq!(said(&agent, "key is").await, [(id, 2, prompt), (id, 3, "The key is noted.".to_owned())]);
-    assert!(said(&agent, "red").await.is_empty());
+    agent.turn(&session, "@say One.").await.unwrap();
+    search(&agent, "One.").await;
     assert_eq!(behind(&agent).await, 0);
-    // Labels come with what is taken in next.
     let labels = Some([("team".to_owned(), "blue".to_owned())].into());
     agent.service().update(UpdateSession { session_id: id, title: None, labels: labels.clone() }).await.unwrap();
-    search(&agent, "key").await;
+    search(&agent, "One.").await;
     assert_eq!(Some(memory.sessions()[&id].labels.clone()), labels);
     end(agent).await;
 }
@@ -327,7 +323,7 @@ async fn nobody_waits_for_an_embedder_that_is_silent() {
 }
 
 #[tokio::test]
-async fn a_fork_keeps_what_its_parent_said_and_says_it_once() {
+async fn a_limit_counts_what_a_fork_does_not_repeat() {
     let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
     let agent = stored(dir.path(), &memory);
     let session = agent.create_session().await.unwrap();
@@ -335,21 +331,10 @@ async fn a_fork_keeps_what_its_parent_said_and_says_it_once() {
     let parent = session.session_id;
     let fork = agent.service().fork(ForkSession { session_id: parent, turn: None }).await.unwrap().session_id;
     agent.service().start_turn(StartTurn::new(fork, "@say Own words.")).await.unwrap();
-    let hits = search(&agent, "words.").await;
+    let request = SearchMemory { limit: Some(4), ..query("words.") };
+    let hits = agent.service().search_memory(request).await.unwrap().items;
     let of = |id: SessionId| hits.iter().filter(|hit| hit.session_id == id).count();
     assert_eq!((of(parent), of(fork)), (2, 2));
-    // A limit counts what is left.
-    let limited =
-        agent.service().search_memory(SearchMemory { limit: Some(4), ..query("words.") }).await.unwrap().items;
-    assert_eq!(limited.len(), 4);
-    // Its parent goes, and it keeps what it had.
-    let deleted = agent.service().delete(DeleteSession { session_id: parent, force: false }).await;
-    deleted.unwrap();
-    assert!(!memory.sessions().contains_key(&parent), "a deletion that was answered is forgotten");
-    assert_eq!(search(&agent, "Shared").await.iter().map(|hit| hit.session_id).collect::<Vec<_>>(), [fork, fork]);
-    let request = SearchMemory { scope: SearchScope::Session, session_id: Some(parent), ..query("words") };
-    let refusal = agent.service().search_memory(request).await.unwrap_err();
-    assert_eq!(refusal.code(), ErrorCode::SessionNotFound);
     end(agent).await;
 }
 
@@ -387,25 +372,6 @@ async fn of_turns_that_are_left_out_what_a_compaction_discards_is_taken_in() {
     end(agent).await;
 }
 
-#[tokio::test]
-async fn without_a_store_what_a_session_said_outlives_it() {
-    let memory = Arc::<Fake>::default();
-    let mut options = options();
-    options.ephemeral.idle_ms = 1;
-    let agent = config(&memory, options).build().unwrap();
-    let session = agent.create_session().await.unwrap();
-    let id = session.session_id;
-    // It leaves as soon as it has nothing to do.
-    agent.turn(&session, "@say One.").await.unwrap();
-    assert_eq!(search(&agent, "One.").await.len(), 2);
-    while agent.service().events(ReadEvents { session_id: id, since_seq: 0, limit: None, wait_ms: 0 }).await.is_ok() {
-        tokio::task::yield_now().await;
-    }
-    let request = SearchMemory { scope: SearchScope::Session, session_id: Some(id), ..query("One.") };
-    assert_eq!(agent.service().search_memory(request).await.unwrap().items.len(), 2);
-    end(agent).await;
-}
-
 /// It left while memory failed, and what it had said was lost.
 #[tokio::test(start_paused = true)]
 async fn without_a_store_a_session_stays_until_memory_has_it_unless_there_is_no_room() {
@@ -432,6 +398,12 @@ async fn without_a_store_a_session_stays_until_memory_has_it_unless_there_is_no_
         tokio::time::timeout(Duration::from_secs(30), left).await.unwrap();
         let said: &[&str] = if stays { &["@say One.", "One."] } else { &[] };
         assert_eq!(memory.texts(session.session_id), said);
+        if stays {
+            let request =
+                SearchMemory { scope: SearchScope::Session, session_id: Some(session.session_id), ..query("One.") };
+            let found = agent.service().search_memory(request).await.unwrap().items;
+            assert_eq!(found.len(), 2, "what it said outlives it");
+        }
         agent.create_session().await.unwrap();
         end(agent).await;
         tokio::time::pause();
@@ -439,49 +411,13 @@ async fn without_a_store_a_session_stays_until_memory_has_it_unless_there_is_no_
 }
 
 #[tokio::test]
-async fn without_a_store_it_catches_up_at_the_end() {
-    let memory = Arc::<Fake>::default();
-    let agent = config(&memory, options()).build().unwrap();
+async fn the_tool_checks_its_limit() {
+    let agent = config(&Arc::default(), options()).build().unwrap();
     let session = agent.create_session().await.unwrap();
-    agent.turn(&session, "@say One.").await.unwrap();
-    end(agent).await;
-    assert_eq!(memory.texts(session.session_id), ["@say One.", "One."]);
-}
-
-#[tokio::test]
-async fn the_tool_gives_the_model_what_other_sessions_said_and_does_not_remember_that() {
-    let memory = Arc::<Fake>::default();
-    let agent = config(&memory, options()).build().unwrap();
-    let first = agent.create_session().await.unwrap();
-    agent.turn(&first, "@say The door code is 4711.").await.unwrap();
-    let second = agent.create_session().await.unwrap();
-    let call = r#"@call search_project_history {"query":"door code","role":"assistant"} @echo last_result"#;
-    let text = agent.turn(&second, call).await.unwrap().text;
-    assert!(text.contains(&format!("<recalled at=\"{}:3\"", first.session_id)), "{text}");
-    assert!(text.contains("The door code is 4711.\n</recalled>") && text.contains("untrusted"), "{text}");
-    let call = r#"@call search_project_history {"query":"no such thing"} @echo last_result"#;
-    let text = agent.turn(&second, call).await.unwrap().text;
-    assert!(text.starts_with("last_result: Nothing was found"), "{text}");
     let call = r#"@call search_project_history {"query":"x","limit":0} @echo last_result"#;
-    let text = agent.turn(&second, call).await.unwrap().text;
+    let text = agent.turn(&session, call).await.unwrap().text;
     assert!(text.contains("limit is 0"), "{text}");
-    search(&agent, "x").await;
-    assert!(memory.sessions()[&second.session_id].passages.values().all(|it| it.role != "tool_results"));
     end(agent).await;
-}
-
-#[tokio::test]
-async fn a_service_without_memory_says_so() {
-    let agent = AgentBuildConfig::new().build().unwrap();
-    let error = agent.service().search_memory(query("x")).await.unwrap_err();
-    assert_eq!(error.body().details["reason"], "configured");
-    assert_eq!(error.code(), ErrorCode::MemoryStoreDisabled);
-    let mut options = options();
-    options.memory.enabled = false;
-    let agent = config(&Arc::default(), options).build().unwrap();
-    assert!(!agent.service().capabilities().view().memory_store);
-    let tools = CreateSession { tools: Some(vec!["search_project_history".to_owned()]), ..CreateSession::default() };
-    assert_eq!(agent.service().create_session(tools).await.unwrap_err().code(), ErrorCode::ToolNotFound);
 }
 
 #[tokio::test]

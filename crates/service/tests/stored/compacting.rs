@@ -19,16 +19,17 @@ use meerkat_service::{
         CompactJournal, DecideApproval, DeleteSession, ForkSession, HistoryItem, InterruptTurn, ReadBlob, ReadHistory,
         Remind, StartTurn,
     },
-    session::event::{Decision, Record},
-    store::{
-        EventStore, Frame, FramePage, JournalPruner, Lease, ReadLimit, RecordSource, StoreError, Stores, TailRepair,
-        Ticket, open_stores,
-    },
+    session::event::Decision,
+    store::{EventStore, FramePage, JournalPruner, ReadLimit, StoreError, Stores, open_stores},
 };
 use serde_json::Value;
 use tokio::sync::{Semaphore, watch};
 
-use crate::{Place, Process, files, journals::seqs};
+use crate::{
+    Place, Process, files,
+    journals::seqs,
+    layer::{Layer, Over},
+};
 
 /// What happens once, behind a read that is like this.
 type Between = (fn(&Watched, Read) -> bool, BoxFuture<'static, ()>);
@@ -67,7 +68,7 @@ impl Watched {
             looks: AtomicU64::new(0),
             between: Mutex::default(),
         });
-        let stores = Stores { events: watched.clone(), pruner: Some(watched.clone()), ..stores };
+        let stores = Stores { events: Arc::new(Over(watched.clone())), pruner: Some(watched.clone()), ..stores };
         let config = AgentBuildConfig::new().options(place.options.clone()).stores(stores);
         (Process { service: config.build().unwrap().service().clone() }, watched)
     }
@@ -125,21 +126,9 @@ impl JournalPruner for Watched {
 }
 
 #[async_trait]
-impl EventStore for Watched {
-    async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
-        self.events.lease(session_id).await
-    }
-
-    async fn release(&self, lease: Lease) -> Result<(), StoreError> {
-        self.events.release(lease).await
-    }
-
-    async fn give_up(&self, lease: Lease) {
-        self.events.give_up(lease).await;
-    }
-
-    fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError> {
-        self.events.stage(lease, batch)
+impl Layer for Watched {
+    fn below(&self) -> &dyn EventStore {
+        self.events.as_ref()
     }
 
     async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
@@ -154,46 +143,6 @@ impl EventStore for Watched {
             what.await;
         }
         page
-    }
-
-    fn at_hand(&self, session_id: SessionId, seq: Seq) -> Option<Frame> {
-        self.events.at_hand(session_id, seq)
-    }
-
-    async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError> {
-        self.events.watch(session_id).await
-    }
-
-    async fn fork(&self, parent: SessionId, at: Seq, first: &[Record]) -> Result<(), StoreError> {
-        self.events.fork(parent, at, first).await
-    }
-
-    async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError> {
-        self.events.import(session_id, records).await
-    }
-
-    async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
-        self.events.bytes(session_id).await
-    }
-
-    async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {
-        self.events.delete(session_id).await
-    }
-
-    async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {
-        self.events.unsettled().await
-    }
-
-    fn tail_repair(&self, session_id: SessionId) -> Option<TailRepair> {
-        self.events.tail_repair(session_id)
-    }
-
-    async fn room(&self) -> Result<(), StoreError> {
-        self.events.room().await
-    }
-
-    async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError> {
-        self.events.sessions(after, limit).await
     }
 }
 
@@ -288,33 +237,6 @@ fn sessions_come_and_turns_go_on_while_a_journal_is_half_compacted() {
         assert_eq!(process.reminders_set(session_id).await, LEFT.0);
         assert_eq!(process.turn(session_id, "@echo messages").await.unwrap().text, "messages: 7");
         process.service.shut_down(1_000).await;
-    });
-}
-
-#[test]
-fn a_fork_that_is_asked_for_while_a_journal_is_half_compacted_is_whole() {
-    let place = place();
-    let session_id = place.process(true, |process| async move { process.parted().await });
-    let fork = runtime().block_on(async {
-        let (process, watched) = Watched::over(&place, true);
-        let compaction = process.begin_compaction(session_id);
-        watched.entered().await;
-        let service = process.service.clone();
-        let forked = tokio::spawn(async move { service.fork(ForkSession { session_id, turn: Some(1) }).await });
-        // It begins by now, and ends before the compaction or behind it.
-        tokio::task::yield_now().await;
-        watched.go.add_permits(1);
-        assert_eq!(compaction.await.unwrap(), Ok(LEFT.1));
-        let fork = forked.await.unwrap().unwrap();
-        assert_eq!(process.turn(fork.session_id, "@echo messages").await.unwrap().text, "messages: 5");
-        let due = process.service.read(&session_id).await.unwrap();
-        assert_eq!((due.message_count, fork.seq), (4, 17));
-        process.service.shut_down(1_000).await;
-        fork.session_id
-    });
-    place.process(true, |process| async move {
-        let view = process.service.read(&fork).await.unwrap();
-        assert_eq!((view.message_count, view.turn_count), (6, 3));
     });
 }
 

@@ -13,17 +13,18 @@ mod doctor;
 mod ended;
 mod index;
 mod journals;
+mod layer;
 mod life;
 mod lists;
 mod projection;
 mod readers;
-mod retention;
 
 use std::{path::Path, sync::Arc};
 
 use meerkat_service::{
     AgentBuildConfig, SessionError, SessionId, SessionService,
     clock::{FrozenClock, Timestamp, World},
+    doctor::{Diagnosis, Examination, examine},
     options::EngineOptions,
     service::{CreateSession, ReadEvents, StartTurn, TurnResult},
 };
@@ -60,6 +61,14 @@ impl Place {
             Some(now) => config.world(World { clock: Arc::new(FrozenClock::at(now)), ..World::system() }),
             None => config,
         }
+    }
+
+    /// Examines the data directory, and the projection if there is one.
+    fn examine(&self, is_repair: bool) -> Diagnosis {
+        let projection = self.options.projection.dir.clone();
+        let what = Examination { data_dir: self.data_dir(), projection, is_repair };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(examine(what, &|_, _| {})).unwrap()
     }
 
     /// A process: it opens the store and does `work`. With `is_clean` it shuts down afterwards, else it just ends: the

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use meerkat_service::{
     AgentBuildConfig, ErrorCode, Seq, SessionId,
     clock::Timestamp,
-    doctor::{Check, Diagnosis, Examination, examine},
+    doctor::Check,
     service::{CompactJournal, DeleteSession, ForkSession, WaitReader},
     store::{JournalPruner, StoreError, open_stores},
 };
@@ -31,14 +31,8 @@ impl Place {
         self.dir.path().join("project/.rkat")
     }
 
-    pub(crate) fn examined(&self, is_repair: bool) -> Diagnosis {
-        let what = Examination { data_dir: self.data_dir(), projection: Some(self.rkat()), is_repair };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(examine(what, &|_, _| {})).unwrap()
-    }
-
     fn has_stale_files(&self) -> bool {
-        self.examined(false).findings.iter().any(|finding| finding.check == Check::Projection)
+        self.examine(false).findings.iter().any(|finding| finding.check == Check::Projection)
     }
 
     /// The next start makes the files of a session what its journal is now.
@@ -157,18 +151,26 @@ fn a_fork_has_its_files_and_a_deleted_session_has_none() {
     assert!(!String::from_utf8_lossy(&whole["index.json"]).contains(&format!("\"session_id\":\"{parent}\"")));
 }
 
+/// Files that are all there are not written once more because their folder was not there for a while.
 #[test]
-fn a_folder_that_cannot_be_written_disturbs_no_turn_and_is_told_of() {
+fn a_folder_that_cannot_be_written_disturbs_no_turn_and_sends_no_session_back() {
     let place = Place::projected();
-    fs::write(place.dir.path().join("project"), "a file where the folder should be").unwrap();
     place.process(true, |process| async move {
-        let id = process.create().await;
-        assert_eq!(process.turn(id, "@say One.").await.unwrap().text, "One.");
-        let readers = process.service.list_readers().await.unwrap().items;
-        let reader = readers.iter().find(|reader| reader.reader == "projection").unwrap();
-        assert!(reader.built_in && reader.sessions_behind == 1 && reader.records_behind >= 4, "{reader:?}");
+        for _ in 0..3 {
+            process.projected(process.create().await).await;
+        }
+    });
+    fs::rename(place.rkat(), place.dir.path().join("away")).unwrap();
+    fs::write(place.rkat(), "a file where the folder should be").unwrap();
+    place.process(true, |process| async move {
         let refused = process.service.rebuild_projection().await.unwrap_err();
         assert_eq!(refused.code(), ErrorCode::StoreNotWritable);
+        let reader = async || process.service.list_readers().await.unwrap().items.remove(0);
+        assert_eq!(reader().await.records_behind, 0);
+        let id = process.create().await;
+        assert_eq!(process.turn(id, "@say One.").await.unwrap().text, "One.");
+        let reader = reader().await;
+        assert!(reader.built_in && reader.sessions_behind == 1 && reader.records_behind >= 4, "{reader:?}");
     });
 }
 
@@ -342,7 +344,7 @@ fn a_journal_that_a_repair_ended_has_its_files_made_anew() {
     let at = bytes.windows(8).position(|window| window == b"@say Two").unwrap();
     bytes[at] ^= 1;
     fs::write(&segment, bytes).unwrap();
-    let found = place.examined(true).findings;
+    let found = place.examine(true).findings;
     assert!(found.iter().all(|finding| finding.mended || finding.check == Check::Projection), "{found:#?}");
     assert!(found.iter().any(|finding| finding.check == Check::Projection), "{found:#?}");
     // While nothing is projected, the journal grows over where it ended before.

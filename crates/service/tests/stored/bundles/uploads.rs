@@ -99,18 +99,3 @@ fn an_upload_ends_with_its_process() {
         assert_eq!(stored(&place), before);
     }
 }
-
-/// What a client gets that asks a session in the middle of it.
-#[test]
-fn a_good_bundle_comes_in_whatever_its_pieces_are() {
-    let (place, elsewhere) = (place(), place());
-    let bundle = place.process(true, |process| async move {
-        let ids = sample(&process).await;
-        process.exported(&ids).await
-    });
-    elsewhere.process(true, |process| async move {
-        for bytes in [997, 4096, bundle.len() - 1, bundle.len()] {
-            assert_eq!(process.import(&bundle, bytes, true).await.unwrap().len(), 2);
-        }
-    });
-}
