@@ -16,6 +16,8 @@ use crate::{
 
 /// Default number of hits of a search.
 const HITS: usize = 10;
+/// Default number of items of a page.
+const PAGE_ITEMS: usize = 100;
 
 /// Checks the name of a request's model, if there is one.
 pub(crate) fn model(name: Option<&str>) -> Result<(), SessionError> {
@@ -58,16 +60,33 @@ pub(crate) fn blob_hash(hash: &str) -> Result<(), SessionError> {
     if is_hash { Ok(()) } else { Err(SessionError::invalid("blob", "a blob is named by 64 hexadecimal digits")) }
 }
 
+/// Checks a limit, from 1 to `max`; `contents` and `unit` are for the message.
+fn limited(
+    limit: Option<usize>,
+    (max, default): (usize, usize),
+    contents: &str,
+    unit: &str,
+) -> Result<usize, SessionError> {
+    match limit {
+        Some(0) => Err(SessionError::invalid("limit", format!("{contents} at least one {unit}"))),
+        Some(limit) if limit > max => Err(SessionError::invalid("limit", format!("{contents} at most {max} {unit}s"))),
+        limit => Ok(limit.unwrap_or(default)),
+    }
+}
+
 /// Checks the bytes of a piece of a blob.
 pub(crate) fn blob_limit(limit: Option<usize>) -> Result<usize, SessionError> {
-    match limit {
-        Some(0) => Err(SessionError::invalid("limit", "a piece has at least one byte")),
-        Some(limit) if limit > BLOB_PIECE_BYTES_MAX => {
-            Err(SessionError::invalid("limit", format!("a piece has at most {BLOB_PIECE_BYTES_MAX} bytes")))
-        }
-        Some(limit) => Ok(limit),
-        None => Ok(BLOB_PIECE_BYTES_MAX),
-    }
+    limited(limit, (BLOB_PIECE_BYTES_MAX, BLOB_PIECE_BYTES_MAX), "a piece has", "byte")
+}
+
+/// Checks the number of hits.
+pub(crate) fn hits(limit: Option<usize>) -> Result<usize, SessionError> {
+    limited(limit, (HITS_MAX, HITS), "a search answers", "hit")
+}
+
+/// Checks the number of items of a page.
+pub(crate) fn page_limit(limit: Option<usize>, limits: &Limits) -> Result<usize, SessionError> {
+    limited(limit, (limits.page_items, limits.page_items.min(PAGE_ITEMS)), "a page has", "item")
 }
 
 /// Checks a reader's name, which is part of paths and keys.
@@ -190,26 +209,4 @@ pub(crate) fn forget(request: &ForgetMemory, limits: &Limits) -> Result<(), Sess
 /// Checks a compaction config without a model's window.
 pub(crate) fn compaction(config: Option<CompactionConfig>) -> Result<(), SessionError> {
     config.map_or(Ok(()), |config| config.check(0))
-}
-
-/// Checks the number of hits.
-pub(crate) fn hits(limit: Option<usize>) -> Result<usize, SessionError> {
-    match limit {
-        Some(0) => Err(SessionError::invalid("limit", "a search answers at least one hit")),
-        Some(limit) if limit > HITS_MAX => {
-            Err(SessionError::invalid("limit", format!("a search answers at most {HITS_MAX} hits")))
-        }
-        limit => Ok(limit.unwrap_or(HITS)),
-    }
-}
-
-pub(crate) fn page_limit(limit: Option<usize>, limits: &Limits) -> Result<usize, SessionError> {
-    match limit {
-        Some(0) => Err(SessionError::invalid("limit", "a page has at least one item")),
-        Some(limit) if limit > limits.page_items => {
-            Err(SessionError::invalid("limit", format!("a page has at most {} items", limits.page_items)))
-        }
-        Some(limit) => Ok(limit),
-        None => Ok(limits.page_items.min(100)),
-    }
 }

@@ -335,6 +335,7 @@ async fn a_limit_counts_what_a_fork_does_not_repeat() {
     let hits = agent.service().search_memory(request).await.unwrap().items;
     let of = |id: SessionId| hits.iter().filter(|hit| hit.session_id == id).count();
     assert_eq!((of(parent), of(fork)), (2, 2));
+    assert!(hits.iter().any(|hit| hit.text == "Own words."), "{hits:?}");
     end(agent).await;
 }
 
@@ -407,6 +408,23 @@ async fn without_a_store_a_session_stays_until_memory_has_it_unless_there_is_no_
         agent.create_session().await.unwrap();
         end(agent).await;
         tokio::time::pause();
+    }
+}
+
+#[tokio::test]
+async fn what_failed_is_tried_once_more_when_the_service_ends() {
+    for is_stored in [false, true] {
+        let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+        let config = config(&memory, options());
+        let config = if is_stored { config.store(dir.path().to_owned()) } else { config };
+        let agent = config.build().unwrap();
+        let session = agent.create_session().await.unwrap();
+        memory.fails.store(true, Ordering::Relaxed);
+        agent.turn(&session, "@say One.").await.unwrap();
+        assert!(search(&agent, "One.").await.is_empty());
+        memory.fails.store(false, Ordering::Relaxed);
+        end(agent).await;
+        assert_eq!(memory.texts(session.session_id), ["@say One.", "One."], "{is_stored}");
     }
 }
 

@@ -100,16 +100,19 @@ struct Shared {
     wake: Condvar,
 }
 
+/// Caller that waits for a commit.
+type Waiter = oneshot::Sender<Result<(), StoreError>>;
+
 #[derive(Default)]
 struct State {
     dirty: Arc<Changes>,
     dirty_bytes: usize,
     /// Changes that the committer is writing: newer than the file, older than `dirty`.
     committing: Arc<Changes>,
-    /// Callers that want a commit now.
-    flushes: Vec<oneshot::Sender<Result<(), StoreError>>>,
-    /// Callers that wait for the next commit, whenever it comes.
-    waits: Vec<oneshot::Sender<Result<(), StoreError>>>,
+    /// Callers that wait for the next commit.
+    waiters: Vec<Waiter>,
+    /// True if one of them wants it now.
+    is_urgent: bool,
     is_closing: bool,
     committer: Option<thread::JoinHandle<()>>,
 }
@@ -207,7 +210,8 @@ impl IndexFile {
             if !self.ensure_committer(&mut state) {
                 return Err(StoreError::Failed("the index has no thread to write it".to_owned()));
             }
-            if is_urgent { state.flushes.push(done) } else { state.waits.push(done) }
+            state.waiters.push(done);
+            state.is_urgent |= is_urgent;
         }
         self.shared.wake.notify_all();
         committed.await.unwrap_or_else(|_| Err(StoreError::Failed("the index was closed".to_owned())))
@@ -340,7 +344,7 @@ impl Shared {
     fn commit_until_closed(&self) {
         let (mut has_failed, mut expiry) = (false, Expiry::default());
         loop {
-            let Some(flushes) = self.next_batch(has_failed) else { return };
+            let Some(waiters) = self.next_batch(has_failed) else { return };
             let changes = self.state().committing.clone();
             let done = if changes.is_empty() { Ok(()) } else { self.commit(&changes, &mut expiry) };
             let had_failed = std::mem::replace(&mut has_failed, done.is_err());
@@ -357,22 +361,20 @@ impl Shared {
                     dirty.extend(newer.iter().map(|(key, value)| (key.clone(), value.clone())));
                 }
             }
-            for flush in flushes {
+            for waiter in waiters {
                 // The caller may have left.
-                let _ = flush.send(done.clone());
+                let _ = waiter.send(done.clone());
             }
         }
     }
 
     /// Waits until there is something to commit; `None` when the file is closed. After a failure it waits the full
     /// time.
-    fn next_batch(&self, has_failed: bool) -> Option<Vec<oneshot::Sender<Result<(), StoreError>>>> {
-        let idle = |state: &mut State| {
-            !state.is_closing && state.flushes.is_empty() && state.waits.is_empty() && state.dirty.is_empty()
-        };
+    fn next_batch(&self, has_failed: bool) -> Option<Vec<Waiter>> {
+        let idle = |state: &mut State| !state.is_closing && state.waiters.is_empty() && state.dirty.is_empty();
         let state = self.wake.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner);
         let gathering = |state: &mut State| {
-            !state.is_closing && state.flushes.is_empty() && (has_failed || state.dirty_bytes < COMMIT_BYTES)
+            !state.is_closing && !state.is_urgent && (has_failed || state.dirty_bytes < COMMIT_BYTES)
         };
         let waited = self.wake.wait_timeout_while(state, COMMIT_AFTER, gathering);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -380,9 +382,8 @@ impl Shared {
             return None;
         }
         state.committing = std::mem::take(&mut state.dirty);
-        state.dirty_bytes = 0;
-        let flushes = std::mem::take(&mut state.flushes);
-        Some(flushes.into_iter().chain(std::mem::take(&mut state.waits)).collect())
+        (state.dirty_bytes, state.is_urgent) = (0, false);
+        Some(std::mem::take(&mut state.waiters))
     }
 
     fn commit(&self, changes: &Changes, expiry: &mut Expiry) -> Result<(), StoreError> {

@@ -19,20 +19,28 @@ fn knows(_: u16) -> bool {
 /// A session of several segments, and a second one beside it.
 fn filled() -> Rig {
     let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
-    let lease = rig.lease(session(1)).unwrap();
-    for seq in 1..=30 {
-        rig.append(&lease, &[long(session(1), seq, 1000)]).unwrap();
-    }
+    rig.grown(session(1), 30, 1000);
     rig.filled(session(2), 2);
     rig
 }
 
+/// Ways in which a segment is damaged: it cannot be read, or a bit is another one.
+const HARMS: [fn(&SimulatedDisk, &Path); 2] = [
+    |disk, path| disk.wear_out(path, 4000),
+    |disk, path| {
+        let mut bytes = disk.bytes(path);
+        bytes[4000] ^= 0x10;
+        disk.set_bytes(path, bytes);
+    },
+];
+
 #[test]
-fn a_read_error_in_a_segment_is_a_bad_record() {
-    for number in 1..=4 {
+fn r3_a_damaged_session_is_read_up_to_the_damage_and_nothing_of_it_or_others_changes() {
+    for (number, harm) in (1..=4).flat_map(|number| HARMS.map(|harm| (number, harm))) {
         let rig = filled();
         let path = session_dir(session(1)).join(segment_name(number, 1));
-        rig.disk.wear_out(&path, 4000);
+        harm(&rig.disk, &path);
+        let before = rig.disk.bytes(&path);
         let rig = rig.killed();
         let seqs = rig.seqs(session(1));
         let last = seqs.len() as u64;
@@ -43,7 +51,11 @@ fn a_read_error_in_a_segment_is_a_bad_record() {
             matches!(refused, Err(StoreError::Corrupted { last_good_seq, .. }) if last_good_seq == last),
             "segment {number}: {refused:?}"
         );
+        assert_eq!(rig.disk.bytes(&path), before, "segment {number}");
+        // The others are as they were, and what is good can be forked.
         assert_eq!(rig.filled(session(2), 1).tail, 2);
+        rig.steps.drive(rig.store.fork(session(1), last, &[of(session(3), last + 1)])).unwrap();
+        assert_eq!(rig.seqs(session(3)).len() as u64, last + 1);
         let checked = check(&rig.disk, session(1), knows, &mut |_, _| {}).unwrap().unwrap();
         let damage = checked.damage.expect("damage");
         assert_eq!(damage.last_good_seq, last, "segment {number}");

@@ -178,11 +178,16 @@ impl Rig {
         self.steps.drive(ticket.durable())
     }
 
-    /// A session with the records 1 to `count`, each a batch, and the lease on it.
+    /// A session with so many more records, each a batch, and the lease on it.
     pub(super) fn filled(&self, id: SessionId, count: u64) -> Lease {
+        self.grown(id, count, 10)
+    }
+
+    /// The same with records whose texts have so many bytes.
+    pub(super) fn grown(&self, id: SessionId, count: u64, bytes: usize) -> Lease {
         let lease = self.lease(id).unwrap();
         for seq in lease.tail + 1..=lease.tail + count {
-            assert_eq!(self.append(&lease, &[of(id, seq)]), Ok(seq));
+            assert_eq!(self.append(&lease, &[long(id, seq, bytes)]), Ok(seq));
         }
         lease
     }

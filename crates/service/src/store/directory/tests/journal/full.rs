@@ -48,10 +48,7 @@ fn what_is_refused_for_want_of_room_never_happened() {
         let mut was_refused = false;
         for at in 0.. {
             let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
-            let lease = rig.lease(session(1)).unwrap();
-            for seq in 1..=30 {
-                rig.append(&lease, &[long(session(1), seq, 300)]).unwrap();
-            }
+            let lease = rig.grown(session(1), 30, 300);
             rig.release(lease);
             let first = rig.disk.operations() + at;
             let mut done = Ok(());

@@ -110,38 +110,9 @@ fn r2_a_bad_record_before_a_later_batch_is_corruption_and_before_none_a_torn_tai
 }
 
 #[test]
-fn r3_a_damaged_session_is_read_up_to_the_damage_and_nothing_of_it_changes() {
-    for number in [1, 2] {
-        let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
-        let lease = rig.lease(session(1)).unwrap();
-        for seq in 1..=30 {
-            rig.append(&lease, &[long(session(1), seq, 1000)]).unwrap();
-        }
-        rig.filled(session(2), 2);
-        let rig = after(rig, number, |bytes| bytes[4000] ^= 0x10);
-        let before = rig.disk.bytes(&segment(session(1), number));
-        let seqs = rig.seqs(session(1));
-        let last = seqs.len() as u64;
-        assert!(last > 0 && last < 20, "{last}");
-        assert_eq!(seqs, (1..=last).collect::<Vec<_>>());
-        assert!(
-            matches!(rig.lease(session(1)), Err(StoreError::Corrupted { last_good_seq, .. }) if last_good_seq == last)
-        );
-        assert_eq!(rig.disk.bytes(&segment(session(1), number)), before);
-        // The others are as they were, and what was good can be forked.
-        rig.filled(session(2), 1);
-        rig.steps.drive(rig.store.fork(session(1), last, &[of(session(3), last + 1)])).unwrap();
-        assert_eq!(rig.seqs(session(3)).len() as u64, last + 1);
-    }
-}
-
-#[test]
 fn r3_damage_that_is_met_while_reading_ends_writing() {
     let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
-    let lease = rig.lease(session(1)).unwrap();
-    for seq in 1..=30 {
-        rig.append(&lease, &[long(session(1), seq, 1000)]).unwrap();
-    }
+    rig.grown(session(1), 30, 1000);
     let rig = after(rig, 1, |bytes| bytes[4000] ^= 1);
     let lease = rig.lease(session(1)).unwrap();
     let seqs = rig.seqs(session(1));
@@ -153,10 +124,7 @@ fn r3_damage_that_is_met_while_reading_ends_writing() {
 #[test]
 fn r3_a_missing_or_headless_segment_is_damage_and_never_the_end() {
     let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
-    let lease = rig.lease(session(1)).unwrap();
-    for seq in 1..=30 {
-        rig.append(&lease, &[long(session(1), seq, 1000)]).unwrap();
-    }
+    rig.grown(session(1), 30, 1000);
     for number in 1..=4 {
         let rig = after(Rig::on(rig.disk.copy(), SMALL, None), number, |bytes| bytes[20] ^= 1);
         let seqs = rig.read(session(1), 9).unwrap().len() as u64;
@@ -513,10 +481,7 @@ fn a_session_of_a_newer_format_is_read_where_it_can_be_and_not_written() {
 fn a_restart_in_the_middle_of_a_rollover_finds_the_same_records() {
     for crash_at in 0..40 {
         let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
-        let lease = rig.lease(session(1)).unwrap();
-        for seq in 1..=7 {
-            rig.append(&lease, &[long(session(1), seq, 1000)]).unwrap();
-        }
+        let lease = rig.grown(session(1), 7, 1000);
         rig.disk.fail(crash_at, Fault::Crash);
         let mut acked = 7;
         for seq in 8..=10 {
@@ -538,10 +503,7 @@ fn a_restart_in_the_middle_of_a_rollover_finds_the_same_records() {
 #[test]
 fn a_page_has_no_more_bytes_than_are_wanted_and_one_frame_at_least() {
     let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
-    let lease = rig.lease(session(1)).unwrap();
-    for seq in 1..=30 {
-        rig.append(&lease, &[long(session(1), seq, 1000)]).unwrap();
-    }
+    rig.grown(session(1), 30, 1000);
     let line = |seq| crate::wire::encode_event(&long(session(1), seq, 1000)).unwrap().len();
     // Over the end of a segment, and from memory.
     for after in 0..30 {
