@@ -22,6 +22,7 @@ use meerkat_service::{
 use crate::{
     Place, Process,
     layer::{Layer, Over},
+    until,
 };
 
 /// How a session's files stop answering.
@@ -156,12 +157,7 @@ fn files_of_other_sessions_are_written_though_one_cannot_be() {
             process.projected(third).await;
             process.turn(third, "@say Two.").await.unwrap();
             process.projected(third).await;
-            let wanted = async {
-                while !list.exists() {
-                    tokio::task::yield_now().await;
-                }
-            };
-            tokio::time::timeout(Duration::from_secs(60), wanted).await.unwrap();
+            until(|| list.exists()).await;
         });
     }
 }
@@ -185,18 +181,10 @@ fn files_that_could_not_be_written_at_first_come_later() {
     fs::write(&failing, "no folder").unwrap();
     place.process(true, |process| async move {
         process.service.ready().await.unwrap();
-        let wait = async |done: &dyn Fn() -> bool| {
-            let waiting = async {
-                while !done() {
-                    tokio::task::yield_now().await;
-                }
-            };
-            tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap();
-        };
-        wait(&|| list.exists()).await;
+        until(|| list.exists()).await;
         assert!(other.is_dir());
         fs::remove_file(&failing).unwrap();
-        wait(&|| failing.join("transcript.md").exists()).await;
+        until(|| failing.join("transcript.md").exists()).await;
     });
 }
 
@@ -270,12 +258,7 @@ fn files_of_a_session_that_was_deleted_elsewhere_go_at_the_next_start() {
     let (going, staying) = (folder(deleted), folder(kept));
     place.process(true, |process| async move {
         process.create().await;
-        let all_gone = async {
-            while going.exists() {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), all_gone).await.unwrap();
+        until(|| !going.exists()).await;
         assert!(staying.exists());
     });
 }

@@ -19,7 +19,7 @@ mod lists;
 mod projection;
 mod readers;
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use meerkat_service::{
     AgentBuildConfig, SessionError, SessionId, SessionService,
@@ -83,7 +83,7 @@ impl Place {
             }
             (done, service)
         });
-        runtime.shutdown_timeout(std::time::Duration::from_secs(10));
+        runtime.shutdown_timeout(Duration::from_secs(10));
         drop(service);
         done
     }
@@ -126,6 +126,16 @@ impl Process {
         }
         panic!("the session ended without {type_name}");
     }
+}
+
+/// Waits until something is so.
+async fn until(is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), waiting).await.unwrap();
 }
 
 /// The files beneath a folder, by their paths from it.

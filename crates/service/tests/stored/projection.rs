@@ -18,7 +18,7 @@ use meerkat_service::{
 };
 use tokio::sync::mpsc;
 
-use crate::{Place, Process, files};
+use crate::{Place, Process, files, until};
 
 impl Place {
     pub(crate) fn projected() -> Self {
@@ -71,12 +71,7 @@ async fn listed(rkat: &Path, ids: &[SessionId]) {
         let listed = index["sessions"].as_array()?.iter().map(|it| it["session_id"].as_str().map(str::to_owned));
         Some(listed.collect::<Option<Vec<_>>>()? == ids.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
-    let waiting = async {
-        while is_so() != Some(true) {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(120), waiting).await.unwrap();
+    until(|| is_so() == Some(true)).await;
 }
 
 #[test]

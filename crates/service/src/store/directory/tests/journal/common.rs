@@ -24,7 +24,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Does nothing until it is told to, and then in any order.
 #[derive(Default)]
-pub(super) struct Steps {
+pub(in super::super) struct Steps {
     jobs: Mutex<Vec<Job>>,
     random: Mutex<Option<Random>>,
 }
@@ -41,12 +41,12 @@ impl Executor for Steps {
 
 impl Steps {
     /// In the order of a seed; without one, first come first served.
-    pub(super) fn new(random: Option<Random>) -> Arc<Self> {
+    pub(in super::super) fn new(random: Option<Random>) -> Arc<Self> {
         Arc::new(Self { jobs: Mutex::default(), random: Mutex::new(random) })
     }
 
     /// Does one job; answers whether there was one.
-    pub(super) fn step(&self) -> bool {
+    pub(in super::super) fn step(&self) -> bool {
         let job = {
             let mut jobs = lock(&self.jobs);
             if jobs.is_empty() {

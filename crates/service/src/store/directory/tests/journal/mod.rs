@@ -2,7 +2,7 @@
 
 mod alone;
 mod blobs;
-mod common;
+pub(super) mod common;
 mod counts;
 mod crash;
 mod faults;
