@@ -112,7 +112,7 @@ async fn calls_results_and_prompts_that_waited_are_taken_in_and_what_is_open_is_
     queued.result.await.unwrap();
     let found = memory_of(&agent, &memory, id).await;
     assert_eq!(found.iter().filter(|text| text.contains("quokka")).count(), 3, "{found:?}");
-    // Every hit can be opened where it says that it stands, also the results of calls.
+    // Every hit can be opened at its seq, even the results of calls.
     for hit in search(&agent, "quokka").await {
         let cursor = Some((hit.from_seq - 1).to_string());
         let page = agent.service().history(ReadHistory { session_id: id, cursor, limit: Some(1) }).await.unwrap();
@@ -169,7 +169,7 @@ async fn where_memory_fails_turns_go_on_and_it_is_done_with_nothing() {
     let searched = agent.service().search_memory(query("One.")).await.unwrap();
     assert!(searched.items.is_empty());
     assert_eq!(behind(&agent).await, 4);
-    // Nor where it does not say up to where it has a session: that is no session that has nothing.
+    // Nor if it does not say how far it has a session: that is not a session of which it has nothing.
     memory.is_mute.store(true, Ordering::Relaxed);
     memory.fails.store(false, Ordering::Relaxed);
     let named = ForgetMemory { source: Some("user".to_owned()), ..ForgetMemory::default() };
@@ -388,7 +388,7 @@ async fn without_a_store_a_session_stays_until_memory_has_it_unless_there_is_no_
         let events = ReadEvents { session_id: session.session_id, since_seq: 0, limit: None, wait_ms: 0 };
         assert_eq!(agent.service().events(events.clone()).await.is_ok(), stays);
         memory.fails.store(false, Ordering::Relaxed);
-        // It tries again by now; its own thread knows nothing of a clock that stands still.
+        // It retries by now; its own thread does not use the paused clock.
         tokio::time::advance(Duration::from_secs(60)).await;
         tokio::time::resume();
         let left = async {

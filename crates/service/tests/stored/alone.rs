@@ -115,7 +115,7 @@ fn retention_passes_over_no_session_because_another_cannot_be_read() {
     }
 }
 
-/// Whoever asked may leave: what was begun is done all the same.
+/// The client may leave: the work is done all the same.
 #[test]
 fn retention_goes_on_when_its_client_leaves() {
     let place = Place::new();
@@ -222,7 +222,7 @@ fn a_store_that_names_no_session_makes_its_folder_of_sessions_again() {
     place.process(true, |process| async move { assert_eq!(stored(&process).await, [id]) });
 }
 
-/// Whoever may put a file there could be read as a session.
+/// A file of another user could be read as a session.
 #[test]
 fn a_data_directory_that_everybody_may_write_is_refused_until_it_is_mended() {
     let place = Place::projected();

@@ -146,7 +146,7 @@ impl Layer for Watched {
     }
 }
 
-/// A place where nothing is too young to go, and short outputs stand in blobs already.
+/// A place where nothing is too young to go, and even short outputs are in blobs.
 fn place() -> Place {
     let mut place = Place::new();
     place.options.journal.min_record_age_ms = 0;
@@ -405,7 +405,7 @@ fn a_blob_that_is_named_anew_meanwhile_stays() {
         process.is_read(session_id).await;
         let name = named(&process, session_id).await.remove(0);
         let service = process.clone();
-        // Once records are gone, the journal is read to its end by whoever wants to know what it names.
+        // After the prune, the journal is read to its end for the names of blobs.
         watched.between(
             |watched, (_, frames, is_over)| *watched.pruned.borrow() > 0 && frames > 1 && is_over,
             async move {
@@ -420,7 +420,7 @@ fn a_blob_that_is_named_anew_meanwhile_stays() {
     });
 }
 
-/// The prompt of a turn that waited stands in another event than the turn's start, which a page may still have.
+/// The prompt of a queued turn is in another event than the turn's start, which a page may still have.
 #[test]
 fn a_prompt_that_is_dropped_while_a_history_is_read_is_said_to_be_gone() {
     let place = place();

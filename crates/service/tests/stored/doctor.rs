@@ -1,4 +1,4 @@
-//! What the doctor says of a directory that is sound, and of one where something was taken away, cut or changed.
+//! Reports of the doctor on a sound directory, and on one where something was removed, cut or changed.
 
 use std::{
     fs::{self, OpenOptions, Permissions},
@@ -48,7 +48,7 @@ impl Place {
     fn long(&self) -> SessionId {
         let id = self.process(true, |process| async move {
             let session_id = process.create().await;
-            // Short enough to stand in the journal itself.
+            // Short enough for the journal itself.
             let text = "x".repeat(110_000);
             for _ in 0..90 {
                 process.turn(session_id, &format!("@say Well. {text}")).await.unwrap();
@@ -92,7 +92,7 @@ fn a_thousand_sessions_that_are_sound_have_nothing_wrong() {
     });
     let stands = || {
         let mut stands = contents(&place.data_dir());
-        // It names whoever owned the directory last.
+        // It names the last owner of the directory.
         stands.remove("lock");
         stands
     };
@@ -284,7 +284,7 @@ fn a_damaged_store_journal_is_found_its_readers_are_named_and_nothing_is_dropped
     let path = files(&place.data_dir()).into_iter().find(|name| name.starts_with("store/")).unwrap();
     let path = place.data_dir().join(path);
     let whole = fs::read(&path).unwrap();
-    // The mark of the session, which the reader's stands before and its own others behind.
+    // The mark of the session, between the reader's and its own others.
     let at = whole.windows(10).position(|window| window == b"session_id").unwrap();
     change(&path, at as u64);
     let found = place.finding();

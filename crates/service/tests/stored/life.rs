@@ -135,7 +135,7 @@ fn a_history_of_long_messages_comes_in_pages_of_bounded_bytes() {
     });
 }
 
-/// What is acknowledged stands in the list; and so does what a running turn has come to, as far as it can be read.
+/// Acknowledged changes are in the list, and so is the progress of a running turn, as far as it can be read.
 #[test]
 fn a_list_shows_what_a_read_shows() {
     Place::new().process(true, |process| async move {

@@ -35,7 +35,7 @@ use tempfile::TempDir;
 struct Place {
     dir: TempDir,
     options: EngineOptions,
-    /// What the clock says; the system's where `None`.
+    /// Time of the clock; the system's if `None`.
     now: Option<Timestamp>,
 }
 
@@ -115,7 +115,7 @@ impl Process {
         self.lines(session_id).await.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Waits until an event of this type stands in the journal.
+    /// Waits until an event of this type is in the journal.
     async fn until(&self, session_id: SessionId, type_name: &str) {
         let mut follower = self.service.follow(&session_id, 0).await.unwrap();
         let wanted = format!(r#""type":"{type_name}""#);

@@ -104,7 +104,7 @@ fn the_files_follow_the_turns_and_come_back_to_the_byte() {
     let lines = place.process(true, |process| async move { process.lines(first).await });
     assert_eq!(whole[&of(first, "events.jsonl")], (lines.join("\n") + "\n").into_bytes());
     assert_eq!(place.projection(), whole, "a start without a turn changes nothing");
-    // All of it is gone: the next start makes it anew.
+    // All of it is deleted: the next start rebuilds it.
     fs::remove_dir_all(place.rkat()).unwrap();
     let rkat = place.rkat();
     place.process(true, |process| async move {
@@ -208,7 +208,7 @@ fn files_of_another_data_directory_are_left_alone() {
         process.create().await
     });
     assert_eq!(first.projection(), whole);
-    // Whoever gives up the folder leaves it to the other.
+    // Without the mark, the other store may have the folder.
     fs::remove_file(first.rkat().join("store")).unwrap();
     second.process(true, |process| async move {
         assert_eq!(process.service.rebuild_projection().await.unwrap().sessions, 1);
@@ -342,7 +342,7 @@ fn a_journal_that_a_repair_ended_has_its_files_made_anew() {
     let found = place.examine(true).findings;
     assert!(found.iter().all(|finding| finding.mended || finding.check == Check::Projection), "{found:#?}");
     assert!(found.iter().any(|finding| finding.check == Check::Projection), "{found:#?}");
-    // While nothing is projected, the journal grows over where it ended before.
+    // While nothing is projected, the journal grows beyond its old end.
     place.options.projection.enabled = false;
     place.process(true, |process| async move {
         for _ in 0..3 {

@@ -66,7 +66,7 @@ fn a_reader_that_is_registered_after_the_index_was_lost_is_behind_in_every_sessi
         async move {
             process.service.ready().await.unwrap();
             flip(place);
-            // Who finds the damage may be told of it.
+            // The caller that finds the damage may fail.
             drop(process.service.create_reader(named("r")).await);
             assert!(files(&place.data_dir()).iter().any(|path| path.contains("set-aside")), "nobody noticed");
             assert_eq!(process.reader("r").await.sessions_behind, SESSIONS as u64);

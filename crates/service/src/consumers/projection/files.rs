@@ -15,34 +15,34 @@ const READ_BYTES_MAX: u64 = 64 * 1024;
 /// Flags to follow no link, and not to wait for the other end of a pipe.
 const READ_FLAGS: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
 
-/// A folder.
+/// Folder of the projection.
 pub(super) trait Files: Send + Sync {
-    /// Makes a folder with those above it, where it is not there.
+    /// Creates a folder with those above it, if it is missing.
     fn make_dir(&self, path: &str) -> io::Result<()>;
-    /// Makes an empty file, in place of one that may be there.
+    /// Creates an empty file, or replaces one.
     fn create(&self, path: &str) -> io::Result<()>;
-    /// Cuts a file that is there to a length.
+    /// Cuts an existing file to a length.
     fn cut(&self, path: &str, bytes: u64) -> io::Result<()>;
-    /// Writes behind the first `offset` bytes of a file that is there.
+    /// Writes after the first `offset` bytes of an existing file.
     fn append(&self, path: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes a file's bytes durable, or the names in a folder.
     fn sync(&self, path: &str) -> io::Result<()>;
-    /// Gives a file the name of another.
+    /// Renames a file, and replaces one of the new name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     fn remove(&self, path: &str) -> io::Result<()>;
-    /// Removes a folder with all that is in it, if it is there.
+    /// Removes a folder with everything in it, if it exists.
     fn remove_dir(&self, path: &str) -> io::Result<()>;
-    /// How long a file is; `None` where there is none.
+    /// Returns the length of a file; `None` if it is missing.
     fn len(&self, path: &str) -> io::Result<Option<u64>>;
-    /// The names in a folder; none where there is no folder.
+    /// Lists the names in a folder; none if it is missing.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
-    /// What a small file begins with; `None` where there is none. What is no regular file is refused, also a link to
+    /// Reads the beginning of a file; `None` if it is missing. Refuses everything but a regular file, even a link to
     /// one: the folder may come with somebody's repository.
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>>;
 }
 
-/// A folder of the file system.
+/// Folder of the file system.
 pub(super) struct RealFiles {
     root: PathBuf,
 }

@@ -295,7 +295,7 @@ impl Readers {
         Ok(Checkpoint { reader, session_id, seq })
     }
 
-    /// Moves a reader's checkpoint, never back; returns where it is. It is durable when the index next is.
+    /// Moves a reader's checkpoint, never back; returns its place. It is durable when the index is next.
     pub(crate) async fn done(&self, reader: &str, session_id: SessionId, seq: Seq) -> Result<Seq, SessionError> {
         let _moving = self.moving.lock().await;
         let before = self.checkpoint(reader, session_id).await?;

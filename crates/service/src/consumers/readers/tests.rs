@@ -36,7 +36,7 @@ fn summary(session_id: SessionId, last_seq: Seq) -> SessionSummary {
     }
 }
 
-/// Readers, and what they stand on.
+/// Readers with their stores.
 struct Place {
     events: Arc<MemoryEventStore>,
     index: Arc<MemoryIndex>,
@@ -62,7 +62,7 @@ impl Place {
         Self::over(self.events, self.index, self.store).await
     }
 
-    /// The next process, after the index was lost and made anew from the journals.
+    /// The next process, after the index was lost and rebuilt from the journals.
     async fn without_index(self) -> Self {
         let index = Arc::new(MemoryIndex::default());
         for session_id in self.events.sessions(None, 1000).await.unwrap() {

@@ -1,4 +1,4 @@
-//! The copies in `index.redb`: seen at once, never trusted, made anew when they are lost.
+//! The copies in `index.redb`: visible at once, never trusted, rebuilt when they are lost.
 
 use std::{
     fs,

@@ -96,14 +96,14 @@ fn in_memory(options: EngineOptions) -> (Process, Arc<MemoryUse>) {
     (Process { service }, held)
 }
 
-/// Where short outputs stand in blobs already.
+/// A place where even short outputs are in blobs.
 fn place() -> Place {
     let mut place = Place::new();
     place.options.tools.inline_bytes = 64;
     place
 }
 
-/// A session with turns, a tool whose output stands in a blob, a reminder, a pin, a title; and its fork.
+/// A session with turns, a tool whose output is in a blob, a reminder, a pin, a title; and its fork.
 async fn sample(process: &Process) -> [SessionId; 2] {
     let session_id = process.create().await;
     let call = format!(r#"@call test_echo {{"text":"{}"}} @echo last_result"#, "long ".repeat(40));
@@ -162,7 +162,7 @@ fn what_is_exported_comes_back_to_the_byte() {
     }
 }
 
-/// What runs is exported as it stands. Under its own id its turn ends as one of a process that was killed; under a new
+/// A running turn is exported as it is. Under its own id its turn ends as one of a process that was killed; under a new
 /// one it never began.
 #[test]
 fn a_session_whose_turn_runs_is_exported_as_it_stands() {
@@ -237,7 +237,7 @@ fn what_was_compacted_comes_back_as_it_is() {
         assert_eq!(kept(process.lines(id).await), lines);
         assert_eq!(process.service.read(&id).await.unwrap(), view);
         assert_eq!(process.exported(&[id]).await, bundle);
-        // Also where one file ends and the next one begins, something may be missing.
+        // Records may also be missing between one file and the next.
         assert_eq!(process.import(&split_at_gap(&bundle), usize::MAX, true).await.unwrap().len(), 1);
         let copy = process.import(&bundle, 1 << 20, true).await.unwrap()[0].session_id;
         assert_eq!(process.service.read(&copy).await.unwrap().message_count, view.message_count);

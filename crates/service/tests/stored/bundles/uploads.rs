@@ -1,4 +1,4 @@
-//! A bundle that comes in pieces: in order, bounded, and forgotten where nobody sends the rest.
+//! Uploads in pieces: in order, bounded, and dropped if the rest does not come.
 
 use std::time::Duration;
 

@@ -66,7 +66,7 @@ fn service(jobs: &Jobs) -> Arc<dyn SessionService> {
     (options.journal.min_record_age_ms, options.journal.keep_last_replies) = (0, 0);
     let disk = Arc::new(SimulatedDisk::new());
     let witness = Arc::new(Lengths(std::sync::Weak::new()));
-    // What stands in memory is read at once.
+    // Frames in memory would be read at once.
     let limits = Limits { cache_bytes: 0, ..Limits::default() };
     let events = Arc::new(RedbEventStore::open_with(disk, None, witness, jobs.steps.clone(), limits).unwrap());
     let stores = Stores {

@@ -100,7 +100,7 @@ fn a_folder_that_cannot_be_listed_is_one_sessions_matter() {
     }
     assert_eq!(rig.filled(session(2), 1).tail, 2);
     assert_eq!(rig.steps.drive(rig.store.room()), Ok(()), "no session's folder makes the store read-only");
-    // Of all 256 folders, one that cannot be listed hides only what stands in it.
+    // Of all 256 folders, one that cannot be listed hides only its own sessions.
     rig.disk.wear_out(&fan_out(session(3)), 0);
     let rig = rig.killed();
     let listed = rig.steps.drive(rig.store.sessions(None, 100)).unwrap();

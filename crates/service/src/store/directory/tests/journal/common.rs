@@ -22,7 +22,7 @@ use crate::{
 /// A job of the store.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Does nothing until it is told to, and then in any order.
+/// Executor that does one job on request, in any order.
 #[derive(Default)]
 pub(in super::super) struct Steps {
     jobs: Mutex<Vec<Job>>,
@@ -45,7 +45,7 @@ impl Steps {
         Arc::new(Self { jobs: Mutex::default(), random: Mutex::new(random) })
     }
 
-    /// Does one job; answers whether there was one.
+    /// Does one job; returns true if there was one.
     pub(in super::super) fn step(&self) -> bool {
         let job = {
             let mut jobs = lock(&self.jobs);
@@ -70,7 +70,7 @@ impl Steps {
         }
     }
 
-    /// Does no job; answers where the future is ready.
+    /// Does no job; returns the answer of a future that is ready.
     pub(super) fn peek<T>(future: impl Future<Output = T> + Unpin) -> Option<T> {
         match std::pin::pin!(future).poll(&mut TaskContext::from_waker(Waker::noop())) {
             Poll::Ready(answer) => Some(answer),
@@ -197,7 +197,7 @@ impl Rig {
         while self.steps.step() {}
     }
 
-    /// Every frame, in pages of `limit`; `None` where there is no such session.
+    /// Every frame, in pages of `limit`; `None` if there is no such session.
     pub(super) fn read(&self, id: SessionId, limit: usize) -> Option<Vec<Frame>> {
         let (mut all, mut after) = (Vec::new(), 0);
         loop {
@@ -208,7 +208,7 @@ impl Rig {
         }
     }
 
-    /// The lines after `after`, read without opening the journal; `None` where that cannot be done.
+    /// The lines after `after`, read without opening the journal; `None` if that cannot be done.
     pub(super) fn scan(&self, id: SessionId, after: Seq) -> Option<Vec<Bytes>> {
         let lines: Arc<Mutex<Vec<Bytes>>> = Arc::default();
         let sink = lines.clone();
@@ -242,7 +242,7 @@ pub(super) fn of(session_id: SessionId, seq: Seq) -> Record {
     long(session_id, seq, 10)
 }
 
-/// A record whose text has so many bytes, and says where it belongs.
+/// A record whose text has so many bytes, and begins with its seq.
 pub(super) fn long(session_id: SessionId, seq: Seq, bytes: usize) -> Record {
     let text = format!("{seq} {}", "x".repeat(bytes));
     Record { session_id, ..pinned(seq, &text) }

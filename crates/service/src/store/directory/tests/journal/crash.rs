@@ -37,7 +37,7 @@ struct Expected {
     /// Lines whose fate nobody knows, by seq, each with its batch's last seq.
     maybe: BTreeMap<Seq, Vec<(Bytes, Seq)>>,
     blobs: BTreeSet<String>,
-    /// Whether something was acknowledged since the last release.
+    /// True if something was acknowledged since the last release.
     is_unsettled: bool,
     /// A delete was asked for, and whether it was acknowledged.
     deleted: Option<bool>,
@@ -284,7 +284,7 @@ impl Walk {
         self.leases.clear();
         self.tickets.clear();
         let unsettled = self.rig.steps.drive(self.rig.store.unsettled()).unwrap();
-        // Some are found with nothing to be done in them, and rest; what is appended then is marked anew.
+        // Some have nothing to be done, and rest; a later append marks them again.
         for &id in &unsettled {
             if self.random.chance(30)
                 && let Some(lines) = self.rig.scan(id, 0)
@@ -344,7 +344,7 @@ fn walk(prepared: &SimulatedDisk, seed: u64, faults: &[Fault]) {
             }
         }
         // Some restarts are kills, after which the system still has it all. Then what is shown must survive a power
-        // failure at once. A process that starts after a failed sync is told nothing of it by the system.
+        // failure at once. A process that starts after a failed sync does not learn of it.
         if walk.random.chance(40) && !walk.rig.disk.has_lost() {
             walk.restart(walk.rig.disk.revived());
             walk.leases.clear();

@@ -15,7 +15,7 @@ use crate::{
     store::{EventStore as _, StoreError},
 };
 
-/// What a script was told.
+/// Answers that a script got.
 #[derive(Default)]
 struct Told {
     acked: Seq,
@@ -40,7 +40,7 @@ fn script(rig: &Rig) -> Told {
             let outcome = held.and_then(|held| {
                 lease = Some(held);
                 if held.tail + 1 > seq {
-                    // A batch whose fate was unknown turned out to stand.
+                    // A batch whose fate was unknown turned out to be there.
                     return Ok(held.tail);
                 }
                 rig.append(&held, &[long(session(1), seq, 1000)])
@@ -237,7 +237,7 @@ fn a_store_that_panics_at_any_change_leaves_nobody_waiting_and_takes_no_more() {
     assert!(at > 15, "{at}");
 }
 
-/// Nothing of the mark stands, so whoever appends next marks it once more.
+/// Nothing remains of the mark, so the next append marks the session again.
 #[test]
 fn a_mark_that_found_no_room_does_not_count() {
     let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
@@ -252,7 +252,7 @@ fn a_mark_that_found_no_room_does_not_count() {
     assert_eq!(rig.steps.drive(rig.store.unsettled()), Ok(vec![session(1)]));
 }
 
-/// A store that takes no more writes keeps the session, so nobody who follows it is told of its end.
+/// A read-only store keeps the session, so its followers are not notified of an end.
 #[test]
 fn a_delete_that_cannot_be_ends_nothing() {
     let rig = Rig::on(SimulatedDisk::new(), SMALL, None);

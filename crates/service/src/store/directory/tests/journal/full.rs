@@ -1,4 +1,4 @@
-//! A disk that has no room for a sync alone: whatever is answered, it is true of what comes to stand.
+//! A disk without room for a sync alone: every answer is true of what becomes durable.
 
 use std::collections::BTreeSet;
 

@@ -16,7 +16,7 @@ use crate::{
     wire::encode_event,
 };
 
-/// Records three in a part, enough of them for several segments; where it is said, with gaps between some of them.
+/// Records, three in a part, for several segments; perhaps with gaps between some of them.
 struct Lines {
     next: u64,
     has_gaps: bool,
@@ -149,7 +149,7 @@ impl RecordSource for Again {
     }
 }
 
-/// The mark of the one that was deleted stands in the store journal, and its end is another one.
+/// The mark of the deleted one is in the store journal, with another end.
 #[test]
 fn what_comes_back_is_not_measured_by_what_was_deleted() {
     let rig = Rig::on(prepared(), SMALL, None);

@@ -184,7 +184,7 @@ fn killed_at_every_write_a_segment_is_the_old_one_or_the_new_one() {
     at_every_change(Fault::Crash, |rig, done, at| {
         assert!(done.is_err() || rig.disk.is_down(), "at {at}");
         for seed in 0..12 {
-            // A killed process leaves what the system has; a sync that failed is told to nobody.
+            // A killed process leaves what the system has; nobody is notified of a failed sync.
             let is_killed = seed == 0 && !rig.disk.has_lost();
             let disk = if is_killed { rig.disk.revived() } else { rig.disk.crashed(&mut Random(seed * 1000 + at)) };
             let rig = Rig::on(disk, SMALL, None);

@@ -99,7 +99,7 @@ fn append_newer(disk: &SimulatedDisk, path: &Path, kind: u16, line: &'static [u8
     disk.set_bytes(path, bytes);
 }
 
-/// The marks of one kind, as they stand on the disk.
+/// The marks of one kind on the disk.
 fn marks_of(disk: &SimulatedDisk, path: &Path, kind: u16) -> Vec<Bytes> {
     let file = disk.open(path, false).unwrap();
     let HeaderFound::Good(header) = Header::read(file.as_ref()).unwrap() else { panic!("a bad header") };
@@ -187,7 +187,7 @@ fn a_store_journal_that_is_missing_is_not_trusted() {
     assert!(!rig.killed().trusts());
 }
 
-/// What a script was told of each of its steps, in order; the first refusal of the disk ends it.
+/// Counts the steps of a script that succeeded before the first refusal of the disk.
 fn script(rig: &Rig) -> usize {
     let steps: [&dyn Fn() -> Result<(), StoreError>; 5] = [
         &|| rig.register("a"),
@@ -234,7 +234,7 @@ fn a_write_that_fails_anywhere_takes_nothing_that_was_answered() {
                     let (names, of) = after(steps);
                     found == (names.into_iter().map(str::to_owned).collect(), of)
                 };
-                // Whether the step that was refused happened is unknown.
+                // The refused step may have happened.
                 assert!(is(done) || done < 5 && is(done + 1), "{fault:?} {fails_after}: {done} done, {found:?}");
                 assert!(rig.trusts());
             }

@@ -301,7 +301,7 @@ fn a_deleted_session_is_looked_at_until_no_list_can_show_it_and_then_never_again
     }
     assert_eq!(marks(&rig), [session(1)]);
     for restart in 0..3 {
-        // A power failure, at which the store journal was written anew or not.
+        // A power failure, after which the store journal was rewritten or not.
         let limits = if restart == 1 { SMALL } else { Limits::default() };
         let disk = rig.disk.crashed(&mut Random(restart));
         let rig = Rig::beside(rig.known.copy(), disk, limits, None).unwrap();
@@ -373,7 +373,7 @@ fn r5_a_cut_that_fails_is_not_asked_for_again() {
             let lease = rig.lease(session(1)).unwrap();
             assert_eq!(rig.append(&lease, &[of(session(1), kept + 1)]), Ok(kept + 1), "at {at}");
             if left.len() == ends[kept as usize - 1] {
-                // It was cut, and that may not be durable: another segment says where this one ends.
+                // It was cut, and that may not be durable: another segment names the end of this one.
                 assert_eq!(rig.disk.bytes(&segment(session(1), 1)), left, "at {at}");
                 assert_eq!(rig.disk.take_counts().syncs, 1, "at {at}: only the new segment's");
             }
@@ -426,7 +426,7 @@ fn r6_on_a_full_disk_running_turns_end_new_ones_wait_and_room_is_found_without_a
     let lease = rig.filled(session(1), 3);
     rig.disk.limit(Some(rig.disk.used()));
     assert_eq!(rig.steps.drive(rig.store.room()), Ok(()));
-    // The reserve takes what running turns still write; then nothing of a batch stands that found no room.
+    // The reserve takes what running turns still write; nothing remains of a batch that found no room.
     assert_eq!(rig.append(&lease, &[of(session(1), 4)]), Ok(4));
     assert_eq!(rig.steps.drive(rig.store.room()), Err(StoreError::Full));
     let other = rig.lease(session(2)).unwrap();
