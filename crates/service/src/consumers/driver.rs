@@ -362,7 +362,7 @@ impl<C: Consumer> Driver<C> {
     }
 
     /// Waits before a retry, unless the service ends.
-    async fn pause(&self, wait: Duration) {
+    async fn pause(&mut self, wait: Duration) {
         let Control { ending, over, clock, .. } = self.control.as_ref();
         tokio::select! {
             () = over.cancelled() => {}
