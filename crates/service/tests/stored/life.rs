@@ -7,8 +7,8 @@ use meerkat_service::{
     model::{StaticModels, scripted::ScriptedModel},
     options::{Budgets, Overflow},
     service::{
-        DeleteSession, ForkSession, InterruptTurn, Page, ReadBlob, ReadHistory, ResumeTurn, SessionQuery,
-        SessionSummary, StartTurn, UpdateSession,
+        DeleteSession, ForkSession, InterruptTurn, Page, ReadHistory, ResumeTurn, SessionQuery, SessionSummary,
+        StartTurn, UpdateSession,
     },
     store::open_stores,
 };

@@ -13,8 +13,8 @@ use meerkat_service::{
     AgentBuildConfig, ErrorCode, SessionError, SessionId,
     options::EngineOptions,
     service::{
-        CreateSession, DeleteSession, ExportSession, ForkSession, ImportBundle, ImportedSession, PinFact, ReadBlob,
-        ReadHistory, Remind, SessionQuery, StartTurn, UpdateSession,
+        DeleteSession, ExportSession, ForkSession, ImportBundle, ImportedSession, PinFact, ReadBlob, ReadHistory,
+        Remind, SessionQuery, StartTurn, UpdateSession,
     },
     session::reminder::SystemReminderType,
     store::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore, MemoryUse, Stores},

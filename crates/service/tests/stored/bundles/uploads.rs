@@ -8,7 +8,7 @@ use meerkat_service::{
     service::{ImportBundle, Imported},
 };
 
-use super::{archive::base64, in_memory, place, sample, stored};
+use super::{archive::base64, in_memory, place, stored};
 
 fn piece(upload: Option<String>, offset: u64, bytes: &[u8]) -> ImportBundle {
     ImportBundle { upload, offset, data: base64(bytes), is_last: false, new_ids: false }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::common::{Rig, SMALL, long, of, session};
+use super::common::{Rig, SMALL, of, session};
 use crate::{
     store::directory::journal::{
         Disk as _, check, cut,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::common::{Rig, SMALL, long, of, session};
+use super::common::{Rig, SMALL, of, session};
 use crate::{
     clock::Timestamp,
     store::directory::journal::{
