@@ -241,6 +241,33 @@ fn sessions_come_and_turns_go_on_while_a_journal_is_half_compacted() {
 }
 
 #[test]
+fn a_fork_that_is_asked_for_while_a_journal_is_half_compacted_is_whole() {
+    let place = place();
+    let session_id = place.process(true, |process| async move { process.parted().await });
+    let fork = runtime().block_on(async {
+        let (process, watched) = Watched::over(&place, true);
+        let compaction = process.begin_compaction(session_id);
+        watched.entered().await;
+        let service = process.service.clone();
+        let forked = tokio::spawn(async move { service.fork(ForkSession { session_id, turn: Some(1) }).await });
+        // It begins by now, and ends before the compaction or behind it.
+        tokio::task::yield_now().await;
+        watched.go.add_permits(1);
+        assert_eq!(compaction.await.unwrap(), Ok(LEFT.1));
+        let fork = forked.await.unwrap().unwrap();
+        assert_eq!(process.turn(fork.session_id, "@echo messages").await.unwrap().text, "messages: 5");
+        let due = process.service.read(&session_id).await.unwrap();
+        assert_eq!((due.message_count, fork.seq), (4, 17));
+        process.service.shut_down(1_000).await;
+        fork.session_id
+    });
+    place.process(true, |process| async move {
+        let view = process.service.read(&fork).await.unwrap();
+        assert_eq!((view.message_count, view.turn_count), (6, 3));
+    });
+}
+
+#[test]
 fn a_session_that_is_deleted_while_it_is_compacted_is_gone() {
     let place = place();
     let session_id = place.process(true, |process| async move { process.parted().await });

@@ -304,7 +304,7 @@ async fn a_built_in_reader_is_given_sessions_in_turn_and_those_that_are_deleted_
     place.delete(2).await;
     assert_eq!(place.readers.done("projection", id(2), 2).await.unwrap_err().code(), ErrorCode::SessionNotFound);
     assert_eq!(place.index.checkpoint("projection", id(2)).await.unwrap(), 0);
-    assert_eq!(due(9).await, []);
+    assert_eq!(due(9).await, [0_u8; 0]);
     // Another session takes its id, and is deleted before the first one is forgotten.
     let first = deleted()[0];
     place.append(2, 1, "x").await;

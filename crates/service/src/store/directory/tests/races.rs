@@ -1,11 +1,12 @@
-//! A fork and an export that begin at any moment of a compaction have the whole session, or what is left with what says
-//! so.
+//! A fork and an export that begin at any moment of a compaction have the whole session, or what is left with what says so.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 
-use super::journal::common::Steps;
 use crate::{
     AgentBuildConfig, ErrorCode, SessionService,
     ids::SessionId,
@@ -19,7 +20,7 @@ use crate::{
         directory::{
             RedbEventStore,
             journal::{
-                Limits, lock,
+                Executor, Limits, lock,
                 simulated::{Random, SimulatedDisk},
             },
             lengths::Lengths,
@@ -27,13 +28,24 @@ use crate::{
     },
 };
 
-/// The work of a store, done in any order, and when the second of two begins.
+/// Whatever the stores do on the disk, one job after the other, mostly the newest first: so many of those who came
+/// later overtake one that waits.
 struct Jobs {
-    steps: Arc<Steps>,
+    waiting: Mutex<VecDeque<Box<dyn FnOnce() + Send>>>,
     random: Mutex<Random>,
 }
 
 impl Jobs {
+    /// Runs a job once nothing else can go on.
+    async fn step(&self) {
+        tokio::task::yield_now().await;
+        let is_newest = lock(&self.random).chance(90);
+        let mut waiting = lock(&self.waiting);
+        let job = if is_newest { waiting.pop_back() } else { waiting.pop_front() };
+        drop(waiting);
+        job.into_iter().for_each(|job| job());
+    }
+
     /// Works until both are done; the second begins some steps after the first.
     async fn race<A, B>(&self, first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, B) {
         let steps = lock(&self.random).below(40);
@@ -45,8 +57,7 @@ impl Jobs {
         };
         let work = async {
             loop {
-                tokio::task::yield_now().await;
-                self.steps.step();
+                self.step().await;
             }
         };
         tokio::select! {
@@ -61,14 +72,22 @@ impl Jobs {
     }
 }
 
-fn service(jobs: &Jobs) -> Arc<dyn SessionService> {
+impl Executor for Jobs {
+    fn run(&self, job: Box<dyn FnOnce() + Send>) {
+        lock(&self.waiting).push_back(job);
+    }
+
+    fn drain(&self) {}
+}
+
+fn service(jobs: &Arc<Jobs>) -> Arc<dyn SessionService> {
     let mut options = EngineOptions::default();
     (options.journal.min_record_age_ms, options.journal.keep_last_replies) = (0, 0);
     let disk = Arc::new(SimulatedDisk::new());
     let witness = Arc::new(Lengths(std::sync::Weak::new()));
     // Frames in memory would be read at once.
     let limits = Limits { cache_bytes: 0, ..Limits::default() };
-    let events = Arc::new(RedbEventStore::open_with(disk, None, witness, jobs.steps.clone(), limits).unwrap());
+    let events = Arc::new(RedbEventStore::open_with(disk, None, witness, jobs.clone(), limits).unwrap());
     let stores = Stores {
         blobs: Arc::new(MemoryBlobStore::new(Arc::default())),
         readers: Arc::new(MemoryReaders::default()),
@@ -122,7 +141,7 @@ async fn copied(service: &dyn SessionService, session_id: SessionId, is_fork: bo
 
 #[tokio::test(start_paused = true)]
 async fn what_is_made_of_a_session_while_history_goes_is_whole() {
-    let jobs = Jobs { steps: Steps::new(Some(Random(7))), random: Mutex::new(Random(5)) };
+    let jobs = Arc::new(Jobs { waiting: Mutex::default(), random: Mutex::new(Random(5)) });
     let service = service(&jobs);
     jobs.until(service.create_reader(NamedReader { reader: "one".to_owned() })).await.unwrap();
     for round in 0..200 {

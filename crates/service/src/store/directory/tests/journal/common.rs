@@ -24,7 +24,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Executor that does one job on request, in any order.
 #[derive(Default)]
-pub(in super::super) struct Steps {
+pub(super) struct Steps {
     jobs: Mutex<Vec<Job>>,
     random: Mutex<Option<Random>>,
 }
@@ -41,12 +41,12 @@ impl Executor for Steps {
 
 impl Steps {
     /// In the order of a seed; without one, first come first served.
-    pub(in super::super) fn new(random: Option<Random>) -> Arc<Self> {
+    pub(super) fn new(random: Option<Random>) -> Arc<Self> {
         Arc::new(Self { jobs: Mutex::default(), random: Mutex::new(random) })
     }
 
     /// Does one job; returns true if there was one.
-    pub(in super::super) fn step(&self) -> bool {
+    pub(super) fn step(&self) -> bool {
         let job = {
             let mut jobs = lock(&self.jobs);
             if jobs.is_empty() {

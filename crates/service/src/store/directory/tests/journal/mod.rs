@@ -2,7 +2,7 @@
 
 mod alone;
 mod blobs;
-pub(super) mod common;
+mod common;
 mod counts;
 mod crash;
 mod faults;
