@@ -46,7 +46,7 @@ fn a_protocols_crate_stays_in_its_surface_and_surfaces_stay_apart() {
     assert_eq!(complaints("crates/serve/src/front.rs", "use meerkat_surface_rest::x;", tidy::confined), 0);
     assert_eq!(complaints("crates/service/src/a.rs", "use axum::Router;", tidy::confined), 1);
     assert_eq!(complaints("crates/service/src/a.rs", "let x = clap::Arg::new(redb::X);", tidy::confined), 2);
-    assert_eq!(complaints("crates/service/src/store/enabled/index.rs", "use redb::Database;", tidy::confined), 0);
+    assert_eq!(complaints("crates/service/src/store/directory/index.rs", "use redb::Database;", tidy::confined), 0);
     assert_eq!(complaints("crates/service/src/a.rs", "let x = my_axum::x();", tidy::confined), 0);
 }
 

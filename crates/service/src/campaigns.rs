@@ -1,7 +1,7 @@
-//! How long the tests are that try chances or places in great numbers.
+//! Length of the tests that try chances or places in great numbers.
 //!
-//! They are short in `cargo test`. `MEERKAT_CAMPAIGNS` names parts, separated by commas, whose tests run at their whole
-//! length: `store`, `journal`, `memory`, or `all`. `.ci/run` names what has changed.
+//! They are short in `cargo test`. `MEERKAT_CAMPAIGNS` names parts, separated by commas, whose tests run at full
+//! length: `store`, `journal`, `memory`, or `all`. `.ci/run` names the parts that have changed.
 
 /// Part of the program whose tests have two lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Whether tests of this part run at their whole length.
+    /// Returns true if tests of this part run at full length.
     pub(crate) fn is_whole(self) -> bool {
         let asked = std::env::var("MEERKAT_CAMPAIGNS").unwrap_or_default();
         asked.split(',').filter(|name| !name.is_empty()).fold(false, |is_whole, name| {
@@ -27,7 +27,7 @@ impl Part {
         })
     }
 
-    /// The count of a test that tries so many at its whole length: a tenth of it where it is short.
+    /// Returns the count of a test that tries `whole` at full length: all of them, or a tenth.
     pub(crate) fn share(self, whole: u64) -> u64 {
         if self.is_whole() { whole } else { whole.div_ceil(10) }
     }

@@ -1,4 +1,4 @@
-//! What this build and this configuration can do, and the one function that says what is missing.
+//! Capabilities of this build and configuration, and the one function that reports a missing one.
 //!
 //! No other file turns an absent capability into an error.
 
@@ -9,10 +9,10 @@ pub use meerkat_words::Capability;
 
 use crate::SessionError;
 
-/// Whether a capability is there, and if not, why.
+/// Presence of a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It is there.
+    /// The service has it.
     Present,
     /// The build has it; the configuration switched it off.
     SwitchedOff,
@@ -20,7 +20,7 @@ pub enum Presence {
     NotBuilt,
 }
 
-/// The capabilities of a service.
+/// Capabilities of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     session_store: Presence,
@@ -29,7 +29,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// What this build has. Each capability joins with the work that brings its enabled side.
+    /// Returns the capabilities of this build.
     #[must_use]
     pub const fn compiled() -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Capabilities {
         }
     }
 
-    /// The same with persistence switched off, if it was there.
+    /// Switches persistence off, if it is present.
     #[must_use]
     pub const fn without_store(mut self) -> Self {
         if matches!(self.session_store, Presence::Present) {
@@ -52,7 +52,7 @@ impl Capabilities {
         self
     }
 
-    /// The same with memory switched off, if it was there.
+    /// Switches memory off, if it is present.
     #[must_use]
     pub const fn without_memory(mut self) -> Self {
         if matches!(self.memory_store, Presence::Present) {
@@ -61,7 +61,7 @@ impl Capabilities {
         self
     }
 
-    /// Whether the capability is there.
+    /// Returns a capability's presence.
     #[must_use]
     pub const fn presence(&self, capability: Capability) -> Presence {
         match capability {
@@ -71,7 +71,7 @@ impl Capabilities {
         }
     }
 
-    /// The capabilities that a view names: those of another process.
+    /// Restores the capabilities of another process from its view.
     #[must_use]
     pub fn of_view(view: &CapabilitiesView) -> Self {
         let presence = |is_there, builds: &[&str]| match (is_there, builds.contains(&view.build.as_str())) {
@@ -86,10 +86,10 @@ impl Capabilities {
         }
     }
 
-    /// Asks for a capability.
+    /// Checks that a capability is present.
     ///
     /// # Errors
-    /// The capability's code where it is absent.
+    /// The capability's code if it is not.
     pub const fn require(&self, capability: Capability) -> Result<(), SessionError> {
         let configured = match self.presence(capability) {
             Presence::Present => return Ok(()),
@@ -103,7 +103,8 @@ impl Capabilities {
         })
     }
 
-    /// What `capabilities` answers. A capability that is switched off counts as absent, but not for the build's name.
+    /// Returns the answer of `capabilities`. A capability that is switched off counts as absent, but not for the
+    /// build's name.
     #[must_use]
     pub fn view(&self) -> CapabilitiesView {
         let has = |capability| self.presence(capability) == Presence::Present;

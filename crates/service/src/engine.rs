@@ -1,5 +1,5 @@
-//! The engine of one service: what its actors work with, and what is derived of their sessions: lists, readers, files for
-//! people, memory. All of that may be deleted and comes back from the journals; no turn waits for it.
+//! The engine of one service: the ports of its actors, and the copies of their sessions: lists, readers, files for
+//! people, memory. Copies may be deleted and come back from the journals; no turn waits for them.
 
 use std::{
     collections::BTreeSet,
@@ -20,18 +20,18 @@ use crate::{
     upkeep::pruning::Schedule,
 };
 
-/// The newest events of a session that is deleted, kept for those who have not read them yet.
+/// Newest events of a deleted session to keep for followers that have not read them yet.
 const LAST_KEPT: usize = 64;
-/// Bytes of them that are kept.
+/// Most bytes of them.
 const LAST_BYTES_KEPT: usize = 1024 * 1024;
 
-/// The engine of a service.
+/// Engine of a service.
 pub(crate) struct Engine {
-    /// What its actors share.
+    /// Shared by its actors.
     pub(crate) ports: Arc<Ports>,
     pub(crate) derived: Arc<Derived>,
-    /// The data directory, if it holds memory alone.
-    #[expect(dead_code, reason = "it is held, and let go with the service")]
+    /// Data directory that holds memory alone, if there is one.
+    #[expect(dead_code, reason = "it is held, and released with the service")]
     pub(crate) owner: Option<DirectoryOwner>,
 }
 
@@ -44,24 +44,24 @@ impl Deref for Engine {
 }
 
 impl Engine {
-    /// Deletes a session and all that is derived of it; those who follow it by `live` are notified when that is durable.
+    /// Deletes a session and all copies of it; followers by `live` are notified when that is durable.
     pub(crate) async fn delete(&self, session_id: SessionId, live: Option<&LiveHub>) -> Result<(), StoreError> {
         self.derived.delete(&self.ports, session_id, live).await
     }
 }
 
-/// Copies of what the journals say.
+/// Copies of the journals' content.
 pub(crate) struct Derived {
     pub(crate) index: Arc<dyn SessionIndex>,
     pub(crate) readers: Arc<Readers>,
     pub(crate) pruner: Option<Arc<dyn JournalPruner>>,
-    /// Sessions whose journals are to be compacted.
+    /// Sessions whose journals are due for compaction.
     pub(crate) schedule: Schedule,
     /// Keeps the sessions' files, if there are any.
     pub(crate) projector: Option<ProjectorHandle>,
-    /// Remembers what was said.
+    /// Takes in the messages, if there is a memory.
     pub(crate) memory: Option<MemoryHandle>,
-    /// Sessions that left memory, and whose rows are not durable yet.
+    /// Tasks of sessions that left memory and whose rows are not durable yet.
     pub(crate) settling: TaskTracker,
 }
 
@@ -75,8 +75,8 @@ impl Derived {
         Self { index, readers, pruner, schedule, projector: None, memory: None, settling }
     }
 
-    /// Puts a session's summary into lists, and notifies readers, once its records are durable. It has changed, or was
-    /// found like this.
+    /// Puts a session's summary into lists and notifies readers: the session has changed, or was found like this. Its
+    /// records are durable.
     pub(crate) async fn publish(&self, summary: SessionSummary, has_changed: bool) -> Result<(), StoreError> {
         let (session_id, last_seq) = (summary.session_id, summary.last_seq);
         let put = if has_changed { self.index.put(summary).await } else { self.index.put_found(summary).await };
@@ -84,17 +84,17 @@ impl Derived {
         put
     }
 
-    /// Puts into lists what may be seen of a session if everything up to `durable` is durable.
+    /// Puts a session into lists as its records up to `durable` show it.
     pub(crate) async fn list(&self, shared: &Shared, durable: Seq) -> Result<(), StoreError> {
         let mut listed = shared.listed.lock().await;
         let Some(view) = shared.view(durable).filter(|view| view.summary.last_seq != *listed) else { return Ok(()) };
         self.publish(SessionSummary::clone(&view.summary), *listed != 0).await?;
         *listed = view.summary.last_seq;
-        // Its deletion may have taken the row out just before.
+        // A deletion may have removed the row just before.
         if shared.is_deleted.load(Ordering::Acquire) { self.index.remove(shared.session_id).await } else { Ok(()) }
     }
 
-    /// Like [`Self::list`], if lists may have been given something older since.
+    /// Like [`Self::list`], for lists that may have an older state since.
     pub(crate) async fn list_again(&self, shared: &Shared, durable: Seq) -> Result<(), StoreError> {
         *shared.listed.lock().await = 0;
         self.list(shared, durable).await
@@ -116,7 +116,7 @@ impl Observer for Derived {
     }
 
     fn owes(&self, session_id: SessionId, last_seq: Seq) -> bool {
-        self.memory.as_ref().is_some_and(|memory| memory.memory().is_behind(session_id, last_seq))
+        self.memory.as_ref().is_some_and(|memory| memory.is_behind(session_id, last_seq))
     }
 
     fn rests(&self, ports: &Ports, lease: Lease) {
@@ -141,7 +141,7 @@ impl Observer for Derived {
 
     async fn delete(&self, ports: &Ports, session_id: SessionId, live: Option<&LiveHub>) -> Result<(), StoreError> {
         if let Some(memory) = self.memory.as_ref().filter(|_| !ports.is_stored) {
-            memory.memory().catch_up().await;
+            memory.catch_up().await;
         }
         if let Some(live) = live {
             live.begin_deletion(last_frames(ports, session_id, live).await);
@@ -151,31 +151,31 @@ impl Observer for Derived {
         deleted?;
         ports.blobs.forget(session_id).await;
         let forgotten = match &self.memory {
-            Some(memory) => memory.memory().gone(session_id).await,
+            Some(memory) => memory.forget_session(session_id).await,
             None => Ok(()),
         };
         if let Err(error) = &forgotten {
             tracing::warn!(%session_id, %error, "memory has yet to forget a deleted session, which lists show until it has");
         }
-        // Nothing but its row says then that the session was there: the next start finds it, and deletes it again.
+        // Otherwise the row stays: by it the next start finds the session, and deletes it again.
         if forgotten.is_ok() {
             self.index.remove(session_id).await?;
         }
         if !ports.is_stored {
-            // It has left, and was not deleted: no reader forgets what it has of it.
+            // The session left memory and was not deleted: readers keep what they have of it.
             return Ok(());
         }
-        if let Err(error) = self.readers.gone(session_id).await {
+        if let Err(error) = self.readers.delete_session(session_id).await {
             tracing::warn!(%session_id, %error, "what readers were done with in a deleted session stays in the store");
         }
         if let Err(error) = ports.snapshots.delete(&session_id).await {
-            tracing::warn!(%session_id, %error, "the snapshot of a deleted session stays until the index is made anew");
+            tracing::warn!(%session_id, %error, "the snapshot of a deleted session stays until the index is rebuilt");
         }
         Ok(())
     }
 }
 
-/// The newest durable events of a session that is to go, for those who follow it and have not read them yet.
+/// Reads the newest durable events of a session before its deletion, for followers that have not read them yet.
 async fn last_frames(ports: &Ports, session_id: SessionId, live: &LiveHub) -> Vec<Frame> {
     if !live.is_followed() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The SDK's front door: say what you have, get the service for it.
+//! The SDK's front door: builds a service from a configuration.
 
 use std::{
     path::PathBuf,
@@ -23,10 +23,10 @@ use crate::{
     tool::{Tool, ToolRegistry, test_tools::test_tools},
 };
 
-/// The scripted model's window where nothing else is said.
+/// Window of the scripted model if none is configured.
 const SCRIPTED_WINDOW_TOKENS: u64 = 100_000;
 
-/// What an agent is made of. Everything has a default: an empty config runs the scripted model in memory.
+/// Configuration of an agent. Everything has a default: an empty one runs the scripted model in memory.
 #[derive(Default)]
 pub struct AgentBuildConfig {
     models: Option<Arc<dyn ModelResolver>>,
@@ -42,70 +42,70 @@ pub struct AgentBuildConfig {
     world: Option<World>,
 }
 
-/// Where memory comes from.
+/// Source of the memory.
 enum MemorySource {
-    /// The data directory, or this process alone.
+    /// Opened in a data directory, or in this process alone.
     Kept(Option<PathBuf>, MemoryOptions),
-    /// It is there.
+    /// Passed by the caller.
     Own(SharedMemory),
 }
 
 impl AgentBuildConfig {
-    /// A config with everything at its default.
+    /// Makes a configuration with everything at its default.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One model, which answers every session that names no other.
+    /// Sets one model, which answers every session that names no other.
     #[must_use]
     pub fn model(self, name: &str, client: Arc<dyn ModelClient>, window_tokens: u64) -> Self {
         self.models(Arc::new(StaticModels::new(name, client, window_tokens)))
     }
 
-    /// Models by name.
+    /// Sets the models.
     #[must_use]
     pub fn models(mut self, models: Arc<dyn ModelResolver>) -> Self {
         self.models = Some(models);
         self
     }
 
-    /// Another tool.
+    /// Adds a tool.
     #[must_use]
     pub fn tool(mut self, tool: Arc<dyn Tool>) -> Self {
         self.tools.push(tool);
         self
     }
 
-    /// The engine's options.
+    /// Sets the engine's options.
     #[must_use]
     pub fn options(mut self, options: EngineOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// A value that is replaced wherever it would stand in an event.
+    /// Adds a secret value, which is replaced in every event.
     #[must_use]
     pub fn secret(mut self, value: secrecy::SecretString) -> Self {
         self.secrets.push(value);
         self
     }
 
-    /// The data directory. Needs the capability `session-store`.
+    /// Sets the data directory. Needs the capability `session-store`.
     #[must_use]
     pub fn store(mut self, data_dir: PathBuf) -> Self {
         self.store = Some(data_dir);
         self
     }
 
-    /// Stores of your own, in place of a data directory. Needs the capability `session-store`.
+    /// Sets your own stores in place of a data directory. Needs the capability `session-store`.
     #[must_use]
     pub fn stores(mut self, stores: Stores) -> Self {
         self.stores = Some(stores);
         self
     }
 
-    /// Switches persistence off where the build has it.
+    /// Switches persistence off if the build has it.
     #[must_use]
     pub const fn ephemeral(mut self) -> Self {
         self.is_store_enabled = Some(false);
@@ -120,39 +120,39 @@ impl AgentBuildConfig {
         self
     }
 
-    /// A compactor of your own. Needs the capability `session-compaction`, as [`Self::compaction`] does.
+    /// Sets your own compactor. Needs the capability `session-compaction`, as [`Self::compaction`] does.
     #[must_use]
     pub fn compactor(mut self, compactor: SharedCompactor) -> Self {
         self.compactor = Some(compactor);
         self
     }
 
-    /// Remembers what is said: in `data_dir`, which may be that of [`Self::store`], or in this process alone. Without it,
-    /// and without the capability `memory-store`, what asks for memory answers `MEMORY_STORE_DISABLED`.
+    /// Keeps a memory: in `data_dir`, which may be that of [`Self::store`], or in this process alone. Without it, and
+    /// without the capability `memory-store`, requests for memory answer `MEMORY_STORE_DISABLED`.
     #[must_use]
     pub fn memory(mut self, data_dir: Option<PathBuf>, options: MemoryOptions) -> Self {
         self.memory = Some(MemorySource::Kept(data_dir, options));
         self
     }
 
-    /// A memory of your own. Needs the capability `memory-store`, as [`Self::memory`] does.
+    /// Sets your own memory. Needs the capability `memory-store`, as [`Self::memory`] does.
     #[must_use]
     pub fn memory_store(mut self, memory: SharedMemory) -> Self {
         self.memory = Some(MemorySource::Own(memory));
         self
     }
 
-    /// Time and ids other than the system's.
+    /// Sets a source of time and ids other than the system's.
     #[must_use]
     pub fn world(mut self, world: World) -> Self {
         self.world = Some(world);
         self
     }
 
-    /// Makes the service that the capabilities and this config call for.
+    /// Builds the service that the capabilities and this configuration call for.
     ///
     /// # Errors
-    /// Where a tool is not allowed, or the data directory cannot be opened.
+    /// If a tool is not allowed, or the data directory cannot be opened.
     pub fn build(self) -> Result<Agent, SessionError> {
         let mut capabilities = Capabilities::compiled();
         let store_dir = self.store.clone().filter(|_| self.stores.is_none() && self.is_store_enabled != Some(false));
@@ -189,14 +189,14 @@ impl AgentBuildConfig {
             let refused = |message| SessionError::ConfigInvalid { key: key.to_owned(), message };
             validate::model_name(name).map_err(refused)?;
         }
-        // A config that asks for compaction where there is none is answered by each operation, not here.
+        // Without the capability each operation refuses compaction; this function does not.
         if let Some(config) = self.compaction
             && capabilities.require(Capability::SessionCompaction).is_ok()
         {
-            // Each model has its own window, and summaries suit themselves to it.
+            // No window is known here: each model has its own.
             config.check(0)?;
         }
-        // What is stored is bounded by the disk; what is in memory of it leaves by itself.
+        // Stored sessions are bounded by the disk, and leave memory by themselves.
         let max_bytes = if stores.is_some() { u64::MAX } else { self.options.ephemeral.max_bytes };
         let held = Arc::new(MemoryUse::new(max_bytes));
         let is_stored = stores.is_some();
@@ -215,7 +215,7 @@ impl AgentBuildConfig {
             MemoryHandle::over(store, events.clone(), readers, world.clock.clone(), how)
         });
         if let Some(memory) = &derived.memory {
-            tools.push(Arc::new(Recall::new(memory.memory().clone(), self.options.limits.clone())?));
+            tools.push(Arc::new(Recall::new(Arc::clone(memory), self.options.limits.clone())?));
         }
         tools.push(Arc::new(ReadBlob::new(blobs.clone(), self.options.tools.inline_bytes)?));
         if let Some(dir) = &self.options.tools.test_dir {
@@ -248,7 +248,7 @@ impl AgentBuildConfig {
     }
 }
 
-/// The memory of a source, and the data directory that it stands in, where no store of sessions owns that.
+/// Opens the memory of a source, and owns its data directory if no store of sessions does.
 fn open(
     source: MemorySource,
     store_dir: Option<PathBuf>,
@@ -262,7 +262,6 @@ fn open(
     };
     let is_owned = data_dir.is_none() || data_dir == store_dir;
     let owner = data_dir.as_deref().filter(|_| !is_owned).map(own_directory).transpose()?;
-    // What is in no journal that outlives the process is recorded by memory itself.
     let embedder = match (options.embedder, config.embedder) {
         (None, EmbedderChoice::Endpoint) => {
             Some(recall::endpoint_embedder(&config.endpoint, options.endpoint.clone(), world.clone())?)
@@ -270,24 +269,25 @@ fn open(
         (None, EmbedderChoice::Local) => Some(recall::local_embedder(&config.local)?),
         (embedder, EmbedderChoice::Builtin | EmbedderChoice::Endpoint | EmbedderChoice::Local) => embedder,
     };
+    // Without a journal that outlives the process, memory itself records what it takes in.
     let options = MemoryOptions { embedder, records_intake: !is_stored && data_dir.is_some(), ..options };
     Ok((Some(open_memory(data_dir.as_deref(), options)?), owner))
 }
 
-/// A service, ready to run sessions.
+/// Service that is ready to run sessions.
 #[derive(Clone)]
 pub struct Agent {
     service: Arc<dyn SessionService>,
 }
 
 impl Agent {
-    /// The service: every operation.
+    /// Returns the service, which has every operation.
     #[must_use]
     pub fn service(&self) -> &Arc<dyn SessionService> {
         &self.service
     }
 
-    /// Makes a session with everything at its default.
+    /// Creates a session with everything at its default.
     ///
     /// # Errors
     /// As `create_session` of the service.

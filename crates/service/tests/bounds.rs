@@ -34,7 +34,7 @@ async fn a_full_service_takes_no_session_until_one_leaves() {
     assert_eq!(agent.turn(&first, "@say Gone.").await.unwrap_err().code(), ErrorCode::SessionNotFound);
 }
 
-/// Whatever it asks for: whoever asks again with the same cursor misses nothing.
+/// A client that polls again with the same cursor misses nothing.
 #[tokio::test(start_paused = true)]
 async fn a_long_poll_is_answered_before_anybody_gives_it_up() {
     let mut options = EngineOptions::default();
@@ -69,7 +69,7 @@ async fn a_service_full_of_bytes_goes_on_reading() {
     assert_eq!(agent.turn(&next, "@say Room again.").await.unwrap().text, "Room again.");
 }
 
-/// The answer that a key stands for is read from the events. Where it is no longer kept, nobody makes up another one.
+/// The answer of a key is read from the events. If it is no longer kept, nothing replaces it.
 #[tokio::test]
 async fn a_keyed_answer_that_was_pruned_is_told_as_such() {
     let mut options = EngineOptions::default();

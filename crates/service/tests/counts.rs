@@ -64,7 +64,7 @@ fn sliding() -> AgentBuildConfig {
     AgentBuildConfig::new().models(Arc::new(models)).options(options)
 }
 
-/// Stored sessions, in memory; `None` where the build has none.
+/// Stored sessions, in memory; `None` if the build has none.
 fn stored() -> Option<Agent> {
     let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
     let stores = Stores {
@@ -79,7 +79,7 @@ fn stored() -> Option<Agent> {
     Some(sliding().stores(stores).build().unwrap())
 }
 
-/// A turn costs the same whether there is no reader, one was there, or one is told of it.
+/// A turn costs the same without a reader, with one, and after one was deleted.
 async fn a_reader_costs_a_turn_nothing() {
     let Some(agent) = stored() else { return };
     let service = agent.service();

@@ -59,18 +59,6 @@ async fn a_vendors_wait_is_kept() {
     assert_eq!(failed.error.unwrap().code.as_str(), "MODEL_RATE_LIMITED", "31 s is more than turn.retry_max_ms");
 }
 
-/// Row 6: a model that falls silent, and a tool that does not end, not even when it is asked to.
-#[tokio::test(start_paused = true)]
-async fn everything_that_waits_has_a_limit() {
-    let (_dir, options) = with_tools();
-    let (agent, session) = session_of(options).await;
-    let stalled = agent.turn(&session, "@say Begun. @stall").await.unwrap();
-    assert_eq!(stalled.error.unwrap().code.as_str(), "MODEL_TIMEOUT");
-    let deaf =
-        agent.turn(&session, r#"@call test_sleep {"ms":900000,"ignore_cancel":true} @echo last_result"#).await.unwrap();
-    assert!(deaf.text.contains("Outcome unknown"), "{}", deaf.text);
-}
-
 /// Row 9: a budget that just suffices is no failure.
 #[tokio::test]
 async fn a_budget_is_for_all_of_itself() {

@@ -1,7 +1,7 @@
 //! The suites that any store must pass, to run against your own: [`check`] names every promise that it breaks.
 //!
 //! An [`EventStore`] and a [`SessionStore`] are checked together, because a snapshot is nothing without its journal:
-//! only sessions are saved whose records stand in that event store. The suite asks through the two traits alone.
+//! only sessions with records in that event store are saved. The suite asks through the two traits alone.
 
 pub mod readers;
 
@@ -23,32 +23,31 @@ use meerkat_service::{
     wire::encode_event,
 };
 
-/// The stores under test.
+/// Stores under test.
 #[derive(Clone)]
 pub struct Pair {
-    /// The journals.
+    /// Journals.
     pub events: Arc<dyn EventStore>,
-    /// The snapshots of the sessions in them.
+    /// Snapshots of the sessions in them.
     pub snapshots: Arc<dyn SessionStore>,
 }
 
 /// Makes the stores under test.
 #[async_trait]
 pub trait Harness: Send + Sync {
-    /// Empty stores.
+    /// Makes empty stores.
     async fn fresh(&self) -> Pair;
 
-    /// The same stores as they are after their process ended without a word. Stores that live in the process alone
-    /// answer the same ones.
+    /// Reopens the stores after their process was killed. Stores in memory return the same pair.
     async fn restart(&self, pair: Pair) -> Pair;
 }
 
-/// A promise that was broken.
+/// Broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// Its name.
+    /// Name of the promise.
     pub promise: &'static str,
-    /// What was seen.
+    /// Observation.
     pub why: String,
 }
 
@@ -59,7 +58,7 @@ type Check = for<'a> fn(&'a dyn Harness, Pair) -> BoxFuture<'a, Result<(), Strin
 
 macro_rules! promises {
     ($( $(#[$doc:meta])* $name:ident; )*) => {
-        /// The names of all promises.
+        /// Names of all promises.
         pub const PROMISES: &[&str] = &[$( stringify!($name), )*];
 
         const CHECKS: &[Check] = &[$( |harness, pair| Box::pin($name(harness, pair)), )*];
@@ -90,7 +89,7 @@ promises! {
     a_snapshot_never_speaks_for_its_session;
 }
 
-/// Checks every promise on fresh stores. What is broken is named; nothing is where all are kept.
+/// Checks every promise on fresh stores. Returns the broken ones; none if all are kept.
 pub async fn check(harness: &dyn Harness) -> Vec<Broken> {
     let mut broken = Vec::new();
     for (&promise, check) in PROMISES.iter().zip(CHECKS) {
@@ -157,7 +156,7 @@ async fn fill(pair: &Pair, n: u8, last: Seq) -> Result<Lease, String> {
     Ok(lease)
 }
 
-/// The frames of a session after `after`, as far as one page goes; `None` where there is no such session.
+/// The frames of a session after `after`, as far as one page goes; `None` if there is no such session.
 async fn frames(pair: &Pair, of: SessionId, after: Seq, limit: usize) -> Result<Option<Lines>, String> {
     let page = said(pair.events.read(of, after, ReadLimit::frames(limit)).await, "read")?;
     for frame in page.iter().flat_map(|page| &page.frames) {
@@ -297,7 +296,7 @@ async fn a_watch_follows_and_ends(_: &dyn Harness, pair: Pair) -> Result<(), Str
     fill(&pair, 1, 4).await?;
     said(watch.wait_for(|seq| *seq >= 4).await.map(drop), "a watch follows")?;
     said(pair.events.delete(id(1)).await, "delete")?;
-    // Whether the sender is gone is known without waiting.
+    // A dropped sender is noticed without waiting.
     expect("the watch of a deleted session has ended", watch.has_changed().is_err(), true)
 }
 
@@ -340,7 +339,7 @@ fn foreign(n: u8, seqs: &[Seq]) -> Result<(Parts, Lines), String> {
 }
 
 async fn an_import_is_its_lines_to_the_letter(harness: &dyn Harness, pair: Pair) -> Result<(), String> {
-    // Where a seq skips, journal compaction dropped something where the records come from.
+    // Journal compaction in the source of the records leaves gaps between seqs.
     let seqs: Vec<Seq> = vec![1, 2, 4, 5, 7];
     let (mut parts, due) = foreign(1, &seqs)?;
     said(pair.events.import(id(1), &mut parts).await, "import")?;

@@ -1,4 +1,4 @@
-//! What any store of readers must keep, as [`super::check`] has it for events and snapshots.
+//! Suite for stores of readers, like [`super::check`] for events and snapshots.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,11 +15,10 @@ use super::{Broken, expect, id, said, time};
 /// Makes the stores under test.
 #[async_trait]
 pub trait Harness: Send + Sync {
-    /// An empty store.
+    /// Makes an empty store.
     async fn fresh(&self) -> Arc<dyn ReaderStore>;
 
-    /// The same store as it is after its process ended without a word. One that lives in the process alone answers the
-    /// same.
+    /// Reopens the store after its process was killed. A store in memory returns itself.
     async fn restart(&self, store: Arc<dyn ReaderStore>) -> Arc<dyn ReaderStore>;
 }
 
@@ -40,7 +39,7 @@ const PROMISES: [(&str, Check); 5] = [
     }),
 ];
 
-/// Checks every promise on fresh stores. What is broken is named; nothing is where all are kept.
+/// Checks every promise on fresh stores. Returns the broken ones; none if all are kept.
 pub async fn check(harness: &dyn Harness) -> Vec<Broken> {
     let mut broken = Vec::new();
     for (promise, check) in PROMISES {

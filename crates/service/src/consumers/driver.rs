@@ -1,8 +1,8 @@
-//! Drives a consumer: wakes it when sessions have more, tries again what failed, and ends it with its service.
+//! Drives a consumer: wakes it when sessions have more, retries what failed, and ends it with its service.
 //!
-//! It works in rounds. A round forgets every session that was deleted, and applies some of those that have more; what fails
-//! in it keeps no other session from its turn, and the next round comes after a pause. It reads no journal, and nobody
-//! waits for it who does not ask to.
+//! It works in rounds. A round forgets every deleted session and applies some of those that have more. A failure keeps
+//! no other session from its turn, and the next round comes after a pause. It reads no journal, and only callers that
+//! ask for it wait for it.
 
 use std::{
     ops::Deref,
@@ -23,47 +23,42 @@ use tokio_util::{
 use super::{FindHost, Host, readers::Readers};
 use crate::{SessionError, clock::Clock, ids::SessionId};
 
-/// The first wait after a round that failed, and the longest.
+/// First and longest wait after a round that failed.
 const RETRY_BASE: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 /// Sessions of one round.
 const SESSIONS_TOGETHER: usize = 64;
 
-/// A consumer of the journals, as its driver sees it.
+/// Consumer of the journals, as its driver sees it.
 #[async_trait]
 pub(super) trait Consumer: Send + 'static {
-    /// Time that it waits for more before a round, unless somebody waits for what there is. If there is any, it does not
-    /// begin either in a service that ends by then, and in which nothing has changed.
+    /// Wait for more after a change, unless a caller asks for what there is. It is also the wait before the consumer
+    /// begins: in a service that ends by then, and in which nothing has changed, it never does.
     const DEBOUNCE: Duration;
 
-    /// Finds out what it has. It is asked again until it answers.
+    /// Finds out what it has. It is called again until it succeeds.
     async fn begin(&mut self, host: &dyn Host) -> Result<(), SessionError>;
 
     /// Drops what it has of a deleted session.
     async fn forget(&mut self, host: &dyn Host, session_id: SessionId) -> Result<(), SessionError>;
 
-    /// Takes in what follows its checkpoints in these sessions, and moves them. Answers if more is known to be left. A
-    /// session that cannot be taken in keeps no other from it.
-    async fn apply(&mut self, host: &dyn Host, sessions: Vec<SessionId>) -> Result<bool, SessionError>;
+    /// Takes in what follows its checkpoints in these sessions, or some of it, and moves the checkpoints. A session
+    /// that fails does not keep others from being taken in.
+    async fn apply(&mut self, host: &dyn Host, sessions: Vec<SessionId>) -> Result<(), SessionError>;
 
-    /// Does what is to be done besides, at the end of each round.
-    async fn settle(&mut self, host: &dyn Host, moment: Moment) -> Result<(), SessionError>;
+    /// Ends a round. Returns when it wants another one even if nothing changes, by the clock's elapsed time.
+    async fn settle(&mut self, host: &dyn Host, moment: Moment) -> Result<Option<Duration>, SessionError>;
 
-    /// When it wants a round though nothing has changed, by the clock's elapsed time.
-    fn wakes_at(&self) -> Option<Duration> {
-        None
-    }
-
-    /// Recognises a failure that nobody is to be warned of.
+    /// Recognises a failure that is not worth a warning.
     fn is_expected(_error: &SessionError) -> bool {
         false
     }
 }
 
-/// What a round had to do.
+/// Work that a round found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
-    /// It had sessions.
+    /// There were sessions.
     Busy,
     /// Nothing is left to do for now.
     Idle,
@@ -71,37 +66,35 @@ pub(super) enum Moment {
     Ending,
 }
 
-/// How a consumer is doing.
+/// Progress of a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     /// It has not found out yet what it has.
     Beginning,
     Working,
-    /// It waits before it tries again what failed.
+    /// It failed, and waits before it retries or has given up.
     Failing,
     Over,
 }
 
-/// What a service and the driver of a consumer share.
+/// State that a service and the driver of a consumer share.
 pub(crate) struct Control {
     reader: &'static str,
     pub(super) readers: Arc<Readers>,
     pub(super) clock: Arc<dyn Clock>,
-    /// Does not stop trying when the service ends: what it has not taken in then is lost.
-    tries_to_the_last: bool,
-    /// What a rebuild has yet to come to.
+    /// Work that a rebuild has not reached yet.
     pub(super) remaining: AtomicU64,
     progress: watch::Sender<Progress>,
-    /// Somebody waits until it has caught up.
+    /// A caller waits until the consumer has caught up.
     asked: Notify,
-    /// It ends when it has caught up.
+    /// The consumer ends when it has caught up.
     ending: CancellationToken,
-    /// It ends at once.
+    /// The consumer ends at once.
     over: CancellationToken,
     task: TaskTracker,
 }
 
-/// A consumer as its service holds it: dropping it ends its driver.
+/// Consumer as its service holds it: dropping it ends its driver.
 pub(crate) struct Handle<T> {
     consumer: Arc<T>,
     _end: DropGuard,
@@ -122,20 +115,19 @@ impl<T> Deref for Handle<T> {
 }
 
 impl Control {
-    /// Registers a consumer: from now on it learns of what changes and what is deleted. One that is not trusted has yet to
+    /// Registers a consumer: from now on changes and deletions are noted for it. One that is not trusted has yet to
     /// find out if it has what its checkpoints say.
     pub(super) fn new(
-        (reader, is_trusted): (&'static str, bool),
+        reader: &'static str,
+        is_trusted: bool,
         readers: Arc<Readers>,
         clock: Arc<dyn Clock>,
-        tries_to_the_last: bool,
     ) -> Arc<Self> {
         readers.add_built_in(reader, is_trusted);
         Arc::new(Self {
             reader,
             readers,
             clock,
-            tries_to_the_last,
             remaining: AtomicU64::new(0),
             progress: watch::Sender::new(Progress::Beginning),
             asked: Notify::new(),
@@ -145,32 +137,31 @@ impl Control {
         })
     }
 
-    /// Begins to drive a consumer. What changes from now on wakes it.
+    /// Begins to drive a consumer. Changes from now on wake it.
     pub(super) fn drive<C: Consumer>(self: &Arc<Self>, consumer: C, host: FindHost) {
         let (control, changes) = (self.clone(), self.readers.changes());
-        self.task.spawn(
-            Driver { control, consumer, host, changes, has_begun: false, is_more: false, is_failing: false }.run(),
-        );
+        let driver = Driver { control, consumer, host, changes, has_begun: false, is_failing: false, wakes_at: None };
+        self.task.spawn(driver.run());
     }
 
-    /// What a rebuild has yet to come to: passages, or sessions.
+    /// Counts the passages, or sessions, that a rebuild has not reached yet.
     pub(crate) fn remaining(&self) -> u64 {
         self.remaining.load(Ordering::Relaxed)
     }
 
-    /// If it is to end at once.
+    /// Returns true if it is to end at once.
     pub(super) fn is_over(&self) -> bool {
         self.over.is_cancelled()
     }
 
-    /// Waits until it has caught up, but no longer than `limit`; then it is told to end at once, and has `rest` for that.
-    /// Answers if it has caught up.
+    /// Waits until it has caught up, but no longer than `limit`; then ends it at once, and waits up to `rest` for that.
+    /// Returns true if it has caught up.
     pub(super) async fn end(&self, limit: Duration, rest: Duration) -> bool {
         self.ending.cancel();
         self.task.close();
         tokio::select! {
             biased;
-            () = self.task.wait() => return true,
+            () = self.task.wait() => return *self.progress.borrow() != Progress::Failing,
             () = self.clock.sleep(limit) => self.over.cancel(),
         }
         // A disk that does not answer keeps its thread; nobody waits for that.
@@ -182,23 +173,13 @@ impl Control {
         false
     }
 
-    /// Waits until everything is taken in that was durable before, for as long as nothing fails; answers if it is.
+    /// Waits until everything that is durable now is taken in, but not after a failure. Returns true if it is.
     pub(super) async fn has_caught_up(&self, limit: Duration) -> bool {
         self.asked.notify_one();
         tokio::select! {
             biased;
             done = self.catch_up() => done.unwrap_or(false),
             () = self.clock.sleep(limit) => false,
-        }
-    }
-
-    /// Waits before something is tried again; `false` at the end.
-    async fn pause(&self, wait: Duration) -> bool {
-        tokio::select! {
-            biased;
-            () = self.ending.cancelled(), if !self.tries_to_the_last => false,
-            () = self.over.cancelled() => false,
-            () = self.clock.sleep(wait) => true,
         }
     }
 
@@ -210,7 +191,7 @@ impl Control {
             let now = *progress.borrow_and_update();
             match now {
                 Progress::Failing | Progress::Over => return Ok(false),
-                // What it is behind in is not known yet.
+                // The sessions that it is behind in are not known yet.
                 Progress::Beginning => {}
                 Progress::Working => {
                     let behind = match &mut behind {
@@ -218,7 +199,7 @@ impl Control {
                         None => behind.insert(self.readers.behind(self.reader).await?),
                     };
                     self.readers.retain_behind(self.reader, behind)?;
-                    if behind.is_empty() && self.readers.gone_of(self.reader)?.is_empty() {
+                    if behind.is_empty() && self.readers.deleted_of(self.reader)?.is_empty() {
                         return Ok(true);
                     }
                 }
@@ -231,7 +212,7 @@ impl Control {
     }
 }
 
-/// A consumer at work.
+/// Consumer at work.
 struct Driver<C> {
     control: Arc<Control>,
     consumer: C,
@@ -239,59 +220,60 @@ struct Driver<C> {
     /// Changes when a session has more records, or is deleted.
     changes: watch::Receiver<u64>,
     has_begun: bool,
-    /// More was left by the last round than it took.
-    is_more: bool,
     is_failing: bool,
+    /// Time of the next round if nothing changes before, by the clock's elapsed time.
+    wakes_at: Option<Duration>,
 }
 
-/// What a driver was woken by.
+/// Reason for which a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Woken {
-    /// It is to end at once.
-    Over,
-    /// It is to end when it has caught up.
     Ending,
     Changed,
-    Asked,
-    Timer,
+    /// A caller asks, or the time is over.
+    Now,
 }
 
 impl<C: Consumer> Driver<C> {
     async fn run(mut self) {
         // A command that only looks at something does not pay for what beginning costs.
-        let woken = if C::DEBOUNCE.is_zero() { Woken::Timer } else { self.wait(Some(C::DEBOUNCE), true).await };
-        if !matches!(woken, Woken::Over | Woken::Ending) {
-            self.until_the_end().await;
+        let is_needed = C::DEBOUNCE.is_zero() || self.wait(Some(C::DEBOUNCE), true).await != Woken::Ending;
+        if is_needed {
+            self.work().await;
         }
-        self.control.progress.send_replace(Progress::Over);
+        let has_given_up = *self.control.progress.borrow() == Progress::Failing;
+        if !has_given_up {
+            self.control.progress.send_replace(Progress::Over);
+        }
     }
 
-    async fn until_the_end(&mut self) {
+    /// Works until the service ends. Then it tries once more what has failed.
+    async fn work(&mut self) {
         let mut wait = RETRY_BASE;
         while !self.control.is_over() {
+            let is_ending = self.control.ending.is_cancelled();
             let progress = if self.has_begun { Progress::Working } else { Progress::Beginning };
             self.control.progress.send_replace(progress);
             self.changes.borrow_and_update();
-            let done = if self.has_begun { self.round().await } else { self.begin().await };
-            let goes_on = match done {
+            let done = if self.has_begun { self.round(is_ending).await } else { self.begin().await };
+            match done {
                 Ok(moment) => {
                     (wait, self.is_failing) = (RETRY_BASE, false);
                     match moment {
-                        Moment::Busy => true,
+                        Moment::Busy => {}
                         Moment::Idle => self.sleep().await,
-                        Moment::Ending => false,
+                        Moment::Ending => return,
                     }
                 }
                 Err(error) => {
                     self.report(&error);
                     self.control.progress.send_replace(Progress::Failing);
-                    let waited = wait;
+                    if is_ending {
+                        return;
+                    }
+                    self.pause(wait).await;
                     wait = (wait * 2).min(RETRY_MAX);
-                    self.control.pause(waited).await
                 }
-            };
-            if !goes_on {
-                return;
             }
         }
     }
@@ -303,55 +285,48 @@ impl<C: Consumer> Driver<C> {
         Ok(Moment::Busy)
     }
 
-    /// One round; answers what there was to do.
-    async fn round(&mut self) -> Result<Moment, SessionError> {
-        let control = self.control.clone();
-        let Control { reader, readers, ending, .. } = control.as_ref();
-        let is_ending = ending.is_cancelled();
-        let gone = readers.gone_of(reader)?;
+    async fn round(&mut self, is_ending: bool) -> Result<Moment, SessionError> {
+        let Some(host) = (self.host)() else { return Ok(Moment::Ending) };
+        let (host, control) = (host.as_ref(), self.control.clone());
+        let Control { reader, readers, .. } = control.as_ref();
+        let deleted = readers.deleted_of(reader)?;
         let (mut sessions, mut failed) = match readers.due_sessions(reader, SESSIONS_TOGETHER).await {
             Ok(sessions) => (sessions, None),
             Err(error) => (Vec::new(), Some(error)),
         };
-        let moment = match gone.is_empty() && sessions.is_empty() && failed.is_none() {
+        let moment = match deleted.is_empty() && sessions.is_empty() && failed.is_none() {
             false => Moment::Busy,
             true if is_ending => Moment::Ending,
             true => Moment::Idle,
         };
-        // It waits for more, unless somebody waits for what there is.
-        let is_patient = moment == Moment::Busy && !self.is_more && !C::DEBOUNCE.is_zero();
-        if is_patient && self.wait(Some(C::DEBOUNCE), false).await == Woken::Over {
-            return Ok(Moment::Ending);
-        }
-        let Some(host) = (self.host)() else { return Ok(Moment::Ending) };
-        let host = host.as_ref();
-        self.is_more = sessions.len() == SESSIONS_TOGETHER;
-        for session_id in gone {
+        for deletion in deleted {
             if control.is_over() {
                 break;
             }
-            match self.consumer.forget(host, session_id).await {
-                Ok(()) => readers.forgot(reader, session_id)?,
+            match self.consumer.forget(host, deletion.session_id).await {
+                Ok(()) => readers.forgot(reader, deletion)?,
                 Err(error) => {
-                    // Another one may have come under its id.
-                    sessions.retain(|it| *it != session_id);
+                    // A new session may have this id by now.
+                    sessions.retain(|it| *it != deletion.session_id);
                     failed.get_or_insert(error);
                 }
             }
         }
-        if !sessions.is_empty() {
-            match self.consumer.apply(host, sessions).await {
-                Ok(is_left) => self.is_more |= is_left,
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        if let Err(error) = self.consumer.settle(host, moment).await {
+        if !sessions.is_empty()
+            && let Err(error) = self.consumer.apply(host, sessions).await
+        {
             failed.get_or_insert(error);
+        }
+        match self.consumer.settle(host, moment).await {
+            Ok(wakes_at) => self.wakes_at = wakes_at,
+            Err(error) => {
+                failed.get_or_insert(error);
+            }
         }
         failed.map_or(Ok(moment), Err)
     }
 
-    /// Warns once; what goes on failing is logged for those who look for it.
+    /// Warns once, then logs at debug.
     fn report(&mut self, error: &SessionError) {
         let reader = self.control.reader;
         let is_expected = C::is_expected(error);
@@ -363,24 +338,36 @@ impl<C: Consumer> Driver<C> {
         }
     }
 
-    /// Waits for a time, until something has changed if that is wanted, and else until somebody asks.
+    /// Waits until a caller asks, until the limit, and if wanted until something changes.
     async fn wait(&mut self, limit: Option<Duration>, wakes_on_change: bool) -> Woken {
         let Control { asked, ending, over, clock, .. } = self.control.as_ref();
         let timer = clock.sleep(limit.unwrap_or_default());
         tokio::select! {
             biased;
-            () = over.cancelled() => Woken::Over,
-            () = asked.notified() => Woken::Asked,
+            () = over.cancelled() => Woken::Ending,
+            () = asked.notified() => Woken::Now,
             _ = self.changes.changed(), if wakes_on_change => Woken::Changed,
             () = ending.cancelled() => Woken::Ending,
-            () = timer, if limit.is_some() => Woken::Timer,
+            () = timer, if limit.is_some() => Woken::Now,
         }
     }
 
-    /// Waits until there may be something to do; `false` at the end.
-    async fn sleep(&mut self) -> bool {
+    /// Waits until there may be something to do.
+    async fn sleep(&mut self) {
         let now = self.control.clock.elapsed();
-        let limit = self.consumer.wakes_at().map(|at| at.saturating_sub(now));
-        self.wait(limit, true).await != Woken::Over
+        let limit = self.wakes_at.map(|at| at.saturating_sub(now));
+        if self.wait(limit, true).await == Woken::Changed && !C::DEBOUNCE.is_zero() {
+            self.wait(Some(C::DEBOUNCE), false).await;
+        }
+    }
+
+    /// Waits before a retry, unless the service ends.
+    async fn pause(&mut self, wait: Duration) {
+        let Control { ending, over, clock, .. } = self.control.as_ref();
+        tokio::select! {
+            () = over.cancelled() => {}
+            () = ending.cancelled() => {}
+            () = clock.sleep(wait) => {}
+        }
     }
 }

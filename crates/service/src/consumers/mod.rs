@@ -1,8 +1,8 @@
-//! Consumers of the journals: what reads them beside the turns and keeps something of them. A turn never waits for one,
+//! Consumers of the journals: they read beside the turns, and keep something of what they read. No turn waits for one,
 //! and none decides anything.
 //!
-//! `readers` knows how far each has come, `driver` runs those of meerkat's own, and what they ask of the service whose
-//! journals they read is a [`Host`]: nothing here names a service.
+//! `readers` knows how far each has come, `driver` runs the built-in ones, and they know the service whose journals
+//! they read only as a [`Host`].
 
 pub(crate) mod readers;
 
@@ -13,7 +13,7 @@ pub(crate) mod projector;
 
 pub(crate) mod memory;
 
-mod beside;
+mod background;
 
 use std::sync::Arc;
 
@@ -27,30 +27,30 @@ use crate::{
     store::{EventStore, StoreError},
 };
 
-/// What consumers ask of the service whose journals they read.
+/// Service whose journals are read, as its consumers see it.
 #[async_trait]
 pub(crate) trait Host: Send + Sync {
-    /// Every stored session as lists show it, the oldest first.
+    /// Lists every stored session, oldest first.
     async fn all_sessions(&self) -> Result<Vec<SessionSummary>, SessionError>;
 
-    /// One session as lists show it, up to its last durable record.
+    /// Returns one session as lists show it, up to its last durable record.
     async fn summary(&self, session_id: SessionId) -> Result<Arc<SessionSummary>, SessionError>;
 
-    /// Lock of a session's journal: held together by those who make something of several reads of it. It counts how often
-    /// records were dropped under it.
+    /// Returns the lock of a session's journal: read-locked by callers that combine several reads of it. It counts how
+    /// often records were dropped.
     fn journal(&self, session_id: SessionId) -> &RwLock<u64>;
 
     /// Drops the row of a deleted session, which stays until memory has forgotten the session.
-    async fn drop_row_of_gone(&self, session_id: SessionId) -> Result<(), SessionError>;
+    async fn drop_row_of_deleted(&self, session_id: SessionId) -> Result<(), SessionError>;
 }
 
-/// Refuses what takes room beside the turns if the disk is full: what it has left is for turns that run.
-async fn room_beside(events: &dyn EventStore) -> Result<(), SessionError> {
+/// Refuses background work on a full disk: the rest of its room is for running turns.
+async fn check_room(events: &dyn EventStore) -> Result<(), SessionError> {
     match events.room().await {
         Err(error @ StoreError::Full) => Err(error.into()),
         _ => Ok(()),
     }
 }
 
-/// Finds the service, if it is still there: a consumer does not keep it.
+/// Finds the service if it still exists: a consumer does not keep it alive.
 pub(crate) type FindHost = Box<dyn Fn() -> Option<Arc<dyn Host>> + Send + Sync>;

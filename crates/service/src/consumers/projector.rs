@@ -1,5 +1,5 @@
-//! The projector: the consumer that keeps the files of the projection up to date, one session at a time. What fails is
-//! tried again later, and nobody waits for it.
+//! The projector: the consumer that keeps the files of the projection up to date, one session at a time. Failures are
+//! retried later, and nobody waits for it.
 
 use std::{
     collections::BTreeSet,
@@ -12,11 +12,11 @@ use async_trait::async_trait;
 
 use super::{
     FindHost, Host,
-    beside::Beside,
+    background::BackgroundThread,
+    check_room,
     driver::{Consumer, Control, Handle, Moment},
     projection::{ANOTHERS, Projection, READER},
     readers::Readers,
-    room_beside,
 };
 use crate::{
     SessionError,
@@ -26,29 +26,28 @@ use crate::{
     store::{EventStore, ReadLimit, StoreError},
 };
 
-/// Frames that are read at a time. It does not take long: turns are waiting.
+/// Frames to read at once: few, because turns are waiting.
 const FRAMES_READ: usize = 256;
-/// How long the list of all sessions waits for more changes.
+/// Wait for more changes before the list of all sessions is written.
 const LIST_AFTER: Duration = Duration::from_millis(500);
-/// It waits this many times as long as it took to write, so that a long one is written less often.
+/// Least wait in multiples of the time that the list took, so that a long one is written less often.
 const LIST_SHARE: u32 = 50;
-/// Bytes up to which the list is also written when the service ends.
+/// Most bytes of a list that is also written when the service ends.
 const LIST_AT_END_BYTES: u64 = 1024 * 1024;
-/// How long it may go on when the service ends, and then until it answers.
+/// Most time to catch up when the service ends, and then to answer.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// The projection of a service.
+/// Projection of a service.
 pub(crate) struct Projector {
     projection: Projection,
     events: Arc<dyn EventStore>,
     pub(crate) control: Arc<Control>,
-    /// Works with the files.
-    thread: Beside,
+    thread: BackgroundThread,
     /// Held while files are written.
     writing: tokio::sync::Mutex<()>,
 }
 
-/// The projector as its service holds it.
+/// Projector as its service holds it.
 pub(crate) type ProjectorHandle = Handle<Projector>;
 
 impl ProjectorHandle {
@@ -59,8 +58,8 @@ impl ProjectorHandle {
         readers: Arc<Readers>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let control = Control::new((READER, true), readers, clock, false);
-        let (thread, writing) = (Beside::new("meerkat-files"), tokio::sync::Mutex::default());
+        let control = Control::new(READER, true, readers, clock);
+        let (thread, writing) = (BackgroundThread::new("meerkat-files"), tokio::sync::Mutex::default());
         Self::new(Projector { projection, events, control: control.clone(), thread, writing }, &control)
     }
 
@@ -68,7 +67,7 @@ impl ProjectorHandle {
     pub(crate) fn begin(&self, host: FindHost) {
         let run = Run {
             projector: Arc::clone(self),
-            // What a former process did not come to write.
+            // A former process may have ended before it wrote the list.
             list_at: Some(self.control.clock.elapsed() + LIST_AFTER),
             list_took: Duration::ZERO,
             is_compared: false,
@@ -76,14 +75,14 @@ impl ProjectorHandle {
         self.control.drive(run, host);
     }
 
-    /// Waits until it has caught up, but not for long; the next start does the rest.
+    /// Waits a short time until it has caught up; the next start does the rest.
     pub(crate) async fn end(&self) {
         self.control.end(END_MAX, END_MAX).await;
     }
 }
 
 impl Projector {
-    /// Works with the files, on their thread: a long session is much to write.
+    /// Works with the files on their thread: a long session takes a while to write.
     async fn files<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Projection) -> io::Result<T> + Send + 'static,
@@ -94,19 +93,20 @@ impl Projector {
         done.map_err(|error| SessionError::StoreNotWritable { path: path(), why: error.to_string() })
     }
 
-    /// Makes the files of every session again.
+    /// Rebuilds the files of every session.
     pub(crate) async fn rebuild(&self, host: &dyn Host) -> Result<ProjectionRebuilt, SessionError> {
         self.project_all(host, true).await
     }
 
-    /// Brings the files of every session up to its journal's end. One that cannot be projected does not keep the others.
-    async fn project_all(&self, host: &dyn Host, is_anew: bool) -> Result<ProjectionRebuilt, SessionError> {
+    /// Brings the files of every session up to its journal's end. A session that fails does not keep the others from
+    /// it.
+    async fn project_all(&self, host: &dyn Host, is_rebuild: bool) -> Result<ProjectionRebuilt, SessionError> {
         let sessions = host.all_sessions().await?;
         let (mut rebuilt, mut failed) = (ProjectionRebuilt { sessions: 0, events: 0 }, None);
         let mut behind = Vec::new();
         for (at, summary) in sessions.iter().enumerate() {
             self.control.remaining.store((sessions.len() - at) as u64, Ordering::Relaxed);
-            match self.project_session(host, summary.session_id, is_anew).await {
+            match self.project_session(host, summary.session_id, is_rebuild).await {
                 Ok(Some(events)) => {
                     rebuilt.sessions += 1;
                     rebuilt.events += events;
@@ -127,16 +127,16 @@ impl Projector {
         if self.control.is_over() {
             return Err(SessionError::ShuttingDown);
         }
-        // Where this fails, it is the folder's matter, and no session is to blame.
+        // If this fails, the folder is the reason, and no session is sent back.
         self.write_list(host, true).await?;
         for id in behind {
-            // Its checkpoint says that its files are there; its turn comes again because they are not.
-            drop(self.control.readers.begin_anew(READER, id).await);
+            // Its checkpoint says that its files are whole, and they are not.
+            drop(self.control.readers.restart(READER, id).await);
         }
         match failed {
-            Some(error) if is_anew => Err(error),
+            Some(error) if is_rebuild => Err(error),
             Some(error) => {
-                // The next start does not begin with all of them.
+                // The next start does not begin again with all sessions.
                 tracing::warn!(%error, "the files of a session are behind");
                 Ok(rebuilt)
             }
@@ -144,51 +144,52 @@ impl Projector {
         }
     }
 
-    /// Writes the list of all sessions. With `is_compared`, files of sessions that are no longer stored go first.
-    async fn write_list(&self, host: &dyn Host, is_compared: bool) -> Result<(), SessionError> {
+    /// Writes the list of all sessions. With `drops_stale`, files of sessions that are no longer stored are removed
+    /// first.
+    async fn write_list(&self, host: &dyn Host, drops_stale: bool) -> Result<(), SessionError> {
         let _writing = self.writing.lock().await;
         let sessions = host.all_sessions().await?;
-        if is_compared {
+        if drops_stale {
             let listed: BTreeSet<SessionId> = sessions.iter().map(|session| session.session_id).collect();
             for id in self.files(Projection::sessions).await? {
-                // One that cannot be read may be missing in the list, and is there.
+                // A session that cannot be read may be missing in the list, and is still stored.
                 if !listed.contains(&id) && matches!(self.events.journal_bytes(id).await, Ok(0)) {
                     self.drop_files(id).await?;
                 }
             }
         }
-        room_beside(self.events.as_ref()).await?;
+        check_room(self.events.as_ref()).await?;
         self.files(move |files| files.write_list(&sessions)).await
     }
 
-    /// Brings a session's files up to its journal's end; answers with the last record, `None` if it is deleted.
+    /// Brings a session's files up to its journal's end; returns the last record, `None` if the session is deleted.
     async fn project_session(
         &self,
         host: &dyn Host,
         id: SessionId,
-        is_anew: bool,
+        is_rebuild: bool,
     ) -> Result<Option<Seq>, SessionError> {
         let _writing = self.writing.lock().await;
         let readers = &self.control.readers;
-        'anew: loop {
+        'whole: loop {
             let mut whole = host.journal(id).read().await;
             let compactions = *whole;
-            // Where the reader was sent back to the beginning, the journal may hold less than what was written of it.
-            let is_anew = is_anew || readers.checkpoint(READER, id).await? == 0;
+            // After a restart of the reader the journal may hold less than its files.
+            let is_rebuild = is_rebuild || readers.checkpoint(READER, id).await? == 0;
             let summary = match host.summary(id).await {
                 Ok(summary) => summary,
                 Err(SessionError::NotFound(_)) => return self.drop_files(id).await,
                 Err(error) => return Err(error),
             };
-            room_beside(self.events.as_ref()).await?;
-            let mut session = self.files(move |files| files.session(summary, is_anew)).await?;
+            check_room(self.events.as_ref()).await?;
+            let mut session = self.files(move |files| files.session(summary, is_rebuild)).await?;
             while let Some(after) = session.wants() {
                 if self.control.is_over() {
                     return Err(SessionError::ShuttingDown);
                 }
-                room_beside(self.events.as_ref()).await?;
+                check_room(self.events.as_ref()).await?;
                 let page = self.events.read(id, after, ReadLimit::frames(FRAMES_READ)).await?;
-                // Nobody waits behind a compaction that waits for a long session to be written.
+                // A journal compaction, and those who wait behind it, need not wait for a long session to be written.
                 drop(whole);
                 let Some(page) = page else { return self.drop_files(id).await };
                 if page.frames.is_empty() {
@@ -197,7 +198,7 @@ impl Projector {
                 session = self.files(move |_| session.push(&page.frames).map(|()| session)).await?;
                 whole = host.journal(id).read().await;
                 if *whole != compactions {
-                    continue 'anew;
+                    continue 'whole;
                 }
             }
             let seq = self.files(move |_| session.finish()).await?;
@@ -214,13 +215,13 @@ impl Projector {
     }
 }
 
-/// The projector at work.
+/// Projector at work.
 struct Run {
     projector: Arc<Projector>,
-    /// When the list of all sessions is written next, where it is to be, and how long that took last.
+    /// Time at which the list of all sessions is written next, if it has to be.
     list_at: Option<Duration>,
     list_took: Duration,
-    /// If files were looked for of sessions that another process deleted.
+    /// True once files of sessions that another process deleted were removed.
     is_compared: bool,
 }
 
@@ -228,7 +229,7 @@ impl Run {
     async fn project(&mut self, host: &dyn Host, id: SessionId) -> Result<(), SessionError> {
         let Control { readers, clock, .. } = self.projector.control.as_ref();
         match self.projector.project_session(host, id, false).await {
-            // There is no more to be had of it, and others are waiting.
+            // Nothing more can be read of it.
             Err(error @ SessionError::Corrupted(_)) => {
                 tracing::warn!(session_id = %id, %error, "the files of a session end where its journal can be read");
                 readers.rest(READER, id, Seq::MAX)?;
@@ -244,7 +245,7 @@ impl Run {
 impl Consumer for Run {
     const DEBOUNCE: Duration = Duration::ZERO;
 
-    /// Goes on with the files of every session if there is no list of them.
+    /// Brings the files of every session up to date if there is no list of them.
     async fn begin(&mut self, host: &dyn Host) -> Result<(), SessionError> {
         if !matches!(self.projector.files(Projection::has_list).await, Ok(true)) {
             self.projector.project_all(host, false).await?;
@@ -257,7 +258,7 @@ impl Consumer for Run {
         self.project(host, session_id).await
     }
 
-    async fn apply(&mut self, host: &dyn Host, sessions: Vec<SessionId>) -> Result<bool, SessionError> {
+    async fn apply(&mut self, host: &dyn Host, sessions: Vec<SessionId>) -> Result<(), SessionError> {
         let mut failed = None;
         for session_id in sessions {
             if self.projector.control.is_over() {
@@ -267,11 +268,11 @@ impl Consumer for Run {
                 failed.get_or_insert(error);
             }
         }
-        failed.map_or(Ok(false), Err)
+        failed.map_or(Ok(()), Err)
     }
 
-    /// Writes the list of all sessions when it is time, and at the end unless it is long: a process that lives long does.
-    async fn settle(&mut self, host: &dyn Host, moment: Moment) -> Result<(), SessionError> {
+    /// Writes the list of all sessions when it is time, and at the end unless it is long.
+    async fn settle(&mut self, host: &dyn Host, moment: Moment) -> Result<Option<Duration>, SessionError> {
         let (projector, clock) = (&self.projector, &self.projector.control.clock);
         let begun = clock.elapsed();
         let is_due = match self.list_at {
@@ -285,14 +286,10 @@ impl Consumer for Run {
             self.list_took = clock.elapsed().saturating_sub(begun);
             (self.list_at, self.is_compared) = (None, true);
         }
-        Ok(())
+        Ok(self.list_at)
     }
 
-    fn wakes_at(&self) -> Option<Duration> {
-        self.list_at
-    }
-
-    /// A folder that is another store's stays so from one process to the next.
+    /// A folder of another store stays so from one process to the next.
     fn is_expected(error: &SessionError) -> bool {
         matches!(error, SessionError::StoreNotWritable { why, .. } if why.starts_with(ANOTHERS))
     }

@@ -1,5 +1,5 @@
-//! Memory where the build lacks `memory-store`: every request for it is answered with its code, and the log
-//! that another build wrote is not looked at.
+//! Memory in a build without `memory-store`: every request for it is refused with its code, and the log that another
+//! build wrote is not examined.
 
 use std::{path::Path, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::{
     store::StoreError,
 };
 
-/// The project's memory in `data_dir`, or in this process alone.
+/// Opens a memory, which this build cannot.
 ///
 /// # Errors
 /// `MEMORY_STORE_DISABLED`.
@@ -21,7 +21,7 @@ pub fn open_memory(_data_dir: Option<&Path>, _options: MemoryOptions) -> Result<
     Err(SessionError::MemoryDisabled { configured: false })
 }
 
-/// The embedder behind a server.
+/// Makes the embedder of a server, which this build cannot.
 ///
 /// # Errors
 /// `MEMORY_STORE_DISABLED`.
@@ -33,7 +33,7 @@ pub(crate) fn endpoint_embedder(
     Err(SessionError::MemoryDisabled { configured: false })
 }
 
-/// The embedder that is a model in a local directory.
+/// Makes the embedder of a local model, which this build cannot.
 ///
 /// # Errors
 /// `MEMORY_STORE_DISABLED`.
@@ -41,7 +41,7 @@ pub(crate) fn local_embedder(_config: &LocalConfig) -> Result<Arc<dyn Embedder>,
     Err(SessionError::MemoryDisabled { configured: false })
 }
 
-/// Finds nothing in the log of a data directory: this build cannot read it.
+/// Examines the log of a data directory: this build cannot read it and finds nothing.
 ///
 /// # Errors
 /// None in this build.
@@ -49,10 +49,10 @@ pub(crate) const fn examine_log(_data_dir: &Path, _is_owned: bool) -> Result<Vec
     Ok(Vec::new())
 }
 
-/// Mends the log of a data directory.
+/// Repairs the log of a data directory, which this build cannot.
 ///
 /// # Errors
-/// That this build cannot.
+/// Always.
 pub(crate) fn mend_log(_data_dir: &Path) -> Result<String, StoreError> {
     Err(StoreError::Failed("this build has no memory".to_owned()))
 }

@@ -1,6 +1,6 @@
-//! From records to what memory takes in: whole turns, or only what compactions discarded.
+//! Fold from records to passages for memory: whole turns, or only discarded messages.
 //!
-//! It is pure and never goes back: what it says is taken in up to a record is all that memory wants of them.
+//! It is pure and never goes back: what it took up to a record is all that memory wants of them.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use crate::{
     },
 };
 
-/// Passages of an open turn up to which nothing is taken in; more is not kept in memory.
+/// Most passages of an open turn to hold back until its end.
 const OPEN_PASSAGES_MAX: usize = 2_000;
 
-/// What a compaction took out of the context.
+/// Messages that a compaction removed from the context.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Discarded {
-    /// It came about here: what was said later was not in the context.
+    /// Seq of the compaction: later messages were not in the context.
     pub(crate) before: Seq,
     retained: Vec<(Seq, Seq)>,
     masked: Vec<Seq>,
@@ -37,48 +37,48 @@ impl Discarded {
         seq < self.before && (!is_retained || self.masked.contains(&seq))
     }
 
-    /// The first message that stayed in the context: all before it is discarded.
+    /// Returns the first message that stayed in the context: all before it are discarded.
     pub(crate) fn stays_from(&self) -> Seq {
         self.retained.iter().map(|(from, _)| *from).min().unwrap_or(self.before)
     }
 }
 
-/// Which messages are taken in.
+/// Messages to take in.
 #[derive(Clone, Debug)]
 pub(crate) enum Wanted {
-    /// All of every turn that has ended.
+    /// All messages of every turn that has ended.
     Turns,
-    /// What compactions discard, which has to be looked for when they do.
+    /// Messages that compactions discard, which have to be searched for then.
     Discarded,
-    /// What this one discarded.
+    /// Messages that this compaction discarded.
     DiscardedBy(Discarded),
 }
 
-/// Folds a session's records into what memory takes in.
+/// Fold of a session's records into passages.
 #[derive(Debug)]
 pub(crate) struct IntakeFold {
     wanted: Wanted,
     history: HistoryFold,
-    /// What the open turn has said so far.
+    /// Passages of the open turn so far.
     open: Vec<Passage>,
     is_open: bool,
     rebuilt: Option<Discarded>,
-    /// What is to be taken in.
+    /// Passages to take in.
     pub(crate) taken: Vec<Passage>,
-    /// Everything up to here is.
+    /// Seq up to which they are complete.
     pub(crate) up_to: Seq,
-    /// The last record that was looked at.
+    /// Last record that was folded.
     pub(crate) last: Seq,
-    /// What compactions discarded up to there, where that is all that is wanted.
+    /// Compactions up to there, if only discarded messages are wanted.
     pub(crate) discarded: Vec<Discarded>,
-    /// The session's labels, where a record says them.
+    /// Labels of the session, if a record has them.
     pub(crate) labels: Option<BTreeMap<String, String>>,
-    /// The sessions in which the records were written, and those of which they were forked, each with its last record.
+    /// Sessions that wrote the records, and parents of forks, each with its last record.
     pub(crate) written: BTreeMap<SessionId, Seq>,
 }
 
 impl IntakeFold {
-    /// Takes in what follows the record `after`.
+    /// Begins after the record `after`.
     pub(crate) fn new(wanted: Wanted, after: Seq) -> Self {
         Self {
             wanted,
@@ -95,12 +95,12 @@ impl IntakeFold {
         }
     }
 
-    /// The same within a turn that is open.
+    /// Begins after the record `after`, within an open turn.
     pub(crate) fn within_turn(wanted: Wanted, after: Seq) -> Self {
         Self { is_open: true, ..Self::new(wanted, after) }
     }
 
-    /// The next record, and the `turn_queued` that holds its prompt, where there is one.
+    /// Folds the next record, with the `turn_queued` that has its prompt, if there is one.
     pub(crate) fn push(&mut self, record: &Record, queued: Option<&Record>) {
         let mut item = self.history.push(record);
         if self.history.queued_at().is_some() {
@@ -116,7 +116,7 @@ impl IntakeFold {
             Event::ContextRebuilt(rebuilt) => self.rebuilt = Some(Discarded::of(record.seq, rebuilt)),
             _ => {}
         }
-        // Between messages no call lacks its result, so that one may begin to read there.
+        // Between messages no call lacks its result, so that reading may begin there.
         let is_between = item.as_ref().is_some_and(|item| !matches!(item.message, Message::BlockAssistant { .. }));
         if let Some(item) = item {
             self.is_open = true;
@@ -146,14 +146,14 @@ impl IntakeFold {
         }
     }
 
-    /// All that was wanted, whether its turn has ended or not.
+    /// Returns all wanted passages, even those of an open turn.
     pub(crate) fn all(mut self) -> Vec<Passage> {
         self.taken.append(&mut self.open);
         self.taken
     }
 }
 
-/// Whether a turn ends.
+/// Returns true if the event ends a turn.
 const fn is_end(event: &Event) -> bool {
     matches!(event, Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_))
 }

@@ -1,8 +1,8 @@
-//! The contract of project memory: what was said can be found again, in any session.
+//! Contract of the project's memory: messages of any session can be found again.
 //!
-//! The contract is always compiled; what keeps a memory stands behind the capability `memory-store`. Memory is a reader
-//! of the journals: it takes in what is durable there, decides nothing about turns, and may be deleted at any time. Only
-//! what it was told to forget, and what it took in where no journal is kept, it records itself.
+//! The contract is always compiled; the store needs the capability `memory-store`. Memory is a reader of the journals:
+//! it takes in durable records, decides nothing about turns, and may be deleted at any time. It records itself only
+//! what it must forget, and messages without a journal.
 
 #[cfg(not(feature = "memory-store"))]
 pub(crate) mod absent;

@@ -1,6 +1,6 @@
-//! What memory takes in of a message: its text in parts that are short enough to be found and to be shown.
+//! Passages of a message for memory: its text in parts that are short enough to be found and to be shown.
 //!
-//! It is pure: the same message always gives the same passages, by which memory knows those that it has.
+//! It is pure: a message always gives the same passages, by which memory recognises those that it has.
 
 use crate::{
     clock::Timestamp,
@@ -9,19 +9,19 @@ use crate::{
     session::message::{Block, Body, Message, ToolCall},
 };
 
-/// The tool by which a model searches memory. What it recalls is there already, and is not taken in again.
+/// Name of the tool by which a model searches memory. Its results are in memory already, and are not taken in again.
 pub const RECALL_TOOL: &str = "search_project_history";
 
-/// Characters of a part at most.
+/// Most characters of a part.
 pub const PART_CHARS_MAX: usize = 1_500;
-/// Parts of a message at most; of a longer one, as many stand for its beginning as for its end.
+/// Most parts of a message; of a longer one, half of them from its beginning and half from its end.
 pub const PARTS_MAX: usize = 100;
-/// Characters of a call's arguments that are taken in.
+/// Most characters of a call's arguments.
 const ARGUMENT_CHARS_MAX: usize = 1_000;
-/// A part ends where a paragraph, a line, a sentence or a word does, but it has this share of its characters at least.
+/// Least share of a part's characters. After it, the part ends with a paragraph, a line, a sentence or a word.
 const PART_SHARE_MIN: usize = 3;
 
-/// The passages of a message that was said at `time`.
+/// Splits a message of this time into passages.
 #[must_use]
 pub fn passages(item: &HistoryItem, time: Timestamp) -> Vec<Passage> {
     let mut all = Vec::new();
@@ -46,7 +46,7 @@ pub fn passages(item: &HistoryItem, time: Timestamp) -> Vec<Passage> {
     all
 }
 
-/// What an answer says and calls; what was thought is the vendor's.
+/// Returns the text and calls of an answer; its reasoning belongs to the vendor.
 fn said(blocks: &[Block]) -> Vec<String> {
     let mut said = Vec::new();
     for block in blocks {
@@ -56,7 +56,7 @@ fn said(blocks: &[Block]) -> Vec<String> {
             Block::Reasoning { .. } | Block::ToolCall(_) => {}
         }
     }
-    // Short ones are one text: a word about a call stands beside it.
+    // One text, so that the words before a call stay with it.
     vec![said.join("\n\n")]
 }
 
@@ -65,7 +65,7 @@ fn called(call: &ToolCall) -> String {
     format!("{} {arguments}", call.name)
 }
 
-/// A body's text; of one in a blob what stood in the context, its beginning and its end.
+/// Returns a body's text; of a body in a blob, its beginning and end, which the context had.
 fn texts(body: &Body) -> Vec<String> {
     match body {
         Body::Inline(text) => vec![text.clone()],
@@ -73,7 +73,7 @@ fn texts(body: &Body) -> Vec<String> {
     }
 }
 
-/// As many parts as a message may have.
+/// Keeps as many parts as a message may have.
 fn bounded(mut parts: Vec<&str>) -> Vec<&str> {
     if parts.len() > PARTS_MAX {
         parts.drain(PARTS_MAX / 2..parts.len() - PARTS_MAX / 2);
@@ -81,7 +81,7 @@ fn bounded(mut parts: Vec<&str>) -> Vec<&str> {
     parts
 }
 
-/// A text in parts, none of them empty. But for white space between them, they are the text.
+/// Splits a text into parts that are not empty. Except for white space between them, they are the text.
 fn parts(text: &str) -> Vec<&str> {
     let (mut parts, mut rest) = (Vec::new(), text.trim());
     while !rest.is_empty() {
@@ -94,7 +94,7 @@ fn parts(text: &str) -> Vec<&str> {
     parts
 }
 
-/// Where a part of a longer text ends: at the best boundary that is not too near its beginning.
+/// Finds the end of a part in a longer text: the best boundary that is not too near its beginning.
 fn end_of_part(window: &str) -> usize {
     let least = window.ceil_char_boundary(window.len() / PART_SHARE_MIN);
     let last =
@@ -106,7 +106,7 @@ fn end_of_part(window: &str) -> usize {
         .unwrap_or(window.len())
 }
 
-/// Behind the last mark that ends a sentence: one before a blank, or one of a script that has no blanks.
+/// Finds the offset after the last mark that ends a sentence: one before a blank, or one of a script without blanks.
 fn end_of_sentence(text: &str) -> Option<usize> {
     let is_end = |&(at, mark): &(usize, char)| match mark {
         '。' | '！' | '？' | '।' | '۔' => true,

@@ -1,4 +1,4 @@
-//! The service as its callers see it: every operation is admitted first, in one place, by what its row of the table needs.
+//! The door of the service: every operation is admitted first, in one place, by its row of the table.
 
 use std::sync::atomic::Ordering;
 
@@ -12,11 +12,12 @@ use crate::{
     operation::Operation, service::*,
 };
 
-/// The sessions for an operation that was admitted. The operations are its methods, so none can be reached before.
+/// Sessions for an admitted operation. The operations are its methods, so none can be reached without admission.
 pub(super) struct Admitted<'a>(pub(super) &'a Sessions);
 
 impl Sessions {
-    /// Admits an operation: the capability that it needs is there, and what a former process left behind is settled.
+    /// Admits an operation: checks the capability that it needs, and settles the sessions that a former process left
+    /// open.
     async fn admit(&self, operation: Operation) -> Result<Admitted<'_>, SessionError> {
         if let Some(capability) = operation.needs() {
             self.engine().capabilities.require(capability)?;
@@ -116,8 +117,8 @@ macro_rules! declare {
 crate::operations!(declare);
 
 impl Sessions {
-    /// Brings a session in again that the store failed before anybody followed its turn, as its next caller would. If
-    /// that fails, the turn has no end yet, and its followers are notified.
+    /// Loads a session that was given up after a failure of the store, as its next caller would. If that fails, the
+    /// turn has no end yet, and its followers are notified.
     async fn bring_in_failed(&self, session_id: SessionId, since_seq: u64) {
         if self.inner.registry.shared(session_id).is_some() {
             return;
@@ -137,7 +138,7 @@ impl Sessions {
         self.engine().is_shutting_down.store(true, Ordering::Release);
         let registry = &self.inner.registry;
         let drains = registry.ids().into_iter().map(|id| async move {
-            // One that is being loaded is drained once it is there; no other one is loaded from now on.
+            // A session that is being loaded is drained afterwards; no other one is loaded from now on.
             registry.settled(id).await;
             if let Some(reservation) = registry.reserve(id) {
                 let (reply, drained) = oneshot::channel();
@@ -162,7 +163,7 @@ impl Sessions {
         };
         tokio::join!(remembered, projected);
         if let Err(error) = engine.derived.index.flush().await {
-            tracing::warn!(%error, "the index could not be written; it is made good at the next start");
+            tracing::warn!(%error, "the index could not be written; the next start updates it");
         }
         engine.derived.settling.close();
         engine.derived.settling.wait().await;

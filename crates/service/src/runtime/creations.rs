@@ -1,4 +1,4 @@
-//! Creates that run or ran: each is one detached task that all its callers await, and a key stands for one of them.
+//! Creates that run or ran: each is one detached task that all its callers await, found again by its key.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,12 +18,12 @@ use crate::{
     session::{KEY_KEPT_MS, event::Key},
 };
 
-/// Keys that are kept; with more, a new one is refused until some are a day old.
+/// Most keys to keep; further ones are refused until some are a day old.
 const KEYS_MAX: usize = 100_000;
 
 type Creation = Shared<BoxFuture<'static, Result<SessionCreated, SessionError>>>;
 
-/// The creates of one store.
+/// Creates of one store.
 #[derive(Default)]
 pub(super) struct Creations {
     state: Mutex<State>,
@@ -33,7 +33,7 @@ pub(super) struct Creations {
 struct State {
     by_key: HashMap<String, Known>,
     by_age: VecDeque<(Timestamp, String)>,
-    /// Sessions that are being made, so that the limit holds for them too.
+    /// Sessions that are being created; they count for the limit.
     in_flight: usize,
 }
 
@@ -48,8 +48,8 @@ impl Creations {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The create that the key stands for, or a new one, which answers beside it whether others know of the key by then.
-    /// `check` is asked first, with the number that is in flight.
+    /// Returns the create of this key, or begins a new one: `check` gets the number in flight, and `make` also returns
+    /// true if the index has the key by then.
     pub(super) fn find_or_make<F>(
         self: &Arc<Self>,
         key: Option<Key>,
@@ -86,7 +86,7 @@ impl Creations {
             let mut state = creations.state();
             state.in_flight -= 1;
             match name {
-                // Where nothing was recorded the key is free again, and what others know is not kept twice.
+                // After a failure the key is free again, and a key in the index is not kept twice.
                 Some(name) if done.is_err() || is_known => drop(state.by_key.remove(&name)),
                 Some(name) => state.by_age.push_back((now, name)),
                 None => {}
@@ -106,7 +106,7 @@ impl State {
     fn forget_old(&mut self, now: Timestamp) {
         let is_old = |(used, _): &mut (Timestamp, String)| now.as_millis() - used.as_millis() >= KEY_KEPT_MS;
         while let Some((used, key)) = self.by_age.pop_front_if(is_old) {
-            // A key that was used anew since stands for that use.
+            // The key may have been used again since.
             if self.by_key.get(&key).is_some_and(|known| known.used == used) {
                 self.by_key.remove(&key);
             }
@@ -123,9 +123,9 @@ mod tests {
         Some(Key { key: name.to_string(), request: "r".to_owned() })
     }
 
-    /// What failed, and what the index knows, is kept by nobody here; what only this process knows is.
+    /// A key is kept here unless its create failed or the index has it.
     #[tokio::test]
-    async fn only_what_nobody_else_knows_is_kept() {
+    async fn only_keys_that_nobody_else_has_are_kept() {
         let (creations, now) = (Arc::new(Creations::default()), SeededIds::wall_time());
         let session_id = SessionId::from_uuid(uuid::Uuid::nil());
         let made = SessionCreated { session_id, seq: 1, created_at: now };

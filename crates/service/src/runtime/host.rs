@@ -1,4 +1,4 @@
-//! The service as consumers of its journals see it.
+//! The service as a host of its consumers.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Sessions {
-    /// Begins to project and to remember, as far as there is what does so. It ends with the service.
+    /// Begins the projection and the memory, if there are any. They end with the service.
     pub(super) fn begin_consumers(&self) {
         if let Some(projector) = &self.engine().derived.projector {
             projector.begin(self.find_host());
@@ -44,7 +44,7 @@ impl Host for Sessions {
         self.journal(session_id)
     }
 
-    async fn drop_row_of_gone(&self, session_id: SessionId) -> Result<(), SessionError> {
-        self.drop_row_of_gone(session_id).await
+    async fn drop_row_of_deleted(&self, session_id: SessionId) -> Result<(), SessionError> {
+        self.drop_row_of_deleted(session_id).await
     }
 }

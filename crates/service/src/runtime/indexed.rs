@@ -1,5 +1,6 @@
-//! Lists and keys: what is read of the index, and how the index is kept complete. It never answers from one that lacks
-//! sessions: where it was lost or found damaged, it is made anew from the journals first, and nobody else waits for that.
+//! Lists and keys from the index, and how the index is kept complete. No answer comes from an index that lacks
+//! sessions: if it was lost or damaged, it is rebuilt from the journals first, and only those who need it wait for
+//! that.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -14,9 +15,9 @@ use crate::{
     store::{IndexedKey, SessionIndex, StoreError},
 };
 
-/// Journals that are passed through at once, each on a thread of the store.
+/// Journals to pass through at once, each on a thread of the store.
 pub(super) const SCANS: usize = 4;
-/// Ids that are read at a time.
+/// Ids to read at once.
 const IDS_READ: usize = 1000;
 
 impl Sessions {
@@ -29,7 +30,7 @@ impl Sessions {
         .await
     }
 
-    /// Lists and readers learn of what became durable without an answer that told of it, such as a step of a turn.
+    /// Updates lists and readers with records that became durable without an answer, such as a step of a turn.
     pub(super) async fn publish_all(&self) -> Result<(), SessionError> {
         let engine = self.engine();
         for shared in self.inner.registry.unlisted() {
@@ -47,7 +48,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Every stored session as lists show it, the oldest first.
+    /// Lists every stored session, oldest first.
     pub(super) async fn all_sessions(&self) -> Result<Vec<SessionSummary>, SessionError> {
         let mut sessions: Vec<SessionSummary> = Vec::new();
         self.publish_all().await?;
@@ -63,7 +64,7 @@ impl Sessions {
         }
     }
 
-    /// What a key of the store stands for.
+    /// Finds a key of the store.
     pub(super) async fn store_key(&self, key: &str) -> Result<Option<IndexedKey>, SessionError> {
         self.ask_index(|index| {
             let key = key.to_owned();
@@ -80,7 +81,7 @@ impl Sessions {
         loop {
             let mut answer = ask(index.clone()).await;
             if let Err(error) = &answer {
-                // Where it was damaged, it is set aside by now, and there is another one.
+                // A damaged index is set aside by now, and there is another one.
                 tracing::warn!(%error, "the index is asked once more");
                 answer = ask(index.clone()).await;
             }
@@ -91,13 +92,13 @@ impl Sessions {
         }
     }
 
-    /// The loss of the index since which it was not told of every session.
+    /// Returns the loss of the index since which not every session was put into it.
     async fn index_lost(&self) -> Option<u64> {
         let loss = self.engine().derived.index.needs_rebuild().await?;
-        (loss != self.inner.index_told.load(Ordering::Acquire)).then_some(loss)
+        (loss != self.inner.index_filled_at.load(Ordering::Acquire)).then_some(loss)
     }
 
-    /// Makes the index anew from the journals, where sessions may be missing in it.
+    /// Rebuilds the index from the journals if sessions may be missing in it.
     pub(super) async fn complete_index(&self) -> Result<(), SessionError> {
         let engine = self.engine();
         let derived = &engine.derived;
@@ -108,7 +109,7 @@ impl Sessions {
             let ids = engine.events.sessions(after, IDS_READ).await?;
             let Some(&last) = ids.last() else { break };
             if after.is_none() {
-                tracing::warn!("the index is made anew from the journals");
+                tracing::warn!("the index is rebuilt from the journals");
             }
             count += ids.len();
             let index =
@@ -119,24 +120,23 @@ impl Sessions {
         }
         let is_any_read = unread.len() < count;
         let is_whole = self.index_again(unread, is_any_read).await?;
-        self.inner.index_told.store(loss, Ordering::Release);
+        self.inner.index_filled_at.store(loss, Ordering::Release);
         if !is_whole {
-            tracing::warn!("the index lacks sessions that cannot be read; the next start makes it anew once more");
+            tracing::warn!("the index lacks sessions that cannot be read; the next start rebuilds it once more");
             return Ok(());
         }
-        // Nobody waits for the disk here.
+        // No caller waits for the disk here.
         let index = derived.index.clone();
         derived.settling.spawn(async move {
             if let Err(error) = index.rebuilt(loss).await {
-                tracing::warn!(%error, "the index could not be written; the next start makes it anew once more");
+                tracing::warn!(%error, "the index could not be written; the next start rebuilds it once more");
             }
         });
         Ok(())
     }
 
-    /// Puts the rows of sessions into the index that could not be read at first: what failed for a moment works by now.
-    /// Answers whether all of them are in it. One that cannot be read yet is that session's matter; where no journal can
-    /// be, it fails, because no key would be known.
+    /// Puts the rows of sessions into the index that could not be read at first: the failure may have passed. Returns
+    /// true if all of them are in it. Fails only if no journal at all can be read, because then no key would be known.
     pub(super) async fn index_again(
         &self,
         unread: Vec<SessionId>,
@@ -159,7 +159,7 @@ impl Sessions {
         failed.filter(|_| !is_any_read).map_or(Ok(is_whole), Err)
     }
 
-    /// Drops what is derived of sessions that are no longer stored, where no mark says which those are.
+    /// Drops the copies of sessions that are no longer stored, without the marks that name them.
     pub(super) async fn drop_stale_rows(&self) {
         let engine = self.engine();
         let mut before = None;
@@ -167,7 +167,7 @@ impl Sessions {
             let sessions = match engine.derived.index.sessions(before, IDS_READ).await {
                 Ok(sessions) => sessions,
                 Err(error) => {
-                    tracing::warn!(%error, "sessions that were deleted may stand in lists until the next start");
+                    tracing::warn!(%error, "deleted sessions may be in lists until the next start");
                     return;
                 }
             };
@@ -183,19 +183,19 @@ impl Sessions {
         }
     }
 
-    /// Drops the row of a deleted session, which stays until memory has forgotten the session.
-    pub(super) async fn drop_row_of_gone(&self, session_id: SessionId) -> Result<(), SessionError> {
+    /// Drops the row of a deleted session that memory has forgotten.
+    pub(super) async fn drop_row_of_deleted(&self, session_id: SessionId) -> Result<(), SessionError> {
         let engine = self.engine();
         if engine.events.journal_bytes(session_id).await? == 0 {
             engine.derived.index.remove(session_id).await?;
-            // One may have been made under its id meanwhile.
+            // A new session may have this id meanwhile.
             self.index_stored(session_id).await?;
         }
         Ok(())
     }
 
-    /// Puts the row of a session into the index that a former process had in memory. Answers what the session was doing,
-    /// where that is known; one that was doing nothing rests once its row is durable.
+    /// Puts the row of a session into the index that a former process had in memory. Returns its state if that is
+    /// known; an idle one rests once its row is durable.
     pub(super) async fn index_left(&self, found: Option<(Session, bool)>) -> Option<SessionState> {
         let engine = self.inner.engine.clone();
         let session = self.index_outline(found).await?;
@@ -211,13 +211,13 @@ impl Sessions {
         Some(state)
     }
 
-    /// Puts a session's row into the index without what was said in it, where it was found without that.
+    /// Puts the row of a session without its messages into the index, if there is one.
     async fn index_outline(&self, found: Option<(Session, bool)>) -> Option<Session> {
         let (session, is_whole) = found?;
         let session_id = session.id();
         self.index(&session, false).await;
         if is_whole && session.last_seq() >= SNAPSHOT_EVENTS_MIN {
-            // What it cost to pass through all of it is not paid again by the next who asks.
+            // The next caller need not pass through the whole journal again.
             if let Err(error) = self.engine().snapshots.save(&session).await {
                 tracing::debug!(%session_id, %error, "a snapshot could not be saved");
             }
@@ -225,13 +225,13 @@ impl Sessions {
         Some(session)
     }
 
-    /// Puts the row of a session into the index that was made just now. It is opened, because it will be used.
+    /// Puts the row of a new session into the index. Its journal is opened, because it will be used.
     pub(super) async fn index_made(&self, session_id: SessionId) -> Result<(), SessionError> {
         self.index_as_it_is(session_id, true).await.map(drop)
     }
 
-    /// Puts a stored session's row into the index, as far as its journal can be read. Answers `false` where it could not
-    /// be, and may be later.
+    /// Puts a stored session's row into the index, as far as its journal can be read. Returns false if that failed and
+    /// may succeed later.
     pub(super) async fn index_stored(&self, session_id: SessionId) -> Result<bool, SessionError> {
         self.index_as_it_is(session_id, false).await
     }
@@ -257,7 +257,7 @@ impl Sessions {
                     }
                 }
             }
-            // It may have been deleted or changed since it was read. Nothing is opened to see that.
+            // The session may have been deleted or changed since it was read. This check opens nothing.
             let after = engine.events.journal_bytes(session_id).await?;
             let put = if after == 0 {
                 derived.index.remove(session_id).await
@@ -267,7 +267,7 @@ impl Sessions {
                 let durable = *tail.borrow();
                 derived.list_again(&shared, durable).await
             } else if after != before {
-                // Its actor has left meanwhile, and the row that it put was newer.
+                // Its actor has left meanwhile, and its row was newer.
                 continue;
             } else {
                 Ok(())

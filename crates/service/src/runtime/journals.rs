@@ -1,4 +1,4 @@
-//! Journals are compacted: when somebody asks for it, and by themselves where the configuration says so.
+//! Journal compaction, on request and on the configured schedule.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Sessions {
-    /// Compacts a journal, or says what that would drop. Reads, streams and turns go on meanwhile.
+    /// Compacts a journal, or reports what that would drop. Reads, streams and turns go on meanwhile.
     pub(super) async fn compact_one(
         &self,
         request: CompactJournal,
@@ -28,8 +28,8 @@ impl Sessions {
             .await
     }
 
-    /// Compacts a journal by itself, unless nothing has changed since it was last looked at up to `settled`. Answers up
-    /// to where nothing more is to be done.
+    /// Compacts a journal on schedule, unless nothing has changed since it was last compacted up to `settled`. Returns
+    /// the seq up to which nothing more can be dropped.
     pub(super) async fn compact_by_itself(
         &self,
         session_id: SessionId,
@@ -46,7 +46,7 @@ impl Sessions {
         Ok((!is_early).then_some(reach))
     }
 
-    /// The report, and whether more can go later though nothing changes.
+    /// Returns the report, and true if more can be dropped later without a change.
     async fn compact_now(
         &self,
         request: &CompactJournal,
@@ -54,7 +54,7 @@ impl Sessions {
     ) -> Result<(JournalCompactionReport, bool), SessionError> {
         let (engine, session_id) = (self.engine(), request.session_id);
         let derived = &engine.derived;
-        // What the readers are done with is asked once; until it is carried out no reader comes or goes.
+        // The watermark is read once, and holds to the end: no reader is registered or deleted meanwhile.
         let _gate = derived.readers.hold_gate().await;
         let survey = match survey(engine, derived, request, policy).await? {
             Ok(survey) => survey,
@@ -72,12 +72,13 @@ impl Sessions {
         }
         let report = if dropped == 0 { survey.report(0) } else { survey.carry_out(engine, derived).await? };
         if let Err(error) = self.drop_blobs(derived, session_id).await {
-            tracing::warn!(%session_id, %error, "blobs that nothing names stay until the next compaction");
+            tracing::warn!(%session_id, %error, "unnamed blobs stay until the next compaction");
         }
         Ok((report, is_early))
     }
 
-    /// What records have named that are gone goes with them: now that they are durably gone, and by the session's actor.
+    /// Drops the blobs that only dropped records named. The session's actor does it, now that the records are durably
+    /// gone.
     async fn drop_blobs(&self, derived: &Derived, session_id: SessionId) -> Result<(), SessionError> {
         let Some(pruner) = &derived.pruner else { return Ok(()) };
         let (names, last_seq) = unnamed_blobs(self.engine(), pruner.as_ref(), session_id).await?;
@@ -87,7 +88,7 @@ impl Sessions {
         self.ask(session_id, |reply| Command::DropBlobs { names: names.clone(), last_seq, reply }).await
     }
 
-    /// Compacts journals by themselves from now on, as long as the service is there.
+    /// Begins to compact journals on schedule, until the service ends.
     pub(super) fn compact_on_schedule(&self) {
         let options = &self.engine().options.journal;
         if self.engine().derived.pruner.is_none() || (options.rolling_ms == 0 && !options.end_of_run) {
@@ -99,7 +100,7 @@ impl Sessions {
     }
 
     async fn keep_schedule(inner: std::sync::Weak<Inner>) {
-        // Up to where nothing is to be done in the journals of sessions that are in memory.
+        // The seqs up to which nothing more can be dropped, by session in memory.
         let (mut rolling, mut settled) = (None, HashMap::new());
         loop {
             let Some(engine) = inner.upgrade().map(|inner| inner.engine.clone()) else { return };
@@ -116,7 +117,7 @@ impl Sessions {
                 }
                 match service.compact_by_itself(session_id, policy, settled.remove(&session_id)).await {
                     Ok(seq) => settled.extend(seq.map(|seq| (session_id, seq))),
-                    // It may be gone; and what fails is tried again the next time.
+                    // It may be deleted; otherwise it is retried the next time.
                     Err(error) => tracing::warn!(%session_id, %error, "a journal could not be compacted"),
                 }
             }

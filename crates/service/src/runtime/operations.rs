@@ -1,4 +1,4 @@
-//! Each operation of the service over its sessions, once it is admitted.
+//! Admitted operations over the sessions of a service.
 
 use std::time::Duration;
 
@@ -31,26 +31,26 @@ use crate::{
     upkeep::{bundle, pruning::CompactionPolicy},
 };
 
-/// Bytes of events, or of what a history makes of them, that one page may have.
+/// Most bytes of events, or of their history, in one page.
 pub(super) const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 impl Sessions {
-    /// The readers, once the index has all that they may read.
+    /// Returns the readers, after the index is complete.
     async fn readers(&self) -> Result<&Readers, SessionError> {
-        // What a reader is behind in is told by the rows, so none may be missing.
+        // A reader's lag is counted from the rows, so none may be missing.
         self.complete_index().await?;
         Ok(&self.engine().derived.readers)
     }
 
-    /// The memory of this service.
+    /// Returns the memory of this service.
     fn memory(&self) -> Result<&std::sync::Arc<Memory>, SessionError> {
         let lost = || SessionError::Internal("a service that remembers has no memory".to_owned());
-        Ok(self.engine().derived.memory.as_ref().ok_or_else(lost)?.memory())
+        self.engine().derived.memory.as_deref().ok_or_else(lost)
     }
 
-    /// Memory learns of everything that is durable. A session is known here, or, where it ended with its process, to
-    /// memory.
-    async fn tell_memory(&self, session_id: Option<SessionId>) -> Result<(), SessionError> {
+    /// Publishes everything durable, so that memory can take it in. Checks that a named session exists here or, if it
+    /// ended with its process, in memory.
+    async fn publish_to_memory(&self, session_id: Option<SessionId>) -> Result<(), SessionError> {
         if let Some(session_id) = session_id
             && self.engine().events.watch(session_id).await?.is_none()
             && self.memory()?.taken_in(session_id).await? == 0
@@ -147,7 +147,7 @@ impl Admitted<'_> {
 
     pub(super) async fn read(&self, session_id: &SessionId) -> Result<SessionView, SessionError> {
         let view = self.0.look(*session_id).await?;
-        // A model that is configured no longer has no window that could be told.
+        // A model that is no longer configured has no known window.
         let window_tokens = self.0.engine().models.resolve(&view.summary.model).map_or(0, |model| model.window_tokens);
         Ok(view.session_view(window_tokens))
     }
@@ -233,9 +233,9 @@ impl Admitted<'_> {
         request: CompactJournal,
     ) -> Result<JournalCompactionReport, SessionError> {
         self.0.check_exists(request.session_id).await?;
-        // It is the one reader that takes its time, and nothing is dropped that it has not read.
+        // Memory is the one slow reader, and nothing is dropped that it has not read.
         if let Some(memory) = &self.0.engine().derived.memory {
-            memory.memory().catch_up().await;
+            memory.catch_up().await;
         }
         self.0.compact_one(request, CompactionPolicy::asked(&self.0.engine().options.journal)).await
     }
@@ -271,7 +271,7 @@ impl Admitted<'_> {
 
     pub(super) async fn list_readers(&self) -> Result<Page<ReaderView>, SessionError> {
         let mut page = self.0.readers().await?.list().await?;
-        // A rebuild goes over what the reader was done with before.
+        // A rebuild goes over sessions that the reader was done with before.
         if let Some(remaining) = self.0.engine().derived.memory.as_ref().map(|memory| memory.control.remaining())
             && let Some(view) = page.items.iter_mut().find(|view| view.reader == memory::READER)
         {
@@ -309,20 +309,20 @@ impl Admitted<'_> {
         let (memory, limits) = (self.0.memory()?, &self.0.engine().options.limits);
         validate::search(&request, limits)?;
         let limit = Some(validate::hits(request.limit)?);
-        self.0.tell_memory(request.session_id).await?;
+        self.0.publish_to_memory(request.session_id).await?;
         Ok(Page::whole(memory.search(SearchMemory { limit, ..request }).await?))
     }
 
     pub(super) async fn forget_memory(&self, request: ForgetMemory) -> Result<Forgotten, SessionError> {
         let memory = self.0.memory()?.clone();
         validate::forget(&request, &self.0.engine().options.limits)?;
-        self.0.tell_memory(request.session_id).await?;
+        self.0.publish_to_memory(request.session_id).await?;
         self.0.to_the_end(|_| async move { memory.forget(request).await }).await
     }
 
     pub(super) async fn reindex_memory(&self) -> Result<Reindexed, SessionError> {
         let memory = self.0.memory()?.clone();
-        self.0.tell_memory(None).await?;
+        self.0.publish_to_memory(None).await?;
         self.0.to_the_end(|_| async move { memory.reindex().await }).await
     }
 }

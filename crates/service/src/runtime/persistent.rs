@@ -1,6 +1,6 @@
-//! Operations on stored sessions, and what a service settles before the first of them.
+//! Operations on stored sessions, and the settling of a service before the first of them.
 //!
-//! The journal is the truth: whatever stands here reads it, or appends to it through an actor.
+//! The journal is the truth: everything here reads it, or appends to it through an actor.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use futures::{StreamExt as _, stream};
@@ -22,15 +22,14 @@ use crate::{
     upkeep::{bundle::piece, retention::doomed},
 };
 
-/// Frames that are read at a time.
+/// Frames to read at once.
 const FRAMES_READ: usize = 256;
-/// Frames before a cursor among which its step is looked for.
+/// Most frames before a cursor to search for the beginning of its step.
 const STEP_FRAMES_MAX: usize = 4096;
 
 impl Sessions {
-    /// Settles, once, what a former process left behind: an index that is not there, and the sessions that it had in
-    /// memory. Their open turns end, and their rows in the index are made good. Boot costs what was active, not what
-    /// is stored.
+    /// Settles, once, the sessions that a former process had in memory: ends their open turns and updates their rows.
+    /// Also rebuilds a missing index. A start costs what was active, not what is stored.
     pub(super) async fn settle(&self) -> Result<(), SessionError> {
         self.inner.is_ready.get_or_try_init(|| self.settle_once()).await.map(drop)
     }
@@ -41,20 +40,20 @@ impl Sessions {
         let unsettled = stream::iter(engine.events.unsettled().await?);
         let left = unsettled.map(async |session_id| (session_id, engine.outline(session_id).await));
         let mut left: Vec<_> = left.buffer_unordered(SCANS).collect().await;
-        // The one that changed last comes first in lists.
+        // The last one to change comes first in lists.
         left.sort_by_key(|(id, found)| (found.as_ref().map(|(session, _)| session.updated_at()), *id));
         let (count, mut unread) = (left.len(), Vec::new());
         for (session_id, found) in left {
             match self.index_left(found).await {
                 Some(SessionState::Idle) => continue,
                 Some(_) => {}
-                // It keeps no other waiting.
+                // A session that cannot be read does not keep others waiting.
                 None => unread.extend((!matches!(self.index_stored(session_id).await, Ok(true))).then_some(session_id)),
             }
             match self.reserve(session_id).await {
                 // Its actor settles it, and leaves when nobody needs it.
                 Ok(_) => {}
-                // It was deleted, and what is derived of it may not know.
+                // It was deleted, and copies of it may remain.
                 Err(SessionError::NotFound(_)) => {
                     if let Err(error) = engine.delete(session_id, None).await {
                         tracing::warn!(%session_id, %error, "what is left of a deleted session stays until the next start");
@@ -68,17 +67,17 @@ impl Sessions {
         let is_any_read = unread.len() < count;
         self.index_again(unread, is_any_read).await?;
         if !derived.readers.is_trusted() {
-            // The marks of what was deleted last may be lost with those of readers.
+            // The marks of the last deletions may be lost with those of readers.
             self.drop_stale_rows().await;
         }
         self.complete_index().await?;
         derived.readers.open().await?;
         match derived.index.sessions(None, 1).await {
             Ok(newest) => newest.iter().for_each(|newest| engine.world.ids.follow(newest.session_id)),
-            // An index that fails stands in the way of lists alone.
+            // Without the index only lists fail.
             Err(error) => tracing::warn!(%error, "the newest session is not known; new ids go by the clock"),
         }
-        // Nothing is waited for from here on: where whoever asked gave up, each of these would begin twice.
+        // No await from here on: if the caller gave up at one, each of these would begin twice.
         self.begin_consumers();
         self.compact_on_schedule();
         Ok(())
@@ -108,7 +107,7 @@ impl Sessions {
                         Some(pruned_to) => pruned_to,
                         None => *pruned_to.insert(self.look(session_id).await?.pruned_to),
                     };
-                    // Elsewhere nothing that was said is gone.
+                    // After that seq no message was dropped.
                     let gone = (after < pruned_to).then(|| HistoryItem::pruned(after + 1, frame.seq - 1));
                     if let Some(next) = add(&mut items, gone.filter(|gone| gone.seq > cursor), limit) {
                         return Ok(Page { items, next_cursor: Some(next) });
@@ -118,7 +117,7 @@ impl Sessions {
                 let mut item = fold.push(&decode(frame)?);
                 bytes += if frame.seq > cursor { frame.line.len() } else { 0 };
                 if let Some(queued) = fold.queued_at() {
-                    // The prompt of a turn that waited stands where it was queued.
+                    // The prompt of a queued turn is in the record that queued it.
                     let page = events.read(session_id, queued - 1, ReadLimit::frames(1)).await?;
                     let waited = page.and_then(|page| page.frames.into_iter().next());
                     let waited = waited.filter(|waited| waited.seq == queued);
@@ -127,7 +126,7 @@ impl Sessions {
                     let gone = || HistoryItem { seq: frame.seq, ..HistoryItem::pruned(queued, queued) };
                     item = fold.queued_prompt(&decode(waited.as_ref().unwrap_or(frame))?).or_else(|| Some(gone()));
                 }
-                // An item is no larger than the events it is made of; the first one comes in any case.
+                // An item is no larger than its events; the first one is always included.
                 let limit = if bytes > PAGE_BYTES_MAX { items.len().clamp(1, limit) } else { limit };
                 if let Some(next) = add(&mut items, item.filter(|item| item.seq > cursor), limit) {
                     return Ok(Page { items, next_cursor: Some(next) });
@@ -136,7 +135,7 @@ impl Sessions {
         }
     }
 
-    /// Where to read from so that what follows a cursor is whole: results belong to the calls of the answer before them.
+    /// Finds the seq to read from so that the page after a cursor is whole: results need the answer with their calls.
     async fn step_before(&self, session_id: SessionId, cursor: Seq) -> Result<Seq, SessionError> {
         let mut frames = 1;
         loop {
@@ -158,7 +157,7 @@ impl Sessions {
     pub(super) async fn blob_page(&self, request: ReadBlob, limit: usize) -> Result<BlobPage, SessionError> {
         let ReadBlob { session_id, blob, offset, .. } = request;
         self.check_exists(session_id).await?;
-        // One byte more says whether something follows.
+        // One more byte shows if there is a next page.
         let bytes = self.engine().blobs.read(session_id, &blob, offset, limit + 1).await?;
         let bytes = bytes.ok_or(SessionError::ItemNotFound("blob"))?;
         let piece = &bytes[..bytes.len().min(limit)];
@@ -169,7 +168,7 @@ impl Sessions {
     pub(super) async fn delete_session(&self, request: DeleteSession) -> Result<Changed, SessionError> {
         let DeleteSession { session_id, force } = request;
         match self.ask(session_id, |reply| Command::Delete { is_forced: force, reply }).await {
-            // What can only be read can still be deleted, and so can what has no room to end its turn.
+            // A session that can only be read, or has no room to end its turn, can still be deleted.
             Err(error @ (SessionError::Corrupted(_) | SessionError::FormatNewer(_) | SessionError::StoreFull)) => {
                 if self.inner.registry.shared(session_id).is_some() {
                     return Err(error);
@@ -188,7 +187,7 @@ impl Sessions {
         let ForkSession { session_id: parent, turn } = request;
         let engine = self.engine();
         let _whole = self.journal(parent).read().await;
-        // What is not there is said before what there is no room for.
+        // A missing session is reported before a full disk.
         let session = engine.restore(parent).await?.ok_or(SessionError::NotFound(parent))?;
         engine.events.room().await?;
         let at = match session.fork_at(turn)? {
@@ -217,7 +216,8 @@ impl Sessions {
         Ok(Changed { session_id, seq })
     }
 
-    /// What a fork behind `at` has to be told of records that are gone; `None` where the journal up to there says it.
+    /// Makes the history snapshot for a fork after `at`, which replaces dropped records; `None` if the journal up to
+    /// there is enough.
     async fn history_at(&self, session_id: SessionId, at: Seq) -> Result<Option<HistorySnapshot>, SessionError> {
         let (mut fold, mut after) = (ForkedHistory::new(at), 0);
         while let Some(page) = self.engine().events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await? {
@@ -233,7 +233,7 @@ impl Sessions {
         Ok(None)
     }
 
-    /// Takes a piece of a bundle in.
+    /// Takes a piece of a bundle.
     pub(super) async fn import(&self, request: ImportBundle) -> Result<Imported, SessionError> {
         let imported = piece(self.engine(), &self.inner.uploads, request).await?;
         for session in &imported.sessions {
@@ -242,7 +242,8 @@ impl Sessions {
         Ok(imported)
     }
 
-    /// Deletes what the policy says, or only lists it. What runs by then, or is deleted already, is passed over.
+    /// Deletes sessions by the policy, or only lists them. Sessions that run by then, or are deleted already, are
+    /// skipped.
     pub(super) async fn retain_all(&self, request: Retain) -> Result<Retained, SessionError> {
         let engine = self.engine();
         let options = engine.options.retention.of(&request);
@@ -251,7 +252,7 @@ impl Sessions {
             for summary in self.all_sessions().await? {
                 let session_id = summary.session_id;
                 let bytes = engine.events.bytes(session_id).await.unwrap_or_else(|error| {
-                    tracing::warn!(%session_id, %error, "nobody knows how much room a session takes");
+                    tracing::warn!(%session_id, %error, "the size of a session is unknown");
                     0
                 });
                 sessions.push((summary, bytes));
@@ -267,7 +268,7 @@ impl Sessions {
             match self.delete_session(DeleteSession { session_id, force: false }).await {
                 Ok(_) => gone.push(item),
                 Err(SessionError::Busy { .. } | SessionError::NotFound(_)) => {}
-                // What is deleted by now is reported, and one session is no reason to keep the others.
+                // One failure does not keep the others, and the deleted ones are reported.
                 Err(error) => {
                     tracing::warn!(%session_id, %error, "a session that is too old or too much could not be deleted");
                     failed.push(RetentionFailure {
@@ -281,7 +282,7 @@ impl Sessions {
         Ok(Retained { deleted: gone.len() as u64, items: gone, failed })
     }
 
-    /// The event that ended a turn, looked for behind `from`.
+    /// Finds the event after `from` that ended a turn.
     async fn end_of(
         &self,
         session_id: SessionId,
@@ -302,7 +303,7 @@ impl Sessions {
     }
 }
 
-/// Adds an item, if there is one; where the page is full, answers its cursor.
+/// Adds an item, if there is one; if the page is full, returns its cursor instead.
 fn add(items: &mut Vec<HistoryItem>, item: Option<HistoryItem>, limit: usize) -> Option<String> {
     let item = item?;
     if items.len() == limit {

@@ -1,4 +1,4 @@
-//! The tool by which a model reads what was cut out of a long text: a page of a blob of its own session.
+//! Tool by which a model reads the rest of a long text: pages of a blob of its own session.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -14,13 +14,13 @@ use crate::{
     tool::{Effect, Invocation, OutputSink, Tool, ToolError},
 };
 
-/// Its name. Requests offer it where the context names a blob.
+/// Name of the tool. Requests offer it if the context names a blob.
 pub(crate) const READ_BLOB: &str = "read_blob";
 
-/// Bytes of a page where the model does not say how many, and at most.
+/// Default and most bytes of a page.
 const PAGE_BYTES: usize = 8 * 1024;
 const PAGE_BYTES_MAX: usize = 24 * 1024;
-/// Bytes of what follows a page.
+/// Most bytes of the note after a page.
 const NOTE_BYTES: usize = 100;
 /// Bytes of the longest character.
 const CHARACTER_BYTES_MAX: usize = 4;
@@ -47,15 +47,15 @@ struct Arguments {
 pub(crate) struct ReadBlob {
     spec: ToolSpec,
     blobs: Arc<dyn BlobStore>,
-    /// A longer page would be a blob itself.
+    /// Most bytes of a page that is not stored as a blob itself.
     page_bytes: usize,
 }
 
 impl ReadBlob {
-    /// The tool over a store of blobs, where results have at most `inline_bytes`.
+    /// Makes the tool over a store of blobs; results have at most `inline_bytes`.
     ///
     /// # Errors
-    /// Where its schema is none.
+    /// If its schema is not valid.
     pub(crate) fn new(blobs: Arc<dyn BlobStore>, inline_bytes: usize) -> Result<Self, SessionError> {
         let (name, description) = (READ_BLOB.to_owned(), DESCRIPTION.to_owned());
         let page_bytes = inline_bytes.saturating_sub(NOTE_BYTES).max(CHARACTER_BYTES_MAX);
@@ -96,8 +96,8 @@ impl Tool for ReadBlob {
     }
 }
 
-/// The whole characters within the first `limit` of the bytes at `offset`, and where more follow. What is left of a
-/// character at the offset is passed over.
+/// Returns the whole characters within the first `limit` bytes, and the offset of the next page. The rest of a
+/// character that begins before the offset is skipped.
 fn page(bytes: &[u8], offset: u64, limit: usize) -> (Cow<'_, str>, Option<u64>) {
     let is_inside = |at: usize| bytes.get(at).is_some_and(|byte| byte & 0b1100_0000 == 0b1000_0000);
     let most = CHARACTER_BYTES_MAX - 1;

@@ -1,5 +1,5 @@
-//! The tool by which a model searches memory. What it gives is data that somebody said once: delimited so that no text in
-//! it can end it, named as untrusted, and each piece with where it stands.
+//! Tool by which a model searches memory. Its hits are untrusted data: delimited so that no text in them can end the
+//! delimiter, named as untrusted, and each with its session and event.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -19,11 +19,11 @@ use crate::{
     tool::{Effect, Invocation, OutputSink, Tool, ToolError},
 };
 
-/// Hits where the model does not say how many.
+/// Default number of hits.
 const HITS: usize = 8;
-/// Hits at most.
+/// Most hits.
 const HITS_MAX: usize = 20;
-/// Bytes of what is recalled at once; the best comes in any case.
+/// Most bytes of one answer; the best hit is always included.
 const RECALLED_BYTES_MAX: usize = 16 * 1024;
 
 const DESCRIPTION: &str = "Searches what was said in this project's sessions, also what has left this context: decisions, \
@@ -58,10 +58,10 @@ pub(crate) struct Recall {
 }
 
 impl Recall {
-    /// The tool over a memory.
+    /// Makes the tool over a memory.
     ///
     /// # Errors
-    /// Where its schema is none.
+    /// If its schema is not valid.
     pub(crate) fn new(memory: Arc<Memory>, limits: Limits) -> Result<Self, SessionError> {
         let (name, description) = (RECALL_TOOL.to_owned(), DESCRIPTION.to_owned());
         let spec = ToolSpec { name, description, schema: RawJson::parse(SCHEMA)? };
@@ -97,7 +97,7 @@ impl Tool for Recall {
     }
 }
 
-/// Hits as a model reads them.
+/// Writes hits for a model.
 fn recalled(hits: &[SearchHit]) -> String {
     if hits.is_empty() {
         return "Nothing was found in the project's history. Other words may find more.".to_owned();
@@ -158,7 +158,7 @@ mod tests {
         let text = recalled(&hits);
         assert!(text.len() <= RECALLED_BYTES_MAX + 512, "{}", text.len());
         assert!(text.ends_with("(10 more hits are left out; ask for fewer or more exactly.)\n"), "{text}");
-        // However long the best one is, it comes.
+        // The best one is included however long it is.
         assert!(recalled(&[hit(&"w".repeat(RECALLED_BYTES_MAX * 2))]).len() > RECALLED_BYTES_MAX);
     }
 

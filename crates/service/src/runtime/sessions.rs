@@ -1,6 +1,7 @@
-//! The service: requests are checked here, found their session, and handed to its actor. One for every home of sessions.
+//! The service: checks requests, finds their session, and hands them to its actor. It is the same for stored sessions
+//! and for those in memory.
 //!
-//! Reads look at what an actor published, or fold the journal where none is in memory; they never bring one in.
+//! Reads use the view that an actor published, or fold the journal if there is no actor; they never load a session.
 
 use std::{
     collections::BTreeSet,
@@ -38,19 +39,19 @@ use crate::{
     upkeep::bundle::{Exports, Uploads},
 };
 
-/// Locks that the journals share.
+/// Number of locks that the journals share.
 const JOURNAL_LOCKS: usize = 64;
 
-/// Sessions over one engine. What becomes of them when nobody needs them depends on the engine's stores.
+/// Sessions over one engine.
 #[derive(Clone)]
 pub struct Sessions {
     pub(super) inner: Arc<Inner>,
 }
 
-/// Sessions that live in memory, and end when nobody has asked for them for a while.
+/// Sessions in memory, which end after some time without a request.
 pub type EphemeralSessionService = Sessions;
 
-/// Sessions that are stored, and leave memory when nobody has asked for them for a while.
+/// Stored sessions, which leave memory after some time without a request.
 pub type PersistentSessionService = Sessions;
 
 pub(super) struct Inner {
@@ -60,20 +61,20 @@ pub(super) struct Inner {
     pub(super) exports: Exports,
     pub(super) uploads: Uploads,
     journals: [RwLock<u64>; JOURNAL_LOCKS],
-    /// Whether what a former process left behind is settled.
+    /// Set when the sessions that a former process left open are settled.
     pub(super) is_ready: OnceCell<()>,
-    /// Compacts journals by themselves, and ends with the service.
+    /// Task that compacts journals on schedule; it ends with the service.
     pub(super) schedule: std::sync::OnceLock<AbortOnDropHandle<()>>,
-    /// Held while the index is made anew.
+    /// Held while the index is rebuilt.
     pub(super) completing: Mutex<()>,
-    /// The loss of the index since which it was told of every session, durably or not.
-    pub(super) index_told: AtomicU64,
-    /// The real model that answered an earlier session, where the default is a stand-in; looked up once.
+    /// Loss of the index since which every session was put into it, perhaps not yet durably.
+    pub(super) index_filled_at: AtomicU64,
+    /// Model that answered an earlier session if the default is a stand-in; looked up once.
     earlier_model: OnceCell<Option<String>>,
 }
 
 impl Sessions {
-    /// A service over an engine and its stores.
+    /// Makes a service over an engine.
     pub(crate) fn new(engine: Engine) -> Self {
         let inner = Inner {
             engine: Arc::new(engine),
@@ -85,13 +86,13 @@ impl Sessions {
             is_ready: OnceCell::new(),
             schedule: std::sync::OnceLock::new(),
             completing: Mutex::default(),
-            index_told: AtomicU64::new(0),
+            index_filled_at: AtomicU64::new(0),
             earlier_model: OnceCell::new(),
         };
         Self::of(Arc::new(inner))
     }
 
-    /// Another handle of a service.
+    /// Makes another handle of a service.
     pub(super) const fn of(inner: Arc<Inner>) -> Self {
         Self { inner }
     }
@@ -100,15 +101,15 @@ impl Sessions {
         &self.inner.engine
     }
 
-    /// Held alone while records of a session's journal are dropped, from what says so in it to the last one; together by
-    /// whoever makes something of several looks at it. It counts who held it alone.
+    /// Returns the lock of a session's journal: write-locked while records are dropped, read-locked by callers that
+    /// combine several reads of it. It counts the write locks.
     pub(super) fn journal(&self, id: SessionId) -> &RwLock<u64> {
         &self.inner.journals[id.as_uuid().as_bytes()[15] as usize % JOURNAL_LOCKS]
     }
 }
 
 impl Sessions {
-    /// Refuses what asks for compaction where there is none.
+    /// Refuses a request for compaction in a build without it.
     fn check_compaction(&self, is_asked: bool) -> Result<(), SessionError> {
         if is_asked || self.engine().is_compaction_configured() {
             self.engine().capabilities.require(Capability::SessionCompaction)?;
@@ -116,15 +117,15 @@ impl Sessions {
         Ok(())
     }
 
-    /// Reserves a session's actor, and brings it in where the session is stored.
+    /// Reserves a session's actor; loads it if the session is stored.
     pub(super) async fn reserve(&self, session_id: SessionId) -> Result<Reservation, SessionError> {
         loop {
             match self.inner.registry.find(session_id) {
                 Found::Live(reservation) => return Ok(reservation),
-                // Nothing is ever sent: the channel closes when the actor has come or gone.
+                // Nothing is ever sent: the channel closes when the actor has arrived or left.
                 Found::Passing(mut over) => drop(over.changed().await),
                 Found::Absent(arrival) => {
-                    // A task of its own, so that whoever asked may go without leaving an actor behind that nobody knows.
+                    // A task of its own: the caller may leave, and the actor still has to be registered.
                     let service = self.clone();
                     let brought = tokio::spawn(async move { service.bring_in(session_id, arrival).await });
                     return brought
@@ -135,7 +136,7 @@ impl Sessions {
         }
     }
 
-    /// Loads a stored session, and settles what a former process left open in it.
+    /// Loads a stored session, and settles the turn that a former process left open.
     async fn bring_in(&self, session_id: SessionId, arrival: Arrival) -> Result<Reservation, SessionError> {
         let engine = &self.inner.engine;
         if engine.events.watch(session_id).await?.is_none() {
@@ -156,12 +157,12 @@ impl Sessions {
         let (settled, is_settled) = oneshot::channel();
         actor.on_settled(settled);
         self.spawn(actor);
-        // Where the store fails it, its mailbox is closed; whoever asks next brings it in anew.
+        // If the store fails it, its mailbox is closed, and the next caller loads it again.
         is_settled.await.unwrap_or(Err(SessionError::StoreFailed))?;
         Ok(arrival.arrive(shared, mailbox))
     }
 
-    /// An actor for a session whose records are all applied.
+    /// Makes the actor of a session whose records are all applied.
     fn actor(&self, session: Session, lease: Lease) -> (Arc<Shared>, mpsc::Sender<Command>, Actor) {
         let registry = &self.inner.registry;
         let shared = Shared::new(&session, registry.hub(session.id()));
@@ -175,7 +176,7 @@ impl Sessions {
         tokio::spawn(supervise(Box::new(actor)));
     }
 
-    /// What everybody may see of a session: no less than its durable events show.
+    /// Returns the public view of a session: no less than its durable events show.
     pub(super) async fn look(&self, session_id: SessionId) -> Result<View, SessionError> {
         let engine = self.engine();
         if let Some(shared) = self.inner.registry.shared(session_id) {
@@ -184,12 +185,12 @@ impl Sessions {
                 return Ok(view);
             }
         }
-        // One in memory that has no actor is leaving for good.
+        // A session that is not stored and has no actor is leaving for good.
         let restored = if engine.is_stored { engine.restore(session_id).await? } else { None };
         Ok(View::of(&restored.ok_or(SessionError::NotFound(session_id))?))
     }
 
-    /// Whether there is such a session.
+    /// Checks that a session exists.
     pub(super) async fn check_exists(&self, session_id: SessionId) -> Result<(), SessionError> {
         match self.engine().events.watch(session_id).await? {
             Some(_) => Ok(()),
@@ -197,7 +198,8 @@ impl Sessions {
         }
     }
 
-    /// Asks a session's actor and waits for its answer. Where another has taken the session over, it is asked once more.
+    /// Sends a command to a session's actor and waits for its answer. If another one has taken the session over, sends
+    /// it once more.
     pub(super) async fn ask<T>(
         &self,
         session_id: SessionId,
@@ -230,12 +232,12 @@ impl Sessions {
         }
         match asked {
             Ok(()) => Err(SessionError::Internal("the session's actor was lost before it answered".to_owned())),
-            // It is given up: the store failed it, and whoever asks next brings it in anew.
+            // The store failed it, and the next caller loads it again.
             Err(_) => Err(SessionError::StoreFailed),
         }
     }
 
-    /// Works to the end, in a task of its own: the caller may leave meanwhile.
+    /// Runs work to its end in a task of its own: the caller may leave meanwhile.
     pub(super) async fn to_the_end<T: Send + 'static, Work>(
         &self,
         work: impl FnOnce(Self) -> Work,
@@ -251,7 +253,7 @@ impl Sessions {
         self.ask(session_id, |reply| Command::Record { change: Box::new(change.clone()), reply }).await
     }
 
-    /// Accepts a turn; without a prompt one that goes on with the interrupted turn.
+    /// Accepts a turn, or the continuation of an interrupted one, which has no prompt.
     pub(super) async fn accept(&self, request: StartTurn, is_continuation: bool) -> Result<TurnHandle, SessionError> {
         self.check_compaction(request.compaction.is_some())?;
         let limits = &self.engine().options.limits;
@@ -264,7 +266,7 @@ impl Sessions {
         if let Some(model) = &request.model {
             self.engine().models.resolve(model)?;
         }
-        // Nothing else stands before a session's existence, also not that the service ends.
+        // The session's existence is checked before everything else, even the end of the service.
         let session_id = request.session_id;
         self.check_exists(session_id).await?;
         let hash = request
@@ -277,7 +279,7 @@ impl Sessions {
         self.ask(session_id, command).await
     }
 
-    /// Whether another session may be made, besides those in flight.
+    /// Checks that another session may be created, besides those in flight.
     fn check_new(&self, in_flight: usize) -> Result<(), SessionError> {
         let engine = self.engine();
         if engine.is_shutting_down.load(Ordering::Acquire) {
@@ -290,8 +292,8 @@ impl Sessions {
         engine.held.check_room()
     }
 
-    /// The model of a session that names none: the default, unless that only stands in for one that answered before. An
-    /// index that does not say so stands in nobody's way.
+    /// Returns the model of a session that names none: the default, unless that is a stand-in for one that answered
+    /// before. If the index fails, it is the default.
     async fn default_model(&self) -> String {
         let models = &self.engine().models;
         let earlier = match models.is_stand_in() && self.engine().is_stored {
@@ -301,7 +303,7 @@ impl Sessions {
         earlier.unwrap_or_else(|| models.default_model().to_owned())
     }
 
-    /// Looks at the first page of the list and no further, however many sessions there are.
+    /// Finds the model of an earlier session on the first page of the list, however many sessions there are.
     async fn earlier_model(&self) -> Result<Option<String>, SessionError> {
         let limit = Some(self.engine().options.limits.page_items);
         let page = self.list_page(SessionQuery { limit, ..SessionQuery::default() }).await?;
@@ -333,7 +335,7 @@ impl Sessions {
         Ok(model.name)
     }
 
-    /// Makes a session, or finds the one that its key stands for.
+    /// Creates a session, or finds the one that was created with its key.
     pub(super) async fn create(&self, request: CreateSession) -> Result<SessionCreated, SessionError> {
         let default_model = match request.model {
             Some(_) => String::new(),
@@ -357,7 +359,7 @@ impl Sessions {
                     Err(error) => Err(error),
                 };
                 let is_known = match (&recorded, &done) {
-                    // A row of that key may still be an older session's.
+                    // The row of this key may still name an older session.
                     (Some(key), Ok(created)) => {
                         let row = service.store_key(&key.key).await;
                         matches!(row, Ok(Some(row)) if row.session_id == created.session_id)
@@ -370,7 +372,7 @@ impl Sessions {
         creation.await
     }
 
-    /// The session that a former process made under the key.
+    /// Finds the session that a former process created with this key.
     async fn created_before(&self, key: Option<&Key>) -> Result<Option<SessionCreated>, SessionError> {
         let Some(key) = key else { return Ok(None) };
         let Some(known) = self.store_key(&key.key).await? else { return Ok(None) };
@@ -429,13 +431,13 @@ impl Sessions {
         Ok(SessionCreated { session_id, seq: 1, created_at: now })
     }
 
-    /// Puts into the index what a session says of itself, which has changed, or was found. It is a copy: where it fails,
-    /// the next start makes it good.
+    /// Puts a session's row and key into the index: the session has changed, or was found. They are copies: after a
+    /// failure the next start puts them again.
     pub(super) async fn index(&self, session: &Session, has_changed: bool) {
         let (derived, is_stored) = (&self.engine().derived, self.engine().is_stored);
         let age_ms = self.engine().world.clock.now().as_millis() - session.created_at().as_millis();
-        // One that is imported may be old, and its key is not to stand for it again. Where the clock was ahead, it is not.
-        // A key of this process alone is bounded by those that it keeps (`creations`).
+        // An imported session may be old, and its key expired. A session from a time when the clock was ahead is not
+        // old. Keys of sessions in memory are kept by `creations` alone.
         let key = session.created_key().filter(|_| is_stored && age_ms < KEY_KEPT_MS);
         let key = key.map(|key| IndexedKey {
             scope: None,

@@ -1,4 +1,4 @@
-//! The values of a request: what the schema allows and a limit does not. One check per fact.
+//! Checks of a request's values beyond its schema: one function per fact.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,17 @@ use crate::{
     wire::bounds::{BLOB_PIECE_BYTES_MAX, HITS_MAX, MODEL_BYTES_MAX, QUERY_BYTES_MAX, ROLES},
 };
 
-/// Hits that a search answers where it does not say how many.
+/// Default number of hits of a search.
 const HITS: usize = 10;
+/// Default number of items of a page.
+const PAGE_ITEMS: usize = 100;
 
-/// The model of a request, if one is named, has a name that can be one.
+/// Checks the name of a request's model, if there is one.
 pub(crate) fn model(name: Option<&str>) -> Result<(), SessionError> {
     name.map_or(Ok(()), |name| model_name(name).map_err(|message| SessionError::invalid("model", message)))
 }
 
-/// A model's name, if it can be one; else what one has.
+/// Checks a model's name; the error describes a valid one.
 pub(crate) fn model_name(name: &str) -> Result<(), String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/@+~-".contains(&byte);
     if name.len() <= MODEL_BYTES_MAX && name.bytes().all(is_allowed) {
@@ -31,20 +33,20 @@ pub(crate) fn model_name(name: &str) -> Result<(), String> {
     Err(format!("a model's name has at most {MODEL_BYTES_MAX} letters, digits, or any of ._:/@+~-"))
 }
 
-/// The hash of a decoded request. Two requests with one hash are the same request.
+/// Hashes a decoded request. Requests with equal hashes are the same request.
 pub(crate) fn request_hash<T: serde::Serialize>(request: &T) -> Result<String, SessionError> {
     let bytes = serde_json::to_vec(request).map_err(|error| SessionError::Internal(error.to_string()))?;
     Ok(hex(&Sha256::digest(bytes)))
 }
 
-/// The hash of a turn's request, without its key and how its answer is delivered. One that goes on with an interrupted
-/// turn has no prompt, and is never the same as one that has.
+/// Hashes a turn's request without its key and the way its answer is delivered. A continuation of an interrupted turn
+/// never equals a turn with a prompt.
 pub(crate) fn turn_hash(request: &StartTurn, is_continuation: bool) -> Result<String, SessionError> {
     let request = StartTurn { idempotency_key: None, wait: true, ..request.clone() };
     if is_continuation { request_hash(&(request, "continues")) } else { request_hash(&request) }
 }
 
-/// Where a page of seqs goes on.
+/// Parses the cursor of a page of seqs.
 pub(crate) fn seq_cursor(cursor: Option<&str>) -> Result<Seq, SessionError> {
     let refusal = || SessionError::invalid("cursor", "use the next_cursor of the page before, or none");
     let is_one = |cursor: &&str| (1..=18).contains(&cursor.len()) && cursor.bytes().all(|byte| byte.is_ascii_digit());
@@ -52,25 +54,42 @@ pub(crate) fn seq_cursor(cursor: Option<&str>) -> Result<Seq, SessionError> {
         .map_or(Ok(0), |cursor| Some(cursor).filter(is_one).and_then(|cursor| cursor.parse().ok()).ok_or_else(refusal))
 }
 
-/// A blob is named by the SHA-256 of its bytes.
+/// Checks a blob's name, the SHA-256 of its bytes.
 pub(crate) fn blob_hash(hash: &str) -> Result<(), SessionError> {
     let is_hash = hash.len() == 64 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     if is_hash { Ok(()) } else { Err(SessionError::invalid("blob", "a blob is named by 64 hexadecimal digits")) }
 }
 
-/// Bytes of a piece of a blob.
-pub(crate) fn blob_limit(limit: Option<usize>) -> Result<usize, SessionError> {
+/// Checks a limit, from 1 to `max`; `contents` and `unit` are for the message.
+fn limited(
+    limit: Option<usize>,
+    (max, default): (usize, usize),
+    contents: &str,
+    unit: &str,
+) -> Result<usize, SessionError> {
     match limit {
-        Some(0) => Err(SessionError::invalid("limit", "a piece has at least one byte")),
-        Some(limit) if limit > BLOB_PIECE_BYTES_MAX => {
-            Err(SessionError::invalid("limit", format!("a piece has at most {BLOB_PIECE_BYTES_MAX} bytes")))
-        }
-        Some(limit) => Ok(limit),
-        None => Ok(BLOB_PIECE_BYTES_MAX),
+        Some(0) => Err(SessionError::invalid("limit", format!("{contents} at least one {unit}"))),
+        Some(limit) if limit > max => Err(SessionError::invalid("limit", format!("{contents} at most {max} {unit}s"))),
+        limit => Ok(limit.unwrap_or(default)),
     }
 }
 
-/// A reader's name can stand in a path and in a key.
+/// Checks the bytes of a piece of a blob.
+pub(crate) fn blob_limit(limit: Option<usize>) -> Result<usize, SessionError> {
+    limited(limit, (BLOB_PIECE_BYTES_MAX, BLOB_PIECE_BYTES_MAX), "a piece has", "byte")
+}
+
+/// Checks the number of hits.
+pub(crate) fn hits(limit: Option<usize>) -> Result<usize, SessionError> {
+    limited(limit, (HITS_MAX, HITS), "a search answers", "hit")
+}
+
+/// Checks the number of items of a page.
+pub(crate) fn page_limit(limit: Option<usize>, limits: &Limits) -> Result<usize, SessionError> {
+    limited(limit, (limits.page_items, limits.page_items.min(PAGE_ITEMS)), "a page has", "item")
+}
+
+/// Checks a reader's name, which is part of paths and keys.
 pub(crate) fn reader(name: &str) -> Result<(), SessionError> {
     let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-');
     if (1..=64).contains(&name.len()) && name.bytes().all(is_allowed) {
@@ -79,7 +98,7 @@ pub(crate) fn reader(name: &str) -> Result<(), SessionError> {
     Err(SessionError::invalid("reader", "a reader is named by 1 to 64 small letters, digits, `.`, `_` or `-`"))
 }
 
-/// A title is one line; an empty one takes the title away.
+/// Checks a title, which is one line; an empty one removes the title.
 pub(crate) fn title(title: &str, limits: &Limits) -> Result<(), SessionError> {
     if title.len() as u64 > limits.label_bytes || title.chars().any(char::is_control) {
         let message = format!("a title has at most {} bytes and no control characters", limits.label_bytes);
@@ -132,7 +151,7 @@ pub(crate) fn labels(labels: &BTreeMap<String, String>, limits: &Limits) -> Resu
     Ok(())
 }
 
-/// What memory is searched for, but for the number of hits.
+/// Checks a search of memory, except the number of hits.
 pub(crate) fn search(request: &SearchMemory, limits: &Limits) -> Result<(), SessionError> {
     let SearchMemory { query, scope, session_id, role, labels: wanted, since, until, .. } = request;
     not_empty("query", query, "say what to look for")?;
@@ -163,7 +182,7 @@ pub(crate) fn search(request: &SearchMemory, limits: &Limits) -> Result<(), Sess
     Ok(())
 }
 
-/// What memory is to forget: something has to be named, and seqs are those of a session.
+/// Checks a request to forget: it names something, and seqs only with their session.
 pub(crate) fn forget(request: &ForgetMemory, limits: &Limits) -> Result<(), SessionError> {
     let ForgetMemory { session_id, from_seq, to_seq, source } = request;
     if session_id.is_none() && (from_seq.is_some() || to_seq.is_some()) {
@@ -187,29 +206,7 @@ pub(crate) fn forget(request: &ForgetMemory, limits: &Limits) -> Result<(), Sess
     Ok(())
 }
 
-/// How to compact, as far as no model's window matters.
+/// Checks a compaction config without a model's window.
 pub(crate) fn compaction(config: Option<CompactionConfig>) -> Result<(), SessionError> {
     config.map_or(Ok(()), |config| config.check(0))
-}
-
-/// How many hits a search answers.
-pub(crate) fn hits(limit: Option<usize>) -> Result<usize, SessionError> {
-    match limit {
-        Some(0) => Err(SessionError::invalid("limit", "a search answers at least one hit")),
-        Some(limit) if limit > HITS_MAX => {
-            Err(SessionError::invalid("limit", format!("a search answers at most {HITS_MAX} hits")))
-        }
-        limit => Ok(limit.unwrap_or(HITS)),
-    }
-}
-
-pub(crate) fn page_limit(limit: Option<usize>, limits: &Limits) -> Result<usize, SessionError> {
-    match limit {
-        Some(0) => Err(SessionError::invalid("limit", "a page has at least one item")),
-        Some(limit) if limit > limits.page_items => {
-            Err(SessionError::invalid("limit", format!("a page has at most {} items", limits.page_items)))
-        }
-        Some(limit) => Ok(limit),
-        None => Ok(limits.page_items.min(100)),
-    }
 }

@@ -39,15 +39,3 @@ pub fn glance(_: &Path, _: &crate::service::SessionQuery) -> Result<Page<Session
 
 /// Lowers the priority of this thread; this build has no background work.
 pub(crate) const fn step_back() {}
-
-/// Examines a data directory, which this build cannot.
-///
-/// # Errors
-/// `SESSION_PERSISTENCE_DISABLED`.
-#[expect(clippy::unused_async, reason = "the enabled side waits for the index")]
-pub async fn examine(
-    _: crate::upkeep::doctor::Examination,
-    _: crate::upkeep::doctor::Progress<'_>,
-) -> Result<crate::upkeep::doctor::Diagnosis, SessionError> {
-    Err(SessionError::PersistenceDisabled { configured: false })
-}

@@ -105,6 +105,13 @@ struct Journal {
     tail: watch::Sender<Seq>,
 }
 
+impl Journal {
+    fn new(frames: VecDeque<Frame>, last: Seq) -> Self {
+        let bytes = frames.iter().map(|frame| frame.line.len() as u64).sum();
+        Self { frames, bytes, epoch: 0, tail: watch::Sender::new(last) }
+    }
+}
+
 impl MemoryEventStore {
     /// Makes a store that keeps at most `session_bytes_max` bytes of each session.
     #[must_use]
@@ -121,12 +128,7 @@ impl MemoryEventStore {
 impl EventStore for MemoryEventStore {
     async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
         let mut journals = self.journals();
-        let journal = journals.entry(session_id).or_insert_with(|| Journal {
-            frames: VecDeque::new(),
-            bytes: 0,
-            epoch: 0,
-            tail: watch::Sender::new(0),
-        });
+        let journal = journals.entry(session_id).or_insert_with(|| Journal::new(VecDeque::new(), 0));
         journal.epoch += 1;
         Ok(Lease { session_id, epoch: journal.epoch, tail: *journal.tail.borrow() })
     }
@@ -204,9 +206,7 @@ impl EventStore for MemoryEventStore {
         let (child, last) = (child.session_id, last.seq);
         let frames: VecDeque<Frame> =
             source.frames.iter().take_while(|frame| frame.seq <= at).cloned().chain(own).collect();
-        let bytes = frames.iter().map(|frame| frame.line.len() as u64).sum();
-        self.held.grow(bytes);
-        journals.insert(child, Journal { frames, bytes, epoch: 0, tail: watch::Sender::new(last) });
+        self.held.grow(journals.entry(child).or_insert(Journal::new(frames, last)).bytes);
         Ok(())
     }
 
@@ -229,10 +229,8 @@ impl EventStore for MemoryEventStore {
         if frames.is_empty() || journals.contains_key(&session_id) {
             return Err(StoreError::Failed("there is nothing to import, or the session exists already".to_owned()));
         }
-        let bytes = frames.iter().map(|frame| frame.line.len() as u64).sum();
-        let tail = watch::Sender::new(frames.back().map_or(0, |frame| frame.seq));
-        self.held.grow(bytes);
-        journals.insert(session_id, Journal { frames, bytes, epoch: 0, tail });
+        let last = frames.back().map_or(0, |frame| frame.seq);
+        self.held.grow(journals.entry(session_id).or_insert(Journal::new(frames, last)).bytes);
         Ok(())
     }
 

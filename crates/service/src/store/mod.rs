@@ -5,7 +5,7 @@
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
 mod absent;
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
-pub(crate) mod enabled;
+pub(crate) mod directory;
 mod load;
 mod memory;
 mod readers;
@@ -26,13 +26,11 @@ use tokio::sync::watch;
 
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
 use absent as directory;
-#[cfg(any(feature = "session-store", feature = "memory-store"))]
-use enabled as directory;
 
 pub(crate) use directory::{DirectoryOwner, own_directory, step_back};
-pub use directory::{examine, glance, open_stores};
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
-pub use enabled::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore};
+pub use directory::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore};
+pub use directory::{glance, open_stores};
 pub(crate) use meerkat_words::list;
 pub use meerkat_words::store::{
     BlobStore, BlobWriter, Frame, FramePage, Lease, Origin, RECORD_BYTES_MAX, ReadLimit, Registration, StoreError,

@@ -1,5 +1,5 @@
-//! Upkeep of a data directory: what is dropped of journals, which sessions go, sessions as archives, and what is examined
-//! and mended. Nothing here runs a turn.
+//! Upkeep of a data directory: journal compaction, retention, bundles, examination and repair. Nothing here runs a
+//! turn.
 
 pub(crate) mod pruning;
 

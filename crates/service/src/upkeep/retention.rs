@@ -1,5 +1,5 @@
-//! Which sessions go, and why: those that have not changed for too long, and the oldest where there are too many, or
-//! where they take too much room. It decides and deletes nothing; what runs or waits always stays.
+//! Choice of sessions to delete: those that have not changed for too long, and the oldest if there are too many or they
+//! take too much room. It only decides; sessions that run or wait always stay.
 
 use crate::{
     clock::Timestamp,
@@ -10,7 +10,7 @@ use crate::{
 /// Milliseconds of a day.
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// What goes of these sessions, each with the bytes that it takes; the one that changed longest ago first.
+/// Chooses from these sessions, each with its bytes; the least recently changed first.
 pub(crate) fn doomed(
     mut sessions: Vec<(SessionSummary, u64)>,
     options: &RetentionOptions,
@@ -43,7 +43,7 @@ mod tests {
     use crate::service::Retain;
     use crate::{clock::SeededIds, ids::SessionId};
 
-    /// The n-th session, which changed so many days ago.
+    /// Makes the n-th session, which changed so many days ago.
     fn session(n: u8, days: u64, state: SessionState) -> SessionSummary {
         let time = Timestamp::from_millis(SeededIds::wall_time().as_millis() - (days * DAY_MS) as i64);
         SessionSummary {

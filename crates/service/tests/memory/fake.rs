@@ -29,7 +29,7 @@ pub(crate) struct Fake {
     /// Passages that it was given, also those that it had.
     given: Mutex<usize>,
     pub(crate) fails: AtomicBool,
-    /// It does not say up to where it has a session.
+    /// It does not say how far it has a session.
     pub(crate) is_mute: AtomicBool,
     pub(crate) is_lost: AtomicBool,
 }

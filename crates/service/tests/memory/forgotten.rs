@@ -1,4 +1,5 @@
-//! What was forgotten, or deleted, is found no more: not in forks and copies, and not where memory was off meanwhile.
+//! Forgotten messages and deleted sessions are not found again: not in forks and copies, and not if memory was off
+//! meanwhile.
 
 use super::*;
 use meerkat_service::service::{ExportSession, ImportBundle};
@@ -34,7 +35,7 @@ async fn told(agent: &Agent, text: &str) -> SessionId {
     session.session_id
 }
 
-/// It stayed findable for good: nobody told memory of it.
+/// It could be found for good: memory was not notified of the deletion.
 #[tokio::test]
 async fn a_session_that_was_deleted_without_memory_is_forgotten_and_one_that_has_no_journal_is_not() {
     let dir = tempfile::tempdir().unwrap();

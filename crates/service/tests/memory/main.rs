@@ -12,15 +12,16 @@ use std::{
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use meerkat_service::{
     Agent, AgentBuildConfig, ErrorCode, SessionError, SessionId,
+    clock::{Clock, SystemClock, Timestamp, World},
     compaction::CompactionConfig,
     memory::{EmbedFor, Embedder, MemoryOptions},
     options::{EngineOptions, Policy},
     service::{
-        CompactJournal, CompactSession, CreateSession, DeleteSession, ForgetMemory, ForkSession, InterruptTurn,
-        ReadEvents, ReadHistory, SearchHit, SearchMemory, SearchScope, SessionQuery, StartTurn, UpdateSession,
-        WaitReader,
+        CompactJournal, CompactSession, DeleteSession, ForgetMemory, ForkSession, InterruptTurn, ReadEvents,
+        ReadHistory, SearchHit, SearchMemory, SearchScope, SessionQuery, StartTurn, UpdateSession, WaitReader,
     },
 };
 
@@ -77,20 +78,17 @@ async fn behind(agent: &Agent) -> u64 {
 }
 
 #[tokio::test]
-async fn what_a_turn_said_is_found_when_it_has_ended() {
+async fn labels_come_with_what_is_taken_in_next() {
     let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
     let agent = stored(dir.path(), &memory);
     let session = agent.create_session().await.unwrap();
     let id = session.session_id;
-    agent.turn(&session, "@note the key is blue @say The key is noted.").await.unwrap();
-    let prompt = "@note the key is blue @say The key is noted.".to_owned();
-    assert_eq!(said(&agent, "key is").await, [(id, 2, prompt), (id, 3, "The key is noted.".to_owned())]);
-    assert!(said(&agent, "red").await.is_empty());
+    agent.turn(&session, "@say One.").await.unwrap();
+    search(&agent, "One.").await;
     assert_eq!(behind(&agent).await, 0);
-    // Labels come with what is taken in next.
     let labels = Some([("team".to_owned(), "blue".to_owned())].into());
     agent.service().update(UpdateSession { session_id: id, title: None, labels: labels.clone() }).await.unwrap();
-    search(&agent, "key").await;
+    search(&agent, "One.").await;
     assert_eq!(Some(memory.sessions()[&id].labels.clone()), labels);
     end(agent).await;
 }
@@ -114,7 +112,7 @@ async fn calls_results_and_prompts_that_waited_are_taken_in_and_what_is_open_is_
     queued.result.await.unwrap();
     let found = memory_of(&agent, &memory, id).await;
     assert_eq!(found.iter().filter(|text| text.contains("quokka")).count(), 3, "{found:?}");
-    // Every hit can be opened where it says that it stands, also the results of calls.
+    // Every hit can be opened at its seq, even the results of calls.
     for hit in search(&agent, "quokka").await {
         let cursor = Some((hit.from_seq - 1).to_string());
         let page = agent.service().history(ReadHistory { session_id: id, cursor, limit: Some(1) }).await.unwrap();
@@ -171,7 +169,7 @@ async fn where_memory_fails_turns_go_on_and_it_is_done_with_nothing() {
     let searched = agent.service().search_memory(query("One.")).await.unwrap();
     assert!(searched.items.is_empty());
     assert_eq!(behind(&agent).await, 4);
-    // Nor where it does not say up to where it has a session: that is no session that has nothing.
+    // Nor if it does not say how far it has a session: that is not a session of which it has nothing.
     memory.is_mute.store(true, Ordering::Relaxed);
     memory.fails.store(false, Ordering::Relaxed);
     let named = ForgetMemory { source: Some("user".to_owned()), ..ForgetMemory::default() };
@@ -255,6 +253,40 @@ async fn a_memory_that_cannot_say_what_it_lost_is_asked_again() {
     end(agent).await;
 }
 
+/// Clock whose timers never fire.
+struct Still(SystemClock);
+
+impl Clock for Still {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// A search that came first waited for more changes, as if nobody had asked.
+#[tokio::test]
+async fn a_search_waits_for_no_timer() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let agent = AgentBuildConfig::new().options(options()).store(dir.path().to_owned()).build().unwrap();
+    let session = agent.create_session().await.unwrap();
+    agent.turn(&session, "@say One.").await.unwrap();
+    end(agent).await;
+    let world = World { clock: Arc::new(Still(SystemClock::new())), ..World::system() };
+    let agent = config(&memory, options()).store(dir.path().to_owned()).world(world).build().unwrap();
+    for text in ["One.", "Two."] {
+        let found = tokio::time::timeout(Duration::from_secs(60), search(&agent, text)).await;
+        assert_eq!(found.expect("it waits for a timer").len(), 2);
+        agent.turn(&session, "@say Two.").await.unwrap();
+    }
+}
+
 /// It makes no vector, and says that it was asked for one.
 #[derive(Default)]
 struct Silent(tokio::sync::Notify);
@@ -291,7 +323,7 @@ async fn nobody_waits_for_an_embedder_that_is_silent() {
 }
 
 #[tokio::test]
-async fn a_fork_keeps_what_its_parent_said_and_says_it_once() {
+async fn a_limit_counts_what_a_fork_does_not_repeat() {
     let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
     let agent = stored(dir.path(), &memory);
     let session = agent.create_session().await.unwrap();
@@ -299,21 +331,11 @@ async fn a_fork_keeps_what_its_parent_said_and_says_it_once() {
     let parent = session.session_id;
     let fork = agent.service().fork(ForkSession { session_id: parent, turn: None }).await.unwrap().session_id;
     agent.service().start_turn(StartTurn::new(fork, "@say Own words.")).await.unwrap();
-    let hits = search(&agent, "words.").await;
+    let request = SearchMemory { limit: Some(4), ..query("words.") };
+    let hits = agent.service().search_memory(request).await.unwrap().items;
     let of = |id: SessionId| hits.iter().filter(|hit| hit.session_id == id).count();
     assert_eq!((of(parent), of(fork)), (2, 2));
-    // A limit counts what is left.
-    let limited =
-        agent.service().search_memory(SearchMemory { limit: Some(4), ..query("words.") }).await.unwrap().items;
-    assert_eq!(limited.len(), 4);
-    // Its parent goes, and it keeps what it had.
-    let deleted = agent.service().delete(DeleteSession { session_id: parent, force: false }).await;
-    deleted.unwrap();
-    assert!(!memory.sessions().contains_key(&parent), "a deletion that was answered is forgotten");
-    assert_eq!(search(&agent, "Shared").await.iter().map(|hit| hit.session_id).collect::<Vec<_>>(), [fork, fork]);
-    let request = SearchMemory { scope: SearchScope::Session, session_id: Some(parent), ..query("words") };
-    let refusal = agent.service().search_memory(request).await.unwrap_err();
-    assert_eq!(refusal.code(), ErrorCode::SessionNotFound);
+    assert!(hits.iter().any(|hit| hit.text == "Own words."), "{hits:?}");
     end(agent).await;
 }
 
@@ -351,25 +373,6 @@ async fn of_turns_that_are_left_out_what_a_compaction_discards_is_taken_in() {
     end(agent).await;
 }
 
-#[tokio::test]
-async fn without_a_store_what_a_session_said_outlives_it() {
-    let memory = Arc::<Fake>::default();
-    let mut options = options();
-    options.ephemeral.idle_ms = 1;
-    let agent = config(&memory, options).build().unwrap();
-    let session = agent.create_session().await.unwrap();
-    let id = session.session_id;
-    // It leaves as soon as it has nothing to do.
-    agent.turn(&session, "@say One.").await.unwrap();
-    assert_eq!(search(&agent, "One.").await.len(), 2);
-    while agent.service().events(ReadEvents { session_id: id, since_seq: 0, limit: None, wait_ms: 0 }).await.is_ok() {
-        tokio::task::yield_now().await;
-    }
-    let request = SearchMemory { scope: SearchScope::Session, session_id: Some(id), ..query("One.") };
-    assert_eq!(agent.service().search_memory(request).await.unwrap().items.len(), 2);
-    end(agent).await;
-}
-
 /// It left while memory failed, and what it had said was lost.
 #[tokio::test(start_paused = true)]
 async fn without_a_store_a_session_stays_until_memory_has_it_unless_there_is_no_room() {
@@ -385,7 +388,7 @@ async fn without_a_store_a_session_stays_until_memory_has_it_unless_there_is_no_
         let events = ReadEvents { session_id: session.session_id, since_seq: 0, limit: None, wait_ms: 0 };
         assert_eq!(agent.service().events(events.clone()).await.is_ok(), stays);
         memory.fails.store(false, Ordering::Relaxed);
-        // It tries again by now; its own thread knows nothing of a clock that stands still.
+        // It retries by now; its own thread does not use the paused clock.
         tokio::time::advance(Duration::from_secs(60)).await;
         tokio::time::resume();
         let left = async {
@@ -396,6 +399,12 @@ async fn without_a_store_a_session_stays_until_memory_has_it_unless_there_is_no_
         tokio::time::timeout(Duration::from_secs(30), left).await.unwrap();
         let said: &[&str] = if stays { &["@say One.", "One."] } else { &[] };
         assert_eq!(memory.texts(session.session_id), said);
+        if stays {
+            let request =
+                SearchMemory { scope: SearchScope::Session, session_id: Some(session.session_id), ..query("One.") };
+            let found = agent.service().search_memory(request).await.unwrap().items;
+            assert_eq!(found.len(), 2, "what it said outlives it");
+        }
         agent.create_session().await.unwrap();
         end(agent).await;
         tokio::time::pause();
@@ -403,49 +412,30 @@ async fn without_a_store_a_session_stays_until_memory_has_it_unless_there_is_no_
 }
 
 #[tokio::test]
-async fn without_a_store_it_catches_up_at_the_end() {
-    let memory = Arc::<Fake>::default();
-    let agent = config(&memory, options()).build().unwrap();
+async fn what_failed_is_tried_once_more_when_the_service_ends() {
+    for is_stored in [false, true] {
+        let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+        let config = config(&memory, options());
+        let config = if is_stored { config.store(dir.path().to_owned()) } else { config };
+        let agent = config.build().unwrap();
+        let session = agent.create_session().await.unwrap();
+        memory.fails.store(true, Ordering::Relaxed);
+        agent.turn(&session, "@say One.").await.unwrap();
+        assert!(search(&agent, "One.").await.is_empty());
+        memory.fails.store(false, Ordering::Relaxed);
+        end(agent).await;
+        assert_eq!(memory.texts(session.session_id), ["@say One.", "One."], "{is_stored}");
+    }
+}
+
+#[tokio::test]
+async fn the_tool_checks_its_limit() {
+    let agent = config(&Arc::default(), options()).build().unwrap();
     let session = agent.create_session().await.unwrap();
-    agent.turn(&session, "@say One.").await.unwrap();
-    end(agent).await;
-    assert_eq!(memory.texts(session.session_id), ["@say One.", "One."]);
-}
-
-#[tokio::test]
-async fn the_tool_gives_the_model_what_other_sessions_said_and_does_not_remember_that() {
-    let memory = Arc::<Fake>::default();
-    let agent = config(&memory, options()).build().unwrap();
-    let first = agent.create_session().await.unwrap();
-    agent.turn(&first, "@say The door code is 4711.").await.unwrap();
-    let second = agent.create_session().await.unwrap();
-    let call = r#"@call search_project_history {"query":"door code","role":"assistant"} @echo last_result"#;
-    let text = agent.turn(&second, call).await.unwrap().text;
-    assert!(text.contains(&format!("<recalled at=\"{}:3\"", first.session_id)), "{text}");
-    assert!(text.contains("The door code is 4711.\n</recalled>") && text.contains("untrusted"), "{text}");
-    let call = r#"@call search_project_history {"query":"no such thing"} @echo last_result"#;
-    let text = agent.turn(&second, call).await.unwrap().text;
-    assert!(text.starts_with("last_result: Nothing was found"), "{text}");
     let call = r#"@call search_project_history {"query":"x","limit":0} @echo last_result"#;
-    let text = agent.turn(&second, call).await.unwrap().text;
+    let text = agent.turn(&session, call).await.unwrap().text;
     assert!(text.contains("limit is 0"), "{text}");
-    search(&agent, "x").await;
-    assert!(memory.sessions()[&second.session_id].passages.values().all(|it| it.role != "tool_results"));
     end(agent).await;
-}
-
-#[tokio::test]
-async fn a_service_without_memory_says_so() {
-    let agent = AgentBuildConfig::new().build().unwrap();
-    let error = agent.service().search_memory(query("x")).await.unwrap_err();
-    assert_eq!(error.body().details["reason"], "configured");
-    assert_eq!(error.code(), ErrorCode::MemoryStoreDisabled);
-    let mut options = options();
-    options.memory.enabled = false;
-    let agent = config(&Arc::default(), options).build().unwrap();
-    assert!(!agent.service().capabilities().view().memory_store);
-    let tools = CreateSession { tools: Some(vec!["search_project_history".to_owned()]), ..CreateSession::default() };
-    assert_eq!(agent.service().create_session(tools).await.unwrap_err().code(), ErrorCode::ToolNotFound);
 }
 
 #[tokio::test]

@@ -12,16 +12,18 @@ use std::{
 
 use async_trait::async_trait;
 use meerkat_service::{
-    AgentBuildConfig, Capabilities, ErrorCode, Seq, SessionId,
+    AgentBuildConfig, Capabilities, ErrorCode, SessionId,
     capability::Capability,
     memory::MemoryOptions,
     service::{DeleteSession, Retain, SessionQuery, WaitReader},
-    session::event::Record,
-    store::{EventStore, FramePage, Lease, ReadLimit, RecordSource, StoreError, Ticket, open_stores},
+    store::{EventStore, StoreError, open_stores},
 };
-use tokio::sync::watch;
 
-use crate::{Place, Process};
+use crate::{
+    Place, Process,
+    layer::{Layer, Over},
+    until,
+};
 
 /// How a session's files stop answering.
 #[derive(Clone, Copy, Debug)]
@@ -83,8 +85,10 @@ fn a_session_that_cannot_be_read_stops_neither_start_nor_lists_nor_turns() {
                 process.create().await;
                 let refused = process.turn(second, "@say Two.").await.unwrap_err();
                 assert_eq!(refused.code(), ErrorCode::SessionCorrupted, "{broken:?}, {has_index}");
+                let refused = process.service.read(&second).await.unwrap_err();
+                assert_eq!(refused.code(), ErrorCode::SessionCorrupted, "{broken:?}, {has_index}");
             });
-            let examined = place.examined(false);
+            let examined = place.examine(false);
             let is_named = examined.findings.iter().any(|finding| finding.session_id == Some(second));
             assert!(is_named, "{broken:?}: {:?}", examined.findings);
             // The next start is as good, and what cannot be read can be deleted.
@@ -111,7 +115,7 @@ fn retention_passes_over_no_session_because_another_cannot_be_read() {
     }
 }
 
-/// Whoever asked may leave: what was begun is done all the same.
+/// The client may leave: the work is done all the same.
 #[test]
 fn retention_goes_on_when_its_client_leaves() {
     let place = Place::new();
@@ -153,12 +157,7 @@ fn files_of_other_sessions_are_written_though_one_cannot_be() {
             process.projected(third).await;
             process.turn(third, "@say Two.").await.unwrap();
             process.projected(third).await;
-            let wanted = async {
-                while !list.exists() {
-                    tokio::task::yield_now().await;
-                }
-            };
-            tokio::time::timeout(Duration::from_secs(60), wanted).await.unwrap();
+            until(|| list.exists()).await;
         });
     }
 }
@@ -182,40 +181,10 @@ fn files_that_could_not_be_written_at_first_come_later() {
     fs::write(&failing, "no folder").unwrap();
     place.process(true, |process| async move {
         process.service.ready().await.unwrap();
-        let wait = async |done: &dyn Fn() -> bool| {
-            let waiting = async {
-                while !done() {
-                    tokio::task::yield_now().await;
-                }
-            };
-            tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap();
-        };
-        wait(&|| list.exists()).await;
+        until(|| list.exists()).await;
         assert!(other.is_dir());
         fs::remove_file(&failing).unwrap();
-        wait(&|| failing.join("transcript.md").exists()).await;
-    });
-}
-
-/// Files that are all there are not written once more because their folder was not there for a while.
-#[test]
-fn a_folder_that_cannot_be_written_sends_no_session_back_to_its_beginning() {
-    let place = Place::projected();
-    place.process(true, |process| async move {
-        for _ in 0..3 {
-            let id = process.create().await;
-            process.projected(id).await;
-        }
-    });
-    let away = place.dir.path().join("away");
-    fs::rename(place.rkat(), &away).unwrap();
-    fs::write(place.rkat(), "no folder").unwrap();
-    place.process(true, |process| async move {
-        let rebuilt = process.service.rebuild_projection().await.map_err(|error| error.code());
-        assert_eq!(rebuilt.err(), Some(ErrorCode::StoreNotWritable));
-        let readers = process.service.list_readers().await.unwrap().items;
-        let files = readers.iter().find(|reader| reader.reader == "projection").unwrap();
-        assert_eq!(files.records_behind, 0);
+        until(|| failing.join("transcript.md").exists()).await;
     });
 }
 
@@ -253,7 +222,7 @@ fn a_store_that_names_no_session_makes_its_folder_of_sessions_again() {
     place.process(true, |process| async move { assert_eq!(stored(&process).await, [id]) });
 }
 
-/// Whoever may put a file there could be read as a session.
+/// A file of another user could be read as a session.
 #[test]
 fn a_data_directory_that_everybody_may_write_is_refused_until_it_is_mended() {
     let place = Place::projected();
@@ -263,7 +232,7 @@ fn a_data_directory_that_everybody_may_write_is_refused_until_it_is_mended() {
     fs::set_permissions(place.data_dir(), fs::Permissions::from_mode(0o777)).unwrap();
     let refused = place.agent().build().err().map(|error| error.code());
     assert_eq!(refused, Some(ErrorCode::StoreNotWritable));
-    assert!(place.examined(true).findings.iter().any(|finding| finding.mended));
+    assert!(place.examine(true).findings.iter().any(|finding| finding.mended));
     place.process(true, |process| async move {
         assert_eq!(stored(&process).await.len(), 1);
     });
@@ -289,12 +258,7 @@ fn files_of_a_session_that_was_deleted_elsewhere_go_at_the_next_start() {
     let (going, staying) = (folder(deleted), folder(kept));
     place.process(true, |process| async move {
         process.create().await;
-        let all_gone = async {
-            while going.exists() {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), all_gone).await.unwrap();
+        until(|| !going.exists()).await;
         assert!(staying.exists());
     });
 }
@@ -303,53 +267,9 @@ fn files_of_a_session_that_was_deleted_elsewhere_go_at_the_next_start() {
 struct Crowded(Arc<dyn EventStore>, AtomicBool);
 
 #[async_trait]
-impl EventStore for Crowded {
-    async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
-        self.0.lease(session_id).await
-    }
-
-    async fn release(&self, lease: Lease) -> Result<(), StoreError> {
-        self.0.release(lease).await
-    }
-
-    fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError> {
-        self.0.stage(lease, batch)
-    }
-
-    async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
-        self.0.read(session_id, after, limit).await
-    }
-
-    async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError> {
-        self.0.watch(session_id).await
-    }
-
-    async fn fork(&self, parent: SessionId, at: Seq, first: &[Record]) -> Result<(), StoreError> {
-        self.0.fork(parent, at, first).await
-    }
-
-    async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError> {
-        self.0.import(session_id, records).await
-    }
-
-    async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
-        self.0.bytes(session_id).await
-    }
-
-    async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {
-        self.0.delete(session_id).await
-    }
-
-    async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {
-        self.0.unsettled().await
-    }
-
-    async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError> {
-        self.0.sessions(after, limit).await
-    }
-
-    fn id(&self) -> Option<String> {
-        self.0.id()
+impl Layer for Crowded {
+    fn below(&self) -> &dyn EventStore {
+        self.0.as_ref()
     }
 
     async fn room(&self) -> Result<(), StoreError> {
@@ -371,7 +291,7 @@ fn what_is_written_beside_turns_waits_while_the_disk_is_full() {
     runtime.block_on(async {
         let mut stores = open_stores(&place.data_dir()).unwrap();
         let crowded = Arc::new(Crowded(stores.events, AtomicBool::new(true)));
-        stores.events = crowded.clone();
+        stores.events = Arc::new(Over(crowded.clone()));
         let agent = AgentBuildConfig::new().options(place.options.clone()).stores(stores);
         let agent = agent.memory(Some(place.dir.path().join("memory")), MemoryOptions::default()).build().unwrap();
         let process = Process { service: agent.service().clone() };

@@ -19,16 +19,17 @@ use meerkat_service::{
         CompactJournal, DecideApproval, DeleteSession, ForkSession, HistoryItem, InterruptTurn, ReadBlob, ReadHistory,
         Remind, StartTurn,
     },
-    session::event::{Decision, Record},
-    store::{
-        EventStore, Frame, FramePage, JournalPruner, Lease, ReadLimit, RecordSource, StoreError, Stores, TailRepair,
-        Ticket, open_stores,
-    },
+    session::event::Decision,
+    store::{EventStore, FramePage, JournalPruner, ReadLimit, StoreError, Stores, open_stores},
 };
 use serde_json::Value;
 use tokio::sync::{Semaphore, watch};
 
-use crate::{Place, Process, files, journals::seqs};
+use crate::{
+    Place, Process, files,
+    journals::seqs,
+    layer::{Layer, Over},
+};
 
 /// What happens once, behind a read that is like this.
 type Between = (fn(&Watched, Read) -> bool, BoxFuture<'static, ()>);
@@ -67,7 +68,7 @@ impl Watched {
             looks: AtomicU64::new(0),
             between: Mutex::default(),
         });
-        let stores = Stores { events: watched.clone(), pruner: Some(watched.clone()), ..stores };
+        let stores = Stores { events: Arc::new(Over(watched.clone())), pruner: Some(watched.clone()), ..stores };
         let config = AgentBuildConfig::new().options(place.options.clone()).stores(stores);
         (Process { service: config.build().unwrap().service().clone() }, watched)
     }
@@ -125,21 +126,9 @@ impl JournalPruner for Watched {
 }
 
 #[async_trait]
-impl EventStore for Watched {
-    async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
-        self.events.lease(session_id).await
-    }
-
-    async fn release(&self, lease: Lease) -> Result<(), StoreError> {
-        self.events.release(lease).await
-    }
-
-    async fn give_up(&self, lease: Lease) {
-        self.events.give_up(lease).await;
-    }
-
-    fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError> {
-        self.events.stage(lease, batch)
+impl Layer for Watched {
+    fn below(&self) -> &dyn EventStore {
+        self.events.as_ref()
     }
 
     async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
@@ -155,49 +144,9 @@ impl EventStore for Watched {
         }
         page
     }
-
-    fn at_hand(&self, session_id: SessionId, seq: Seq) -> Option<Frame> {
-        self.events.at_hand(session_id, seq)
-    }
-
-    async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError> {
-        self.events.watch(session_id).await
-    }
-
-    async fn fork(&self, parent: SessionId, at: Seq, first: &[Record]) -> Result<(), StoreError> {
-        self.events.fork(parent, at, first).await
-    }
-
-    async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError> {
-        self.events.import(session_id, records).await
-    }
-
-    async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
-        self.events.bytes(session_id).await
-    }
-
-    async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {
-        self.events.delete(session_id).await
-    }
-
-    async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {
-        self.events.unsettled().await
-    }
-
-    fn tail_repair(&self, session_id: SessionId) -> Option<TailRepair> {
-        self.events.tail_repair(session_id)
-    }
-
-    async fn room(&self) -> Result<(), StoreError> {
-        self.events.room().await
-    }
-
-    async fn sessions(&self, after: Option<SessionId>, limit: usize) -> Result<Vec<SessionId>, StoreError> {
-        self.events.sessions(after, limit).await
-    }
 }
 
-/// A place where nothing is too young to go, and short outputs stand in blobs already.
+/// A place where nothing is too young to go, and even short outputs are in blobs.
 fn place() -> Place {
     let mut place = Place::new();
     place.options.journal.min_record_age_ms = 0;
@@ -483,7 +432,7 @@ fn a_blob_that_is_named_anew_meanwhile_stays() {
         process.is_read(session_id).await;
         let name = named(&process, session_id).await.remove(0);
         let service = process.clone();
-        // Once records are gone, the journal is read to its end by whoever wants to know what it names.
+        // After the prune, the journal is read to its end for the names of blobs.
         watched.between(
             |watched, (_, frames, is_over)| *watched.pruned.borrow() > 0 && frames > 1 && is_over,
             async move {
@@ -498,7 +447,7 @@ fn a_blob_that_is_named_anew_meanwhile_stays() {
     });
 }
 
-/// The prompt of a turn that waited stands in another event than the turn's start, which a page may still have.
+/// The prompt of a queued turn is in another event than the turn's start, which a page may still have.
 #[test]
 fn a_prompt_that_is_dropped_while_a_history_is_read_is_said_to_be_gone() {
     let place = place();

@@ -1,4 +1,4 @@
-//! What the doctor says of a directory that is sound, and of one where something was taken away, cut or changed.
+//! Reports of the doctor on a sound directory, and on one where something was removed, cut or changed.
 
 use std::{
     fs::{self, OpenOptions, Permissions},
@@ -11,22 +11,16 @@ use std::{
 use futures::{StreamExt as _, stream};
 use meerkat_service::{
     ErrorCode, SessionId,
-    doctor::{Check, Diagnosis, Examination, Finding, Severity, examine},
-    service::{NamedReader, ReadBlob, StartTurn, TurnStatus},
+    doctor::{Check, Examination, Finding, Severity, examine},
+    service::{CompactionSkipped, ReadBlob, StartTurn, TurnStatus},
 };
 
-use crate::{Place, Process, files};
+use crate::{Place, Process, files, journals};
 use repairs::contents;
 
 mod repairs;
 
 impl Place {
-    fn examine(&self, is_repair: bool) -> Diagnosis {
-        let what = Examination { data_dir: self.data_dir(), projection: None, is_repair };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(examine(what, &|_, _| {})).unwrap()
-    }
-
     /// The one finding.
     fn finding(&self) -> Finding {
         let found = self.examine(false);
@@ -54,7 +48,7 @@ impl Place {
     fn long(&self) -> SessionId {
         let id = self.process(true, |process| async move {
             let session_id = process.create().await;
-            // Short enough to stand in the journal itself.
+            // Short enough for the journal itself.
             let text = "x".repeat(110_000);
             for _ in 0..90 {
                 process.turn(session_id, &format!("@say Well. {text}")).await.unwrap();
@@ -98,7 +92,7 @@ fn a_thousand_sessions_that_are_sound_have_nothing_wrong() {
     });
     let stands = || {
         let mut stands = contents(&place.data_dir());
-        // It names whoever owned the directory last.
+        // It names the last owner of the directory.
         stands.remove("lock");
         stands
     };
@@ -279,52 +273,53 @@ fn modes_that_let_others_in_are_found_and_set() {
     assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
 }
 
+/// A registration may be lost, with an unknown checkpoint: nothing is dropped until somebody has looked.
 #[test]
-fn a_damaged_store_journal_is_found_and_its_readers_are_named() {
-    let place = Place::new();
-    place.process(true, |process| async move {
-        let reader = NamedReader { reader: "billing".to_owned() };
-        process.service.create_reader(reader).await.unwrap();
-        process.turn(process.create().await, "@say One.").await.unwrap();
+fn a_damaged_store_journal_is_found_its_readers_are_named_and_nothing_is_dropped_before() {
+    let place = journals::place();
+    let (session_id, last_seq) = place.process(true, |process| async move {
+        process.register("billing").await;
+        process.lived().await
     });
     let path = files(&place.data_dir()).into_iter().find(|name| name.starts_with("store/")).unwrap();
     let path = place.data_dir().join(path);
     let whole = fs::read(&path).unwrap();
-    // The mark of the session, which the reader's stands before and its own others behind.
+    // The mark of the session, between the reader's and its own others.
     let at = whole.windows(10).position(|window| window == b"session_id").unwrap();
     change(&path, at as u64);
     let found = place.finding();
     assert_eq!((found.check, found.severity), (Check::StoreJournal, Severity::Error));
-    assert!(found.what.contains("billing"), "{found:?}");
+    assert!(found.what.contains("billing") && found.what.contains("no journal is compacted"), "{found:?}");
+    place.process(true, |process| async move {
+        process.is_done("billing", session_id, last_seq).await;
+        let report = process.compact(session_id, false, false).await;
+        assert_eq!((report.dropped, report.skipped), (0, Some(CompactionSkipped::NoReader)));
+    });
     let mended = place.examine(true).findings;
     assert!(mended.iter().any(|finding| finding.check == Check::StoreJournal && finding.mended), "{mended:?}");
     assert_eq!(place.examine(false).findings, []);
+    place.process(true, |process| async move {
+        let report = process.compact(session_id, false, false).await;
+        assert_eq!((report.dropped, report.skipped), (5, None));
+    });
 }
 
 #[test]
 fn a_projection_that_is_behind_is_found() {
-    let mut place = Place::new();
+    let mut place = Place::projected();
+    place.options.projection.enabled = false;
     let id = place.stored(&["@say One."]);
-    let rkat = place.dir.path().join("rkat");
-    let examine_with = |place: &Place| {
-        let what = Examination { data_dir: place.data_dir(), projection: Some(rkat.clone()), is_repair: false };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(examine(what, &|_, _| {})).unwrap().findings
-    };
-    assert_eq!(examine_with(&place), [], "one that is not there yet is not behind");
-    place.options.projection.dir = Some(rkat.clone());
+    assert_eq!(place.examine(false).findings, [], "one that is not there yet is not behind");
+    place.options.projection.enabled = true;
     place.process(true, |process| async move { process.service.rebuild_projection().await.unwrap() });
-    assert_eq!(examine_with(&place), []);
-    place.options.projection.dir = None;
+    assert_eq!(place.examine(false).findings, []);
+    place.options.projection.enabled = false;
     place.process(true, |process| async move { process.turn(id, "@say Two.").await.unwrap() });
-    let found = examine_with(&place);
-    assert_eq!((found.len(), found[0].check), (1, Check::Projection));
-    assert!(found[0].remedy.contains("meerkat project rebuild"), "{found:?}");
-    fs::write(rkat.join("store"), "another\n").unwrap();
-    let found = examine_with(&place);
-    assert_eq!((found.len(), found[0].check), (1, Check::Projection));
-    assert!(
-        found[0].what.contains("another data directory") && found[0].remedy.contains("projection.dir"),
-        "{found:?}"
-    );
+    let found = place.finding();
+    assert_eq!(found.check, Check::Projection);
+    assert!(found.remedy.contains("meerkat project rebuild"), "{found:?}");
+    fs::write(place.rkat().join("store"), "another\n").unwrap();
+    let found = place.finding();
+    assert_eq!(found.check, Check::Projection);
+    assert!(found.what.contains("another data directory") && found.remedy.contains("projection.dir"), "{found:?}");
 }

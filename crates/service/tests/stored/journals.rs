@@ -2,7 +2,6 @@
 
 use meerkat_service::{
     ErrorCode, SessionId,
-    doctor::{Examination, examine},
     service::{
         AcknowledgeReader, CompactJournal, CompactionSkipped, FetchReader, ForkSession, JournalCompactionReport,
         NamedReader, ReadHistory, Remind, WaitReader,
@@ -10,7 +9,7 @@ use meerkat_service::{
 };
 use serde_json::Value;
 
-use crate::{Place, Process, files};
+use crate::{Place, Process};
 
 /// A place where nothing is too young to go.
 pub(super) fn place() -> Place {
@@ -236,35 +235,5 @@ fn a_journal_is_compacted_while_turns_and_streams_go_on() {
             }
         }
         assert_eq!(process.service.read(&session_id).await.unwrap().turn_count, 23);
-    });
-}
-
-/// A registration may be lost, and nobody knows what that reader has done.
-#[test]
-fn nothing_is_dropped_until_somebody_has_looked_at_the_readers_that_remain() {
-    let place = place();
-    let (session_id, last_seq) = place.process(true, |process| async move {
-        process.register("one").await;
-        process.lived().await
-    });
-    let path = files(&place.data_dir()).into_iter().find(|name| name.starts_with("store/")).unwrap();
-    let path = place.data_dir().join(path);
-    let mut bytes = std::fs::read(&path).unwrap();
-    // Behind the reader's mark.
-    let at = bytes.windows(10).position(|window| window == b"session_id").unwrap();
-    bytes[at] ^= 1;
-    std::fs::write(&path, bytes).unwrap();
-    place.process(true, |process| async move {
-        process.is_done("one", session_id, last_seq).await;
-        let report = process.compact(session_id, false, false).await;
-        assert_eq!((report.dropped, report.skipped), (0, Some(CompactionSkipped::NoReader)));
-    });
-    let what = Examination { data_dir: place.data_dir(), projection: None, is_repair: true };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let found = runtime.block_on(examine(what, &|_, _| {})).unwrap().findings;
-    assert!(found[0].mended && found[0].what.contains("no journal is compacted"), "{found:?}");
-    place.process(true, |process| async move {
-        let report = process.compact(session_id, false, false).await;
-        assert_eq!((report.dropped, report.skipped), (5, None));
     });
 }

@@ -7,8 +7,8 @@ use meerkat_service::{
     model::{StaticModels, scripted::ScriptedModel},
     options::{Budgets, Overflow},
     service::{
-        DeleteSession, ForkSession, InterruptTurn, Page, ReadBlob, ReadHistory, ResumeTurn, SessionQuery,
-        SessionSummary, StartTurn, UpdateSession,
+        DeleteSession, ForkSession, InterruptTurn, Page, ReadHistory, ResumeTurn, SessionQuery, SessionSummary,
+        StartTurn, UpdateSession,
     },
     store::open_stores,
 };
@@ -135,7 +135,7 @@ fn a_history_of_long_messages_comes_in_pages_of_bounded_bytes() {
     });
 }
 
-/// What is acknowledged stands in the list; and so does what a running turn has come to, as far as it can be read.
+/// Acknowledged changes are in the list, and so is the progress of a running turn, as far as it can be read.
 #[test]
 fn a_list_shows_what_a_read_shows() {
     Place::new().process(true, |process| async move {
@@ -228,8 +228,12 @@ fn a_deletion_hides_no_event_from_those_who_follow() {
                 let title = Some(format!("title {n}"));
                 process.service.update(UpdateSession { session_id, title, labels: None }).await.unwrap();
             }
-            process.service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
+            let running = process.service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
+            let refused = process.service.delete(DeleteSession { session_id, force: false }).await.unwrap_err();
+            assert_eq!(refused.code(), ErrorCode::SessionBusy, "only by force");
             process.service.delete(DeleteSession { session_id, force: true }).await.unwrap();
+            let ended = running.result.await.unwrap();
+            assert_eq!(ended.error.unwrap().code, ErrorCode::TurnInterrupted);
             let (mut seqs, mut others) = (Vec::new(), Vec::new());
             while let Some(followed) = follower.next().await.unwrap() {
                 let line: serde_json::Value = serde_json::from_slice(&followed.line).unwrap();
@@ -244,51 +248,6 @@ fn a_deletion_hides_no_event_from_those_who_follow() {
             expected.push((json!("session_deleted"), json!([null, null])));
             assert_eq!(others, expected);
         }
-    });
-}
-
-#[test]
-fn a_running_session_is_deleted_only_by_force() {
-    let place = Place::new();
-    place.process(true, |process| async move {
-        let session_id = process.create().await;
-        let running = process.service.begin_turn(StartTurn::new(session_id, "@say Part. @stall")).await.unwrap();
-        let refused = process.service.delete(DeleteSession { session_id, force: false }).await.unwrap_err();
-        assert_eq!(refused.code(), ErrorCode::SessionBusy);
-        process.service.delete(DeleteSession { session_id, force: true }).await.unwrap();
-        let ended = running.result.await.unwrap();
-        assert_eq!(ended.error.unwrap().code, ErrorCode::TurnInterrupted);
-        assert_eq!(process.service.read(&session_id).await.unwrap_err().code(), ErrorCode::SessionNotFound);
-    });
-}
-
-#[test]
-fn a_fork_has_the_beginning_and_outlives_its_parent() {
-    let place = Place::new();
-    let (child, lines) = place.process(true, |process| async move {
-        let session_id = process.create().await;
-        process.turn(session_id, &format!("@say One. @note {}", "long ".repeat(60_000))).await.unwrap();
-        process.turn(session_id, "@say Two.").await.unwrap();
-        let lines = process.lines(session_id).await;
-        let forked = process.service.fork(ForkSession { session_id, turn: Some(0) }).await.unwrap();
-        let child = forked.session_id;
-        let of_child = process.lines(child).await;
-        assert_eq!(of_child[..4], lines[..4], "the beginning is the parent's to the byte");
-        assert_eq!((of_child.len(), forked.seq), (5, 5));
-        process.service.delete(DeleteSession { session_id, force: false }).await.unwrap();
-        assert_eq!(process.turn(child, "@echo messages").await.unwrap().text, "messages: 3");
-        (child, process.lines(child).await)
-    });
-    place.process(true, |process| async move {
-        assert_eq!(process.lines(child).await, lines);
-        let view = process.service.read(&child).await.unwrap();
-        assert!(view.forked_from.is_some());
-        // The body that stands in a blob was the parent's too.
-        let event: serde_json::Value = serde_json::from_str(&lines[1]).unwrap();
-        let blob = event["prompt"]["blob"].as_str().unwrap().to_owned();
-        let piece = ReadBlob { session_id: child, blob, offset: 0, limit: Some(9) };
-        let piece = process.service.blob(piece).await.unwrap();
-        assert_eq!((piece.data.as_str(), piece.next_offset), ("QHNheSBPbmUu", Some(9)));
     });
 }
 

@@ -128,7 +128,7 @@ fn a_session_is_made_with_its_title() {
     });
 }
 
-/// One run on a machine whose clock is years ahead does not stand before all that follow it.
+/// One run on a machine whose clock is years ahead does not stay first in lists for years.
 #[test]
 fn the_last_change_is_first_whatever_the_clock_says() {
     let mut place = Place::new();
@@ -164,7 +164,7 @@ fn the_last_change_is_first_whatever_the_clock_says() {
     });
 }
 
-/// A key of a session that was made while the clock was ahead stands for it, also after a kill.
+/// A key from a time when the clock was ahead finds its session, even after a kill.
 #[test]
 fn a_key_that_was_used_while_the_clock_was_ahead_is_known_when_it_is_right() {
     let mut place = Place::new();

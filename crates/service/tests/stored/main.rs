@@ -13,17 +13,18 @@ mod doctor;
 mod ended;
 mod index;
 mod journals;
+mod layer;
 mod life;
 mod lists;
 mod projection;
 mod readers;
-mod retention;
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use meerkat_service::{
     AgentBuildConfig, SessionError, SessionId, SessionService,
     clock::{FrozenClock, Timestamp, World},
+    doctor::{Diagnosis, Examination, examine},
     options::EngineOptions,
     service::{CreateSession, ReadEvents, StartTurn, TurnResult},
 };
@@ -34,7 +35,7 @@ use tempfile::TempDir;
 struct Place {
     dir: TempDir,
     options: EngineOptions,
-    /// What the clock says; the system's where `None`.
+    /// Time of the clock; the system's if `None`.
     now: Option<Timestamp>,
 }
 
@@ -62,6 +63,14 @@ impl Place {
         }
     }
 
+    /// Examines the data directory, and the projection if there is one.
+    fn examine(&self, is_repair: bool) -> Diagnosis {
+        let projection = self.options.projection.dir.clone();
+        let what = Examination { data_dir: self.data_dir(), projection, is_repair };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(examine(what, &|_, _| {})).unwrap()
+    }
+
     /// A process: it opens the store and does `work`. With `is_clean` it shuts down afterwards, else it just ends: the
     /// service outlives the runtime, so that nothing that still runs can see it leave.
     fn process<T, F: Future<Output = T>>(&self, is_clean: bool, work: impl FnOnce(Process) -> F) -> T {
@@ -74,7 +83,7 @@ impl Place {
             }
             (done, service)
         });
-        runtime.shutdown_timeout(std::time::Duration::from_secs(10));
+        runtime.shutdown_timeout(Duration::from_secs(10));
         drop(service);
         done
     }
@@ -106,7 +115,7 @@ impl Process {
         self.lines(session_id).await.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Waits until an event of this type stands in the journal.
+    /// Waits until an event of this type is in the journal.
     async fn until(&self, session_id: SessionId, type_name: &str) {
         let mut follower = self.service.follow(&session_id, 0).await.unwrap();
         let wanted = format!(r#""type":"{type_name}""#);
@@ -117,6 +126,16 @@ impl Process {
         }
         panic!("the session ended without {type_name}");
     }
+}
+
+/// Waits until something is so.
+async fn until(is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), waiting).await.unwrap();
 }
 
 /// The files beneath a folder, by their paths from it.

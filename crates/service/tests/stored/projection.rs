@@ -12,13 +12,13 @@ use async_trait::async_trait;
 use meerkat_service::{
     AgentBuildConfig, ErrorCode, Seq, SessionId,
     clock::Timestamp,
-    doctor::{Check, Diagnosis, Examination, examine},
+    doctor::Check,
     service::{CompactJournal, DeleteSession, ForkSession, WaitReader},
     store::{JournalPruner, StoreError, open_stores},
 };
 use tokio::sync::mpsc;
 
-use crate::{Place, Process, files};
+use crate::{Place, Process, files, until};
 
 impl Place {
     pub(crate) fn projected() -> Self {
@@ -31,14 +31,8 @@ impl Place {
         self.dir.path().join("project/.rkat")
     }
 
-    pub(crate) fn examined(&self, is_repair: bool) -> Diagnosis {
-        let what = Examination { data_dir: self.data_dir(), projection: Some(self.rkat()), is_repair };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(examine(what, &|_, _| {})).unwrap()
-    }
-
     fn has_stale_files(&self) -> bool {
-        self.examined(false).findings.iter().any(|finding| finding.check == Check::Projection)
+        self.examine(false).findings.iter().any(|finding| finding.check == Check::Projection)
     }
 
     /// The next start makes the files of a session what its journal is now.
@@ -77,12 +71,7 @@ async fn listed(rkat: &Path, ids: &[SessionId]) {
         let listed = index["sessions"].as_array()?.iter().map(|it| it["session_id"].as_str().map(str::to_owned));
         Some(listed.collect::<Option<Vec<_>>>()? == ids.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
-    let waiting = async {
-        while is_so() != Some(true) {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(120), waiting).await.unwrap();
+    until(|| is_so() == Some(true)).await;
 }
 
 #[test]
@@ -115,7 +104,7 @@ fn the_files_follow_the_turns_and_come_back_to_the_byte() {
     let lines = place.process(true, |process| async move { process.lines(first).await });
     assert_eq!(whole[&of(first, "events.jsonl")], (lines.join("\n") + "\n").into_bytes());
     assert_eq!(place.projection(), whole, "a start without a turn changes nothing");
-    // All of it is gone: the next start makes it anew.
+    // All of it is deleted: the next start rebuilds it.
     fs::remove_dir_all(place.rkat()).unwrap();
     let rkat = place.rkat();
     place.process(true, |process| async move {
@@ -157,18 +146,26 @@ fn a_fork_has_its_files_and_a_deleted_session_has_none() {
     assert!(!String::from_utf8_lossy(&whole["index.json"]).contains(&format!("\"session_id\":\"{parent}\"")));
 }
 
+/// Files that are all there are not written once more because their folder was not there for a while.
 #[test]
-fn a_folder_that_cannot_be_written_disturbs_no_turn_and_is_told_of() {
+fn a_folder_that_cannot_be_written_disturbs_no_turn_and_sends_no_session_back() {
     let place = Place::projected();
-    fs::write(place.dir.path().join("project"), "a file where the folder should be").unwrap();
     place.process(true, |process| async move {
-        let id = process.create().await;
-        assert_eq!(process.turn(id, "@say One.").await.unwrap().text, "One.");
-        let readers = process.service.list_readers().await.unwrap().items;
-        let reader = readers.iter().find(|reader| reader.reader == "projection").unwrap();
-        assert!(reader.built_in && reader.sessions_behind == 1 && reader.records_behind >= 4, "{reader:?}");
+        for _ in 0..3 {
+            process.projected(process.create().await).await;
+        }
+    });
+    fs::rename(place.rkat(), place.dir.path().join("away")).unwrap();
+    fs::write(place.rkat(), "a file where the folder should be").unwrap();
+    place.process(true, |process| async move {
         let refused = process.service.rebuild_projection().await.unwrap_err();
         assert_eq!(refused.code(), ErrorCode::StoreNotWritable);
+        let reader = async || process.service.list_readers().await.unwrap().items.remove(0);
+        assert_eq!(reader().await.records_behind, 0);
+        let id = process.create().await;
+        assert_eq!(process.turn(id, "@say One.").await.unwrap().text, "One.");
+        let reader = reader().await;
+        assert!(reader.built_in && reader.sessions_behind == 1 && reader.records_behind >= 4, "{reader:?}");
     });
 }
 
@@ -211,7 +208,7 @@ fn files_of_another_data_directory_are_left_alone() {
         process.create().await
     });
     assert_eq!(first.projection(), whole);
-    // Whoever gives up the folder leaves it to the other.
+    // Without the mark, the other store may have the folder.
     fs::remove_file(first.rkat().join("store")).unwrap();
     second.process(true, |process| async move {
         assert_eq!(process.service.rebuild_projection().await.unwrap().sessions, 1);
@@ -342,10 +339,10 @@ fn a_journal_that_a_repair_ended_has_its_files_made_anew() {
     let at = bytes.windows(8).position(|window| window == b"@say Two").unwrap();
     bytes[at] ^= 1;
     fs::write(&segment, bytes).unwrap();
-    let found = place.examined(true).findings;
+    let found = place.examine(true).findings;
     assert!(found.iter().all(|finding| finding.mended || finding.check == Check::Projection), "{found:#?}");
     assert!(found.iter().any(|finding| finding.check == Check::Projection), "{found:#?}");
-    // While nothing is projected, the journal grows over where it ended before.
+    // While nothing is projected, the journal grows beyond its old end.
     place.options.projection.enabled = false;
     place.process(true, |process| async move {
         for _ in 0..3 {

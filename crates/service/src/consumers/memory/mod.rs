@@ -1,7 +1,6 @@
-//! Memory at work: what searches it for requests and for the tool, and the consumer that hands to it what was
-//! said (`reader`).
+//! Memory at work: searches for requests and for the tool, and the consumer that hands messages to it (`reader`).
 //!
-//! It works beside the turns, and none waits for it.
+//! No turn waits for it.
 
 mod reader;
 
@@ -30,39 +29,39 @@ use crate::{
     store::EventStore,
 };
 
-/// The reader's name.
+/// Name of the reader.
 pub(crate) const READER: &str = "memory";
 
-/// How long it may go on when the service ends.
+/// Most time to catch up when the service ends.
 const END_MAX: Duration = Duration::from_secs(2);
-/// How long a search waits until what was said before it is taken in.
+/// Most time that a search waits until earlier messages are taken in.
 const SEARCH_WAIT_MAX: Duration = Duration::from_secs(2);
-/// How long a caller waits who has to be sure of it.
+/// Most time that a caller waits which has to be sure of it.
 const SURE_WAIT_MAX: Duration = Duration::from_secs(30);
-/// How many times more hits than wanted are looked at, because a fork has said what its parent had.
+/// Most hits to look at for each wanted one, because a fork repeats what its parent said.
 const HITS_LOOKED_AT: usize = 8;
 
-/// The memory of a service.
+/// Memory of a service.
 pub(crate) struct Memory {
     store: SharedMemory,
     events: Arc<dyn EventStore>,
     pub(crate) control: Arc<Control>,
     wanted: Wanted,
-    /// If sessions outlive the process: one that is gone was deleted, and is forgotten.
+    /// True if sessions outlive the process: a missing one was deleted, and is forgotten.
     is_stored: bool,
-    /// Held while sessions are read and taken in, so that none is whose deletion memory was told of.
+    /// Held while sessions are read and taken in, so that none is taken in after its deletion.
     taking_in: tokio::sync::Mutex<()>,
-    /// Held while the index is made again.
+    /// Held while the index is rebuilt.
     reindexing: tokio::sync::Mutex<()>,
-    /// If the reader had a reason to begin.
+    /// True if the reader had a reason to begin.
     is_begun: AtomicBool,
 }
 
-/// The memory as its service holds it.
+/// Memory as its service holds it.
 pub(crate) type MemoryHandle = Handle<Memory>;
 
 impl MemoryHandle {
-    /// Makes the memory over a store, which takes in what the events say.
+    /// Makes the memory over a store.
     pub(crate) fn over(
         store: SharedMemory,
         events: Arc<dyn EventStore>,
@@ -70,8 +69,7 @@ impl MemoryHandle {
         clock: Arc<dyn Clock>,
         (index_turns, is_stored): (bool, bool),
     ) -> Self {
-        // What no journal keeps is tried again to the last.
-        let control = Control::new((READER, false), readers, clock, !is_stored);
+        let control = Control::new(READER, false, readers, clock);
         let memory = Memory {
             store,
             events,
@@ -85,20 +83,16 @@ impl MemoryHandle {
         Self::new(memory, &control)
     }
 
-    pub(crate) fn memory(&self) -> &Arc<Memory> {
-        self
-    }
-
-    /// Begins to remember what is said in a service.
+    /// Begins to take in the messages of a service.
     pub(crate) fn begin(&self, host: FindHost) {
         self.control.drive(Run::new(Arc::clone(self)), host);
     }
 
-    /// Waits until it has caught up, but not for long if the next start does the rest.
+    /// Waits until it has caught up: a short time if the next start can do the rest.
     pub(crate) async fn end(&self) {
         let limit = if self.is_stored { END_MAX } else { END_MAX + SURE_WAIT_MAX };
         if !self.control.end(limit, SURE_WAIT_MAX).await && !self.is_stored {
-            tracing::warn!("what was said last is not remembered: memory did not take it in in time");
+            tracing::warn!("the last messages are not remembered: memory did not take them in");
         }
         if self.is_begun.load(Ordering::Acquire) {
             self.store.close().await;
@@ -107,31 +101,32 @@ impl MemoryHandle {
 }
 
 impl Memory {
-    /// Whether a session may not be taken in up to `seq`.
+    /// Returns true if a session may not be taken in up to `seq`.
     pub(crate) fn is_behind(&self, session_id: SessionId, seq: Seq) -> bool {
         let mut behind = HashMap::from([(session_id, seq)]);
         self.control.readers.retain_behind(READER, &mut behind).is_ok() && !behind.is_empty()
     }
 
-    /// Up to where a session is taken in.
+    /// Returns the seq up to which a session is taken in.
     pub(crate) async fn taken_in(&self, session_id: SessionId) -> Result<Seq, SessionError> {
         self.store.taken_in(session_id).await
     }
 
-    /// A session is deleted, and nothing of it is taken in from now on.
-    pub(crate) async fn gone(&self, session_id: SessionId) -> Result<(), SessionError> {
+    /// Forgets a deleted session; nothing of it is taken in from now on.
+    pub(crate) async fn forget_session(&self, session_id: SessionId) -> Result<(), SessionError> {
         let _taking_in = self.taking_in.lock().await;
         if self.is_stored {
             self.store.gone(session_id).await
         } else {
-            Ok(self.control.readers.left(session_id).await?)
+            Ok(self.control.readers.drop_row(session_id).await?)
         }
     }
 
-    /// Waits for a while until what is durable is taken in: before a session in memory leaves, or a journal is compacted.
+    /// Waits a short time until what is durable is taken in: before a session in memory leaves, or a journal is
+    /// compacted.
     pub(crate) async fn catch_up(&self) {
         if !self.control.has_caught_up(SEARCH_WAIT_MAX).await && !self.is_stored {
-            tracing::warn!("a session leaves, and memory has not taken in all that was said");
+            tracing::warn!("a session leaves, and memory has not taken in all of its messages");
         }
     }
 
@@ -143,7 +138,7 @@ impl Memory {
         Err(SessionError::MemoryUnavailable { why })
     }
 
-    /// The best hits of a request that was checked, the best first. What a fork has of its parent comes once.
+    /// Searches for a checked request, best hits first. Messages that a fork has of its parent come once.
     pub(crate) async fn search(&self, mut request: SearchMemory) -> Result<Vec<SearchHit>, SessionError> {
         self.control.has_caught_up(SEARCH_WAIT_MAX).await;
         let limit = request.limit.unwrap_or_default();
@@ -178,8 +173,8 @@ impl Memory {
     }
 }
 
-/// Hits without those that say again, to the letter and the moment, what a better one does: a fork has its parent's
-/// records. The older session stands for both.
+/// Drops hits whose message and time equal those of a better one: a fork has its parent's records. The older session is
+/// named for both.
 fn once_each(hits: Vec<SearchHit>) -> Vec<SearchHit> {
     let (mut known, mut once) = (HashMap::new(), Vec::<SearchHit>::with_capacity(hits.len()));
     for hit in hits {

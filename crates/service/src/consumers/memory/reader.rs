@@ -1,7 +1,6 @@
-//! The reader that hands to memory what was said.
+//! The reader that hands messages to memory.
 //!
-//! It is done only with what memory holds durably, so that nothing is dropped from a journal before; where it failed, it
-//! tries again later.
+//! Its checkpoints cover only what memory holds durably, so that nothing is dropped from a journal before that.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -16,10 +15,10 @@ use crate::{
     SessionError,
     consumers::{
         Host,
-        beside::Beside,
+        background::BackgroundThread,
+        check_room,
         driver::{Consumer, Moment},
         readers::Readers,
-        room_beside,
     },
     ids::{Seq, SessionId},
     memory::{
@@ -30,23 +29,22 @@ use crate::{
     store::{EventStore, ReadLimit, StoreError, restore::decode},
 };
 
-/// Frames that are read at a time.
+/// Frames to read at once.
 const FRAMES_READ: usize = 256;
-/// Passages after which no more are read before those are taken in.
+/// Number of passages after which they are taken in before more are read.
 const PASSAGES_TOGETHER: usize = 1_000;
-/// Ids of stored sessions that are read at a time.
+/// Ids of stored sessions to read at once.
 const IDS_READ: usize = 1_000;
 
-/// The reader at work.
+/// Reader at work.
 pub(super) struct Run {
     memory: Arc<Memory>,
-    /// Works with what was said.
-    thread: Beside,
-    /// Sessions with an open turn, and up to where it is known not to have ended: it is read as a whole once it has.
+    thread: BackgroundThread,
+    /// Sessions with an open turn, and the seq up to which it has not ended: it is read as a whole when it has.
     open: HashMap<SessionId, Seq>,
-    /// If what compactions discarded is all that is wanted: what was said up to here was discarded before.
+    /// If only discarded messages are wanted: the seq up to which they were discarded before.
     live_after: HashMap<SessionId, Seq>,
-    /// If memory waits to be told that it has everything again.
+    /// True until memory is notified that it has everything again.
     is_lost: bool,
 }
 
@@ -54,15 +52,15 @@ pub(super) struct Run {
 impl Consumer for Run {
     const DEBOUNCE: Duration = Duration::from_millis(300);
 
-    /// Finds out if memory has what its checkpoints say, and what it has that is there no more.
+    /// Finds out if memory has what its checkpoints say, and which of its sessions are no longer stored.
     async fn begin(&mut self, _host: &dyn Host) -> Result<(), SessionError> {
         let Memory { store, control, is_begun, .. } = self.memory.as_ref();
         is_begun.store(true, Ordering::Release);
         self.is_lost = store.needs_rebuild().await?;
         control.readers.trust(READER, self.is_lost).await?;
         match self.deleted().await {
-            Ok(deleted) => control.readers.note_gone(READER, deleted)?,
-            // What it has is no less good for that.
+            Ok(deleted) => control.readers.missed_deletions(READER, deleted)?,
+            // What it has can be searched all the same.
             Err(error) => {
                 tracing::warn!(%error, "sessions that were deleted without memory may be found until the next start");
             }
@@ -71,49 +69,49 @@ impl Consumer for Run {
     }
 
     async fn forget(&mut self, host: &dyn Host, session_id: SessionId) -> Result<(), SessionError> {
-        self.memory.gone(session_id).await?;
-        host.drop_row_of_gone(session_id).await?;
-        // Another one may come under its id.
+        self.memory.forget_session(session_id).await?;
+        host.drop_row_of_deleted(session_id).await?;
+        // A new session may get this id.
         self.open.remove(&session_id);
         self.live_after.remove(&session_id);
         Ok(())
     }
 
-    async fn apply(&mut self, host: &dyn Host, sessions: Vec<SessionId>) -> Result<bool, SessionError> {
+    async fn apply(&mut self, host: &dyn Host, sessions: Vec<SessionId>) -> Result<(), SessionError> {
         let memory = self.memory.clone();
         if memory.is_stored {
-            room_beside(memory.events.as_ref()).await?;
+            check_room(memory.events.as_ref()).await?;
         }
         let _taking_in = memory.taking_in.lock().await;
         let taken = self.take_in(host, sessions).await;
         if taken.is_err() {
-            // What was discarded is looked for again.
+            // Discarded messages are looked for again.
             self.live_after.clear();
         }
         taken
     }
 
-    async fn settle(&mut self, _host: &dyn Host, moment: Moment) -> Result<(), SessionError> {
+    async fn settle(&mut self, _host: &dyn Host, moment: Moment) -> Result<Option<Duration>, SessionError> {
         if self.is_lost && moment != Moment::Busy {
             self.memory.store.rebuilt().await?;
             self.is_lost = false;
         }
-        Ok(())
+        Ok(None)
     }
 }
 
 impl Run {
     pub(super) fn new(memory: Arc<Memory>) -> Self {
-        let thread = Beside::new("meerkat-memory");
+        let thread = BackgroundThread::new("meerkat-memory");
         Self { memory, thread, open: HashMap::new(), live_after: HashMap::new(), is_lost: false }
     }
 
-    /// Sessions that memory knows from journals which are no longer there: a process without memory deleted them.
+    /// Lists sessions that memory knows and whose journals no longer exist: a process without memory deleted them.
     async fn deleted(&self) -> Result<Vec<SessionId>, SessionError> {
         if !self.memory.is_stored {
             return Ok(Vec::new());
         }
-        // Memory first: what it knows was stored by then. What is stored meanwhile it does not know.
+        // Memory first: the sessions that it knows were stored by then.
         let mut known: BTreeSet<SessionId> = self.memory.store.sessions().await?.into_iter().collect();
         let (events, mut after, mut deleted) = (&self.memory.events, None, Vec::new());
         while !known.is_empty() {
@@ -123,7 +121,7 @@ impl Run {
             after = Some(*last);
         }
         for session_id in known {
-            // It may have been imported since. One that cannot be read is there.
+            // It may have been imported since. One that cannot be read still exists.
             match events.journal_bytes(session_id).await {
                 Ok(0) => deleted.push(session_id),
                 Ok(_) | Err(StoreError::Corrupted { .. }) => {}
@@ -133,8 +131,8 @@ impl Run {
         Ok(deleted)
     }
 
-    /// Takes in what these sessions have, as far as that is not too much at once; answers if more is left.
-    async fn take_in(&mut self, host: &dyn Host, sessions: Vec<SessionId>) -> Result<bool, SessionError> {
+    /// Takes in these sessions, or some of them if that is too much at once.
+    async fn take_in(&mut self, host: &dyn Host, sessions: Vec<SessionId>) -> Result<(), SessionError> {
         let (memory, mut intakes, mut passages, mut failed) = (self.memory.clone(), Vec::new(), 0, None);
         let readers = &memory.control.readers;
         for session_id in sessions {
@@ -146,14 +144,14 @@ impl Run {
                     passages += intake.as_ref().map_or(0, |intake| intake.passages.len());
                     intakes.extend(intake);
                 }
-                // It is tried again when it has more, or by the next start.
+                // It is retried when it has more, or by the next start.
                 Err(error @ (SessionError::NotFound(_) | SessionError::ShuttingDown | SessionError::Corrupted(_))) => {
                     if let SessionError::Corrupted(_) = error {
                         tracing::warn!(%session_id, %error, "memory cannot take a session in");
                     }
                     readers.rest(READER, session_id, Seq::MAX)?;
                 }
-                // It may pass: others come first, and then this one again.
+                // The failure may pass: others come first, and then this one again.
                 Err(error) => failed = Some(error),
             }
         }
@@ -164,10 +162,10 @@ impl Run {
         for (session_id, up_to) in done {
             done_with(readers, session_id, up_to).await?;
         }
-        failed.map_or(Ok(passages >= PASSAGES_TOGETHER), Err)
+        failed.map_or(Ok(()), Err)
     }
 
-    /// What memory is to take in of a session; `None` where there is nothing yet.
+    /// Reads what memory has to take in of a session; `None` if there is nothing yet.
     async fn read(&mut self, host: &dyn Host, session_id: SessionId) -> Result<Option<Intake>, SessionError> {
         let memory = self.memory.clone();
         let readers = &memory.control.readers;
@@ -184,7 +182,7 @@ impl Run {
         let fold = IntakeFold::new(memory.wanted.clone(), from);
         let mut fold = self.fold(session_id, fold, Seq::MAX).await?;
         if fold.up_to == from {
-            // A former process may have been killed before it said so.
+            // A former process may have been killed before it moved the checkpoint.
             done_with(readers, session_id, from).await?;
             readers.rest(READER, session_id, fold.last)?;
             self.open.insert(session_id, fold.last);
@@ -207,7 +205,7 @@ impl Run {
         Ok(Some(Intake { session_id, labels, passages: fold.taken, up_to: fold.up_to, inherited }))
     }
 
-    /// Folds what a journal holds between the fold's last record and `before`; where that is much, only a part of it.
+    /// Folds a journal's records between the fold's last one and `before`; if these are many, only some of them.
     async fn fold(&self, session_id: SessionId, mut fold: IntakeFold, before: Seq) -> Result<IntakeFold, SessionError> {
         let lost = |error: std::io::Error| SessionError::Internal(error.to_string());
         let events = self.memory.events.as_ref();
@@ -237,7 +235,7 @@ impl Run {
     }
 }
 
-/// The records that hold the prompts of turns that waited, by those that started them.
+/// Finds the records with the prompts of queued turns, by the records that start these turns.
 async fn queued_prompts(
     events: &dyn EventStore,
     session_id: SessionId,
@@ -256,7 +254,7 @@ async fn queued_prompts(
     Ok(prompts)
 }
 
-/// The reader is done with a session up to a record. One that is gone is none of its business any more.
+/// Moves the reader's checkpoint, unless the session was deleted.
 async fn done_with(readers: &Readers, session_id: SessionId, up_to: Seq) -> Result<(), SessionError> {
     match readers.done(READER, session_id, up_to).await {
         Ok(_) | Err(SessionError::NotFound(_)) => Ok(()),

@@ -1,5 +1,5 @@
-//! The few things that the projection does to its folder. A path is made of typed ids and of names that stand in this
-//! module's parent, never of a caller's text, and nothing is written through a symlink.
+//! Operations of the projection on its folder. Paths are made of typed ids and of names in this module's parent, never
+//! of a caller's text, and nothing is written through a symlink.
 
 use std::{
     fs::{self, DirBuilder, OpenOptions},
@@ -10,39 +10,39 @@ use std::{
 
 use rustix::fs::OFlags;
 
-/// Bytes that are read of a file.
+/// Most bytes to read of a file.
 const READ_BYTES_MAX: u64 = 64 * 1024;
-/// Follows no link, and waits for nobody at the other end of a pipe.
+/// Flags to follow no link, and not to wait for the other end of a pipe.
 const READ_FLAGS: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
 
-/// A folder.
+/// Folder of the projection.
 pub(super) trait Files: Send + Sync {
-    /// Makes a folder with those above it, where it is not there.
+    /// Creates a folder with those above it, if it is missing.
     fn make_dir(&self, path: &str) -> io::Result<()>;
-    /// Makes an empty file, in place of one that may be there.
+    /// Creates an empty file, or replaces one.
     fn create(&self, path: &str) -> io::Result<()>;
-    /// Cuts a file that is there to a length.
+    /// Cuts an existing file to a length.
     fn cut(&self, path: &str, bytes: u64) -> io::Result<()>;
-    /// Writes behind the first `offset` bytes of a file that is there.
+    /// Writes after the first `offset` bytes of an existing file.
     fn append(&self, path: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes a file's bytes durable, or the names in a folder.
     fn sync(&self, path: &str) -> io::Result<()>;
-    /// Gives a file the name of another.
+    /// Renames a file, and replaces one of the new name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     fn remove(&self, path: &str) -> io::Result<()>;
-    /// Removes a folder with all that is in it, if it is there.
+    /// Removes a folder with everything in it, if it exists.
     fn remove_dir(&self, path: &str) -> io::Result<()>;
-    /// How long a file is; `None` where there is none.
+    /// Returns the length of a file; `None` if it is missing.
     fn len(&self, path: &str) -> io::Result<Option<u64>>;
-    /// The names in a folder; none where there is no folder.
+    /// Lists the names in a folder; none if it is missing.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
-    /// What a small file begins with; `None` where there is none. What is no regular file is refused, also a link to one:
-    /// the folder may come with somebody's repository.
+    /// Reads the beginning of a file; `None` if it is missing. Refuses everything but a regular file, even a link to
+    /// one: the folder may come with somebody's repository.
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>>;
 }
 
-/// A folder of the file system.
+/// Folder of the file system.
 pub(super) struct RealFiles {
     root: PathBuf,
 }
@@ -52,7 +52,7 @@ impl RealFiles {
         Self { root }
     }
 
-    /// A path whose folders are no links to others: what is written stands beneath the root.
+    /// Makes a path beneath the root, none of whose folders is a link.
     fn beneath(&self, path: &str) -> io::Result<PathBuf> {
         let mut folder = self.root.clone();
         let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
@@ -64,7 +64,7 @@ impl RealFiles {
         Ok(if name.is_empty() { folder } else { folder.join(name) })
     }
 
-    /// Opens a file that is there and is no link to another.
+    /// Opens an existing file that is not a link.
     fn open(&self, path: &str) -> io::Result<fs::File> {
         let path = self.beneath(path)?;
         if !fs::symlink_metadata(&path)?.is_file() {
@@ -74,7 +74,7 @@ impl RealFiles {
     }
 }
 
-/// Refuses a folder that is something else. One that is missing is none.
+/// Refuses a path that exists and is not a folder.
 fn check_folder(path: &Path) -> io::Result<()> {
     match if_there(fs::symlink_metadata(path))? {
         Some(found) if !found.is_dir() => Err(io::Error::other(format!("{} is no folder, or a link", path.display()))),
@@ -82,7 +82,7 @@ fn check_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What is missing is nothing.
+/// Turns a missing file into `None`.
 fn if_there<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     match answer {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -1,8 +1,7 @@
-//! The projection: each session as files that people and other programs read. `docs/projection.md` says what stands in
-//! them.
+//! The projection: each session as files for people and other programs. `docs/projection.md` describes them.
 //!
-//! All of it is derived, and nothing reads it back but the checkpoint that says how far it has come. It never decides
-//! anything, and a disk that fails here stands in nobody's way.
+//! All of it is derived, and only its checkpoint is read back. It never decides anything, and nothing else fails with
+//! its disk.
 
 mod files;
 mod transcript;
@@ -22,64 +21,64 @@ use crate::{
     store::Frame,
 };
 
-/// Who reads the journals for the projection.
+/// Name of the reader.
 pub(crate) const READER: &str = "projection";
 
 const EVENTS: &str = "events.jsonl";
 const TRANSCRIPT: &str = "transcript.md";
 const SESSION: &str = "session.json";
 const CHECKPOINT: &str = "checkpoint";
-/// The list of all sessions.
+/// List of all sessions.
 const INDEX: &str = "index.json";
-/// Keeps what was said out of the project's repository, until its owner decides otherwise by changing this file.
+/// Keeps the files out of the project's repository, until its owner changes this file.
 const IGNORE: &str = ".gitignore";
-/// Which store the files are made from.
+/// File with the id of the store.
 const STORE: &str = "store";
-/// Bytes of its name at most.
+/// Most bytes of that id.
 const MARK_BYTES_MAX: usize = 128;
-/// Why files are not written, and what helps.
+/// Reason for which files are not written, and advice.
 pub(crate) const ANOTHERS: &str = "the folder holds the files of another data directory";
 pub(crate) const ANOTHERS_REMEDY: &str = "Set `projection.dir` to another folder.";
-/// Frames between two moments at which this thread lets others run. A turn that wants its core would otherwise wait for
-/// as long as the scheduler lets any thread run on, however low its priority.
+/// Frames after which this thread yields. Otherwise a turn might wait for a whole time slice, in spite of this thread's
+/// low priority.
 const FRAMES_AT_ONCE: usize = 16;
-/// What a file is called until it is whole.
+/// End of a file's name until it is whole.
 const UNFINISHED: &str = ".new";
 
-/// How far a session's files have come.
+/// Progress of a session's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Checkpoint {
-    /// The last record that stands in them.
+    /// Last record in them.
     seq: Seq,
     /// Bytes of the events and of the transcript up to it.
     event_bytes: u64,
     transcript_bytes: u64,
-    /// Where the transcript has to read on from: a step whose results are not all there is read again.
+    /// Seq after which the transcript reads on: a step without all of its results is read again.
     fold_after: Seq,
-    /// The last turn in the transcript.
+    /// Last turn in the transcript.
     turn: Option<TurnNumber>,
 }
 
-/// The files of all sessions.
+/// Files of all sessions.
 #[derive(Clone)]
 pub(crate) struct Projection {
     files: Arc<dyn Files>,
-    /// What tells the store of these sessions from every other.
+    /// Id of the store of these sessions.
     store: Option<String>,
 }
 
 impl Projection {
-    /// The projection of a store in `dir`, which is made when there is something to write.
+    /// Makes the projection of a store in `dir`, which is created by the first write.
     pub(crate) fn new(dir: PathBuf, store: Option<String>) -> Self {
         Self { files: Arc::new(RealFiles::new(dir)), store }
     }
 
-    /// Whether the folder holds the files of another store.
+    /// Returns true if the folder holds the files of another store.
     pub(crate) fn is_anothers(&self) -> io::Result<bool> {
         Ok(self.mark()?.is_some_and(|found| self.line().is_none_or(|line| line.as_bytes() != found)))
     }
 
-    /// The line that names the store of the files. One that a power failure left empty or in pieces names none.
+    /// Reads the line with the id of the files' store, unless a power failure left it empty or in pieces.
     fn mark(&self) -> io::Result<Option<Vec<u8>>> {
         let is_whole = |line: &Vec<u8>| {
             let name = line.strip_suffix(b"\n").unwrap_or_default();
@@ -92,7 +91,7 @@ impl Projection {
         self.store.as_ref().map(|store| format!("{store}\n"))
     }
 
-    /// Makes sure that the folder is this store's. What another one keeps there is not written over, and not removed.
+    /// Makes sure that the folder is this store's. Files of another one are not overwritten or removed.
     fn claim(&self) -> io::Result<()> {
         if self.is_anothers()? {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{ANOTHERS}; {ANOTHERS_REMEDY}")));
@@ -101,7 +100,7 @@ impl Projection {
             && self.mark()?.is_none()
         {
             self.files.make_dir("")?;
-            // Whole and durable before it has its name: nothing else says whose the files are.
+            // Whole and durable before it gets its name: nothing else names the files' store.
             let unfinished = format!("{STORE}{UNFINISHED}");
             self.files.create(&unfinished)?;
             self.files.append(&unfinished, 0, line.as_bytes())?;
@@ -112,18 +111,18 @@ impl Projection {
         Ok(())
     }
 
-    /// Begins to write what a session's journal holds up to `summary.last_seq`. It goes on behind what is there, or
-    /// anew where that is asked for or nothing there can be trusted.
-    pub(crate) fn session(&self, summary: Arc<SessionSummary>, is_anew: bool) -> io::Result<SessionProjection> {
+    /// Begins to write a session's journal up to `summary.last_seq`. Continues the existing files, unless a rebuild is
+    /// wanted or they cannot be trusted.
+    pub(crate) fn session(&self, summary: Arc<SessionSummary>, is_rebuild: bool) -> io::Result<SessionProjection> {
         self.claim()?;
         let folder = folder(summary.session_id);
-        let found = if is_anew { None } else { self.checkpoint(&folder)? };
+        let found = if is_rebuild { None } else { self.checkpoint(&folder)? };
         let from = found.filter(|from| from.seq <= summary.last_seq);
         let suffix = if from.is_some() { "" } else { UNFINISHED };
         let at = from.unwrap_or_default();
         self.files.make_dir(&folder)?;
         if from.is_none() {
-            // Until the new files stand, those that are there are not gone on with.
+            // The existing files must not be continued before the new ones are whole.
             self.files.remove(&format!("{folder}/{CHECKPOINT}"))?;
         }
         for (name, bytes) in [(EVENTS, at.event_bytes), (TRANSCRIPT, at.transcript_bytes)] {
@@ -134,7 +133,7 @@ impl Projection {
         Ok(SessionProjection { files: self.files.clone(), summary, folder, at, suffix, transcript })
     }
 
-    /// What a session's files have come to, where they are as long as their checkpoint says.
+    /// Reads the checkpoint of a session's files, if they are as long as it says.
     fn checkpoint(&self, folder: &str) -> io::Result<Option<Checkpoint>> {
         let Some(bytes) = self.files.read(&format!("{folder}/{CHECKPOINT}"))? else { return Ok(None) };
         let Ok(at) = serde_json::from_slice::<Checkpoint>(&bytes) else { return Ok(None) };
@@ -144,17 +143,17 @@ impl Projection {
         Ok(is_whole.then_some(at))
     }
 
-    /// The seq up to which a session's files are whole; 0 where they are not.
+    /// Returns the seq up to which a session's files are whole; 0 if they are not.
     pub(crate) fn reached(&self, session_id: SessionId) -> io::Result<Seq> {
         Ok(self.checkpoint(&folder(session_id))?.map_or(0, |at| at.seq))
     }
 
-    /// Removes a session's files. In the folder of another store there are none of it.
+    /// Removes a session's files, unless the folder is another store's.
     pub(crate) fn remove(&self, session_id: SessionId) -> io::Result<()> {
         if self.is_anothers()? { Ok(()) } else { self.files.remove_dir(&folder(session_id)) }
     }
 
-    /// The sessions that have files.
+    /// Lists the sessions that have files.
     pub(crate) fn sessions(&self) -> io::Result<Vec<SessionId>> {
         self.claim()?;
         let names = self.files.list("sessions")?;
@@ -162,12 +161,12 @@ impl Projection {
         Ok(parsed.collect())
     }
 
-    /// Whether the list of all sessions is there.
+    /// Returns true if the list of all sessions exists.
     pub(crate) fn has_list(&self) -> io::Result<bool> {
         Ok(self.files.len(INDEX)?.is_some())
     }
 
-    /// Bytes of the list of all sessions.
+    /// Returns the bytes of the list of all sessions.
     pub(crate) fn list_bytes(&self) -> io::Result<u64> {
         Ok(self.files.len(INDEX)?.unwrap_or(0))
     }
@@ -197,7 +196,7 @@ fn folder(session_id: SessionId) -> String {
     format!("sessions/{session_id}")
 }
 
-/// Puts a file in the place of another: whoever reads it sees the old one or the new one.
+/// Replaces a file: others see the old one or the new one.
 fn replace(files: &dyn Files, path: &str, bytes: &[u8]) -> io::Result<()> {
     let unfinished = format!("{path}{UNFINISHED}");
     files.create(&unfinished)?;
@@ -205,24 +204,24 @@ fn replace(files: &dyn Files, path: &str, bytes: &[u8]) -> io::Result<()> {
     files.rename(&unfinished, path)
 }
 
-/// One session's files while they are written.
+/// Files of one session while they are written.
 pub(crate) struct SessionProjection {
     files: Arc<dyn Files>,
     summary: Arc<SessionSummary>,
     folder: String,
     at: Checkpoint,
-    /// What the names of the growing files end with, until they are whole.
+    /// End of the growing files' names until they are whole.
     suffix: &'static str,
     transcript: Transcript,
 }
 
 impl SessionProjection {
-    /// The record after which frames are wanted next; `None` where all are there.
+    /// Returns the record after which frames are wanted next; `None` after the last one.
     pub(crate) fn wants(&self) -> Option<Seq> {
         (self.at.seq < self.summary.last_seq).then(|| self.transcript.read_to())
     }
 
-    /// Takes frames in, in order; what lies beyond the summary is left for the next time.
+    /// Writes frames, in order; those beyond the summary are left for the next time.
     pub(crate) fn push(&mut self, frames: &[Frame]) -> io::Result<()> {
         let (mut lines, mut text) = (Vec::new(), String::new());
         let last_seq = self.summary.last_seq;
@@ -248,7 +247,7 @@ impl SessionProjection {
         self.files.append(&format!("{}/{name}{}", self.folder, self.suffix), offset, bytes)
     }
 
-    /// All frames are there: names what was made anew, and says how far it has come. Answers with the last record.
+    /// Ends the files after all frames: names new ones, and writes the checkpoint. Returns the last record.
     pub(crate) fn finish(mut self) -> io::Result<Seq> {
         let path = |name: &str| format!("{}/{name}", self.folder);
         if !self.suffix.is_empty() {

@@ -171,7 +171,7 @@ async fn any_part_that_is_deleted_or_cut_comes_back_to_the_byte() {
         let path = dir.path().join(name);
         fs::remove_file(&path).unwrap();
         sample.project(&dir);
-        // What its owner changed in the list of what the repository ignores stands, and whose the files are.
+        // The owner may change what the repository ignores; the mark names the files' store.
         if !name.ends_with(".json") && name != ".gitignore" && name != "store" {
             let bytes = fs::read(&path).unwrap();
             fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
@@ -191,7 +191,7 @@ struct Dying {
 }
 
 impl Dying {
-    /// Whether this step is the one; `Err` where it is over.
+    /// Returns true if this step is the one; `Err` after it.
     fn step(&self) -> io::Result<bool> {
         let left = self.steps_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         match left {
@@ -270,7 +270,7 @@ async fn a_kill_at_any_step_is_made_good_by_the_next_run() {
             let files = Arc::new(Dying { files, steps_left: AtomicU64::new(steps) });
             let dying = Projection { files, ..projection(dir.path().to_owned()) };
             let done = project(&dying, &sample.frames, sample.last());
-            // The one that begins anew takes more steps than the one that goes on.
+            // A rebuild takes more steps than a continuation.
             is_through = done.is_ok() && before.is_none() || is_through;
             for name in ["events.jsonl", "transcript.md", "session.json"] {
                 let path = format!("sessions/{}/{name}", sample.id());

@@ -1,4 +1,4 @@
-//! A session as Markdown: what was said, turn by turn. It only grows at its end.
+//! A session as Markdown: its messages, turn by turn. It only grows at its end.
 
 use std::{fmt::Write as _, io};
 
@@ -14,43 +14,43 @@ use crate::{
     store::{Frame, restore::decode},
 };
 
-/// Writes the transcript of one session.
+/// Transcript of one session.
 pub(super) struct Transcript {
     session_id: SessionId,
     fold: HistoryFold,
-    /// The last record that was read.
+    /// Last record that was read.
     read: Seq,
-    /// What is said up to here stands there already.
+    /// Seq up to which the messages are written already.
     written: Seq,
-    /// The last turn whose heading stands there.
+    /// Last turn with a heading.
     turn: Option<TurnNumber>,
-    /// The record before a step whose results are not all there.
+    /// Record before a step that lacks results.
     open_after: Option<Seq>,
-    /// Prompts of turns that had to wait.
+    /// Prompts of queued turns.
     waiting: Vec<Record>,
 }
 
 impl Transcript {
-    /// A transcript that goes on from a checkpoint.
+    /// Continues a transcript from a checkpoint.
     pub(super) fn new(session_id: SessionId, at: &Checkpoint) -> Self {
         let (read, written) = (at.fold_after.min(at.seq), at.seq);
         let fold = HistoryFold::default();
         Self { session_id, fold, read, written, turn: at.turn, open_after: None, waiting: Vec::new() }
     }
 
-    /// The last record that was read.
+    /// Returns the last record that was read.
     pub(super) const fn read_to(&self) -> Seq {
         self.read
     }
 
-    /// What the next time needs: where to read from, and the last turn.
+    /// Returns the state for a checkpoint: the seq after which to read on, and the last turn.
     pub(super) fn state(&self) -> (Seq, Option<TurnNumber>) {
         let waits = self.waiting.first().map(|record| record.seq - 1);
         let open = self.open_after.into_iter().chain(waits).min();
         (open.unwrap_or(self.read), self.turn)
     }
 
-    /// Takes the next record in and writes what it completes.
+    /// Reads the next record and writes what it completes.
     pub(super) fn push(&mut self, frame: &Frame, out: &mut String) -> io::Result<()> {
         let record = decode(frame).map_err(io::Error::other)?;
         if self.written == 0 && self.read == 0 {
@@ -58,7 +58,7 @@ impl Transcript {
         }
         let is_new = record.seq > self.written;
         let mut again = String::new();
-        // What stands there already is read for what it began, and not written again.
+        // Written records are read for what they began, and not written again.
         let out = if is_new { out } else { &mut again };
         let is_gap = record.seq > self.read + 1;
         self.read = record.seq;
@@ -89,7 +89,7 @@ impl Transcript {
         Ok(())
     }
 
-    /// The message that a record completes. The prompt of a turn that had to wait stands where the turn starts.
+    /// Returns the message that a record completes. The prompt of a queued turn comes where the turn starts.
     fn said(&mut self, record: &Record) -> Option<HistoryItem> {
         match &record.event {
             Event::TurnQueued(_) => self.waiting.push(record.clone()),
@@ -99,7 +99,7 @@ impl Transcript {
         let item = self.fold.push(record);
         let Some(queued) = self.fold.queued_at() else { return item };
         let at = self.waiting.iter().position(|waiting| waiting.seq == queued);
-        // A prompt that is gone leaves its turn without one.
+        // A turn whose prompt was dropped has none.
         let waited = at.map_or_else(|| record.clone(), |at| self.waiting.remove(at));
         self.fold.queued_prompt(&waited)
     }
@@ -133,14 +133,14 @@ fn part(who: &str, content: &Body, out: &mut String) {
     _ = write!(out, "\n### {who}\n\n{}\n", clean(&content.excerpt()));
 }
 
-/// A block that its content cannot end.
+/// Writes a block that its content cannot end.
 fn fenced(language: &str, content: &str, out: &mut String) {
     let longest = content.split(|character| character != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);
     _ = write!(out, "\n{fence}{language}\n{}\n{fence}\n", clean(content));
 }
 
-/// The text without what a terminal would obey.
+/// Removes control characters, which a terminal would obey.
 fn clean(text: &str) -> String {
     text.chars().filter(|character| !character.is_control() || matches!(character, '\n' | '\t')).collect()
 }

@@ -1,48 +1,56 @@
-//! What one reader is behind in: sessions with records that it may not be done with, and whose turn it is.
+//! Sessions that one reader is behind in, and whose turn it is.
 //!
-//! It knows seqs and never reads. What it holds is a hint: too much of it costs a look, too little a record.
+//! It knows seqs and never reads. Its content is a hint: one session too many costs a look, one too few loses a record.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use crate::ids::{Seq, SessionId};
 
-/// The sessions that a reader is behind in.
+/// Sessions that a reader is behind in.
 #[derive(Debug, Default)]
 pub(super) struct Feed {
     behind: HashMap<SessionId, Behind>,
-    /// The sessions by their place in the queue. Who is served goes to its end, so that none waits for ever.
+    /// Sessions by their place in the queue. One that was served goes to its end, so that none waits for ever.
     queue: BTreeMap<u64, SessionId>,
     next_place: u64,
-    /// Deleted sessions, for a reader that keeps something of each.
-    gone: BTreeSet<SessionId>,
-    /// Whether sessions that are gone are remembered.
-    keeps_gone: bool,
+    /// Deleted sessions that the reader has yet to forget, each with the number of its last deletion: an id may come
+    /// back and be deleted again.
+    deleted: BTreeMap<SessionId, u64>,
+    /// True for a reader that keeps something of each session.
+    keeps_deleted: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Behind {
     place: u64,
     last_seq: Seq,
-    /// `None` until somebody looks.
+    /// `None` until it is looked up.
     checkpoint: Option<Seq>,
 }
 
-/// A session whose turn it is.
+/// Session whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub(super) session_id: SessionId,
-    /// The reader is done with it up to here.
+    /// Seq up to which the reader is done with it.
     pub(super) checkpoint: Seq,
-    /// The last record that is known of.
+    /// Its last known record.
     pub(super) last_seq: Seq,
 }
 
+/// Deletion of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deletion {
+    pub(crate) session_id: SessionId,
+    number: u64,
+}
+
 impl Feed {
-    pub(super) fn new(keeps_gone: bool) -> Self {
-        Self { keeps_gone, ..Self::default() }
+    pub(super) fn new(keeps_deleted: bool) -> Self {
+        Self { keeps_deleted, ..Self::default() }
     }
 
-    /// A session has records up to `last_seq`.
+    /// Notes that a session has records up to `last_seq`.
     pub(super) fn touched(&mut self, session_id: SessionId, last_seq: Seq) {
         if let Some(behind) = self.behind.get_mut(&session_id) {
             behind.last_seq = behind.last_seq.max(last_seq);
@@ -52,29 +60,29 @@ impl Feed {
         self.behind.insert(session_id, Behind { place, last_seq, checkpoint: None });
     }
 
-    /// The reader is to begin anew with a session that has records up to `last_seq`.
-    pub(super) fn again(&mut self, session_id: SessionId, last_seq: Seq) {
+    /// Makes the reader begin again with a session that has records up to `last_seq`.
+    pub(super) fn restart(&mut self, session_id: SessionId, last_seq: Seq) {
         self.remove(session_id);
         self.touched(session_id, last_seq);
     }
 
-    /// What is known of checkpoints is to be looked at again.
-    pub(super) fn unlearn(&mut self) {
+    /// Forgets all checkpoints, so that they are looked up again.
+    pub(super) fn forget_checkpoints(&mut self) {
         self.behind.values_mut().for_each(|behind| behind.checkpoint = None);
     }
 
-    /// The sessions that the reader may be behind in, with their last records.
+    /// Lists the sessions that the reader may be behind in, with their last records.
     pub(super) fn behind(&self) -> HashMap<SessionId, Seq> {
         self.behind.iter().map(|(session_id, behind)| (*session_id, behind.last_seq)).collect()
     }
 
-    /// Whether the reader may be behind in a session up to `seq`.
+    /// Returns true if the reader may be behind in a session up to `seq`.
     pub(super) fn is_behind(&self, session_id: SessionId, seq: Seq) -> bool {
         self.behind.get(&session_id).is_some_and(|behind| behind.checkpoint.is_none_or(|checkpoint| checkpoint < seq))
     }
 
-    /// The reader was found to be done with a session up to `checkpoint`.
-    pub(super) fn learned(&mut self, session_id: SessionId, checkpoint: Seq) {
+    /// Notes that the reader is done with a session up to `checkpoint`.
+    pub(super) fn set_checkpoint(&mut self, session_id: SessionId, checkpoint: Seq) {
         let Some(behind) = self.behind.get_mut(&session_id) else { return };
         behind.checkpoint = behind.checkpoint.max(Some(checkpoint));
         if behind.checkpoint >= Some(behind.last_seq) {
@@ -82,14 +90,14 @@ impl Feed {
         }
     }
 
-    /// The reader has come to `checkpoint`: others are next.
+    /// Notes that the reader has come to `checkpoint`, and makes others next.
     pub(super) fn moved(&mut self, session_id: SessionId, checkpoint: Seq) {
-        self.learned(session_id, checkpoint);
-        self.put_off(session_id);
+        self.set_checkpoint(session_id, checkpoint);
+        self.requeue(session_id);
     }
 
-    /// Others are next.
-    pub(super) fn put_off(&mut self, session_id: SessionId) {
+    /// Moves a session to the end of the queue.
+    pub(super) fn requeue(&mut self, session_id: SessionId) {
         let Some(behind) = self.behind.get(&session_id) else { return };
         self.queue.remove(&behind.place);
         let place = self.place(session_id);
@@ -98,38 +106,41 @@ impl Feed {
         }
     }
 
-    /// Nothing more can be read of a session, whose last record was known to be `last_seq`.
-    pub(super) fn exhausted(&mut self, session_id: SessionId, last_seq: Seq) {
+    /// Rests a session of which nothing more can be read until it has records after `last_seq`.
+    pub(super) fn rest_until(&mut self, session_id: SessionId, last_seq: Seq) {
         if self.behind.get(&session_id).is_some_and(|behind| behind.last_seq <= last_seq) {
             self.remove(session_id);
         }
     }
 
-    /// A session is deleted.
-    pub(super) fn gone(&mut self, session_id: SessionId) {
+    /// Notes that a session was deleted.
+    pub(super) fn delete(&mut self, session_id: SessionId) {
         self.remove(session_id);
-        if self.keeps_gone {
-            self.gone.insert(session_id);
+        if self.keeps_deleted {
+            self.deleted.insert(session_id, self.next_place);
+            self.next_place += 1;
         }
     }
 
-    /// The deleted sessions that the reader has yet to forget.
-    pub(super) fn gone_sessions(&self) -> Vec<SessionId> {
-        self.gone.iter().copied().collect()
+    /// Lists the deleted sessions that the reader has yet to forget.
+    pub(super) fn deletions(&self) -> Vec<Deletion> {
+        self.deleted.iter().map(|(&session_id, &number)| Deletion { session_id, number }).collect()
     }
 
-    /// The reader has forgotten a deleted session.
-    pub(super) fn forgot(&mut self, session_id: SessionId) {
-        self.gone.remove(&session_id);
+    /// Notes that the reader has forgotten a deleted session, unless it was deleted again since.
+    pub(super) fn forgot(&mut self, deletion: Deletion) {
+        if self.deleted.get(&deletion.session_id) == Some(&deletion.number) {
+            self.deleted.remove(&deletion.session_id);
+        }
     }
 
-    /// Sessions among the first `among`, at most `limit`, whose checkpoints nobody has looked at.
+    /// Lists sessions among the first `among`, at most `limit`, whose checkpoints were not looked up yet.
     pub(super) fn unknown(&self, among: usize, limit: usize) -> Vec<SessionId> {
         let is_unknown = |id: &&SessionId| self.behind.get(id).is_some_and(|behind| behind.checkpoint.is_none());
         self.queue.values().take(among).filter(is_unknown).take(limit).copied().collect()
     }
 
-    /// The first sessions in the queue whose checkpoints are known.
+    /// Lists the first sessions in the queue whose checkpoints are known.
     pub(super) fn due(&self, limit: usize) -> Vec<Due> {
         let due = |session_id: &SessionId| {
             let behind = self.behind.get(session_id)?;
@@ -138,7 +149,7 @@ impl Feed {
         self.queue.values().take(limit).filter_map(due).collect()
     }
 
-    /// Sessions and records that the reader is not done with, as far as checkpoints are known.
+    /// Counts the sessions and records that the reader is not done with, as far as checkpoints are known.
     pub(super) fn lag(&self) -> (u64, u64) {
         let known = self.behind.values().filter_map(|behind| Some(behind.last_seq.saturating_sub(behind.checkpoint?)));
         known.fold((0, 0), |(sessions, records), behind| (sessions + 1, records + behind))

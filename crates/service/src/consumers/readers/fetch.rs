@@ -1,6 +1,6 @@
-//! What a reader gets: records behind its checkpoints, over all sessions, none of which keeps the others waiting.
+//! Pages of records after a reader's checkpoints, over all sessions, none of which keeps the others waiting.
 //!
-//! Nothing here moves a checkpoint: what was handed out comes again until it is acknowledged.
+//! Nothing here moves a checkpoint: records come again until they are acknowledged.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::{
     store::{Frame, ReadLimit},
 };
 
-/// Bytes of records that one page may have; one record may be longer.
+/// Most bytes of records in one page, unless a single record is longer.
 const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Sessions that are looked at together.
+/// Sessions to look at together.
 const SESSIONS_READ: usize = 1000;
 
 impl Readers {
-    /// At most `limit` records that a reader is not done with; where there is none, it waits for one.
+    /// Reads at most `limit` records that a reader is not done with; if there are none, waits for one.
     pub(crate) async fn fetch(&self, reader: &str, limit: usize, wait_ms: u64) -> Result<RecordPage, SessionError> {
         self.scan(reader).await?;
         let mut touched = self.touched.subscribe();
@@ -37,7 +37,7 @@ impl Readers {
         }
     }
 
-    /// Sessions with records that a reader of meerkat's own is not done with, at most `limit`; then others are next. One
+    /// Lists at most `limit` sessions with records that a built-in reader is not done with; then others are next. One
     /// that cannot be read keeps no other waiting: its turn comes again.
     pub(crate) async fn due_sessions(&self, reader: &str, limit: usize) -> Result<Vec<SessionId>, SessionError> {
         self.scan(reader).await?;
@@ -47,10 +47,10 @@ impl Readers {
                 match self.read(reader, due, due.checkpoint, 1).await {
                     Ok(frames) if frames.is_empty() => {}
                     Ok(_) => {
-                        self.put_off(reader, due.session_id)?;
+                        self.requeue(reader, due.session_id)?;
                         sessions.push(due.session_id);
                     }
-                    // It stays as damaged as it is until it is repaired, and that is no other session's matter.
+                    // It stays damaged until it is repaired, and other sessions do not wait for that.
                     Err(error) if error.code() == ErrorCode::SessionCorrupted => {
                         self.rest(reader, due.session_id, due.last_seq)?;
                     }
@@ -59,7 +59,7 @@ impl Readers {
             }
             match failed {
                 Some(error) if sessions.is_empty() => return Err(error),
-                // Sessions that turned out to have nothing are no longer in the way of others.
+                // All of them turned out to have nothing, and have left the queue.
                 None if sessions.is_empty() && !due.is_empty() => {}
                 _ => return Ok(sessions),
             }
@@ -74,7 +74,7 @@ impl Readers {
             }
             let (mut page, mut bytes, mut failure) = (RecordPage::default(), 0, None);
             let mut after: Vec<Seq> = due.iter().map(|due| due.checkpoint).collect();
-            // Each session has its share first; what others leave goes to those that have more.
+            // Each session gets its share first; the rest goes to those that have more.
             for share in [(limit / due.len()).max(1), limit] {
                 for (due, after) in due.iter().zip(&mut after) {
                     let wanted = share.min(limit - page.items.len());
@@ -101,19 +101,19 @@ impl Readers {
             }
             match failure {
                 Some(error) if page.items.is_empty() => return Err(error),
-                // Sessions that turned out to have nothing are no longer in the way of others.
+                // All of them turned out to have nothing, and have left the queue.
                 None if page.items.is_empty() => {}
                 _ => return Ok(page),
             }
         }
     }
 
-    /// Others are next.
-    fn put_off(&self, reader: &str, session_id: SessionId) -> Result<(), SessionError> {
-        self.with(reader, |known| known.feed.put_off(session_id))
+    /// Makes others next.
+    fn requeue(&self, reader: &str, session_id: SessionId) -> Result<(), SessionError> {
+        self.with(reader, |known| known.feed.requeue(session_id))
     }
 
-    /// Records of a session. One that has none, or is gone, is looked at no more until it is told of again.
+    /// Reads records of a session. One that has none, or was deleted, is not looked at again until it changes.
     async fn read(&self, reader: &str, due: &Due, after: Seq, limit: usize) -> Result<Vec<Frame>, SessionError> {
         let session_id = due.session_id;
         match self.events.read(session_id, after, ReadLimit::frames(limit)).await {
@@ -124,24 +124,24 @@ impl Readers {
                 Ok(page.frames)
             }
             Ok(None) => {
-                self.forget(session_id);
+                self.note_deleted(session_id);
                 Ok(Vec::new())
             }
             Err(error) => {
                 tracing::warn!(reader, %session_id, %error, "a reader cannot be given a session's records");
-                self.put_off(reader, session_id)?;
+                self.requeue(reader, session_id)?;
                 Err(error.into())
             }
         }
     }
 
-    /// The sessions whose turn it is, with their checkpoints.
+    /// Lists the sessions whose turn it is, with their checkpoints.
     async fn due(&self, reader: &str, limit: usize) -> Result<Vec<Due>, SessionError> {
         self.look_at(reader, limit).await?;
         self.with(reader, |known| known.feed.due(limit))
     }
 
-    /// Looks at the checkpoints of the first sessions that a reader may be behind in.
+    /// Looks up the checkpoints of the first sessions that a reader may be behind in.
     pub(super) async fn look_at(&self, reader: &str, among: usize) -> Result<(), SessionError> {
         loop {
             let unknown = self.with(reader, |known| known.feed.unknown(among, SESSIONS_READ))?;
@@ -150,14 +150,15 @@ impl Readers {
             }
             let checkpoints = self.checkpoints(reader, &unknown).await?;
             self.with(reader, |known| {
-                unknown.iter().zip(checkpoints).for_each(|(id, checkpoint)| known.feed.learned(*id, checkpoint));
+                unknown.iter().zip(checkpoints).for_each(|(id, checkpoint)| known.feed.set_checkpoint(*id, checkpoint));
             })?;
-            // A session in which the reader turns out not to be behind is waited for no longer.
-            super::tell(&self.moved);
+            // Callers need not wait for a session in which the reader turns out not to be behind.
+            super::notify(&self.moved);
         }
     }
 
-    /// Finds, once per process, what a reader was behind in before. It looks at rows and never at sessions.
+    /// Finds, once per process, the sessions that a reader was behind in before. It looks at rows and never at
+    /// journals.
     pub(super) async fn scan(&self, reader: &str) -> Result<(), SessionError> {
         let is_scanned = || self.with(reader, |known| known.is_scanned);
         if is_scanned()? {
@@ -176,7 +177,7 @@ impl Readers {
                 for (row, checkpoint) in rows.iter().zip(checkpoints) {
                     if checkpoint < row.last_seq {
                         known.feed.touched(row.session_id, row.last_seq);
-                        known.feed.learned(row.session_id, checkpoint);
+                        known.feed.set_checkpoint(row.session_id, checkpoint);
                     }
                 }
             })?;

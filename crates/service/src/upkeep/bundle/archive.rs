@@ -1,14 +1,14 @@
-//! The bytes of an archive: ustar headers of regular files.
+//! Bytes of an archive: ustar headers of regular files.
 //!
-//! A header is read only where it is, byte for byte, the one that would be written for its name and size. So there are
-//! no links, no folders, no devices, no owners and no extensions to be careful about.
+//! A header is accepted only if it is, byte for byte, the one that would be written for its name and size. So there are
+//! no links, folders, devices, owners or extensions to be careful about.
 
-/// Headers and bodies begin at multiples of it.
+/// Bytes of a block; headers and bodies begin at its multiples.
 pub(super) const BLOCK: usize = 512;
-/// Bytes that a size may say: eleven octal digits.
+/// Limit of a file's bytes: eleven octal digits.
 const BYTES_MAX: u64 = 1 << 33;
 
-/// The header of the file `folder/name`; `None` where it has no room for them.
+/// Makes the header of the file `folder/name`; `None` if it has no room for them.
 pub(super) fn header(folder: &str, name: &str, bytes: u64) -> Option<[u8; BLOCK]> {
     if name.len() > 99 || folder.len() > 154 || bytes >= BYTES_MAX {
         return None;
@@ -36,7 +36,7 @@ pub(super) fn header(folder: &str, name: &str, bytes: u64) -> Option<[u8; BLOCK]
     Some(block)
 }
 
-/// What a header names: folder, name and size; `None` where it is not one that is written here.
+/// Reads folder, name and size from a header; `None` if it is not one that is written here.
 pub(super) fn read(block: &[u8; BLOCK]) -> Option<(&str, &str, u64)> {
     let text = |at: usize, len: usize| {
         let field = &block[at..at + len];
@@ -48,7 +48,7 @@ pub(super) fn read(block: &[u8; BLOCK]) -> Option<(&str, &str, u64)> {
     (header(folder, name, bytes)? == *block).then_some((folder, name, bytes))
 }
 
-/// Zeros behind a body.
+/// Counts the zeros after a body.
 pub(super) const fn padding(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK as u64) - bytes
 }

@@ -1,8 +1,8 @@
-//! A session as a bundle, page by page. Nothing is kept between two pages but what can be found again: which files the
-//! section has, how long each is, and its hash.
+//! Export of a session as a bundle, page by page. Between two pages only the plan is kept, which can be made again: the
+//! files of the section with their lengths and hashes.
 //!
-//! A bundle holds the session as it was when its export began. Its bytes follow from the journal, so a page can be asked
-//! for again; a journal that was compacted meanwhile is noticed.
+//! A bundle holds the session as it was when its export began. Its bytes follow from the journal, so a page can be read
+//! again; a compaction of the journal meanwhile is noticed.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -28,69 +28,70 @@ use crate::{
 
 /// Bytes of a page, before they are base64.
 const PAGE_BYTES: usize = 1024 * 1024;
-/// Bytes of a blob that are read at a time.
+/// Bytes of a blob to read at once.
 const READ_BYTES: usize = 1024 * 1024;
-/// Frames that are read at a time.
+/// Frames to read at once.
 const FRAMES_READ: usize = 256;
-/// Exports whose plans are remembered; others are planned anew with each page.
+/// Most exports whose plans are kept; others are planned again for each page.
 const PLANS_MAX: usize = 8;
-/// What the reference to a blob begins with. Within a JSON string a quote is escaped, so no text looks like it.
+/// Beginning of a reference to a blob. Within a JSON string a quote is escaped, so no text looks like it.
 const REFERENCE: &str = r#""blob":""#;
 /// Digits of a blob's name.
 const HASH_DIGITS: usize = 64;
 
-/// What is remembered between two pages, and can be made again.
+/// State between two pages, which can be made again.
 #[derive(Default)]
 pub(crate) struct Exports {
-    /// The plans of the exports that were asked for last.
+    /// Plans of the latest exports.
     plans: Mutex<VecDeque<(Key, Arc<Plan>)>>,
     cleaned: Mutex<Option<Cleaned>>,
 }
 
-/// The blob without keys and secrets that the last page ended in: only the whole of it can be cleaned.
+/// Cleaned blob, without keys and secrets, in which the last page ended: only a whole blob can be cleaned.
 struct Cleaned {
     session_id: SessionId,
     /// Its name in the store.
     hash: String,
+    /// Cleaned bytes.
     body: Bytes,
 }
 
-/// What is exported: the session, up to where, and whether keys are replaced.
+/// Export of a session, up to a seq; true if keys are replaced.
 type Key = (SessionId, Seq, bool);
 
-/// The files of a section.
+/// Files of a section.
 struct Plan {
     session_id: SessionId,
     is_redacted: bool,
     files: Vec<File>,
     manifest: Bytes,
-    /// The names that blobs have in the bundle, by those that they have in the store; each with its length.
+    /// Names of blobs in the bundle with their lengths, by their names in the store.
     blobs: HashMap<String, (String, u64)>,
     /// Bytes of the section.
     bytes: u64,
-    /// Two sections with one digest are the same.
+    /// Digest that identifies the section.
     digest: String,
 }
 
 struct File {
-    /// Where its header begins.
+    /// Offset of its header.
     at: u64,
     row: FileRow,
     source: Source,
 }
 
 enum Source {
-    /// The lines from one seq to another.
+    /// Lines from one seq to another.
     Events {
         from: Seq,
         to: Seq,
     },
-    /// A blob, by its name in the store.
+    /// Blob, by its name in the store.
     Blob(String),
     Manifest,
 }
 
-/// Where a page begins, and in which section.
+/// Beginning of a page in a section.
 struct Cursor {
     last_seq: Seq,
     offset: u64,
@@ -109,7 +110,7 @@ impl Cursor {
     }
 }
 
-/// A page of a session's bundle.
+/// Reads a page of a session's bundle.
 pub(crate) async fn page(
     engine: &Engine,
     exports: &Exports,
@@ -136,7 +137,7 @@ pub(crate) async fn page(
     Ok(BundlePage { data: BASE64_STANDARD.encode(page), next_cursor })
 }
 
-/// The pages that were sent belong to a section that is not there any more.
+/// Makes the error for a section that has changed since its first page.
 fn changed() -> SessionError {
     SessionError::invalid("cursor", "the session's journal has changed since the export began; begin again")
 }
@@ -146,7 +147,7 @@ impl Exports {
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The plan of an export, made where it is not known, and anew where the export begins.
+    /// Returns the plan of an export; makes it if it is not known, or if the export begins.
     async fn plan(&self, engine: &Engine, key: Key, is_first: bool) -> Result<Arc<Plan>, SessionError> {
         if let Some((_, plan)) = self.plans().iter().find(|(known, _)| *known == key && !is_first) {
             return Ok(plan.clone());
@@ -159,7 +160,7 @@ impl Exports {
         Ok(plan)
     }
 
-    /// The journal is not the one that was planned for.
+    /// Drops the plans of a session whose journal has changed.
     fn forget(&self, session_id: SessionId) {
         self.plans().retain(|((known, ..), _)| *known != session_id);
         self.cleaned().take_if(|cleaned| cleaned.session_id == session_id);
@@ -169,7 +170,7 @@ impl Exports {
         self.cleaned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Some bytes of a blob without keys and secrets, which is kept as long as more of it is to come.
+    /// Returns some bytes of a cleaned blob and its length; the blob is kept until its last page.
     async fn clean_part(
         &self,
         engine: &Engine,
@@ -194,13 +195,13 @@ struct Planner {
     key: Key,
     files: Vec<File>,
     at: u64,
-    /// The lines of the next file.
+    /// Hash of the lines of the next file.
     lines: Sha256,
     bytes: usize,
     seqs: Option<(Seq, Seq)>,
-    /// Blobs in the order in which they are referred to.
+    /// Blobs in the order of their references.
     order: Vec<String>,
-    /// `None` for those that are not there, or not whole.
+    /// `None` for those that are missing or damaged.
     blobs: HashMap<String, Option<(String, u64)>>,
 }
 
@@ -228,7 +229,7 @@ impl Planner {
         for source in std::mem::take(&mut self.order) {
             if let Some((name, bytes)) = self.blobs.get(&source).cloned().flatten() {
                 let row = FileRow { name: Name::Blob(name.clone()).to_string(), bytes, sha256: name };
-                // Two bodies may be the same once their keys are replaced.
+                // Two bodies may be equal after their keys are replaced.
                 if self.files.iter().all(|file| file.row.name != row.name) {
                     self.push(row, Source::Blob(source))?;
                 }
@@ -273,7 +274,7 @@ impl Planner {
         Ok(())
     }
 
-    /// The lines that have gathered are a file.
+    /// Ends a file of lines.
     fn end_file(&mut self) -> Result<(), SessionError> {
         let Some((from, to)) = self.seqs.take() else { return Ok(()) };
         let (bytes, lines) = (std::mem::take(&mut self.bytes) as u64, std::mem::take(&mut self.lines));
@@ -294,7 +295,7 @@ impl Planner {
 }
 
 impl Plan {
-    /// Some bytes of the section, at least one.
+    /// Reads some bytes of the section, at least one.
     async fn piece(&self, engine: &Engine, exports: &Exports, at: u64, limit: usize) -> Result<Bytes, SessionError> {
         let file = self.files.partition_point(|file| file.at <= at).checked_sub(1).and_then(|at| self.files.get(at));
         let file = file.ok_or_else(changed)?;
@@ -352,7 +353,7 @@ impl Plan {
     }
 }
 
-/// The next frames up to `last`; `None` where there are no more.
+/// Reads the next frames up to `last`; `None` if there are no more.
 async fn frames(engine: &Engine, id: SessionId, after: Seq, last: Seq) -> Result<Option<Vec<Frame>>, StoreError> {
     let limit = usize::try_from(last.saturating_sub(after)).unwrap_or(usize::MAX).min(FRAMES_READ);
     if limit == 0 {
@@ -368,7 +369,7 @@ fn part(bytes: &Bytes, offset: u64, limit: usize) -> Bytes {
     bytes.slice(start..bytes.len().min(start.saturating_add(limit)))
 }
 
-/// The blobs that a line refers to, each with the place of its name. There may be more that only look like it.
+/// Finds the blobs that a line refers to, each with the offset of its name. Some may only look like references.
 fn references(line: &[u8]) -> impl Iterator<Item = (usize, &str)> {
     let text = std::str::from_utf8(line).unwrap_or_default();
     text.match_indices(REFERENCE).filter_map(|(at, found)| {
@@ -378,7 +379,7 @@ fn references(line: &[u8]) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The name and length that a blob has in the bundle; `None` where it is not there, or not whole.
+/// Returns the name and length of a blob in the bundle; `None` if it is missing or damaged.
 async fn measure(
     engine: &Engine,
     session_id: SessionId,
@@ -400,18 +401,18 @@ async fn measure(
     Ok(None)
 }
 
-/// A blob's bytes, where it is whole.
+/// Reads a blob's bytes; `None` if it is missing or damaged.
 async fn whole(engine: &Engine, session_id: SessionId, hash: &str) -> Result<Option<Bytes>, StoreError> {
     let body = engine.blobs.read(session_id, hash, 0, usize::MAX).await?;
     Ok(body.filter(|body| sha256(body) == hash))
 }
 
-/// A body without keys and secrets.
+/// Cleans a body of keys and secrets.
 fn clean(engine: &Engine, body: &[u8]) -> Vec<u8> {
     engine.secrets.redact(&String::from_utf8_lossy(body)).into_owned().into_bytes()
 }
 
-/// A line without keys and secrets, whose references name the blobs without them.
+/// Cleans a line of keys and secrets; its references name the cleaned blobs.
 fn redacted<'a>(engine: &Engine, line: &[u8], renamed: impl Fn(&str) -> Option<&'a (String, u64)>) -> Bytes {
     let text = String::from_utf8_lossy(line);
     let (mut out, mut rest) = (String::with_capacity(text.len()), 0);

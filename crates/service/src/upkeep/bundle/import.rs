@@ -1,5 +1,5 @@
-//! A bundle that comes in pieces. Its last piece makes the sessions, all of them or none; until then it is a file that
-//! belongs to nobody, and goes when it is abandoned.
+//! Import of a bundle in pieces. The last piece creates the sessions, all of them or none; until then the upload is a
+//! blob of no session, which is dropped when it is abandoned.
 
 use std::{
     collections::HashMap,
@@ -22,25 +22,25 @@ use crate::{
     wire::encode_event,
 };
 
-/// Uploads at one time.
+/// Most uploads at one time.
 const UPLOADS_MAX: usize = 4;
-/// How long an upload waits for its next piece.
+/// Most time between two pieces of an upload.
 const UPLOAD_IDLE: Duration = Duration::from_secs(600);
-/// Bytes of a blob that are copied at a time.
+/// Bytes of a blob to copy at once.
 const COPY_BYTES: usize = 256 * 1024;
-/// How far ahead of this clock an id may have been given and an event recorded: a new id sorts after those that are
-/// stored, so one from the far future would spoil the order of all that follow.
+/// Most milliseconds that an id or event may be ahead of this clock: a new id sorts after the stored ones, so one from
+/// the far future would spoil the order of all later ones.
 const AHEAD_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// The bundles that are on their way.
+/// Bundles that are being uploaded.
 pub(crate) struct Uploads {
     waiting: Mutex<HashMap<SessionId, Waiting>>,
     room: Arc<Semaphore>,
-    /// Held while sessions are made, so that no two imports make the same one.
+    /// Held while sessions are created, so that no two imports create the same one.
     making: tokio::sync::Mutex<()>,
 }
 
-/// An upload between two pieces.
+/// Upload between two pieces.
 struct Waiting {
     writer: Box<dyn BlobWriter>,
     bytes: u64,
@@ -60,7 +60,7 @@ impl Uploads {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The upload that a piece belongs to; for the first piece, a new one.
+    /// Takes the upload of a piece; for the first piece, a new one.
     fn take(&self, engine: &Engine, request: &ImportBundle) -> Result<(SessionId, Waiting), SessionError> {
         let now = engine.world.clock.elapsed();
         let mut waiting = self.waiting();
@@ -84,7 +84,7 @@ impl Uploads {
     }
 }
 
-/// Takes a piece in; with the last one the sessions are made.
+/// Takes a piece; the last one creates the sessions.
 pub(crate) async fn piece(engine: &Engine, uploads: &Uploads, request: ImportBundle) -> Result<Imported, SessionError> {
     let data = BASE64_STANDARD.decode(&request.data);
     let data = data.map_err(|_| SessionError::invalid("data", "it is not base64 with padding"))?;
@@ -94,7 +94,7 @@ pub(crate) async fn piece(engine: &Engine, uploads: &Uploads, request: ImportBun
         return Err(SessionError::PayloadTooLarge { what: "bundle", bytes, limit });
     }
     if let Err(error) = engine.events.room().await {
-        // It can go on once there is room.
+        // The upload can continue when there is room.
         if request.upload.is_some() {
             uploads.waiting().insert(id, upload);
         }
@@ -118,7 +118,7 @@ pub(crate) async fn piece(engine: &Engine, uploads: &Uploads, request: ImportBun
     Ok(Imported { upload: None, next_offset: bytes, sessions: done? })
 }
 
-/// Makes the sessions of a bundle, once all of it was checked.
+/// Creates the sessions of a bundle after checking all of it.
 async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec<ImportedSession>, SessionError> {
     let now = engine.world.clock.now();
     let latest = Timestamp::from_millis(now.as_millis() + AHEAD_MS);
@@ -129,10 +129,10 @@ async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec
     for planned in planned.iter().filter(|_| !has_new_ids) {
         check_id(engine, planned.session.session_id, latest).await?;
     }
-    // What was known of deleted sessions of the same ids does not count against these.
+    // Deleted sessions with the same ids may have left rows and checkpoints.
     for planned in &planned {
         engine.derived.index.remove(planned.session.session_id).await?;
-        engine.derived.readers.gone(planned.session.session_id).await?;
+        engine.derived.readers.delete_session(planned.session.session_id).await?;
     }
     engine.derived.index.flush().await?;
     let mut made = Vec::new();
@@ -152,7 +152,7 @@ async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec
     Ok(made)
 }
 
-/// One of the sessions could not be made, so that none of them is to be there.
+/// Deletes the sessions that were created before one failed.
 async fn take_back(engine: &Engine, made: &[ImportedSession]) {
     for session in made {
         if let Err(error) = engine.delete(session.session_id, None).await {
@@ -161,20 +161,20 @@ async fn take_back(engine: &Engine, made: &[ImportedSession]) {
     }
 }
 
-/// What is to be made of a section.
+/// Session to create from a section.
 struct Planned {
     session: ImportedSession,
     blobs: Vec<(String, Span)>,
     records: Records,
 }
 
-/// What is left of a section once it was checked; under a new id it is made `now`.
+/// Plans the session of a checked section; `now` is its creation under a new id.
 fn plan(engine: &Engine, upload: &Upload, section: Section, now: Option<Timestamp>) -> Result<Planned, SessionError> {
     let Section { session, events, blobs } = section;
     let (imported_from, mut session_id, mut last_seq) = (session.id(), session.id(), session.last_seq());
     let (mut until, mut own) = (last_seq, None);
     if let Some(now) = now {
-        // What was compacted away is counted by the events behind it, so none of those may be left out.
+        // Later events count the compacted ones, so none of them may be left out.
         let at = match session.fork_at(None) {
             Ok(ForkPoint::After(at)) if at == last_seq || session.pruned_to() == 0 => at,
             _ => {
@@ -194,7 +194,7 @@ fn plan(engine: &Engine, upload: &Upload, section: Section, now: Option<Timestam
     Ok(Planned { session: ImportedSession { session_id, imported_from, last_seq }, blobs, records })
 }
 
-/// Whether a session can be made under the id that it had.
+/// Checks that a session can be created under its own id.
 async fn check_id(engine: &Engine, session_id: SessionId, latest: Timestamp) -> Result<(), SessionError> {
     let refuse = |reason, why: &str| {
         let why = format!("session {session_id} {why}; import it with new ids");
@@ -211,7 +211,7 @@ async fn check_id(engine: &Engine, session_id: SessionId, latest: Timestamp) -> 
     Ok(())
 }
 
-/// Writes the blobs of a session that is about to be made.
+/// Copies the blobs of a session before it is created.
 async fn copy(engine: &Engine, upload: &Upload, id: SessionId, blobs: &[(String, Span)]) -> Result<(), StoreError> {
     for (hash, span) in blobs {
         let (mut writer, mut at) = (engine.blobs.writer(id), 0);

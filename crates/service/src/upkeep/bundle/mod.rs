@@ -1,8 +1,8 @@
-//! Bundles: sessions as one archive, to keep or to take elsewhere. `docs/bundles.md` says what stands in one.
+//! Bundles: sessions as one archive, to keep or to move. `docs/bundles.md` describes the format.
 //!
 //! A section holds one session, and ends with its manifest; a bundle of many sessions is their sections one after
-//! another. Nothing in a bundle is trusted: all of it is checked before anything is made of it, and no path is made of
-//! a name in it.
+//! another. Nothing in a bundle is trusted: all of it is checked before anything is created, and no name in it becomes
+//! a path.
 
 mod archive;
 mod export;
@@ -26,26 +26,26 @@ use crate::{
     store::{StoreError, hex},
 };
 
-/// What a manifest says first.
+/// Format that a manifest names.
 const FORMAT: &str = "meerkat bundle 1";
-/// Lines gather up to this many bytes in one file; a longer line stands alone.
+/// Most bytes of lines in one file; a longer line has a file of its own.
 const EVENTS_BYTES: usize = 1024 * 1024;
-/// Files of one session.
+/// Most files of one session.
 const ENTRIES_MAX: usize = 100_000;
-/// Bytes of a manifest: more than that many files need.
+/// Most bytes of a manifest: more than that many files need.
 const MANIFEST_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
-/// The last file of a section.
+/// Last file of a section.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Manifest {
     format: String,
     session_id: SessionId,
-    /// The session's last event in the bundle.
+    /// Last event of the session in the bundle.
     last_seq: Seq,
-    /// Whether what looks like a key was replaced.
+    /// True if texts that look like keys were replaced.
     redacted: bool,
-    /// The files before it, in order.
+    /// Files before it, in order.
     files: Vec<FileRow>,
 }
 
@@ -57,7 +57,7 @@ struct FileRow {
     sha256: String,
 }
 
-/// What a file in a section is called. There are no other names.
+/// Name of a file in a section. There are no other names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Name {
     /// Whole lines, from the first one's seq to the last one's.
@@ -65,7 +65,7 @@ enum Name {
         from: Seq,
         to: Seq,
     },
-    /// A body, named by its hash.
+    /// Body, named by its hash.
     Blob(String),
     Manifest,
 }
@@ -81,7 +81,7 @@ impl fmt::Display for Name {
 }
 
 impl Name {
-    /// Reads a name that is spelled as it is written.
+    /// Parses a name, in exactly the spelling that an export writes.
     fn parse(text: &str) -> Option<Self> {
         let name = match text.split_once('/') {
             None => Self::Manifest,
@@ -98,7 +98,7 @@ impl Name {
     }
 }
 
-/// A bundle that is not what an export makes.
+/// Makes the error for a bundle that no export made.
 fn damaged(why: impl Into<String>) -> SessionError {
     SessionError::BundleInvalid { reason: "damaged", why: why.into() }
 }
@@ -107,7 +107,7 @@ fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// A store that lacks what it said it had.
+/// Makes the error for a store that lacks something that it had.
 fn lost(what: &str) -> StoreError {
     StoreError::Failed(format!("{what} is gone"))
 }

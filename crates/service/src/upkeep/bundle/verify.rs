@@ -1,6 +1,6 @@
-//! An uploaded bundle, read and checked from its first byte to its last, before anything is made of it.
+//! Check of an uploaded bundle from its first byte to its last, before anything is created.
 //!
-//! What is wrong is `BUNDLE_INVALID`, whoever made it. It reads one file of lines at a time; blobs in pieces.
+//! Every fault is `BUNDLE_INVALID`. It reads one file of lines at a time, and blobs in pieces.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -29,19 +29,18 @@ use crate::{
     wire::decode_event,
 };
 
-/// Bytes that are read at a time.
+/// Bytes to read at once.
 const READ_BYTES: usize = 256 * 1024;
-/// Bytes of one file of lines.
+/// Most bytes of one file of lines.
 const EVENTS_BYTES_MAX: u64 = (EVENTS_BYTES + RECORD_BYTES_MAX + 1) as u64;
 
-/// The last seq that an imported session may begin to go on from: it has as many before it as behind it, and JSON numbers
-/// hold them all.
+/// Last allowed seq of an imported session: as many seqs remain after it, and JSON numbers hold them all.
 const SEQ_MAX: Seq = 1 << 52;
 
-/// How deep a line may nest: what a model said may be as deep as it is allowed to be, and stands some levels down.
+/// Most nesting of a line: a model's arguments may be as deep as they are allowed to be, some levels down.
 const DEPTH_MAX: usize = 2 * JSON_DEPTH_MAX;
 
-/// The bytes of a bundle, whole: a blob that belongs to no session.
+/// Bytes of a whole bundle: a blob of no session.
 #[derive(Clone)]
 pub(super) struct Upload {
     pub(super) blobs: Arc<dyn BlobStore>,
@@ -50,14 +49,14 @@ pub(super) struct Upload {
     pub(super) bytes: u64,
 }
 
-/// Where something stands in the bundle.
+/// Range of bytes in the bundle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub(super) at: u64,
     pub(super) bytes: u64,
 }
 
-/// A session that was found whole.
+/// Session that was found whole.
 pub(super) struct Section {
     pub(super) session: Session,
     pub(super) events: VecDeque<Span>,
@@ -65,35 +64,34 @@ pub(super) struct Section {
 }
 
 impl Upload {
-    /// At most `limit` bytes of a span, from `offset` in it.
+    /// Reads at most `limit` bytes of a span, from `offset` in it.
     pub(super) async fn piece(&self, span: Span, offset: u64, limit: usize) -> Result<Bytes, StoreError> {
         let limit = limit.min(usize::try_from(span.bytes - offset).unwrap_or(usize::MAX));
         let read = self.blobs.read(self.id, &self.hash, span.at + offset, limit).await?;
         read.filter(|read| !read.is_empty() || limit == 0).ok_or_else(|| lost("a part of the bundle"))
     }
 
-    /// All of a span that is not long.
+    /// Reads the whole of a short span.
     async fn whole(&self, span: Span) -> Result<Bytes, StoreError> {
         let bytes = self.piece(span, 0, usize::MAX).await?;
         if bytes.len() as u64 == span.bytes { Ok(bytes) } else { Err(lost("a part of the bundle")) }
     }
 }
 
-/// The sections of a bundle, read one after another: a session holds all that its model would see, so nobody should keep
-/// two of them.
+/// Sections of a bundle, read one after another: a session holds its whole context, so only one is kept at a time.
 pub(super) struct Sections<'a> {
     upload: &'a Upload,
     at: u64,
-    /// Files of this section so far, and how many there may be.
+    /// Files of this section so far, and the most that it may have.
     entries: usize,
     entries_max: usize,
-    /// The sessions that were found.
+    /// Sessions so far.
     ids: BTreeSet<SessionId>,
-    /// No event may be later.
+    /// Latest allowed time of an event.
     latest: Timestamp,
 }
 
-/// A file, before its body is looked at.
+/// File whose body is not read yet.
 struct Entry {
     folder: SessionId,
     name: Name,
@@ -110,7 +108,7 @@ impl<'a> Sections<'a> {
         Self { entries_max, ..self }
     }
 
-    /// The next one; `None` behind the last.
+    /// Reads the next one; `None` after the last.
     pub(super) async fn next(&mut self) -> Result<Option<Section>, SessionError> {
         if self.at == self.upload.bytes && !self.ids.is_empty() {
             return Ok(None);
@@ -123,7 +121,7 @@ impl<'a> Sections<'a> {
         Ok(Some(section))
     }
 
-    /// The next file; its body and what pads it are there.
+    /// Reads the header of the next file; its body and padding are there.
     async fn entry(&mut self) -> Result<Entry, SessionError> {
         self.entries += 1;
         if self.entries > self.entries_max {
@@ -160,7 +158,7 @@ impl<'a> Sections<'a> {
         Ok(Entry { folder: id, name, span })
     }
 
-    /// A section, up to its manifest.
+    /// Reads a section up to its manifest.
     async fn section(&mut self) -> Result<Section, SessionError> {
         let (mut rows, mut events, mut blobs) = (Vec::new(), VecDeque::new(), Vec::new());
         let (mut names, mut session, mut of) = (BTreeSet::new(), None, None);
@@ -206,7 +204,7 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// The manifest says what was found, and the session is the one that the section is named for.
+/// Checks that the manifest names what was found, and that the session is the section's.
 fn check(manifest: &[u8], folder: SessionId, session: &Session, rows: &[FileRow]) -> Result<(), SessionError> {
     let found: Manifest =
         serde_json::from_slice(manifest).map_err(|error| damaged(format!("its manifest cannot be read: {error}")))?;
@@ -223,7 +221,7 @@ fn check(manifest: &[u8], folder: SessionId, session: &Session, rows: &[FileRow]
     Err(damaged(format!("session {folder} has other events than its manifest says")))
 }
 
-/// Takes a file of lines into the session that they are of. Seqs that skip are those of records that were compacted.
+/// Folds a file of lines into their session. Missing seqs are those of compacted records.
 fn fold(
     session: &mut Option<Session>,
     lines: &[u8],
@@ -251,13 +249,13 @@ fn fold(
     if (Some(from), to) == (first, last) { Ok(()) } else { Err(damaged(format!("{from}-{to} are other events"))) }
 }
 
-/// The records of a file of lines, each with its line.
+/// Decodes the records of a file of lines, each with its line.
 fn records(lines: &[u8]) -> impl Iterator<Item = Result<(Record, &[u8]), SessionError>> {
     lines.split_inclusive(|byte| *byte == b'\n').map(|line| {
         let is_long = |line: &&[u8]| line.len() <= RECORD_BYTES_MAX;
         let line = line.strip_suffix(b"\n").filter(is_long).ok_or_else(|| damaged("a line is cut, or too long"))?;
         let text = std::str::from_utf8(line).map_err(|_| damaged("a line is no text"))?;
-        // Within a string JSON allows none of these; between its parts nobody writes them.
+        // JSON allows none of these in a string, and no export writes them elsewhere.
         if line.iter().any(|byte| *byte < b' ') {
             return Err(damaged("a line has control characters"));
         }
@@ -272,7 +270,7 @@ fn records(lines: &[u8]) -> impl Iterator<Item = Result<(Record, &[u8]), Session
     })
 }
 
-/// Whether the numbers of a record can be: a turn and a message take an event each.
+/// Returns true if the numbers of a record are possible: each turn and each message takes an event.
 fn is_possible(record: &Record) -> bool {
     let seq = record.seq;
     if seq > SEQ_MAX {
@@ -292,7 +290,7 @@ fn is_possible(record: &Record) -> bool {
     counts && record.turn.is_none_or(|turn| Seq::from(turn) < seq)
 }
 
-/// How deep brackets nest in a JSON text.
+/// Counts the nesting of brackets in a JSON text.
 fn depth(json: &str) -> usize {
     let (mut depth, mut deepest, mut is_string, mut is_escaped) = (0_usize, 0, false, false);
     for byte in json.bytes() {
@@ -308,7 +306,7 @@ fn depth(json: &str) -> usize {
     deepest
 }
 
-/// The records of a section once more, up to a seq, and perhaps one of its own behind them.
+/// Source of a section's records up to a seq, and a new record after them if there is one.
 pub(super) struct Records {
     pub(super) upload: Upload,
     pub(super) events: VecDeque<Span>,

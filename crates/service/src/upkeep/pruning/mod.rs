@@ -1,8 +1,8 @@
 //! Journal compaction: dropping records of a journal that every reader is done with and that nothing depends on.
 //!
-//! What may go is decided by a pure function of records, policy and watermark (`plan`); what is found out before and
-//! done after stands in `run`, and when it happens by itself in `schedule`. A record above the watermark is never
-//! touched, no seq is ever shifted, and what the journal folds to stays the same.
+//! A pure function of records, policy and watermark decides (`plan`); `run` reads before and drops after it; `schedule`
+//! starts compactions by configuration. A record above the watermark is never touched, no seq is ever shifted, and the
+//! journal folds to the same session.
 
 mod plan;
 mod run;
@@ -17,21 +17,21 @@ pub(crate) use schedule::{Due, Schedule};
 
 use crate::options::JournalOptions;
 
-/// What is kept though nothing depends on it.
+/// Records to keep although nothing depends on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompactionPolicy {
-    /// Milliseconds that every record is kept at least.
+    /// Least age of a dropped record, in milliseconds.
     pub(crate) min_record_age_ms: u64,
-    /// The newest replies outside the live context that are kept where history is dropped.
+    /// Newest replies outside the live context to keep if history is dropped.
     pub(crate) keep_last_replies: usize,
-    /// Milliseconds that a request is kept which has its result.
+    /// Milliseconds to keep a request that has its result.
     pub(crate) keep_answered_request_ttl_ms: u64,
-    /// Whether parts of the journal stay as they are that are still written to, or of which little would go.
+    /// True if parts of the journal stay unchanged that are still written, or of which little would be dropped.
     pub(crate) is_sparing: bool,
 }
 
 impl CompactionPolicy {
-    /// For a run that was asked for.
+    /// Returns the policy of a compaction on request.
     pub(crate) const fn asked(options: &JournalOptions) -> Self {
         Self {
             min_record_age_ms: options.min_record_age_ms,
@@ -41,12 +41,12 @@ impl CompactionPolicy {
         }
     }
 
-    /// For a run while a session goes on.
+    /// Returns the policy of a compaction while a session goes on.
     pub(crate) const fn rolling(options: &JournalOptions) -> Self {
         Self { is_sparing: true, ..Self::asked(options) }
     }
 
-    /// For a run when a turn has ended.
+    /// Returns the policy of a compaction after the end of a turn.
     pub(crate) const fn end_of_run(options: &JournalOptions) -> Self {
         Self {
             min_record_age_ms: options.end_min_record_age_ms,

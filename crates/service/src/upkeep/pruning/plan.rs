@@ -1,8 +1,8 @@
-//! Which records of a journal may go: a pure function, without a clock and without a disk.
+//! Plan of a journal compaction: a pure function, without a clock and without a disk.
 //!
-//! Each record that goes is justified by itself: by a newer one that stays and says all that it said, or by a result
-//! that stays. What was said goes only where it was asked for, turn by turn or answer by answer, each within one part
-//! of the journal, so that a crash between two parts leaves no half of it; a `history_snapshot` then holds the rest.
+//! Each dropped record is justified by itself: by a newer one that stays and says all that it said, or by a result that
+//! stays. Messages are dropped only on request, turn by turn or answer by answer, each within one part of the journal,
+//! so that a crash between two parts leaves no half of it; a `history_snapshot` then has the counters.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -18,39 +18,39 @@ use crate::{
     },
 };
 
-/// A part that would lose so many bytes is written anew also where nobody asked for it.
+/// Bytes that a part must lose to be rewritten on schedule.
 const WORTH_BYTES: usize = 64 * 1024;
-/// So is one of which this share would go: a quarter.
+/// Or the share of the part: a quarter.
 const WORTH_SHARE: usize = 4;
 
-/// A record without its bodies.
+/// Record without its bodies.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Brief {
     seq: Seq,
     time: Timestamp,
     turn: Option<TurnNumber>,
-    /// Its line's.
+    /// Bytes of its line.
     bytes: usize,
     what: What,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum What {
-    /// The latest one of its key says all.
+    /// Only the latest one of its key counts.
     Latest(Key),
-    /// A snapshot of the history, and the time up to which it forgets keys.
+    /// Snapshot of the history, and the time up to which it forgets keys.
     Snapshot(Timestamp),
     Request(Call),
     Result(Call),
     Reply,
-    /// A turn is accepted; whether it has an idempotency key.
+    /// Accepted turn; true if it has an idempotency key.
     Queued(bool),
     Started {
         has_key: bool,
         continues: Option<TurnNumber>,
     },
     Ended,
-    /// It stays, whatever it says.
+    /// Any other event, which stays.
     Other,
 }
 
@@ -61,7 +61,7 @@ enum Key {
     Partial(TurnNumber, u32),
 }
 
-/// A call, and whether it is about its approval.
+/// True for the approval of a call, and the call's id.
 type Call = (bool, String);
 
 impl Brief {
@@ -104,7 +104,7 @@ impl Brief {
         Self { seq: record.seq, time: record.time, turn: record.turn, bytes, what }
     }
 
-    /// Its key, where the latest one of it says all.
+    /// Returns its key, if only the latest one of that counts.
     const fn key(&self) -> Option<&Key> {
         match &self.what {
             What::Latest(key) => Some(key),
@@ -113,18 +113,18 @@ impl Brief {
     }
 }
 
-/// What a plan keeps to.
+/// Bounds of a plan.
 pub(crate) struct Bounds<'a> {
     pub(crate) policy: CompactionPolicy,
     pub(crate) now: Timestamp,
-    /// The ranges of the journal that are rewritten each as a whole, in order.
+    /// Ranges of the journal, in order, each of which is rewritten as a whole.
     pub(crate) parts: &'a [(Seq, Seq)],
-    /// Whether what was said may go.
+    /// True if messages may be dropped.
     pub(crate) drops_history: bool,
 }
 
 impl Bounds<'_> {
-    /// Records that were made before this may go: those that have been there as long as they must.
+    /// Returns the time before which records are old enough to be dropped.
     pub(crate) fn older_than(&self) -> Timestamp {
         Timestamp::from_millis(self.ago(self.policy.min_record_age_ms).as_millis().saturating_add(1))
     }
@@ -133,17 +133,17 @@ impl Bounds<'_> {
         Timestamp::from_millis(self.now.as_millis().saturating_sub_unsigned(ms))
     }
 
-    /// The part that holds a record.
+    /// Returns the index of the part with a record.
     fn part(&self, seq: Seq) -> usize {
         self.parts.partition_point(|(_, to)| *to < seq)
     }
 
-    /// Whether one part holds all of these records.
+    /// Returns true if one part holds all of these records.
     fn are_together(&self, records: &[&Brief]) -> bool {
         records.windows(2).all(|pair| self.part(pair[0].seq) == self.part(pair[1].seq))
     }
 
-    /// Whether a part is written anew because of the records that would go.
+    /// Returns true if dropping these records is worth rewriting a part.
     fn is_worth(&self, part: &[Brief], goes: &[&Brief]) -> bool {
         let whole: usize = part.iter().map(|record| record.bytes).sum();
         let gone: usize = goes.iter().map(|record| record.bytes).sum();
@@ -151,26 +151,26 @@ impl Bounds<'_> {
     }
 }
 
-/// What stays and what goes.
+/// Records that stay and records to drop.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
-    /// The records that stay, of those that were looked at.
+    /// Records that stay, of those that were looked at.
     pub(crate) keep: BTreeSet<Seq>,
     pub(crate) dropped: BTreeSet<Seq>,
-    /// What has to be recorded before anything goes, where something goes that was said.
+    /// Snapshot to record before messages are dropped.
     pub(crate) history: Option<History>,
-    /// Whether something stays only until it is older, or its turn has ended.
+    /// True if a record stays only until it is older, or its turn has ended.
     pub(crate) is_early: bool,
 }
 
-/// How far history goes.
+/// Extent of the dropped history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct History {
     pub(crate) pruned_to: Seq,
     pub(crate) keys_up_to: Timestamp,
 }
 
-/// Plans for the records up to the watermark, in order, of a session as all its records make it.
+/// Plans for the records up to the watermark, in order; the session is the fold of all its records.
 pub(crate) fn plan(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> Plan {
     let (mut dropped, is_early) = redundant(records, session, bounds);
     let (said, pruned_to) = if bounds.drops_history { history(records, session, bounds) } else { Default::default() };
@@ -180,7 +180,7 @@ pub(crate) fn plan(records: &[Brief], session: &Session, bounds: &Bounds<'_>) ->
     Plan { keep, dropped, history, is_early }
 }
 
-/// Records that say nothing which another, that stays, does not say; and whether there are more that cannot go yet.
+/// Finds records whose content another one, which stays, has too; returns true if there are more that are too young.
 fn redundant(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTreeSet<Seq>, bool) {
     let (mut latest, mut answered, mut snapshot, mut open_from) = (HashMap::new(), HashSet::new(), None, None);
     let open = session.open_turn().map(|open| open.turn);
@@ -195,7 +195,7 @@ fn redundant(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTre
     }
     let is_redundant = |record: &&Brief| match &record.what {
         What::Latest(key) => latest.get(key) != Some(&record.seq),
-        // Where the clock went back, a newer one forgets fewer keys.
+        // If the clock went back, a newer one forgets fewer keys.
         What::Snapshot(keys_up_to) => snapshot.is_some_and(|(seq, newer)| seq != record.seq && newer >= *keys_up_to),
         What::Request(call) => answered.contains(call),
         What::Result(_) | What::Reply | What::Queued(_) | What::Started { .. } | What::Ended | What::Other => false,
@@ -208,7 +208,8 @@ fn redundant(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTre
         is_old && record.seq < session.last_seq() && !is_of_the_open_turn
     };
     let (mut dropped, mut is_early) = (BTreeSet::new(), false);
-    // Of one key the older ones go first: a fork between two that are gone must not find one that did not count there.
+    // Of one key the older ones are dropped first: a fork between two dropped ones must not find one that did not count
+    // there.
     let mut held: HashSet<&Key> = HashSet::new();
     for part in records.chunk_by(|one, other| bounds.part(one.seq) == bounds.part(other.seq)) {
         let mut goes = Vec::new();
@@ -229,7 +230,7 @@ fn redundant(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTre
     (dropped, is_early)
 }
 
-/// A turn, and those that went on with it after an interrupt.
+/// Turn with those that continued it after an interrupt.
 #[derive(Default)]
 struct Chain<'a> {
     records: Vec<&'a Brief>,
@@ -253,7 +254,7 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// Its answers, each with its calls' requests and results.
+    /// Groups its answers, each with its calls' requests and results.
     fn steps(&self) -> Vec<Vec<&'a Brief>> {
         let mut steps: Vec<Vec<&Brief>> = Vec::new();
         for record in &self.records {
@@ -266,15 +267,15 @@ impl<'a> Chain<'a> {
         steps
     }
 
-    /// Whether an idempotency key still stands for one of its turns.
+    /// Returns true if an idempotency key of one of its turns is younger than `time`.
     fn has_key_since(&self, time: Timestamp) -> bool {
         let has_key = |what: &What| matches!(what, What::Queued(true) | What::Started { has_key: true, .. });
         self.records.iter().any(|record| has_key(&record.what) && record.time > time)
     }
 }
 
-/// What was said in turns that have ended and left the live context, but for the newest replies among it; and the last
-/// end of the turns of which something goes: until then it may have been in the context.
+/// Finds messages of turns that have ended and left the live context, except the newest replies; returns also the last
+/// end of the turns of which something is dropped: until then it may have been in the context.
 fn history(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTreeSet<Seq>, Option<Seq>) {
     let mut first_of: BTreeMap<TurnNumber, TurnNumber> = BTreeMap::new();
     let mut chains: BTreeMap<TurnNumber, Chain<'_>> = BTreeMap::new();
@@ -295,7 +296,7 @@ fn history(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTreeS
     let mut newest: Vec<Seq> = replies.map(|record| record.seq).collect();
     newest.sort_unstable();
     let newest: HashSet<Seq> = newest.into_iter().rev().take(bounds.policy.keep_last_replies).collect();
-    // The latest end below the watermark stays too: a turn above it may go on with that one.
+    // The latest end below the watermark stays too: a turn above it may continue that one.
     let ended = records.iter().rev().find(|record| record.what == What::Ended).and_then(|record| record.turn);
     let last = [session.last_end().map(|end| end.turn), ended];
     let keys_up_to = bounds.ago(KEY_KEPT_MS.unsigned_abs());

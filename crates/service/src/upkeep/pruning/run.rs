@@ -1,4 +1,4 @@
-//! One compaction of one journal: the gate over the readers, a look at the journal, and what is done with the plan.
+//! One compaction of one journal: the survey that a plan needs, and the plan carried out.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -18,22 +18,22 @@ use crate::{
     store::{JournalPruner, ReadLimit, StoreError, restore::decode},
 };
 
-/// Frames that are read at a time.
+/// Frames to read at once.
 const FRAMES_READ: usize = 512;
 
-/// What is known of a journal before anything of it is dropped.
+/// Survey of a journal before anything is dropped.
 pub(crate) struct Survey {
     session_id: SessionId,
     watermark: Watermark,
     pruner: Arc<dyn JournalPruner>,
-    /// What stands behind was not looked at.
+    /// Last record that was looked at.
     up_to: Seq,
     older_than: Timestamp,
     scanned: u64,
     pub(crate) plan: Plan,
 }
 
-/// Up to where a journal is compacted by itself; 0 where it is not.
+/// Returns the seq up to which a journal may be compacted on schedule; 0 if it may not.
 pub(crate) async fn reach(derived: &Derived, session_id: SessionId) -> Result<Seq, StoreError> {
     let Some(pruner) = &derived.pruner else { return Ok(0) };
     let parts = pruner.parts(session_id).await?;
@@ -44,16 +44,13 @@ pub(crate) async fn reach(derived: &Derived, session_id: SessionId) -> Result<Se
     Ok(sealed_up_to(&parts, watermark.map_or(0, |watermark| watermark.safe_up_to)))
 }
 
-/// The end of the last part that is no longer written to, and that ends at a seq or before it.
+/// Finds the end of the last sealed part that ends at `seq` or before it.
 fn sealed_up_to(parts: &[(Seq, Seq)], seq: Seq) -> Seq {
     let ends = parts.split_last().into_iter().flat_map(|(_, sealed)| sealed).map(|(_, to)| *to);
     ends.take_while(|to| *to <= seq).last().unwrap_or(0)
 }
 
-/// Looks at a journal. Nothing is changed by it.
-///
-/// # Errors
-/// Where there is nothing to look at, the report that says why stands in `Ok(Err(_))`.
+/// Surveys a journal and changes nothing. `Ok(Err(_))` is the report if there is nothing to compact.
 pub(crate) async fn survey(
     engine: &Engine,
     derived: &Derived,
@@ -70,7 +67,7 @@ pub(crate) async fn survey(
         return Ok(Err(nothing(watermark.safe_up_to, Some(CompactionSkipped::NoPruner))));
     };
     if !derived.readers.is_trusted() {
-        // One may be forgotten, and nobody knows what it has done: that is no reader that could be asked.
+        // A registration may be lost, with an unknown checkpoint.
         tracing::warn!(%session_id, "no journal is compacted until `meerkat doctor --repair` has listed the readers that remain");
         return Ok(Err(nothing(0, Some(CompactionSkipped::NoReader))));
     }
@@ -80,7 +77,7 @@ pub(crate) async fn survey(
     let up_to = if policy.is_sparing { sealed_up_to(&parts, safe_up_to) } else { safe_up_to };
     let records = outline(engine, session_id, up_to).await?;
     let now = engine.world.clock.now();
-    // Memory without turns takes in what compactions discard when it reads of them, from the records before.
+    // Memory without turns takes in discarded messages from the records before their compaction.
     let reads_back = engine.derived.memory.is_some() && !engine.options.memory.index_turns;
     let drops_history = request.drop_history && !(reads_back && session.context().floor() >= Some(safe_up_to));
     let bounds = Bounds { policy, now, parts: &parts, drops_history };
@@ -89,7 +86,7 @@ pub(crate) async fn survey(
     Ok(Ok(Survey { session_id, watermark, pruner, up_to, older_than, scanned, plan }))
 }
 
-/// The records up to a seq.
+/// Reads the records up to a seq.
 async fn outline(engine: &Engine, session_id: SessionId, up_to: Seq) -> Result<Vec<Brief>, StoreError> {
     let (mut records, mut after) = (Vec::new(), 0);
     while after < up_to {
@@ -104,13 +101,13 @@ async fn outline(engine: &Engine, session_id: SessionId, up_to: Seq) -> Result<V
     Ok(records)
 }
 
-/// Blobs of a session that no record names up to the seq that comes with them.
+/// Lists the blobs of a session that no record names, and the last record that was read.
 pub(crate) async fn unnamed_blobs(
     engine: &Engine,
     pruner: &dyn JournalPruner,
     session_id: SessionId,
 ) -> Result<(BTreeSet<String>, Seq), StoreError> {
-    // What is made later is none of them.
+    // Listed first: blobs that are made later are none of them.
     let (mut names, mut after) = (pruner.blobs(session_id).await?, 0);
     while !names.is_empty() {
         let page = engine.events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await?;
@@ -120,7 +117,7 @@ pub(crate) async fn unnamed_blobs(
         for frame in &page.frames {
             let mut event = decode(frame)?.event;
             if let Event::Unknown(unknown) = &event {
-                // Nobody knows how it names one.
+                // An unknown event may name one in any way.
                 names.retain(|name| !unknown.line.as_str().contains(name));
             }
             for body in bodies(&mut event) {
@@ -134,14 +131,14 @@ pub(crate) async fn unnamed_blobs(
 }
 
 impl Survey {
-    /// Says what was dropped.
+    /// Makes the report for a number of dropped records.
     pub(crate) const fn report(&self, dropped: u64) -> JournalCompactionReport {
         let (scanned, safe_up_to) = (self.scanned, self.up_to);
         let kept = scanned.saturating_sub(dropped);
         JournalCompactionReport { scanned, dropped, kept, safe_up_to, skipped: None }
     }
 
-    /// Drops what the plan says; what that needs besides has been recorded.
+    /// Drops the records of the plan. A history snapshot, if it needs one, is recorded already.
     pub(crate) async fn carry_out(
         self,
         engine: &Engine,
@@ -149,12 +146,12 @@ impl Survey {
     ) -> Result<JournalCompactionReport, SessionError> {
         let session_id = self.session_id;
         let session = engine.restore(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
-        // The one that is stored may name records that go.
+        // The stored snapshot may refer to dropped records.
         if let Err(error) = engine.snapshots.save(&session).await {
             tracing::warn!(%session_id, %error, "a snapshot could not be saved; the journal is read from its beginning");
         }
         derived.readers.rely(session_id, self.watermark.clone()).await?;
-        derived.readers.begin_anew(READER, session_id).await?;
+        derived.readers.restart(READER, session_id).await?;
         let pruned = self.pruner.prune(session_id, self.up_to, &self.plan.keep, self.older_than).await?;
         Ok(self.report(pruned))
     }

@@ -1,5 +1,5 @@
-//! When journals are compacted by themselves: every while those of active sessions, and those whose turn has ended.
-//! Both are off unless the configuration says otherwise.
+//! Schedule of journal compactions: regularly for active sessions, and after the end of a turn. Both are off by
+//! default.
 
 use std::{
     collections::BTreeSet,
@@ -12,23 +12,23 @@ use tokio::sync::Notify;
 
 use crate::{clock::Clock, ids::SessionId, options::JournalOptions};
 
-/// Sessions whose turn has ended, and who waits for them.
+/// Sessions whose turn has ended, and the task that waits for them.
 #[derive(Default)]
 pub(crate) struct Schedule {
     ended: Mutex<BTreeSet<SessionId>>,
     wake: Notify,
 }
 
-/// What is to be compacted now.
+/// Journals to compact now.
 pub(crate) enum Due {
-    /// Every active session.
+    /// Those of every active session.
     Active,
-    /// A session whose turn has ended.
+    /// That of a session whose turn has ended.
     Ended(SessionId),
 }
 
 impl Schedule {
-    /// A turn has ended.
+    /// Notes that a turn has ended.
     pub(crate) fn turn_ended(&self, session_id: SessionId, options: &JournalOptions) {
         if options.end_of_run {
             self.ended.lock().unwrap_or_else(PoisonError::into_inner).insert(session_id);
@@ -40,7 +40,7 @@ impl Schedule {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).pop_first()
     }
 
-    /// Waits for what is due next. `rolling` is when active sessions are, and is set anew when they were.
+    /// Waits for the next due journals. `rolling` is the timer of active sessions, which is set again after it fired.
     pub(crate) async fn next(
         &self,
         clock: &dyn Clock,

@@ -27,7 +27,7 @@ impl Entry {
         self.text(345, 155)
     }
 
-    /// Writes a field of the header, and the checksum anew.
+    /// Writes a field of the header, and the new checksum.
     pub(super) fn with(mut self, at: usize, len: usize, text: &str) -> Self {
         self.header[at..at + len].fill(0);
         self.header[at..at + text.len()].copy_from_slice(text.as_bytes());

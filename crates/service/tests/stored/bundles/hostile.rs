@@ -156,7 +156,7 @@ fn a_bundle_that_no_export_made_is_refused_and_leaves_nothing_behind() {
     for (name, more) in [("a byte", vec![b'x'; 1]), ("zeros", vec![0; 1024]), ("a block", vec![b'x'; 512])] {
         bundles.push((format!("{name} behind the end"), [&bundle[..], &more].concat()));
     }
-    // What stands behind the end of a file counts, too.
+    // The padding after a file is checked, too.
     let pad = unpack(&bundle)[0].body.len() + 512;
     assert_ne!(pad % 512, 0, "the first file is padded");
     let mut padded = bundle.clone();

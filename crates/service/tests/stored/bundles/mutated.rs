@@ -80,7 +80,7 @@ async fn stored(process: &Process) -> Vec<SessionId> {
     page.items.iter().map(|summary| summary.session_id).collect()
 }
 
-/// Imports it; where it is refused, nothing is left.
+/// Imports it; if it is refused, nothing is left.
 async fn import(bundle: &[u8], new_ids: bool) -> Option<(Process, Vec<SessionId>)> {
     let (process, held) = in_memory(Default::default());
     match process.import(bundle, usize::MAX, new_ids).await {

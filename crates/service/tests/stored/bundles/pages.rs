@@ -1,4 +1,4 @@
-//! An export goes page by page: it holds still while the session goes on, and keeps keys to itself where it is asked to.
+//! Exports page by page: unchanged while the session goes on, and without keys on request.
 
 use std::sync::{
     Arc,
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::{archive::unpack, in_memory, place, sample};
 use crate::Process;
 
-/// A prompt that is longer than two pages, and stands in a blob.
+/// A prompt that is longer than two pages, and is in a blob.
 fn long_prompt() -> String {
     format!("@say One. @note {}", "long ".repeat(500_000))
 }
@@ -55,7 +55,7 @@ fn an_export_holds_still_while_its_session_goes_on() {
     });
 }
 
-/// Pages of a journal before and after it was compacted make no bundle, so the export is told to begin again.
+/// Pages of a journal before and after it was compacted make no bundle, so the export has to begin again.
 #[test]
 fn an_export_notices_that_its_journal_was_compacted() {
     let (mut place, elsewhere) = (place(), place());

@@ -1,4 +1,4 @@
-//! A bundle that comes in pieces: in order, bounded, and forgotten where nobody sends the rest.
+//! Uploads in pieces: in order, bounded, and dropped if the rest does not come.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use meerkat_service::{
     service::{ImportBundle, Imported},
 };
 
-use super::{archive::base64, in_memory, place, sample, stored};
+use super::{archive::base64, in_memory, place, stored};
 
 fn piece(upload: Option<String>, offset: u64, bytes: &[u8]) -> ImportBundle {
     ImportBundle { upload, offset, data: base64(bytes), is_last: false, new_ids: false }
@@ -98,19 +98,4 @@ fn an_upload_ends_with_its_process() {
         });
         assert_eq!(stored(&place), before);
     }
-}
-
-/// What a client gets that asks a session in the middle of it.
-#[test]
-fn a_good_bundle_comes_in_whatever_its_pieces_are() {
-    let (place, elsewhere) = (place(), place());
-    let bundle = place.process(true, |process| async move {
-        let ids = sample(&process).await;
-        process.exported(&ids).await
-    });
-    elsewhere.process(true, |process| async move {
-        for bytes in [997, 4096, bundle.len() - 1, bundle.len()] {
-            assert_eq!(process.import(&bundle, bytes, true).await.unwrap().len(), 2);
-        }
-    });
 }

@@ -14,7 +14,7 @@ use meerkat_service::{
 use super::{change, first_segment, segments};
 use crate::{Place, Process, files};
 
-/// What stands in each file beneath a folder.
+/// The bytes of each file beneath a folder.
 pub(super) fn contents(root: &Path) -> BTreeMap<String, Vec<u8>> {
     files(root).into_iter().map(|name| (name.clone(), fs::read(root.join(name)).unwrap())).collect()
 }
@@ -85,7 +85,7 @@ fn a_fork_is_not_cut_before_its_own_first_record() {
     assert!(!place.examine(false).findings.iter().any(|finding| finding.check == Check::Journal));
 }
 
-/// Where the payload of a record stands that is not the first one of its batch, behind other batches.
+/// The offset of the payload of a record that is not the first of its batch, after other batches.
 fn within_a_batch(segment: &[u8]) -> usize {
     let (mut at, mut batches) = (128, 0);
     loop {

@@ -206,7 +206,7 @@ impl Journal {
         newest.into_iter().flat_map(|seq| entries(before(seq))).collect()
     }
 
-    /// Killed in between, some parts are rewritten and others are not: in order, and even where they were not.
+    /// Killed in between, some parts are rewritten and others are not, in any order.
     fn check_mix(&self, plan: &Plan, parts: &[(Seq, Seq)], rewritten: u8, whole: &Session) {
         let is_rewritten = |seq: Seq| rewritten >> (parts.partition_point(|(_, to)| *to < seq) % 8) & 1 == 1;
         let is_gone = |record: &&&Record| plan.dropped.contains(&record.seq) && is_rewritten(record.seq);
@@ -219,7 +219,7 @@ impl Journal {
         }
     }
 
-    /// Whoever starts cold reaches the same state, and the live context is whole.
+    /// A cold start reaches the same state, and the live context is whole.
     fn check(&self) -> Session {
         let (cold, live) = (fold(self.kept()), fold(&self.walk.records));
         assert_eq!(cold, live);

@@ -1,4 +1,4 @@
-//! The test matrix of the specification, line by line, and what stands beside it.
+//! The test matrix of the specification, line by line, and some cases besides.
 
 use std::collections::BTreeSet;
 

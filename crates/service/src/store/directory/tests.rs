@@ -1,0 +1,434 @@
+//! The copies in `index.redb`: visible at once, never trusted, rebuilt when they are lost.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+mod journal;
+mod races;
+
+use proptest::{collection::vec, option, prelude::*};
+
+use super::{IndexFile, RedbIndex, file::Trouble};
+use crate::{
+    clock::{SeededIds, Timestamp},
+    ids::SessionId,
+    service::{SessionQuery, SessionState, SessionSummary},
+    session::event::Key,
+    store::{IndexedKey, MemoryIndex, SessionIndex, list::Place},
+};
+
+fn id(n: u8) -> SessionId {
+    SessionId::from_uuid(uuid::Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0000 + u128::from(n)))
+}
+
+fn time(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(SeededIds::wall_time().as_millis() + seconds * 1000)
+}
+
+fn summary(n: u8, version: u8) -> SessionSummary {
+    let label = |name: &str, value: u8| (name.to_owned(), value.to_string());
+    SessionSummary {
+        session_id: id(n),
+        title: Some(format!("version {version}")),
+        labels: [label("even", n % 2), label("third", version % 3)].into(),
+        model: "scripted".to_owned(),
+        state: SessionState::Idle,
+        archived: version.is_multiple_of(4),
+        created_at: time(i64::from(n)),
+        updated_at: time(i64::from(version)),
+        turn_count: 1,
+        message_count: 2,
+        last_seq: u64::from(version),
+        usage: Default::default(),
+        forked_from: None,
+    }
+}
+
+fn index(path: &Path) -> RedbIndex {
+    RedbIndex::new(Arc::new(IndexFile::new(path.to_owned())))
+}
+
+/// Every page of a query, one after the other.
+async fn pages(index: &dyn SessionIndex, query: &SessionQuery) -> Vec<SessionSummary> {
+    let (mut query, mut all) = (query.clone(), Vec::new());
+    loop {
+        let page = index.page(query.clone()).await.unwrap();
+        let limit = query.limit.unwrap();
+        assert!(page.items.len() == limit || page.items.len() < limit && page.next_cursor.is_none());
+        all.extend(page.items);
+        match page.next_cursor {
+            Some(cursor) => query.cursor = Some(cursor),
+            None => return all,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8, u8),
+    Found(u8, u8),
+    Remove(u8),
+    Flush,
+    Reopen,
+    List { created: Option<u8>, updated: Option<u8>, third: Option<u8>, archived: Option<bool>, limit: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let list = (option::of(0..12_u8), option::of(any::<u8>()), option::of(0..3_u8), any::<Option<bool>>(), 1..5_usize);
+    prop_oneof![
+        6 => (0..12_u8, prop_oneof![0..4_u8, any::<u8>()]).prop_map(|(n, version)| Step::Put(n, version)),
+        2 => (0..12_u8, 0..4_u8).prop_map(|(n, version)| Step::Found(n, version)),
+        2 => (0..12_u8).prop_map(Step::Remove),
+        1 => Just(Step::Flush),
+        1 => Just(Step::Reopen),
+        6 => list.prop_map(|(created, updated, third, archived, limit)| Step::List {
+            created, updated, third, archived, limit
+        }),
+    ]
+}
+
+async fn walk(steps: Vec<Step>) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let (mut redb, memory) = (index(&path), MemoryIndex::default());
+    redb.rebuilt(redb.needs_rebuild().await.unwrap()).await.unwrap();
+    // In the order of their changes.
+    let mut sessions: Vec<(u8, u8)> = Vec::new();
+    for step in steps {
+        match step {
+            Step::Put(n, version) => {
+                sessions.retain(|(listed, _)| *listed != n);
+                sessions.push((n, version));
+                redb.put(summary(n, version)).await.unwrap();
+                memory.put(summary(n, version)).await.unwrap();
+            }
+            Step::Found(n, version) => {
+                if !sessions.contains(&(n, version)) {
+                    sessions.retain(|(listed, _)| *listed != n);
+                    sessions.push((n, version));
+                }
+                redb.put_found(summary(n, version)).await.unwrap();
+                memory.put_found(summary(n, version)).await.unwrap();
+            }
+            Step::Remove(n) => {
+                sessions.retain(|(listed, _)| *listed != n);
+                redb.remove(id(n)).await.unwrap();
+                memory.remove(id(n)).await.unwrap();
+            }
+            Step::Flush => redb.flush().await.unwrap(),
+            Step::Reopen => {
+                redb.flush().await.unwrap();
+                drop(redb);
+                redb = index(&path);
+            }
+            Step::List { created, updated, third, archived, limit } => {
+                let query = SessionQuery {
+                    created_after: created.map(|n| time(i64::from(n))),
+                    updated_after: updated.map(|version| time(i64::from(version))),
+                    labels: third.map(|third| ("third".to_owned(), third.to_string())).into_iter().collect(),
+                    archived,
+                    cursor: None,
+                    limit: Some(limit),
+                };
+                let wanted = sessions.iter().rev().filter(|&&(n, version)| {
+                    created.is_none_or(|after| n > after)
+                        && updated.is_none_or(|after| version > after)
+                        && third.is_none_or(|third| version % 3 == third)
+                        && archived.is_none_or(|archived| version.is_multiple_of(4) == archived)
+                });
+                let wanted: Vec<_> = wanted.map(|&(n, version)| summary(n, version)).collect();
+                assert_eq!(pages(&redb, &query).await, wanted);
+                assert_eq!(pages(&memory, &query).await, wanted);
+                let mut by_id = sessions.clone();
+                by_id.sort_by(|a, b| b.cmp(a));
+                let by_id: Vec<_> = by_id.into_iter().map(|(n, version)| summary(n, version)).collect();
+                for index in [&redb as &dyn SessionIndex, &memory] {
+                    let (mut all, mut before) = (index.sessions(None, limit).await.unwrap(), None);
+                    while all.last().map(|last| last.session_id) != before {
+                        before = all.last().map(|last| last.session_id);
+                        all.extend(index.sessions(before, limit).await.unwrap());
+                    }
+                    assert_eq!(all, by_id);
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn a_list_is_what_was_put(steps in vec(step(), 1..40)) {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(walk(steps));
+    }
+}
+
+fn key(scope: Option<u8>, name: &str, seconds: i64) -> IndexedKey {
+    let key = Key { key: name.to_owned(), request: "r".to_owned() };
+    IndexedKey { scope: scope.map(id), key, session_id: id(9), turn: Some(3), time: time(seconds) }
+}
+
+async fn keys_and_checkpoints(index: &dyn SessionIndex) {
+    for key in [key(None, "k", 0), key(Some(1), "k", 1), key(Some(1), "", 2), key(Some(2), "k", 3)] {
+        index.put_key(&key).await.unwrap();
+        assert_eq!(index.key(key.scope, &key.key.key).await.unwrap(), Some(key));
+    }
+    // An older one that comes in late changes nothing; a newer one does.
+    index.put_key(&key(Some(2), "k", 2)).await.unwrap();
+    assert_eq!(index.key(Some(id(2)), "k").await.unwrap(), Some(key(Some(2), "k", 3)));
+    index.put_key(&key(Some(2), "k", 4)).await.unwrap();
+    assert_eq!(index.key(None, "other").await.unwrap(), None);
+    index.put_checkpoint("reader", id(1), 7).await.unwrap();
+    index.put_checkpoint("reader", id(2), 8).await.unwrap();
+    let at = async |n| index.checkpoint("reader", id(n)).await.unwrap();
+    assert_eq!((at(1).await, at(2).await, at(3).await), (7, 8, 0));
+    index.flush().await.unwrap();
+    index.put_checkpoint("reader-2", id(2), 5).await.unwrap();
+    assert_eq!(index.checkpoints("reader", &[id(2), id(3), id(1)]).await.unwrap(), [8, 0, 7]);
+    index.remove(id(1)).await.unwrap();
+    assert_eq!((at(1).await, at(2).await), (0, 8));
+    index.forget_reader("reader").await.unwrap();
+    assert_eq!((at(2).await, index.checkpoint("reader-2", id(2)).await.unwrap()), (0, 5));
+    assert_eq!(index.key(Some(id(1)), "k").await.unwrap(), None);
+    assert_eq!(index.key(Some(id(1)), "").await.unwrap(), None);
+    assert_eq!(index.key(None, "k").await.unwrap(), Some(key(None, "k", 0)));
+    assert_eq!(index.key(Some(id(2)), "k").await.unwrap(), Some(key(Some(2), "k", 4)));
+}
+
+#[tokio::test]
+async fn keys_and_checkpoints_are_scoped_and_go_with_their_session() {
+    let directory = tempfile::tempdir().unwrap();
+    keys_and_checkpoints(&index(&directory.path().join("index.redb"))).await;
+    keys_and_checkpoints(&MemoryIndex::default()).await;
+}
+
+#[tokio::test]
+async fn a_cursor_that_is_none_is_refused() {
+    let query = |cursor: &str| SessionQuery { cursor: Some(cursor.to_owned()), ..SessionQuery::default() };
+    let (id, number) = (id(3), "40000000000000ff");
+    for wrong in [
+        "",
+        "7",
+        number,
+        &id.to_string(),
+        &format!("{number}-{}", id.as_uuid().simple()),
+        &format!("+{}-{id}", &number[1..]),
+    ] {
+        assert_eq!(query(wrong).cursor().unwrap_err().code(), meerkat_errors::ErrorCode::InvalidRequest);
+        assert!(MemoryIndex::default().page(query(wrong)).await.is_err());
+    }
+    let place = Place { number: (1 << 62) + 255, session_id: id };
+    assert_eq!(query(&format!("{number}-{id}")).cursor().unwrap(), Some(place));
+    assert_eq!(place.to_string(), format!("{number}-{id}"));
+}
+
+/// The files that were set aside.
+fn aside(path: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let mut aside: Vec<PathBuf> = files.filter(|file| file != path).collect();
+    aside.sort();
+    aside
+}
+
+#[tokio::test]
+async fn nothing_is_opened_or_made_before_it_is_needed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let index = index(&path);
+    assert!(index.needs_rebuild().await.is_some());
+    index.flush().await.unwrap();
+    assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, []);
+    assert!(!path.exists());
+    index.rebuilt(index.needs_rebuild().await.unwrap()).await.unwrap();
+    assert!(path.exists() && index.needs_rebuild().await.is_none());
+}
+
+#[tokio::test]
+async fn what_was_rebuilt_need_not_be_again_and_what_was_begun_must() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let begun = index(&path);
+    begun.put(summary(1, 1)).await.unwrap();
+    begun.flush().await.unwrap();
+    drop(begun);
+    let whole = index(&path);
+    let loss = whole.needs_rebuild().await.unwrap();
+    whole.rebuilt(loss).await.unwrap();
+    drop(whole);
+    let again = index(&path);
+    assert!(again.needs_rebuild().await.is_none());
+    assert_eq!(again.page(SessionQuery::default()).await.unwrap().items, [summary(1, 1)]);
+    assert!(aside(&path).is_empty());
+}
+
+/// A rebuilt index with a hundred sessions.
+async fn rebuilt(path: &Path) {
+    let index = index(path);
+    for n in 0..100 {
+        index.put(summary(n, n)).await.unwrap();
+    }
+    index.rebuilt(index.needs_rebuild().await.unwrap()).await.unwrap();
+}
+
+/// It is set aside as it was, and another takes its place.
+async fn assert_made_anew(path: &Path) {
+    let index = index(path);
+    let listed = index.page(SessionQuery { limit: Some(100), ..SessionQuery::default() }).await;
+    // Damage may show when the file is opened, or when a row is read.
+    assert!(listed.is_err() || listed.unwrap().items.is_empty());
+    assert!(index.needs_rebuild().await.is_some());
+    let kept = aside(path);
+    assert_eq!(kept.len(), 1);
+    assert!(!fs::read(&kept[0]).unwrap().is_empty());
+    index.put(summary(7, 7)).await.unwrap();
+    index.rebuilt(index.needs_rebuild().await.unwrap()).await.unwrap();
+    assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, [summary(7, 7)]);
+    assert!(index.needs_rebuild().await.is_none());
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_set_aside_and_made_anew() {
+    let damages: [fn(&mut Vec<u8>); 5] = [
+        |bytes| {
+            let found = |at: &usize| bytes[*at..].starts_with(b"version 50");
+            let places: Vec<usize> = (0..bytes.len()).filter(found).collect();
+            assert!(!places.is_empty());
+            places.into_iter().for_each(|at| bytes[at] ^= 1);
+        },
+        |bytes| bytes.truncate(16 * 1024),
+        |bytes| bytes.truncate(100),
+        |bytes| *bytes = b"this was never an index".to_vec(),
+        |bytes| bytes[64..].fill(0xff),
+    ];
+    for damage in damages {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("index.redb");
+        rebuilt(&path).await;
+        let mut bytes = fs::read(&path).unwrap();
+        damage(&mut bytes);
+        fs::write(&path, &bytes).unwrap();
+        assert_made_anew(&path).await;
+    }
+}
+
+#[tokio::test]
+async fn closing_leaves_the_file_as_the_last_commit_did() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let index = index(&path);
+    index.put(summary(1, 1)).await.unwrap();
+    index.flush().await.unwrap();
+    let committed = fs::read(&path).unwrap();
+    drop(index);
+    assert!(fs::read(&path).unwrap() == committed);
+    let index = super::tests::index(&path);
+    let query = SessionQuery { limit: Some(10), ..SessionQuery::default() };
+    assert_eq!(pages(&index, &query).await, [summary(1, 1)]);
+    assert!(aside(&path).is_empty());
+}
+
+#[tokio::test]
+async fn a_file_of_another_layout_is_set_aside() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let meta: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("meta");
+    let database = redb::Database::create(&path).unwrap();
+    let write = database.begin_write().unwrap();
+    write.open_table(meta).unwrap().insert(&b"layout"[..], &b"99"[..]).unwrap();
+    write.commit().unwrap();
+    drop(database);
+    assert_made_anew(&path).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_tried_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path().join("not yet");
+    let index = index(&folder.join("index.redb"));
+    index.put(summary(1, 1)).await.unwrap();
+    let loss = index.needs_rebuild().await.unwrap();
+    assert!(index.rebuilt(loss).await.is_err() && index.needs_rebuild().await == Some(loss));
+    index.put(summary(2, 2)).await.unwrap();
+    assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, [summary(2, 2), summary(1, 1)]);
+    fs::create_dir(&folder).unwrap();
+    index.flush().await.unwrap();
+    drop(index);
+    let index = super::tests::index(&folder.join("index.redb"));
+    assert!(index.needs_rebuild().await.is_none(), "that all is there is tried again with it");
+    assert_eq!(index.page(SessionQuery::default()).await.unwrap().items, [summary(2, 2), summary(1, 1)]);
+}
+
+/// It was lost once more while the sessions were put, so that what was put first is gone: nothing says that it is
+/// whole.
+#[tokio::test]
+async fn a_rebuild_that_the_file_did_not_outlive_makes_nothing_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let file = Arc::new(IndexFile::new(path.clone()));
+    let begun = RedbIndex::new(file.clone());
+    let loss = begun.needs_rebuild().await.unwrap();
+    begun.put(summary(1, 1)).await.unwrap();
+    begun.flush().await.unwrap();
+    file.read(|_| Err::<(), _>(Trouble::Damaged("it is lost".to_owned()))).await.unwrap_err();
+    begun.put(summary(2, 2)).await.unwrap();
+    begun.rebuilt(loss).await.unwrap_err();
+    assert!(begun.needs_rebuild().await.is_some_and(|next| next != loss));
+    drop((begun, file));
+    let next = index(&path);
+    assert!(next.needs_rebuild().await.is_some());
+    assert_eq!(next.page(SessionQuery::default()).await.unwrap().items, [summary(2, 2)]);
+}
+
+#[test]
+fn the_file_is_opened_on_a_thread_that_may_block() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        rebuilt(&path).await;
+        let index = index(&path);
+        let (go, held) = std::sync::mpsc::channel();
+        let busy = tokio::task::spawn_blocking(move || held.recv().unwrap());
+        let mut asked = index.needs_rebuild();
+        assert!(futures::poll!(&mut asked).is_pending(), "it waits for the only such thread");
+        go.send(()).unwrap();
+        busy.await.unwrap();
+        assert_eq!(asked.await, None);
+    });
+}
+
+/// A file that cannot be read for a moment, such as without descriptors, does not keep rows and keys from being put:
+/// whoever put them takes them as put.
+#[tokio::test]
+async fn what_is_put_while_the_file_cannot_be_read_is_in_it_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, away) = (dir.path().join("index.redb"), dir.path().join("away"));
+    {
+        let index = index(&path);
+        index.put(summary(1, 1)).await.unwrap();
+        index.put(summary(2, 1)).await.unwrap();
+        index.put_key(&key(None, "newer", 9)).await.unwrap();
+        index.flush().await.unwrap();
+    }
+    fs::rename(&path, &away).unwrap();
+    fs::create_dir(&path).unwrap();
+    let index = index(&path);
+    index.page(SessionQuery::default()).await.unwrap_err();
+    index.put_found(summary(1, 2)).await.unwrap();
+    index.put(summary(3, 1)).await.unwrap();
+    index.put_key(&key(None, "new", 1)).await.unwrap();
+    index.put_key(&key(None, "newer", 1)).await.unwrap();
+    fs::remove_dir(&path).unwrap();
+    fs::rename(&away, &path).unwrap();
+    index.flush().await.unwrap();
+    let listed = pages(&index, &SessionQuery { limit: Some(1), ..SessionQuery::default() }).await;
+    let mut listed: Vec<_> = listed.iter().map(|row| (row.session_id, row.last_seq)).collect();
+    listed.sort_unstable();
+    assert_eq!(listed, [(id(1), 2), (id(2), 1), (id(3), 1)], "each once, as it was put last");
+    assert_eq!(index.key(None, "new").await.unwrap(), Some(key(None, "new", 1)));
+    assert_eq!(index.key(None, "newer").await.unwrap(), Some(key(None, "newer", 9)));
+}
