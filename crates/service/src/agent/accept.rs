@@ -6,8 +6,8 @@ use futures::FutureExt as _;
 use tokio::sync::oneshot;
 
 use super::{
-    actor::Actor,
-    command::{Reply, TurnWaiter},
+    actor::{Actor, Unacknowledged},
+    command::TurnWaiter,
 };
 use crate::{
     SessionError,
@@ -221,19 +221,5 @@ impl Actor {
 
     fn budgets(&self, asked: crate::options::Budgets) -> crate::options::Budgets {
         self.ports.options.turn.budgets(asked.or(self.session.budgets()))
-    }
-}
-
-/// A turn that runs, whose start is not durable yet: nobody has seen it.
-pub(super) struct Unacknowledged {
-    pub(super) ticket: Ticket,
-    pub(super) handle: TurnHandle,
-    pub(super) reply: Reply<TurnHandle>,
-}
-
-impl Unacknowledged {
-    /// Whoever asked for the turn gets this answer.
-    pub(super) fn refuse(self, error: SessionError) {
-        drop(self.reply.send(Err(error)));
     }
 }

@@ -3,8 +3,7 @@
 use meerkat_errors::{ErrorBody, ErrorCode};
 
 use super::{
-    actor::Actor,
-    compact::Summary,
+    actor::{Actor, Summary},
     decide::{Action, CallAnswer, Ending},
     perform::{Effect, ModelEffect, Outcome, ToolEffect, call_model, run_tools},
     render::render,

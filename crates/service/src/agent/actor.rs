@@ -9,14 +9,13 @@ use std::{
     time::Duration,
 };
 
+use meerkat_errors::ErrorBody;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Ports,
-    accept::Unacknowledged,
     command::{Command, Reply, TurnWaiter},
-    compact::Summary,
-    compactions::AskedCompaction,
     decide::{Action, Control, PROCESS_ENDED, Rules, decide},
     perform::{Effect, Outcome},
     registry::{Departure, MAILBOX_MAX, Registry},
@@ -24,15 +23,16 @@ use super::{
 };
 use crate::{
     SessionError,
+    compaction::SharedCompactor,
     ids::{Seq, TurnNumber},
-    model::Usage,
+    model::{ModelAnswer, Usage},
     options::{Budgets, TurnOptions},
-    service::Changed,
+    service::{Changed, CompactionReceipt, TurnHandle},
     session::{
         Session,
         event::{Event, LogTailRepaired, Record},
     },
-    store::{Lease, StoreError, TailRepair},
+    store::{Lease, StoreError, TailRepair, Ticket},
 };
 
 /// Why an actor's loop ended.
@@ -93,6 +93,13 @@ pub(super) struct Waiting {
     pub(super) settled: Option<Reply<()>>,
 }
 
+/// A turn that runs, whose start is not durable yet: nobody has seen it.
+pub(super) struct Unacknowledged {
+    pub(super) ticket: Ticket,
+    pub(super) handle: TurnHandle,
+    pub(super) reply: Reply<TurnHandle>,
+}
+
 /// The running turn, or the compaction that somebody asked for.
 pub(super) struct Running {
     /// The compaction.
@@ -106,6 +113,27 @@ pub(super) struct Running {
     pub(super) asked_at: Duration,
     /// The turn, for logs and traces.
     pub(super) turn_span: tracing::Span,
+}
+
+/// A compaction that somebody asked for. Its start is recorded, and it runs.
+pub(super) struct AskedCompaction {
+    pub(super) compactor: SharedCompactor,
+    pub(super) reply: Reply<CompactionReceipt>,
+    /// Cancelled where it is to end without a summary: by whoever asked, or by what comes before it. The token of
+    /// whoever asked is never touched.
+    pub(super) cancel: CancellationToken,
+}
+
+/// Where a summary stands that a model writes.
+#[derive(Default)]
+pub(super) enum Summary {
+    /// None is written.
+    #[default]
+    None,
+    /// The model is asked.
+    Awaited,
+    /// This came of it.
+    Ended(Result<ModelAnswer, ErrorBody>),
 }
 
 impl Running {

@@ -11,7 +11,7 @@ use std::{
 use meerkat_errors::{ErrorBody, ErrorCode};
 
 use super::{
-    actor::Actor,
+    actor::{Actor, Summary},
     decide::internal,
     perform::{Effect, ModelEffect, Outcome, call_model},
     render::{Rendered, Said, fits, render_summary, request_bytes, step_end, unreadable, window_tokens},
@@ -36,18 +36,6 @@ use crate::{
 
 /// Calls that a summary may take at most.
 const ROUNDS_MAX: u32 = 8;
-
-/// Where a summary stands that a model writes.
-#[derive(Default)]
-pub(super) enum Summary {
-    /// None is written.
-    #[default]
-    None,
-    /// The model is asked.
-    Awaited,
-    /// This came of it.
-    Ended(Result<ModelAnswer, ErrorBody>),
-}
 
 /// What a compactor is asked for before a summary is made.
 struct Wish {

@@ -4,7 +4,7 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    actor::Actor,
+    actor::{Actor, AskedCompaction},
     command::Reply,
     compact::{check_useful, interrupted},
     render::tool_bytes,
@@ -23,15 +23,6 @@ use crate::{
 
 /// Frames that are read at a time.
 const FRAMES_READ: usize = 256;
-
-/// A compaction that somebody asked for. Its start is recorded, and it runs.
-pub(super) struct AskedCompaction {
-    pub(super) compactor: SharedCompactor,
-    pub(super) reply: Reply<CompactionReceipt>,
-    /// Cancelled where it is to end without a summary: by whoever asked, or by what comes before it. The token of
-    /// whoever asked is never touched.
-    pub(super) cancel: CancellationToken,
-}
 
 impl Actor {
     /// Begins a compaction, or says why not; whoever asked is answered when it has ended.

@@ -4,8 +4,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    accept::Unacknowledged,
-    actor::Actor,
+    actor::{Actor, Unacknowledged},
     command::{Change, Command, Reply},
 };
 use crate::{

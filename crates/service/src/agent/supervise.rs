@@ -5,8 +5,7 @@ use std::{panic::AssertUnwindSafe, sync::atomic::Ordering};
 use futures::FutureExt as _;
 
 use super::{
-    actor::{Actor, Exit},
-    compact::Summary,
+    actor::{Actor, Exit, Summary},
     decide::{Control, PROCESS_ENDED, internal},
 };
 use crate::{
@@ -95,7 +94,7 @@ impl Actor {
     /// Those who wait for a turn get this answer.
     fn release_waiters(&mut self, error: &SessionError) {
         if let Some(unacknowledged) = self.waiting.unacknowledged.take() {
-            unacknowledged.refuse(error.clone());
+            drop(unacknowledged.reply.send(Err(error.clone())));
         }
         for waiter in self.waiting.waiters.drain().flat_map(|(_, waiters)| waiters) {
             drop(waiter.send(Err(error.clone())));

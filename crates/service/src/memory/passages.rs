@@ -2,15 +2,13 @@
 //!
 //! It is pure: the same message always gives the same passages, by which memory knows those that it has.
 
+pub use crate::tool::RECALL_TOOL;
 use crate::{
     clock::Timestamp,
     memory::Passage,
     service::HistoryItem,
     session::message::{Block, Body, Message, ToolCall},
 };
-
-/// The tool by which a model searches memory. What it recalls is there already, and is not taken in again.
-pub const RECALL_TOOL: &str = "search_project_history";
 
 /// Characters of a part at most.
 pub const PART_CHARS_MAX: usize = 1_500;

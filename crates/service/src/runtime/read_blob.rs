@@ -11,11 +11,8 @@ use crate::{
     model::ToolSpec,
     session::message::RawJson,
     store::BlobStore,
-    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Effect, Invocation, OutputSink, READ_BLOB, Tool, ToolError},
 };
-
-/// Its name. Requests offer it where the context names a blob.
-pub(crate) const READ_BLOB: &str = "read_blob";
 
 /// Bytes of a page where the model does not say how many, and at most.
 const PAGE_BYTES: usize = 8 * 1024;

@@ -2,49 +2,17 @@
 //!
 //! Every answer comes from running sums; none walks over what was said.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
     Session,
-    event::Record,
+    event::{CompactionAttempt, Record},
     message::{Body, Message},
 };
 use crate::{
     compaction::{CompactionConfig, CompactionContext, message_bytes},
     ids::{Seq, TurnNumber},
 };
-
-/// What is counted for the next compaction. It is the session's, and durable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct CompactionCounters {
-    /// Turns that have started.
-    pub started_turns: u32,
-    /// Input tokens of the last model call; 0 since a compaction.
-    pub last_input_tokens: u64,
-    /// The last compaction that was tried, or undone.
-    pub last_attempt: Option<CompactionAttempt>,
-}
-
-/// When a compaction was tried or undone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct CompactionAttempt {
-    /// The newest turn that had started, counted in turns that have started, from 0.
-    pub turn: u32,
-    /// Steps that it had taken, where it was open.
-    pub step: u32,
-}
-
-impl CompactionCounters {
-    const fn current_turn(&self) -> u32 {
-        self.started_turns.saturating_sub(1)
-    }
-
-    /// Whether they can be: no compaction was tried in a turn that has not started.
-    pub(crate) fn is_possible(&self) -> bool {
-        self.last_attempt.is_none_or(|attempt| attempt.turn <= self.current_turn())
-    }
-}
 
 /// A compaction that has neither come about nor failed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,8 @@ mod live;
 use std::{collections::BTreeMap, sync::Arc};
 
 pub use compaction::{
-    CompactionCompleted, CompactionFailed, CompactionStarted, CompactionUndone, ContextRebuilt, SummaryUnused,
+    CompactionAttempt, CompactionCompleted, CompactionCounters, CompactionFailed, CompactionStarted, CompactionUndone,
+    ContextRebuilt, SummaryUnused,
 };
 use meerkat_errors::ErrorBody;
 pub use meerkat_words::requests::Decision;
@@ -18,7 +19,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    compactions::CompactionCounters,
     message::{Block, Body, Message, RawJson, ToolResult},
     reminder::SystemReminderType,
 };

@@ -1,14 +1,13 @@
 //! Which record may follow which. It looks at the state alone and changes nothing.
 
+use meerkat_words::answers::TurnStatus;
+
 use super::{
     Session,
     event::{ContextRebuilt, Event, Record},
     turn::CallProgress,
 };
-use crate::{
-    ids::{Seq, TurnNumber},
-    service::TurnStatus,
-};
+use crate::ids::{Seq, TurnNumber};
 
 impl Session {
     /// Why a record whose seq follows does not follow all the same.

@@ -1,10 +1,12 @@
 //! What was said, message by message, from a session's records in order. It only reads.
 
+use meerkat_words::answers::HistoryItem;
+
 use super::{
     event::{Event, Record},
     message::{Message, ToolResult},
 };
-use crate::{ids::Seq, service::HistoryItem};
+use crate::ids::Seq;
 
 /// Folds records into the items of a history.
 #[derive(Debug, Default)]

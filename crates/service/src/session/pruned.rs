@@ -3,8 +3,8 @@
 //! Applied where nothing is missing, a snapshot changes nothing but that it forgets keys that are over.
 
 use super::{
-    CompactionAttempt, CompactionCounters, Session,
-    event::{Event, HistorySnapshot, Record},
+    Session,
+    event::{CompactionAttempt, CompactionCounters, Event, HistorySnapshot, Record},
     human::heading,
 };
 use crate::{

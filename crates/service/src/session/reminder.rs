@@ -8,7 +8,7 @@ use std::borrow::Cow;
 pub use meerkat_words::reminder::{Pin, Reminder, SystemReminderType};
 
 use super::message::{BlobRef, Body, Message, ToolResult};
-use crate::{compaction::summary_of, memory::passages::RECALL_TOOL};
+use crate::{compaction::summary_of, tool::RECALL_TOOL};
 
 /// Puts a reminder behind those that there are, in the place of the one of its type. Where there are none it stands
 /// before everything that was said.

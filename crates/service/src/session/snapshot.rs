@@ -13,14 +13,15 @@ use serde::{Deserialize, Serialize};
 use super::{
     Session,
     apply::proposed,
-    compactions::{CompactionCounters, OpenCompaction},
+    compactions::OpenCompaction,
     context::{Context, ContextEntry, Rebuilds},
-    event::{Decision, Event, Key, Record, TurnStarted},
+    event::{CompactionCounters, Decision, Event, Key, Record, TurnStarted},
     history::HistoryFold,
     message::Body,
     reminder::{Pin, Reminder},
     state::KeyUse,
     turn::{OpenTurn, QueuedTurn, TurnEnd},
+    view::SessionMeta,
 };
 use crate::{
     clock::Timestamp,
@@ -142,8 +143,8 @@ impl Snapshot {
     }
 
     /// What a list says of it.
-    pub(crate) fn meta(&self) -> crate::store::SessionMeta {
-        crate::store::SessionMeta {
+    pub(crate) fn meta(&self) -> SessionMeta {
+        SessionMeta {
             id: self.id,
             created_at: self.created_at,
             updated_at: self.updated_at,

@@ -9,10 +9,12 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use meerkat_words::answers::SessionState;
+
 use super::{
-    compactions::{CompactionCounters, OpenCompaction},
+    compactions::OpenCompaction,
     context::Context,
-    event::{Decision, Key},
+    event::{CompactionCounters, Decision, Key},
     message::{Body, Message},
     reminder::{Pin, Reminder, SystemReminderType, tagged},
     turn::{OpenTurn, QueuedTurn, TurnEnd},
@@ -23,7 +25,6 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::Usage,
     options::Budgets,
-    service::SessionState,
 };
 
 /// How long an idempotency key is kept, in milliseconds.

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use meerkat_errors::ErrorBody;
 use serde::{Deserialize, Serialize};
 
+use meerkat_words::answers::{QueueItem, TurnResult, TurnStatus};
+
 use super::{
     event::{Decision, Event, Key, Record, TurnQueued, TurnTotals},
     message::{Body, ToolCall, ToolResult},
@@ -16,7 +18,6 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::StopReason,
     options::{Budget, Budgets, Policy},
-    service::{QueueItem, TurnResult, TurnStatus},
 };
 
 /// A turn that was accepted and waits.

@@ -1,15 +1,37 @@
 //! What `read` and `list` answer of a session. It only reads, and encodes nothing.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use meerkat_words::answers::{ContextView, PendingApproval, SessionSummary, SessionView};
 
 use super::{
     CallProgress, QueuedTurn, Session,
     reminder::{Pin, Reminder},
 };
 use crate::{
-    ids::Seq,
-    service::{ContextView, PendingApproval, SessionSummary, SessionView},
+    clock::Timestamp,
+    ids::{Seq, SessionId},
 };
+
+/// Snapshot in a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionMeta {
+    /// The session.
+    pub id: SessionId,
+    /// Time of creation.
+    pub created_at: Timestamp,
+    /// Time of the last change.
+    pub updated_at: Timestamp,
+    /// Messages in its full history.
+    pub message_count: u64,
+    /// The seq that it covers.
+    pub last_seq: Seq,
+    /// The labels.
+    pub labels: BTreeMap<String, String>,
+}
 
 /// What everybody may see of a session at one of its records. It is cheap to make and to share.
 #[derive(Clone, Debug)]

@@ -1,10 +1,10 @@
 //! What must hold of the messages that a compactor made, whoever wrote it.
 
 use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_words::answers::TurnStatus;
 
 use crate::{
     compaction::{CompactionResult, SUMMARY_BYTES_MAX, is_state, json_bytes, message_bytes, summary_of},
-    service::TurnStatus,
     session::{ContextEntry, Session, message::Message},
 };
 

@@ -7,12 +7,12 @@ mod mechanical;
 
 use checks::Partition;
 use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_words::answers::{CompactionMode, CompactionReceipt};
 
 use super::{Compactor, SUMMARY_TOKENS_MAX, json_bytes, message_bytes, summary_message};
 use crate::{
     ids::{Seq, TurnNumber},
     model::Usage,
-    service::{CompactionMode, CompactionReceipt},
     session::{
         ContextEntry, Session,
         event::{CompactionCompleted, ContextRebuilt},

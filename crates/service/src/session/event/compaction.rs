@@ -1,10 +1,11 @@
 //! What the events of a compaction say.
 
 use meerkat_errors::ErrorCode;
+use meerkat_words::answers::CompactionReceipt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ids::Seq, model::Usage, service::CompactionReceipt, session::message::Body};
+use crate::{ids::Seq, model::Usage, session::message::Body};
 
 /// A compaction began. Its sizes are those of the live context.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -64,4 +65,36 @@ pub struct CompactionFailed {
 pub struct CompactionUndone {
     /// The compaction: the seq of its `compaction_completed`.
     pub compaction: Seq,
+}
+
+/// What is counted for the next compaction. It is the session's, and durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CompactionCounters {
+    /// Turns that have started.
+    pub started_turns: u32,
+    /// Input tokens of the last model call; 0 since a compaction.
+    pub last_input_tokens: u64,
+    /// The last compaction that was tried, or undone.
+    pub last_attempt: Option<CompactionAttempt>,
+}
+
+/// When a compaction was tried or undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CompactionAttempt {
+    /// The newest turn that had started, counted in turns that have started, from 0.
+    pub turn: u32,
+    /// Steps that it had taken, where it was open.
+    pub step: u32,
+}
+
+impl CompactionCounters {
+    /// The newest turn that has started.
+    pub(in crate::session) const fn current_turn(&self) -> u32 {
+        self.started_turns.saturating_sub(1)
+    }
+
+    /// Whether they can be: no compaction was tried in a turn that has not started.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.last_attempt.is_none_or(|attempt| attempt.turn <= self.current_turn())
+    }
 }
