@@ -1,4 +1,4 @@
-//! What the actor does with a decision, and what it records of an outcome.
+//! Actions of an actor after a decision, and the records of their outcomes.
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
@@ -25,7 +25,7 @@ use crate::{
 };
 
 impl Actor {
-    /// Does what was decided.
+    /// Performs an action.
     pub(super) async fn act(&mut self, action: Action) -> Result<(), StoreError> {
         let turn = self.session.open_turn().map(|open| open.turn);
         if action != Action::CallModel {
@@ -35,7 +35,7 @@ impl Actor {
             Action::Rest | Action::AwaitApproval => Ok(()),
             Action::StartQueued => self.start_queued().await,
             Action::Warn(mut warning) => {
-                // Measured time is written as 0 where wall time stands still, as durations are.
+                // If wall time is frozen, measured time is written as 0, like durations.
                 if warning.budget == Budget::WallMs && self.ports.world.is_frozen {
                     warning.used = 0;
                 }
@@ -134,7 +134,7 @@ impl Actor {
         self.drive(Effect::spawn(span, |outcomes, cancel| run_tools(effect, outcomes, cancel))).await
     }
 
-    /// Records what an effect reports, or shows it in passing.
+    /// Records an outcome of an effect, or shows it to followers.
     pub(super) async fn take_outcome(&mut self, outcome: Outcome) -> Result<(), StoreError> {
         if matches!(self.running.summary, Summary::Awaited) {
             self.take_summary(outcome);
@@ -206,13 +206,13 @@ impl Actor {
         }
     }
 
-    /// Keeps what had come, and fails the turn unless it was cancelled.
+    /// Records the text that had arrived, and fails the turn unless it was cancelled.
     async fn model_failed(&mut self, error: Option<ModelError>, partial: String) -> Result<(), StoreError> {
         self.shared.live.end_step();
         let Some(open) = self.session.open_turn() else { return Ok(()) };
         let (turn, step) = (open.turn, open.totals.steps);
         match error {
-            // The window was wrong; what a compaction leaves may fit.
+            // The window was smaller than announced; the context may fit after a compaction.
             Some(error)
                 if error.code == ErrorCode::ModelContextExceeded && partial.is_empty() && self.may_compact() =>
             {

@@ -1,5 +1,5 @@
-//! What an actor is asked for: each command is checked against the session as it is now, recorded, and answered when it
-//! is durable. Nothing is recorded for one that is refused.
+//! Commands to an actor: each is checked against the session's current state, recorded, and answered when its record is
+//! durable. Refused commands record nothing.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -24,7 +24,7 @@ impl Actor {
     /// Handles a command; its answer goes back when the change is durable.
     pub(super) async fn handle(&mut self, command: Command) {
         if let Err(error) = self.acknowledge().await {
-            // What is in memory is not so, and says nothing about what is asked now.
+            // The state in memory is invalid, and must not answer the command.
             let refusal = self.discard(&error);
             return command.refuse(&refusal);
         }
@@ -136,7 +136,7 @@ impl Actor {
                 let limit = SessionError::Limit { what: "runs of the context", limit: CONTEXT_RUNS_MAX as u64 };
                 Event::HistorySnapshot(self.session.history_snapshot(pruned_to, keys_up_to).ok_or(limit)?)
             }
-            // What is so already was recorded already.
+            // The state is already recorded.
             Change::Archive(is_archived) if self.session.is_archived() == is_archived => {
                 return Ok(Changed { session_id: self.session.id(), seq: self.shared.shown_seq() });
             }
@@ -190,7 +190,7 @@ impl Actor {
         }
         let changed = self.changed(Some(turn), Event::TurnDequeued(TurnDequeued { reason: reason.to_owned() })).await?;
         for waiter in self.waiting.waiters.remove(&turn).unwrap_or_default() {
-            // Whoever waits may have gone.
+            // The caller may have left.
             drop(waiter.send(Err(SessionError::Interrupted { turn })));
         }
         Ok(changed)

@@ -1,8 +1,8 @@
-//! The sessions that are in memory, and the protocol by which an actor comes and leaves.
+//! The sessions in memory, and the protocol by which actors come and leave.
 //!
-//! A caller reserves an entry before it sends; an actor leaves only when, under the same lock, nothing
-//! is reserved and nothing is left in its mailbox. So no command ever reaches an actor that is gone, and
-//! while one loads or closes, whoever needs the session waits for that.
+//! A caller reserves an entry before it sends; an actor leaves only if, under the same lock, nothing is reserved and
+//! its mailbox is empty. So no command reaches an actor that has left, and while a session is loaded or closed, its
+//! callers wait.
 
 use std::{
     collections::HashMap,
@@ -24,7 +24,7 @@ pub(crate) const MAILBOX_MAX: usize = 64;
 #[derive(Default)]
 pub(crate) struct Registry {
     entries: Mutex<HashMap<SessionId, Entry>>,
-    /// What is shown in passing, for actors and followers alike; a follower may be there before the actor.
+    /// Live events for actors and followers alike; a follower may come before the actor.
     hubs: Arc<Hubs>,
 }
 
@@ -41,13 +41,13 @@ struct Live {
     reserved: usize,
 }
 
-/// What a look into the registry finds.
+/// Result of a look-up in the registry.
 pub(crate) enum Found {
     /// The actor, which stays as long as this is held.
     Live(Reservation),
-    /// It is coming or going: look again when this closes.
+    /// The session is being loaded or closed: look again when the channel closes.
     Passing(watch::Receiver<()>),
-    /// Nobody: whoever asked brings it in, and the others wait.
+    /// Nothing: this caller loads the session, and others wait.
     Absent(Arrival),
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Arrival {
     _over: watch::Sender<()>,
 }
 
-/// An actor on its way out: whoever needs its session waits until this is dropped.
+/// An actor on its way out: callers that need its session wait until this is dropped.
 pub(crate) struct Departure {
     registry: Weak<Registry>,
     session_id: SessionId,
@@ -99,7 +99,7 @@ impl Registry {
         }
     }
 
-    /// Reserves the actor of a session, or says who brings it in.
+    /// Reserves the actor of a session, or returns the right to load it.
     pub(crate) fn find(self: &Arc<Self>, session_id: SessionId) -> Found {
         let mut entries = self.entries();
         match entries.get_mut(&session_id) {
@@ -113,7 +113,7 @@ impl Registry {
         }
     }
 
-    /// What is recorded of these, lists may not know yet; what changed last comes last.
+    /// Lists sessions with records that lists may not show yet, the latest change last.
     pub(crate) fn unlisted(&self) -> Vec<Arc<Shared>> {
         let live = |entry: &Entry| match entry {
             Entry::Live(live) => Some(live.shared.clone()),
@@ -125,7 +125,7 @@ impl Registry {
         unlisted
     }
 
-    /// What everybody may see of a session; it keeps nothing in memory.
+    /// Returns the shared part of a session in memory, and reserves nothing.
     pub(crate) fn shared(&self, session_id: SessionId) -> Option<Arc<Shared>> {
         match self.entries().get(&session_id) {
             Some(Entry::Live(live)) => Some(live.shared.clone()),
@@ -133,7 +133,7 @@ impl Registry {
         }
     }
 
-    /// Takes the actor out if nobody needs it; `is_mailbox_empty` is asked under the lock.
+    /// Takes the actor out if it is not needed; `is_mailbox_empty` is called under the lock.
     pub(crate) fn leave(
         self: &Arc<Self>,
         session_id: SessionId,
@@ -178,7 +178,7 @@ impl Registry {
         let mut hubs = self.hubs.lock().unwrap_or_else(PoisonError::into_inner);
         let known = hubs.get(&session_id).and_then(Weak::upgrade);
         let hub = match &known {
-            // One that was deleted may have come back by an import, while a follower of the old one is still there.
+            // A deleted session may return by an import while a follower of the old one is still there.
             Some(hub) if !hub.is_deleted() => hub.clone(),
             _ => {
                 let hub = Arc::new(LiveHub::new(session_id, Arc::downgrade(&self.hubs)));
@@ -186,7 +186,7 @@ impl Registry {
                 hub
             }
         };
-        // A hub that is dropped looks here.
+        // A dropped hub locks this map.
         drop(hubs);
         hub
     }

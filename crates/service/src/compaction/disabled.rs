@@ -1,4 +1,4 @@
-//! Compaction where the build lacks `session-compaction`: every request for it is answered with its code.
+//! Compaction in a build without `session-compaction`: every request for it is refused with its code.
 
 use super::{CompactionConfig, SharedCompactor};
 use crate::{

@@ -21,21 +21,21 @@ macro_rules! declare {
             $request:ident, $needs:ident, $effect:ident, $refusals:tt;
         )* }
     ) => {
-        /// Everything that can be asked of meerkat, in process.
+        /// The contract of meerkat, in process.
         #[async_trait]
         pub trait SessionService: Send + Sync {
-            /// What this service can do.
+            /// Returns the capabilities of this service.
             fn capabilities(&self) -> Capabilities;
 
-            /// Waits until the service has settled what a former process left behind.
+            /// Waits until the service has settled the state that a former process left.
             async fn ready(&self) -> Result<(), SessionError> {
                 Ok(())
             }
 
-            /// Whether [`Self::ready`] would answer at once.
+            /// Returns true if [`Self::ready`] would return at once.
             ///
             /// # Errors
-            /// Why no new work is taken.
+            /// The reason why no new work is taken.
             async fn check_ready(&self) -> Result<bool, SessionError> {
                 Ok(true)
             }
@@ -43,7 +43,7 @@ macro_rules! declare {
             /// Makes a session.
             async fn create_session(&self, request: CreateSession) -> Result<SessionCreated, SessionError>;
 
-            /// Accepts a turn: where it stands at once, its result when it has ended.
+            /// Accepts a turn: its place is known at once, its result when it has ended.
             async fn begin_turn(&self, request: StartTurn) -> Result<TurnHandle, SessionError>;
 
             /// Runs a turn and answers when it has ended. A turn that has started answers with its result, however it
@@ -85,7 +85,7 @@ macro_rules! declare {
                 self.compact(request).await
             }
 
-            /// Passages that a rebuild of the memory's index has not reached yet, if that is known here.
+            /// Counts passages that a rebuild of the memory's index has not reached, if that is known here.
             async fn memory_to_index(&self) -> Option<u64> {
                 None
             }

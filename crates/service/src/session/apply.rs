@@ -1,7 +1,7 @@
 //! [`Session::apply`]: the only function that changes a session.
 //!
-//! Live turns, resume, replay, projection and fork all go through it, so they cannot differ. It reads
-//! no clock, no disk and no option: a record means the same wherever it is applied.
+//! Live turns, resume, replay, projection and fork all use it, so they cannot differ. It reads no clock, no disk and no
+//! option: a record means the same wherever it is applied.
 
 use std::{
     collections::VecDeque,
@@ -30,16 +30,16 @@ use crate::{
     options::Policy,
 };
 
-/// How many steps the loop guard looks back on: three rounds of a cycle of four, with room for a stricter option.
+/// Steps that the loop guard compares: three rounds of a cycle of four, with room for a stricter option.
 const SIGNATURES_KEPT: usize = 64;
 
-/// Why a record does not follow.
+/// Refusal of a record that cannot follow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("record {seq} does not follow: {why}")]
 pub struct ApplyError {
     /// The record.
     pub seq: Seq,
-    /// Why.
+    /// Reason.
     pub why: &'static str,
 }
 
@@ -47,7 +47,7 @@ impl Session {
     /// Starts a session from its first record.
     ///
     /// # Errors
-    /// Where the record is not one that a session begins with.
+    /// If no session can begin with the record.
     pub fn begin(record: &Record) -> Result<Self, ApplyError> {
         let refusal = |why| ApplyError { seq: record.seq, why };
         let Event::SessionCreated(created) = &record.event else {
@@ -92,11 +92,11 @@ impl Session {
         })
     }
 
-    /// Applies the next record. Where its seq skips, journal compaction dropped what stood between: the store's chain
-    /// proves that nothing else is missing.
+    /// Applies the next record. If its seq skips some, journal compaction dropped the records between: the store's
+    /// chain proves that no others are missing.
     ///
     /// # Errors
-    /// Where the record does not follow; the session is then unchanged.
+    /// If the record cannot follow; the session is then unchanged.
     pub fn apply(&mut self, record: &Record) -> Result<(), ApplyError> {
         let refusal = |why| Err(ApplyError { seq: record.seq, why });
         if record.seq <= self.last_seq {
@@ -182,10 +182,10 @@ impl Session {
             Event::TurnCompleted(_) | Event::TurnInterrupted(_) => self.turn_ended(record),
             Event::TurnFailed(failed) => {
                 if matches!(failed.error.code, ErrorCode::ContextOverflow | ErrorCode::ModelContextExceeded) {
-                    // What did not fit must not stand in the way of the next turn, which still has to know what was
-                    // called; the history keeps it all.
+                    // An oversized turn must not block the next one, which still has to know its calls; the history
+                    // keeps the whole turn.
                     self.context.drop_turn(turn);
-                    // The last call's tokens were those of a context that is gone; what is left is estimated.
+                    // The last call's tokens counted a context that is no longer there; the rest is estimated.
                     self.counters.last_input_tokens = 0;
                 }
                 self.turn_ended(record);
@@ -322,7 +322,7 @@ impl Session {
             totals,
             error,
         };
-        // A turn can wait for longer than its key is kept; the key may then stand for another turn.
+        // A turn can wait for longer than its key is kept; the key may then belong to another turn.
         let used = open.key.and_then(|key| self.keys.get_mut(&key.key)).filter(|used| used.turn == end.turn);
         if let Some(used) = used {
             // A key is kept for a day, and its answer is seldom asked for: the journal holds the text.
@@ -343,7 +343,7 @@ impl Session {
     fn use_key(&mut self, record: &Record, turn: TurnNumber, key: Option<&Key>) {
         let is_old = |(used, _): &mut (Timestamp, String)| record.time.as_millis() - used.as_millis() >= KEY_KEPT_MS;
         while let Some((used, name)) = self.keys_by_age.pop_front_if(is_old) {
-            // A key that was used anew since stands for that use.
+            // A key that was used again belongs to its newest use.
             if self.keys.get(&name).is_some_and(|kept| kept.time == used) {
                 let gone = self.keys.remove(&name);
                 self.keyed_bytes -= gone.map_or(0, |gone| gone.bytes());

@@ -1,6 +1,6 @@
-//! What a session knows of its compactions: what a compactor is told, which one is open, and which can be undone.
+//! A session's knowledge of its compactions: the input of a compactor, the open one, and the undoable ones.
 //!
-//! Every answer comes from running sums; none walks over what was said.
+//! Every answer comes from running sums; none walks over the messages.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,10 +14,10 @@ use crate::{
     ids::{Seq, TurnNumber},
 };
 
-/// A compaction that has neither come about nor failed yet.
+/// A compaction that has not ended yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OpenCompaction {
-    /// Its `compaction_started`.
+    /// Seq of its `compaction_started`.
     pub(super) seq: Seq,
     /// The turn it happens in; `None` between turns.
     pub(super) turn: Option<TurnNumber>,
@@ -26,7 +26,7 @@ pub(super) struct OpenCompaction {
 }
 
 impl Session {
-    /// How it compacts: as the open turn says, else as the session itself does.
+    /// Returns the compaction config of the open turn, or else of the session.
     #[must_use]
     pub fn compaction(&self) -> Option<CompactionConfig> {
         self.open_turn.as_ref().and_then(|open| open.compaction).or(self.compaction)
@@ -38,7 +38,8 @@ impl Session {
         self.open_compaction.map(|open| open.seq)
     }
 
-    /// What a compactor decides by, before a request of `request_bytes` to a model with a window of `window_tokens`.
+    /// Returns the input of a compactor before a request of `request_bytes` to a model with a window of
+    /// `window_tokens`.
     #[must_use]
     pub fn compaction_context(&self, request_bytes: u64, window_tokens: u64) -> CompactionContext {
         let counters = self.counters;
@@ -65,14 +66,15 @@ impl Session {
         self.context.undoable()
     }
 
-    /// Whether the latest of them can be undone without records from the journal. A session that a snapshot has
-    /// restored does not know what stood in its context before.
+    /// Returns true if the newest one can be undone without records from the journal. A snapshot does not have the
+    /// context from before a compaction.
     #[must_use]
     pub fn context_before_is_known(&self) -> bool {
         self.context.bytes_if_undone().is_some()
     }
 
-    /// Estimated tokens of its live context if the latest of them were undone; as it is where that is not known.
+    /// Estimates the tokens of the live context after an undo of the newest one; of the current context if that is
+    /// unknown.
     #[must_use]
     pub fn tokens_if_undone(&self) -> u64 {
         (self.context.bytes_if_undone().unwrap_or_else(|| self.context.bytes()) + self.fixed_bytes()) / 4
@@ -97,7 +99,7 @@ impl Session {
         self.system_prompt.as_ref().map(|content| Message::System { content: content.clone() })
     }
 
-    /// Bytes of what stands in the context and was not said: system prompt, reminders and pins.
+    /// Bytes of the context besides the conversation: system prompt, reminders and pins.
     fn fixed_bytes(&self) -> u64 {
         self.system().into_iter().chain(self.beside()).map(|message| message_bytes(&message)).sum()
     }

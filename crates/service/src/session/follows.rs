@@ -10,11 +10,11 @@ use super::{
 use crate::ids::{Seq, TurnNumber};
 
 impl Session {
-    /// Why a record whose seq follows does not follow all the same.
+    /// Explains why a record with the right seq still cannot follow; `None` if it can.
     pub(super) fn obstacle(&self, record: &Record) -> Option<&'static str> {
         let open = self.open_turn.as_ref();
         if let Event::SessionForked(forked) = &record.event {
-            // Its parent may itself be a fork that is cut within what it took over: then it is not named before.
+            // The parent may itself be a fork that is cut within its inherited records, which do not name it.
             let is_new = record.session_id != self.id && record.session_id != forked.parent;
             return match open {
                 Some(_) => Some("a turn is open where the fork begins"),
@@ -56,8 +56,8 @@ impl Session {
         }
     }
 
-    /// A compaction begins in the turn that is open, or between turns. Where a turn is gone from the journal its
-    /// compactions are still there.
+    /// A compaction begins in the open turn, or between turns. Compactions of a turn that was dropped from the journal
+    /// are still there.
     fn obstacle_to_start(&self, turn: Option<TurnNumber>) -> Option<&'static str> {
         match &self.open_turn {
             _ if self.open_compaction.is_some() => Some("another compaction is open"),
@@ -66,8 +66,8 @@ impl Session {
         }
     }
 
-    /// What belongs to a compaction happens in the turn where that began; `completes_at` is the end that its rebuilt
-    /// context has named before.
+    /// Events of a compaction belong to the turn in which it began; `completes_at` is the end that its rebuilt context
+    /// named.
     fn obstacle_in_compaction(&self, turn: Option<TurnNumber>, completes_at: Option<Seq>) -> Option<&'static str> {
         match self.open_compaction.filter(|open| open.turn == turn) {
             None => Some("its compaction is not open"),
@@ -90,7 +90,7 @@ impl Session {
         self.open_turn.as_ref().is_some_and(|open| !open.calls.is_empty())
     }
 
-    /// What the running turn has said last is what it goes on from, and a call is not parted from its result.
+    /// The running turn continues from its last message, and a call stays with its result.
     fn obstacle_to_rebuild(&self, rebuilt: &ContextRebuilt) -> Option<&'static str> {
         let is_ordered = rebuilt.retained.iter().all(|(from, to)| from <= to)
             && rebuilt.retained.is_sorted_by(|(_, to), (from, _)| to < from)
@@ -99,7 +99,7 @@ impl Session {
             return Some("what it keeps is not in order");
         }
         self.open_turn.as_ref()?;
-        // What it goes on from may itself be gone from the journal; then something older stands last here.
+        // That message may itself be dropped from the journal; then an older one is the last here.
         let last = self.context.entries().last().map(|entry| entry.seq);
         let is_kept = |seq: Seq| rebuilt.retained.last().is_some_and(|(_, to)| seq <= *to);
         (!last.is_none_or(is_kept)).then_some("it drops what the open turn goes on from")
@@ -111,24 +111,24 @@ impl Session {
     }
 }
 
-/// What must be open for an event to follow.
+/// Requirement for an event to follow.
 enum Needs<'a> {
     Nothing,
-    /// That a compaction may begin.
+    /// A compaction may begin.
     Start,
     /// An open compaction, and a context from which this may be made.
     Rebuild(&'a ContextRebuilt),
     /// An open compaction that has not rebuilt the context.
     Compaction,
-    /// An open compaction that has rebuilt the context and ends here.
+    /// An open compaction that has rebuilt the context and ends with this event.
     Rebuilt,
-    /// That this compaction can be undone.
+    /// This compaction can be undone.
     Undoable(Seq),
-    /// Its turn.
+    /// Its turn is open.
     Turn,
-    /// Its turn, whose calls all have their results, and no open compaction.
+    /// Its turn is open, all calls have results, and no compaction is open.
     Results,
-    /// Its turn, and this call, which has no result yet.
+    /// Its turn is open, and this call has no result yet.
     Call(&'a str),
 }
 

@@ -1,4 +1,4 @@
-//! What was said, message by message, from a session's records in order. It only reads.
+//! Full history, message by message, from a session's records in order. It only reads.
 
 use meerkat_words::answers::HistoryItem;
 
@@ -13,7 +13,7 @@ use crate::ids::Seq;
 pub struct HistoryFold {
     /// The calls of the last answer, in call order, and their results as they come.
     calls: Vec<(String, Option<ToolResult>)>,
-    /// A turn that started with a prompt that stands in its `turn_queued`.
+    /// A turn that started with a prompt in its `turn_queued`.
     queued: Option<(Seq, HistoryItem)>,
 }
 
@@ -54,7 +54,7 @@ impl HistoryFold {
         self.queued.as_ref().map(|(seq, _)| *seq)
     }
 
-    /// The prompt that stands there.
+    /// Returns the prompt of that event.
     pub fn queued_prompt(&mut self, queued: &Record) -> Option<HistoryItem> {
         let (_, item) = self.queued.take()?;
         let Event::TurnQueued(queued) = &queued.event else { return None };

@@ -1,4 +1,4 @@
-//! A session: what is said in it, what happened to it, and the one way it changes.
+//! A session: its messages, its events, and the one way in which it changes.
 
 pub mod event;
 pub mod reminder;

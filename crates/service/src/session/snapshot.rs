@@ -1,7 +1,7 @@
-//! A snapshot: a session's small fields, and the seqs of the events that hold what was said. Never a body.
+//! A snapshot: a session's small fields, and the seqs of the events with its messages. Never a body.
 //!
-//! It is derived. Whoever loads one reads the events that [`Snapshot::ranges`] names from the journal and hands
-//! them to [`Snapshot::restore`]; a snapshot that the journal does not bear out is no session.
+//! It is derived data. A store that loads one reads the events of [`Snapshot::ranges`] from the journal and passes them
+//! to [`Snapshot::restore`], which refuses a snapshot that the journal contradicts.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -31,7 +31,7 @@ use crate::{
     options::Budgets,
 };
 
-/// Events that are read along rather than read past, so that few reads get many.
+/// Unwanted events that are read along, so that fewer reads are needed.
 const GAP_EVENTS_MAX: Seq = 16;
 
 /// A session without its bodies.
@@ -87,17 +87,17 @@ struct Span {
     /// The events of the first and the last entry.
     from: Seq,
     to: Seq,
-    /// Messages that were ever said before the first, and up to the last.
+    /// Position of the first message in the full history, and of the one after the last.
     first: u64,
     past: u64,
     /// The turn that the last entry belongs to: one that was interrupted may go on as another behind it.
     turn: TurnNumber,
-    /// Whether this turn did not fit, so that little of these entries and of those before them is left.
+    /// True if this turn did not fit, so that only a remainder of these entries and those before them is left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_dropped: bool,
 }
 
-/// Why the records do not bear a snapshot out: what stands at this seq, or does not.
+/// Contradiction between a snapshot and the journal, at this seq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unfounded(pub(crate) Seq);
 
@@ -142,7 +142,7 @@ impl Snapshot {
         }
     }
 
-    /// What a list says of it.
+    /// Returns its entry in a list.
     pub(crate) fn meta(&self) -> SessionMeta {
         SessionMeta {
             id: self.id,
@@ -186,10 +186,10 @@ impl Snapshot {
         queued.filter(|seq| !records.contains_key(seq)).collect()
     }
 
-    /// The session, whose bodies stand in these records.
+    /// Restores the session with the bodies of these records.
     ///
     /// # Errors
-    /// Where a record is not what the snapshot says of it.
+    /// If a record contradicts the snapshot.
     pub(crate) fn restore(mut self, records: &BTreeMap<Seq, Record>) -> Result<Session, Unfounded> {
         let find = |seq: Seq| records.get(&seq).ok_or(Unfounded(seq));
         if (find(self.last_seq)?.time, find(self.last_seq)?.session_id) != (self.updated_at, self.id) {
@@ -223,7 +223,7 @@ impl Snapshot {
         Ok(session)
     }
 
-    /// The session without what was said in it; `None` where something is open, which only the journal says whole.
+    /// Restores the session without its messages; `None` if a turn is open or queued, which only the journal has whole.
     pub(crate) fn outline(self) -> Option<Session> {
         (self.open_turn.is_none() && self.queue.is_empty()).then(|| self.small_fields())
     }
@@ -273,11 +273,11 @@ fn spans(context: &Context) -> Vec<Span> {
             add(&mut spans, entry.seq, entry.nth, entry.turn);
             continue;
         };
-        // It is read and dropped again, apart from what stands before it.
+        // The turn is read and dropped again, apart from the messages before it.
         let mut dropped = Vec::new();
         let first = left.messages.first().map_or(0, |(_, nth)| *nth);
         for (seq, nth) in &left.messages {
-            // Journal compaction may have counted messages since that were said before it.
+            // Journal compaction may have changed the positions since.
             add(&mut dropped, *seq, (nth + entry.nth).saturating_sub(first), entry.turn);
         }
         if let Some(last) = dropped.last_mut() {
@@ -308,7 +308,7 @@ fn context(spans: &[Span], masked: &[Seq], records: &BTreeMap<Seq, Record>) -> R
     let mut context = Context::default();
     for span in spans {
         let (mut history, mut nth) = (HistoryFold::default(), span.first);
-        // Damaged bytes may name an end before the beginning, where a range would panic.
+        // Damaged bytes may name an end before the beginning, which would panic in a range.
         for (seq, record) in records.range(span.from..=span.to.max(span.from)) {
             let mut item = history.push(record);
             if let Some(queued) = history.queued_at() {
@@ -338,7 +338,7 @@ fn context(spans: &[Span], masked: &[Seq], records: &BTreeMap<Seq, Record>) -> R
     Ok(context)
 }
 
-/// The turn that runs. Where its calls stand is read from the events since its last answer.
+/// Restores the open turn. The progress of its calls is read from the events since its last answer.
 fn open_turn(open: OpenTurn, context: &Context, records: &BTreeMap<Seq, Record>) -> Result<OpenTurn, Unfounded> {
     let answer = open.is_answered.then(|| context.entries().last()).flatten();
     let calls = answer.map(|entry| proposed(&entry.message)).unwrap_or_default();
@@ -353,7 +353,7 @@ fn text(seq: Option<Seq>, records: &BTreeMap<Seq, Record>) -> Result<Arc<[Body]>
     }
 }
 
-/// What stands at each of these seqs.
+/// Reads one item at each of these seqs.
 fn each<T>(seqs: &[Seq], records: &BTreeMap<Seq, Record>, read: fn(&Record) -> Option<T>) -> Result<Vec<T>, Unfounded> {
     seqs.iter().map(|seq| records.get(seq).and_then(read).ok_or(Unfounded(*seq))).collect()
 }

@@ -33,14 +33,14 @@ pub struct SessionMeta {
     pub labels: BTreeMap<String, String>,
 }
 
-/// What everybody may see of a session at one of its records. It is cheap to make and to share.
+/// Public state of a session at one of its records. It is cheap to make and to share.
 #[derive(Clone, Debug)]
 pub struct View {
     /// The session in a list.
     pub summary: Arc<SessionSummary>,
-    /// Its reminders.
+    /// Reminders.
     pub reminders: Arc<Vec<Reminder>>,
-    /// Its pins.
+    /// Pins.
     pub pins: Arc<Vec<Pin>>,
     /// The turns that wait.
     pub queue: Arc<VecDeque<QueuedTurn>>,
@@ -50,7 +50,7 @@ pub struct View {
     pub context_messages: u64,
     /// Estimated tokens of its live context.
     pub context_tokens: u64,
-    /// What was said may be missing before this event, and from none on.
+    /// Last event that may be dropped with its messages.
     pub pruned_to: Seq,
 }
 
@@ -65,7 +65,7 @@ impl View {
             queue: session.queue.clone(),
             pending_approvals: session.pending_approvals(),
             context_messages: session.context.message_count() as u64,
-            // A running sum: no view walks over what was said.
+            // A running sum: no view walks over the messages.
             context_tokens: session.context.bytes() / 4,
             pruned_to: session.pruned_to,
         }

@@ -13,7 +13,7 @@ const NAMES_OF_VENDORS: &[&str] = &["web_search", "web_search_preview", "google_
 /// Similarity of two names, of 1, at which one may be a misspelling of the other.
 const LIKENESS_MIN: f64 = 0.8;
 
-/// Lists tools of some builds and configurations: a rule may name one that is absent here.
+/// Lists tools that only some builds or configurations have: a rule may name an absent one.
 fn optional_tools() -> impl Iterator<Item = &'static str> {
     std::iter::once(RECALL_TOOL).chain(TEST_TOOLS)
 }

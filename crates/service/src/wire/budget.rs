@@ -1,7 +1,7 @@
-//! Room for answers: how many bytes are read for callers who have not taken them yet.
+//! Room for answers: bytes that are read for callers and not taken yet.
 //!
-//! Every surface takes room before it reads, and gives it back when the answer has been written or dropped. What only
-//! waits for something to happen holds none.
+//! Every surface takes room before it reads, and gives it back when the answer is written or dropped. A call that only
+//! waits for an event holds none.
 
 use std::{sync::Arc, time::Duration};
 
@@ -64,7 +64,7 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// Room for so many bytes of single requests, and as many of connections.
+    /// Makes room for so many bytes of single requests, and as many of connections.
     #[must_use]
     pub fn new(bytes: u32) -> Self {
         let share = || Arc::new(Semaphore::new(bytes as usize));
@@ -84,7 +84,7 @@ impl Answers {
         Self { batch: Some(Arc::default()), ..self.clone() }
     }
 
-    /// Waits for room for the answer to an operation; `None` for what answers little.
+    /// Waits for room for an operation's answer; `None` for operations with small answers.
     ///
     /// # Errors
     /// `TOO_MANY_CONNECTIONS` if others do not take their answers, `PAYLOAD_TOO_LARGE` if the batch has no more.
@@ -134,7 +134,7 @@ impl Answers {
         Ok(self.read(service, operation, params).await?.0)
     }
 
-    /// Reads what there is now. Answers also whether that is nothing and the caller waits for more.
+    /// Reads the answer so far. Also returns true if it is empty and the caller waits for more.
     async fn read(
         &self,
         service: &dyn SessionService,
@@ -148,7 +148,7 @@ impl Answers {
 }
 
 impl Room {
-    /// Gives back what an answer of this length does not need.
+    /// Gives back room that an answer of this length does not need.
     pub fn shrink(&mut self, bytes: usize) {
         for permit in &mut self.permits {
             drop(permit.split(permit.num_permits().saturating_sub(bytes)));
@@ -166,7 +166,7 @@ impl From<Vec<u8>> for Answer {
 }
 
 impl Answer {
-    /// An answer in the room that was taken for it; what it does not need is given back.
+    /// Makes an answer in its room, and gives back the rest.
     #[must_use]
     pub fn within(bytes: Vec<u8>, mut room: Option<Room>) -> Self {
         if let Some(room) = &mut room {
@@ -175,7 +175,7 @@ impl Answer {
         Self { bytes, room }
     }
 
-    /// The same answer, put another way.
+    /// Changes the answer's bytes.
     #[must_use]
     pub fn map(self, change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Self {
         Self { bytes: change(self.bytes), room: self.room }
@@ -188,7 +188,7 @@ impl Answer {
         Some(Self { bytes: join(bytes)?, room: Some(Room { permits, batch: None }) })
     }
 
-    /// The bytes, and the room that they take for as long as it is kept.
+    /// Returns the bytes, and the room that they take while it is kept.
     #[must_use]
     pub fn into_parts(self) -> (Vec<u8>, Option<Room>) {
         (self.bytes, self.room)
@@ -215,7 +215,7 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Whether an answer may be a page.
+/// Returns true if an answer may be a page.
 const fn reads_much(operation: Operation) -> bool {
     matches!(
         operation,
@@ -245,7 +245,7 @@ async fn wait(service: &dyn SessionService, operation: Operation, params: &str) 
     }
 }
 
-/// Reads what there is now. Answers also whether that is nothing and the caller waits for more.
+/// Reads the answer so far. Also returns true if it is empty and the caller waits for more.
 async fn read(
     service: &dyn SessionService,
     operation: Operation,

@@ -22,7 +22,7 @@ use crate::{
 /// Outcomes that may wait for the actor.
 const OUTCOMES_MAX: usize = 64;
 
-/// What an effect reports.
+/// Report of an effect.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// More of the model's text or reasoning.
@@ -33,7 +33,7 @@ pub(crate) enum Outcome {
     Answered(ModelAnswer),
     /// The model failed for good, or the call was cancelled; this had come.
     ModelFailed { error: Option<ModelError>, partial: String },
-    /// A tool says how far it is.
+    /// Progress of a tool.
     Progress { call_id: String, text: String },
     /// A call has its result.
     ToolDone { finished: ToolFinished, has_panicked: bool },
@@ -49,7 +49,7 @@ pub(crate) struct Effect {
 }
 
 impl Effect {
-    /// Runs `work` in `span` as a task of its own, so that a panic in it is an outcome.
+    /// Runs `work` as a task in `span`, so that its panic is an outcome.
     pub(crate) fn spawn<F, W>(span: Span, work: F) -> Self
     where
         F: FnOnce(mpsc::Sender<Outcome>, CancellationToken) -> W,
@@ -63,7 +63,7 @@ impl Effect {
 }
 
 impl Drop for Effect {
-    /// Whoever loses an effect stops it; its task ends by itself.
+    /// Cancels the effect; its task ends by itself.
     fn drop(&mut self) {
         self.cancel.cancel();
     }

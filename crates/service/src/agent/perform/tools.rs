@@ -85,7 +85,7 @@ fn finished(
     ToolFinished { call_id: call.call_id.clone(), name: call.name.clone(), outcome, output, error, duration_ms }
 }
 
-/// How a bounded run ended.
+/// End of a bounded run.
 enum Ended {
     Returned(Result<Result<(), ToolError>, tokio::task::JoinError>),
     Cancelled,
@@ -129,7 +129,7 @@ async fn run_bounded(
     };
     let clock = &effect.ports.world.clock;
     let mut deadline = clock.sleep(Duration::from_millis(options.timeout_ms));
-    // Progress is shown in passing: where the actor does not keep up it is dropped.
+    // If the actor does not keep up, progress is dropped.
     let tell = |text: String| drop(progress.try_send((call.call_id.clone(), text)));
     let mut ended = loop {
         tokio::select! {
@@ -153,13 +153,13 @@ async fn run_bounded(
     while let Ok(text) = texts.try_recv() {
         tell(text);
     }
-    // What nobody will name is not kept: a sink that is dropped leaves nothing behind.
+    // A dropped sink leaves no blob behind.
     let output = match ended {
         Ended::Returned(Ok(_)) => sink.finish().await,
         Ended::Returned(Err(_)) | Ended::Cancelled | Ended::TimedOut => Ok(Body::from("")),
     };
     if let (Ended::Returned(Ok(returned @ Ok(()))), true) = (&mut ended, sink.is_full().await) {
-        // A tool that passes over the refusal of its output has failed all the same.
+        // A tool that ignores the refusal of its output has failed.
         *returned = Err(ToolError::OutputTooLarge { limit: options.max_output_bytes });
     }
     match ended {
@@ -170,12 +170,12 @@ async fn run_bounded(
         Ended::Returned(Ok(Err(error))) => {
             let error = bounded(secrets, error, options.max_output_bytes);
             let (outcome, text, error, _) = tool_error(secrets, tool.as_ref(), &error, timed_out, options.timeout_ms);
-            // What a failing tool wrote often says why it failed.
+            // The output of a failing tool often explains the failure.
             let wrote = output.ok().filter(|wrote| !wrote.is_empty());
             let body = match wrote {
                 None => text,
                 Some(Body::Inline(wrote)) => format!("{}\n{wrote}", text.excerpt()).into(),
-                // It names the whole of what the tool wrote, so that it stays as long as the result does.
+                // It names the whole output, so that the blob is kept as long as the result.
                 Some(Body::Blob(wrote)) => Body::Blob(BlobRef {
                     head: format!("{}\n{}", prefix(&text.excerpt(), MESSAGE_BYTES_MAX), wrote.head),
                     ..wrote
@@ -195,8 +195,8 @@ async fn run_bounded(
     }
 }
 
-/// What a tool says of its failure is output like any other: at most so many bytes. Secrets are replaced before it is
-/// cut: of one at the end a part would stay.
+/// Limits a failure's message like other output. Secrets are replaced before the cut: otherwise part of one could
+/// remain.
 fn bounded(secrets: &Secrets, error: ToolError, limit: u64) -> ToolError {
     let cut = |text: String| prefix(&secrets.replace(&text), usize::try_from(limit).unwrap_or(usize::MAX)).to_owned();
     match error {
@@ -209,7 +209,7 @@ fn bounded(secrets: &Secrets, error: ToolError, limit: u64) -> ToolError {
 fn failed(secrets: &Secrets, code: ErrorCode, text: &str) -> (ToolOutcome, Body, Option<ErrorBody>, bool) {
     // Replaced before it is cut, too.
     let text = secrets.replace(text);
-    // The output may go to a blob; the message stands in the event.
+    // The output may go to a blob; the event has the message.
     let error = ErrorBody::with_message(code, prefix(&text, MESSAGE_BYTES_MAX));
     (ToolOutcome::Failed, text.as_ref().into(), Some(error), false)
 }

@@ -1,4 +1,4 @@
-//! What must hold of the messages that a compactor made, whoever wrote it.
+//! Checks of the messages that a compactor made, whoever wrote it.
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_words::answers::TurnStatus;
@@ -8,22 +8,22 @@ use crate::{
     session::{ContextEntry, Session, message::Message},
 };
 
-/// What stays of a session's context, and what stands for the rest.
+/// A session's context divided into retained messages and a summary of the rest.
 pub(super) struct Partition {
     pub(super) summary: String,
-    /// What stays of what was said, by its places among the context's entries.
+    /// Retained messages, by their indexes among the context's entries.
     pub(super) kept: Vec<usize>,
-    /// How much leaves of what was said.
+    /// Number of messages that leave.
     pub(super) discarded: usize,
     pub(super) bytes_before: u64,
     pub(super) bytes_after: u64,
 }
 
 impl Partition {
-    /// Finds what stays in what the compactor made of the session's messages.
+    /// Divides the session's messages as the compactor did.
     ///
     /// # Errors
-    /// What it made is no context of this session.
+    /// If the compactor's messages are not a context of this session.
     pub(super) fn of(session: &Session, source: &[Message], result: &CompactionResult) -> Result<Self, ErrorBody> {
         let entries = session.context().entries();
         let begin = source.len() - entries.len();
@@ -62,14 +62,14 @@ impl Partition {
         })
     }
 
-    /// Everything stays.
+    /// Retains everything.
     pub(super) fn unchanged(session: &Session, source: &[Message]) -> Self {
         let bytes: u64 = source.iter().map(message_bytes).sum();
         let kept = (0..session.context().entries().len()).collect();
         Self { summary: String::new(), kept, discarded: 0, bytes_before: bytes, bytes_after: bytes }
     }
 
-    /// Why a compaction that kept this would be of no use.
+    /// Explains why a compaction with this partition would be useless.
     pub(super) fn lack_of_progress(&self) -> Option<String> {
         let (before, after) = (self.bytes_before, self.bytes_after);
         if self.discarded == 0 {
@@ -83,7 +83,7 @@ fn refusal(why: &str) -> ErrorBody {
     ErrorBody::with_message(ErrorCode::CompactionNoProgress, why)
 }
 
-/// Where these messages stand among those that were said, each as far back as the newest it can be.
+/// Finds these messages among the context's, each as late as possible.
 fn places(said: &[&Message], stays: &[&Message]) -> Option<Vec<usize>> {
     let mut end = said.len();
     let mut places = Vec::with_capacity(stays.len());
@@ -95,7 +95,7 @@ fn places(said: &[&Message], stays: &[&Message]) -> Option<Vec<usize>> {
     Some(places)
 }
 
-/// What leaves is what does not stay: all of it, once, in its order.
+/// Checks that the discarded messages are exactly those not retained, in order.
 fn check_discarded(
     former: &[Message],
     said: &[&Message],
@@ -107,7 +107,7 @@ fn check_discarded(
     if discarded.iter().eq(leaves.iter().copied()) {
         return Ok(());
     }
-    // Of messages that are the same, another one may have been meant to stay.
+    // Equal messages may be exchanged: another one may have been retained.
     let all: Vec<&Message> = former.iter().chain(said.iter().copied()).collect();
     let discarded: Vec<&Message> = discarded.iter().collect();
     if places(&all, &discarded).is_some() && sorted(&leaves) == sorted(&discarded) {
@@ -134,7 +134,7 @@ fn check_pairs(said: &[&Message], kept: &[usize]) -> Result<(), ErrorBody> {
     }
 }
 
-/// The model can go on from what stays, in the turn that runs or in the one that was interrupted last.
+/// Checks that the model can continue the running turn, or the one that was interrupted last.
 fn check_last_turn(session: &Session, kept: &[usize]) -> Result<(), ErrorBody> {
     let interrupted = session.last_end().filter(|end| end.status == TurnStatus::Interrupted).map(|end| end.turn);
     let Some(turn) = session.open_turn().map(|open| open.turn).or(interrupted) else { return Ok(()) };
