@@ -69,7 +69,7 @@ pub(crate) struct Actor {
 #[derive(Default)]
 pub(super) struct Journalled {
     /// Records that are applied, and staged with the next ones.
-    pub(super) put_off: Vec<Record>,
+    pub(super) deferred: Vec<Record>,
     /// The last record that the newest snapshot covers.
     pub(super) snapshot_seq: Seq,
     /// The session's part of the service's count of held bytes.
@@ -195,7 +195,7 @@ impl Actor {
         self.waiting.settled = Some(settled);
     }
 
-    pub(super) fn tell_settled(&mut self, answer: Result<(), SessionError>) {
+    pub(super) fn notify_settled(&mut self, answer: Result<(), SessionError>) {
         if let Some(settled) = self.waiting.settled.take() {
             // The caller may have left.
             let _ = settled.send(answer);
@@ -239,7 +239,7 @@ impl Actor {
                 return Some(Exit::Discarded(error));
             }
             if self.control.interrupt.is_none_or(|(_, reason)| reason != PROCESS_ENDED) {
-                self.tell_settled(Ok(()));
+                self.notify_settled(Ok(()));
             }
             let done = match self.decide() {
                 Action::Rest => return None,

@@ -32,7 +32,7 @@ impl Actor {
         events: Vec<Event>,
     ) -> Result<(Seq, Ticket), StoreError> {
         let new = self.records(turn, events).await?;
-        let mut batch = std::mem::take(&mut self.journalled.put_off);
+        let mut batch = std::mem::take(&mut self.journalled.deferred);
         let applied = batch.len();
         batch.extend(new);
         let ticket = self.ports.events.stage(&self.lease, &batch)?;
@@ -45,7 +45,7 @@ impl Actor {
     pub(super) async fn record_with_next(&mut self, turn: TurnNumber, event: Event) -> Result<(), StoreError> {
         let new = self.records(Some(turn), vec![event]).await?;
         self.apply(&new)?;
-        self.journalled.put_off.extend(new);
+        self.journalled.deferred.extend(new);
         Ok(())
     }
 

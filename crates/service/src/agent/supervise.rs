@@ -58,7 +58,7 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
 async fn serve_refusals(actor: &mut Actor) {
     let (clock, shared) = (actor.ports.world.clock.clone(), actor.shared.clone());
     actor.release_drains();
-    actor.tell_settled(Ok(()));
+    actor.notify_settled(Ok(()));
     loop {
         let command = tokio::select! {
             () = shared.interrupted.notified() => None,
@@ -150,7 +150,7 @@ impl Actor {
         for reply in self.waiting.deletions.drain(..) {
             drop(reply.send(Err(error.clone())));
         }
-        self.tell_settled(Err(error.clone()));
+        self.notify_settled(Err(error.clone()));
         self.shared.close();
         self.departure = None;
         self.release_drains();
@@ -159,7 +159,7 @@ impl Actor {
     /// Reloads the session from its journal. The open turn fails: its calls get results, and it gets its end.
     async fn reload(&mut self) -> Result<(), StoreError> {
         self.store_failure = None;
-        self.journalled.put_off.clear();
+        self.journalled.deferred.clear();
         self.running.summary = Summary::None;
         self.running.summary_usage = Default::default();
         let (is_draining, is_queue_held) = (self.control.is_draining, self.control.is_queue_held);

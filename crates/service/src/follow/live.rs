@@ -169,7 +169,7 @@ impl LiveHub {
             (state.deletion, state.last_frames) = (Deletion::None, Vec::new());
         }
         drop(state);
-        self.tell();
+        self.notify();
     }
 
     /// The newest events of a deleted session, as far as they follow `seq`.
@@ -184,7 +184,7 @@ impl LiveHub {
         state.losses += 1;
         state.lost = Some((seq, error.clone()));
         drop(state);
-        self.tell();
+        self.notify();
     }
 
     /// Counts the losses so far.
@@ -226,11 +226,11 @@ impl LiveHub {
             state.dropped += 1;
         }
         drop(state);
-        self.tell();
+        self.notify();
     }
 
     /// Wakes all followers.
-    fn tell(&self) {
+    fn notify(&self) {
         self.changed.send_modify(|version| *version = version.wrapping_add(1));
     }
 

@@ -81,7 +81,7 @@ impl Session {
     }
 
     /// Reminders and pins as messages, in the order in which they were set.
-    pub(super) fn beside(&self) -> impl Iterator<Item = Message> {
+    pub(super) fn reminders_and_pins(&self) -> impl Iterator<Item = Message> {
         let mut reminders = self.reminders.iter().peekable();
         let mut pins = self.pins.iter().peekable();
         std::iter::from_fn(move || {
@@ -101,7 +101,7 @@ impl Session {
 
     /// Bytes of the context besides the conversation: system prompt, reminders and pins.
     fn fixed_bytes(&self) -> u64 {
-        self.system().into_iter().chain(self.beside()).map(|message| message_bytes(&message)).sum()
+        self.system().into_iter().chain(self.reminders_and_pins()).map(|message| message_bytes(&message)).sum()
     }
 
     pub(super) fn compaction_started(&mut self, record: &Record) {

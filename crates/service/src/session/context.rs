@@ -120,8 +120,8 @@ impl Context {
         self.live.last_seq_of(turn)
     }
 
-    pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, nth: u64, message: Message) {
-        self.live.push(seq, turn, nth, message);
+    pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, history_index: u64, message: Message) {
+        self.live.push(seq, turn, history_index, message);
     }
 
     /// Keeps the retained messages and masks the masked ones. A summary, if there is one, replaces the rest and the
@@ -133,7 +133,7 @@ impl Context {
             live.summarise(seq, summary);
         }
         let before = std::mem::replace(&mut self.live, live);
-        let left_bytes = before.bytes_beside(&self.live);
+        let left_bytes = before.bytes_unshared(&self.live);
         let before = Some(Before { entries: Arc::new(before), left_bytes });
         let (compaction, kept) = (rebuilt.compaction, rebuilt.retained.clone());
         self.rebuilds.push(Rebuild { seq, compaction, kept, before });
@@ -239,15 +239,15 @@ impl Context {
 
     /// Lists the first entry of each run of messages, and how many messages came before it by the indexes of
     /// `index_of`.
-    pub(super) fn runs(&self, nth: impl Fn(&ContextEntry) -> u64) -> Vec<(Seq, u64)> {
+    pub(super) fn runs(&self, index_of: impl Fn(&ContextEntry) -> u64) -> Vec<(Seq, u64)> {
         let mut next = None;
         let mut runs = Vec::new();
         for entry in self.entries() {
-            let nth = nth(entry);
-            if next != Some(nth) {
-                runs.push((entry.seq, nth));
+            let index = index_of(entry);
+            if next != Some(index) {
+                runs.push((entry.seq, index));
             }
-            next = Some(nth + 1);
+            next = Some(index + 1);
         }
         runs
     }
@@ -285,7 +285,7 @@ impl Rebuilds {
     fn measure(&mut self, live: &Entries) {
         let mut next: Option<Arc<Entries>> = None;
         for before in self.undoable.iter_mut().rev().filter_map(|rebuild| rebuild.before.as_mut()) {
-            before.left_bytes = before.entries.bytes_beside(next.as_deref().unwrap_or(live));
+            before.left_bytes = before.entries.bytes_unshared(next.as_deref().unwrap_or(live));
             next = Some(before.entries.clone());
         }
     }

@@ -40,7 +40,7 @@ pub struct ContextEntry {
     /// Turn of the message; if it was interrupted and continued, the turn that continued it.
     pub turn: TurnNumber,
     /// Position in the full history; a jump means that messages left the context.
-    pub nth: u64,
+    pub history_index: u64,
     /// The message.
     pub message: Arc<Message>,
     /// True if its results are references.
@@ -118,12 +118,15 @@ impl Entries {
         self.list[..end].last().map(|entry| entry.seq)
     }
 
-    pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, nth: u64, message: Message) {
+    pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, history_index: u64, message: Message) {
         // Escaped here, so that the measured bytes are the sent bytes.
         let message = without_forged_tags(message);
         let bytes = message_bytes(&message);
         let (message, is_masked, left) = (Arc::new(message), false, None);
-        self.append(ContextEntry { seq, turn, nth, message, is_masked, left, bytes_up_to: 0, blobs_up_to: 0 }, bytes);
+        self.append(
+            ContextEntry { seq, turn, history_index, message, is_masked, left, bytes_up_to: 0, blobs_up_to: 0 },
+            bytes,
+        );
     }
 
     fn append(&mut self, entry: ContextEntry, bytes: u64) {
@@ -162,7 +165,7 @@ impl Entries {
     }
 
     /// Bytes that the other one does not share.
-    pub(super) fn bytes_beside(&self, other: &Self) -> u64 {
+    pub(super) fn bytes_unshared(&self, other: &Self) -> u64 {
         let mut others = other.list.iter().peekable();
         let is_shared = |(entry, _): &(&ContextEntry, u64)| {
             while others.next_if(|other| other.seq < entry.seq).is_some() {}
@@ -222,8 +225,8 @@ impl Entries {
         let dropped = self.list.split_off(start);
         let (Some(first), Some(text)) = (dropped.first(), outcome::of_turn(&dropped, bytes)) else { return };
         let masked = dropped.iter().filter(|entry| entry.is_masked).map(|entry| entry.seq).collect();
-        let messages = dropped.iter().map(|entry| (entry.seq, entry.nth)).collect();
-        self.push(first.seq, turn, first.nth, Message::User { content: text.into() });
+        let messages = dropped.iter().map(|entry| (entry.seq, entry.history_index)).collect();
+        self.push(first.seq, turn, first.history_index, Message::User { content: text.into() });
         if let Some(entry) = self.list.last_mut() {
             entry.left = Some(Arc::new(Left { messages, masked }));
         }
@@ -233,12 +236,12 @@ impl Entries {
     pub(super) fn renumber(&mut self, runs: &[(Seq, u64)]) {
         let (mut runs, mut next) = (runs.iter().peekable(), None);
         for entry in &mut self.list {
-            while let Some((_, nth)) = runs.next_if(|(seq, _)| *seq <= entry.seq) {
-                next = Some(*nth);
+            while let Some((_, index)) = runs.next_if(|(seq, _)| *seq <= entry.seq) {
+                next = Some(*index);
             }
-            if let Some(nth) = next {
-                entry.nth = nth;
-                next = Some(nth + 1);
+            if let Some(index) = next {
+                entry.history_index = index;
+                next = Some(index + 1);
             }
         }
     }

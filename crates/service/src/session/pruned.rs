@@ -20,7 +20,7 @@ impl Session {
     /// Collects the facts of the records up to `pruned_to` before some of them are dropped. `None` if the live context
     /// has too many runs.
     pub(crate) fn history_snapshot(&self, pruned_to: Seq, keys_up_to: Timestamp) -> Option<HistorySnapshot> {
-        let context = self.context.runs(|entry| entry.nth);
+        let context = self.context.runs(|entry| entry.history_index);
         (context.len() <= CONTEXT_RUNS_MAX).then(|| HistorySnapshot {
             pruned_to: self.pruned_to.max(pruned_to),
             keys_up_to,
@@ -96,9 +96,9 @@ fn earlier(cut: &Session, now: &Session, snapshot: &HistorySnapshot, accepted: O
     let missing = snapshot.message_count - now.message_count.min(snapshot.message_count);
     let mut numbered = now.context.clone();
     numbered.renumber(&snapshot.context);
-    let nth = |seq: Seq| {
+    let index_of = |seq: Seq| {
         let at = numbered.entries().binary_search_by_key(&seq, |entry| entry.seq).ok()?;
-        Some(numbered.entries()[at].nth)
+        Some(numbered.entries()[at].history_index)
     };
     let mut usage = snapshot.usage.without(now.usage);
     usage.add(cut.usage);
@@ -109,7 +109,7 @@ fn earlier(cut: &Session, now: &Session, snapshot: &HistorySnapshot, accepted: O
         counters: snapshot.counters.map(|counters| earlier_counters(cut.counters, now.counters, counters)),
         // If the first prompt is there, it may come after the fork.
         first_line: if now.first_line == snapshot.first_line { &cut.first_line } else { &snapshot.first_line }.clone(),
-        context: cut.context.runs(|entry| nth(entry.seq).unwrap_or(entry.nth + missing)),
+        context: cut.context.runs(|entry| index_of(entry.seq).unwrap_or(entry.history_index + missing)),
         ..snapshot.clone()
     }
 }

@@ -270,15 +270,15 @@ fn spans(context: &Context) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     for entry in context.entries() {
         let Some(left) = &entry.left else {
-            add(&mut spans, entry.seq, entry.nth, entry.turn);
+            add(&mut spans, entry.seq, entry.history_index, entry.turn);
             continue;
         };
         // The turn is read and dropped again, apart from the messages before it.
         let mut dropped = Vec::new();
-        let first = left.messages.first().map_or(0, |(_, nth)| *nth);
-        for (seq, nth) in &left.messages {
+        let first = left.messages.first().map_or(0, |(_, index)| *index);
+        for (seq, index) in &left.messages {
             // Journal compaction may have changed the positions since.
-            add(&mut dropped, *seq, (nth + entry.nth).saturating_sub(first), entry.turn);
+            add(&mut dropped, *seq, (index + entry.history_index).saturating_sub(first), entry.turn);
         }
         if let Some(last) = dropped.last_mut() {
             last.is_dropped = true;
@@ -288,10 +288,12 @@ fn spans(context: &Context) -> Vec<Span> {
     spans
 }
 
-fn add(spans: &mut Vec<Span>, seq: Seq, nth: u64, turn: TurnNumber) {
+fn add(spans: &mut Vec<Span>, seq: Seq, index: u64, turn: TurnNumber) {
     match spans.last_mut() {
-        Some(span) if span.past == nth && !span.is_dropped => (span.to, span.past, span.turn) = (seq, nth + 1, turn),
-        _ => spans.push(Span { from: seq, to: seq, first: nth, past: nth + 1, turn, is_dropped: false }),
+        Some(span) if span.past == index && !span.is_dropped => {
+            (span.to, span.past, span.turn) = (seq, index + 1, turn)
+        }
+        _ => spans.push(Span { from: seq, to: seq, first: index, past: index + 1, turn, is_dropped: false }),
     }
 }
 
@@ -307,7 +309,7 @@ fn masked(context: &Context) -> Vec<Seq> {
 fn context(spans: &[Span], masked: &[Seq], records: &BTreeMap<Seq, Record>) -> Result<Context, Unfounded> {
     let mut context = Context::default();
     for span in spans {
-        let (mut history, mut nth) = (HistoryFold::default(), span.first);
+        let (mut history, mut index) = (HistoryFold::default(), span.first);
         // Damaged bytes may name an end before the beginning, which would panic in a range.
         for (seq, record) in records.range(span.from..=span.to.max(span.from)) {
             let mut item = history.push(record);
@@ -315,8 +317,8 @@ fn context(spans: &[Span], masked: &[Seq], records: &BTreeMap<Seq, Record>) -> R
                 item = history.queued_prompt(records.get(&queued).ok_or(Unfounded(queued))?);
             }
             if let Some(item) = item {
-                context.push(*seq, record.turn.ok_or(Unfounded(*seq))?, nth, item.message);
-                nth += 1;
+                context.push(*seq, record.turn.ok_or(Unfounded(*seq))?, index, item.message);
+                index += 1;
             }
             if let (Event::TurnStarted(TurnStarted { continues: Some(interrupted), .. }), Some(turn)) =
                 (&record.event, record.turn)
@@ -324,7 +326,7 @@ fn context(spans: &[Span], masked: &[Seq], records: &BTreeMap<Seq, Record>) -> R
                 context.continue_turn(*interrupted, turn);
             }
         }
-        if nth != span.past {
+        if index != span.past {
             return Err(Unfounded(span.to));
         }
         if let Some(last) = context.entries().last().map(|entry| entry.turn) {

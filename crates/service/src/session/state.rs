@@ -195,13 +195,13 @@ impl Session {
     pub fn messages(&self) -> Vec<Message> {
         let said = self.context.entries().iter().map(|entry| Message::clone(&entry.message));
         let summary = self.context.summary().map(|summary| Message::clone(&summary.message));
-        self.system().into_iter().chain(summary).chain(self.beside()).chain(said).collect()
+        self.system().into_iter().chain(summary).chain(self.reminders_and_pins()).chain(said).collect()
     }
 
     /// Returns reminders and pins as one text, in the order in which they were set; `None` if there are none.
     #[must_use]
     pub fn tail(&self) -> Option<String> {
-        let parts: Vec<String> = self.beside().filter_map(|message| tagged(&message)).collect();
+        let parts: Vec<String> = self.reminders_and_pins().filter_map(|message| tagged(&message)).collect();
         (!parts.is_empty()).then(|| parts.join("\n"))
     }
 

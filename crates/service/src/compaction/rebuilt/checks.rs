@@ -31,17 +31,18 @@ impl Partition {
         let former = usize::from(session.context().summary().is_some());
         let state: Vec<&Message> = source[system + former..begin].iter().collect();
         if result.messages.iter().filter(|message| is_state(message)).ne(state.iter().copied()) {
-            let message =
-                "The reminders and pins in the compacted context are not those of the session, in their order.";
+            let message = "The compacted context does not have the session's reminders and pins in their order.";
             return Err(ErrorBody::with_message(ErrorCode::CompactionPinLost, message));
         }
         let is_system = |message: &&Message| matches!(message, Message::System { .. });
         let is_verbatim = result.messages.starts_with(&source[..system]);
         if !is_verbatim || result.messages.iter().filter(is_system).count() != system {
-            return Err(refusal("The system prompt of the compacted context does not stand first as it was, once."));
+            return Err(refusal(
+                "The compacted context does not begin with the unchanged system prompt, or repeats it.",
+            ));
         }
         let Some(summary) = result.messages.get(system).and_then(summary_of) else {
-            return Err(refusal("Behind the system prompt there is no user message that brings the summary."));
+            return Err(refusal("The message behind the system prompt is not a user message with the summary."));
         };
         if json_bytes(&result.messages[system]) > SUMMARY_BYTES_MAX {
             return Err(refusal(&format!("The summary is longer than {SUMMARY_BYTES_MAX} bytes.")));
@@ -49,7 +50,7 @@ impl Partition {
         let stays: Vec<&Message> = result.messages[system + 1..].iter().filter(|message| !is_state(message)).collect();
         let said: Vec<&Message> = entries.iter().map(|entry| &*entry.message).collect();
         let kept = places(&said, &stays)
-            .ok_or_else(|| refusal("What stays was not said like this, or stands in another order."))?;
+            .ok_or_else(|| refusal("A retained message is not in the context, or is out of order."))?;
         check_discarded(&source[system..system + former], &said, &kept, &result.discarded)?;
         check_pairs(&said, &kept)?;
         check_last_turn(session, &kept)?;
@@ -73,7 +74,7 @@ impl Partition {
     pub(super) fn lack_of_progress(&self) -> Option<String> {
         let (before, after) = (self.bytes_before, self.bytes_after);
         if self.discarded == 0 {
-            return Some("Nothing that was said would leave the context.".to_owned());
+            return Some("No message would leave the context.".to_owned());
         }
         (after >= before).then(|| format!("The compacted context would have {after} bytes, and it has {before}."))
     }
@@ -113,7 +114,7 @@ fn check_discarded(
     if places(&all, &discarded).is_some() && sorted(&leaves) == sorted(&discarded) {
         return Ok(());
     }
-    Err(refusal("What stays and what leaves are together not what was there."))
+    Err(refusal("The retained and the discarded messages together are not the former context."))
 }
 
 fn sorted(messages: &[&Message]) -> Vec<String> {
@@ -129,7 +130,7 @@ fn check_pairs(said: &[&Message], kept: &[usize]) -> Result<(), ErrorBody> {
     let is_pair =
         |at: &usize| matches!(said[*at], Message::ToolResults { .. }) && said[*at - 1].tool_calls().next().is_some();
     match (1..said.len()).filter(is_pair).find(|&at| stays(at) != stays(at - 1)) {
-        Some(_) => Err(refusal("Tool calls are parted from their results.")),
+        Some(_) => Err(refusal("Tool calls are separated from their results.")),
         None => Ok(()),
     }
 }
@@ -145,9 +146,7 @@ fn check_last_turn(session: &Session, kept: &[usize]) -> Result<(), ErrorBody> {
     let prompt = entries[begin..].iter().position(is_prompt).map(|at| begin + at);
     let newest = (begin < entries.len()).then(|| entries.len() - 1);
     match [prompt, newest].into_iter().flatten().find(|at| kept.binary_search(at).is_err()) {
-        Some(_) => {
-            Err(refusal("The prompt or the newest message of the turn that runs, or can be gone on with, is gone."))
-        }
+        Some(_) => Err(refusal("The prompt or the newest message of the running or resumable turn was discarded.")),
         None => Ok(()),
     }
 }
