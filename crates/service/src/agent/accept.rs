@@ -69,9 +69,9 @@ impl Actor {
             (None, _) if self.session.queue().is_empty() && self.running.asked.is_none() => {
                 return self.start_now(request, None, model, key).await;
             }
-            (running, Policy::Reject) => {
-                let next = self.session.queue().front().map(|queued| queued.turn);
-                return Err(running.or(next).map_or(SessionError::Compacting, |turn| SessionError::Busy { turn }));
+            (_, Policy::Reject) => {
+                let pending = self.session.pending_turn();
+                return Err(pending.map_or(SessionError::Compacting, |turn| SessionError::Busy { turn }));
             }
             (_, Policy::Queue) => self.enqueue(request, key).await?,
             (running, Policy::Interrupt) => {

@@ -155,13 +155,13 @@ impl Actor {
             Outcome::Progress { call_id, text } => show(LiveEvent::ToolProgress(ToolProgress { call_id, text })),
             Outcome::Answered(answer) => self.answered(answer).await?,
             Outcome::ModelFailed { error, partial } => self.model_failed(error, partial).await?,
-            Outcome::ToolDone { mut finished, has_panicked } => {
+            Outcome::ToolDone(mut finished) => {
                 if let Body::Inline(text) = &finished.output {
                     finished.output = Body::Inline(self.ports.secrets.replace(text).into_owned());
                 }
                 finished.error = finished.error.map(|error| self.clean(error));
-                if has_panicked {
-                    self.control.failure.clone_from(&finished.error);
+                if let Some(error) = finished.error.as_ref().filter(|error| error.code == ErrorCode::Internal) {
+                    self.control.failure = Some(error.clone());
                 }
                 self.record(Some(turn), vec![Event::ToolFinished(finished)]).await?;
             }

@@ -18,7 +18,7 @@ use super::{
     command::{Command, Reply, TurnWaiter},
     decide::{Action, Control, PROCESS_ENDED, Rules, decide},
     perform::{Effect, Outcome},
-    registry::{Departure, MAILBOX_MAX, Registry},
+    registry::{MAILBOX_MAX, Passage, Registry},
     shared::Shared,
 };
 use crate::{
@@ -57,7 +57,7 @@ pub(crate) struct Actor {
     pub(super) waiting: Waiting,
     pub(super) running: Running,
     /// The way out of the registry, once it is taken.
-    pub(super) departure: Option<Departure>,
+    pub(super) departure: Option<Passage>,
     /// Monotonic time at which draining interrupts the running turn.
     pub(super) drain_until: Option<Duration>,
     /// The store failed under a command; the loop ends.

@@ -71,7 +71,7 @@ impl Actor {
 
     fn compactor(&self) -> Option<(SharedCompactor, CompactionContext)> {
         let model = self.ports.compacts(&self.session).then(|| self.answering().ok()).flatten()?;
-        let compactor = self.ports.compactor_for(&self.session, self.window(&model))?;
+        let compactor = self.ports.compactor(None, &self.session, self.window(&model)).ok()?;
         Some((compactor, self.compaction_context(&model)))
     }
 
@@ -312,7 +312,7 @@ impl Actor {
                 let now = self.ports.world.clock.now();
                 self.shared.live.show(self.session.last_seq(), open.turn, now, &LiveEvent::Retrying(retrying));
             }
-            Outcome::Delta { .. } | Outcome::Progress { .. } | Outcome::ToolDone { .. } => {}
+            Outcome::Delta { .. } | Outcome::Progress { .. } | Outcome::ToolDone(_) => {}
         }
     }
 

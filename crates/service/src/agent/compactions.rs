@@ -76,7 +76,7 @@ impl Actor {
         if let Some(config) = &config {
             config.check(self.window(&model))?;
         }
-        let compactor = self.ports.compactor_asked(config, &self.session, self.window(&model))?;
+        let compactor = self.ports.compactor(config, &self.session, self.window(&model))?;
         Ok((compactor, self.compaction_context(&model)))
     }
 
@@ -84,8 +84,7 @@ impl Actor {
     fn check_free(&self) -> Result<(), SessionError> {
         self.shared.check_writable()?;
         self.check_takes_work()?;
-        let running = self.session.open_turn().map(|open| open.turn);
-        match running.or(self.session.queue().front().map(|queued| queued.turn)) {
+        match self.session.pending_turn() {
             Some(turn) => Err(SessionError::Busy { turn }),
             None if self.session.open_compaction().is_some() => Err(SessionError::Compacting),
             None => Ok(()),

@@ -163,15 +163,9 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
 
 /// The ending that nothing of the turn can put off.
 fn forced_ending(open: &OpenTurn, control: &Control) -> Option<Ending> {
-    if let Some((turn, reason)) = control.interrupt
-        && turn == open.turn
-    {
-        return Some(Ending::Interrupted(reason));
-    }
-    if let Some(body) = &control.failure {
-        return Some(Ending::Failed(body.clone()));
-    }
-    None
+    let interrupt = control.interrupt.filter(|(turn, _)| *turn == open.turn);
+    let failed = || control.failure.clone().map(Ending::Failed);
+    interrupt.map(|(_, reason)| Ending::Interrupted(reason)).or_else(failed)
 }
 
 /// Finds a budget that leaves no room for the turn's next action.

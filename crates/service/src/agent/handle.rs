@@ -79,9 +79,7 @@ impl Actor {
 
     /// Deletes the session as soon as nothing runs.
     async fn delete(&mut self, is_forced: bool, reply: Reply<Changed>) {
-        let running = self.session.open_turn().map(|open| open.turn);
-        let waiting = self.session.queue().front().map(|queued| queued.turn);
-        if let (false, Some(turn)) = (is_forced, running.or(waiting)) {
+        if let (false, Some(turn)) = (is_forced, self.session.pending_turn()) {
             return drop(reply.send(Err(SessionError::Busy { turn })));
         }
         match &self.running.asked {
@@ -89,8 +87,8 @@ impl Actor {
             Some(asked) => asked.cancel.cancel(),
             None => {}
         }
-        if let Some(turn) = running {
-            self.control.interrupt.get_or_insert((turn, "deleted"));
+        if let Some(open) = self.session.open_turn() {
+            self.control.interrupt.get_or_insert((open.turn, "deleted"));
         }
         self.control.is_draining = true;
         self.waiting.deletions.push(reply);
@@ -141,8 +139,7 @@ impl Actor {
                 return Ok(Changed { session_id: self.session.id(), seq: self.shared.shown_seq() });
             }
             Change::Archive(is_archived) => {
-                let running = self.session.open_turn().map(|open| open.turn);
-                if let Some(turn) = running.or(self.session.queue().front().map(|queued| queued.turn)) {
+                if let Some(turn) = self.session.pending_turn() {
                     return Err(SessionError::Busy { turn });
                 }
                 if self.session.open_compaction().is_some() {

@@ -87,18 +87,9 @@ impl Ports {
         self.is_compaction_configured() || session.compaction().is_some()
     }
 
-    /// Returns the compactor of a session whose model has a window of `window_tokens`, if there is one.
-    pub(crate) fn compactor_for(&self, session: &Session, window_tokens: u64) -> Option<SharedCompactor> {
-        self.capabilities.require(Capability::SessionCompaction).ok()?;
-        if let Some(compactor) = &self.compactor {
-            return Some(compactor.clone());
-        }
-        let config = fitting(session.compaction().or(self.compaction)?, window_tokens);
-        default_compactor(config, self.room_tokens(session, window_tokens)).ok()
-    }
-
-    /// Returns the compactor for a requested compaction, perhaps with a config of its own.
-    pub(crate) fn compactor_asked(
+    /// Returns the compactor of a session whose model has a window of `window_tokens`; a requested compaction may have
+    /// a config of its own.
+    pub(crate) fn compactor(
         &self,
         asked: Option<CompactionConfig>,
         session: &Session,

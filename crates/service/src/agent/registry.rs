@@ -48,7 +48,7 @@ pub(crate) enum Found {
     /// The session is being loaded or closed: look again when the channel closes.
     Passing(watch::Receiver<()>),
     /// Nothing: this caller loads the session, and others wait.
-    Absent(Arrival),
+    Absent(Passage),
 }
 
 /// The right to ask an actor, which keeps it in memory.
@@ -58,18 +58,12 @@ pub(crate) struct Reservation {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// The right, and the duty, to bring an actor in. Dropped before, the next one tries.
-pub(crate) struct Arrival {
-    registry: Arc<Registry>,
-    session_id: SessionId,
-    has_arrived: bool,
-    _over: watch::Sender<()>,
-}
-
-/// An actor on its way out: callers that need its session wait until this is dropped.
-pub(crate) struct Departure {
+/// An actor on its way in or out: callers that need its session wait until this is dropped. Whoever is given it for an
+/// absent session loads the session; if it is dropped before, the next caller tries.
+pub(crate) struct Passage {
     registry: Weak<Registry>,
     session_id: SessionId,
+    has_arrived: bool,
     _over: watch::Sender<()>,
 }
 
@@ -105,11 +99,7 @@ impl Registry {
         match entries.get_mut(&session_id) {
             Some(Entry::Live(live)) => Found::Live(live.reserve(self)),
             Some(Entry::Passing(over)) => Found::Passing(over.clone()),
-            None => {
-                let (sender, over) = watch::channel(());
-                entries.insert(session_id, Entry::Passing(over));
-                Found::Absent(Arrival { registry: self.clone(), session_id, has_arrived: false, _over: sender })
-            }
+            None => Found::Absent(self.pass(&mut entries, session_id)),
         }
     }
 
@@ -138,23 +128,25 @@ impl Registry {
         self: &Arc<Self>,
         session_id: SessionId,
         is_mailbox_empty: impl FnOnce() -> bool,
-    ) -> Option<Departure> {
+    ) -> Option<Passage> {
         let mut entries = self.entries();
         let Some(Entry::Live(live)) = entries.get(&session_id) else { return None };
         let is_free = live.reserved == 0 && !live.shared.has_interrupts();
         if !(is_free && is_mailbox_empty()) {
             return None;
         }
-        let (sender, over) = watch::channel(());
-        entries.insert(session_id, Entry::Passing(over));
-        Some(Departure { registry: Arc::downgrade(self), session_id, _over: sender })
+        Some(self.pass(&mut entries, session_id))
     }
 
     /// Takes the actor out whatever is asked of it.
-    pub(crate) fn depart(self: &Arc<Self>, session_id: SessionId) -> Departure {
+    pub(crate) fn depart(self: &Arc<Self>, session_id: SessionId) -> Passage {
+        self.pass(&mut self.entries(), session_id)
+    }
+
+    fn pass(self: &Arc<Self>, entries: &mut HashMap<SessionId, Entry>, session_id: SessionId) -> Passage {
         let (sender, over) = watch::channel(());
-        self.entries().insert(session_id, Entry::Passing(over));
-        Departure { registry: Arc::downgrade(self), session_id, _over: sender }
+        entries.insert(session_id, Entry::Passing(over));
+        Passage { registry: Arc::downgrade(self), session_id, has_arrived: false, _over: sender }
     }
 
     /// Waits while the session's actor comes or goes.
@@ -167,10 +159,6 @@ impl Registry {
             // Nothing is ever sent: it ends when the channel closes.
             drop(over.changed().await);
         }
-    }
-
-    fn remove(&self, session_id: SessionId) {
-        self.entries().remove(&session_id);
     }
 
     /// The hub of a session's live events: one for all who want it.
@@ -199,29 +187,26 @@ impl Live {
     }
 }
 
-impl Arrival {
-    /// The actor is in memory.
-    pub(crate) fn arrive(mut self, shared: Arc<Shared>, mailbox: mpsc::Sender<Command>) -> Reservation {
+impl Passage {
+    /// Puts the actor in.
+    pub(crate) fn arrive(
+        mut self,
+        registry: &Arc<Registry>,
+        shared: Arc<Shared>,
+        mailbox: mpsc::Sender<Command>,
+    ) -> Reservation {
         let mut live = Live { mailbox, shared, reserved: 0 };
-        let reservation = live.reserve(&self.registry);
-        self.registry.entries().insert(self.session_id, Entry::Live(live));
+        let reservation = live.reserve(registry);
+        registry.entries().insert(self.session_id, Entry::Live(live));
         self.has_arrived = true;
         reservation
     }
 }
 
-impl Drop for Arrival {
+impl Drop for Passage {
     fn drop(&mut self) {
-        if !self.has_arrived {
-            self.registry.remove(self.session_id);
-        }
-    }
-}
-
-impl Drop for Departure {
-    fn drop(&mut self) {
-        if let Some(registry) = self.registry.upgrade() {
-            registry.remove(self.session_id);
+        if let (false, Some(registry)) = (self.has_arrived, self.registry.upgrade()) {
+            registry.entries().remove(&self.session_id);
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::{
         actor::Actor,
         command::{Change, Command, Reply},
         record::externalise,
-        registry::{Arrival, Found, MAILBOX_MAX, Registry, Reservation},
+        registry::{Found, MAILBOX_MAX, Passage, Registry, Reservation},
         render::window_tokens,
         shared::Shared,
         supervise::supervise,
@@ -136,7 +136,7 @@ impl Sessions {
     }
 
     /// Loads a stored session, and settles what a former process left open in it.
-    async fn bring_in(&self, session_id: SessionId, arrival: Arrival) -> Result<Reservation, SessionError> {
+    async fn bring_in(&self, session_id: SessionId, arrival: Passage) -> Result<Reservation, SessionError> {
         let engine = &self.inner.engine;
         if engine.events.watch(session_id).await?.is_none() {
             return Err(SessionError::NotFound(session_id));
@@ -158,7 +158,7 @@ impl Sessions {
         self.spawn(actor);
         // Where the store fails it, its mailbox is closed; whoever asks next brings it in anew.
         is_settled.await.unwrap_or(Err(SessionError::StoreFailed))?;
-        Ok(arrival.arrive(shared, mailbox))
+        Ok(arrival.arrive(&self.inner.registry, shared, mailbox))
     }
 
     /// An actor for a session whose records are all applied.

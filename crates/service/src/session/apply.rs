@@ -14,19 +14,17 @@ use meerkat_errors::ErrorCode;
 use super::{
     Session,
     context::Context,
-    event::{
-        AssistantMessage, Event, Key, Record, SessionCreated, ToolFinished, ToolOutcome, TurnQueued, TurnStarted,
-        TurnTotals,
-    },
+    event::{AssistantMessage, Event, Key, Record, SessionCreated, ToolFinished, ToolOutcome, TurnQueued, TurnStarted},
     human::heading_of,
     message::{Message, ToolResult},
     reminder::{Pin, Reminder},
     state::{KEY_KEPT_MS, KeyUse},
-    turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd, ending},
+    turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd},
 };
 use crate::{
     clock::Timestamp,
     ids::{Seq, TurnNumber},
+    model::Usage,
     options::Policy,
 };
 
@@ -149,12 +147,7 @@ impl Session {
                 }
             }
             Event::CompactionStarted(_) => self.compaction_started(record),
-            Event::SummaryUnused(unused) => {
-                self.usage.add(unused.usage);
-                if let Some(open) = &mut self.open_turn {
-                    open.totals.usage.add(unused.usage);
-                }
-            }
+            Event::SummaryUnused(unused) => self.spend(unused.usage),
             Event::CompactionFailed(_) => self.open_compaction = None,
             Event::CompactionUndone(_) => {
                 self.context.undo();
@@ -164,10 +157,7 @@ impl Session {
             Event::HistorySnapshot(snapshot) => self.mend(snapshot),
             Event::ContextRebuilt(rebuilt) => {
                 self.context.rebuild(record.seq, rebuilt);
-                self.usage.add(rebuilt.receipt.usage);
-                if let Some(open) = &mut self.open_turn {
-                    open.totals.usage.add(rebuilt.receipt.usage);
-                }
+                self.spend(rebuilt.receipt.usage);
                 if let Some(open) = &mut self.open_compaction {
                     open.completes_at = Some(rebuilt.compaction);
                 }
@@ -194,6 +184,14 @@ impl Session {
         self.last_seq = record.seq;
         self.updated_at = record.time;
         Ok(())
+    }
+
+    /// Counts tokens for the session, and for the open turn.
+    fn spend(&mut self, usage: Usage) {
+        self.usage.add(usage);
+        if let Some(open) = &mut self.open_turn {
+            open.totals.usage.add(usage);
+        }
     }
 
     fn turn_queued(&mut self, record: &Record, turn: TurnNumber, queued: &TurnQueued) {
@@ -234,39 +232,17 @@ impl Session {
         self.next_turn = self.next_turn.max(turn + 1);
         self.counters.started_turns += 1;
         self.decisions.clear();
-        self.open_turn = Some(OpenTurn {
-            turn,
-            model: started.model.clone(),
-            budgets: started.budgets,
-            compaction: started.compaction,
-            key,
-            totals: TurnTotals::default(),
-            calls: Vec::new(),
-            is_answered: false,
-            stop_reason: None,
-            text: Arc::default(),
-            text_seq: None,
-            warned: Vec::new(),
-            signatures: Vec::new(),
-            last_tool: String::new(),
-            malformed_calls: 0,
-            malformed_steps: 0,
-        });
+        self.open_turn = Some(OpenTurn::of(turn, started, key));
     }
 
     fn assistant_message(&mut self, record: &Record, turn: TurnNumber, answer: &AssistantMessage) {
-        self.usage.add(answer.usage);
+        self.spend(answer.usage);
         self.counters.last_input_tokens = answer.usage.input_tokens;
         let message = answer.message();
         if let Some(open) = &mut self.open_turn {
             open.totals.steps += 1;
-            open.totals.usage.add(answer.usage);
             open.is_answered = true;
-            open.stop_reason = Some(answer.stop_reason);
-            let text = answer.text();
-            if !text.is_empty() {
-                (open.text, open.text_seq) = (text, Some(record.seq));
-            }
+            open.answered(record.seq, answer);
             open.calls = proposed(&message);
         }
         self.context.push(record.seq, turn, self.message_count, message);
@@ -308,20 +284,7 @@ impl Session {
 
     fn turn_ended(&mut self, record: &Record) {
         let Some(open) = self.open_turn.take() else { return };
-        let Some((status, totals, error)) = ending(record, open.turn) else { return };
-        let end = TurnEnd {
-            turn: open.turn,
-            seq: record.seq,
-            status,
-            model: open.model,
-            budgets: open.budgets,
-            compaction: open.compaction,
-            text: open.text,
-            text_seq: open.text_seq,
-            stop_reason: open.stop_reason,
-            totals,
-            error,
-        };
+        let Some(end) = open.end(record) else { return };
         // A turn can wait for longer than its key is kept; the key may then belong to another turn.
         let used = open.key.and_then(|key| self.keys.get_mut(&key.key)).filter(|used| used.turn == end.turn);
         if let Some(used) = used {

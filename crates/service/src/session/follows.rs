@@ -4,7 +4,7 @@ use meerkat_words::answers::TurnStatus;
 
 use super::{
     Session,
-    event::{ContextRebuilt, Event, Record},
+    event::{ApprovalDecided, ApprovalRequested, ContextRebuilt, Event, Record, ToolFinished, ToolStarted},
     turn::CallProgress,
 };
 use crate::ids::{Seq, TurnNumber};
@@ -39,20 +39,44 @@ impl Session {
             };
         }
         let turn = record.turn;
-        match needs(&record.event) {
-            Needs::Nothing => None,
-            Needs::Start => self.obstacle_to_start(turn),
-            Needs::Rebuild(rebuilt) => {
+        match &record.event {
+            Event::CompactionStarted(_) => self.obstacle_to_start(turn),
+            Event::ContextRebuilt(rebuilt) => {
                 self.obstacle_in_compaction(turn, None).or_else(|| self.obstacle_to_rebuild(rebuilt))
             }
-            Needs::Compaction => self.obstacle_in_compaction(turn, None),
-            Needs::Rebuilt => self.obstacle_in_compaction(turn, Some(record.seq)),
-            Needs::Undoable(compaction) => self.obstacle_to_undo(compaction),
+            Event::CompactionFailed(_) | Event::SummaryUnused(_) => self.obstacle_in_compaction(turn, None),
+            Event::CompactionCompleted(_) => self.obstacle_in_compaction(turn, Some(record.seq)),
+            Event::CompactionUndone(undone) => self.obstacle_to_undo(undone.compaction),
+            Event::SessionCreated(_)
+            | Event::SessionForked(_)
+            | Event::SessionUpdated(_)
+            | Event::SessionArchived(_)
+            | Event::SessionUnarchived(_)
+            | Event::LogTailRepaired(_)
+            | Event::HistorySnapshot(_)
+            | Event::TurnQueued(_)
+            | Event::TurnDequeued(_)
+            | Event::TurnStarted(_)
+            | Event::ReminderSet(_)
+            | Event::ReminderCleared(_)
+            | Event::Pinned(_)
+            | Event::Unpinned(_)
+            | Event::Unknown(_) => None,
+            // The others belong to an open turn.
             _ if open.is_none() || open.map(|open| open.turn) != turn => Some("its turn is not open"),
-            Needs::Turn => None,
-            Needs::Call(call_id) => (!self.is_unanswered(call_id)).then_some("its call is not open"),
-            Needs::Results if self.has_calls() => Some("a call has no result yet"),
-            Needs::Results => self.open_compaction.map(|_| "a compaction is open"),
+            Event::BudgetWarning(_) | Event::PartialText(_) => None,
+            Event::ToolStarted(ToolStarted { call_id, .. })
+            | Event::ToolFinished(ToolFinished { call_id, .. })
+            | Event::ApprovalRequested(ApprovalRequested { call_id, .. })
+            | Event::ApprovalDecided(ApprovalDecided { call_id, .. }) => {
+                (!self.is_unanswered(call_id)).then_some("its call is not open")
+            }
+            Event::AssistantMessage(_) | Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => {
+                match self.has_calls() {
+                    true => Some("a call has no result yet"),
+                    false => self.open_compaction.map(|_| "a compaction is open"),
+                }
+            }
         }
     }
 
@@ -108,59 +132,5 @@ impl Session {
     fn is_unanswered(&self, call_id: &str) -> bool {
         let mut calls = self.open_turn.iter().flat_map(|open| &open.calls);
         calls.any(|call| call.call.call_id == call_id && !matches!(call.progress, CallProgress::Finished(_)))
-    }
-}
-
-/// Requirement for an event to follow.
-enum Needs<'a> {
-    Nothing,
-    /// A compaction may begin.
-    Start,
-    /// An open compaction, and a context from which this may be made.
-    Rebuild(&'a ContextRebuilt),
-    /// An open compaction that has not rebuilt the context.
-    Compaction,
-    /// An open compaction that has rebuilt the context and ends with this event.
-    Rebuilt,
-    /// This compaction can be undone.
-    Undoable(Seq),
-    /// Its turn is open.
-    Turn,
-    /// Its turn is open, all calls have results, and no compaction is open.
-    Results,
-    /// Its turn is open, and this call has no result yet.
-    Call(&'a str),
-}
-
-fn needs(event: &Event) -> Needs<'_> {
-    match event {
-        Event::ToolStarted(started) => Needs::Call(&started.call_id),
-        Event::ToolFinished(finished) => Needs::Call(&finished.call_id),
-        Event::ApprovalRequested(request) => Needs::Call(&request.call_id),
-        Event::ApprovalDecided(decided) => Needs::Call(&decided.call_id),
-        Event::BudgetWarning(_) | Event::PartialText(_) => Needs::Turn,
-        Event::AssistantMessage(_) | Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => {
-            Needs::Results
-        }
-        Event::CompactionStarted(_) => Needs::Start,
-        Event::ContextRebuilt(rebuilt) => Needs::Rebuild(rebuilt),
-        Event::CompactionCompleted(_) => Needs::Rebuilt,
-        Event::CompactionFailed(_) | Event::SummaryUnused(_) => Needs::Compaction,
-        Event::CompactionUndone(undone) => Needs::Undoable(undone.compaction),
-        Event::SessionCreated(_)
-        | Event::SessionForked(_)
-        | Event::SessionUpdated(_)
-        | Event::SessionArchived(_)
-        | Event::SessionUnarchived(_)
-        | Event::LogTailRepaired(_)
-        | Event::HistorySnapshot(_)
-        | Event::TurnQueued(_)
-        | Event::TurnDequeued(_)
-        | Event::TurnStarted(_)
-        | Event::ReminderSet(_)
-        | Event::ReminderCleared(_)
-        | Event::Pinned(_)
-        | Event::Unpinned(_)
-        | Event::Unknown(_) => Needs::Nothing,
     }
 }

@@ -248,6 +248,12 @@ impl Session {
         self.open_turn.as_ref()
     }
 
+    /// Returns the turn that runs, or else the first in the queue.
+    pub(crate) fn pending_turn(&self) -> Option<TurnNumber> {
+        let running = self.open_turn.as_ref().map(|open| open.turn);
+        running.or_else(|| self.queue.front().map(|queued| queued.turn))
+    }
+
     /// Returns the end of the last turn.
     #[must_use]
     pub const fn last_end(&self) -> Option<&TurnEnd> {

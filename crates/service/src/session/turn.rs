@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use meerkat_words::answers::{QueueItem, TurnResult, TurnStatus};
 
 use super::{
-    event::{Decision, Event, Key, Record, TurnQueued, TurnTotals},
+    event::{AssistantMessage, Decision, Event, Key, Record, TurnQueued, TurnStarted, TurnTotals},
     message::{Body, ToolCall, ToolResult},
 };
 use crate::{
@@ -59,7 +59,7 @@ impl QueuedTurn {
 }
 
 /// The turn that runs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OpenTurn {
     /// Number.
     pub turn: TurnNumber,
@@ -188,65 +188,34 @@ impl TurnEnd {
     }
 }
 
-/// Reads status, totals and error of an event that ends a turn.
-pub(super) fn ending(record: &Record, turn: TurnNumber) -> Option<(TurnStatus, TurnTotals, Option<ErrorBody>)> {
-    match &record.event {
-        Event::TurnCompleted(completed) => Some((TurnStatus::Completed, completed.totals.clone(), None)),
-        Event::TurnFailed(failed) => Some((TurnStatus::Failed, failed.totals.clone(), Some(failed.error.clone()))),
-        Event::TurnInterrupted(interrupted) => {
-            let error = SessionError::Interrupted { turn }.body().detail("reason", interrupted.reason.clone());
-            Some((TurnStatus::Interrupted, interrupted.totals.clone(), Some(error)))
-        }
-        _ => None,
+impl OpenTurn {
+    /// Opens the turn of a `turn_started`.
+    pub(super) fn of(turn: TurnNumber, started: &TurnStarted, key: Option<Key>) -> Self {
+        let TurnStarted { model, budgets, compaction, .. } = started.clone();
+        Self { turn, model, budgets, compaction, key, ..Self::default() }
     }
-}
 
-/// Finds the end of a turn in its events, for followers without a [`Session`](super::Session).
-#[derive(Debug)]
-pub(crate) struct TurnFold {
-    turn: TurnNumber,
-    model: String,
-    budgets: Budgets,
-    compaction: Option<CompactionConfig>,
-    text: Arc<[Body]>,
-    text_seq: Option<Seq>,
-    stop_reason: Option<StopReason>,
-}
-
-impl TurnFold {
-    /// The fold of a turn. It wants the session's records from the turn's `turn_started` on.
-    pub(crate) fn new(turn: TurnNumber) -> Self {
-        Self {
-            turn,
-            model: String::new(),
-            budgets: Budgets::default(),
-            compaction: None,
-            text: Arc::default(),
-            text_seq: None,
-            stop_reason: None,
+    /// Takes the text of an answer, and the reason for its end.
+    pub(super) fn answered(&mut self, seq: Seq, answer: &AssistantMessage) {
+        self.stop_reason = Some(answer.stop_reason);
+        let text = answer.text();
+        if !text.is_empty() {
+            (self.text, self.text_seq) = (text, Some(seq));
         }
     }
 
-    /// Takes the next record; returns the end if the record is it.
-    pub(crate) fn push(&mut self, record: &Record) -> Option<TurnEnd> {
-        if record.turn != Some(self.turn) {
-            return None;
-        }
-        match &record.event {
-            Event::TurnStarted(started) => {
-                self.model.clone_from(&started.model);
-                (self.budgets, self.compaction) = (started.budgets, started.compaction);
+    /// Returns the turn's end if the record is it.
+    pub(super) fn end(&self, record: &Record) -> Option<TurnEnd> {
+        let (status, totals, error) = match &record.event {
+            Event::TurnCompleted(completed) => (TurnStatus::Completed, &completed.totals, None),
+            Event::TurnFailed(failed) => (TurnStatus::Failed, &failed.totals, Some(failed.error.clone())),
+            Event::TurnInterrupted(interrupted) => {
+                let error = SessionError::Interrupted { turn: self.turn }.body();
+                let error = error.detail("reason", interrupted.reason.clone());
+                (TurnStatus::Interrupted, &interrupted.totals, Some(error))
             }
-            Event::AssistantMessage(answer) => {
-                self.stop_reason = Some(answer.stop_reason);
-                let text = answer.text();
-                if !text.is_empty() {
-                    (self.text, self.text_seq) = (text, Some(record.seq));
-                }
-            }
-            _ => {}
-        }
-        let (status, totals, error) = ending(record, self.turn)?;
+            _ => return None,
+        };
         Some(TurnEnd {
             turn: self.turn,
             seq: record.seq,
@@ -257,8 +226,30 @@ impl TurnFold {
             text: self.text.clone(),
             text_seq: self.text_seq,
             stop_reason: self.stop_reason,
-            totals,
+            totals: totals.clone(),
             error,
         })
+    }
+}
+
+/// Finds the end of a turn in its events, for followers without a [`Session`](super::Session).
+#[derive(Debug)]
+pub(crate) struct TurnFold(OpenTurn);
+
+impl TurnFold {
+    /// The fold of a turn. It wants the session's records from the turn's `turn_started` on.
+    pub(crate) fn new(turn: TurnNumber) -> Self {
+        Self(OpenTurn { turn, ..OpenTurn::default() })
+    }
+
+    /// Takes the next record; returns the end if the record is it.
+    pub(crate) fn push(&mut self, record: &Record) -> Option<TurnEnd> {
+        let turn = record.turn.filter(|turn| *turn == self.0.turn)?;
+        match &record.event {
+            Event::TurnStarted(started) => self.0 = OpenTurn::of(turn, started, None),
+            Event::AssistantMessage(answer) => self.0.answered(record.seq, answer),
+            _ => {}
+        }
+        self.0.end(record)
     }
 }

@@ -125,25 +125,33 @@ impl Answers {
         operation: Operation,
         params: &str,
     ) -> Result<Answer, SessionError> {
-        let (answer, may_wait) = self.read(service, operation, params).await?;
-        if !may_wait {
-            return Ok(answer);
-        }
-        drop(answer);
-        wait(service, operation, params).await?;
-        Ok(self.read(service, operation, params).await?.0)
-    }
-
-    /// Reads the answer so far. Also returns true if it is empty and the caller waits for more.
-    async fn read(
-        &self,
-        service: &dyn SessionService,
-        operation: Operation,
-        params: &str,
-    ) -> Result<(Answer, bool), SessionError> {
-        let room = self.room(operation).await?;
-        let (bytes, may_wait) = read(service, operation, params).await?;
-        Ok((Answer::within(bytes, room), may_wait))
+        // A wait holds no room, and drops what it finds. An invalid limit is refused before it.
+        let one = |limit: Option<usize>| Some(limit.unwrap_or(1).min(1));
+        let (bytes, room) = match operation {
+            Operation::Events => {
+                let request: ReadEvents = decode_params(params)?;
+                if request.wait_ms > 0 {
+                    service.events(ReadEvents { limit: one(request.limit), ..request.clone() }).await?;
+                }
+                let room = self.room(operation).await?;
+                let page = service.events(ReadEvents { wait_ms: 0, ..request }).await?;
+                (encode_events(&page), room)
+            }
+            Operation::FetchReader => {
+                let request: FetchReader = decode_params(params)?;
+                if request.wait_ms > 0 {
+                    service.fetch_reader(FetchReader { limit: one(request.limit), ..request.clone() }).await?;
+                }
+                let room = self.room(operation).await?;
+                let page = service.fetch_reader(FetchReader { wait_ms: 0, ..request }).await?;
+                (page.write()?, room)
+            }
+            _ => {
+                let room = self.room(operation).await?;
+                (call(service, operation, params).await?, room)
+            }
+        };
+        Ok(Answer::within(bytes, room))
     }
 }
 
@@ -228,44 +236,6 @@ const fn reads_much(operation: Operation) -> bool {
             | Operation::FetchReader
             | Operation::SearchMemory
     )
-}
-
-/// Waits until there is something to read, if the caller waits for it. What it is is not kept.
-async fn wait(service: &dyn SessionService, operation: Operation, params: &str) -> Result<(), SessionError> {
-    match operation {
-        Operation::Events => {
-            let asked: ReadEvents = decode_params(params)?;
-            service.events(ReadEvents { limit: Some(1), ..asked }).await.map(drop)
-        }
-        Operation::FetchReader => {
-            let asked: FetchReader = decode_params(params)?;
-            service.fetch_reader(FetchReader { limit: Some(1), ..asked }).await.map(drop)
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Reads the answer so far. Also returns true if it is empty and the caller waits for more.
-async fn read(
-    service: &dyn SessionService,
-    operation: Operation,
-    params: &str,
-) -> Result<(Vec<u8>, bool), SessionError> {
-    match operation {
-        Operation::Events => {
-            let asked: ReadEvents = decode_params(params)?;
-            let may_wait = asked.wait_ms > 0;
-            let page = service.events(ReadEvents { wait_ms: 0, ..asked }).await?;
-            Ok((encode_events(&page), may_wait && page.items.is_empty()))
-        }
-        Operation::FetchReader => {
-            let asked: FetchReader = decode_params(params)?;
-            let may_wait = asked.wait_ms > 0;
-            let page = service.fetch_reader(FetchReader { wait_ms: 0, ..asked }).await?;
-            Ok((page.write()?, may_wait && page.items.is_empty()))
-        }
-        _ => Ok((call(service, operation, params).await?, false)),
-    }
 }
 
 #[cfg(test)]

@@ -4,8 +4,6 @@
 mod model;
 mod tools;
 
-use std::sync::Arc;
-
 use meerkat_errors::ErrorBody;
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -35,8 +33,8 @@ pub(crate) enum Outcome {
     ModelFailed { error: Option<ModelError>, partial: String },
     /// Progress of a tool.
     Progress { call_id: String, text: String },
-    /// A call has its result.
-    ToolDone { finished: ToolFinished, has_panicked: bool },
+    /// A call has its result. Only a panic is an internal error.
+    ToolDone(ToolFinished),
     /// The effect itself failed.
     Broken(ErrorBody),
 }
@@ -68,6 +66,3 @@ impl Drop for Effect {
         self.cancel.cancel();
     }
 }
-
-/// What every effect needs of the ports.
-pub(crate) type EngineRef = Arc<super::Ports>;

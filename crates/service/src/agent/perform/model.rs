@@ -2,16 +2,16 @@
 //!
 //! A call is tried again only while nothing of it has become visible.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use meerkat_errors::ErrorCode;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{EngineRef, Outcome};
+use super::Outcome;
 use crate::{
-    agent::render::Rendered,
+    agent::{Ports, render::Rendered},
     ids::SessionId,
     model::{
         ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, ResolvedModel,
@@ -38,7 +38,7 @@ const MESSAGE_BYTES_MAX: usize = 2 * 1024;
 
 /// The inputs of a model call.
 pub(crate) struct ModelEffect {
-    pub(crate) ports: EngineRef,
+    pub(crate) ports: Arc<Ports>,
     pub(crate) session_id: SessionId,
     pub(crate) model: ResolvedModel,
     /// True if the answer is shown while it arrives; a hidden call may always be retried.

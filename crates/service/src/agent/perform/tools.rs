@@ -8,8 +8,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::{EngineRef, Outcome};
+use super::Outcome;
 use crate::{
+    agent::{Ports, decide::internal},
     ids::{SessionId, TurnNumber},
     redact::Secrets,
     session::{
@@ -26,7 +27,7 @@ const PROGRESS_MAX: usize = 16;
 
 /// The inputs of a group of calls.
 pub(crate) struct ToolEffect {
-    pub(crate) ports: EngineRef,
+    pub(crate) ports: Arc<Ports>,
     pub(crate) session_id: SessionId,
     pub(crate) turn: TurnNumber,
     pub(crate) calls: Vec<ToolCall>,
@@ -50,7 +51,7 @@ pub(crate) async fn run_tools(effect: ToolEffect, outcomes: mpsc::Sender<Outcome
             biased;
             Some((call_id, text)) = said.recv() => drop(outcomes.send(Outcome::Progress { call_id, text }).await),
             done = running.next() => match done {
-                Some((finished, has_panicked)) => drop(outcomes.send(Outcome::ToolDone { finished, has_panicked }).await),
+                Some(finished) => drop(outcomes.send(Outcome::ToolDone(finished)).await),
                 None => return,
             },
         }
@@ -62,17 +63,17 @@ async fn run_one(
     call: ToolCall,
     progress: mpsc::Sender<(String, String)>,
     cancel: CancellationToken,
-) -> (ToolFinished, bool) {
+) -> ToolFinished {
     let clock = effect.ports.world.clock.clone();
     let started = clock.elapsed();
     let Some(tool) = effect.ports.tools.get(&call.name).cloned() else {
         let error = ErrorBody::new(ErrorCode::ToolNotFound);
-        return (finished(&call, ToolOutcome::NotRun, "There is no such tool.".into(), Some(error), 0), false);
+        return finished(&call, ToolOutcome::NotRun, "There is no such tool.".into(), Some(error), 0);
     };
-    let (outcome, output, error, has_panicked) = run_bounded(&effect, tool, &call, progress, cancel).await;
+    let (outcome, output, error) = run_bounded(&effect, tool, &call, progress, cancel).await;
     let duration_ms = u64::try_from(clock.elapsed().saturating_sub(started).as_millis()).unwrap_or(u64::MAX);
     let duration_ms = if effect.ports.world.is_frozen { 0 } else { duration_ms };
-    (finished(&call, outcome, output, error, duration_ms), has_panicked)
+    finished(&call, outcome, output, error, duration_ms)
 }
 
 fn finished(
@@ -98,7 +99,7 @@ async fn run_bounded(
     call: &ToolCall,
     progress: mpsc::Sender<(String, String)>,
     cancel: CancellationToken,
-) -> (ToolOutcome, Body, Option<ErrorBody>, bool) {
+) -> (ToolOutcome, Body, Option<ErrorBody>) {
     let options = &effect.ports.options.tools;
     let limits = OutputLimits {
         inline_bytes: options.inline_bytes,
@@ -164,12 +165,12 @@ async fn run_bounded(
     }
     match ended {
         Ended::Returned(Ok(Ok(()))) => match output {
-            Ok(body) => (ToolOutcome::Succeeded, body, None, false),
+            Ok(body) => (ToolOutcome::Succeeded, body, None),
             Err(error) => failed(secrets, ErrorCode::ToolFailed, &error.to_string()),
         },
         Ended::Returned(Ok(Err(error))) => {
             let error = bounded(secrets, error, options.max_output_bytes);
-            let (outcome, text, error, _) = tool_error(secrets, tool.as_ref(), &error, timed_out, options.timeout_ms);
+            let (outcome, text, error) = tool_error(secrets, tool.as_ref(), &error, timed_out, options.timeout_ms);
             // The output of a failing tool often explains the failure.
             let wrote = output.ok().filter(|wrote| !wrote.is_empty());
             let body = match wrote {
@@ -181,16 +182,16 @@ async fn run_bounded(
                     ..wrote
                 }),
             };
-            (outcome, body, error, false)
+            (outcome, body, error)
         }
         Ended::Returned(Err(_)) => {
             let text = format!("{OUTCOME_UNKNOWN} The tool panicked.");
-            (ToolOutcome::Unknown, text.into(), Some(crate::agent::decide::internal("a tool panicked")), true)
+            (ToolOutcome::Unknown, text.into(), Some(internal("a tool panicked")))
         }
         Ended::Cancelled | Ended::TimedOut => {
             let text = format!("{OUTCOME_UNKNOWN} The tool did not stop when it was asked to.");
             let error = ErrorBody::with_message(ErrorCode::ToolFailed, text.as_str());
-            (ToolOutcome::Unknown, text.into(), Some(error), false)
+            (ToolOutcome::Unknown, text.into(), Some(error))
         }
     }
 }
@@ -206,12 +207,12 @@ fn bounded(secrets: &Secrets, error: ToolError, limit: u64) -> ToolError {
     }
 }
 
-fn failed(secrets: &Secrets, code: ErrorCode, text: &str) -> (ToolOutcome, Body, Option<ErrorBody>, bool) {
+fn failed(secrets: &Secrets, code: ErrorCode, text: &str) -> (ToolOutcome, Body, Option<ErrorBody>) {
     // Replaced before it is cut, too.
     let text = secrets.replace(text);
     // The output may go to a blob; the event has the message.
     let error = ErrorBody::with_message(code, prefix(&text, MESSAGE_BYTES_MAX));
-    (ToolOutcome::Failed, text.as_ref().into(), Some(error), false)
+    (ToolOutcome::Failed, text.as_ref().into(), Some(error))
 }
 
 fn tool_error(
@@ -220,7 +221,7 @@ fn tool_error(
     error: &ToolError,
     timed_out: bool,
     timeout_ms: u64,
-) -> (ToolOutcome, Body, Option<ErrorBody>, bool) {
+) -> (ToolOutcome, Body, Option<ErrorBody>) {
     let spec = tool.spec();
     match error {
         ToolError::Arguments(why) => {
@@ -228,8 +229,8 @@ fn tool_error(
                 "The arguments do not fit, so the tool did not run: {why}. Its schema is: {}",
                 spec.schema.as_str()
             );
-            let (_, body, error, _) = failed(secrets, ErrorCode::ToolFailed, &text);
-            (ToolOutcome::NotRun, body, error, false)
+            let (_, body, error) = failed(secrets, ErrorCode::ToolFailed, &text);
+            (ToolOutcome::NotRun, body, error)
         }
         ToolError::Cancelled if timed_out => {
             let text = format!("The tool was stopped after {timeout_ms} ms (tools.timeout_ms).");

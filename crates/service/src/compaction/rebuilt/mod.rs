@@ -9,7 +9,7 @@ use checks::Partition;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_words::answers::{CompactionMode, CompactionReceipt};
 
-use super::{Compactor, SUMMARY_TOKENS_MAX, json_bytes, message_bytes, summary_message};
+use super::{CompactionResult, Compactor, SUMMARY_TOKENS_MAX, json_bytes, message_bytes, summary_message};
 use crate::{
     ids::{Seq, TurnNumber},
     model::Usage,
@@ -108,10 +108,7 @@ pub(crate) fn mask(session: &Session) -> Option<Rebuilt> {
 /// If the compactor's messages are not a context: see [`rebuild`].
 pub(crate) fn preview(session: &Session, compactor: &dyn Compactor) -> Result<CompactionReceipt, ErrorBody> {
     let source = session.messages();
-    let result = compactor.rebuild_history(&source, "");
-    Partition::of(session, &source, &result)?;
-    let summary = "x".repeat(summary_room(&result.discarded, compactor));
-    let partition = Partition::of(session, &source, &compactor.rebuild_history(&source, &summary))?;
+    let partition = Partition::of(session, &source, &with_longest_summary(&source, compactor).0)?;
     if partition.lack_of_progress().is_some() {
         return Ok(Partition::unchanged(session, &source).receipt(session, CompactionMode::Summary, None));
     }
@@ -125,9 +122,7 @@ pub(crate) fn preview(session: &Session, compactor: &dyn Compactor) -> Result<Co
 /// If the compactor's messages are not a context: see [`rebuild`].
 pub(crate) fn leaving(session: &Session, compactor: &dyn Compactor) -> Result<Vec<usize>, ErrorBody> {
     let source = session.messages();
-    let discarded = compactor.rebuild_history(&source, "").discarded;
-    let summary = "x".repeat(summary_room(&discarded, compactor));
-    let partition = Partition::of(session, &source, &compactor.rebuild_history(&source, &summary))?;
+    let partition = Partition::of(session, &source, &with_longest_summary(&source, compactor).0)?;
     let entries = session.context().entries().len();
     Ok((0..entries).filter(|at| partition.kept.binary_search(at).is_err()).collect())
 }
@@ -143,18 +138,18 @@ pub(crate) fn summary_of_the_rest(unread: &[Message], written: &str, compactor: 
 
 /// Summarises without a model, within a summary's tokens and in less than what leaves.
 pub(crate) fn mechanical_summary(session: &Session, compactor: &dyn Compactor) -> String {
-    let source = session.messages();
-    let room = summary_room(&compactor.rebuild_history(&source, "").discarded, compactor);
-    // The longer it is, the more may have to leave.
-    let discarded = compactor.rebuild_history(&source, &"x".repeat(room)).discarded;
-    mechanical::summary(&discarded, room)
+    let (result, room) = with_longest_summary(&session.messages(), compactor);
+    mechanical::summary(&result.discarded, room)
 }
 
-/// Bytes of JSON for a summary within its tokens and smaller than what it replaces.
-fn summary_room(discarded: &[Message], compactor: &dyn Compactor) -> usize {
-    let leaving: u64 = discarded.iter().map(message_bytes).sum();
+/// Rebuilds a context with the longest summary that is within its tokens and smaller than what it replaces; returns the
+/// summary's bytes of JSON too. The longer a summary is, the more may have to leave.
+fn with_longest_summary(source: &[Message], compactor: &dyn Compactor) -> (CompactionResult, usize) {
+    let leaving: u64 = compactor.rebuild_history(source, "").discarded.iter().map(message_bytes).sum();
     let room = leaving.saturating_sub(message_bytes(&summary_message("")) + 1);
-    usize::try_from(room).unwrap_or(usize::MAX).min(compactor.max_summary_tokens().min(SUMMARY_TOKENS_MAX) as usize * 4)
+    let most = compactor.max_summary_tokens().min(SUMMARY_TOKENS_MAX) as usize * 4;
+    let room = usize::try_from(room).unwrap_or(usize::MAX).min(most);
+    (compactor.rebuild_history(source, &"x".repeat(room)), room)
 }
 
 /// Finds the turn that the cut moved back to; the compactor's claim counts only if the retained messages begin there.
