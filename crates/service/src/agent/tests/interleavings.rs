@@ -175,14 +175,7 @@ fn a_decision_against_an_interrupt() {
             let subject = subject(&dir).await;
             let request = StartTurn::new(subject.session_id, r#"@call test_ask {"name":"log","line":"x"} @say Done."#);
             subject.service.accept_turn(request).await.unwrap();
-            let mut follower = subject.service.follow(&subject.session_id, 0).await.unwrap();
-            let call_id = loop {
-                let line = follower.next().await.unwrap().unwrap();
-                let event: serde_json::Value = serde_json::from_slice(&line.line).unwrap();
-                if event["type"] == "approval_requested" {
-                    break event["call_id"].as_str().unwrap().to_owned();
-                }
-            };
+            let call_id = subject.asked().await;
             let decision =
                 DecideApproval { session_id: subject.session_id, call_id, decision: Decision::Approve, reason: None };
             let decide = async {

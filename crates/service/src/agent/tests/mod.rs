@@ -4,6 +4,7 @@
 //! can be visited again: each test walks k from 0 until the turn under test is over before anything happens.
 
 mod compaction;
+mod fakes;
 mod faults;
 mod interleavings;
 mod overflow;
@@ -138,6 +139,19 @@ impl Subject {
         let request = ReadEvents { session_id: self.session_id, since_seq: 0, limit: Some(1000), wait_ms: 0 };
         let page = self.service.events(request).await.unwrap();
         page.items.iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
+    }
+
+    /// The first event of this type.
+    async fn event(&self, kind: &str) -> Value {
+        self.events().await.into_iter().find(|event| event["type"] == kind).unwrap()
+    }
+
+    /// The call that waits for approval, once it does.
+    async fn asked(&self) -> String {
+        ticks(50).await;
+        let last = self.events().await.pop().unwrap();
+        assert_eq!(last["type"], "approval_requested");
+        last["call_id"].as_str().unwrap().to_owned()
     }
 
     /// Waits until no turn runs, and then holds the session to what it promises.

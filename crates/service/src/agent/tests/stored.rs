@@ -43,17 +43,29 @@ fn rig() -> Rig {
     Rig::new(Vec::new())
 }
 
+fn keyed() -> CreateSession {
+    CreateSession { idempotency_key: Some("k".to_owned()), ..CreateSession::default() }
+}
+
+/// What a former service has left: its journals, with so many sessions.
+async fn left(sessions: usize, request: CreateSession) -> (Arc<MemoryEventStore>, Vec<SessionId>) {
+    let (events, mut ids) = (journals(), Vec::new());
+    let former = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
+    for _ in 0..sessions {
+        ids.push(former.create_session(request.clone()).await.unwrap().session_id);
+    }
+    former.shut_down(0).await;
+    (events, ids)
+}
+
 /// A session that was being loaded while the service ended was passed over: it stayed, and its lease with it.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_arrives_at_the_end_is_drained() {
-    let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
-    let first = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
-    let session_id = first.create_session(CreateSession::default()).await.unwrap().session_id;
-    first.shut_down(0).await;
+    let (events, ids) = left(1, CreateSession::default()).await;
+    let session_id = ids[0];
     for tick in 0..40 {
         let released = Fuse::new(0, 0);
-        let late: Arc<dyn EventStore> = Arc::new(FaultyEvents(events.clone(), Fault::LateLease, released.clone()));
-        let service = rig().stored(late, Arc::new(MemoryIndex::default()));
+        let service = faulty(&events, Fault::LateLease, &released);
         let pin = tokio::spawn({
             let service = service.clone();
             async move { service.pin(PinFact { session_id, text: "a fact".to_owned() }).await }
@@ -265,25 +277,17 @@ async fn a_model_that_stands_in_asks_little_of_the_index() {
 /// An index that fails stands in the way of lists and of the keys of creations, and of nothing else.
 #[tokio::test(start_paused = true)]
 async fn a_service_over_a_broken_index_runs_turns() {
-    let events: Arc<dyn EventStore> = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
-    let former = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
-    let stored = former.create_session(CreateSession::default()).await.unwrap().session_id;
-    former.shut_down(0).await;
+    let (events, ids) = left(1, CreateSession::default()).await;
     let service = rig().stored(events, Arc::new(FaultyIndex { is_broken: true, ..FaultyIndex::default() }));
     service.ready().await.unwrap();
     let made = service.create_session(CreateSession::default()).await.unwrap().session_id;
-    for session_id in [stored, made] {
+    for session_id in [ids[0], made] {
         assert_eq!(service.start_turn(StartTurn::new(session_id, "@say On.")).await.unwrap().text, "On.");
         assert_eq!(service.read(&session_id).await.unwrap().turn_count, 1);
     }
     assert_eq!(service.list(SessionQuery::default()).await.unwrap_err().code(), ErrorCode::StoreFailed);
-    let keyed = CreateSession { idempotency_key: Some("k".to_owned()), ..CreateSession::default() };
-    assert_eq!(service.create_session(keyed).await.unwrap_err().code(), ErrorCode::StoreFailed);
+    assert_eq!(service.create_session(keyed()).await.unwrap_err().code(), ErrorCode::StoreFailed);
     service.shut_down(0).await;
-}
-
-fn keyed() -> CreateSession {
-    CreateSession { idempotency_key: Some("k".to_owned()), ..CreateSession::default() }
 }
 
 /// The index has the key of a session that was deleted, and refuses that of the next.
@@ -302,14 +306,11 @@ async fn a_key_of_an_older_session_does_not_stand_for_a_newer_one() {
 #[tokio::test(start_paused = true)]
 async fn a_start_that_cannot_read_for_a_moment_forgets_no_key() {
     for (at, times) in [(0, 1), (1, 1), (2, 1), (0, usize::MAX)] {
-        let events = journals();
-        let former = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
-        let session_id = former.create_session(keyed()).await.unwrap().session_id;
-        former.shut_down(0).await;
+        let (events, ids) = left(1, keyed()).await;
         let service = faulty(&events, Fault::Unread, &Fuse::new(at, times));
         let again = service.create_session(keyed()).await.map(|created| created.session_id);
         match times {
-            1 => assert_eq!(again.unwrap(), session_id, "{at}"),
+            1 => assert_eq!(again.unwrap(), ids[0], "{at}"),
             _ => assert_eq!(again.unwrap_err().code(), ErrorCode::StoreFailed),
         }
     }
@@ -318,13 +319,7 @@ async fn a_start_that_cannot_read_for_a_moment_forgets_no_key() {
 /// An index or a single session that fails while a process starts stands in nobody else's way.
 #[tokio::test(start_paused = true)]
 async fn a_start_fails_for_nothing_but_journals_that_cannot_be_read_at_all() {
-    let events = journals();
-    let former = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
-    let mut ids = Vec::new();
-    for _ in 0..2 {
-        ids.push(former.create_session(CreateSession::default()).await.unwrap().session_id);
-    }
-    former.shut_down(0).await;
+    let (events, ids) = left(2, CreateSession::default()).await;
     let cases = [(Fault::Unread, true, Fuse::new(0, 1)), (Fault::Unsized(ids[0]), false, Fuse::new(0, 0))];
     for (fault, is_broken, fuse) in cases {
         let events: Arc<dyn EventStore> = Arc::new(FaultyEvents(events.clone(), fault, fuse));
@@ -338,21 +333,18 @@ async fn a_start_fails_for_nothing_but_journals_that_cannot_be_read_at_all() {
 #[tokio::test(start_paused = true)]
 async fn an_index_is_whole_only_when_every_session_could_be_read() {
     for times in [1, usize::MAX] {
-        let events = journals();
-        let former = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
-        let session_id = former.create_session(keyed()).await.unwrap().session_id;
-        former.shut_down(0).await;
+        let (events, ids) = left(1, keyed()).await;
         let index = Arc::new(FaultyIndex::default());
         index.lose();
         let unread: Arc<dyn EventStore> = Arc::new(FaultyEvents(events, Fault::UnreadLines, Fuse::new(0, times)));
         let service = rig().stored(unread, index.clone());
         let listed = service.list(SessionQuery::default()).await.unwrap().items;
         ticks(10).await;
-        let is_listed = listed.iter().any(|row| row.session_id == session_id);
+        let is_listed = listed.iter().any(|row| row.session_id == ids[0]);
         let is_whole = index.rebuilds.load(Ordering::Relaxed) > 0;
         assert_eq!((is_listed, is_whole), (times == 1, times == 1), "{times}");
         if times == 1 {
-            assert_eq!(service.create_session(keyed()).await.unwrap().session_id, session_id);
+            assert_eq!(service.create_session(keyed()).await.unwrap().session_id, ids[0]);
         }
     }
 }
@@ -419,12 +411,9 @@ async fn a_turn_that_cannot_end_on_a_full_disk_ends_when_there_is_room() {
 /// A caller that names no session is told so, and not that the disk is full.
 #[tokio::test]
 async fn a_fork_of_nothing_is_not_refused_for_want_of_room() {
-    let events = journals();
-    let first = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
-    let parent = first.create_session(CreateSession::default()).await.unwrap().session_id;
-    first.shut_down(0).await;
+    let (events, ids) = left(1, CreateSession::default()).await;
     let service = faulty(&events, Fault::Roomless, &Fuse::new(0, 0));
-    for (session_id, code) in [(session_id(), ErrorCode::SessionNotFound), (parent, ErrorCode::StoreFull)] {
+    for (session_id, code) in [(session_id(), ErrorCode::SessionNotFound), (ids[0], ErrorCode::StoreFull)] {
         let refused = service.fork(ForkSession { session_id, turn: None }).await.unwrap_err();
         assert_eq!(refused.code(), code);
     }
@@ -512,10 +501,8 @@ async fn a_turn_that_the_store_failed_is_lost_to_all_who_wait_for_it() {
 /// What a client asks for is done to its end though it goes away, or a session would stand half-made or half-gone.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_goes_away_leaves_no_work_half_done() {
-    let events = journals();
-    let first = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
-    let parent = first.create_session(CreateSession::default()).await.unwrap().session_id;
-    first.shut_down(0).await;
+    let (events, ids) = left(1, CreateSession::default()).await;
+    let parent = ids[0];
     let service = faulty(&events, Fault::LateLease, &Fuse::new(0, 0));
     service.ready().await.unwrap();
     let mut forking = service.fork(ForkSession { session_id: parent, turn: None });

@@ -4,7 +4,7 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use proptest::{collection::vec, prelude::*, strategy::ValueTree as _};
 
 use super::{
-    created, pinned, record,
+    created, fold, pinned, record,
     walk::{DAY_MS, KEYS, OpenWalk, Walk, receipt},
 };
 use crate::{
@@ -28,12 +28,6 @@ use crate::{
     },
     wire::{decode_event, encode_event},
 };
-
-fn fold(records: &[Record]) -> Session {
-    let mut session = Session::begin(&records[0]).unwrap();
-    records[1..].iter().for_each(|record| session.apply(record).unwrap());
-    session
-}
 
 /// What was said, read from the records without `Session`.
 #[derive(Default)]
@@ -664,19 +658,6 @@ fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Record {
     let (prompt, model, budgets, compaction) = ("go".into(), None, Budgets::default(), None);
     let queued = TurnQueued { prompt, model, budgets, compaction, policy: Policy::Queue, key };
     at(hours, record(seq, Some(turn), Event::TurnQueued(queued)))
-}
-
-/// A turn waits for longer than its key is kept, and the key is used anew meanwhile.
-#[test]
-fn a_key_used_anew_stands_for_its_new_turn() {
-    let mut session = fold(&[at(0, record(1, None, created())), queued(0, 2, 0, "k"), queued(25, 3, 1, "k")]);
-    let (prompt, queued, model, budgets) = (None, Some(2), "scripted".to_owned(), Budgets::default());
-    let started = TurnStarted { prompt, model, budgets, queued, continues: None, compaction: None, key: None };
-    session.apply(&at(26, record(4, Some(0), Event::TurnStarted(started)))).unwrap();
-    session.apply(&at(27, record(5, Some(0), of_an_open_turn().remove(0)))).unwrap();
-    let known = session.key("k", at(48, pinned(0, "")).time).expect("the key is 23 hours old");
-    assert_eq!((known.turn, known.end.is_none()), (1, true));
-    assert!(session.key("k", at(49, pinned(0, "")).time).is_none());
 }
 
 /// The clock was two days ahead once, so the old use of a key is forgotten after its new one.

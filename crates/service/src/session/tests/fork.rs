@@ -3,7 +3,7 @@
 use meerkat_errors::ErrorCode;
 use proptest::{collection::vec, prelude::*};
 
-use super::walk::Walk;
+use super::{fold, walk::Walk};
 use crate::{
     Session, SessionId,
     clock::SeededIds,
@@ -16,12 +16,6 @@ use crate::{
 };
 
 const CHILD: SessionId = SessionId::from_uuid(uuid::Uuid::from_u128(7));
-
-fn fold(records: &[Record]) -> Session {
-    let mut session = Session::begin(&records[0]).unwrap();
-    records[1..].iter().for_each(|record| session.apply(record).unwrap());
-    session
-}
 
 /// The turns that have started, each with the seq of its end.
 fn turns(records: &[Record]) -> Vec<(TurnNumber, Option<Seq>)> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::{collection::vec, prelude::*};
 
-use super::walk::Walk;
+use super::{fold, walk::Walk};
 use crate::{
     Session,
     ids::Seq,
@@ -121,8 +121,7 @@ proptest! {
                 _ => {}
             }
         }
-        let mut session = Session::begin(&records[0]).unwrap();
-        records[1..].iter().for_each(|record| session.apply(record).unwrap());
+        let session = fold(&records);
         let snapshot = Snapshot::of(&session);
         prop_assert!(!serde_json::to_string(&snapshot).unwrap().contains(secret));
         prop_assert!(snapshot.clone().restore(&read(&snapshot, &records)).unwrap() == session);
@@ -131,8 +130,7 @@ proptest! {
     #[test]
     fn a_snapshot_that_the_journal_does_not_bear_out_is_none(choices in vec(any::<u16>(), 1..40), which in any::<prop::sample::Index>()) {
         let records = Walk::new(&choices).records;
-        let mut session = Session::begin(&records[0]).unwrap();
-        records[1..].iter().for_each(|record| session.apply(record).unwrap());
+        let session = fold(&records);
         let snapshot = Snapshot::of(&session);
         let whole = read(&snapshot, &records);
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 
-use super::{COST, Rig, SUMMARY, Strict, WINDOW, Write, config, outcomes, rig, texts};
+use super::{COST, Rig, SUMMARY, Strict, WINDOW, Write, outcomes, patient, rig, texts};
 use crate::{
     ErrorCode, SessionError,
     agent::tests::ticks,
@@ -56,32 +56,10 @@ async fn turn(service: &PersistentSessionService, session_id: SessionId, prompt:
     assert_eq!(result.status, TurnStatus::Completed, "{result:?}");
 }
 
-/// A process that ends while a summary is written leaves the session as it was before, and usable.
-#[tokio::test(start_paused = true)]
-async fn a_compaction_that_is_left_alone_has_failed() {
-    let Some(disk) = Disk::new(CompactionConfig::default()) else { return };
-    let (lost, model) = disk.service();
-    let session_id = lost.create_session(CreateSession::default()).await.unwrap().session_id;
-    for _ in 0..6 {
-        turn(&lost, session_id, "@long 100").await;
-    }
-    model.writes.lock().unwrap().push_back(Write::Late(Arc::default()));
-    let asked = lost.clone();
-    let hanging = tokio::spawn(async move { asked.compact(CompactSession { session_id, compaction: None }).await });
-    ticks(50).await;
-    assert_eq!(lost.read(&session_id).await.unwrap().state, SessionState::Running);
-    let (service, model) = disk.service();
-    turn(&service, session_id, "@say Works.").await;
-    let events = events(&service, session_id).await;
-    assert_eq!(outcomes(&events), [(Value::Null, "TURN_INTERRUPTED".to_owned())]);
-    assert_eq!(model.requests.lock().unwrap()[0].messages.len(), 13);
-    hanging.abort();
-}
-
 /// A snapshot does not say what stood before a compaction; the journal does.
 #[tokio::test]
 async fn an_undo_reaches_behind_a_snapshot() {
-    let Some(disk) = Disk::new(CompactionConfig { auto_compact_threshold: 100_000, ..config() }) else { return };
+    let Some(disk) = Disk::new(patient()) else { return };
     let (service, _) = disk.service();
     let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
     for _ in 0..3 {
@@ -123,6 +101,19 @@ async fn compacting(
     let compacting = tokio::spawn(async move { asked.compact(CompactSession { session_id, compaction: None }).await });
     ticks(50).await;
     (service, session_id, compacting)
+}
+
+/// A process that ends while a summary is written leaves the session as it was before, and usable.
+#[tokio::test(start_paused = true)]
+async fn a_compaction_that_is_left_alone_has_failed() {
+    let Some(disk) = Disk::new(CompactionConfig::default()) else { return };
+    let (_lost, session_id, hanging) = compacting(&disk).await;
+    let (service, model) = disk.service();
+    turn(&service, session_id, "@say Works.").await;
+    let events = events(&service, session_id).await;
+    assert_eq!(outcomes(&events), [(Value::Null, "TURN_INTERRUPTED".to_owned())]);
+    assert_eq!(model.requests.lock().unwrap()[0].messages.len(), 13);
+    hanging.abort();
 }
 
 /// Lists say that it runs; it is not deleted but by force, and then whoever asked for the compaction is told.

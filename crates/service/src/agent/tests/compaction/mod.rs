@@ -16,11 +16,14 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures::{StreamExt as _, stream};
+use futures::{FutureExt as _, StreamExt as _, stream};
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use super::{Rig, Subject, check_journal};
+use super::{
+    Rig, Subject, check_journal,
+    fakes::{Does, does},
+};
 use crate::{
     ErrorCode,
     capability::{Capabilities, Capability},
@@ -32,7 +35,7 @@ use crate::{
     },
     service::{CompactSession, CompactionReceipt, SessionService as _, TurnResult, TurnStatus, UndoCompaction},
     session::message::{Message, RawJson, ToolCall},
-    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Effect, Tool, ToolError},
 };
 
 /// The summary of a model that is told nothing else.
@@ -145,26 +148,6 @@ fn check_pairs(messages: &[Arc<Message>]) {
     assert_eq!(open, Vec::<&str>::new());
 }
 
-/// Answers with as many bytes as it is asked for.
-struct Fill(ToolSpec);
-
-#[async_trait]
-impl Tool for Fill {
-    fn spec(&self) -> &ToolSpec {
-        &self.0
-    }
-
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
-    }
-
-    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
-        let arguments: Value =
-            invocation.arguments.decode().map_err(|error| ToolError::Arguments(error.to_string()))?;
-        output.write(&"x".repeat(arguments["bytes"].as_u64().unwrap_or(0) as usize)).await
-    }
-}
-
 /// Compacts from 1,000 tokens on, keeps one turn, and not twice within three turns.
 fn config() -> CompactionConfig {
     CompactionConfig {
@@ -175,21 +158,28 @@ fn config() -> CompactionConfig {
     }
 }
 
-fn fill() -> Arc<dyn Tool> {
-    described("Fills.")
+/// Never compacts by itself, unless the next request does not fit.
+fn patient() -> CompactionConfig {
+    CompactionConfig { auto_compact_threshold: 100_000, ..config() }
 }
 
-/// The same tool, about which there is this to say.
-fn described(description: &str) -> Arc<dyn Tool> {
-    let spec = ToolSpec { name: "fill".into(), description: description.into(), schema: RawJson::empty_object() };
-    Arc::new(Fill(spec))
+/// A tool that answers with as many bytes as it is asked for, and about which there is this to say.
+fn fill(description: &str) -> Arc<dyn Tool> {
+    let fill = does("fill", Effect::ReadOnly, |invocation, output| {
+        async move {
+            let arguments: Value = ToolError::decode(&invocation.arguments)?;
+            output.write(&"x".repeat(arguments["bytes"].as_u64().unwrap_or(0) as usize)).await
+        }
+        .boxed()
+    });
+    Arc::new(Does { spec: ToolSpec { description: description.to_owned(), ..fill.spec }, ..fill })
 }
 
 /// A rig whose sessions compact so, and its model; `None` where the build has no compaction.
 fn rig(window_tokens: u64, config: CompactionConfig) -> Option<(Rig, Arc<Strict>)> {
     Capabilities::compiled().require(Capability::SessionCompaction).ok()?;
     let model = Arc::<Strict>::default();
-    let mut rig = Rig::new(vec![fill()]);
+    let mut rig = Rig::new(vec![fill("Fills.")]);
     rig.models = Arc::new(StaticModels::new("strict", model.clone(), window_tokens));
     rig.compaction = Some(config);
     Some((rig, model))

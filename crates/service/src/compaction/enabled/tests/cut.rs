@@ -160,19 +160,3 @@ fn the_receipt_names_the_turn_that_the_cut_moved_back_to() {
     let rebuilt = rebuild(&life.session, &compactor, &long, CompactionMode::Summary).unwrap();
     assert_eq!((rebuilt.event.receipt.anchor, rebuilt.event.receipt.retained), (None, 4));
 }
-
-#[test]
-fn a_giant_turn_shrinks_step_by_step() {
-    let mut life = Life::new(Some("You are careful."));
-    life.start("Read everything.");
-    for nth in 0..200 {
-        life.step("", &[("read", false, format!("{nth}: {}", "data ".repeat(100))), ("read", false, "b".repeat(300))]);
-    }
-    let rebuilt =
-        rebuild(&life.session, &DefaultCompactor::new(keeping(4), 0), "196 files read.", CompactionMode::Summary)
-            .unwrap();
-    assert_eq!((rebuilt.event.receipt.retained, rebuilt.event.receipt.discarded), (9, 392));
-    assert_eq!(rebuilt.event.retained.len(), 2);
-    life.put(rebuilt);
-    assert!(matches!(&life.said()[0], Message::User { content } if content.excerpt() == "Read everything."));
-}

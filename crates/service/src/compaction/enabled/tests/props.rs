@@ -5,21 +5,17 @@ use std::collections::BTreeMap;
 use meerkat_errors::ErrorCode;
 use proptest::{collection::vec, prelude::*, strategy::ValueTree as _, test_runner::TestRunner};
 
-use super::life::Life;
+use super::{bytes, life::Life};
 use crate::{
     Session,
     compaction::{
-        CompactionConfig, Compactor, DefaultCompactor, is_state, message_bytes,
+        CompactionConfig, Compactor, DefaultCompactor, is_state,
         rebuilt::{mask, mechanical_summary, preview, rebuild},
     },
     ids::Seq,
     service::CompactionMode,
     session::message::{Message, ToolResult},
 };
-
-fn bytes(messages: &[Message]) -> u64 {
-    messages.iter().map(message_bytes).sum()
-}
 
 fn states(messages: &[Message]) -> Vec<Message> {
     messages.iter().filter(|message| is_state(message)).cloned().collect()
