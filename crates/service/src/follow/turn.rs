@@ -86,7 +86,7 @@ impl FollowedTurn {
                             self.end = (&mut self.result).now_or_never();
                         }
                         match &self.end {
-                            // It ended while this line was read, which belongs to another turn.
+                            // The turn ended while another turn's line was read.
                             Some(Ok(result)) if line.seq > Some(result.seq) => self.follower = None,
                             Some(_) | None => return TurnStep::Line(line),
                         }

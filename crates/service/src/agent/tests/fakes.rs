@@ -1,4 +1,4 @@
-//! A model and tools that do what a test says.
+//! A model and tools with scripted behaviour.
 
 use std::sync::{Arc, Mutex};
 

@@ -44,7 +44,7 @@ impl Fuse {
         Self { calls: Arc::default(), at, times }
     }
 
-    /// How often it was asked.
+    /// Counts the calls.
     pub(super) fn calls(&self) -> usize {
         self.calls.load(Ordering::Relaxed)
     }
@@ -61,7 +61,7 @@ impl Fuse {
     }
 }
 
-/// Where a model panics.
+/// Place of a model's panic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
     Vendor,
@@ -180,30 +180,30 @@ async fn a_panic_in_a_tool_fails_its_turn_alone() {
     }
 }
 
-/// How a store's `stage` goes wrong.
+/// Fault of a store, mostly of `stage`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Fault {
     Panic,
     Failure,
     Fenced,
-    /// It is written, and its sync fails.
+    /// The batch is written, and its sync fails.
     LostSync,
-    /// It is not written, and its sync fails.
+    /// The batch is not written, and its sync fails.
     LostWrite,
     /// There is no room for it. Every stored session may have been left by a process that ended.
     Full,
     /// No new work has room.
     Roomless,
-    /// It is durable only after some time.
+    /// A batch is durable only after some time.
     Slow,
     /// A lease is given, and a fork known, only after some time; the fuse counts the leases that were given back.
     LateLease,
-    /// A journal cannot be read for a moment, such as where there are no descriptors. Every stored session may have been
-    /// left by a process that ended.
+    /// A journal cannot be read for a moment, for example without free descriptors. Every stored session may have been
+    /// left by a former process.
     Unread,
-    /// The same of its lines alone, which no process left.
+    /// Like `Unread`, but no session was left by a former process.
     UnreadLines,
-    /// How much there is of a session cannot be known, whatever the fuse says.
+    /// The size of this session cannot be read, whatever the fuse says.
     Unsized(SessionId),
 }
 
@@ -313,8 +313,8 @@ impl Rig {
     }
 }
 
-/// Whichever write of a turn fails, whoever waits gets a code, the journal stays whole, and the session goes on. A turn
-/// whose start was lost never happened.
+/// Fails each write of a turn: its caller gets a code, the journal stays whole, and the session goes on. A turn whose
+/// start was lost never happened.
 #[tokio::test(start_paused = true)]
 async fn a_fault_at_every_write_of_a_turn() {
     for fault in [Fault::Panic, Fault::Failure, Fault::Fenced, Fault::LostSync, Fault::LostWrite] {
@@ -349,7 +349,7 @@ async fn a_text_turn_is_two_batches() {
     subject.check().await;
 }
 
-/// A store that keeps failing makes the session read-only; what stands can still be read, until the session leaves.
+/// A store that keeps failing makes the session read-only: it can be read until it leaves memory.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_stays_broken_leaves_the_session_readable() {
     for fault in [Fault::Panic, Fault::Failure] {
@@ -408,7 +408,7 @@ async fn a_panic_in_the_blobs_fails_its_turn_alone() {
     }
 }
 
-/// A lease that another has taken is no failure of whoever asks: the command goes to the new one, once.
+/// A command on a lease that was taken is sent once more, to the new lease.
 #[tokio::test(start_paused = true)]
 async fn a_command_whose_lease_was_taken_is_asked_once_more() {
     for times in [1, 2] {

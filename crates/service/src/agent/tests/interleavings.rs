@@ -25,8 +25,8 @@ async fn subject(dir: &tempfile::TempDir) -> Subject {
     Subject::new(Rig::new(tools).service()).await
 }
 
-/// Whatever place the interrupt comes at, the turn ends once, each call has one result, the answer names the
-/// event that ended the turn, a `once` tool ran at most once, and the session goes on.
+/// Wherever the interrupt comes, the turn ends once, each call has one result, the answer names the event that ended
+/// the turn, a `once` tool ran at most once, and the session goes on.
 #[test]
 fn an_interrupt_at_every_place_of_a_turn() {
     walk(async {
@@ -107,8 +107,8 @@ async fn ask(Subject { service, session_id }: &Subject, command: &str) -> Result
     }
 }
 
-/// Whatever place a command comes at, it is answered with the event that recorded it or with a code that it may
-/// be refused with, and both turns end.
+/// Wherever a command comes, it is answered with the event that recorded it or with an allowed code, and both turns
+/// end.
 #[test]
 fn every_command_at_every_place_of_a_turn() {
     walk(async {
@@ -199,8 +199,8 @@ fn a_session_that_leaves_while_it_is_asked() {
     });
 }
 
-/// A service that ends lets a running turn finish within the limit, interrupts it afterwards, dequeues what
-/// waits, and takes nothing new.
+/// A service that shuts down lets a running turn finish within the limit, then interrupts it, empties the queue, and
+/// takes nothing new.
 #[tokio::test(start_paused = true)]
 async fn a_service_that_ends() {
     let dir = tempfile::tempdir().unwrap();

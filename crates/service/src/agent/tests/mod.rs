@@ -82,7 +82,7 @@ impl Rig {
         self.stored_with(snapshots, events, index)
     }
 
-    /// The same, with the snapshots that a former one left.
+    /// Like `stored`, with the snapshots of a former service.
     fn stored_with(
         self,
         snapshots: Arc<dyn SessionStore>,
@@ -154,7 +154,7 @@ impl Subject {
         last["call_id"].as_str().unwrap().to_owned()
     }
 
-    /// Waits until no turn runs, and then holds the session to what it promises.
+    /// Waits until no turn runs, and then checks the session's promises.
     async fn check(&self) -> Vec<Value> {
         let answer = self.turn("@echo messages").await.unwrap();
         assert_eq!(answer.text.split(':').next(), Some("messages"), "the session takes another turn: {answer:?}");
@@ -164,7 +164,7 @@ impl Subject {
     }
 }
 
-/// What every journal keeps: seqs without a gap, one end for each turn, one result for each call.
+/// Promises of every journal: seqs without a gap, one end for each turn, one result for each call.
 fn check_journal(events: &[Value]) {
     let seqs: Vec<u64> = events.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
     assert_eq!(seqs, (1..=events.len() as u64).collect::<Vec<_>>());

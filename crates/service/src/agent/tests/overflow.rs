@@ -1,4 +1,4 @@
-//! Turns that grow too long for the model's window half-way: what the next turn still knows of them.
+//! Turns that outgrow the model's window: what the next turn still knows of them.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
     tool::{Effect, ToolError},
 };
 
-/// Does a thing that must not be done twice, and says much of it; fails where it is asked to.
+/// A rig whose tool must not run twice and writes much; it fails on request.
 fn rig(model: Arc<Heard>, window_tokens: u64) -> Rig {
     let tool = does("send", Effect::Once, |invocation, output| {
         async move {
@@ -42,7 +42,7 @@ fn send(to: &str) -> (&'static str, String) {
     ("send", format!("{{\"to\":\"{to}\"}}"))
 }
 
-/// The next turn knew nothing of what the one before had done, and did it again.
+/// Broken once: the next turn did not know the calls of the one before, and repeated them.
 #[tokio::test(start_paused = true)]
 async fn the_next_turn_knows_what_was_called() {
     let answers =
@@ -103,7 +103,7 @@ async fn what_changes_nothing_answers_with_what_is_durable() {
     service.shut_down(0).await;
 }
 
-/// A result was cut, the model was told of a blob, and no tool read it.
+/// Broken once: a result was cut, the model was shown a blob, and no tool could read it.
 #[tokio::test(start_paused = true)]
 async fn what_was_cut_out_of_a_result_can_be_read() {
     let model = Heard::new([calls([send("ann")]), says("Long."), says("Later.")]);
@@ -140,7 +140,7 @@ async fn what_was_cut_out_of_a_result_can_be_read() {
     assert!(texts[3].starts_with("This session has no such blob."), "{}", texts[3]);
     assert!(results[4..6].iter().all(|result| result.is_error), "{texts:?}");
     assert_eq!(texts[6], texts[0]);
-    // A vendor keeps what begins a request as long as it stays the same.
+    // A vendor caches the beginning of a request while it stays the same.
     let count = model.requests.lock().unwrap().len();
     assert!((2..count).all(|at| offered(at) == offered(1)), "once offered, offered from then on");
 }

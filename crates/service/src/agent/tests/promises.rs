@@ -1,4 +1,4 @@
-//! Promises that were once broken: each test tells how.
+//! Promises that were broken once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -67,7 +67,7 @@ async fn calls_are_named_by_us() {
     check_journal(&subject.events().await);
 }
 
-/// What a tool logged could not be told from what any other did.
+/// A tool's logs could not be told from those of other calls.
 #[tokio::test]
 async fn a_tool_works_inside_the_span_of_its_call() {
     // For all threads: one that has none would switch the spans off that it meets first.
@@ -150,7 +150,7 @@ async fn no_event_is_over_its_limit() {
     assert_eq!(refused.unwrap_err().code(), ErrorCode::InvalidRequest);
 }
 
-/// An answer too long for its event was cut in the turn's result, and in what the model was sent of it.
+/// An answer too long for its event was cut in the turn's result and in the next request.
 #[tokio::test(start_paused = true)]
 async fn a_long_answer_is_whole() {
     let long = "z".repeat(200_000);
@@ -182,7 +182,7 @@ async fn what_a_tool_writes_and_says_of_its_failure_is_kept_up_to_the_cap() {
     assert_eq!(finished(r#"{"fail":1}"#).await["output"].as_str().map(str::len), Some(100 * 1024));
 }
 
-/// A command that came with one whose write was lost was answered from what the lost one had made of the session.
+/// A command behind one whose write was lost was answered from the lost state.
 #[tokio::test(start_paused = true)]
 async fn a_command_behind_a_lost_write_meets_what_is_durable() {
     for prompt in [None, Some("@say Part. @stall")] {
@@ -193,7 +193,7 @@ async fn a_command_behind_a_lost_write_meets_what_is_durable() {
         }
         let durable = subject.events().await.len() as u64;
         let pin = || subject.service.pin(PinFact { session_id: subject.session_id, text: "fact".to_owned() });
-        // Both stand in the mailbox before the actor comes to the first.
+        // Both are in the mailbox before the actor takes the first.
         let (lost, pinned) = tokio::join!(pin(), pin());
         assert_eq!(lost.unwrap_err().code(), ErrorCode::StoreFailed);
         assert_eq!(pinned.unwrap().seq, durable + 1);
@@ -219,8 +219,8 @@ async fn a_session_made_at_the_end_takes_no_turn() {
     assert!(matches!(refused, Err(SessionError::ShuttingDown)), "{refused:?}");
 }
 
-/// A model that asked for the same thing three times at once was said to go round in circles, though it had had no
-/// result yet. One that asks again until the answer changes gets on: without arguments each result is another.
+/// A model that made the same call three times in one step was accused of a loop before it had a result. A model may
+/// repeat a call while its results change, as they do without arguments.
 #[tokio::test(start_paused = true)]
 async fn calls_that_are_made_together_are_no_loop() {
     let same = r#"{"fail":1}"#;

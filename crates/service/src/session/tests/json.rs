@@ -77,7 +77,7 @@ proptest! {
         prop_assert_eq!(parsed.as_str(), compact(&tokens));
     }
 
-    /// The oracle is the decoder: what it reads is taken and means the same, what it refuses is refused.
+    /// The oracle is the decoder: `RawJson` accepts the same texts with the same meaning.
     #[test]
     fn what_is_no_json_is_refused((_, text) in spaced(), edits in edits()) {
         let text = damaged(&text, &edits);
@@ -132,7 +132,7 @@ fn long_arguments_are_shown_by_their_beginning_their_end_and_their_size() {
     assert!(long.contains(" of 200025 bytes left out ...]"), "{long}");
 }
 
-/// Reads and writes what is whole to the letter, and refuses what lacks something.
+/// Checks that the first texts are read and written unchanged, and the others refused.
 fn check<T: DeserializeOwned + Serialize>(whole: &[&str], lacking: &[&str]) {
     for text in whole {
         assert_eq!(serde_json::to_string(&serde_json::from_str::<T>(text).unwrap()).unwrap(), *text);

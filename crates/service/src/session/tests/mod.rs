@@ -54,7 +54,7 @@ pub(crate) fn created() -> Event {
     })
 }
 
-/// Compares a committed file with what it is generated from, or writes it anew.
+/// Compares a committed file with its generated content, or writes it.
 pub(crate) fn assert_committed(path: &str, content: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
     if std::env::var_os("MEERKAT_BLESS").is_some_and(|value| value == "1") {

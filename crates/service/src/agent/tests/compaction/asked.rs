@@ -1,4 +1,4 @@
-//! Compactions that somebody asks for, what they would do, and the way back.
+//! Requested compactions, their previews, and undo.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ async fn a_turn_may_take_its_place() {
     bench.subject.check().await;
 }
 
-/// Whoever asked gives it up, at any time, and nothing else: neither the session's other compactions nor a turn.
+/// A caller can give its compaction up at any time; other compactions and turns go on.
 #[tokio::test(start_paused = true)]
 async fn whoever_asked_can_give_it_up() {
     let Some(bench) = Bench::new(patient()).await else { return };
@@ -116,7 +116,7 @@ async fn older_compactions_are_undone_after_newer_ones() {
         bench.undo(Some(*compaction)).await.unwrap();
     }
     assert_eq!(code(bench.undo(None).await), ErrorCode::HistoryPruned);
-    // What is undone already is no compaction any more, however many came after it.
+    // An undone compaction does not count, however many come after it.
     for _ in 0..4 {
         bench.turn("@long 600").await;
         bench.compact().await.unwrap();

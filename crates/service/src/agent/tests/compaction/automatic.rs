@@ -1,4 +1,4 @@
-//! Before a model call: when it compacts, what it does where that fails, and what the model is sent.
+//! Compactions before a model call: when they run, what follows a failure, and what the model is sent.
 
 use std::sync::{
     Arc,
@@ -22,7 +22,7 @@ use crate::{
 /// Some 500 tokens.
 const LONG: &str = "@long 2000";
 
-/// The request for a summary is the next request with another message at its end: what a vendor cached stays good.
+/// The request for a summary is the next request with another message at its end, so that a vendor's cache stays valid.
 #[tokio::test]
 async fn requests_between_compactions_are_prefixes_of_one_another() {
     let Some(bench) = Bench::new(config()).await else { return };
@@ -53,7 +53,7 @@ async fn a_summary_that_fails_leaves_the_context_as_it_is() {
     let failures = [
         (Write::Failure(ErrorCode::ModelRejected), "MODEL_REJECTED"),
         (Write::Call, "MODEL_REJECTED"),
-        // What a model had no tokens left for is missing, and nobody would know.
+        // A truncated summary lacks facts that nobody would miss.
         (Write::Cut("This was d"), "MODEL_REJECTED"),
         (Write::Text(" \n\u{7} "), "MODEL_REJECTED"),
         (Write::Text("x".repeat(2_600).leak()), "COMPACTION_NO_PROGRESS"),
@@ -71,8 +71,8 @@ async fn a_summary_that_fails_leaves_the_context_as_it_is() {
     }
 }
 
-/// What tools say of themselves was not counted where the cut was made: the steps fitted the window, with the tools the
-/// request did not, and a turn that could have gone on failed for want of room.
+/// Broken once: the cut ignored the tools' specs, so the steps fitted the window and the request did not, and the turn
+/// failed.
 #[tokio::test]
 async fn a_tool_loop_shrinks_where_the_tools_take_a_third_of_the_window() {
     let config = CompactionConfig { max_summary_tokens: 100, ..CompactionConfig::default() };
@@ -95,7 +95,7 @@ async fn a_deadline_ends_the_summary_and_then_the_turn() {
     assert_eq!(bench.outcomes().await, [(json!(2), "TURN_INTERRUPTED".to_owned())]);
 }
 
-/// What is set while the summary is written is in the next request, and in the context.
+/// A pin that is set while the summary is written is in the next request, and in the context.
 #[tokio::test(start_paused = true)]
 async fn what_is_pinned_meanwhile_is_not_lost() {
     let Some(bench) = Bench::new(config()).await else { return };

@@ -1,5 +1,5 @@
-//! Compactions that somebody asks for, interrupted at every place and with a fault at every write; and compactors
-//! that lose what they were given.
+//! Requested compactions, interrupted at every place and with a fault at every write; and compactions that are given
+//! up.
 
 use std::sync::{
     Arc,
@@ -22,7 +22,7 @@ use crate::{
     session::message::Message,
 };
 
-/// What an interrupt is answered with is so: it ended the compaction, or nothing ran.
+/// Checks the answer of an interrupt: it ended the compaction, or nothing ran.
 fn check_interrupt(answer: Result<Changed, SessionError>, events: &[Value], place: &str) -> bool {
     match answer {
         Ok(Changed { seq, .. }) => {
@@ -38,8 +38,7 @@ fn check_interrupt(answer: Result<Changed, SessionError>, events: &[Value], plac
     }
 }
 
-/// Whatever place the interrupt comes at, the compaction ends once, both who asked are told the same, and the session
-/// goes on.
+/// Wherever the interrupt comes, the compaction ends once, both callers get the same outcome, and the session goes on.
 #[test]
 fn an_interrupt_at_every_place_of_a_compaction() {
     walk(async {
@@ -80,8 +79,7 @@ fn an_interrupt_at_every_place_of_a_compaction() {
     });
 }
 
-/// Whichever write fails, whoever asked gets a code, nobody is told what is not so, and the session goes on with what
-/// the journal says.
+/// Fails each write: the caller gets a code, no answer is wrong, and the session goes on from its journal.
 #[tokio::test(start_paused = true)]
 async fn a_fault_at_every_write_of_a_compaction() {
     for fault in [Fault::Panic, Fault::Failure, Fault::Fenced, Fault::LostSync, Fault::LostWrite] {
@@ -124,7 +122,7 @@ async fn a_fault_at_every_write_of_a_compaction() {
                 Err(error) => {
                     let is_known = ["STORE_FAILED", "INTERNAL", "TURN_INTERRUPTED", "SESSION_BUSY"];
                     assert!(is_known.contains(&error.code().as_str()), "{place}: {error:?}");
-                    // A sync that failed may have written what nobody was told of.
+                    // A failed sync may have written events that nobody was answered.
                     let is_written = ended.iter().any(|(_, outcome)| outcome == "summary");
                     assert!(!is_written || fault == Fault::LostSync, "{place}: {ended:?}");
                 }
@@ -134,10 +132,10 @@ async fn a_fault_at_every_write_of_a_compaction() {
     }
 }
 
-/// Somebody's compactor that does what it should, but for one part of it.
+/// A compactor that is right except in one part.
 struct Odd {
     part: &'static str,
-    /// How often it may still be asked whether to compact before it gives the compaction up.
+    /// Calls of `should_compact` before it gives the compaction up.
     asked: AtomicU32,
     cancel: CancellationToken,
 }
@@ -180,8 +178,7 @@ impl Compactor for Odd {
     }
 }
 
-/// Whoever gives a compaction up while the context is rebuilt gets none, whether a summary was paid for or results
-/// were to be masked.
+/// A compaction that is given up while the context is rebuilt fails, with a summary or with masking.
 #[tokio::test]
 async fn a_compaction_that_is_given_up_at_the_last_moment_is_none() {
     for (part, summaries) in [("cancel", 1), ("mask", 0)] {

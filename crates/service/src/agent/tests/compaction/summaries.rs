@@ -1,4 +1,4 @@
-//! Summaries: what the model is shown of what was said, how long they may be, and who pays for one that is refused.
+//! Summaries: the messages that a model reads for them, their length, and their cost.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
     service::{SessionService as _, StartTurn, TurnStatus},
 };
 
-/// Nobody has to know the window of a model: a summary has at most a quarter of it, whoever says how to compact.
+/// A summary has at most a quarter of the window, whichever config limits it.
 #[tokio::test]
 async fn a_summary_has_at_most_a_quarter_of_the_window() {
     let long = CompactionConfig { max_summary_tokens: 4096, ..patient() };
@@ -27,7 +27,7 @@ async fn a_summary_has_at_most_a_quarter_of_the_window() {
     }
 }
 
-/// A window that has no room for an answer is no window to compact for; what it does is the turn's to say.
+/// A window without room for an answer is not a fault of the compaction's config: the turn fails.
 #[tokio::test]
 async fn a_window_without_room_refuses_no_configuration() {
     let Some((mut rig, model)) = rig(100, CompactionConfig::default()) else { return };
@@ -37,7 +37,7 @@ async fn a_window_without_room_refuses_no_configuration() {
     assert_eq!(result.error.unwrap().code, ErrorCode::ContextOverflow);
 }
 
-/// What does not fit is left out at the end, for that stays in the context anyway.
+/// Messages that do not fit are left out at the end: they stay in the context.
 #[tokio::test]
 async fn the_summary_is_made_of_the_oldest() {
     let Some(bench) = Bench::with(2_500, patient()).await else { return };
@@ -66,7 +66,7 @@ async fn a_turn_that_does_not_fit_is_summarised_from_its_beginning() {
     assert!((3_800..=5_600).contains(&bytes), "{bytes}");
 }
 
-/// A summary stands in the context whole, or not at all.
+/// A summary is in the context whole, or not at all.
 #[tokio::test]
 async fn a_summary_that_is_too_long_is_refused() {
     for (bytes, expected) in [(95 * 1024, None), (97 * 1024, Some(ErrorCode::ModelRejected))] {
@@ -85,8 +85,8 @@ async fn a_summary_that_is_too_long_is_refused() {
     }
 }
 
-/// Where the next request would not fit, a summary without a model is better than a turn that fails, and costs what was
-/// paid for the one that was refused. Where older turns would slide out anyway, the context stays as it is.
+/// If the next request would not fit, a mechanical summary replaces a failed one, and costs what was paid for that. If
+/// older turns would slide out anyway, the context stays.
 #[tokio::test]
 async fn a_mechanical_summary_stands_in_only_where_the_request_would_not_fit() {
     let (long, nothing) = (Write::Text("x".repeat(6_000).leak()), Usage::default());
@@ -141,7 +141,7 @@ async fn with_a_small_summary_model(config: CompactionConfig) -> Option<Bench> {
     Some(Bench { model, subject: Subject::new(rig.service()).await })
 }
 
-/// What lay between the beginning that fitted the summary's model and the turns that stayed was in no summary.
+/// Broken once: messages between the part that fitted the summary's model and the retained turns were in no summary.
 #[tokio::test]
 async fn what_does_not_fit_one_summary_is_summarised_in_rounds() {
     let Some(bench) = with_a_small_summary_model(patient()).await else { return };
@@ -158,7 +158,7 @@ async fn what_does_not_fit_one_summary_is_summarised_in_rounds() {
     let next = texts(&bench.requests(false)[6]);
     assert!(next[0].contains("FACT-first FACT-between"), "{next:#?}");
     assert_eq!((bench.requests(true)[0].model.as_str(), bench.requests(false)[6].model.as_str()), ("cheap", "large"));
-    // What one round has said is what the next begins with; nothing is shown twice.
+    // A round begins with the summary of the former one; no message is read twice.
     assert!(rounds > 1 && texts(&bench.requests(true)[1])[0].starts_with(SUMMARY_PREFIX));
     assert_eq!((&receipt["mode"], &receipt["rounds"]), (&json!("summary"), &json!(rounds)));
     assert_eq!(receipt["usage"]["output_tokens"], COST.output_tokens * rounds as u64);
@@ -166,7 +166,7 @@ async fn what_does_not_fit_one_summary_is_summarised_in_rounds() {
     assert_eq!(shown.iter().filter(|text| *text == "FACT-between @long 2400").count(), 1, "{shown:#?}");
 }
 
-/// What no round can take is not lost for that: it stands in the summary as it would without a model.
+/// A message that fits no round is summarised mechanically.
 #[tokio::test]
 async fn a_message_too_long_for_the_summarys_model_is_in_the_summary() {
     let Some(bench) = with_a_small_summary_model(patient()).await else { return };
@@ -186,7 +186,7 @@ async fn a_message_too_long_for_the_summarys_model_is_in_the_summary() {
     assert!(bytes < 2_000, "{bytes}");
 }
 
-/// What was paid for a summary that is not taken was counted nowhere.
+/// Broken once: the cost of an unused summary was not counted.
 #[tokio::test]
 async fn a_summary_is_charged_to_the_turn_and_its_budget() {
     for (write, is_taken) in [(Write::Text(SUMMARY), true), (Write::Text(" "), false), (Write::Call, false)] {

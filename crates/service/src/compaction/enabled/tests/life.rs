@@ -47,12 +47,12 @@ impl Life {
         seq
     }
 
-    /// The kinds of what happened.
+    /// Kinds of its events.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = &str> {
         self.records.iter().map(|record| record.event.type_name())
     }
 
-    /// The session as another process makes it of the same events.
+    /// The session of another process that reads the same events.
     pub(crate) fn replayed(&self) -> Session {
         fold(&self.records)
     }
@@ -139,7 +139,7 @@ impl Life {
         self.add(None, Event::CompactionUndone(CompactionUndone { compaction }));
     }
 
-    /// What was said, in the live context.
+    /// Messages of the live context.
     pub(crate) fn said(&self) -> Vec<Message> {
         self.session.context().entries().iter().map(|entry| Message::clone(&entry.message)).collect()
     }

@@ -12,7 +12,7 @@ use crate::{
     session::message::{Body, Message},
 };
 
-/// The default compactor, with something done to what it made.
+/// The default compactor with a spoilt result.
 struct Spoilt(fn(&mut CompactionResult));
 
 impl Compactor for Spoilt {
@@ -138,7 +138,7 @@ fn what_a_compactor_may_not_do_is_refused_and_says_so() {
             TURN,
         ),
     ];
-    // What was interrupted can be gone on with.
+    // An interrupted turn can be resumed.
     let (running, mut interrupted) = (life(), life());
     interrupted.interrupt();
     for life in [running, interrupted] {

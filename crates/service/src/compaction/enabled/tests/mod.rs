@@ -1,4 +1,4 @@
-//! What the default compactor keeps, what the engine takes from any compactor, and what it does itself.
+//! The default compactor, the checks of any compactor's result, and the engine's own masks and summaries.
 
 mod cut;
 pub(crate) mod life;

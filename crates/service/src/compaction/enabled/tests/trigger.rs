@@ -1,4 +1,4 @@
-//! When it compacts, and what a config may say.
+//! The trigger, and the checks of a config.
 
 use crate::compaction::{CompactionConfig, CompactionContext, Compactor as _, DefaultCompactor};
 
@@ -17,7 +17,7 @@ fn stepped(steps_since_compaction: u32) -> CompactionContext {
     CompactionContext { in_turn: true, steps_since_compaction, ..tried(7, 7) }
 }
 
-/// So long a request to a model with this window.
+/// A request of this size to a model with this window.
 fn request(window_tokens: u64, request_tokens: u64) -> CompactionContext {
     CompactionContext { window_tokens, request_tokens, ..quiet() }
 }
