@@ -38,14 +38,6 @@ use crate::{
 /// Calls that a summary may take at most.
 const ROUNDS_MAX: u32 = 8;
 
-/// Parameters of a compactor that are read before a summary is made.
-struct Wish {
-    prompt: String,
-    max_summary_tokens: u32,
-    /// The places of the context's messages that may leave it.
-    leaving: Vec<usize>,
-}
-
 /// A summary that a model wrote.
 struct Written {
     text: String,
@@ -218,19 +210,16 @@ impl Actor {
     /// everything that may leave at once, each further round shows it its own summary and the messages that follow.
     /// Messages that no round included are summarised mechanically.
     async fn summarise(&mut self, compactor: &dyn Compactor) -> Result<Written, ErrorBody> {
-        let wish = guarded(|| {
-            Ok(Wish {
-                prompt: compactor.compaction_prompt().to_owned(),
-                max_summary_tokens: compactor.max_summary_tokens(),
-                leaving: leaving(&self.session, compactor)?,
-            })
-        })??;
+        let wish = || {
+            let leaving = leaving(&self.session, compactor)?;
+            Ok((compactor.compaction_prompt().to_owned(), compactor.max_summary_tokens(), leaving))
+        };
+        let (prompt, max_summary_tokens, mut unread) = guarded(wish)??;
         let model = match self.ports.options.context.summary_model.as_str() {
             "" => self.answering(),
             name => self.ports.models.resolve(name),
         };
         let model = model.map_err(|error| error.body())?;
-        let Wish { prompt, max_summary_tokens, leaving: mut unread } = wish;
         let (mut text, mut rounds, mut at) = (String::new(), 0, 0);
         let mut former = self.session.context().summary().map(|summary| summary.message.clone());
         while unread.last().is_some_and(|last| at <= *last) && (rounds == 0 || self.may_go_round(rounds)) {
