@@ -14,10 +14,7 @@ pub(crate) mod restore;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -49,7 +46,6 @@ pub use readers::{MemoryReaders, ReaderStore};
 pub use crate::{service::Router, session::SessionMeta};
 
 use crate::{
-    SessionError,
     clock::Timestamp,
     ids::{Seq, SessionId, TurnNumber},
     session::{Session, event::Record},

@@ -90,6 +90,13 @@ proptest! {
 }
 
 #[test]
+fn what_stands_apart_is_not_joined() {
+    for text in ["", " ", "1 2", "tr ue", "- 1", "1 .5", "\"a\" \"b\"", "[1 2]", "{}{}", "{\"a\"}", "'a'", "\u{a0}1"] {
+        assert!(RawJson::parse(text).is_err(), "{text:?}");
+    }
+}
+
+#[test]
 fn json_nests_only_so_deep() {
     let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
     assert!(RawJson::parse(&nested(JSON_DEPTH_MAX)).is_ok());
