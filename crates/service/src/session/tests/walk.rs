@@ -39,9 +39,9 @@ enum Stage {
     Finished,
 }
 
-pub(crate) struct OpenWalk {
-    pub(crate) turn: TurnNumber,
-    pub(crate) step: u32,
+pub(super) struct OpenWalk {
+    pub(super) turn: TurnNumber,
+    step: u32,
     calls: Vec<(String, Stage)>,
     is_answered: bool,
 }
@@ -72,7 +72,7 @@ pub(super) struct Undoable {
 pub(crate) struct Walk {
     pub(crate) records: Vec<Record>,
     pub(super) id: SessionId,
-    pub(crate) open: Option<OpenWalk>,
+    pub(super) open: Option<OpenWalk>,
     /// Turns that wait with the seqs that queued them, the next one first.
     pub(super) queue: Vec<(TurnNumber, Seq)>,
     pub(super) pins: Vec<Seq>,
@@ -114,13 +114,6 @@ impl Walk {
     pub(crate) fn go_on_with(&mut self, choices: &[u16]) {
         for &choice in choices {
             self.step(choice % 16, usize::from(choice / 16));
-        }
-    }
-
-    /// Every call gets its result, and the compaction that is open its end.
-    pub(crate) fn settle(&mut self) {
-        while self.compacting.is_some() || self.open.iter().any(OpenWalk::has_open_calls) {
-            self.step(9, 2);
         }
     }
 
@@ -404,8 +397,7 @@ pub(crate) fn receipt(compaction: Seq) -> CompactionReceipt {
 }
 
 fn body(detail: usize) -> Body {
-    let word = ["é\"\n", "survey ", "/srv/app/main.rs:42 "][detail % 3];
-    let text = word.repeat(detail % 20);
+    let text = "é\"\n".repeat(detail % 20);
     if detail % 9 == 8 {
         return Body::Blob(BlobRef { blob: "b10b".to_owned(), bytes: 5000, head: text.clone(), tail: text });
     }

@@ -1,19 +1,24 @@
-//! Lives of sessions, made by folding events.
+//! Lives of sessions, made by folding events: turns that wait, run, fail and are interrupted, steps with parallel calls,
+//! reminders, pins, former compactions and what was undone of them.
+
+use meerkat_errors::{ErrorBody, ErrorCode};
 
 use crate::{
     Session,
-    compaction::rebuilt,
+    compaction::{CompactionConfig, DefaultCompactor, rebuilt},
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
-    options::Budgets,
+    options::{Budgets, Policy},
+    service::CompactionMode,
     session::{
         event::{
             AssistantMessage, CompactionStarted, CompactionUndone, ContextRebuilt, Event, Pinned, Record, ReminderSet,
-            SessionCreated, ToolFinished, ToolOutcome, TurnCompleted, TurnInterrupted, TurnStarted, TurnTotals,
+            SessionCreated, ToolFinished, ToolOutcome, TurnCompleted, TurnFailed, TurnInterrupted, TurnQueued,
+            TurnStarted, TurnTotals,
         },
-        message::{Block, Body, Message, RawJson, ToolCall},
+        message::{BlobRef, Block, Body, Message, RawJson, ToolCall},
         reminder::SystemReminderType,
-        tests::{created, fold, record, walk::Walk},
+        tests::{created, fold, record},
     },
 };
 
@@ -41,7 +46,7 @@ impl Life {
     /// Applies the next event.
     pub(crate) fn add(&mut self, turn: Option<TurnNumber>, event: Event) -> Seq {
         let seq = self.session.last_seq() + 1;
-        let record = Record { session_id: self.session.id(), ..record(seq, turn, event) };
+        let record = record(seq, turn, event);
         self.session.apply(&record).unwrap();
         self.records.push(record);
         seq
@@ -58,10 +63,25 @@ impl Life {
     }
 
     pub(crate) fn start(&mut self, prompt: impl Into<Body>) {
-        let (turn, prompt) = (self.session.next_turn(), Some(prompt.into()));
+        self.start_turn(Some(prompt.into()), None, None);
+    }
+
+    /// A turn goes on with the one that was interrupted last.
+    pub(crate) fn go_on(&mut self) {
+        self.start_turn(None, Some(self.session.last_end().unwrap().turn), None);
+    }
+
+    /// A turn waits until the next one starts.
+    fn queue(&mut self, prompt: &str) {
+        let (prompt, budgets, policy) = (prompt.into(), Budgets::default(), Policy::Queue);
+        let queued = TurnQueued { prompt, model: None, budgets, compaction: None, policy, key: None };
+        self.add(Some(self.session.next_turn()), Event::TurnQueued(queued));
+    }
+
+    fn start_turn(&mut self, prompt: Option<Body>, continues: Option<TurnNumber>, waiting: Option<(TurnNumber, Seq)>) {
+        let (turn, queued) = waiting.map_or((self.session.next_turn(), None), |(turn, seq)| (turn, Some(seq)));
         let (model, budgets) = ("scripted".to_owned(), Budgets::default());
-        let (queued, continues, compaction, key) = (None, None, None, None);
-        let started = TurnStarted { prompt, model, budgets, queued, continues, compaction, key };
+        let started = TurnStarted { prompt, model, budgets, queued, continues, compaction: None, key: None };
         self.add(Some(turn), Event::TurnStarted(started));
         (self.open, self.step) = (Some(turn), 0);
     }
@@ -105,6 +125,12 @@ impl Life {
         self.open = None;
     }
 
+    fn fail(&mut self, code: ErrorCode) {
+        let (error, totals) = (ErrorBody::new(code), TurnTotals::default());
+        self.add(self.open, Event::TurnFailed(TurnFailed { error, totals }));
+        self.open = None;
+    }
+
     pub(crate) fn interrupt(&mut self) {
         let (reason, totals) = ("requested".to_owned(), TurnTotals::default());
         self.add(self.open, Event::TurnInterrupted(TurnInterrupted { reason, totals }));
@@ -144,15 +170,70 @@ impl Life {
         self.session.context().entries().iter().map(|entry| Message::clone(&entry.message)).collect()
     }
 
-    /// A life as these choices make it, in which no call waits for its result.
+    /// A life as these choices make it.
     pub(crate) fn random(choices: &[u16]) -> Self {
-        let mut walk = Walk::new(choices);
-        walk.settle();
-        if let Event::SessionCreated(created) = &mut walk.records[0].event {
-            created.system_prompt =
-                choices.first().filter(|choice| **choice % 3 > 0).map(|_| "You are careful.".into());
+        let mut life = Self::new(choices.first().is_some_and(|choice| choice % 3 > 0).then_some("You are careful."));
+        for &choice in choices {
+            life.choose(choice % 32, usize::from(choice / 32));
         }
-        let (open, step) = walk.open.map_or((None, 0), |open| (Some(open.turn), open.step));
-        Self { session: fold(&walk.records), records: walk.records, open, step }
+        life
     }
+
+    fn choose(&mut self, what: u16, detail: usize) {
+        match (what, self.open.is_some()) {
+            (0, _) => self.pin(&text(detail)),
+            (1, _) => self.remind(&format!("r{}", detail % 3), &text(detail)),
+            (2 | 3 | 24, _) => self.compact(detail),
+            (4, true) => self.interrupt(),
+            (16, true) => self.fail([ErrorCode::ContextOverflow, ErrorCode::ModelTimeout][detail % 2]),
+            (17, _) => self.queue(&text(detail)),
+            (18 | 19 | 25 | 26, false) => self.undo(),
+            (5..=8 | 20..=23, true) => self.answer(&text(detail)),
+            (9, true) => (0..detail % 12).for_each(|nth| self.call(detail + nth)),
+            (_, true) => self.call(detail),
+            (_, false) if !self.session.queue().is_empty() => {
+                let waiting = self.session.queue().front().map(|queued| (queued.turn, queued.seq));
+                self.start_turn(None, None, waiting);
+            }
+            (10, false) => self.start(Body::Blob(BlobRef {
+                blob: "b10b".to_owned(),
+                bytes: 3000,
+                head: text(detail),
+                tail: text(detail),
+            })),
+            (11..=14, false) if self.is_interrupted() => self.go_on(),
+            (15, false) => self.start("go on"),
+            (_, false) => self.start(text(detail)),
+        }
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.session.last_end().is_some_and(|end| end.status == crate::service::TurnStatus::Interrupted)
+    }
+
+    fn call(&mut self, detail: usize) {
+        let names = ["read", "write", "bash"];
+        let call = |nth: usize| (names[(detail + nth) % 3], (detail + nth).is_multiple_of(5), text(detail / 3 + nth));
+        let calls: Vec<Called<'_>> = (0..1 + detail % 3).map(call).collect();
+        self.step(&text(detail / 7), &calls);
+    }
+
+    /// Earlier compactions are as the default compactor made them, or masks.
+    fn compact(&mut self, detail: usize) {
+        let config = CompactionConfig { recent_turn_budget: 1 + detail % 3, ..CompactionConfig::default() };
+        let compactor = DefaultCompactor::new(config, 0);
+        let rebuilt = match detail % 4 {
+            0 => rebuilt::mask(&self.session),
+            _ => rebuilt::rebuild(&self.session, &compactor, &text(detail), CompactionMode::Summary).ok(),
+        };
+        if let Some(rebuilt) = rebuilt {
+            self.put(rebuilt);
+        }
+    }
+}
+
+/// Texts of many lengths; some are large, and some need escapes.
+fn text(detail: usize) -> String {
+    let word = ["survey ", "é\"\n", "/srv/app/main.rs:42 ", "x"][detail % 4];
+    word.repeat([1, 2, 5, 12, 30][detail / 4 % 5])
 }
