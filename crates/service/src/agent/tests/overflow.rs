@@ -72,6 +72,24 @@ async fn the_next_turn_knows_what_was_called() {
     check_journal(&subject.events().await);
 }
 
+/// Whatever fills the window, the remainder of a turn leaves most of the turn's room to the next one.
+#[tokio::test(start_paused = true)]
+async fn many_small_calls_do_not_stand_in_the_way() {
+    let many = |n: usize| calls((0..20).map(|m| send(&format!("nobody {n} {m} {}", "y".repeat(90)))));
+    let model = Heard::new((0..40).map(many));
+    let subject = Subject::new(rig(model.clone(), 10_000).service()).await;
+    let failed = subject.turn("Write to everybody.").await.unwrap();
+    assert_eq!(failed.error.unwrap().code, ErrorCode::ContextOverflow);
+    *model.answers.lock().unwrap() = vec![says("Fine.")];
+    assert_eq!(subject.turn("Go on.").await.unwrap().text, "Fine.");
+    let bytes: usize = model.last().iter().map(|message| serde_json::to_vec(message).unwrap().len()).sum();
+    assert!((2_000..20_000).contains(&bytes), "{bytes}");
+    let told = model.last()[0].text();
+    // The newest are there, and the number of the others.
+    assert!(told.contains("older calls"), "{told}");
+    assert!(told.lines().last().unwrap().starts_with("- send {\"to\":\"nobody "), "{told}");
+}
+
 /// A prompt that is too long itself leaves whole, as ever.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_called_nothing_leaves_nothing() {

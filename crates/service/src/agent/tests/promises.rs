@@ -30,6 +30,12 @@ fn work() -> Does {
                 r#"{"flood":1}"# => loop {
                     output.write(&"y".repeat(1024)).await?;
                 },
+                r#"{"deaf":1}"# => {
+                    for _ in 0..200 {
+                        drop(output.write(&"y".repeat(1024)).await);
+                    }
+                    Ok(())
+                }
                 r#"{"span":1}"# => {
                     let span = tracing::Span::current();
                     output.write(span.metadata().map_or("no span", |span| span.name())).await
@@ -175,10 +181,13 @@ async fn what_a_tool_writes_and_says_of_its_failure_is_kept_up_to_the_cap() {
         subject.turn("Go.").await.unwrap();
         subject.event("tool_finished").await
     };
-    let flooded = finished(r#"{"flood":1}"#).await;
-    assert!(flooded["output"].to_string().contains("yyyy"), "{flooded}");
-    assert!(flooded["error"]["message"].to_string().contains("102400"), "{flooded}");
-    assert!(flooded["output"]["blob"].is_string(), "the result names what was kept: {flooded}");
+    // The second one passes over the refusal of its output.
+    for arguments in [r#"{"flood":1}"#, r#"{"deaf":1}"#] {
+        let flooded = finished(arguments).await;
+        assert!(flooded["output"].to_string().contains("yyyy"), "{flooded}");
+        assert!(flooded["error"]["message"].to_string().contains("102400"), "{flooded}");
+        assert!(flooded["output"]["blob"].is_string(), "the result names what was kept: {flooded}");
+    }
     assert_eq!(finished(r#"{"fail":1}"#).await["output"].as_str().map(str::len), Some(100 * 1024));
 }
 
