@@ -1,4 +1,4 @@
-//! How a turn is accepted: its key first, then its policy. Only what is recorded here ever runs.
+//! Acceptance of a turn: its key first, then its policy. Only a turn that is recorded here ever runs.
 
 use std::sync::atomic::Ordering;
 
@@ -6,8 +6,8 @@ use futures::FutureExt as _;
 use tokio::sync::oneshot;
 
 use super::{
-    actor::Actor,
-    command::{Reply, TurnWaiter},
+    actor::{Actor, Unacknowledged},
+    command::TurnWaiter,
 };
 use crate::{
     SessionError,
@@ -25,8 +25,8 @@ use crate::{
 };
 
 impl Actor {
-    /// Accepts a turn, or says why not. Nothing is recorded for a turn that is refused. One that starts at once is
-    /// accepted when its ticket is durable: until then the model is connected to, and nobody sees the turn.
+    /// Accepts a turn, or refuses it and records nothing. A turn that starts at once is accepted when its ticket is
+    /// durable: until then the actor connects to the model, and nobody sees the turn.
     pub(super) async fn accept(
         &mut self,
         request: &StartTurn,
@@ -69,9 +69,9 @@ impl Actor {
             (None, _) if self.session.queue().is_empty() && self.running.asked.is_none() => {
                 return self.start_now(request, None, model, key).await;
             }
-            (running, Policy::Reject) => {
-                let next = self.session.queue().front().map(|queued| queued.turn);
-                return Err(running.or(next).map_or(SessionError::Compacting, |turn| SessionError::Busy { turn }));
+            (_, Policy::Reject) => {
+                let pending = self.session.pending_turn();
+                return Err(pending.map_or(SessionError::Compacting, |turn| SessionError::Busy { turn }));
             }
             (_, Policy::Queue) => self.enqueue(request, key).await?,
             (running, Policy::Interrupt) => {
@@ -100,12 +100,12 @@ impl Actor {
         Ok(())
     }
 
-    /// A turn that says itself how it compacts says what its model can be compacted for with.
+    /// Checks a turn's own compaction config against the window of its model.
     fn check_compaction(&self, config: Option<CompactionConfig>, model: &ResolvedModel) -> Result<(), SessionError> {
         config.map_or(Ok(()), |config| config.check(self.window(model)))
     }
 
-    /// The running turn's start becomes durable: whoever asked for it is answered, and everybody may see it.
+    /// Waits until the running turn's start is durable; then its caller is answered and everybody may see it.
     pub(super) async fn acknowledge(&mut self) -> Result<(), StoreError> {
         let Some(Unacknowledged { ticket, handle, reply }) = self.waiting.unacknowledged.take() else { return Ok(()) };
         let durable = ticket.durable().await;
@@ -117,7 +117,7 @@ impl Actor {
         durable.map(drop)
     }
 
-    /// The turn that the key stands for already, if there is one.
+    /// Finds the turn of a key that was used before.
     async fn replay(&mut self, key: Option<&Key>, wait: bool) -> Option<Result<TurnHandle, SessionError>> {
         let key = key?;
         let used = self.session.key(&key.key, self.ports.world.clock.now())?.clone();
@@ -126,7 +126,7 @@ impl Actor {
         }
         let (handle, waiter) = self.turn_handle(used.turn, used.seq, wait);
         match used.end {
-            // Whoever asked may have gone; the turn stands in the journal all the same.
+            // The caller may have left; the journal has the turn.
             Some(end) => drop(waiter.send(self.ports.kept_result(self.session.id(), end).await)),
             None if used.is_dequeued => drop(waiter.send(Err(SessionError::Interrupted { turn: used.turn }))),
             None => {
@@ -181,7 +181,7 @@ impl Actor {
         Ok(self.accepted(turn, seq, request.wait))
     }
 
-    /// The answer to whoever asked for a turn that is recorded.
+    /// Makes the handle of a recorded turn.
     fn accepted(&mut self, turn: TurnNumber, seq: Seq, wait: bool) -> TurnHandle {
         let (handle, waiter) = self.turn_handle(turn, seq, wait);
         self.waiting.waiters.entry(turn).or_default().push(waiter);
@@ -202,7 +202,8 @@ impl Actor {
         else {
             return Ok(());
         };
-        // The name was checked when the turn was accepted; where it is gone since, the model call says so.
+        // The name was checked when the turn was accepted. If the model was removed since, the model call fails with
+        // it.
         let name = model.unwrap_or_else(|| self.session.model().to_owned());
         let model = self.ports.models.resolve(&name).map_or(name, |model| model.name);
         let started = TurnStarted {
@@ -221,19 +222,5 @@ impl Actor {
 
     fn budgets(&self, asked: crate::options::Budgets) -> crate::options::Budgets {
         self.ports.options.turn.budgets(asked.or(self.session.budgets()))
-    }
-}
-
-/// A turn that runs, whose start is not durable yet: nobody has seen it.
-pub(super) struct Unacknowledged {
-    pub(super) ticket: Ticket,
-    pub(super) handle: TurnHandle,
-    pub(super) reply: Reply<TurnHandle>,
-}
-
-impl Unacknowledged {
-    /// Whoever asked for the turn gets this answer.
-    pub(super) fn refuse(self, error: SessionError) {
-        drop(self.reply.send(Err(error)));
     }
 }

@@ -1,10 +1,9 @@
-//! What the actor does with a decision, and what it records of an outcome.
+//! Actions of an actor after a decision, and the records of their outcomes.
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
 use super::{
-    actor::Actor,
-    compact::Summary,
+    actor::{Actor, Summary},
     decide::{Action, CallAnswer, Ending},
     perform::{Effect, ModelEffect, Outcome, ToolEffect, call_model, run_tools},
     render::render,
@@ -26,7 +25,7 @@ use crate::{
 };
 
 impl Actor {
-    /// Does what was decided.
+    /// Performs an action.
     pub(super) async fn act(&mut self, action: Action) -> Result<(), StoreError> {
         let turn = self.session.open_turn().map(|open| open.turn);
         if action != Action::CallModel {
@@ -36,7 +35,7 @@ impl Actor {
             Action::Rest | Action::AwaitApproval => Ok(()),
             Action::StartQueued => self.start_queued().await,
             Action::Warn(mut warning) => {
-                // Measured time is written as 0 where wall time stands still, as durations are.
+                // If wall time is frozen, measured time is written as 0, like durations.
                 if warning.budget == Budget::WallMs && self.ports.world.is_frozen {
                     warning.used = 0;
                 }
@@ -135,7 +134,7 @@ impl Actor {
         self.drive(Effect::spawn(span, |outcomes, cancel| run_tools(effect, outcomes, cancel))).await
     }
 
-    /// Records what an effect reports, or shows it in passing.
+    /// Records an outcome of an effect, or shows it to followers.
     pub(super) async fn take_outcome(&mut self, outcome: Outcome) -> Result<(), StoreError> {
         if matches!(self.running.summary, Summary::Awaited) {
             self.take_summary(outcome);
@@ -156,13 +155,13 @@ impl Actor {
             Outcome::Progress { call_id, text } => show(LiveEvent::ToolProgress(ToolProgress { call_id, text })),
             Outcome::Answered(answer) => self.answered(answer).await?,
             Outcome::ModelFailed { error, partial } => self.model_failed(error, partial).await?,
-            Outcome::ToolDone { mut finished, has_panicked } => {
+            Outcome::ToolDone(mut finished) => {
                 if let Body::Inline(text) = &finished.output {
                     finished.output = Body::Inline(self.ports.secrets.replace(text).into_owned());
                 }
                 finished.error = finished.error.map(|error| self.clean(error));
-                if has_panicked {
-                    self.control.failure.clone_from(&finished.error);
+                if let Some(error) = finished.error.as_ref().filter(|error| error.code == ErrorCode::Internal) {
+                    self.control.failure = Some(error.clone());
                 }
                 self.record(Some(turn), vec![Event::ToolFinished(finished)]).await?;
             }
@@ -207,13 +206,13 @@ impl Actor {
         }
     }
 
-    /// Keeps what had come, and fails the turn unless it was cancelled.
+    /// Records the text that had arrived, and fails the turn unless it was cancelled.
     async fn model_failed(&mut self, error: Option<ModelError>, partial: String) -> Result<(), StoreError> {
         self.shared.live.end_step();
         let Some(open) = self.session.open_turn() else { return Ok(()) };
         let (turn, step) = (open.turn, open.totals.steps);
         match error {
-            // The window was wrong; what a compaction leaves may fit.
+            // The window was smaller than announced; the context may fit after a compaction.
             Some(error)
                 if error.code == ErrorCode::ModelContextExceeded && partial.is_empty() && self.may_compact() =>
             {

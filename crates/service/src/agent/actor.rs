@@ -9,37 +9,37 @@ use std::{
     time::Duration,
 };
 
+use meerkat_errors::ErrorBody;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Ports,
-    accept::Unacknowledged,
     command::{Command, Reply, TurnWaiter},
-    compact::Summary,
-    compactions::AskedCompaction,
     decide::{Action, Control, PROCESS_ENDED, Rules, decide},
     perform::{Effect, Outcome},
-    registry::{Departure, MAILBOX_MAX, Registry},
+    registry::{MAILBOX_MAX, Passage, Registry},
     shared::Shared,
 };
 use crate::{
     SessionError,
+    compaction::SharedCompactor,
     ids::{Seq, TurnNumber},
-    model::Usage,
+    model::{ModelAnswer, Usage},
     options::{Budgets, TurnOptions},
-    service::Changed,
+    service::{Changed, CompactionReceipt, TurnHandle},
     session::{
         Session,
         event::{Event, LogTailRepaired, Record},
     },
-    store::{Lease, StoreError, TailRepair},
+    store::{Lease, StoreError, TailRepair, Ticket},
 };
 
-/// Why an actor's loop ended.
+/// Reason for the end of an actor's loop.
 pub(super) enum Exit {
-    /// Nobody needs it.
+    /// The session is not needed in memory.
     Left,
-    /// The store failed so; everything in memory is discarded.
+    /// The store failed; the state in memory is discarded.
     Discarded(StoreError),
 }
 
@@ -57,19 +57,19 @@ pub(crate) struct Actor {
     pub(super) waiting: Waiting,
     pub(super) running: Running,
     /// The way out of the registry, once it is taken.
-    pub(super) departure: Option<Departure>,
-    /// When draining turns into interrupting.
+    pub(super) departure: Option<Passage>,
+    /// Monotonic time at which draining interrupts the running turn.
     pub(super) drain_until: Option<Duration>,
     /// The store failed under a command; the loop ends.
     pub(super) store_failure: Option<StoreError>,
     pub(super) idle: Duration,
 }
 
-/// How far the session's records have come on their way out of memory.
+/// Progress of the session's records out of memory.
 #[derive(Default)]
 pub(super) struct Journalled {
     /// Records that are applied, and staged with the next ones.
-    pub(super) put_off: Vec<Record>,
+    pub(super) deferred: Vec<Record>,
     /// The last record that the newest snapshot covers.
     pub(super) snapshot_seq: Seq,
     /// The session's part of the service's count of held bytes.
@@ -89,23 +89,50 @@ pub(super) struct Waiting {
     pub(super) deletions: Vec<Reply<Changed>>,
     /// For a turn that runs and whose start is not durable yet.
     pub(super) unacknowledged: Option<Unacknowledged>,
-    /// Until what a former process left open has ended; it brought the actor in.
+    /// For the end of a turn that a former process left open; the caller that loaded the session waits for it.
     pub(super) settled: Option<Reply<()>>,
 }
 
-/// The running turn, or the compaction that somebody asked for.
+/// A running turn whose start is not durable yet: nobody has seen it.
+pub(super) struct Unacknowledged {
+    pub(super) ticket: Ticket,
+    pub(super) handle: TurnHandle,
+    pub(super) reply: Reply<TurnHandle>,
+}
+
+/// The running turn, or the requested compaction.
 pub(super) struct Running {
     /// The compaction.
     pub(super) asked: Option<AskedCompaction>,
     /// The summary that a model is writing.
     pub(super) summary: Summary,
-    /// What the summary has cost so far.
+    /// Cost of the summary so far.
     pub(super) summary_usage: Usage,
     /// The start of either, and the moment at which calls began to wait, by the monotonic clock.
     pub(super) turn_started: Duration,
     pub(super) asked_at: Duration,
     /// The turn, for logs and traces.
     pub(super) turn_span: tracing::Span,
+}
+
+/// Requested compaction. Its start is recorded, and it runs.
+pub(super) struct AskedCompaction {
+    pub(super) compactor: SharedCompactor,
+    pub(super) reply: Reply<CompactionReceipt>,
+    /// Ends it without a summary. It is a child of the caller's token, which only the caller cancels.
+    pub(super) cancel: CancellationToken,
+}
+
+/// Progress of a summary that a model writes.
+#[derive(Default)]
+pub(super) enum Summary {
+    /// No summary is being written.
+    #[default]
+    None,
+    /// The model is asked.
+    Awaited,
+    /// This came of it.
+    Ended(Result<ModelAnswer, ErrorBody>),
 }
 
 impl Running {
@@ -128,8 +155,8 @@ impl Drop for Actor {
 }
 
 impl Actor {
-    /// An actor for a session whose records are all applied. A turn that is open was left by a process that ended, and
-    /// ends first; what waits then waits on.
+    /// Makes the actor of a session whose records are all applied. A turn that a former process left open ends first;
+    /// the queue may wait longer.
     pub(crate) fn new(
         session: Session,
         lease: Lease,
@@ -163,26 +190,26 @@ impl Actor {
         }
     }
 
-    /// Tells when what a former process left open has ended.
+    /// Notifies a caller when the turn that a former process left open has ended.
     pub(crate) fn on_settled(&mut self, settled: Reply<()>) {
         self.waiting.settled = Some(settled);
     }
 
-    pub(super) fn tell_settled(&mut self, answer: Result<(), SessionError>) {
+    pub(super) fn notify_settled(&mut self, answer: Result<(), SessionError>) {
         if let Some(settled) = self.waiting.settled.take() {
-            // Whoever brought it in may have gone.
+            // The caller may have left.
             let _ = settled.send(answer);
         }
     }
 
-    /// Decides and acts until nobody needs the session.
+    /// Decides and acts until the session is not needed in memory.
     pub(super) async fn run(&mut self) -> Exit {
         if let Err(error) = Box::pin(self.begin()).await {
             self.discard(&error);
         }
         let mut asked = None;
         loop {
-            // In a box of its own, so that a session at rest keeps no room for what a turn needs.
+            // Boxed, so that a session at rest holds no memory for a running turn.
             if let Some(exit) = Box::pin(self.work(asked.take())).await {
                 return exit;
             }
@@ -193,7 +220,7 @@ impl Actor {
         }
     }
 
-    /// Decides and acts until there is nothing to do, after what was asked. Answers why it is not to go on, if so.
+    /// Handles a command, then decides and acts until there is nothing to do. Returns an exit if the loop must end.
     async fn work(&mut self, asked: Option<Command>) -> Option<Exit> {
         if let Some(command) = asked {
             self.handle(command).await;
@@ -212,7 +239,7 @@ impl Actor {
                 return Some(Exit::Discarded(error));
             }
             if self.control.interrupt.is_none_or(|(_, reason)| reason != PROCESS_ENDED) {
-                self.tell_settled(Ok(()));
+                self.notify_settled(Ok(()));
             }
             let done = match self.decide() {
                 Action::Rest => return None,
@@ -228,13 +255,14 @@ impl Actor {
         }
     }
 
-    /// Records what happened to the session while it had no actor, before anything else.
+    /// Records the events that happened to the session while it had no actor.
     async fn begin(&mut self) -> Result<(), StoreError> {
         self.report_repair().await?;
         self.end_lost_compaction().await
     }
 
-    /// Says so where the journal's end had to be cut off: it was never acknowledged, and is kept aside.
+    /// Records a repair of the journal's end, if there was one. The bytes that were cut off had never been
+    /// acknowledged, and are kept in quarantine.
     async fn report_repair(&mut self) -> Result<(), StoreError> {
         let Some(TailRepair { bytes, quarantine }) = self.ports.events.tail_repair(self.session.id()) else {
             return Ok(());
@@ -270,13 +298,13 @@ impl Actor {
         tokio::select! {
             biased;
             () = shared.interrupted.notified() => Ok(None),
-            // Without one every sender is gone: the service was dropped.
+            // If every sender is dropped, the service was dropped.
             command = self.mailbox.recv() => command.map(Some).ok_or(Exit::Left),
             () = clock.sleep(self.idle) => if self.leaves() { Err(Exit::Left) } else { Ok(None) },
         }
     }
 
-    /// Takes the actor out of the registry, if nobody needs it.
+    /// Takes the actor out of the registry if the session is not needed in memory.
     pub(super) fn leaves(&mut self) -> bool {
         let Some(registry) = self.registry.upgrade() else { return true };
         if self.is_owed_to_memory(&registry) {
@@ -286,8 +314,8 @@ impl Actor {
         self.departure.is_some()
     }
 
-    /// Whether memory has yet to take in what is nowhere else. While it fails, sessions stay for it in half of the room
-    /// that there is; the other half is for new ones.
+    /// Returns true if memory has yet to take in a session that is stored nowhere else. While memory fails, such
+    /// sessions may use half of the room; the other half is for new ones.
     fn is_owed_to_memory(&self, registry: &Registry) -> bool {
         let Ports { is_stored, held, options, observer, .. } = self.ports.as_ref();
         let limits = &options.ephemeral;
@@ -298,7 +326,7 @@ impl Actor {
     /// No turn runs: those who waited for that go on.
     pub(super) fn release_drains(&mut self) {
         for drained in self.waiting.drains.drain(..) {
-            // Whoever drained may have gone.
+            // The caller may have left.
             let _ = drained.send(Ok(()));
         }
     }
@@ -317,7 +345,7 @@ impl Actor {
         };
         match (command, self.session.open_turn()) {
             (Some(Some(command)), _) => self.handle(command).await,
-            // Every sender is gone, so no decision can come any more.
+            // Every sender is dropped, so no decision can come.
             (Some(None), Some(open)) => {
                 self.control.interrupt.get_or_insert((open.turn, "shutting_down"));
             }
@@ -338,7 +366,7 @@ impl Actor {
         let drain = self.drain_until.map_or(u64::MAX, |until| {
             u64::try_from(until.saturating_sub(self.ports.world.clock.elapsed()).as_millis()).unwrap_or(u64::MAX)
         });
-        // One more, because both clocks round down; at most a year, to keep the arithmetic of timers safe.
+        // Add 1 because both clocks round down. At most a year, so that timers do not overflow.
         wall.saturating_sub(self.millis_since(self.running.turn_started))
             .min(drain)
             .saturating_add(1)
@@ -427,13 +455,13 @@ impl Actor {
         self.control.failure = None;
     }
 
-    /// Everything that was recorded is durable: lists show it too, and what was seen before is let go.
+    /// Publishes everything that was recorded, which is durable now: lists show it, and older views are dropped.
     pub(super) async fn publish(&mut self) {
         let durable = self.session.last_seq();
         self.ports.observer.published(&self.shared, durable).await;
     }
 
-    /// The store failed: what is in memory is no longer to be trusted.
+    /// Discards the state in memory, because the store failed.
     pub(super) fn discard(&mut self, error: &StoreError) -> SessionError {
         self.store_failure.get_or_insert_with(|| error.clone());
         match error {

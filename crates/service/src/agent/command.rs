@@ -37,13 +37,13 @@ pub(crate) enum Command {
     Decide { call_id: String, decision: Decision, reason: Option<String>, reply: Reply<Changed> },
     /// Take a turn out of the queue.
     CancelQueued { turn: TurnNumber, reply: Reply<Changed> },
-    /// Delete the session; with `is_forced` also where it runs.
+    /// Delete the session; `is_forced` also deletes one that runs.
     Delete { is_forced: bool, reply: Reply<Changed> },
-    /// Compact the live context, until whoever asks gives it up.
+    /// Compact the live context, until the caller gives up.
     Compact { config: Option<CompactionConfig>, cancel: CancellationToken, reply: Reply<CompactionReceipt> },
-    /// Say what a compaction would do; records nothing.
+    /// Report the effect of a compaction; nothing is recorded.
     PreviewCompaction { config: Option<CompactionConfig>, reply: Reply<CompactionReceipt> },
-    /// Take the newest compaction back, where it is this one.
+    /// Undo the newest compaction. If a compaction is named, it must be the newest.
     UndoCompaction { compaction: Option<Seq>, reply: Reply<Changed> },
     /// Take blobs away that no record up to `last_seq` names, unless something is recorded or made meanwhile.
     DropBlobs { names: BTreeSet<String>, last_seq: Seq, reply: Reply<()> },
@@ -54,7 +54,7 @@ pub(crate) enum Command {
 impl Command {
     /// Answers it with an error, unhandled.
     pub(crate) fn refuse(self, error: &SessionError) {
-        // Whoever asked may have gone.
+        // The caller may have left.
         match self {
             Self::StartTurn { reply, .. } => drop(reply.send(Err(error.clone()))),
             Self::Record { reply, .. }
@@ -82,10 +82,10 @@ pub(crate) enum Change {
     Pin(Box<Event>),
     /// Remove a pin.
     Unpin(Seq),
-    /// Change title and labels; what is `None` stays.
+    /// Change title and labels; `None` keeps the current value.
     Update { title: Option<String>, labels: Option<BTreeMap<String, String>> },
     /// Archive the session, or bring it back.
     Archive(bool),
-    /// Record what older events have given, before some of them go.
+    /// Record a summary of older events before some of them are dropped.
     SnapshotHistory { pruned_to: Seq, keys_up_to: Timestamp },
 }

@@ -1,7 +1,8 @@
-//! `run_compaction`: the fourteen steps of the specification, numbered as they are there.
+//! `run_compaction`: the fourteen steps of the specification, with its numbers.
 //!
-//! Until the tenth step nothing of the session has changed but that a compaction was tried; a compaction that fails
-//! leaves the context as it is, to the byte. A compactor may be anybody's: what it does never takes the actor down.
+//! Before the tenth step nothing in the session changes, except that a compaction was attempted; a failed compaction
+//! leaves the context as it was, byte for byte. A compactor may come from a user of the SDK: its panics and errors
+//! never end the actor.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -11,7 +12,7 @@ use std::{
 use meerkat_errors::{ErrorBody, ErrorCode};
 
 use super::{
-    actor::Actor,
+    actor::{Actor, Summary},
     decide::internal,
     perform::{Effect, ModelEffect, Outcome, call_model},
     render::{Rendered, Said, fits, render_summary, request_bytes, step_end, unreadable, window_tokens},
@@ -37,52 +38,32 @@ use crate::{
 /// Calls that a summary may take at most.
 const ROUNDS_MAX: u32 = 8;
 
-/// Where a summary stands that a model writes.
-#[derive(Default)]
-pub(super) enum Summary {
-    /// None is written.
-    #[default]
-    None,
-    /// The model is asked.
-    Awaited,
-    /// This came of it.
-    Ended(Result<ModelAnswer, ErrorBody>),
-}
-
-/// What a compactor is asked for before a summary is made.
-struct Wish {
-    prompt: String,
-    max_summary_tokens: u32,
-    /// The places of the context's messages that may leave it.
-    leaving: Vec<usize>,
-}
-
 /// A summary that a model wrote.
 struct Written {
     text: String,
-    /// Calls that it took: each goes on from what the one before wrote.
+    /// Model calls: each continues the summary of the one before.
     rounds: u32,
     /// Messages that leave and that no call took in.
     unread: usize,
 }
 
 impl Actor {
-    /// Whether the session's compactor would compact before the next model call. It is not asked again where a
-    /// compaction was tried since the last one.
+    /// Returns true if the session's compactor would compact before the next model call. A compactor is not asked again
+    /// before the next step.
     pub(super) fn wants_compaction(&self) -> bool {
         let Some((compactor, context)) = self.compactor() else { return false };
-        // One that panics shows so when it compacts.
+        // A compactor that panics panics again when it compacts, and that is recorded.
         !is_tried(&context) && guarded(|| compactor.should_compact(&context)).unwrap_or(true)
     }
 
-    /// Whether a request that the model found too long can be made shorter by a compaction.
+    /// Returns true if a compaction may shorten a request that the model found too long.
     pub(super) fn may_compact(&self) -> bool {
         self.compactor().is_some_and(|(_, context)| !is_tried(&context))
     }
 
     fn compactor(&self) -> Option<(SharedCompactor, CompactionContext)> {
         let model = self.ports.compacts(&self.session).then(|| self.answering().ok()).flatten()?;
-        let compactor = self.ports.compactor_for(&self.session, self.window(&model))?;
+        let compactor = self.ports.compactor(None, &self.session, self.window(&model)).ok()?;
         Some((compactor, self.compaction_context(&model)))
     }
 
@@ -101,8 +82,8 @@ impl Actor {
         self.session.compaction_context(request_bytes(&self.session, &self.ports.tools), self.window(model))
     }
 
-    /// Step 1: it is recorded that a compaction begins. A turn does not wait for that: what comes of it is durable with
-    /// it. One that somebody asked for makes the session run, so everybody sees it.
+    /// Step 1: records that a compaction begins. A turn does not wait until that is durable: the compaction's end
+    /// becomes durable with it. A requested compaction makes the session run, so its start is published.
     pub(super) async fn begin_compaction(&mut self, context: &CompactionContext) -> Result<(), StoreError> {
         let started = CompactionStarted {
             input_tokens: context.last_input_tokens,
@@ -116,7 +97,7 @@ impl Actor {
         }
     }
 
-    /// Compacts before the next model call, or as somebody asked.
+    /// Compacts before the next model call, or as requested.
     pub(super) async fn compact(&mut self) -> Result<(), StoreError> {
         if self.session.open_compaction().is_some() {
             return self.compact_as_asked().await;
@@ -139,7 +120,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Steps 2 to 14, and what `compaction_failed` says where it did not come about.
+    /// Performs steps 2 to 14. Returns the body that `compaction_failed` recorded if they fail.
     pub(super) async fn run_compaction(
         &mut self,
         compactor: &dyn Compactor,
@@ -155,7 +136,7 @@ impl Actor {
         if self.store_failure.is_some() {
             return Ok(Err(SessionError::StoreFailed.body()));
         }
-        // Whoever gave it up meanwhile gets none.
+        // A compaction that was given up in the meantime fails.
         self.take_interrupts();
         match rebuilt {
             Ok(_) if self.is_given_up() => self.compaction_failed(interrupted()).await.map(Err),
@@ -164,7 +145,7 @@ impl Actor {
         }
     }
 
-    /// The context with stale tool results masked, where the compactor asks for that and would not compact what is left.
+    /// Masks stale tool results if the compactor wants that; `None` if it would compact the masked context anyway.
     fn masked_enough(
         &self,
         compactor: &dyn Compactor,
@@ -189,10 +170,10 @@ impl Actor {
         })
     }
 
-    /// The context with a summary in it: the model's, or a mechanical one where that fails and the next request would
-    /// not fit.
+    /// Rebuilds the context with a summary: the model's, or a mechanical one if the model's fails and the next request
+    /// would not fit.
     async fn summarised(&mut self, compactor: &dyn Compactor, is_exceeded: bool) -> Result<Rebuilt, ErrorBody> {
-        // Nobody pays for a summary that could stand for nothing.
+        // A summary that could replace nothing must cost nothing.
         guarded(|| preview(&self.session, compactor)).and_then(|receipt| check_useful(&receipt?))?;
         let rebuilt = |session: &Session, summary: &str, mode| {
             guarded(|| rebuild(session, compactor, summary, mode)).and_then(|rebuilt| rebuilt)
@@ -219,29 +200,26 @@ impl Actor {
         rebuilt(&self.session, &summary, CompactionMode::Mechanical)
     }
 
-    /// Whether the next request would fit, as it is or slid.
+    /// Returns true if the next request would fit, whole or slid.
     fn fits(&self) -> bool {
         let (tools, options) = (&self.ports.tools, &self.ports.options);
         self.answering().is_ok_and(|model| fits(&self.session, &model, tools, options))
     }
 
-    /// Steps 2 to 6: the request is the next one with the prompt at its end. Where the model cannot read all that may
-    /// leave at once, each further round shows it its own summary with what follows. What no round took in is put behind
-    /// the summary without a model.
+    /// Performs steps 2 to 6: sends the next request with the compaction prompt at its end. If the model cannot read
+    /// everything that may leave at once, each further round shows it its own summary and the messages that follow.
+    /// Messages that no round included are summarised mechanically.
     async fn summarise(&mut self, compactor: &dyn Compactor) -> Result<Written, ErrorBody> {
-        let wish = guarded(|| {
-            Ok(Wish {
-                prompt: compactor.compaction_prompt().to_owned(),
-                max_summary_tokens: compactor.max_summary_tokens(),
-                leaving: leaving(&self.session, compactor)?,
-            })
-        })??;
+        let wish = || {
+            let leaving = leaving(&self.session, compactor)?;
+            Ok((compactor.compaction_prompt().to_owned(), compactor.max_summary_tokens(), leaving))
+        };
+        let (prompt, max_summary_tokens, mut unread) = guarded(wish)??;
         let model = match self.ports.options.context.summary_model.as_str() {
             "" => self.answering(),
             name => self.ports.models.resolve(name),
         };
         let model = model.map_err(|error| error.body())?;
-        let Wish { prompt, max_summary_tokens, leaving: mut unread } = wish;
         let (mut text, mut rounds, mut at) = (String::new(), 0, 0);
         let mut former = self.session.context().summary().map(|summary| summary.message.clone());
         while unread.last().is_some_and(|last| at <= *last) && (rounds == 0 || self.may_go_round(rounds)) {
@@ -274,14 +252,14 @@ impl Actor {
         Ok(Written { text, rounds, unread: unread.len() })
     }
 
-    /// Whether a summary may take another call: a turn pays for it from its budget.
+    /// Returns true if a summary may take another call: a turn's token budget pays for it.
     fn may_go_round(&self, rounds: u32) -> bool {
         let limit = |open: &OpenTurn| Some((open.budgets.tokens?, open.totals.usage.total()));
         let is_paid_up = self.session.open_turn().and_then(limit);
         rounds < ROUNDS_MAX && is_paid_up.is_none_or(|(limit, used)| used + self.running.summary_usage.total() < limit)
     }
 
-    /// One call of the model that writes the summary.
+    /// Calls the model once for a summary.
     async fn summary_call(&mut self, model: ResolvedModel, rendered: Rendered) -> Result<ModelAnswer, ErrorBody> {
         let running = self.session.open_turn().map(|open| open.turn);
         let is_hit = self.control.interrupt.is_some_and(|(turn, _)| Some(turn) == running);
@@ -309,7 +287,7 @@ impl Actor {
         }
     }
 
-    /// What the summary's call reports. Nothing of it is shown but that it is tried again.
+    /// Takes an outcome of the summary's call. Followers see only its retries.
     pub(super) fn take_summary(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Answered(answer) => self.running.summary = Summary::Ended(Ok(answer)),
@@ -323,12 +301,12 @@ impl Actor {
                 let now = self.ports.world.clock.now();
                 self.shared.live.show(self.session.last_seq(), open.turn, now, &LiveEvent::Retrying(retrying));
             }
-            Outcome::Delta { .. } | Outcome::Progress { .. } | Outcome::ToolDone { .. } => {}
+            Outcome::Delta { .. } | Outcome::Progress { .. } | Outcome::ToolDone(_) => {}
         }
     }
 
-    /// Steps 9 to 14, as one batch: what stays by reference, and that it is whole. What left the context stays in the
-    /// journal; the fold counts what it cost.
+    /// Performs steps 9 to 14 as one batch: the retained messages by reference, then the completion. The journal keeps
+    /// the messages that leave; the fold counts the cost.
     async fn replace_context(&mut self, rebuilt: Rebuilt) -> Result<CompactionReceipt, StoreError> {
         let Rebuilt { mut event, completed, .. } = rebuilt;
         event.compaction = self.session.last_seq() + 2;
@@ -341,7 +319,7 @@ impl Actor {
         Ok(receipt)
     }
 
-    /// The compaction did not come about; answers with what is recorded of it.
+    /// Records that the compaction failed; returns the recorded body.
     pub(super) async fn compaction_failed(&mut self, body: ErrorBody) -> Result<ErrorBody, StoreError> {
         let body = self.clean(body);
         let failed = CompactionFailed { code: body.code, message: body.message.clone() };
@@ -360,7 +338,7 @@ impl Actor {
         }
     }
 
-    /// What a compaction would do now; nothing is recorded and no model called.
+    /// Returns the receipt of a compaction that would run now; nothing is recorded and no model called.
     pub(super) fn previewed(
         &self,
         compactor: &dyn Compactor,
@@ -373,7 +351,7 @@ impl Actor {
     }
 }
 
-/// Whether a compaction was tried since the turn's last step.
+/// Returns true if a compaction was attempted since the turn's last step.
 fn is_tried(context: &CompactionContext) -> bool {
     context.last_compaction_turn == Some(context.current_turn) && context.steps_since_compaction == 0
 }
@@ -386,7 +364,7 @@ pub(super) fn check_useful(preview: &CompactionReceipt) -> Result<(), ErrorBody>
     }
 }
 
-/// Step 6: the summary in an answer. One that was cut off leaves out what nobody will miss until it is needed.
+/// Step 6: reads the summary in an answer. A truncated summary is refused: its gaps would go unnoticed.
 fn summary_in(answer: &ModelAnswer) -> Result<String, ErrorBody> {
     let refused = |why: &str| Err(ModelError::new(ErrorCode::ModelRejected, why).body());
     if answer.blocks.iter().any(|block| matches!(block, AnswerBlock::ToolCall(_))) {
@@ -417,7 +395,7 @@ pub(super) fn interrupted() -> ErrorBody {
     ErrorBody::with_message(ErrorCode::TurnInterrupted, "The compaction was interrupted.")
 }
 
-/// A part of a compactor, which may be anybody's: its panic is a failure and no more.
+/// Runs a part of a compactor, and turns its panic into a failure.
 fn guarded<T>(part: impl FnOnce() -> T) -> Result<T, ErrorBody> {
     catch_unwind(AssertUnwindSafe(part)).map_err(|_| internal("the compactor panicked"))
 }

@@ -1,10 +1,10 @@
-//! What is asked about a session's compactions: to compact now, to say what that would do, and to take one back.
+//! Requests about a session's compactions: to compact now, to preview that, and to undo one.
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    actor::Actor,
+    actor::{Actor, AskedCompaction},
     command::Reply,
     compact::{check_useful, interrupted},
     render::tool_bytes,
@@ -24,17 +24,8 @@ use crate::{
 /// Frames that are read at a time.
 const FRAMES_READ: usize = 256;
 
-/// A compaction that somebody asked for. Its start is recorded, and it runs.
-pub(super) struct AskedCompaction {
-    pub(super) compactor: SharedCompactor,
-    pub(super) reply: Reply<CompactionReceipt>,
-    /// Cancelled where it is to end without a summary: by whoever asked, or by what comes before it. The token of
-    /// whoever asked is never touched.
-    pub(super) cancel: CancellationToken,
-}
-
 impl Actor {
-    /// Begins a compaction, or says why not; whoever asked is answered when it has ended.
+    /// Begins a compaction, or refuses it; the caller is answered when it has ended.
     pub(super) async fn compact_now(
         &mut self,
         config: Option<CompactionConfig>,
@@ -59,7 +50,7 @@ impl Actor {
         &mut self,
         config: Option<CompactionConfig>,
     ) -> Result<(SharedCompactor, CompactionContext), SessionError> {
-        // What could never be done is said before what cannot be done now.
+        // Permanent refusals come before temporary ones.
         let (compactor, context) = self.compactor_asked(config)?;
         self.check_free()?;
         self.ports.held.check_room()?;
@@ -68,7 +59,7 @@ impl Actor {
         Ok((compactor, context))
     }
 
-    /// What a compaction would do now.
+    /// Returns the receipt of a compaction that would run now.
     pub(super) fn preview_compaction(
         &self,
         config: Option<CompactionConfig>,
@@ -85,7 +76,7 @@ impl Actor {
         if let Some(config) = &config {
             config.check(self.window(&model))?;
         }
-        let compactor = self.ports.compactor_asked(config, &self.session, self.window(&model))?;
+        let compactor = self.ports.compactor(config, &self.session, self.window(&model))?;
         Ok((compactor, self.compaction_context(&model)))
     }
 
@@ -93,20 +84,19 @@ impl Actor {
     fn check_free(&self) -> Result<(), SessionError> {
         self.shared.check_writable()?;
         self.check_takes_work()?;
-        let running = self.session.open_turn().map(|open| open.turn);
-        match running.or(self.session.queue().front().map(|queued| queued.turn)) {
+        match self.session.pending_turn() {
             Some(turn) => Err(SessionError::Busy { turn }),
             None if self.session.open_compaction().is_some() => Err(SessionError::Compacting),
             None => Ok(()),
         }
     }
 
-    /// Whether the compaction that somebody asked for is to end without a summary.
+    /// Returns true if the requested compaction should end without a summary.
     pub(super) fn is_given_up(&self) -> bool {
         self.running.asked.as_ref().is_some_and(|asked| asked.cancel.is_cancelled())
     }
 
-    /// Goes on with the compaction that was asked for, and answers whoever asked.
+    /// Runs the requested compaction, and answers its caller.
     pub(super) async fn compact_as_asked(&mut self) -> Result<(), StoreError> {
         self.running.turn_started = self.ports.world.clock.elapsed();
         let compactor = self.running.asked.as_ref().map(|asked| asked.compactor.clone());
@@ -119,7 +109,7 @@ impl Actor {
             (None, Ok(_)) => Err(self.compaction_failed(interrupted()).await?),
         };
         if self.store_failure.is_some() {
-            // Whoever waits is told when it is known what the journal holds.
+            // Callers are answered when it is known what the journal holds.
             return Ok(());
         }
         let seq = self.session.last_seq();
@@ -141,12 +131,12 @@ impl Actor {
         }
         self.check_fits_undone()?;
         let changed = self.changed(None, Event::CompactionUndone(CompactionUndone { compaction })).await?;
-        // What stood in the context before is in no snapshot but this one.
+        // Only this snapshot has the context from before the compaction.
         self.save_snapshot().await;
         Ok(changed)
     }
 
-    /// The compaction that may be undone next, where it is the one that was asked for.
+    /// Finds the compaction to undo: the newest, which must be the requested one if one was named.
     async fn undoable(&mut self, asked: Option<Seq>) -> Result<Seq, SessionError> {
         let newest = self.session.undoable().next_back();
         match (asked, newest) {
@@ -155,14 +145,15 @@ impl Actor {
             (Some(asked), Some(first)) if self.session.undoable().any(|known| known == asked) => {
                 Err(SessionError::NotNewest { first })
             }
-            // Only what was compacted and can no longer be undone has left a summary behind.
+            // A summary without compactions to undo comes from one that can no longer be undone.
             (None, None) if self.session.context().summary().is_some() => Err(SessionError::HistoryPruned),
             (None, None) => Err(SessionError::ItemNotFound("compaction")),
             (Some(asked), _) => Err(self.why_not_undoable(asked).await?),
         }
     }
 
-    /// One that is older than those that can be undone, and still counts, is out of reach; anything else is none.
+    /// Explains why a named compaction cannot be undone: an older one that is still in effect is out of reach, and
+    /// anything else is not a compaction.
     async fn why_not_undoable(&mut self, asked: Seq) -> Result<SessionError, SessionError> {
         let is_older = self.session.undoable().next().is_none_or(|oldest| asked < oldest)
             && self.session.context().summary().is_some();
@@ -189,7 +180,7 @@ impl Actor {
         Ok(if is_compaction { SessionError::HistoryPruned } else { SessionError::ItemNotFound("compaction") })
     }
 
-    /// What an undo gives must fit the window of the session's model.
+    /// Checks that the context after an undo fits the window of the session's model.
     fn check_fits_undone(&self) -> Result<(), SessionError> {
         let Ok(model) = self.answering() else { return Ok(()) };
         let window = self.window(&model);
@@ -206,7 +197,7 @@ impl Actor {
         Err(failed(body.detail("estimated_tokens", tokens).detail("window_tokens", window)))
     }
 
-    /// The whole journal says what a snapshot does not: what stood in the context before its newest compactions.
+    /// Reads the whole journal for the context before the newest compactions, which a snapshot does not have.
     async fn learn_context_before(&mut self) -> Result<(), SessionError> {
         let whole = replay_whole(self.ports.events.as_ref(), self.session.id()).await.map_err(|error| {
             tracing::warn!(session_id = %self.session.id(), %error, "a journal does not say what was compacted");

@@ -1,4 +1,4 @@
-//! What to do next, from the session's state and what was asked of it. Pure: no I/O, no clock.
+//! Decides what to do next, from the session's state and its requests. Pure: no I/O, no clock.
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
@@ -15,25 +15,25 @@ use crate::{
     tool::{Approval, Effect, ToolRegistry},
 };
 
-/// Why a turn is interrupted that a former process left open.
+/// Reason for interrupting a turn that a former process left open.
 pub(crate) const PROCESS_ENDED: &str = "process_ended";
 
-/// What was asked of a session from outside, and which of its deadlines have passed.
+/// Requests to a session, and which of its deadlines have passed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Control {
-    /// The turn to interrupt, and why. It names its turn, so it can never hit another one.
+    /// The turn to interrupt, and why. It names its turn, so that no other turn is interrupted.
     pub(crate) interrupt: Option<(TurnNumber, &'static str)>,
-    /// How the model refused the last request, where it found it too long although it should have fitted.
+    /// The model's refusal of the last request as too long, although it should have fitted.
     pub(crate) window_exceeded: Option<ErrorBody>,
-    /// Why the running turn cannot go on.
+    /// Failure that the running turn must end with.
     pub(crate) failure: Option<ErrorBody>,
-    /// Whether no further turn may start.
+    /// True if no further turn may start.
     pub(crate) is_draining: bool,
-    /// Whether the queue was left by a process that ended, and waits for the next turn that is asked for.
+    /// True if a former process left the queue, which waits for the next requested turn.
     pub(crate) is_queue_held: bool,
     /// Milliseconds since the turn started.
     pub(crate) elapsed_ms: u64,
-    /// Whether the calls that wait for approval have waited long enough.
+    /// True if the calls that wait for approval have waited too long.
     pub(crate) is_approval_expired: bool,
 }
 
@@ -73,18 +73,18 @@ pub(crate) struct CallAnswer {
     pub(crate) call_id: String,
     /// The tool.
     pub(crate) name: String,
-    /// How it ended.
+    /// Its outcome.
     pub(crate) outcome: ToolOutcome,
-    /// What the model is told.
+    /// Text for the model.
     pub(crate) text: String,
     /// The failure.
     pub(crate) error: Option<ErrorBody>,
 }
 
-/// How a turn ends.
+/// End of a turn.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Ending {
-    /// It did what it was meant to.
+    /// It completed.
     Completed,
     /// It failed.
     Failed(ErrorBody),
@@ -92,19 +92,19 @@ pub(crate) enum Ending {
     Interrupted(&'static str),
 }
 
-/// What the engine goes by.
+/// Options and tools that decisions depend on.
 pub(crate) struct Rules<'a> {
     /// Options of turns.
     pub(crate) turn: &'a TurnOptions,
-    /// How many calls run together at most.
+    /// Calls that may run together.
     pub(crate) max_parallel: usize,
     /// The tools.
     pub(crate) tools: &'a ToolRegistry,
-    /// Whether the session's compactor would compact now. It is asked before each model call, and only then.
+    /// Returns true if the session's compactor would compact now. Called only before a model call.
     pub(crate) wants_compaction: &'a dyn Fn() -> bool,
 }
 
-/// Decides what a session does next.
+/// Decides a session's next action.
 #[must_use]
 pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) -> Action {
     let Some(open) = session.open_turn() else {
@@ -115,7 +115,7 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
         return if session.queue().is_empty() || is_held { Action::Rest } else { Action::StartQueued };
     };
     if open.is_answered && open.calls.is_empty() {
-        // What was answered is done: an interrupt that comes now comes too late.
+        // The turn is answered: an interrupt that comes now is too late.
         return Action::End(Ending::Completed);
     }
     let budgets = open.budgets;
@@ -149,7 +149,7 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
     for &budget in Budget::ALL {
         let Some(limit) = budgets.limit(budget) else { continue };
         let used = used(open, control, budget);
-        // Tool calls may all be used up as long as no further one is asked for; that is decided with the calls.
+        // The last tool call may be used: `over_budget` refuses the one after it.
         if used >= limit && budget != Budget::ToolCalls {
             return Action::End(Ending::Failed(exhausted(budget, used, limit)));
         }
@@ -163,18 +163,12 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
 
 /// The ending that nothing of the turn can put off.
 fn forced_ending(open: &OpenTurn, control: &Control) -> Option<Ending> {
-    if let Some((turn, reason)) = control.interrupt
-        && turn == open.turn
-    {
-        return Some(Ending::Interrupted(reason));
-    }
-    if let Some(body) = &control.failure {
-        return Some(Ending::Failed(body.clone()));
-    }
-    None
+    let interrupt = control.interrupt.filter(|(turn, _)| *turn == open.turn);
+    let failed = || control.failure.clone().map(Ending::Failed);
+    interrupt.map(|(_, reason)| Ending::Interrupted(reason)).or_else(failed)
 }
 
-/// The budget that leaves no room for what the turn would do next.
+/// Finds a budget that leaves no room for the turn's next action.
 fn over_budget(open: &OpenTurn, control: &Control) -> Option<ErrorBody> {
     if let Some(limit) = open.budgets.wall_ms
         && control.elapsed_ms >= limit
@@ -212,7 +206,7 @@ fn decide_calls(session: &Session, open: &OpenTurn, control: &Control, rules: &R
         if is_once && group.is_empty() {
             group.push(call);
         }
-        // A `once` call runs alone, and what the model asked for after it runs after it.
+        // A `once` call runs alone; the calls after it run after it.
         if is_once || group.len() == rules.max_parallel.max(1) {
             break;
         }
@@ -288,7 +282,7 @@ fn not_run(call: &CallState, why: &str) -> Option<CallAnswer> {
     Some(CallAnswer { call_id: call.call.call_id.clone(), name: call.call.name.clone(), outcome, text, error: None })
 }
 
-/// What the turn has used of a budget.
+/// Returns the used amount of a budget.
 fn used(open: &OpenTurn, control: &Control, budget: Budget) -> u64 {
     match budget {
         Budget::Tokens => open.totals.usage.total(),

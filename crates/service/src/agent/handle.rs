@@ -1,11 +1,10 @@
-//! What an actor is asked for: each command is checked against the session as it is now, recorded, and answered when it
-//! is durable. Nothing is recorded for one that is refused.
+//! Commands to an actor: each is checked against the session's current state, recorded, and answered when its record is
+//! durable. Refused commands record nothing.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    accept::Unacknowledged,
-    actor::Actor,
+    actor::{Actor, Unacknowledged},
     command::{Change, Command, Reply},
 };
 use crate::{
@@ -25,7 +24,7 @@ impl Actor {
     /// Handles a command; its answer goes back when the change is durable.
     pub(super) async fn handle(&mut self, command: Command) {
         if let Err(error) = self.acknowledge().await {
-            // What is in memory is not so, and says nothing about what is asked now.
+            // The state in memory is invalid, and must not answer the command.
             let refusal = self.discard(&error);
             return command.refuse(&refusal);
         }
@@ -80,9 +79,7 @@ impl Actor {
 
     /// Deletes the session as soon as nothing runs.
     async fn delete(&mut self, is_forced: bool, reply: Reply<Changed>) {
-        let running = self.session.open_turn().map(|open| open.turn);
-        let waiting = self.session.queue().front().map(|queued| queued.turn);
-        if let (false, Some(turn)) = (is_forced, running.or(waiting)) {
+        if let (false, Some(turn)) = (is_forced, self.session.pending_turn()) {
             return drop(reply.send(Err(SessionError::Busy { turn })));
         }
         match &self.running.asked {
@@ -90,8 +87,8 @@ impl Actor {
             Some(asked) => asked.cancel.cancel(),
             None => {}
         }
-        if let Some(turn) = running {
-            self.control.interrupt.get_or_insert((turn, "deleted"));
+        if let Some(open) = self.session.open_turn() {
+            self.control.interrupt.get_or_insert((open.turn, "deleted"));
         }
         self.control.is_draining = true;
         self.waiting.deletions.push(reply);
@@ -137,13 +134,12 @@ impl Actor {
                 let limit = SessionError::Limit { what: "runs of the context", limit: CONTEXT_RUNS_MAX as u64 };
                 Event::HistorySnapshot(self.session.history_snapshot(pruned_to, keys_up_to).ok_or(limit)?)
             }
-            // What is so already was recorded already.
+            // The state is already recorded.
             Change::Archive(is_archived) if self.session.is_archived() == is_archived => {
                 return Ok(Changed { session_id: self.session.id(), seq: self.shared.shown_seq() });
             }
             Change::Archive(is_archived) => {
-                let running = self.session.open_turn().map(|open| open.turn);
-                if let Some(turn) = running.or(self.session.queue().front().map(|queued| queued.turn)) {
+                if let Some(turn) = self.session.pending_turn() {
                     return Err(SessionError::Busy { turn });
                 }
                 if self.session.open_compaction().is_some() {
@@ -191,7 +187,7 @@ impl Actor {
         }
         let changed = self.changed(Some(turn), Event::TurnDequeued(TurnDequeued { reason: reason.to_owned() })).await?;
         for waiter in self.waiting.waiters.remove(&turn).unwrap_or_default() {
-            // Whoever waits may have gone.
+            // The caller may have left.
             drop(waiter.send(Err(SessionError::Interrupted { turn })));
         }
         Ok(changed)

@@ -1,10 +1,10 @@
-//! Finds a model that repeats itself: the same calls with the same results, step after step. What is called
-//! together in one step is one, however often it is there.
+//! Finds a model that repeats itself: the same calls with the same results, step after step. The calls of one step
+//! count together, even if some are equal.
 
 /// The longest cycle that is looked for, in steps.
 const CYCLE_STEPS_MAX: usize = 4;
 
-/// Whether the newest signatures are `repeats` rounds of one cycle of up to four steps.
+/// Returns true if the newest signatures are `repeats` rounds of one cycle of up to four steps.
 #[must_use]
 pub(crate) fn is_loop(signatures: &[u64], repeats: u32) -> bool {
     let repeats = repeats as usize;

@@ -1,7 +1,7 @@
-//! The ports: a pure function that decides, one place that performs, and an actor that records.
+//! The engine: a pure function decides, `perform` acts, and an actor records.
 //!
-//! A session is an actor: one task owns its `Session`, so nothing here locks it. The engine never looks
-//! at bytes, knows no surface, and reads time and ids only through what it is handed.
+//! A session is an actor: one task owns its `Session`, so nothing here locks it. The engine never reads bytes, knows no
+//! surface, and gets time and ids from its ports.
 
 pub(crate) mod decide;
 pub(crate) mod loop_guard;
@@ -51,7 +51,7 @@ use crate::{
     tool::ToolRegistry,
 };
 
-/// Everything that the actors of a service share and none of them changes.
+/// Dependencies that all actors of a service share. None of them changes.
 pub(crate) struct Ports {
     pub(crate) world: World,
     pub(crate) options: EngineOptions,
@@ -61,44 +61,35 @@ pub(crate) struct Ports {
     pub(crate) events: Arc<dyn EventStore>,
     pub(crate) blobs: Arc<dyn BlobStore>,
     pub(crate) snapshots: Arc<dyn SessionStore>,
-    /// Sessions outlive their process; else each ends when nobody needs it.
+    /// True if sessions outlive their process; otherwise each ends when it is not needed.
     pub(crate) is_stored: bool,
-    /// Keeps what is derived of sessions.
+    /// Keeps copies of sessions up to date.
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) capabilities: Capabilities,
-    /// What the service holds in memory, and may.
+    /// Bytes that the service holds in memory, and their limit.
     pub(crate) held: Arc<MemoryUse>,
-    /// Whether the service takes no new work.
+    /// True if the service takes no new work.
     pub(crate) is_shutting_down: AtomicBool,
-    /// How sessions compact that do not say so themselves.
+    /// Config of sessions that have none of their own.
     pub(crate) compaction: Option<CompactionConfig>,
-    /// What compacts them all, whatever their configs say.
+    /// Compactor of all sessions, instead of their configs.
     pub(crate) compactor: Option<SharedCompactor>,
 }
 
 impl Ports {
-    /// Whether the configuration asks for compaction.
+    /// Returns true if the configuration has a compaction.
     pub(crate) const fn is_compaction_configured(&self) -> bool {
         self.compaction.is_some() || self.compactor.is_some()
     }
 
-    /// Whether anything compacts the session. It is asked before each model call, so it comes before all that costs more.
+    /// Returns true if the session has a compactor. Called before each model call, ahead of more expensive checks.
     pub(crate) fn compacts(&self, session: &Session) -> bool {
         self.is_compaction_configured() || session.compaction().is_some()
     }
 
-    /// What compacts a session whose model's requests may have `window_tokens`; `None` where nothing does.
-    pub(crate) fn compactor_for(&self, session: &Session, window_tokens: u64) -> Option<SharedCompactor> {
-        self.capabilities.require(Capability::SessionCompaction).ok()?;
-        if let Some(compactor) = &self.compactor {
-            return Some(compactor.clone());
-        }
-        let config = fitting(session.compaction().or(self.compaction)?, window_tokens);
-        default_compactor(config, self.room_tokens(session, window_tokens)).ok()
-    }
-
-    /// What compacts a session where somebody asks for it, perhaps in a way of their own.
-    pub(crate) fn compactor_asked(
+    /// Returns the compactor of a session whose model has a window of `window_tokens`; a requested compaction may have
+    /// a config of its own.
+    pub(crate) fn compactor(
         &self,
         asked: Option<CompactionConfig>,
         session: &Session,
@@ -119,19 +110,19 @@ impl Ports {
         if window_tokens == 0 { 0 } else { window_tokens.saturating_sub(tools).max(1) }
     }
 
-    /// How long an actor stays that nobody asks.
+    /// How long an actor stays in memory without requests.
     pub(crate) fn idle(&self) -> Duration {
         let options = &self.options;
         Duration::from_millis(if self.is_stored { options.store.idle_ms } else { options.ephemeral.idle_ms })
     }
 
-    /// The session as its journal says; `None` if there is none. Nothing is leased and nothing written.
+    /// Restores a session from its journal; `None` if there is none. Nothing is leased or written.
     pub(crate) async fn restore(&self, session_id: SessionId) -> Result<Option<Session>, StoreError> {
         restore::restore(self.events.as_ref(), self.snapshots.as_ref(), session_id).await
     }
 
-    /// The session without what was said in it, and if its context is there by reference; `None` if the store cannot
-    /// show its journal as it is.
+    /// Restores a session without its message texts, and whether its context is there by reference; `None` if the store
+    /// cannot show its journal.
     pub(crate) async fn outline(&self, session_id: SessionId) -> Option<(Session, bool)> {
         restore::outline(self.events.as_ref(), self.snapshots.as_ref(), session_id).await
     }
@@ -153,7 +144,7 @@ impl Ports {
         String::from_utf8(read.to_vec()).map_err(|error| StoreError::Failed(error.to_string()))
     }
 
-    /// The same of a turn whose text stands in the journal alone.
+    /// Returns the answer of a turn whose text may be only in the journal.
     pub(crate) async fn kept_result(
         &self,
         session_id: SessionId,
@@ -186,7 +177,7 @@ impl Ports {
     }
 }
 
-/// The config with summaries that suit the window, whoever said how long they may be; a window of 0 is unknown.
+/// Limits a config's summaries to a quarter of the window; a window of 0 is unknown.
 fn fitting(config: CompactionConfig, window_tokens: u64) -> CompactionConfig {
     let quarter = if window_tokens == 0 { u64::MAX } else { (window_tokens / 4).max(1) };
     let most = u32::try_from(quarter).unwrap_or(u32::MAX).min(SUMMARY_TOKENS_MAX);

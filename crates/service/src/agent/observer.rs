@@ -11,7 +11,7 @@ use crate::{
     store::{Lease, StoreError},
 };
 
-/// Keeps what is derived of sessions in step with what their actors do.
+/// Keeps copies of sessions in step with their actors.
 #[async_trait]
 pub(crate) trait Observer: Send + Sync {
     /// Takes in that everything of a session up to `durable` is durable.
@@ -23,8 +23,8 @@ pub(crate) trait Observer: Send + Sync {
     /// Returns `true` while something of the session is yet to be taken in that is nowhere else.
     fn owes(&self, session_id: SessionId, last_seq: Seq) -> bool;
 
-    /// Gives a lease back once the session's row is durable: one that nobody has leased is not looked at by the next
-    /// start. If the session is leased again meanwhile, that lease stays.
+    /// Gives a lease back once the session's row is durable: the next start skips sessions without a lease. If the
+    /// session is leased again in the meantime, that lease stays.
     fn rests(&self, ports: &Ports, lease: Lease);
 
     /// Deletes a session and all that is derived of it; those who follow it by `live` are notified when that is durable.

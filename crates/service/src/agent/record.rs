@@ -20,19 +20,19 @@ const EVENT_BODY_BYTES_MAX: usize = 128 * 1024;
 /// A snapshot is saved once the events since the last one are this many, and this many times the messages it holds.
 pub(crate) const SNAPSHOT_EVENTS_MIN: u64 = 512;
 const SNAPSHOT_SHARE: u64 = 8;
-/// Bytes of a blob's beginning, and of its end, that stand in the event at most.
+/// Bytes of a blob's beginning, and of its end, that its event has at most.
 const EXCERPT_BYTES_MAX: usize = 4 * 1024;
 
 impl Actor {
-    /// Records events of one turn, or of none, as one batch, behind what was put off; answers with the last one's seq
-    /// and its ticket.
+    /// Records events of one turn, or of none, as one batch behind deferred records; returns the last seq and its
+    /// ticket.
     pub(super) async fn record(
         &mut self,
         turn: Option<TurnNumber>,
         events: Vec<Event>,
     ) -> Result<(Seq, Ticket), StoreError> {
         let new = self.records(turn, events).await?;
-        let mut batch = std::mem::take(&mut self.journalled.put_off);
+        let mut batch = std::mem::take(&mut self.journalled.deferred);
         let applied = batch.len();
         batch.extend(new);
         let ticket = self.ports.events.stage(&self.lease, &batch)?;
@@ -40,12 +40,12 @@ impl Actor {
         Ok((self.session.last_seq(), ticket))
     }
 
-    /// Records an event that the turn's end follows at once, so that both become durable by one sync. Until then only
-    /// the actor knows of it.
+    /// Defers an event that the turn's end follows at once, so that one sync makes both durable. Until then only the
+    /// actor knows it.
     pub(super) async fn record_with_next(&mut self, turn: TurnNumber, event: Event) -> Result<(), StoreError> {
         let new = self.records(Some(turn), vec![event]).await?;
         self.apply(&new)?;
-        self.journalled.put_off.extend(new);
+        self.journalled.deferred.extend(new);
         Ok(())
     }
 
@@ -82,7 +82,7 @@ impl Actor {
         Ok(seq)
     }
 
-    /// Saves a snapshot where the events since the last one are many more than it would hold itself.
+    /// Saves a snapshot if many more events were recorded since the last one than it would hold.
     pub(super) async fn take_snapshot(&mut self) {
         let since = self.session.last_seq() - self.journalled.snapshot_seq;
         let held = self.session.context().entries().len() as u64;
@@ -102,7 +102,7 @@ impl Actor {
         }
     }
 
-    /// Keeps the service's count of what the session holds in memory.
+    /// Updates the service's count of bytes held in memory.
     fn count_resident(&mut self) {
         let now = self.session.resident_bytes();
         self.ports.held.grow(now.saturating_sub(self.journalled.resident_bytes));

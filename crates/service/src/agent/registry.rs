@@ -1,8 +1,8 @@
-//! The sessions that are in memory, and the protocol by which an actor comes and leaves.
+//! The sessions in memory, and the protocol by which actors come and leave.
 //!
-//! A caller reserves an entry before it sends; an actor leaves only when, under the same lock, nothing
-//! is reserved and nothing is left in its mailbox. So no command ever reaches an actor that is gone, and
-//! while one loads or closes, whoever needs the session waits for that.
+//! A caller reserves an entry before it sends; an actor leaves only if, under the same lock, nothing is reserved and
+//! its mailbox is empty. So no command reaches an actor that has left, and while a session is loaded or closed, its
+//! callers wait.
 
 use std::{
     collections::HashMap,
@@ -24,7 +24,7 @@ pub(crate) const MAILBOX_MAX: usize = 64;
 #[derive(Default)]
 pub(crate) struct Registry {
     entries: Mutex<HashMap<SessionId, Entry>>,
-    /// What is shown in passing, for actors and followers alike; a follower may be there before the actor.
+    /// Live events for actors and followers alike; a follower may come before the actor.
     hubs: Arc<Hubs>,
 }
 
@@ -41,14 +41,14 @@ struct Live {
     reserved: usize,
 }
 
-/// What a look into the registry finds.
+/// Result of a look-up in the registry.
 pub(crate) enum Found {
     /// The actor, which stays as long as this is held.
     Live(Reservation),
-    /// It is coming or going: look again when this closes.
+    /// The session is being loaded or closed: look again when the channel closes.
     Passing(watch::Receiver<()>),
-    /// Nobody: whoever asked brings it in, and the others wait.
-    Absent(Arrival),
+    /// Nothing: this caller loads the session, and others wait.
+    Absent(Passage),
 }
 
 /// The right to ask an actor, which keeps it in memory.
@@ -58,18 +58,12 @@ pub(crate) struct Reservation {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// The right, and the duty, to bring an actor in. Dropped before, the next one tries.
-pub(crate) struct Arrival {
-    registry: Arc<Registry>,
-    session_id: SessionId,
-    has_arrived: bool,
-    _over: watch::Sender<()>,
-}
-
-/// An actor on its way out: whoever needs its session waits until this is dropped.
-pub(crate) struct Departure {
+/// An actor on its way in or out: callers that need its session wait until this is dropped. Whoever is given it for an
+/// absent session loads the session; if it is dropped before, the next caller tries.
+pub(crate) struct Passage {
     registry: Weak<Registry>,
     session_id: SessionId,
+    has_arrived: bool,
     _over: watch::Sender<()>,
 }
 
@@ -99,21 +93,17 @@ impl Registry {
         }
     }
 
-    /// Reserves the actor of a session, or says who brings it in.
+    /// Reserves the actor of a session, or returns the right to load it.
     pub(crate) fn find(self: &Arc<Self>, session_id: SessionId) -> Found {
         let mut entries = self.entries();
         match entries.get_mut(&session_id) {
             Some(Entry::Live(live)) => Found::Live(live.reserve(self)),
             Some(Entry::Passing(over)) => Found::Passing(over.clone()),
-            None => {
-                let (sender, over) = watch::channel(());
-                entries.insert(session_id, Entry::Passing(over));
-                Found::Absent(Arrival { registry: self.clone(), session_id, has_arrived: false, _over: sender })
-            }
+            None => Found::Absent(self.pass(&mut entries, session_id)),
         }
     }
 
-    /// What is recorded of these, lists may not know yet; what changed last comes last.
+    /// Lists sessions with records that lists may not show yet, the latest change last.
     pub(crate) fn unlisted(&self) -> Vec<Arc<Shared>> {
         let live = |entry: &Entry| match entry {
             Entry::Live(live) => Some(live.shared.clone()),
@@ -125,7 +115,7 @@ impl Registry {
         unlisted
     }
 
-    /// What everybody may see of a session; it keeps nothing in memory.
+    /// Returns the shared part of a session in memory, and reserves nothing.
     pub(crate) fn shared(&self, session_id: SessionId) -> Option<Arc<Shared>> {
         match self.entries().get(&session_id) {
             Some(Entry::Live(live)) => Some(live.shared.clone()),
@@ -133,28 +123,30 @@ impl Registry {
         }
     }
 
-    /// Takes the actor out if nobody needs it; `is_mailbox_empty` is asked under the lock.
+    /// Takes the actor out if it is not needed; `is_mailbox_empty` is called under the lock.
     pub(crate) fn leave(
         self: &Arc<Self>,
         session_id: SessionId,
         is_mailbox_empty: impl FnOnce() -> bool,
-    ) -> Option<Departure> {
+    ) -> Option<Passage> {
         let mut entries = self.entries();
         let Some(Entry::Live(live)) = entries.get(&session_id) else { return None };
         let is_free = live.reserved == 0 && !live.shared.has_interrupts();
         if !(is_free && is_mailbox_empty()) {
             return None;
         }
-        let (sender, over) = watch::channel(());
-        entries.insert(session_id, Entry::Passing(over));
-        Some(Departure { registry: Arc::downgrade(self), session_id, _over: sender })
+        Some(self.pass(&mut entries, session_id))
     }
 
     /// Takes the actor out whatever is asked of it.
-    pub(crate) fn depart(self: &Arc<Self>, session_id: SessionId) -> Departure {
+    pub(crate) fn depart(self: &Arc<Self>, session_id: SessionId) -> Passage {
+        self.pass(&mut self.entries(), session_id)
+    }
+
+    fn pass(self: &Arc<Self>, entries: &mut HashMap<SessionId, Entry>, session_id: SessionId) -> Passage {
         let (sender, over) = watch::channel(());
-        self.entries().insert(session_id, Entry::Passing(over));
-        Departure { registry: Arc::downgrade(self), session_id, _over: sender }
+        entries.insert(session_id, Entry::Passing(over));
+        Passage { registry: Arc::downgrade(self), session_id, has_arrived: false, _over: sender }
     }
 
     /// Waits while the session's actor comes or goes.
@@ -169,16 +161,12 @@ impl Registry {
         }
     }
 
-    fn remove(&self, session_id: SessionId) {
-        self.entries().remove(&session_id);
-    }
-
     /// The hub of a session's live events: one for all who want it.
     pub(crate) fn hub(&self, session_id: SessionId) -> Arc<LiveHub> {
         let mut hubs = self.hubs.lock().unwrap_or_else(PoisonError::into_inner);
         let known = hubs.get(&session_id).and_then(Weak::upgrade);
         let hub = match &known {
-            // One that was deleted may have come back by an import, while a follower of the old one is still there.
+            // A deleted session may return by an import while a follower of the old one is still there.
             Some(hub) if !hub.is_deleted() => hub.clone(),
             _ => {
                 let hub = Arc::new(LiveHub::new(session_id, Arc::downgrade(&self.hubs)));
@@ -186,7 +174,7 @@ impl Registry {
                 hub
             }
         };
-        // A hub that is dropped looks here.
+        // A dropped hub locks this map.
         drop(hubs);
         hub
     }
@@ -199,29 +187,26 @@ impl Live {
     }
 }
 
-impl Arrival {
-    /// The actor is in memory.
-    pub(crate) fn arrive(mut self, shared: Arc<Shared>, mailbox: mpsc::Sender<Command>) -> Reservation {
+impl Passage {
+    /// Puts the actor in.
+    pub(crate) fn arrive(
+        mut self,
+        registry: &Arc<Registry>,
+        shared: Arc<Shared>,
+        mailbox: mpsc::Sender<Command>,
+    ) -> Reservation {
         let mut live = Live { mailbox, shared, reserved: 0 };
-        let reservation = live.reserve(&self.registry);
-        self.registry.entries().insert(self.session_id, Entry::Live(live));
+        let reservation = live.reserve(registry);
+        registry.entries().insert(self.session_id, Entry::Live(live));
         self.has_arrived = true;
         reservation
     }
 }
 
-impl Drop for Arrival {
+impl Drop for Passage {
     fn drop(&mut self) {
-        if !self.has_arrived {
-            self.registry.remove(self.session_id);
-        }
-    }
-}
-
-impl Drop for Departure {
-    fn drop(&mut self) {
-        if let Some(registry) = self.registry.upgrade() {
-            registry.remove(self.session_id);
+        if let (false, Some(registry)) = (self.has_arrived, self.registry.upgrade()) {
+            registry.entries().remove(&self.session_id);
         }
     }
 }

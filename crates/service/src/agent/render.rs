@@ -1,4 +1,4 @@
-//! From a session to the next request: which messages go, what stands at the tail, and whether it fits.
+//! Rendering of the next request: its messages, its tail, and whether it fits.
 
 use std::{ops::Range, sync::Arc};
 
@@ -15,17 +15,17 @@ use crate::{
     tool::ToolRegistry,
 };
 
-/// Tokens that a model may think about a summary besides what the summary may have, and no more than a share of its window.
+/// Tokens of reasoning beside a summary; at most a sixteenth of the window.
 const THINKING_TOKENS_MAX: u64 = 8_192;
 
-/// A request as the session makes it, with bodies that may still stand in blobs.
+/// A request whose bodies may still be in blobs.
 pub(crate) struct Rendered {
     pub(crate) request: ModelRequest,
-    /// The system prompt, which may stand in a blob.
+    /// System prompt, perhaps in a blob.
     pub(crate) system: Option<Body>,
 }
 
-/// Renders the next request. It walks over what is sent and no further.
+/// Renders the next request. It walks over the messages that are sent, and no others.
 pub(crate) fn render(
     session: &Session,
     model: &ResolvedModel,
@@ -42,7 +42,7 @@ pub(crate) fn render(
     Ok(rendered(session, model, tools, (summary, start..end), tail, max_output_tokens))
 }
 
-/// Where what is sent of the context begins, besides so many bytes.
+/// Finds the first message to send if `fixed_bytes` more are sent with it.
 fn start(
     session: &Session,
     model: &ResolvedModel,
@@ -62,15 +62,15 @@ fn start(
     Ok(start)
 }
 
-/// Whether the next request could be sent.
+/// Returns true if the next request fits.
 pub(crate) fn fits(session: &Session, model: &ResolvedModel, tools: &ToolRegistry, options: &EngineOptions) -> bool {
     let tail_bytes = session.tail().map_or(0, |tail| tail.len() as u64);
     start(session, model, fixed_bytes(session, &allowed(session, tools)) + tail_bytes, options).is_ok()
 }
 
-/// What a model is shown of the context when it is to summarise.
+/// Messages of the context for a summary.
 pub(crate) struct Said<'a> {
-    /// The summary of what stands before.
+    /// Summary of the messages before.
     pub(crate) former: Option<Arc<Message>>,
     /// The first of the context's messages.
     pub(crate) from: usize,
@@ -78,9 +78,9 @@ pub(crate) struct Said<'a> {
     pub(crate) max_summary_tokens: u32,
 }
 
-/// Renders the request for a summary: the next request with another message at its end, and without its tail, so that
-/// what a vendor has cached of it stays good. Where it would not fit, the newest are left out; answers with the place
-/// of the first message that is left out, which is `from` where nothing of the context fits.
+/// Renders the request for a summary: the next request with another message at its end and without its tail, so that a
+/// vendor's prompt cache stays valid. If it would not fit, the newest messages are left out; returns the index of the
+/// first of those, which is `from` if nothing fits.
 pub(crate) fn render_summary(
     session: &Session,
     model: &ResolvedModel,
@@ -105,14 +105,14 @@ pub(crate) fn render_summary(
     Ok((rendered, end))
 }
 
-/// A step of the context's messages is longer than what the model can read.
+/// Error for a step of the context that is longer than the model can read.
 pub(crate) fn unreadable(model: &ResolvedModel) -> ErrorBody {
     let message = format!("Nothing of the context fits the window of {}, which is to summarise it.", model.name);
     ErrorBody::with_message(ErrorCode::ContextOverflow, message).detail("window_tokens", model.window_tokens)
 }
 
-/// Where the longest part of the context ends that begins at `from`, and has at most so many bytes and no calls
-/// without their results.
+/// Finds the end of the longest part of the context from `from` that has at most `bytes` and no calls without their
+/// results.
 fn end_within(session: &Session, from: usize, bytes: u64) -> usize {
     let (context, entries) = (session.context(), session.context().entries());
     let whole = context.bytes_from(from);
@@ -122,7 +122,7 @@ fn end_within(session: &Session, from: usize, bytes: u64) -> usize {
     places[..fitting].iter().rev().find(is_end).copied().unwrap_or(from)
 }
 
-/// Where the step ends that begins at `from`: calls are not parted from their results.
+/// Finds the end of the step that begins at `from`: calls stay with their results.
 pub(crate) fn step_end(session: &Session, from: usize) -> usize {
     let rest = session.context().entries().get(from + 1..).unwrap_or_default();
     from + 1 + rest.iter().take_while(|entry| is_results(&entry.message)).count()
@@ -138,12 +138,12 @@ pub(crate) fn request_bytes(session: &Session, tools: &ToolRegistry) -> u64 {
     fixed_bytes(session, &allowed(session, tools)) + tail_bytes + session.context().bytes_from(0)
 }
 
-/// Bytes of what a request says of the tools that the session may use.
+/// Bytes of a request's tool specs.
 pub(crate) fn tool_bytes(session: &Session, tools: &ToolRegistry) -> u64 {
     spec_bytes(&allowed(session, tools))
 }
 
-/// Tokens that a request may have, so that there is room for its answer.
+/// Tokens that a request may have, so that its answer has room.
 pub(crate) fn window_tokens(model: &ResolvedModel, options: &EngineOptions) -> u64 {
     model.window_tokens.saturating_sub(u64::from(options.turn.max_output_tokens))
 }
@@ -163,7 +163,7 @@ fn allowed(session: &Session, tools: &ToolRegistry) -> Arc<[ToolSpec]> {
     }
 }
 
-/// Bytes that every request of the session carries besides what was said and its tail.
+/// Bytes of every request of the session beside its messages and its tail.
 fn fixed_bytes(session: &Session, tools: &[ToolSpec]) -> u64 {
     session.system_prompt().map_or(0, Body::len) + session.context().summary_bytes() + spec_bytes(tools)
 }

@@ -1,7 +1,7 @@
-//! What a session's actor shares with those who ask it: the views and the interrupt slot.
+//! The part of an actor that its callers share: the views and the interrupt slot.
 //!
-//! Reads take a view and never wait for a turn: whoever has seen an event finds it in the view. An interrupt has a slot
-//! of its own and never waits behind a full mailbox.
+//! Reads take a view and never wait for a turn: a caller that has seen an event finds it in the view. An interrupt has
+//! a slot of its own and never waits behind a full mailbox.
 
 use std::{
     collections::VecDeque,
@@ -22,12 +22,12 @@ use crate::{
     session::{Session, View},
 };
 
-/// How many interrupts may wait to be handled.
+/// Interrupts that may wait.
 const INTERRUPTS_MAX: usize = 256;
 
 /// A wish to interrupt.
 pub(crate) struct InterruptWish {
-    /// The turn; whichever runs where `None`.
+    /// The turn; `None` for the running one.
     pub(crate) turn: Option<TurnNumber>,
     pub(crate) reply: oneshot::Sender<Result<Changed, SessionError>>,
 }
@@ -38,12 +38,12 @@ pub(crate) struct Shared {
     pub(crate) live: Arc<LiveHub>,
     /// Views that may be seen once their seq is durable, the oldest first: there is always one that may.
     views: Mutex<VecDeque<View>>,
-    /// The last seq that lists know of, 0 where nobody knows; held while they are told of a later one, so that an older one never comes last.
+    /// Last seq in lists, or 0; locked while a later one is listed, so that lists never go back.
     pub(crate) listed: AsyncMutex<Seq>,
     /// `None` once the actor has left.
     interrupts: Mutex<Option<Vec<InterruptWish>>>,
     pub(crate) interrupted: Notify,
-    /// A second panic at the same place: it can be read, and no longer written.
+    /// True after a second panic at one place: the session can be read, but not written.
     pub(crate) is_read_only: AtomicBool,
     /// The session was deleted.
     pub(crate) is_deleted: AtomicBool,
@@ -67,12 +67,12 @@ impl Shared {
         self.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everybody may see this as soon as its last record is durable.
+    /// Adds a view, which readers get as soon as its last record is durable.
     pub(crate) fn show(&self, view: View) {
         self.views().push_back(view);
     }
 
-    /// Nothing was recorded that is not in this view: what was shown before is not so.
+    /// Replaces all views, after records were lost.
     pub(crate) fn show_only(&self, view: View) {
         *self.views() = VecDeque::from([view]);
     }
@@ -82,7 +82,7 @@ impl Shared {
         self.views().front().map_or(0, |view| view.summary.last_seq)
     }
 
-    /// What may be seen where everything up to `durable` is durable.
+    /// Returns the newest view of which everything is durable.
     pub(crate) fn view(&self, durable: Seq) -> Option<View> {
         let mut views = self.views();
         while views.get(1).is_some_and(|next| next.summary.last_seq <= durable) {
@@ -91,15 +91,15 @@ impl Shared {
         views.front().cloned()
     }
 
-    /// When it changed last.
+    /// Time of the last change.
     pub(crate) fn changed_at(&self) -> Option<Timestamp> {
         self.views().back().map(|view| view.summary.updated_at)
     }
 
-    /// Whether lists may lack something that was recorded.
+    /// Returns true if lists may lack a record.
     pub(crate) fn is_unlisted(&self) -> bool {
         let newest = self.views().back().map_or(0, |view| view.summary.last_seq);
-        // Whoever holds it tells the lists at the moment, perhaps of something older.
+        // A task that holds the lock may be listing an older record.
         self.listed.try_lock().map_or(true, |listed| *listed != newest)
     }
 
@@ -132,7 +132,7 @@ impl Shared {
         self.interrupts().as_ref().is_some_and(|wishes| !wishes.is_empty())
     }
 
-    /// The actor has left: nothing runs any more, and whoever waits for an interrupt learns that.
+    /// Refuses waiting interrupts, because the actor has left and nothing runs.
     pub(crate) fn close(&self) {
         for wish in self.interrupts().take().into_iter().flatten() {
             drop(wish.reply.send(Err(SessionError::NotRunning { turn: wish.turn })));

@@ -1,12 +1,11 @@
-//! What stands around an actor: it turns a panic into a failed turn, and a second one into a read-only session.
+//! Supervision of an actor: a panic fails its turn, and a second one makes the session read-only.
 
 use std::{panic::AssertUnwindSafe, sync::atomic::Ordering};
 
 use futures::FutureExt as _;
 
 use super::{
-    actor::{Actor, Exit},
-    compact::Summary,
+    actor::{Actor, Exit, Summary},
     decide::{Control, PROCESS_ENDED, internal},
 };
 use crate::{
@@ -20,7 +19,7 @@ use crate::{
     },
 };
 
-/// Runs an actor until nobody needs it.
+/// Runs an actor until the session is not needed in memory.
 pub(crate) async fn supervise(mut actor: Box<Actor>) {
     let mut reloaded_at: Option<Seq> = None;
     loop {
@@ -35,18 +34,18 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
         actor.release_waiters(&lost);
         let reloaded = AssertUnwindSafe(Box::pin(actor.reload())).catch_unwind().await;
         if actor.session.open_turn().is_some() || !actor.session.queue().is_empty() {
-            // Whoever waits for a turn by its events is told the same, behind all that is durable: a lease that could
-            // not be taken anew does not know what became so.
+            // Callers that follow a turn by its events are notified behind everything durable. A lease that could not
+            // be renewed does not know the durable seq.
             let tail = actor.ports.durable(session_id).await.unwrap_or(actor.lease.tail);
             actor.shared.live.lose(tail, &lost);
         }
-        // Where nothing became durable since it was loaded the last time, it would go on so for ever.
+        // If nothing became durable since the last reload, it would repeat for ever.
         let is_stuck = reloaded_at.replace(actor.lease.tail) == Some(actor.lease.tail);
         if matches!(reloaded, Ok(Ok(()))) && !is_stuck {
             continue;
         }
         if let Some(error) = failed.filter(|_| actor.ports.is_stored) {
-            // The store may be well again the next time; until then each request meets it anew, and is told of it.
+            // The store may recover: until then each request tries it again, and gets its error.
             return actor.give_up(&error.into()).await;
         }
         tracing::error!(%session_id, seq, "the session is read-only now");
@@ -59,7 +58,7 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
 async fn serve_refusals(actor: &mut Actor) {
     let (clock, shared) = (actor.ports.world.clock.clone(), actor.shared.clone());
     actor.release_drains();
-    actor.tell_settled(Ok(()));
+    actor.notify_settled(Ok(()));
     loop {
         let command = tokio::select! {
             () = shared.interrupted.notified() => None,
@@ -92,10 +91,10 @@ async fn serve_refusals(actor: &mut Actor) {
 }
 
 impl Actor {
-    /// Those who wait for a turn get this answer.
+    /// Answers everybody who waits for a turn with `error`.
     fn release_waiters(&mut self, error: &SessionError) {
         if let Some(unacknowledged) = self.waiting.unacknowledged.take() {
-            unacknowledged.refuse(error.clone());
+            drop(unacknowledged.reply.send(Err(error.clone())));
         }
         for waiter in self.waiting.waiters.drain().flat_map(|(_, waiters)| waiters) {
             drop(waiter.send(Err(error.clone())));
@@ -108,7 +107,7 @@ impl Actor {
         }
     }
 
-    /// Leaves memory. What outlives the process is settled; what does not, and what was deleted, is dropped.
+    /// Leaves memory: a stored session is settled; a deleted one, or one that is not stored, is dropped.
     async fn depart(&mut self) {
         let (ports, session_id, seq) = (self.ports.clone(), self.session.id(), self.session.last_seq());
         let is_deleted = !self.waiting.deletions.is_empty();
@@ -119,7 +118,7 @@ impl Actor {
             ports.observer.rests(&ports, self.lease);
             Ok(())
         } else {
-            // Whoever lists it from here on takes its row out again.
+            // From here on, listing a session removes its row again.
             self.shared.is_deleted.store(true, Ordering::Release);
             ports.observer.delete(&ports, session_id, is_deleted.then_some(&*self.shared.live)).await
         };
@@ -139,9 +138,9 @@ impl Actor {
         self.release_drains();
     }
 
-    /// Leaves memory at once, as it stands: the journal has what is durable, and whoever asks next brings it in.
+    /// Leaves memory at once: the journal has everything durable, and the next caller loads the session.
     async fn give_up(&mut self, error: &SessionError) {
-        // Told of it or not, whoever comes to wait for a turn from here on brings it in.
+        // New callers that wait for a turn load the session again.
         self.departure = self.registry.upgrade().map(|registry| registry.depart(self.session.id()));
         self.ports.events.give_up(self.lease).await;
         self.mailbox.close();
@@ -151,17 +150,16 @@ impl Actor {
         for reply in self.waiting.deletions.drain(..) {
             drop(reply.send(Err(error.clone())));
         }
-        self.tell_settled(Err(error.clone()));
+        self.notify_settled(Err(error.clone()));
         self.shared.close();
         self.departure = None;
         self.release_drains();
     }
 
-    /// Starts over from what the journal holds. The open turn has failed: its calls get their results, and it
-    /// its end, by the ordinary way.
+    /// Reloads the session from its journal. The open turn fails: its calls get results, and it gets its end.
     async fn reload(&mut self) -> Result<(), StoreError> {
         self.store_failure = None;
-        self.journalled.put_off.clear();
+        self.journalled.deferred.clear();
         self.running.summary = Summary::None;
         self.running.summary_usage = Default::default();
         let (is_draining, is_queue_held) = (self.control.is_draining, self.control.is_queue_held);
@@ -169,7 +167,7 @@ impl Actor {
         self.control = Control { is_draining, is_queue_held, interrupt: left_open, ..Control::default() };
         let session_id = self.session.id();
         self.lease = self.ports.events.lease(session_id).await?;
-        // Where what was applied never became durable, the journal alone says what the session is.
+        // If applied records never became durable, only the journal is right.
         let is_ahead = self.lease.tail < self.session.last_seq();
         let replayed = match is_ahead {
             true => Err(Trouble::Torn),

@@ -1,8 +1,7 @@
 //! The contract of context compaction: when to compact, and how the context is rebuilt.
 //!
-//! The contract is always compiled, and so is what the engine does with any compactor: what it checks, what it masks,
-//! and what stands in where no model can summarise. Only [`DefaultCompactor`] needs the capability
-//! `session-compaction`.
+//! The contract is always compiled, like the engine's own part: checks of any compactor's result, masking, and the
+//! summary without a model. Only [`DefaultCompactor`] needs the capability `session-compaction`.
 //!
 //! ```
 //! use meerkat_service::compaction::CompactionConfig;
@@ -37,16 +36,16 @@ pub use meerkat_words::compaction::{COMPACTION_PROMPT, CompactionConfig, SUMMARY
 
 use crate::session::message::{Body, Message};
 
-/// What a summary stands behind in the user message that brings it into the context.
+/// First words of the user message that brings a summary into the context.
 pub const SUMMARY_PREFIX: &str = "\
     [Context compacted] A previous context produced the following summary of work so far. \
     The current tool and session state is preserved. \
     Use this summary to continue without duplicating work:";
 
-/// Bytes that the message with a summary may have, as JSON. One that is longer would not stand whole in its event.
+/// Bytes of the message with a summary, as JSON. A longer one would not fit its event whole.
 pub(crate) const SUMMARY_BYTES_MAX: u64 = 96 * 1024;
 
-/// What is known when a compactor decides.
+/// Facts for a compactor's decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompactionContext {
     /// Input tokens of the last model call.
@@ -67,7 +66,7 @@ pub struct CompactionContext {
     pub window_tokens: u64,
     /// Steps of this turn since the last compaction that was tried.
     pub steps_since_compaction: u32,
-    /// Whether a turn is open that has had a step.
+    /// True if a turn is open that has had a step.
     pub in_turn: bool,
 }
 
@@ -76,32 +75,32 @@ pub struct CompactionContext {
 pub struct CompactionResult {
     /// The new context.
     pub messages: Vec<Message>,
-    /// What left it, in the order in which it was said.
+    /// Messages that left it, in their order.
     pub discarded: Vec<Message>,
 }
 
 /// Decides when to compact, and rebuilds the context from a summary.
 pub trait Compactor: Send + Sync {
-    /// Whether to compact now.
+    /// Returns true if it compacts now.
     fn should_compact(&self, context: &CompactionContext) -> bool;
 
-    /// What the model is asked for.
+    /// Prompt for the model that writes the summary.
     fn compaction_prompt(&self) -> &str;
 
     /// Tokens that the summary may have.
     fn max_summary_tokens(&self) -> u32;
 
-    /// Rebuilds the context. The system message, if there is one, stands first in `messages` and stays as it is; so do
-    /// reminders and pins. What stays of the rest must be taken over unchanged and in its order.
+    /// Rebuilds the context. A system message comes first in `messages` and stays unchanged, like reminders and pins.
+    /// Other retained messages must stay unchanged and in order.
     fn rebuild_history(&self, messages: &[Message], summary: &str) -> CompactionResult;
 
-    /// The message that begins the turn which the cut moved back to, where it did, by its place in `messages`.
+    /// Index in `messages` of the user message that begins the turn which the cut moved back to, if it did.
     fn anchor(&self, messages: &[Message]) -> Option<usize> {
         let _ = messages;
         None
     }
 
-    /// Whether stale tool results are masked first.
+    /// Returns true if stale tool results are masked first.
     fn masks_tool_results(&self) -> bool {
         false
     }
@@ -116,7 +115,7 @@ pub fn estimate_tokens(messages: &[Message]) -> u64 {
     messages.iter().map(json_bytes).sum::<u64>() / 4
 }
 
-/// Whether a character has a place in a summary; a control character has none.
+/// Returns true for characters that a summary may have; control characters are removed.
 pub(crate) fn is_fit(character: &char) -> bool {
     !character.is_control() || matches!(character, '\n' | '\t')
 }
@@ -135,12 +134,12 @@ pub(crate) fn summary_of(message: &Message) -> Option<&str> {
     }
 }
 
-/// Whether a message is state beside what was said: a reminder or a pin.
+/// Returns true for a reminder or a pin.
 pub(crate) const fn is_state(message: &Message) -> bool {
     matches!(message, Message::SystemReminder { .. } | Message::Pin { .. })
 }
 
-/// The bytes of a message in a request: as JSON, and the texts whole that stand in blobs.
+/// Bytes of a message in a request: its JSON, and the whole texts of its blobs.
 pub(crate) fn message_bytes(message: &Message) -> u64 {
     let of = |body: &Body| match body {
         Body::Inline(_) => 0,
@@ -152,7 +151,7 @@ pub(crate) fn message_bytes(message: &Message) -> u64 {
 /// Messages that were measured in this process.
 static MEASURED: AtomicU64 = AtomicU64::new(0);
 
-/// How many messages were measured in this process: what is asked before each model call walks over none of them.
+/// Counts the messages measured in this process: checks before a model call measure none.
 #[must_use]
 pub fn messages_measured() -> u64 {
     MEASURED.load(Ordering::Relaxed)
@@ -175,6 +174,6 @@ pub(crate) fn json_bytes(message: &Message) -> u64 {
 
     MEASURED.fetch_add(1, Ordering::Relaxed);
     let mut count = Count(0);
-    // The specification's estimate of what cannot be written is 0.
+    // By the specification, a message that cannot be written counts as 0.
     serde_json::to_writer(&mut count, message).map_or(0, |()| count.0)
 }

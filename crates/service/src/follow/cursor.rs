@@ -1,7 +1,7 @@
 //! [`Follower`]: replays a session's events from a cursor and then follows, without a gap or a duplicate.
 //!
-//! It is a cursor into the journal and never a queue, so a slow one costs a few lines that were read ahead, bounded in
-//! bytes, and loses deltas only.
+//! It is a cursor into the journal and never a queue: a slow one costs a bounded number of bytes, and loses only
+//! deltas.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -21,9 +21,10 @@ use crate::{
 
 /// Frames that are read at a time.
 const READ_AHEAD: ReadLimit = ReadLimit { frames: 64, bytes: READ_AHEAD_BYTES };
-/// A follower that is no further behind takes frame by frame what the store has at hand: as many as a turn writes at once.
+/// A follower that is at most so far behind takes single frames from the store's memory: as many as a turn writes at
+/// once.
 const NEAR: u64 = 8;
-/// Lines for which a follower that waits keeps room, so that the next ones need none.
+/// Lines for which a waiting follower keeps room, so that the next ones need no allocation.
 const ROOM_KEPT: usize = 4;
 /// Bytes of lines that are read ahead; a longer line is alone.
 pub(crate) const READ_AHEAD_BYTES: usize = 16 * 1024;
@@ -31,7 +32,7 @@ pub(crate) const READ_AHEAD_BYTES: usize = 16 * 1024;
 /// A line of a followed session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowedLine {
-    /// Its seq, which is the cursor to go on from; a live event has none.
+    /// Seq, from which a caller can continue; `None` for a live event.
     pub seq: Option<Seq>,
     /// The line of JSON.
     pub line: Bytes,
@@ -61,14 +62,14 @@ struct StoreFollower {
     ready: VecDeque<FollowedLine>,
     /// The losses of the session's actor that it knows of.
     losses: u64,
-    /// Whether it is told of the next one.
+    /// True if the caller waits for a turn and gets the next loss as an error.
     is_waiting: bool,
     /// All that there will ever be is ready.
     is_ended: bool,
 }
 
 impl Follower {
-    /// Hands on what follows `cursor` elsewhere. The stream may be polled, left and polled again.
+    /// Wraps lines from elsewhere, which follow `cursor`. The stream may be polled, left and polled again.
     #[must_use]
     pub fn of_lines(cursor: Seq, lines: Lines) -> Self {
         Self(Source::Lines(cursor, lines))
@@ -82,7 +83,7 @@ impl Follower {
         hub: Arc<LiveHub>,
         cursor: Seq,
     ) -> Result<Self, SessionError> {
-        // Before anything else, so that it counts as one that follows: whoever deletes the session keeps its end for it.
+        // First of all, so that a deletion counts this follower and keeps the last events for it.
         let (live_changed, losses, live) = (hub.watch(), hub.losses(), hub.cursor());
         let tail = store.watch(session_id).await.map_err(|_| SessionError::StoreFailed)?;
         let tail = tail.ok_or(SessionError::NotFound(session_id))?;
@@ -104,7 +105,7 @@ impl Follower {
         }))))
     }
 
-    /// The same for whoever waits for a turn, and is told when the store fails under it. Who only watches goes on.
+    /// Like `new`, but fails with `STORE_FAILED` if the store fails during the turn.
     pub(crate) fn waiting(mut self) -> Self {
         if let Source::Store(follower) = &mut self.0 {
             follower.is_waiting = true;
@@ -130,16 +131,16 @@ impl Follower {
         }
     }
 
-    /// The next line; `None` when the session is gone.
+    /// Returns the next line; `None` if the session is deleted.
     ///
     /// # Errors
-    /// `STORE_FAILED` where the store cannot be read; for whoever waits for a turn also where it failed under it.
+    /// `STORE_FAILED` if the store cannot be read, or if the caller waits for a turn during which the store failed.
     pub async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
         match &mut self.0 {
             Source::Store(follower) => match follower.next().await? {
                 Some(line) => Ok(Some(line)),
                 None => {
-                    // The store lets go of a session before its deletion is durable, and nobody is shown it before.
+                    // The store drops a session before the deletion is durable; it is shown only then.
                     while follower.hub.is_deleting() && follower.live_changed.changed().await.is_ok() {}
                     follower.end()
                 }
@@ -181,7 +182,7 @@ impl StoreFollower {
             if !self.ready.is_empty() {
                 continue;
             }
-            // Followers that wait are many: what a long page took is given back.
+            // There may be many waiting followers: room for a long page is given back.
             self.ready.shrink_to(ROOM_KEPT);
             tokio::select! {
                 changed = self.tail.changed() => if changed.is_err() { return self.end() },
@@ -190,7 +191,7 @@ impl StoreFollower {
         }
     }
 
-    /// Reads the next durable lines; `false` where there is no such session any more.
+    /// Reads the next durable lines; `false` if there is no such session.
     async fn read_ahead(&mut self) -> Result<bool, SessionError> {
         let page = self.store.read(self.session_id, self.cursor, READ_AHEAD).await;
         let Some(page) = page.map_err(|_| SessionError::StoreFailed)? else { return Ok(false) };
@@ -199,8 +200,8 @@ impl StoreFollower {
         Ok(true)
     }
 
-    /// Puts frames that follow the cursor behind what is ready, as many as are taken, with a line for each gap; answers
-    /// with the last one's seq.
+    /// Appends frames that follow the cursor to the ready lines, as many as are taken, with a line for each gap;
+    /// returns the last seq.
     fn make_ready(
         &mut self,
         frames: Vec<Frame>,
@@ -212,7 +213,7 @@ impl StoreFollower {
                 break;
             }
             if let Some(line) = gone_line(self.session_id, self.clock.as_ref(), last, seq)? {
-                // It comes with the event behind it, or the next look would announce it again.
+                // The gap's line goes with the event behind it; otherwise the next read would announce it again.
                 is_taken(&line);
                 self.ready.push_back(FollowedLine { seq: None, line });
             }
@@ -228,7 +229,7 @@ impl StoreFollower {
         Some(line)
     }
 
-    /// The session is gone: where it was deleted, the last line says so, behind the events that are left.
+    /// Ends the lines. For a deleted session, the last line announces that, behind the remaining events.
     fn end(&mut self) -> Result<Option<FollowedLine>, SessionError> {
         if !self.is_ended && self.hub.is_deleted() {
             self.is_ended = true;
@@ -249,7 +250,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Whether a line may come too; the first one may in any case.
+    /// Returns true if a line may be added; the first one always may.
     pub(crate) fn takes(&mut self, line: &Bytes) -> bool {
         let is_first = self.bytes == 0;
         self.bytes += line.len();
@@ -272,7 +273,7 @@ pub(crate) async fn check_cursor(
     Err(SessionError::CursorOutOfRange { oldest_seq, last_seq })
 }
 
-/// The line that announces what is gone between two events, where something is; it follows the first of them.
+/// Announces the events that are missing between two others, if any; the line follows the first one.
 pub(crate) fn gone_line(
     session_id: SessionId,
     clock: &dyn Clock,

@@ -1,7 +1,7 @@
-//! What is shown in passing while a step runs: deltas, progress, retries.
+//! Live events of a running step: deltas, progress, retries.
 //!
-//! Followers are cursors into it, never queues: a slow one loses deltas and nothing else, and a new
-//! one first gets what has accumulated as one delta from offset 0.
+//! Followers are cursors into it, never queues: a slow one loses only deltas, and a new one first gets each block so
+//! far as one delta from offset 0.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,13 +26,13 @@ const LINES_KEPT: usize = 256;
 /// Bytes of them that are kept.
 const LINE_BYTES_KEPT: usize = 1024 * 1024;
 
-/// The hubs that somebody uses.
+/// Hubs in use.
 pub(crate) type Hubs = Mutex<HashMap<SessionId, Weak<LiveHub>>>;
 
 /// The live events of one session.
 pub(crate) struct LiveHub {
     session_id: SessionId,
-    /// Where it is known, until nobody uses it.
+    /// Map that has this hub until it is dropped.
     hubs: Weak<Hubs>,
     state: Mutex<LiveState>,
     changed: watch::Sender<u64>,
@@ -48,18 +48,18 @@ struct LiveState {
     blocks: Vec<Block>,
     lines: VecDeque<(Seq, Bytes)>,
     line_bytes: usize,
-    /// How many lines came before those that are kept.
+    /// Number of lines that came before the kept ones.
     dropped: u64,
     deletion: Deletion,
     /// The newest durable events of a session that is deleted: the store has them no longer.
     last_frames: Vec<Frame>,
-    /// How often the session's actor was lost while turns were under way.
+    /// Number of times that the session's actor was lost while turns were under way.
     losses: u64,
-    /// The last durable seq at the last loss, and what those who waited for a turn were told.
+    /// Last durable seq at the last loss, and the error for callers that waited for a turn.
     lost: Option<(Seq, SessionError)>,
 }
 
-/// How it stands with the session's deletion.
+/// Progress of the session's deletion.
 #[derive(Clone, Copy, Default, PartialEq)]
 enum Deletion {
     #[default]
@@ -73,7 +73,7 @@ struct Block {
     text: String,
 }
 
-/// Where a follower stands among the live events.
+/// Position of a follower among the live events.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LiveCursor {
     next: u64,
@@ -84,7 +84,7 @@ impl Drop for LiveHub {
     fn drop(&mut self) {
         let Some(hubs) = self.hubs.upgrade() else { return };
         let mut hubs = hubs.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another may stand in its place.
+        // Another hub may have replaced it.
         if hubs.get(&self.session_id).is_some_and(|hub| hub.strong_count() == 0) {
             hubs.remove(&self.session_id);
         }
@@ -100,7 +100,7 @@ impl LiveHub {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A step begins: what was shown before it is forgotten.
+    /// Begins a step and forgets the one before.
     pub(crate) fn begin_step(&self, after: Seq, turn: TurnNumber, step: u32, time: Timestamp) {
         let mut state = self.state();
         state.after = after;
@@ -125,7 +125,7 @@ impl LiveHub {
         self.push(state, &event);
     }
 
-    /// The step's answer, or what had come of it, is about to be recorded: nobody is shown its text again.
+    /// Ends a step before its answer is recorded, so that its text is not shown again.
     pub(crate) fn end_step(&self) {
         self.state().blocks.clear();
     }
@@ -148,19 +148,19 @@ impl LiveHub {
         self.push(state, event);
     }
 
-    /// Whether anybody follows the session.
+    /// Returns true if the session has followers.
     pub(crate) fn is_followed(&self) -> bool {
         self.changed.receiver_count() > 0
     }
 
-    /// The session is being deleted: those who follow it wait for what comes of that. `last_frames` are its newest
-    /// events, which they are shown first.
+    /// Begins the session's deletion: followers wait for its end. `last_frames` are the newest events, which they get
+    /// first.
     pub(crate) fn begin_deletion(&self, last_frames: Vec<Frame>) {
         let mut state = self.state();
         (state.deletion, state.last_frames) = (Deletion::UnderWay, last_frames);
     }
 
-    /// The deletion is durable, or failed; those who follow the session are told.
+    /// Ends the deletion and notifies followers; if it failed, the session goes on.
     pub(crate) fn end_deletion(&self, is_durable: bool) {
         let mut state = self.state();
         if is_durable {
@@ -169,7 +169,7 @@ impl LiveHub {
             (state.deletion, state.last_frames) = (Deletion::None, Vec::new());
         }
         drop(state);
-        self.tell();
+        self.notify();
     }
 
     /// The newest events of a deleted session, as far as they follow `seq`.
@@ -177,22 +177,22 @@ impl LiveHub {
         self.state().last_frames.iter().filter(|frame| frame.seq > seq).cloned().collect()
     }
 
-    /// The session's actor was lost while turns were under way: whoever waits for a turn by its events is told so
+    /// Reports that the session's actor was lost while turns were under way: callers that wait for a turn are notified
     /// behind `seq`, the last durable one.
     pub(crate) fn lose(&self, seq: Seq, error: &SessionError) {
         let mut state = self.state();
         state.losses += 1;
         state.lost = Some((seq, error.clone()));
         drop(state);
-        self.tell();
+        self.notify();
     }
 
-    /// How often the actor was lost so far.
+    /// Counts the losses so far.
     pub(crate) fn losses(&self) -> u64 {
         self.state().losses
     }
 
-    /// The loss of which a follower at `seq` that has `seen` so many is to be told now.
+    /// Returns the loss for a follower at `seq` that has `seen` so many.
     pub(crate) fn lost(&self, seen: &mut u64, seq: Seq) -> Option<SessionError> {
         let state = self.state();
         let (_, error) = state.lost.as_ref().filter(|(at, _)| *seen != state.losses && seq >= *at)?;
@@ -200,12 +200,12 @@ impl LiveHub {
         Some(error.clone())
     }
 
-    /// Whether what looks like the session's end may not be one.
+    /// Returns true if the session may still survive its deletion.
     pub(crate) fn is_deleting(&self) -> bool {
         self.state().deletion == Deletion::UnderWay
     }
 
-    /// Whether the session was deleted.
+    /// Returns true if the session was deleted.
     pub(crate) fn is_deleted(&self) -> bool {
         self.state().deletion == Deletion::Durable
     }
@@ -226,11 +226,11 @@ impl LiveHub {
             state.dropped += 1;
         }
         drop(state);
-        self.tell();
+        self.notify();
     }
 
-    /// Those who follow the session look again.
-    fn tell(&self) {
+    /// Wakes all followers.
+    fn notify(&self) {
         self.changed.send_modify(|version| *version = version.wrapping_add(1));
     }
 
@@ -238,7 +238,8 @@ impl LiveHub {
         self.changed.subscribe()
     }
 
-    /// Where a follower begins. One that comes before anything is shown misses nothing of it, however late it looks.
+    /// Returns the position of a new follower. One that comes before the first event misses nothing, however late it
+    /// polls.
     pub(crate) fn cursor(&self) -> LiveCursor {
         let state = self.state();
         let is_started = state.lines.is_empty() && state.blocks.is_empty();
@@ -253,11 +254,11 @@ impl LiveHub {
         let end = state.dropped + state.lines.len() as u64;
         let mut room = Room::default();
         if !cursor.is_started || cursor.next < state.dropped {
-            // Where durable events of this step are still to be read, it looks again afterwards.
+            // If durable events of this step are still unread, it looks again after them.
             cursor.is_started = state.after <= seq;
             cursor.next = end;
             if cursor.is_started {
-                // The newest of it, where it is too much.
+                // The newest blocks, if there are too many.
                 let lines = state.accumulated(self.session_id, seq).into_iter().rev();
                 for line in lines.take_while(|line| room.takes(line)) {
                     ready.push_front(FollowedLine { seq: None, line });
@@ -283,7 +284,7 @@ impl LiveHub {
 }
 
 impl LiveState {
-    /// The step so far, each block as one delta from its beginning. It follows `seq`, up to which the follower knows all.
+    /// Returns each block of the step so far as one delta that follows `seq`, the follower's cursor.
     fn accumulated(&self, session_id: SessionId, seq: Seq) -> Vec<Bytes> {
         let Some(time) = self.time else { return Vec::new() };
         let line = |(index, block): (usize, &Block)| {

@@ -1,4 +1,4 @@
-//! The only way to follow a session: a cursor into its journal, what is shown in passing, and a turn up to its end.
+//! The only way to follow a session: a cursor into its journal, live events, and a turn up to its end.
 
 mod cursor;
 pub(crate) mod live;

@@ -67,13 +67,13 @@ fn now() -> Timestamp {
     SeededIds::wall_time()
 }
 
-/// What a follower can have at once; it waits afterwards.
+/// Lines that a follower has at once, before it waits.
 fn ready(follower: &mut Follower) -> Vec<FollowedLine> {
     std::iter::from_fn(|| follower.next().now_or_never().map(|line| line.unwrap().expect("the session is there")))
         .collect()
 }
 
-/// The lines in short: a seq, or what a live event says and the seq that it follows.
+/// The lines in short: a seq, or a live event's content and the seq that it follows.
 fn short(lines: &[FollowedLine]) -> Vec<String> {
     let short = |line: &FollowedLine| match line.seq {
         Some(seq) => seq.to_string(),
@@ -179,7 +179,7 @@ async fn a_slow_follower_loses_deltas_and_nothing_else() {
         pieces.extend(shown(&mut quick));
     }
     assert_eq!(pieces.len(), 1001);
-    // It gets the text from its beginning, in place of a thousand pieces.
+    // One delta from the beginning replaces a thousand pieces.
     assert_eq!(shown(&mut slow), [format!("1: 0+0 0{}", "x".repeat(1000))]);
     stage.hub.end_step();
     (2..=200).for_each(|seq| stage.append(seq));
@@ -188,7 +188,7 @@ async fn a_slow_follower_loses_deltas_and_nothing_else() {
     assert_eq!(shown(&mut quick), expected);
 }
 
-/// What waits to be handed out is as many whole lines as fit, or one that does not.
+/// A follower holds as many whole lines as fit, or one that does not.
 #[tokio::test]
 async fn a_follower_holds_a_bounded_number_of_bytes() {
     let text = |bytes: usize| "x".repeat(bytes);
@@ -240,13 +240,13 @@ async fn what_was_pruned_is_announced_at_the_start_and_on_the_way() {
     let mut follower = stage.follow(8).await;
     assert_eq!(follower.next().await.unwrap().unwrap().seq, Some(9));
     (11..=20).for_each(|seq| stage.append(seq));
-    // So near the end it reads nothing ahead.
+    // So near the end it reads no further ahead.
     assert_eq!(shown(&mut follower), ["9: pruned 10 to 17", "18", "19", "20"]);
     let refused = stage.try_follow(21).await.err().unwrap();
     assert!(matches!(refused, SessionError::CursorOutOfRange { oldest_seq: 18, last_seq: 20 }), "{refused:?}");
 }
 
-/// A fork below what is kept has a past and no frame of it.
+/// A fork below the kept frames has a past without frames.
 #[tokio::test]
 async fn a_past_that_is_gone_whole_is_announced_once() {
     let line = crate::wire::encode_event(&pinned(10, "x")).unwrap().len() as u64;
@@ -261,7 +261,7 @@ async fn a_past_that_is_gone_whole_is_announced_once() {
     assert!(follower.next().now_or_never().is_none());
 }
 
-/// A follower was told of a deletion that was not durable yet, and that might fail.
+/// Broken once: followers were shown a deletion that was not durable yet and could fail.
 #[tokio::test]
 async fn a_deletion_is_shown_when_it_is_durable() {
     for is_durable in [true, false] {
@@ -289,8 +289,8 @@ async fn a_deletion_is_shown_when_it_is_durable() {
     }
 }
 
-/// Events and deltas come while followers come and read: each has every durable event once, in order, and
-/// each delta between the events that it stands between.
+/// Followers come and read while events and deltas are added: each gets every durable event once, in order, and each
+/// delta between its events.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nobody_has_a_gap_or_a_duplicate_while_it_happens() {
     const EVENTS: Seq = 400;

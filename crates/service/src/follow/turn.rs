@@ -1,8 +1,8 @@
-//! A turn as it is followed: its session's lines, and behind the last of them its end. Every surface that shows a turn
-//! while it runs does it with [`FollowedTurn`], so that none is shown a line behind the end, or the end before a line.
+//! A followed turn: its session's lines, then its end. Every surface that shows a running turn uses [`FollowedTurn`],
+//! so that no line comes after the end and the end before no line.
 //!
-//! [`result`] is for callers who know that a turn was accepted, and not the process that runs it. It asks for nothing that
-//! would have to be asked for twice.
+//! [`result`] is for callers that know an accepted turn but not the process that runs it. It sends no request that must
+//! not be repeated.
 
 use std::future::ready;
 
@@ -22,10 +22,10 @@ use crate::{
 
 /// A turn whose events come before its end.
 pub struct FollowedTurn {
-    /// `None` once nothing more can be shown; the turn still has its end.
+    /// `None` after the last line; the end still comes.
     follower: Option<Follower>,
     result: Fuse<BoxFuture<'static, Result<TurnResult, SessionError>>>,
-    /// The end, while lines before it are still to come.
+    /// The end, while lines before it are still missing.
     end: Option<Result<TurnResult, SessionError>>,
 }
 
@@ -33,9 +33,9 @@ pub struct FollowedTurn {
 pub enum TurnStep {
     /// A line of its session.
     Line(FollowedLine),
-    /// The reason why no more lines come. The end still does.
+    /// Error that ends the lines. The turn's end still comes.
     Lost(SessionError),
-    /// Its end. Nothing follows.
+    /// End of the turn. Nothing follows.
     End(Result<TurnResult, SessionError>),
 }
 
@@ -62,7 +62,7 @@ impl FollowedTurn {
         loop {
             let is_over = match &self.end {
                 Some(Ok(result)) => self.follower.as_ref().is_none_or(|follower| follower.cursor() >= result.seq),
-                // No event says where such an end is: what is there by now comes first.
+                // No event records such an end: the available lines come first.
                 Some(Err(_)) => match next_line(&mut self.follower).now_or_never() {
                     Some(Ok(Some(line))) => return TurnStep::Line(line),
                     Some(Ok(None) | Err(_)) | None => true,
@@ -86,7 +86,7 @@ impl FollowedTurn {
                             self.end = (&mut self.result).now_or_never();
                         }
                         match &self.end {
-                            // It ended while this line was read, which is another turn's.
+                            // The turn ended while another turn's line was read.
                             Some(Ok(result)) if line.seq > Some(result.seq) => self.follower = None,
                             Some(_) | None => return TurnStep::Line(line),
                         }
@@ -107,7 +107,7 @@ async fn next_line(follower: &mut Option<Follower>) -> Result<Option<FollowedLin
 /// Follows the session of an accepted turn from its acceptance on.
 ///
 /// # Errors
-/// Those of following the session.
+/// Those of `follow`.
 pub async fn from_acceptance(service: &dyn SessionService, accepted: &TurnAccepted) -> Result<Follower, SessionError> {
     service.follow(&accepted.session_id, accepted.seq.saturating_sub(1)).await
 }
@@ -115,8 +115,8 @@ pub async fn from_acceptance(service: &dyn SessionService, accepted: &TurnAccept
 /// Waits for the end of an accepted turn.
 ///
 /// # Errors
-/// `TURN_INTERRUPTED` where it left the queue unstarted, or its session was deleted; `STORE_FAILED` where the store
-/// failed under it, as whoever waits for it in the process that runs it is told.
+/// `TURN_INTERRUPTED` if it left the queue without starting, or its session was deleted; `STORE_FAILED` if the store
+/// failed during the turn, like for callers in the process that runs it.
 pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Result<TurnResult, SessionError> {
     let TurnAccepted { session_id, turn, seq } = accepted;
     let mut follower = service.follow_turn(&session_id, seq.saturating_sub(1)).await?;
@@ -142,7 +142,7 @@ pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Res
     Err(SessionError::Interrupted { turn })
 }
 
-/// A body's whole text, for the caller who was given its reference in an answer or an event.
+/// Reads a body's whole text, for callers that have it from an answer or an event.
 ///
 /// # Errors
 /// Those of reading a blob.
@@ -195,14 +195,14 @@ mod tests {
         let second = agent.turn(&session, "@say Two.").await.unwrap();
         let accepted = TurnAccepted { session_id: session.session_id, turn: first.turn, seq: session.seq + 1 };
         let handle = |result| TurnHandle { accepted: accepted.clone(), wait: true, result };
-        // No event says where an end without a result is, so what is there comes first.
+        // No event records an end without a result: the available lines come first.
         for (end, last) in [(Ok(first.clone()), first.seq), (Err(SessionError::StoreFailed), second.seq)] {
             let follower = from_acceptance(agent.service().as_ref(), &accepted).await.unwrap();
             let turn = FollowedTurn::new(handle(ready(end.clone()).boxed()), Some(follower));
             let (shown, ended) = shown(turn).await;
             assert_eq!((shown, ended.ok()), (last, end.ok()));
         }
-        // It ends while another turn's line is read.
+        // The turn ends while another turn's line is read.
         let (done, result) = oneshot::channel();
         let (end, line) = (first.clone(), FollowedLine { seq: Some(first.seq + 1), line: Bytes::new() });
         let read = async move {

@@ -2,15 +2,13 @@
 //!
 //! It is pure: a message always gives the same passages, by which memory recognises those that it has.
 
+pub use crate::tool::RECALL_TOOL;
 use crate::{
     clock::Timestamp,
     memory::Passage,
     service::HistoryItem,
     session::message::{Block, Body, Message, ToolCall},
 };
-
-/// Name of the tool by which a model searches memory. Its results are in memory already, and are not taken in again.
-pub const RECALL_TOOL: &str = "search_project_history";
 
 /// Most characters of a part.
 pub const PART_CHARS_MAX: usize = 1_500;

@@ -11,11 +11,8 @@ use crate::{
     model::ToolSpec,
     session::message::RawJson,
     store::BlobStore,
-    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Effect, Invocation, OutputSink, READ_BLOB, Tool, ToolError},
 };
-
-/// Name of the tool. Requests offer it if the context names a blob.
-pub(crate) const READ_BLOB: &str = "read_blob";
 
 /// Default and most bytes of a page.
 const PAGE_BYTES: usize = 8 * 1024;

@@ -21,7 +21,7 @@ use crate::{
         actor::Actor,
         command::{Change, Command, Reply},
         record::externalise,
-        registry::{Arrival, Found, MAILBOX_MAX, Registry, Reservation},
+        registry::{Found, MAILBOX_MAX, Passage, Registry, Reservation},
         render::window_tokens,
         shared::Shared,
         supervise::supervise,
@@ -137,7 +137,7 @@ impl Sessions {
     }
 
     /// Loads a stored session, and settles the turn that a former process left open.
-    async fn bring_in(&self, session_id: SessionId, arrival: Arrival) -> Result<Reservation, SessionError> {
+    async fn bring_in(&self, session_id: SessionId, arrival: Passage) -> Result<Reservation, SessionError> {
         let engine = &self.inner.engine;
         if engine.events.watch(session_id).await?.is_none() {
             return Err(SessionError::NotFound(session_id));
@@ -159,7 +159,7 @@ impl Sessions {
         self.spawn(actor);
         // If the store fails it, its mailbox is closed, and the next caller loads it again.
         is_settled.await.unwrap_or(Err(SessionError::StoreFailed))?;
-        Ok(arrival.arrive(shared, mailbox))
+        Ok(arrival.arrive(&self.inner.registry, shared, mailbox))
     }
 
     /// Makes the actor of a session whose records are all applied.

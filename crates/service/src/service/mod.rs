@@ -2,6 +2,8 @@
 //!
 //! An operation whose capability is absent answers with that capability's code, before it looks at anything else.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
@@ -100,3 +102,10 @@ macro_rules! declare {
 }
 
 crate::operations!(declare);
+
+/// Finds the location of a session.
+#[async_trait]
+pub trait Router: Send + Sync {
+    /// Returns the service that holds the session's lease: this one, or another to hand the request to.
+    async fn route(&self, session_id: SessionId) -> Result<Arc<dyn SessionService>, SessionError>;
+}

@@ -1,7 +1,7 @@
 //! [`Session::apply`]: the only function that changes a session.
 //!
-//! Live turns, resume, replay, projection and fork all go through it, so they cannot differ. It reads
-//! no clock, no disk and no option: a record means the same wherever it is applied.
+//! Live turns, resume, replay, projection and fork all use it, so they cannot differ. It reads no clock, no disk and no
+//! option: a record means the same wherever it is applied.
 
 use std::{
     collections::VecDeque,
@@ -14,32 +14,30 @@ use meerkat_errors::ErrorCode;
 use super::{
     Session,
     context::Context,
-    event::{
-        AssistantMessage, Event, Key, Record, SessionCreated, ToolFinished, ToolOutcome, TurnQueued, TurnStarted,
-        TurnTotals,
-    },
+    event::{AssistantMessage, Event, Key, Record, SessionCreated, ToolFinished, ToolOutcome, TurnQueued, TurnStarted},
     human::heading_of,
     message::{Message, ToolResult},
     reminder::{Pin, Reminder},
     state::{KEY_KEPT_MS, KeyUse},
-    turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd, ending},
+    turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd},
 };
 use crate::{
     clock::Timestamp,
     ids::{Seq, TurnNumber},
+    model::Usage,
     options::Policy,
 };
 
-/// How many steps the loop guard looks back on: three rounds of a cycle of four, with room for a stricter option.
+/// Steps that the loop guard compares: three rounds of a cycle of four, with room for a stricter option.
 const SIGNATURES_KEPT: usize = 64;
 
-/// Why a record does not follow.
+/// Refusal of a record that cannot follow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("record {seq} does not follow: {why}")]
 pub struct ApplyError {
     /// The record.
     pub seq: Seq,
-    /// Why.
+    /// Reason.
     pub why: &'static str,
 }
 
@@ -47,7 +45,7 @@ impl Session {
     /// Starts a session from its first record.
     ///
     /// # Errors
-    /// Where the record is not one that a session begins with.
+    /// If no session can begin with the record.
     pub fn begin(record: &Record) -> Result<Self, ApplyError> {
         let refusal = |why| ApplyError { seq: record.seq, why };
         let Event::SessionCreated(created) = &record.event else {
@@ -92,11 +90,11 @@ impl Session {
         })
     }
 
-    /// Applies the next record. Where its seq skips, journal compaction dropped what stood between: the store's chain
-    /// proves that nothing else is missing.
+    /// Applies the next record. If its seq skips some, journal compaction dropped the records between: the store's
+    /// chain proves that no others are missing.
     ///
     /// # Errors
-    /// Where the record does not follow; the session is then unchanged.
+    /// If the record cannot follow; the session is then unchanged.
     pub fn apply(&mut self, record: &Record) -> Result<(), ApplyError> {
         let refusal = |why| Err(ApplyError { seq: record.seq, why });
         if record.seq <= self.last_seq {
@@ -149,12 +147,7 @@ impl Session {
                 }
             }
             Event::CompactionStarted(_) => self.compaction_started(record),
-            Event::SummaryUnused(unused) => {
-                self.usage.add(unused.usage);
-                if let Some(open) = &mut self.open_turn {
-                    open.totals.usage.add(unused.usage);
-                }
-            }
+            Event::SummaryUnused(unused) => self.spend(unused.usage),
             Event::CompactionFailed(_) => self.open_compaction = None,
             Event::CompactionUndone(_) => {
                 self.context.undo();
@@ -164,10 +157,7 @@ impl Session {
             Event::HistorySnapshot(snapshot) => self.mend(snapshot),
             Event::ContextRebuilt(rebuilt) => {
                 self.context.rebuild(record.seq, rebuilt);
-                self.usage.add(rebuilt.receipt.usage);
-                if let Some(open) = &mut self.open_turn {
-                    open.totals.usage.add(rebuilt.receipt.usage);
-                }
+                self.spend(rebuilt.receipt.usage);
                 if let Some(open) = &mut self.open_compaction {
                     open.completes_at = Some(rebuilt.compaction);
                 }
@@ -182,10 +172,10 @@ impl Session {
             Event::TurnCompleted(_) | Event::TurnInterrupted(_) => self.turn_ended(record),
             Event::TurnFailed(failed) => {
                 if matches!(failed.error.code, ErrorCode::ContextOverflow | ErrorCode::ModelContextExceeded) {
-                    // What did not fit must not stand in the way of the next turn, which still has to know what was
-                    // called; the history keeps it all.
+                    // An oversized turn must not block the next one, which still has to know its calls; the history
+                    // keeps the whole turn.
                     self.context.drop_turn(turn);
-                    // The last call's tokens were those of a context that is gone; what is left is estimated.
+                    // The last call's tokens counted a context that is no longer there; the rest is estimated.
                     self.counters.last_input_tokens = 0;
                 }
                 self.turn_ended(record);
@@ -194,6 +184,14 @@ impl Session {
         self.last_seq = record.seq;
         self.updated_at = record.time;
         Ok(())
+    }
+
+    /// Counts tokens for the session, and for the open turn.
+    fn spend(&mut self, usage: Usage) {
+        self.usage.add(usage);
+        if let Some(open) = &mut self.open_turn {
+            open.totals.usage.add(usage);
+        }
     }
 
     fn turn_queued(&mut self, record: &Record, turn: TurnNumber, queued: &TurnQueued) {
@@ -234,39 +232,17 @@ impl Session {
         self.next_turn = self.next_turn.max(turn + 1);
         self.counters.started_turns += 1;
         self.decisions.clear();
-        self.open_turn = Some(OpenTurn {
-            turn,
-            model: started.model.clone(),
-            budgets: started.budgets,
-            compaction: started.compaction,
-            key,
-            totals: TurnTotals::default(),
-            calls: Vec::new(),
-            is_answered: false,
-            stop_reason: None,
-            text: Arc::default(),
-            text_seq: None,
-            warned: Vec::new(),
-            signatures: Vec::new(),
-            last_tool: String::new(),
-            malformed_calls: 0,
-            malformed_steps: 0,
-        });
+        self.open_turn = Some(OpenTurn::of(turn, started, key));
     }
 
     fn assistant_message(&mut self, record: &Record, turn: TurnNumber, answer: &AssistantMessage) {
-        self.usage.add(answer.usage);
+        self.spend(answer.usage);
         self.counters.last_input_tokens = answer.usage.input_tokens;
         let message = answer.message();
         if let Some(open) = &mut self.open_turn {
             open.totals.steps += 1;
-            open.totals.usage.add(answer.usage);
             open.is_answered = true;
-            open.stop_reason = Some(answer.stop_reason);
-            let text = answer.text();
-            if !text.is_empty() {
-                (open.text, open.text_seq) = (text, Some(record.seq));
-            }
+            open.answered(record.seq, answer);
             open.calls = proposed(&message);
         }
         self.context.push(record.seq, turn, self.message_count, message);
@@ -308,21 +284,8 @@ impl Session {
 
     fn turn_ended(&mut self, record: &Record) {
         let Some(open) = self.open_turn.take() else { return };
-        let Some((status, totals, error)) = ending(record, open.turn) else { return };
-        let end = TurnEnd {
-            turn: open.turn,
-            seq: record.seq,
-            status,
-            model: open.model,
-            budgets: open.budgets,
-            compaction: open.compaction,
-            text: open.text,
-            text_seq: open.text_seq,
-            stop_reason: open.stop_reason,
-            totals,
-            error,
-        };
-        // A turn can wait for longer than its key is kept; the key may then stand for another turn.
+        let Some(end) = open.end(record) else { return };
+        // A turn can wait for longer than its key is kept; the key may then belong to another turn.
         let used = open.key.and_then(|key| self.keys.get_mut(&key.key)).filter(|used| used.turn == end.turn);
         if let Some(used) = used {
             // A key is kept for a day, and its answer is seldom asked for: the journal holds the text.
@@ -343,7 +306,7 @@ impl Session {
     fn use_key(&mut self, record: &Record, turn: TurnNumber, key: Option<&Key>) {
         let is_old = |(used, _): &mut (Timestamp, String)| record.time.as_millis() - used.as_millis() >= KEY_KEPT_MS;
         while let Some((used, name)) = self.keys_by_age.pop_front_if(is_old) {
-            // A key that was used anew since stands for that use.
+            // A key that was used again belongs to its newest use.
             if self.keys.get(&name).is_some_and(|kept| kept.time == used) {
                 let gone = self.keys.remove(&name);
                 self.keyed_bytes -= gone.map_or(0, |gone| gone.bytes());

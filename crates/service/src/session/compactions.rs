@@ -1,13 +1,12 @@
-//! What a session knows of its compactions: what a compactor is told, which one is open, and which can be undone.
+//! A session's knowledge of its compactions: the input of a compactor, the open one, and the undoable ones.
 //!
-//! Every answer comes from running sums; none walks over what was said.
+//! Every answer comes from running sums; none walks over the messages.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
     Session,
-    event::Record,
+    event::{CompactionAttempt, Record},
     message::{Body, Message},
 };
 use crate::{
@@ -15,41 +14,10 @@ use crate::{
     ids::{Seq, TurnNumber},
 };
 
-/// What is counted for the next compaction. It is the session's, and durable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct CompactionCounters {
-    /// Turns that have started.
-    pub started_turns: u32,
-    /// Input tokens of the last model call; 0 since a compaction.
-    pub last_input_tokens: u64,
-    /// The last compaction that was tried, or undone.
-    pub last_attempt: Option<CompactionAttempt>,
-}
-
-/// When a compaction was tried or undone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct CompactionAttempt {
-    /// The newest turn that had started, counted in turns that have started, from 0.
-    pub turn: u32,
-    /// Steps that it had taken, where it was open.
-    pub step: u32,
-}
-
-impl CompactionCounters {
-    const fn current_turn(&self) -> u32 {
-        self.started_turns.saturating_sub(1)
-    }
-
-    /// Whether they can be: no compaction was tried in a turn that has not started.
-    pub(crate) fn is_possible(&self) -> bool {
-        self.last_attempt.is_none_or(|attempt| attempt.turn <= self.current_turn())
-    }
-}
-
-/// A compaction that has neither come about nor failed yet.
+/// A compaction that has not ended yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OpenCompaction {
-    /// Its `compaction_started`.
+    /// Seq of its `compaction_started`.
     pub(super) seq: Seq,
     /// The turn it happens in; `None` between turns.
     pub(super) turn: Option<TurnNumber>,
@@ -58,7 +26,7 @@ pub(super) struct OpenCompaction {
 }
 
 impl Session {
-    /// How it compacts: as the open turn says, else as the session itself does.
+    /// Returns the compaction config of the open turn, or else of the session.
     #[must_use]
     pub fn compaction(&self) -> Option<CompactionConfig> {
         self.open_turn.as_ref().and_then(|open| open.compaction).or(self.compaction)
@@ -70,7 +38,8 @@ impl Session {
         self.open_compaction.map(|open| open.seq)
     }
 
-    /// What a compactor decides by, before a request of `request_bytes` to a model with a window of `window_tokens`.
+    /// Returns the input of a compactor before a request of `request_bytes` to a model with a window of
+    /// `window_tokens`.
     #[must_use]
     pub fn compaction_context(&self, request_bytes: u64, window_tokens: u64) -> CompactionContext {
         let counters = self.counters;
@@ -97,21 +66,22 @@ impl Session {
         self.context.undoable()
     }
 
-    /// Whether the latest of them can be undone without records from the journal. A session that a snapshot has
-    /// restored does not know what stood in its context before.
+    /// Returns true if the newest one can be undone without records from the journal. A snapshot does not have the
+    /// context from before a compaction.
     #[must_use]
     pub fn context_before_is_known(&self) -> bool {
         self.context.bytes_if_undone().is_some()
     }
 
-    /// Estimated tokens of its live context if the latest of them were undone; as it is where that is not known.
+    /// Estimates the tokens of the live context after an undo of the newest one; of the current context if that is
+    /// unknown.
     #[must_use]
     pub fn tokens_if_undone(&self) -> u64 {
         (self.context.bytes_if_undone().unwrap_or_else(|| self.context.bytes()) + self.fixed_bytes()) / 4
     }
 
     /// Reminders and pins as messages, in the order in which they were set.
-    pub(super) fn beside(&self) -> impl Iterator<Item = Message> {
+    pub(super) fn reminders_and_pins(&self) -> impl Iterator<Item = Message> {
         let mut reminders = self.reminders.iter().peekable();
         let mut pins = self.pins.iter().peekable();
         std::iter::from_fn(move || {
@@ -129,9 +99,9 @@ impl Session {
         self.system_prompt.as_ref().map(|content| Message::System { content: content.clone() })
     }
 
-    /// Bytes of what stands in the context and was not said: system prompt, reminders and pins.
+    /// Bytes of the context besides the conversation: system prompt, reminders and pins.
     fn fixed_bytes(&self) -> u64 {
-        self.system().into_iter().chain(self.beside()).map(|message| message_bytes(&message)).sum()
+        self.system().into_iter().chain(self.reminders_and_pins()).map(|message| message_bytes(&message)).sum()
     }
 
     pub(super) fn compaction_started(&mut self, record: &Record) {

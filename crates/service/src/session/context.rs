@@ -1,8 +1,8 @@
-//! The live context: what the next request is made of, with its size kept as it grows.
+//! The live context: the messages of the next request, with their size.
 //!
 //! Between compactions it only grows at its end, so that a vendor's prompt cache stays warm; sizes are running sums, so
-//! that no turn ever walks over what was said before. What stood in it before its newest compactions is kept beside it,
-//! message by message the same memory, so that they can be undone.
+//! that no turn walks over old messages. The contexts from before the newest compactions are kept beside it and share
+//! their messages with it, so that these compactions can be undone.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -23,7 +23,7 @@ pub struct Context {
     rebuilds: Rebuilds,
 }
 
-/// How often it can be undone that the context was rebuilt.
+/// Number of rebuilds that can be undone.
 const UNDOABLE: usize = 3;
 
 /// The newest times that the context was rebuilt.
@@ -32,11 +32,11 @@ const UNDOABLE: usize = 3;
 pub(super) struct Rebuilds {
     /// The newest one that cannot be undone any more: nothing that had left the context by then returns.
     floor: Option<Rebuild>,
-    /// Those that can be undone, in order: only the last one may be undone next.
+    /// The undoable ones, in order: only the last one may be undone next.
     undoable: VecDeque<Rebuild>,
 }
 
-/// How the context was rebuilt, by reference.
+/// A rebuild of the context, by reference.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Rebuild {
     /// The `context_rebuilt`.
@@ -45,20 +45,20 @@ struct Rebuild {
     compaction: Seq,
     /// The events between which it was kept.
     kept: Vec<(Seq, Seq)>,
-    /// What stood in it before. A snapshot does not hold it; the journal does.
+    /// The context before. A snapshot lacks it; the journal has it.
     #[serde(skip)]
     before: Option<Before>,
 }
 
-/// What stood in the context before it was rebuilt, changed by all that came since but for what was said.
+/// A context from before a rebuild, with all later changes except new messages.
 #[derive(Clone, Debug)]
 struct Before {
     entries: Arc<Entries>,
-    /// Bytes of what left the context then.
+    /// Bytes of the messages that left the context then.
     left_bytes: u64,
 }
 
-/// Whether what stood before is in memory makes no other session.
+/// Sessions are equal whether or not they have the former context in memory.
 impl PartialEq for Rebuild {
     fn eq(&self, other: &Self) -> bool {
         (self.seq, self.compaction, &self.kept) == (other.seq, other.compaction, &other.kept)
@@ -66,7 +66,7 @@ impl PartialEq for Rebuild {
 }
 
 impl Context {
-    /// What stands for all that left it.
+    /// Returns the summary of everything that left the context.
     #[must_use]
     pub const fn summary(&self) -> Option<&Summary> {
         self.live.summary()
@@ -78,19 +78,19 @@ impl Context {
         self.live.summary_bytes()
     }
 
-    /// What was said and has not left it, in order.
+    /// Lists the messages that have not left the context, in order.
     #[must_use]
     pub fn entries(&self) -> &[ContextEntry] {
         self.live.list()
     }
 
-    /// Whether a result in it names a blob.
+    /// Returns true if a result in it names a blob.
     #[must_use]
     pub fn has_blobs(&self) -> bool {
         self.live.blobs() > 0
     }
 
-    /// Its messages, counted.
+    /// Counts its messages.
     #[must_use]
     pub fn message_count(&self) -> usize {
         self.entries().len() + usize::from(self.summary().is_some())
@@ -108,8 +108,8 @@ impl Context {
         self.live.bytes()
     }
 
-    /// Where the newest whole turns begin whose entries have at most `bytes` bytes together.
-    /// The newest turn is always among them.
+    /// Finds the beginning of the newest whole turns that have at most `bytes` bytes together. The newest turn is
+    /// always one of them.
     #[must_use]
     pub fn start_within(&self, bytes: u64) -> usize {
         self.live.start_within(bytes)
@@ -120,12 +120,12 @@ impl Context {
         self.live.last_seq_of(turn)
     }
 
-    pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, nth: u64, message: Message) {
-        self.live.push(seq, turn, nth, message);
+    pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, history_index: u64, message: Message) {
+        self.live.push(seq, turn, history_index, message);
     }
 
-    /// Keeps what is retained, masks what is masked, and puts the summary, where there is one, in place of the rest and
-    /// of the summary before it.
+    /// Keeps the retained messages and masks the masked ones. A summary, if there is one, replaces the rest and the
+    /// former summary.
     pub(super) fn rebuild(&mut self, seq: Seq, rebuilt: &ContextRebuilt) {
         let mut live = self.live.within(&rebuilt.retained);
         live.mask(&rebuilt.masked);
@@ -133,27 +133,27 @@ impl Context {
             live.summarise(seq, summary);
         }
         let before = std::mem::replace(&mut self.live, live);
-        let left_bytes = before.bytes_beside(&self.live);
+        let left_bytes = before.bytes_unshared(&self.live);
         let before = Some(Before { entries: Arc::new(before), left_bytes });
         let (compaction, kept) = (rebuilt.compaction, rebuilt.retained.clone());
         self.rebuilds.push(Rebuild { seq, compaction, kept, before });
     }
 
-    /// What stood in it before it was last rebuilt stands in it again, before all that came since.
+    /// Restores the context from before the last rebuild, followed by all later messages.
     pub(super) fn undo(&mut self) {
         let Some(Rebuild { seq, before: Some(before), .. }) = self.rebuilds.undoable.pop_back() else { return };
         let since = std::mem::replace(&mut self.live, Arc::unwrap_or_clone(before.entries));
         self.live.extend_from(&since, seq);
     }
 
-    /// Bytes that it would have if that were undone; `None` where what stood before is not in memory.
+    /// Bytes of the context after an undo; `None` if the former context is not in memory.
     pub(super) fn bytes_if_undone(&self) -> Option<u64> {
         let last = self.rebuilds.undoable.back()?;
         let before = last.before.as_ref()?;
         Some(before.entries.bytes() + self.bytes_from(self.live.place_behind(last.seq)))
     }
 
-    /// Bytes of what stood before and left it, and can be brought back without the journal.
+    /// Bytes of messages that left the context and can return without the journal.
     pub(super) fn left_bytes(&self) -> u64 {
         self.rebuilds
             .undoable
@@ -168,7 +168,7 @@ impl Context {
         self.rebuilds.undoable.iter().map(|rebuild| rebuild.compaction)
     }
 
-    /// Whether an event may have brought what stands in the context again where its newest rebuilds are undone.
+    /// Returns true if an undo of the newest rebuilds may restore a message of this event.
     pub(crate) fn may_return(&self, seq: Seq) -> bool {
         let Rebuilds { floor, undoable } = &self.rebuilds;
         let has_left =
@@ -195,12 +195,12 @@ impl Context {
         }
     }
 
-    /// It as it was once rebuilt.
+    /// Sets its former rebuilds.
     pub(super) fn rebuilt_by(self, rebuilds: Rebuilds) -> Self {
         Self { rebuilds, ..self }
     }
 
-    /// Puts a summary before everything that was said.
+    /// Puts a summary before all messages.
     pub(super) fn summarise(&mut self, seq: Seq, summary: &Body) {
         self.live.summarise(seq, summary);
     }
@@ -210,7 +210,7 @@ impl Context {
         self.live.mask(masked);
     }
 
-    /// The newest turn goes on as another: both are one span from now on, also in what stood before.
+    /// Continues the newest turn as another one: both are one span from now on, in former contexts too.
     pub(super) fn continue_turn(&mut self, interrupted: TurnNumber, turn: TurnNumber) {
         self.live.continue_turn(interrupted, turn);
         for (_, before) in self.rebuilds.before_with(interrupted) {
@@ -225,7 +225,7 @@ impl Context {
         let mut newer = self.live.clone();
         for (seq, before) in self.rebuilds.before_with(turn) {
             let entries = Arc::make_mut(&mut before.entries);
-            // What was called since counts too: an undo brings nothing of this turn but what is left of it here.
+            // Later calls count too: an undo restores only the remainder of this turn.
             entries.extend_from(&newer, seq);
             newer = entries.clone();
             entries.drop_turn(turn);
@@ -237,16 +237,17 @@ impl Context {
         }
     }
 
-    /// The first entry of each run of messages, and how many were said before it, by the numbers that `nth` gives.
-    pub(super) fn runs(&self, nth: impl Fn(&ContextEntry) -> u64) -> Vec<(Seq, u64)> {
+    /// Lists the first entry of each run of messages, and how many messages came before it by the indexes of
+    /// `index_of`.
+    pub(super) fn runs(&self, index_of: impl Fn(&ContextEntry) -> u64) -> Vec<(Seq, u64)> {
         let mut next = None;
         let mut runs = Vec::new();
         for entry in self.entries() {
-            let nth = nth(entry);
-            if next != Some(nth) {
-                runs.push((entry.seq, nth));
+            let index = index_of(entry);
+            if next != Some(index) {
+                runs.push((entry.seq, index));
             }
-            next = Some(nth + 1);
+            next = Some(index + 1);
         }
         runs
     }
@@ -271,7 +272,7 @@ impl Rebuilds {
         self.floor = Some(Rebuild { before: None, ..rebuild });
     }
 
-    /// What stood before, wherever this turn was the newest, with the rebuild; the newest first.
+    /// Former contexts in which this turn was the newest, the newest context first.
     fn before_with(&mut self, turn: TurnNumber) -> impl Iterator<Item = (Seq, &mut Before)> {
         let before = self.undoable.iter_mut().rev().filter_map(|rebuild| {
             let seq = rebuild.seq;
@@ -280,11 +281,11 @@ impl Rebuilds {
         before.filter(move |(_, before)| before.entries.newest_turn() == Some(turn))
     }
 
-    /// Measures anew what left the context each time; it is `live` now.
+    /// Measures again the bytes that left with each rebuild; `live` is the context now.
     fn measure(&mut self, live: &Entries) {
         let mut next: Option<Arc<Entries>> = None;
         for before in self.undoable.iter_mut().rev().filter_map(|rebuild| rebuild.before.as_mut()) {
-            before.left_bytes = before.entries.bytes_beside(next.as_deref().unwrap_or(live));
+            before.left_bytes = before.entries.bytes_unshared(next.as_deref().unwrap_or(live));
             next = Some(before.entries.clone());
         }
     }

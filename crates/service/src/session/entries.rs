@@ -12,13 +12,13 @@ use crate::{
     ids::{Seq, TurnNumber},
 };
 
-/// What was said and has not left the context, behind the summary of what has.
+/// Messages of a context, behind the summary of those that left it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Entries {
-    /// What stands for all that left the context, before everything that was said.
+    /// Summary of everything that left the context.
     summary: Option<Summary>,
     list: Vec<ContextEntry>,
-    /// Where each turn that has entries begins, in order.
+    /// Index of the first entry of each turn that has entries, in order.
     turns: Vec<(TurnNumber, usize)>,
 }
 
@@ -37,15 +37,15 @@ pub struct Summary {
 pub struct ContextEntry {
     /// The event that brought it.
     pub seq: Seq,
-    /// The turn it belongs to; where that was interrupted and gone on with, the one that did so.
+    /// Turn of the message; if it was interrupted and continued, the turn that continued it.
     pub turn: TurnNumber,
-    /// Messages that were ever said before it: where the next entry does not count on, something left the context.
-    pub nth: u64,
+    /// Position in the full history; a jump means that messages left the context.
+    pub history_index: u64,
     /// The message.
     pub message: Arc<Message>,
-    /// Whether references stand in it for its results.
+    /// True if its results are references.
     pub is_masked: bool,
-    /// What it was, where it is all that is left of a turn that did not fit.
+    /// The messages that it remains of, if their turn did not fit.
     pub(super) left: Option<Arc<Left>>,
     /// Bytes of all entries up to this one, as JSON.
     bytes_up_to: u64,
@@ -56,13 +56,14 @@ pub struct ContextEntry {
 /// The messages that an entry is left of.
 #[derive(Debug)]
 pub(super) struct Left {
-    /// The event of each, and how many messages were said before it.
+    /// Event of each, and its position in the full history.
     pub(super) messages: Vec<(Seq, u64)>,
-    /// Those whose results were masked.
+    /// Events of messages whose results were masked.
     pub(super) masked: Vec<Seq>,
 }
 
-/// Messages that are gone from the journal are not counted in what an undo brings back, so `nth` does not count here.
+/// Ignores `history_index`: messages that were dropped from the journal are not counted in a context that an undo
+/// restores.
 impl PartialEq for ContextEntry {
     fn eq(&self, other: &Self) -> bool {
         let key = |entry: &Self| (entry.seq, entry.turn, entry.is_masked, entry.bytes_up_to);
@@ -104,7 +105,7 @@ impl Entries {
         self.list.partition_point(|entry| entry.seq <= seq)
     }
 
-    /// Where the newest whole turns begin whose entries have at most `bytes` bytes together.
+    /// Finds the beginning of the newest whole turns that have at most `bytes` bytes together.
     pub(super) fn start_within(&self, bytes: u64) -> usize {
         let first = self.turns.partition_point(|&(_, start)| self.bytes_from(start) > bytes);
         self.turns.get(first).or(self.turns.last()).map_or(0, |&(_, start)| start)
@@ -117,12 +118,15 @@ impl Entries {
         self.list[..end].last().map(|entry| entry.seq)
     }
 
-    pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, nth: u64, message: Message) {
-        // Here, so that what is measured is what is sent.
+    pub(super) fn push(&mut self, seq: Seq, turn: TurnNumber, history_index: u64, message: Message) {
+        // Escaped here, so that the measured bytes are the sent bytes.
         let message = without_forged_tags(message);
         let bytes = message_bytes(&message);
         let (message, is_masked, left) = (Arc::new(message), false, None);
-        self.append(ContextEntry { seq, turn, nth, message, is_masked, left, bytes_up_to: 0, blobs_up_to: 0 }, bytes);
+        self.append(
+            ContextEntry { seq, turn, history_index, message, is_masked, left, bytes_up_to: 0, blobs_up_to: 0 },
+            bytes,
+        );
     }
 
     fn append(&mut self, entry: ContextEntry, bytes: u64) {
@@ -140,7 +144,7 @@ impl Entries {
         self.list.iter().zip(before).map(|(entry, before)| (entry, entry.bytes_up_to - before))
     }
 
-    /// Those that these ranges of events brought, behind the same summary.
+    /// Copies the entries of these ranges of events, behind the same summary.
     pub(super) fn within(&self, ranges: &[(Seq, Seq)]) -> Self {
         let mut ranges = ranges.iter().peekable();
         let mut kept = Self { summary: self.summary.clone(), ..Self::default() };
@@ -153,15 +157,15 @@ impl Entries {
         kept
     }
 
-    /// Takes over what events behind `seq` brought.
+    /// Appends the other's entries of events behind `seq`.
     pub(super) fn extend_from(&mut self, other: &Self, seq: Seq) {
         for (entry, bytes) in other.sized().skip(other.place_behind(seq)) {
             self.append(entry.clone(), bytes);
         }
     }
 
-    /// Bytes of what the other one does not share.
-    pub(super) fn bytes_beside(&self, other: &Self) -> u64 {
+    /// Bytes that the other one does not share.
+    pub(super) fn bytes_unshared(&self, other: &Self) -> u64 {
         let mut others = other.list.iter().peekable();
         let is_shared = |(entry, _): &(&ContextEntry, u64)| {
             while others.next_if(|other| other.seq < entry.seq).is_some() {}
@@ -173,7 +177,7 @@ impl Entries {
         self.bytes() - shared - summary
     }
 
-    /// Puts a summary before everything that was said.
+    /// Puts a summary before all messages.
     pub(super) fn summarise(&mut self, seq: Seq, summary: &Body) {
         let message = without_forged_tags(summary_message(&summary.excerpt()));
         self.summary = Some(Summary { seq, bytes: json_bytes(&message), message: Arc::new(message) });
@@ -198,7 +202,7 @@ impl Entries {
         }
     }
 
-    /// The newest turn, where it has an entry.
+    /// Returns the newest turn that has entries.
     pub(super) fn newest_turn(&self) -> Option<TurnNumber> {
         self.turns.last().map(|(turn, _)| *turn)
     }
@@ -206,7 +210,7 @@ impl Entries {
     /// The newest turn goes on as another: both are one span from now on.
     pub(super) fn continue_turn(&mut self, interrupted: TurnNumber, turn: TurnNumber) {
         if let Some((_, start)) = self.turns.pop_if(|last| last.0 == interrupted) {
-            // What was kept of it before a part that left the context may have the new number already.
+            // An older part of it may have the new number already.
             if self.turns.last().is_none_or(|&(last, _)| last != turn) {
                 self.turns.push((turn, start));
             }
@@ -221,8 +225,8 @@ impl Entries {
         let dropped = self.list.split_off(start);
         let (Some(first), Some(text)) = (dropped.first(), outcome::of_turn(&dropped, bytes)) else { return };
         let masked = dropped.iter().filter(|entry| entry.is_masked).map(|entry| entry.seq).collect();
-        let messages = dropped.iter().map(|entry| (entry.seq, entry.nth)).collect();
-        self.push(first.seq, turn, first.nth, Message::User { content: text.into() });
+        let messages = dropped.iter().map(|entry| (entry.seq, entry.history_index)).collect();
+        self.push(first.seq, turn, first.history_index, Message::User { content: text.into() });
         if let Some(entry) = self.list.last_mut() {
             entry.left = Some(Arc::new(Left { messages, masked }));
         }
@@ -232,18 +236,18 @@ impl Entries {
     pub(super) fn renumber(&mut self, runs: &[(Seq, u64)]) {
         let (mut runs, mut next) = (runs.iter().peekable(), None);
         for entry in &mut self.list {
-            while let Some((_, nth)) = runs.next_if(|(seq, _)| *seq <= entry.seq) {
-                next = Some(*nth);
+            while let Some((_, index)) = runs.next_if(|(seq, _)| *seq <= entry.seq) {
+                next = Some(*index);
             }
-            if let Some(nth) = next {
-                entry.nth = nth;
-                next = Some(nth + 1);
+            if let Some(index) = next {
+                entry.history_index = index;
+                next = Some(index + 1);
             }
         }
     }
 }
 
-/// Whether it names a blob: results of tools alone are not sent whole.
+/// Returns true if it names a blob: only tool results are not sent whole.
 fn has_blob(message: &Message) -> bool {
     let Message::ToolResults { results } = message else { return false };
     results.iter().any(|result| matches!(result.content, Body::Blob(_)))

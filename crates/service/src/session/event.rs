@@ -1,8 +1,7 @@
-//! The kinds of events: one row per kind, one payload each.
+//! Event kinds: one row per kind, one payload each.
 //!
-//! A durable event changes a session when it is applied and stands in the journal; a live event is
-//! shown in passing and promises nothing. Each body of text stands in exactly one event; others
-//! refer to it. How an event becomes bytes is not known here: see `wire`.
+//! A durable event changes a session when it is applied, and is stored in the journal; a live event is only shown. Each
+//! body of text is in exactly one event; others refer to it. `wire` turns events into bytes.
 
 mod compaction;
 mod live;
@@ -10,7 +9,8 @@ mod live;
 use std::{collections::BTreeMap, sync::Arc};
 
 pub use compaction::{
-    CompactionCompleted, CompactionFailed, CompactionStarted, CompactionUndone, ContextRebuilt, SummaryUnused,
+    CompactionAttempt, CompactionCompleted, CompactionCounters, CompactionFailed, CompactionStarted, CompactionUndone,
+    ContextRebuilt, SummaryUnused,
 };
 use meerkat_errors::ErrorBody;
 pub use meerkat_words::requests::Decision;
@@ -18,7 +18,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    compactions::CompactionCounters,
     message::{Block, Body, Message, RawJson, ToolResult},
     reminder::SystemReminderType,
 };
@@ -33,33 +32,33 @@ use crate::{
 
 pub use live::{Pruned, ReasoningDelta, Retrying, SessionDeleted, TextDelta, ToolProgress};
 
-/// A stored event: what happened, where, when, and its place in the journal.
+/// Stored event with its place in the journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// The session where it happened.
+    /// Session of the event.
     pub session_id: SessionId,
-    /// Its place in the journal.
+    /// Position in the journal.
     pub seq: Seq,
     /// The turn it belongs to.
     pub turn: Option<TurnNumber>,
-    /// When it was recorded.
+    /// Time of recording.
     pub time: Timestamp,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
-/// A live event: what is shown, where, when, and the durable event that it follows.
+/// Live event with the durable event before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveRecord {
-    /// The session where it happens.
+    /// Session of the event.
     pub session_id: SessionId,
     /// The seq of the durable event that it follows.
     pub after: Seq,
     /// The turn it belongs to.
     pub turn: Option<TurnNumber>,
-    /// When it was shown.
+    /// Time of showing.
     pub time: Timestamp,
-    /// What is shown.
+    /// The event.
     pub event: LiveEvent,
 }
 
@@ -68,7 +67,7 @@ macro_rules! event_kinds {
         durable { $( $(#[$doc:meta])* $variant:ident = $name:literal; )* }
         live { $( $(#[$live_doc:meta])* $live:ident = $live_name:literal; )* }
     ) => {
-        /// What a durable event says.
+        /// Durable event.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Event {
             $( $(#[$doc])* $variant($variant), )*
@@ -76,7 +75,7 @@ macro_rules! event_kinds {
             Unknown(UnknownEvent),
         }
 
-        /// What a live event says.
+        /// Live event.
         #[derive(Clone, Debug, PartialEq)]
         pub enum LiveEvent { $( $(#[$live_doc])* $live($live), )* }
 
@@ -97,13 +96,13 @@ macro_rules! event_kinds {
                 match self { $( Self::$variant => $name, )* $( Self::$live => $live_name, )* }
             }
 
-            /// Whether it stands in the journal.
+            /// Returns true if it is stored in the journal.
             #[must_use]
             pub const fn is_durable(self) -> bool {
                 match self { $( Self::$variant => true, )* $( Self::$live => false, )* }
             }
 
-            /// Its page: when it happens and what its fields say.
+            /// Returns its page: when it happens, and its fields.
             #[must_use]
             pub const fn page(self) -> &'static str {
                 match self {
@@ -112,7 +111,7 @@ macro_rules! event_kinds {
                 }
             }
 
-            /// The schema of its payload, as it is written.
+            /// Returns the schema of its payload.
             #[must_use]
             pub fn payload_schema(self) -> schemars::Schema {
                 let settings = schemars::generate::SchemaSettings::default().for_serialize();
@@ -136,7 +135,7 @@ macro_rules! event_kinds {
             /// Reads the payload of a line whose `type` is `type_name`.
             ///
             /// # Errors
-            /// What the decoder found.
+            /// If the payload cannot be decoded.
             pub fn decode(type_name: &str, line: &str) -> Result<Self, serde_json::Error> {
                 match type_name {
                     $( $name => serde_json::from_str(line).map(Self::$variant), )*
@@ -147,7 +146,7 @@ macro_rules! event_kinds {
             /// Writes the payload as a JSON object; an unknown event has none of its own.
             ///
             /// # Errors
-            /// What the encoder found.
+            /// If the payload cannot be encoded.
             pub fn encode_payload(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
                 match self {
                     $( Self::$variant(payload) => serde_json::to_writer(out, payload), )*
@@ -163,10 +162,11 @@ macro_rules! event_kinds {
                 match self { $( Self::$live(_) => $live_name, )* }
             }
 
-            /// Reads the payload of a live line whose `type` is `type_name`; `None` for a kind that this version does not know.
+            /// Reads the payload of a live line whose `type` is `type_name`; `None` for a kind that this version does
+            /// not know.
             ///
             /// # Errors
-            /// What the decoder found.
+            /// If the payload cannot be decoded.
             pub fn decode(type_name: &str, line: &str) -> Result<Option<Self>, serde_json::Error> {
                 match type_name {
                     $( $live_name => serde_json::from_str(line).map(|payload| Some(Self::$live(payload))), )*
@@ -177,7 +177,7 @@ macro_rules! event_kinds {
             /// Writes the payload as a JSON object.
             ///
             /// # Errors
-            /// What the encoder found.
+            /// If the payload cannot be encoded.
             pub fn encode_payload(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
                 match self { $( Self::$live(payload) => serde_json::to_writer(out, payload), )* }
             }
@@ -223,9 +223,9 @@ event_kinds! {
         Unpinned = "unpinned";
         /// A budget of the turn is nearly used up.
         BudgetWarning = "budget_warning";
-        /// The model's answer was cut; this is what had come.
+        /// The model's answer was cut off; this is the part that arrived.
         PartialText = "partial_text";
-        /// The turn did what it was meant to.
+        /// The turn completed.
         TurnCompleted = "turn_completed";
         /// The turn failed.
         TurnFailed = "turn_failed";
@@ -233,7 +233,7 @@ event_kinds! {
         TurnInterrupted = "turn_interrupted";
         /// The end of the journal was cut off: it had not been written whole.
         LogTailRepaired = "log_tail_repaired";
-        /// What older events would have given, because they are about to go.
+        /// Facts from older events that are about to be dropped.
         HistorySnapshot = "history_snapshot";
         /// A compaction began.
         CompactionStarted = "compaction_started";
@@ -243,9 +243,9 @@ event_kinds! {
         CompactionCompleted = "compaction_completed";
         /// A summary was paid for and is not used.
         SummaryUnused = "summary_unused";
-        /// A compaction did not come about; nothing has changed.
+        /// A compaction failed; nothing has changed.
         CompactionFailed = "compaction_failed";
-        /// A compaction was taken back.
+        /// A compaction was undone.
         CompactionUndone = "compaction_undone";
     }
     live {
@@ -253,11 +253,11 @@ event_kinds! {
         TextDelta = "text_delta";
         /// More of the model's reasoning.
         ReasoningDelta = "reasoning_delta";
-        /// A tool says how far it is.
+        /// A tool reports progress.
         ToolProgress = "tool_progress";
         /// A model call failed and will be tried again.
         Retrying = "retrying";
-        /// Events that are gone.
+        /// Events were dropped.
         Pruned = "pruned";
         /// The session is deleted.
         SessionDeleted = "session_deleted";
@@ -279,24 +279,24 @@ pub struct SessionCreated {
     /// The title, if it was made with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The model that answers where a turn names none.
+    /// Model of turns that name none.
     pub model: String,
     /// The system prompt.
     pub system_prompt: Option<Body>,
     /// The labels.
     pub labels: BTreeMap<String, String>,
-    /// The tools that the session may use; all where `null`.
+    /// The tools that the session may use; `null` for all.
     pub tools: Option<Vec<String>>,
-    /// The budgets of each turn that sets none.
+    /// Budgets of turns that set none.
     pub budgets: Budgets,
-    /// How the session compacts, where it says so itself.
+    /// The session's own compaction config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compaction: Option<CompactionConfig>,
     /// The idempotency key, with the hash of the request.
     pub key: Option<Key>,
 }
 
-/// The session began as a copy of another's beginning. What stands before it happened to that session.
+/// The session began as a copy of another's beginning. Everything before happened to that session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionForked {
     /// The session that was copied.
@@ -307,10 +307,10 @@ pub struct SessionForked {
     pub key: Option<Key>,
 }
 
-/// The session has another title or other labels. Both stand here whole, also where only one has changed.
+/// The session has another title or other labels. Both are complete, even if only one has changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionUpdated {
-    /// The title; none where `null`.
+    /// The title; `null` for none.
     pub title: Option<String>,
     /// All labels.
     pub labels: BTreeMap<String, String>,
@@ -324,7 +324,7 @@ pub struct SessionArchived {}
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionUnarchived {}
 
-/// An idempotency key and the request that it stands for.
+/// An idempotency key and the hash of its request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Key {
     /// The key.
@@ -336,16 +336,16 @@ pub struct Key {
 /// A turn was accepted and waits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnQueued {
-    /// What the user said.
+    /// The user's message.
     pub prompt: Body,
-    /// The model, where the turn names one.
+    /// The model, if the turn names one.
     pub model: Option<String>,
     /// The budgets.
     pub budgets: Budgets,
-    /// How the turn compacts, where it says so itself.
+    /// The turn's own compaction config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compaction: Option<CompactionConfig>,
-    /// How it was accepted: `interrupt` goes to the head.
+    /// Policy that it was accepted with: `interrupt` goes to the head.
     pub policy: Policy,
     /// The idempotency key.
     pub key: Option<Key>,
@@ -354,14 +354,14 @@ pub struct TurnQueued {
 /// A waiting turn left the queue without starting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnDequeued {
-    /// Why: `cancelled`, or `shutting_down`.
+    /// Reason: `cancelled`, or `shutting_down`.
     pub reason: String,
 }
 
 /// A turn started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnStarted {
-    /// What the user said; `null` where the turn was queued (see `queued`) or goes on with another (see `continues`).
+    /// The user's message; `null` if the turn was queued (see `queued`) or continues another (see `continues`).
     pub prompt: Option<Body>,
     /// The model that answers.
     pub model: String,
@@ -371,7 +371,7 @@ pub struct TurnStarted {
     pub queued: Option<Seq>,
     /// The interrupted turn that this one takes over.
     pub continues: Option<TurnNumber>,
-    /// How the turn compacts, where it says so itself.
+    /// The turn's own compaction config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compaction: Option<CompactionConfig>,
     /// The idempotency key.
@@ -385,22 +385,22 @@ pub struct AssistantMessage {
     pub step: u32,
     /// The model that answered.
     pub model: String,
-    /// What it said.
+    /// The answer's parts.
     pub blocks: Vec<Block>,
-    /// Why it stopped.
+    /// Reason why the model stopped.
     pub stop_reason: StopReason,
-    /// What the call cost.
+    /// Tokens of the call.
     pub usage: Usage,
 }
 
 impl AssistantMessage {
-    /// It as a message of the context.
+    /// Returns it as a message of the context.
     #[must_use]
     pub fn message(&self) -> Message {
         Message::BlockAssistant { model: self.model.clone(), blocks: self.blocks.clone() }
     }
 
-    /// What the model said in it.
+    /// Returns its texts.
     #[must_use]
     pub fn text(&self) -> Arc<[Body]> {
         let text = |block: &Block| match block {
@@ -418,7 +418,7 @@ pub struct ToolStarted {
     pub call_id: String,
     /// The tool.
     pub name: String,
-    /// What running it twice would do.
+    /// Effect of running it twice.
     pub effect: Effect,
 }
 
@@ -429,18 +429,18 @@ pub struct ToolFinished {
     pub call_id: String,
     /// The tool.
     pub name: String,
-    /// How it ended.
+    /// Outcome.
     pub outcome: ToolOutcome,
-    /// What the model is told.
+    /// Output for the model.
     pub output: Body,
-    /// The failure, where there was one.
+    /// The failure, if there was one.
     pub error: Option<ErrorBody>,
-    /// How long it ran.
+    /// Duration in milliseconds.
     pub duration_ms: u64,
 }
 
 impl ToolFinished {
-    /// What stands in the context.
+    /// Returns it as a result in the context.
     #[must_use]
     pub fn result(&self) -> ToolResult {
         let Self { call_id, name, outcome, output, .. } = self.clone();
@@ -448,17 +448,17 @@ impl ToolFinished {
     }
 }
 
-/// How a call ended.
+/// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolOutcome {
-    /// It did what it was meant to.
+    /// It succeeded.
     Succeeded,
     /// It failed, or its arguments were wrong.
     Failed,
     /// It did not run.
     NotRun,
-    /// Whether it had its effect is unknown.
+    /// Its effect may have happened or not.
     Unknown,
 }
 
@@ -469,8 +469,7 @@ pub struct ApprovalRequested {
     pub call_id: String,
     /// The tool.
     pub name: String,
-    /// What it is called with, as text; of long arguments the beginning, the end and the size. Empty in events of
-    /// former versions.
+    /// Its arguments as text; the beginning, the end and the size of long ones. Empty in events of former versions.
     #[serde(default)]
     pub arguments: String,
 }
@@ -480,25 +479,25 @@ pub struct ApprovalRequested {
 pub struct ApprovalDecided {
     /// The call.
     pub call_id: String,
-    /// What was decided.
+    /// The decision.
     pub decision: Decision,
-    /// Why, for the model to read.
+    /// Reason, for the model to read.
     pub reason: Option<String>,
 }
 
 /// A system reminder was set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReminderSet {
-    /// Its type; a session has one of each.
+    /// Type; a session has one of each.
     pub kind: SystemReminderType,
-    /// Its text.
+    /// Text.
     pub text: String,
 }
 
 /// A system reminder was removed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReminderCleared {
-    /// Its type.
+    /// Type.
     pub kind: SystemReminderType,
 }
 
@@ -521,13 +520,13 @@ pub struct Unpinned {
 pub struct BudgetWarning {
     /// The budget.
     pub budget: Budget,
-    /// What is used.
+    /// Used amount.
     pub used: u64,
-    /// What there is.
+    /// Limit.
     pub limit: u64,
 }
 
-/// What had come of an answer that was cut. It is not part of the context.
+/// Part of an answer that was cut off. It is not in the context.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PartialText {
     /// The step within the turn.
@@ -536,7 +535,7 @@ pub struct PartialText {
     pub text: Body,
 }
 
-/// What a turn did and cost, in each of the events that end one.
+/// Counts and cost of a turn, in each event that ends one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnTotals {
     /// Model calls that answered.
@@ -549,59 +548,60 @@ pub struct TurnTotals {
     pub usage: Usage,
 }
 
-/// The turn did what it was meant to.
+/// The turn completed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnCompleted {
-    /// Why the model stopped.
+    /// Reason why the model stopped.
     pub stop_reason: StopReason,
-    /// What the turn did and cost.
+    /// Counts and cost of the turn.
     pub totals: TurnTotals,
 }
 
 /// The turn failed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnFailed {
-    /// Why.
+    /// The failure.
     pub error: ErrorBody,
-    /// What the turn did and cost.
+    /// Counts and cost of the turn.
     pub totals: TurnTotals,
 }
 
 /// The turn was interrupted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnInterrupted {
-    /// Why: `requested`, `replaced`, `shutting_down`, `process_ended`, or `deleted`.
+    /// Reason: `requested`, `replaced`, `shutting_down`, `process_ended`, or `deleted`.
     pub reason: String,
-    /// What the turn did and cost.
+    /// Counts and cost of the turn.
     pub totals: TurnTotals,
 }
 
 /// The end of the journal was cut off: it had not been written whole when the process ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LogTailRepaired {
-    /// How many bytes were cut off. No event among them was ever acknowledged.
+    /// Bytes that were cut off. No event among them was ever acknowledged.
     pub bytes: u64,
     /// The file beneath the data directory that keeps them.
     pub quarantine: String,
 }
 
-/// Journal compaction is about to drop what was said in older events: what they would have given to whoever reads the
-/// journal from its beginning. To a session that has seen them all it says nothing new.
+/// Facts from older events that journal compaction is about to drop, for readers of the journal from its beginning. A
+/// session that has applied them all learns nothing new.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HistorySnapshot {
-    /// The last event that may be gone with what was said in it. Behind it nothing is missing that was said.
+    /// Last event that may be dropped with its messages. No message after it is missing.
     pub pruned_to: Seq,
     /// Idempotency keys that were used up to this time are forgotten.
     pub keys_up_to: Timestamp,
-    /// Messages that were ever said.
+    /// Messages in the full history.
     pub message_count: u64,
-    /// What the session has cost.
+    /// Tokens of the session so far.
     pub usage: Usage,
     /// The number of the next turn.
     pub next_turn: TurnNumber,
-    /// The runs of the live context: the event of the first message of each, and how many messages were said before it.
+    /// Runs of the live context: the event of each run's first message, and that message's position in the full
+    /// history.
     pub context: Vec<(Seq, u64)>,
-    /// What is counted for the next compaction.
+    /// Counters for the next compaction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<CompactionCounters>,
     /// Compactions whose `context_rebuilt` is not behind this event cannot be undone.

@@ -1,21 +1,20 @@
 //! Which record may follow which. It looks at the state alone and changes nothing.
 
+use meerkat_words::answers::TurnStatus;
+
 use super::{
     Session,
-    event::{ContextRebuilt, Event, Record},
+    event::{ApprovalDecided, ApprovalRequested, ContextRebuilt, Event, Record, ToolFinished, ToolStarted},
     turn::CallProgress,
 };
-use crate::{
-    ids::{Seq, TurnNumber},
-    service::TurnStatus,
-};
+use crate::ids::{Seq, TurnNumber};
 
 impl Session {
-    /// Why a record whose seq follows does not follow all the same.
+    /// Explains why a record with the right seq still cannot follow; `None` if it can.
     pub(super) fn obstacle(&self, record: &Record) -> Option<&'static str> {
         let open = self.open_turn.as_ref();
         if let Event::SessionForked(forked) = &record.event {
-            // Its parent may itself be a fork that is cut within what it took over: then it is not named before.
+            // The parent may itself be a fork that is cut within its inherited records, which do not name it.
             let is_new = record.session_id != self.id && record.session_id != forked.parent;
             return match open {
                 Some(_) => Some("a turn is open where the fork begins"),
@@ -40,25 +39,49 @@ impl Session {
             };
         }
         let turn = record.turn;
-        match needs(&record.event) {
-            Needs::Nothing => None,
-            Needs::Start => self.obstacle_to_start(turn),
-            Needs::Rebuild(rebuilt) => {
+        match &record.event {
+            Event::CompactionStarted(_) => self.obstacle_to_start(turn),
+            Event::ContextRebuilt(rebuilt) => {
                 self.obstacle_in_compaction(turn, None).or_else(|| self.obstacle_to_rebuild(rebuilt))
             }
-            Needs::Compaction => self.obstacle_in_compaction(turn, None),
-            Needs::Rebuilt => self.obstacle_in_compaction(turn, Some(record.seq)),
-            Needs::Undoable(compaction) => self.obstacle_to_undo(compaction),
+            Event::CompactionFailed(_) | Event::SummaryUnused(_) => self.obstacle_in_compaction(turn, None),
+            Event::CompactionCompleted(_) => self.obstacle_in_compaction(turn, Some(record.seq)),
+            Event::CompactionUndone(undone) => self.obstacle_to_undo(undone.compaction),
+            Event::SessionCreated(_)
+            | Event::SessionForked(_)
+            | Event::SessionUpdated(_)
+            | Event::SessionArchived(_)
+            | Event::SessionUnarchived(_)
+            | Event::LogTailRepaired(_)
+            | Event::HistorySnapshot(_)
+            | Event::TurnQueued(_)
+            | Event::TurnDequeued(_)
+            | Event::TurnStarted(_)
+            | Event::ReminderSet(_)
+            | Event::ReminderCleared(_)
+            | Event::Pinned(_)
+            | Event::Unpinned(_)
+            | Event::Unknown(_) => None,
+            // The others belong to an open turn.
             _ if open.is_none() || open.map(|open| open.turn) != turn => Some("its turn is not open"),
-            Needs::Turn => None,
-            Needs::Call(call_id) => (!self.is_unanswered(call_id)).then_some("its call is not open"),
-            Needs::Results if self.has_calls() => Some("a call has no result yet"),
-            Needs::Results => self.open_compaction.map(|_| "a compaction is open"),
+            Event::BudgetWarning(_) | Event::PartialText(_) => None,
+            Event::ToolStarted(ToolStarted { call_id, .. })
+            | Event::ToolFinished(ToolFinished { call_id, .. })
+            | Event::ApprovalRequested(ApprovalRequested { call_id, .. })
+            | Event::ApprovalDecided(ApprovalDecided { call_id, .. }) => {
+                (!self.is_unanswered(call_id)).then_some("its call is not open")
+            }
+            Event::AssistantMessage(_) | Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => {
+                match self.has_calls() {
+                    true => Some("a call has no result yet"),
+                    false => self.open_compaction.map(|_| "a compaction is open"),
+                }
+            }
         }
     }
 
-    /// A compaction begins in the turn that is open, or between turns. Where a turn is gone from the journal its
-    /// compactions are still there.
+    /// A compaction begins in the open turn, or between turns. Compactions of a turn that was dropped from the journal
+    /// are still there.
     fn obstacle_to_start(&self, turn: Option<TurnNumber>) -> Option<&'static str> {
         match &self.open_turn {
             _ if self.open_compaction.is_some() => Some("another compaction is open"),
@@ -67,8 +90,8 @@ impl Session {
         }
     }
 
-    /// What belongs to a compaction happens in the turn where that began; `completes_at` is the end that its rebuilt
-    /// context has named before.
+    /// Events of a compaction belong to the turn in which it began; `completes_at` is the end that its rebuilt context
+    /// named.
     fn obstacle_in_compaction(&self, turn: Option<TurnNumber>, completes_at: Option<Seq>) -> Option<&'static str> {
         match self.open_compaction.filter(|open| open.turn == turn) {
             None => Some("its compaction is not open"),
@@ -91,7 +114,7 @@ impl Session {
         self.open_turn.as_ref().is_some_and(|open| !open.calls.is_empty())
     }
 
-    /// What the running turn has said last is what it goes on from, and a call is not parted from its result.
+    /// The running turn continues from its last message, and a call stays with its result.
     fn obstacle_to_rebuild(&self, rebuilt: &ContextRebuilt) -> Option<&'static str> {
         let is_ordered = rebuilt.retained.iter().all(|(from, to)| from <= to)
             && rebuilt.retained.is_sorted_by(|(_, to), (from, _)| to < from)
@@ -100,7 +123,7 @@ impl Session {
             return Some("what it keeps is not in order");
         }
         self.open_turn.as_ref()?;
-        // What it goes on from may itself be gone from the journal; then something older stands last here.
+        // That message may itself be dropped from the journal; then an older one is the last here.
         let last = self.context.entries().last().map(|entry| entry.seq);
         let is_kept = |seq: Seq| rebuilt.retained.last().is_some_and(|(_, to)| seq <= *to);
         (!last.is_none_or(is_kept)).then_some("it drops what the open turn goes on from")
@@ -109,59 +132,5 @@ impl Session {
     fn is_unanswered(&self, call_id: &str) -> bool {
         let mut calls = self.open_turn.iter().flat_map(|open| &open.calls);
         calls.any(|call| call.call.call_id == call_id && !matches!(call.progress, CallProgress::Finished(_)))
-    }
-}
-
-/// What must be open for an event to follow.
-enum Needs<'a> {
-    Nothing,
-    /// That a compaction may begin.
-    Start,
-    /// An open compaction, and a context from which this may be made.
-    Rebuild(&'a ContextRebuilt),
-    /// An open compaction that has not rebuilt the context.
-    Compaction,
-    /// An open compaction that has rebuilt the context and ends here.
-    Rebuilt,
-    /// That this compaction can be undone.
-    Undoable(Seq),
-    /// Its turn.
-    Turn,
-    /// Its turn, whose calls all have their results, and no open compaction.
-    Results,
-    /// Its turn, and this call, which has no result yet.
-    Call(&'a str),
-}
-
-fn needs(event: &Event) -> Needs<'_> {
-    match event {
-        Event::ToolStarted(started) => Needs::Call(&started.call_id),
-        Event::ToolFinished(finished) => Needs::Call(&finished.call_id),
-        Event::ApprovalRequested(request) => Needs::Call(&request.call_id),
-        Event::ApprovalDecided(decided) => Needs::Call(&decided.call_id),
-        Event::BudgetWarning(_) | Event::PartialText(_) => Needs::Turn,
-        Event::AssistantMessage(_) | Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => {
-            Needs::Results
-        }
-        Event::CompactionStarted(_) => Needs::Start,
-        Event::ContextRebuilt(rebuilt) => Needs::Rebuild(rebuilt),
-        Event::CompactionCompleted(_) => Needs::Rebuilt,
-        Event::CompactionFailed(_) | Event::SummaryUnused(_) => Needs::Compaction,
-        Event::CompactionUndone(undone) => Needs::Undoable(undone.compaction),
-        Event::SessionCreated(_)
-        | Event::SessionForked(_)
-        | Event::SessionUpdated(_)
-        | Event::SessionArchived(_)
-        | Event::SessionUnarchived(_)
-        | Event::LogTailRepaired(_)
-        | Event::HistorySnapshot(_)
-        | Event::TurnQueued(_)
-        | Event::TurnDequeued(_)
-        | Event::TurnStarted(_)
-        | Event::ReminderSet(_)
-        | Event::ReminderCleared(_)
-        | Event::Pinned(_)
-        | Event::Unpinned(_)
-        | Event::Unknown(_) => Needs::Nothing,
     }
 }

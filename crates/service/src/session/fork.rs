@@ -13,22 +13,22 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
 };
 
-/// Where a fork is cut off from its parent.
+/// Point at which a fork is cut off from its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForkPoint {
     /// After this event.
     After(Seq),
-    /// After the event that ended this turn. It stands in the journal, behind the event `from`.
+    /// After the event that ended this turn, which is in the journal behind the event `from`.
     EndOf {
         /// The turn.
         turn: TurnNumber,
-        /// Where to look for it at the earliest.
+        /// First event that may be the end.
         from: Seq,
     },
 }
 
 impl ForkPoint {
-    /// Whether a record ends the turn.
+    /// Returns true if a record ends the turn.
     #[must_use]
     pub const fn is_end(turn: TurnNumber, record: &Record) -> bool {
         let is_terminal =
@@ -38,11 +38,11 @@ impl ForkPoint {
 }
 
 impl Session {
-    /// Where a fork is cut off that takes over everything up to the end of `turn`; as it is where `None`, but for
-    /// the turn or the compaction that runs.
+    /// Finds the point of a fork with everything up to the end of `turn`; `None` for everything except an open turn or
+    /// compaction.
     ///
     /// # Errors
-    /// `ITEM_NOT_FOUND` where there is no such turn, or it never started; `SESSION_BUSY` where it has not ended.
+    /// `ITEM_NOT_FOUND` if there is no such turn, or it never started; `SESSION_BUSY` if it has not ended.
     pub fn fork_at(&self, turn: Option<TurnNumber>) -> Result<ForkPoint, SessionError> {
         let ended = self.last_end.as_ref();
         match (turn, &self.open_turn) {
@@ -68,7 +68,7 @@ impl Session {
         Record { session_id: fork, seq: at + 1, turn: None, time, event }
     }
 
-    /// What records another title or other labels. What is `None` stays; an empty title takes it away.
+    /// Makes the event for another title or other labels. `None` keeps the current value; an empty title removes it.
     #[must_use]
     pub fn updated(
         &self,
@@ -81,8 +81,8 @@ impl Session {
         }
     }
 
-    /// From here on it is the fork. What was said, and what it cost, counts on; what the parent promised to those who
-    /// asked it (turns that wait, keys, decisions) stays with the parent.
+    /// Turns the session into the fork. Messages and cost count on; the parent's promises to its callers (queued turns,
+    /// keys, decisions) stay with the parent.
     pub(super) fn forked(&mut self, record: &Record, forked: &SessionForked) {
         self.id = record.session_id;
         self.forked_from = Some(forked.parent);

@@ -1,17 +1,19 @@
-//! What was said, message by message, from a session's records in order. It only reads.
+//! Full history, message by message, from a session's records in order. It only reads.
+
+use meerkat_words::answers::HistoryItem;
 
 use super::{
     event::{Event, Record},
     message::{Message, ToolResult},
 };
-use crate::{ids::Seq, service::HistoryItem};
+use crate::ids::Seq;
 
 /// Folds records into the items of a history.
 #[derive(Debug, Default)]
 pub struct HistoryFold {
     /// The calls of the last answer, in call order, and their results as they come.
     calls: Vec<(String, Option<ToolResult>)>,
-    /// A turn that started with a prompt that stands in its `turn_queued`.
+    /// A turn that started with a prompt in its `turn_queued`.
     queued: Option<(Seq, HistoryItem)>,
 }
 
@@ -52,7 +54,7 @@ impl HistoryFold {
         self.queued.as_ref().map(|(seq, _)| *seq)
     }
 
-    /// The prompt that stands there.
+    /// Returns the prompt of that event.
     pub fn queued_prompt(&mut self, queued: &Record) -> Option<HistoryItem> {
         let (_, item) = self.queued.take()?;
         let Event::TurnQueued(queued) = &queued.event else { return None };

@@ -1,7 +1,7 @@
 //! One line for people about each event, as a terminal shows it while a turn runs.
 //!
-//! Texts come from models, tools and users: a line is short and carries no control character, so that no text
-//! can move the cursor or forge another line.
+//! Texts come from models, tools and users: a line is short and has no control characters, so that no text can move the
+//! cursor or forge another line.
 
 use super::{
     event::{Decision, Event, LiveEvent, ToolOutcome, TurnTotals},
@@ -172,8 +172,8 @@ pub(super) fn heading_of(prompt: &Body) -> Option<String> {
     beginning(prompt).lines().find_map(heading)
 }
 
-/// A line as a heading: words with a blank between, without keys and what a terminal would obey, cut to its length;
-/// `None` where nothing is left.
+/// Makes a heading of a line: words with single blanks, without keys and terminal controls, cut to its length; `None`
+/// if nothing is left.
 pub(super) fn heading(text: &str) -> Option<String> {
     let is_between = |character: char| character.is_whitespace() || obeyed(character);
     let words = prefix(text, HEADING_BYTES_READ).split(is_between).filter(|word| !word.is_empty());
@@ -182,12 +182,12 @@ pub(super) fn heading(text: &str) -> Option<String> {
     (!heading.is_empty()).then_some(heading)
 }
 
-/// The first line that says something.
+/// Returns the first line with text.
 fn first(text: &str) -> &str {
     text.trim().lines().next().unwrap_or_default()
 }
 
-/// Cuts a line to its length and puts blanks for what a terminal would obey.
+/// Cuts a line to its length, with blanks for terminal controls.
 fn line(text: String) -> String {
     cut(&text, LINE_CHARS_MAX).chars().map(|c| if obeyed(c) { ' ' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! A session: what is said in it, what happened to it, and the one way it changes.
+//! A session: its messages, its events, and the one way in which it changes.
 
 pub mod event;
 pub mod reminder;
@@ -24,8 +24,8 @@ pub(crate) mod tests;
 pub use meerkat_words::message;
 
 pub use apply::ApplyError;
-pub use compactions::{CompactionAttempt, CompactionCounters};
 pub use context::{Context, ContextEntry, Summary};
+pub use event::{CompactionAttempt, CompactionCounters};
 pub use fork::ForkPoint;
 pub use history::HistoryFold;
 pub(crate) use pruned::{CONTEXT_RUNS_MAX, ForkedHistory};
@@ -33,4 +33,4 @@ pub(crate) use state::KEY_KEPT_MS;
 pub use state::{KeyUse, Session};
 pub(crate) use turn::TurnFold;
 pub use turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd};
-pub use view::View;
+pub use view::{SessionMeta, View};

@@ -1,4 +1,4 @@
-//! What is left in the context of a turn that did not fit the model's window: what was asked, and what was called.
+//! Remainder of a turn that did not fit the model's window: its prompt and its calls.
 //!
 //! It is made of the turn's messages alone, so that a replay and a snapshot give the same text.
 
@@ -12,13 +12,13 @@ use crate::tool::prefix;
 const PROMPT_BYTES_MAX: usize = 1024;
 /// Bytes of a call's arguments that stay.
 const ARGUMENTS_BYTES_MAX: usize = 120;
-/// Bytes of all lines together. A turn that was small itself keeps less: at most a third of what it had.
+/// Bytes of all lines together. A smaller turn keeps at most a third of its bytes.
 const LINES_BYTES_MAX: usize = 16 * 1024;
 const LINES_SHARE: u64 = 3;
 
 const HEADER: &str = "[This turn did not fit the model's window, and the rest of it left the context. It had called:]";
 
-/// The text that stays of a turn with so many bytes; `None` of one that called nothing.
+/// Returns the remaining text of a turn with so many bytes; `None` if it called nothing.
 pub(super) fn of_turn(entries: &[ContextEntry], bytes: u64) -> Option<String> {
     let mut lines: Vec<String> = Vec::new();
     for (at, entry) in entries.iter().enumerate() {
@@ -56,7 +56,7 @@ pub(super) fn of_turn(entries: &[ContextEntry], bytes: u64) -> Option<String> {
 
 fn line(call: Option<&ToolCall>, result: &ToolResult) -> String {
     let arguments = call.map_or("", |call| call.arguments.as_str());
-    // Not in the words of the tool: what stands here is a user's message.
+    // Not in the tool's words: this becomes a user's message.
     let outcome = match result.is_error {
         false => "succeeded",
         true if result.is_unknown() => "outcome unknown; verify before repeating",

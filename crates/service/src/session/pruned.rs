@@ -1,10 +1,10 @@
-//! What becomes of a session whose history is gone in part: what `history_snapshot` holds, and what it mends.
+//! Sessions with a partly dropped history: the content of `history_snapshot`, and its effect.
 //!
-//! Applied where nothing is missing, a snapshot changes nothing but that it forgets keys that are over.
+//! If nothing is missing, a snapshot changes nothing, except that it forgets expired keys.
 
 use super::{
-    CompactionAttempt, CompactionCounters, Session,
-    event::{Event, HistorySnapshot, Record},
+    Session,
+    event::{CompactionAttempt, CompactionCounters, Event, HistorySnapshot, Record},
     human::heading,
 };
 use crate::{
@@ -13,14 +13,14 @@ use crate::{
     session::ApplyError,
 };
 
-/// Runs of the live context that a snapshot may name, so that it stays an event among others.
+/// Runs of the live context that a snapshot may name; limits the size of its event.
 pub(crate) const CONTEXT_RUNS_MAX: usize = 4096;
 
 impl Session {
-    /// What the records up to `pruned_to` have given, before some of them go. `None` where the live context has too
-    /// many runs.
+    /// Collects the facts of the records up to `pruned_to` before some of them are dropped. `None` if the live context
+    /// has too many runs.
     pub(crate) fn history_snapshot(&self, pruned_to: Seq, keys_up_to: Timestamp) -> Option<HistorySnapshot> {
-        let context = self.context.runs(|entry| entry.nth);
+        let context = self.context.runs(|entry| entry.history_index);
         (context.len() <= CONTEXT_RUNS_MAX).then(|| HistorySnapshot {
             pruned_to: self.pruned_to.max(pruned_to),
             keys_up_to,
@@ -34,18 +34,19 @@ impl Session {
         })
     }
 
-    /// Takes over what records that are gone would have given.
+    /// Takes over the facts of dropped records.
     pub(super) fn mend(&mut self, snapshot: &HistorySnapshot) {
-        // What has gone may have left the live context only with the newest rebuild that cannot be undone: a place before
-        // that one lacks it.
+        // Dropped messages may have left the context only with the newest rebuild that cannot be undone: a context from
+        // before it lacks them.
         self.pruned_to = snapshot.pruned_to.max(snapshot.undoable_after.unwrap_or_default());
         (self.message_count, self.usage, self.next_turn) = (snapshot.message_count, snapshot.usage, snapshot.next_turn);
-        // One that comes from elsewhere may be no line.
+        // An imported one may not be a heading.
         self.first_line = snapshot.first_line.as_deref().and_then(heading).or_else(|| self.first_line.take());
         self.counters = snapshot.counters.unwrap_or(self.counters);
         self.context.renumber(&snapshot.context);
         self.context.settle(snapshot.undoable_after.unwrap_or_default());
-        // A turn whose key is over may be gone, and the key with it: so it is wherever the turn is still there.
+        // A turn with an expired key may be dropped together with the key, so the key is forgotten even if the turn is
+        // still there.
         self.keys.retain(|_, used| used.time > snapshot.keys_up_to);
         let keys = &self.keys;
         self.keys_by_age.retain(|(time, name)| keys.get(name).is_some_and(|used| used.time == *time));
@@ -53,20 +54,20 @@ impl Session {
     }
 }
 
-/// Finds what a fork has to be told where its parent's history is gone in part: what the parent was at that place,
-/// from the first snapshot that follows it. It takes the parent's records in order.
+/// Finds the `history_snapshot` of a fork whose parent's history is partly dropped: the parent's state at the fork, by
+/// the first snapshot after it. It takes the parent's records in order.
 pub(crate) struct ForkedHistory {
     at: Seq,
     /// As its records make it.
     session: Option<Session>,
-    /// The same at the place.
+    /// The session at that point.
     cut: Option<Session>,
     /// The first turn that was accepted behind the place.
     accepted: Option<TurnNumber>,
 }
 
 impl ForkedHistory {
-    /// A fork behind the record `at`, up to which history may be gone and behind which it is not.
+    /// A fork after the record `at`; history may be dropped up to there, and is complete after it.
     pub(crate) const fn new(at: Seq) -> Self {
         Self { at, session: None, cut: None, accepted: None }
     }
@@ -90,14 +91,14 @@ impl ForkedHistory {
     }
 }
 
-/// What the session was at `cut`, where `snapshot` says what it was at `now` and nothing is missing between.
+/// Computes the state at `cut` from `snapshot`, which is the state at `now`; no record between them is missing.
 fn earlier(cut: &Session, now: &Session, snapshot: &HistorySnapshot, accepted: Option<TurnNumber>) -> HistorySnapshot {
     let missing = snapshot.message_count - now.message_count.min(snapshot.message_count);
     let mut numbered = now.context.clone();
     numbered.renumber(&snapshot.context);
-    let nth = |seq: Seq| {
+    let index_of = |seq: Seq| {
         let at = numbered.entries().binary_search_by_key(&seq, |entry| entry.seq).ok()?;
-        Some(numbered.entries()[at].nth)
+        Some(numbered.entries()[at].history_index)
     };
     let mut usage = snapshot.usage.without(now.usage);
     usage.add(cut.usage);
@@ -106,15 +107,15 @@ fn earlier(cut: &Session, now: &Session, snapshot: &HistorySnapshot, accepted: O
         usage,
         next_turn: accepted.unwrap_or(snapshot.next_turn),
         counters: snapshot.counters.map(|counters| earlier_counters(cut.counters, now.counters, counters)),
-        // Where the first prompt is there, it may be behind the place.
+        // If the first prompt is there, it may come after the fork.
         first_line: if now.first_line == snapshot.first_line { &cut.first_line } else { &snapshot.first_line }.clone(),
-        context: cut.context.runs(|entry| nth(entry.seq).unwrap_or(entry.nth + missing)),
+        context: cut.context.runs(|entry| index_of(entry.seq).unwrap_or(entry.history_index + missing)),
         ..snapshot.clone()
     }
 }
 
-/// What was counted at `cut`, where `now` became `counted`. An attempt since is no longer known to have been before or
-/// behind the turns that are missing: the one before it then counts as behind them, and the guard holds for longer.
+/// Computes the counters at `cut` from `now` and its true counters. It is unknown whether an older attempt came before
+/// or after the missing turns: it counts as after them, and the guard holds for longer.
 fn earlier_counters(
     cut: CompactionCounters,
     now: CompactionCounters,
@@ -125,7 +126,7 @@ fn earlier_counters(
     let behind = |attempt: CompactionAttempt| CompactionAttempt { turn: attempt.turn + missing, ..attempt };
     let is_last = cut.last_attempt == now.last_attempt;
     let last = if is_last { counted.last_attempt } else { cut.last_attempt.map(behind) };
-    // One before the first turn that is left is numbered like one within it; none is behind the newest turn.
+    // An attempt before the first remaining turn counts as within it; none is after the newest turn.
     let within = |attempt: CompactionAttempt| attempt.turn.min(started_turns.saturating_sub(1));
     CompactionCounters {
         started_turns,

@@ -8,10 +8,10 @@ use std::borrow::Cow;
 pub use meerkat_words::reminder::{Pin, Reminder, SystemReminderType};
 
 use super::message::{BlobRef, Body, Message, ToolResult};
-use crate::{compaction::summary_of, memory::passages::RECALL_TOOL};
+use crate::{compaction::summary_of, tool::RECALL_TOOL};
 
-/// Puts a reminder behind those that there are, in the place of the one of its type. Where there are none it stands
-/// before everything that was said.
+/// Adds a reminder behind the others, and removes the former one of its type. The first reminder comes before all
+/// messages of the conversation.
 ///
 /// ```
 /// use meerkat_service::session::{message::Message, reminder::*};
@@ -37,19 +37,19 @@ pub fn add_system_reminder(messages: &mut Vec<Message>, kind: SystemReminderType
     messages.insert(at, Message::SystemReminder { kind, content: text.into() });
 }
 
-/// Whether a message is a reminder. What a text claims makes it none.
+/// Returns true if a message is a reminder. A user's text that looks like one is not.
 #[must_use]
 pub const fn is_system_reminder(message: &Message) -> bool {
     matches!(message, Message::SystemReminder { .. })
 }
 
-/// Whether a message is a reminder of this type.
+/// Returns true if a message is a reminder of this type.
 #[must_use]
 pub fn is_system_reminder_of_type(message: &Message, kind: &SystemReminderType) -> bool {
     matches!(message, Message::SystemReminder { kind: of, .. } if of == kind)
 }
 
-/// How many reminders of this type there are.
+/// Counts the reminders of this type.
 #[must_use]
 pub fn count_system_reminders_by_type(messages: &[Message], kind: &SystemReminderType) -> usize {
     messages.iter().filter(|message| is_system_reminder_of_type(message, kind)).count()
@@ -60,9 +60,9 @@ pub fn remove_system_reminders_by_type(messages: &mut Vec<Message>, kind: &Syste
     messages.retain(|message| !is_system_reminder_of_type(message, kind));
 }
 
-/// The names of the tags between which reminders, pins and what was recalled stand in a request.
+/// Tags around reminders, pins and recalled texts in a request.
 const TAGS: [&str; 3] = ["system-reminder", "pin", RECALLED_TAG];
-/// The tag that the tool which recalls sets itself, around texts that have none.
+/// Tag that the search tool itself puts around texts, which contain none.
 const RECALLED_TAG: &str = "recalled";
 
 /// A reminder or a pin as a request carries it; `None` of any other message. No text in it can end it, nor begin
@@ -87,8 +87,8 @@ pub(crate) fn without_tags(text: &str) -> Cow<'_, str> {
     escaped(text, |_| true)
 }
 
-/// A prompt or results as a request carries them: nothing in them wears one of our tags. It depends on nothing but the
-/// message, so what a vendor has cached of it stays good.
+/// Escapes our tags in a prompt or in results. The outcome depends on the message alone, so that a vendor's cache of it
+/// stays valid.
 pub(crate) fn without_forged_tags(message: Message) -> Message {
     cleaned(&message).unwrap_or(message)
 }

@@ -1,7 +1,7 @@
-//! A snapshot: a session's small fields, and the seqs of the events that hold what was said. Never a body.
+//! A snapshot: a session's small fields, and the seqs of the events with its messages. Never a body.
 //!
-//! It is derived. Whoever loads one reads the events that [`Snapshot::ranges`] names from the journal and hands
-//! them to [`Snapshot::restore`]; a snapshot that the journal does not bear out is no session.
+//! It is derived data. A store that loads one reads the events of [`Snapshot::ranges`] from the journal and passes them
+//! to [`Snapshot::restore`], which refuses a snapshot that the journal contradicts.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -13,14 +13,15 @@ use serde::{Deserialize, Serialize};
 use super::{
     Session,
     apply::proposed,
-    compactions::{CompactionCounters, OpenCompaction},
+    compactions::OpenCompaction,
     context::{Context, ContextEntry, Rebuilds},
-    event::{Decision, Event, Key, Record, TurnStarted},
+    event::{CompactionCounters, Decision, Event, Key, Record, TurnStarted},
     history::HistoryFold,
     message::Body,
     reminder::{Pin, Reminder},
     state::KeyUse,
     turn::{OpenTurn, QueuedTurn, TurnEnd},
+    view::SessionMeta,
 };
 use crate::{
     clock::Timestamp,
@@ -30,7 +31,7 @@ use crate::{
     options::Budgets,
 };
 
-/// Events that are read along rather than read past, so that few reads get many.
+/// Unwanted events that are read along, so that fewer reads are needed.
 const GAP_EVENTS_MAX: Seq = 16;
 
 /// A session without its bodies.
@@ -86,17 +87,17 @@ struct Span {
     /// The events of the first and the last entry.
     from: Seq,
     to: Seq,
-    /// Messages that were ever said before the first, and up to the last.
+    /// Position of the first message in the full history, and of the one after the last.
     first: u64,
     past: u64,
     /// The turn that the last entry belongs to: one that was interrupted may go on as another behind it.
     turn: TurnNumber,
-    /// Whether this turn did not fit, so that little of these entries and of those before them is left.
+    /// True if this turn did not fit, so that only a remainder of these entries and those before them is left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_dropped: bool,
 }
 
-/// Why the records do not bear a snapshot out: what stands at this seq, or does not.
+/// Contradiction between a snapshot and the journal, at this seq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unfounded(pub(crate) Seq);
 
@@ -141,9 +142,9 @@ impl Snapshot {
         }
     }
 
-    /// What a list says of it.
-    pub(crate) fn meta(&self) -> crate::store::SessionMeta {
-        crate::store::SessionMeta {
+    /// Returns its entry in a list.
+    pub(crate) fn meta(&self) -> SessionMeta {
+        SessionMeta {
             id: self.id,
             created_at: self.created_at,
             updated_at: self.updated_at,
@@ -185,10 +186,10 @@ impl Snapshot {
         queued.filter(|seq| !records.contains_key(seq)).collect()
     }
 
-    /// The session, whose bodies stand in these records.
+    /// Restores the session with the bodies of these records.
     ///
     /// # Errors
-    /// Where a record is not what the snapshot says of it.
+    /// If a record contradicts the snapshot.
     pub(crate) fn restore(mut self, records: &BTreeMap<Seq, Record>) -> Result<Session, Unfounded> {
         let find = |seq: Seq| records.get(&seq).ok_or(Unfounded(seq));
         if (find(self.last_seq)?.time, find(self.last_seq)?.session_id) != (self.updated_at, self.id) {
@@ -222,7 +223,7 @@ impl Snapshot {
         Ok(session)
     }
 
-    /// The session without what was said in it; `None` where something is open, which only the journal says whole.
+    /// Restores the session without its messages; `None` if a turn is open or queued, which only the journal has whole.
     pub(crate) fn outline(self) -> Option<Session> {
         (self.open_turn.is_none() && self.queue.is_empty()).then(|| self.small_fields())
     }
@@ -269,15 +270,15 @@ fn spans(context: &Context) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     for entry in context.entries() {
         let Some(left) = &entry.left else {
-            add(&mut spans, entry.seq, entry.nth, entry.turn);
+            add(&mut spans, entry.seq, entry.history_index, entry.turn);
             continue;
         };
-        // It is read and dropped again, apart from what stands before it.
+        // The turn is read and dropped again, apart from the messages before it.
         let mut dropped = Vec::new();
-        let first = left.messages.first().map_or(0, |(_, nth)| *nth);
-        for (seq, nth) in &left.messages {
-            // Journal compaction may have counted messages since that were said before it.
-            add(&mut dropped, *seq, (nth + entry.nth).saturating_sub(first), entry.turn);
+        let first = left.messages.first().map_or(0, |(_, index)| *index);
+        for (seq, index) in &left.messages {
+            // Journal compaction may have changed the positions since.
+            add(&mut dropped, *seq, (index + entry.history_index).saturating_sub(first), entry.turn);
         }
         if let Some(last) = dropped.last_mut() {
             last.is_dropped = true;
@@ -287,10 +288,12 @@ fn spans(context: &Context) -> Vec<Span> {
     spans
 }
 
-fn add(spans: &mut Vec<Span>, seq: Seq, nth: u64, turn: TurnNumber) {
+fn add(spans: &mut Vec<Span>, seq: Seq, index: u64, turn: TurnNumber) {
     match spans.last_mut() {
-        Some(span) if span.past == nth && !span.is_dropped => (span.to, span.past, span.turn) = (seq, nth + 1, turn),
-        _ => spans.push(Span { from: seq, to: seq, first: nth, past: nth + 1, turn, is_dropped: false }),
+        Some(span) if span.past == index && !span.is_dropped => {
+            (span.to, span.past, span.turn) = (seq, index + 1, turn)
+        }
+        _ => spans.push(Span { from: seq, to: seq, first: index, past: index + 1, turn, is_dropped: false }),
     }
 }
 
@@ -306,16 +309,16 @@ fn masked(context: &Context) -> Vec<Seq> {
 fn context(spans: &[Span], masked: &[Seq], records: &BTreeMap<Seq, Record>) -> Result<Context, Unfounded> {
     let mut context = Context::default();
     for span in spans {
-        let (mut history, mut nth) = (HistoryFold::default(), span.first);
-        // Damaged bytes may name an end before the beginning, where a range would panic.
+        let (mut history, mut index) = (HistoryFold::default(), span.first);
+        // Damaged bytes may name an end before the beginning, which would panic in a range.
         for (seq, record) in records.range(span.from..=span.to.max(span.from)) {
             let mut item = history.push(record);
             if let Some(queued) = history.queued_at() {
                 item = history.queued_prompt(records.get(&queued).ok_or(Unfounded(queued))?);
             }
             if let Some(item) = item {
-                context.push(*seq, record.turn.ok_or(Unfounded(*seq))?, nth, item.message);
-                nth += 1;
+                context.push(*seq, record.turn.ok_or(Unfounded(*seq))?, index, item.message);
+                index += 1;
             }
             if let (Event::TurnStarted(TurnStarted { continues: Some(interrupted), .. }), Some(turn)) =
                 (&record.event, record.turn)
@@ -323,7 +326,7 @@ fn context(spans: &[Span], masked: &[Seq], records: &BTreeMap<Seq, Record>) -> R
                 context.continue_turn(*interrupted, turn);
             }
         }
-        if nth != span.past {
+        if index != span.past {
             return Err(Unfounded(span.to));
         }
         if let Some(last) = context.entries().last().map(|entry| entry.turn) {
@@ -337,7 +340,7 @@ fn context(spans: &[Span], masked: &[Seq], records: &BTreeMap<Seq, Record>) -> R
     Ok(context)
 }
 
-/// The turn that runs. Where its calls stand is read from the events since its last answer.
+/// Restores the open turn. The progress of its calls is read from the events since its last answer.
 fn open_turn(open: OpenTurn, context: &Context, records: &BTreeMap<Seq, Record>) -> Result<OpenTurn, Unfounded> {
     let answer = open.is_answered.then(|| context.entries().last()).flatten();
     let calls = answer.map(|entry| proposed(&entry.message)).unwrap_or_default();
@@ -352,7 +355,7 @@ fn text(seq: Option<Seq>, records: &BTreeMap<Seq, Record>) -> Result<Arc<[Body]>
     }
 }
 
-/// What stands at each of these seqs.
+/// Reads one item at each of these seqs.
 fn each<T>(seqs: &[Seq], records: &BTreeMap<Seq, Record>, read: fn(&Record) -> Option<T>) -> Result<Vec<T>, Unfounded> {
     seqs.iter().map(|seq| records.get(seq).and_then(read).ok_or(Unfounded(*seq))).collect()
 }

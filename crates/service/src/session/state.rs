@@ -9,10 +9,12 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use meerkat_words::answers::SessionState;
+
 use super::{
-    compactions::{CompactionCounters, OpenCompaction},
+    compactions::OpenCompaction,
     context::Context,
-    event::{Decision, Key},
+    event::{CompactionCounters, Decision, Key},
     message::{Body, Message},
     reminder::{Pin, Reminder, SystemReminderType, tagged},
     turn::{OpenTurn, QueuedTurn, TurnEnd},
@@ -23,10 +25,9 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::Usage,
     options::Budgets,
-    service::SessionState,
 };
 
-/// How long an idempotency key is kept, in milliseconds.
+/// Time for which an idempotency key is kept, in milliseconds.
 pub(crate) const KEY_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// A session as its records make it.
@@ -37,7 +38,7 @@ pub struct Session {
     pub(super) updated_at: Timestamp,
     /// As it was set.
     pub(super) title: Option<String>,
-    /// The first line of the first prompt that has one: the title while none is set.
+    /// First line of the first prompt that has one: the title while none is set.
     pub(super) first_line: Option<String>,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) is_archived: bool,
@@ -46,10 +47,10 @@ pub struct Session {
     pub(super) system_prompt: Option<Body>,
     pub(super) tools: Option<Vec<String>>,
     pub(super) budgets: Budgets,
-    /// How it compacts, where it says so itself.
+    /// Its own compaction config.
     pub(super) compaction: Option<CompactionConfig>,
     pub(super) created_key: Option<Key>,
-    /// What is counted for the next compaction.
+    /// Counters for the next compaction.
     pub(super) counters: CompactionCounters,
     pub(super) open_compaction: Option<OpenCompaction>,
     pub(super) context: Context,
@@ -64,19 +65,19 @@ pub struct Session {
     pub(super) keys_by_age: VecDeque<(Timestamp, String)>,
     /// Bytes of the keys.
     pub(super) keyed_bytes: u64,
-    /// What was decided on the calls of the running and the last turn.
+    /// Decisions on the calls of the running and the last turn.
     pub(super) decisions: HashMap<String, (Decision, Seq)>,
     pub(super) usage: Usage,
-    /// Counts all that was ever said; it never shrinks.
+    /// Messages in the full history; it never shrinks.
     pub(super) message_count: u64,
     /// The number of the next turn.
     pub(super) next_turn: TurnNumber,
-    /// Events up to here may be gone with what was said in them.
+    /// Events up to here may be dropped with their messages.
     pub(super) pruned_to: Seq,
     pub(super) last_seq: Seq,
 }
 
-/// What an idempotency key stands for.
+/// Use of an idempotency key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeyUse {
     /// The hash of the request.
@@ -85,11 +86,11 @@ pub struct KeyUse {
     pub turn: TurnNumber,
     /// The event that accepted the turn.
     pub seq: Seq,
-    /// When it was used.
+    /// Time of use.
     pub time: Timestamp,
-    /// How the turn ended, without its text, which is read from the event that holds it; `None` while it waits or runs.
+    /// End of the turn, without its text, which is read from its event; `None` while it waits or runs.
     pub end: Option<TurnEnd>,
-    /// Whether the turn left the queue unstarted.
+    /// True if the turn left the queue without starting.
     pub is_dequeued: bool,
 }
 
@@ -101,41 +102,41 @@ impl KeyUse {
 }
 
 impl Session {
-    /// Its id.
+    /// Returns its id.
     #[must_use]
     pub const fn id(&self) -> SessionId {
         self.id
     }
 
-    /// When it was made.
+    /// Returns the time of creation.
     #[must_use]
     pub const fn created_at(&self) -> Timestamp {
         self.created_at
     }
 
-    /// When it last changed.
+    /// Returns the time of its last change.
     #[must_use]
     pub const fn updated_at(&self) -> Timestamp {
         self.updated_at
     }
 
-    /// Its title; while none is set, the first line of its first prompt.
+    /// Returns its title; while none is set, the first line of its first prompt.
     #[must_use]
     pub fn title(&self) -> Option<&str> {
         self.title.as_deref().or(self.first_line.as_deref())
     }
 
-    /// The title that was set; `None` where it is listed by its first line.
+    /// Returns the title that was set; `None` if it is listed by its first line.
     pub(crate) fn given_title(&self) -> Option<&str> {
         self.title.as_deref()
     }
 
-    /// Whether a prompt has said by what it is listed while it has no title.
+    /// Returns true if it has a first line to be listed by.
     pub(crate) const fn has_first_line(&self) -> bool {
         self.first_line.is_some()
     }
 
-    /// Whether it was put away.
+    /// Returns true if it is archived.
     #[must_use]
     pub const fn is_archived(&self) -> bool {
         self.is_archived
@@ -147,31 +148,31 @@ impl Session {
         self.forked_from
     }
 
-    /// Its labels.
+    /// Returns its labels.
     #[must_use]
     pub const fn labels(&self) -> &BTreeMap<String, String> {
         &self.labels
     }
 
-    /// The model that answers where a turn names none.
+    /// Returns the model of turns that name none.
     #[must_use]
     pub fn model(&self) -> &str {
         &self.model
     }
 
-    /// Its system prompt.
+    /// Returns its system prompt.
     #[must_use]
     pub const fn system_prompt(&self) -> Option<&Body> {
         self.system_prompt.as_ref()
     }
 
-    /// Whether it may use a tool.
+    /// Returns true if it may use a tool.
     #[must_use]
     pub fn may_use(&self, tool: &str) -> bool {
         self.tools.as_ref().is_none_or(|tools| tools.iter().any(|allowed| allowed == tool))
     }
 
-    /// The budgets of each turn that sets none.
+    /// Returns the budgets of turns that set none.
     #[must_use]
     pub const fn budgets(&self) -> Budgets {
         self.budgets
@@ -189,22 +190,22 @@ impl Session {
         &self.context
     }
 
-    /// The live context whole: system prompt, summary, reminders and pins, then what was said.
+    /// Returns the whole live context: system prompt, summary, reminders and pins, then the conversation.
     #[must_use]
     pub fn messages(&self) -> Vec<Message> {
         let said = self.context.entries().iter().map(|entry| Message::clone(&entry.message));
         let summary = self.context.summary().map(|summary| Message::clone(&summary.message));
-        self.system().into_iter().chain(summary).chain(self.beside()).chain(said).collect()
+        self.system().into_iter().chain(summary).chain(self.reminders_and_pins()).chain(said).collect()
     }
 
-    /// Reminders and pins as one text, in the order in which they were set; `None` where there are none.
+    /// Returns reminders and pins as one text, in the order in which they were set; `None` if there are none.
     #[must_use]
     pub fn tail(&self) -> Option<String> {
-        let parts: Vec<String> = self.beside().filter_map(|message| tagged(&message)).collect();
+        let parts: Vec<String> = self.reminders_and_pins().filter_map(|message| tagged(&message)).collect();
         (!parts.is_empty()).then(|| parts.join("\n"))
     }
 
-    /// All that was ever said, counted; compaction does not make it less.
+    /// Counts the messages of the full history; compaction does not reduce it.
     #[must_use]
     pub const fn message_count(&self) -> u64 {
         self.message_count
@@ -216,14 +217,14 @@ impl Session {
         &self.reminders
     }
 
-    /// Bytes that it keeps in memory, roughly: its context, what left that and can be brought back, and what its keys
-    /// stand for. A message that stands in several of these counts once.
+    /// Bytes that it holds in memory, roughly: its context, undoable former contexts, and keys. A shared message counts
+    /// once.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         self.context.bytes() + self.context.left_bytes() + self.keyed_bytes
     }
 
-    /// Whether it has a reminder of this kind.
+    /// Returns true if it has a reminder of this kind.
     #[must_use]
     pub fn has_reminder(&self, kind: &SystemReminderType) -> bool {
         self.reminders.iter().any(|reminder| reminder.kind == *kind)
@@ -247,26 +248,32 @@ impl Session {
         self.open_turn.as_ref()
     }
 
-    /// How the last turn ended.
+    /// Returns the turn that runs, or else the first in the queue.
+    pub(crate) fn pending_turn(&self) -> Option<TurnNumber> {
+        let running = self.open_turn.as_ref().map(|open| open.turn);
+        running.or_else(|| self.queue.front().map(|queued| queued.turn))
+    }
+
+    /// Returns the end of the last turn.
     #[must_use]
     pub const fn last_end(&self) -> Option<&TurnEnd> {
         self.last_end.as_ref()
     }
 
-    /// What a key stands for, if it was used in the last 24 hours.
+    /// Returns the use of a key in the last 24 hours.
     #[must_use]
     pub fn key(&self, key: &str, now: Timestamp) -> Option<&KeyUse> {
         // `apply` forgets old keys at the next use of one; until then the clock decides.
         self.keys.get(key).filter(|used| now.as_millis() - used.time.as_millis() < KEY_KEPT_MS)
     }
 
-    /// What was decided on a call of the running or the last turn, and the event that recorded it.
+    /// Returns the decision on a call of the running or the last turn, with its event.
     #[must_use]
     pub fn decision(&self, call_id: &str) -> Option<(Decision, Seq)> {
         self.decisions.get(call_id).copied()
     }
 
-    /// What it has cost.
+    /// Returns its tokens so far.
     #[must_use]
     pub const fn usage(&self) -> Usage {
         self.usage
@@ -278,19 +285,19 @@ impl Session {
         self.next_turn
     }
 
-    /// The last event that may be gone with what was said in it; 0 where all that was said is there.
+    /// Returns the last event that may be dropped with its messages; 0 if all messages are there.
     #[must_use]
     pub const fn pruned_to(&self) -> Seq {
         self.pruned_to
     }
 
-    /// Its last event.
+    /// Returns the seq of its last event.
     #[must_use]
     pub const fn last_seq(&self) -> Seq {
         self.last_seq
     }
 
-    /// What it is doing.
+    /// Returns its state.
     #[must_use]
     pub fn state(&self) -> SessionState {
         use super::turn::CallProgress;

@@ -1,12 +1,14 @@
-//! Where a turn stands: its open calls, its totals, and how it ended.
+//! Turns in their states: queued, open, and ended.
 
 use std::sync::Arc;
 
 use meerkat_errors::ErrorBody;
 use serde::{Deserialize, Serialize};
 
+use meerkat_words::answers::{QueueItem, TurnResult, TurnStatus};
+
 use super::{
-    event::{Decision, Event, Key, Record, TurnQueued, TurnTotals},
+    event::{AssistantMessage, Decision, Event, Key, Record, TurnQueued, TurnStarted, TurnTotals},
     message::{Body, ToolCall, ToolResult},
 };
 use crate::{
@@ -16,29 +18,28 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::StopReason,
     options::{Budget, Budgets, Policy},
-    service::{QueueItem, TurnResult, TurnStatus},
 };
 
 /// A turn that was accepted and waits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueuedTurn {
-    /// Its number.
+    /// Number.
     pub turn: TurnNumber,
     /// The event that queued it.
     pub seq: Seq,
-    /// When.
+    /// Time of queueing.
     pub time: Timestamp,
-    /// What the user said.
+    /// The user's message.
     pub prompt: Body,
     /// The model it names.
     pub model: Option<String>,
-    /// Its budgets.
+    /// Budgets.
     pub budgets: Budgets,
-    /// How it compacts, where it says so itself.
+    /// The turn's own compaction config.
     pub compaction: Option<CompactionConfig>,
-    /// How it was accepted.
+    /// Policy that it was accepted with.
     pub policy: Policy,
-    /// Its idempotency key.
+    /// Idempotency key.
     pub key: Option<Key>,
 }
 
@@ -50,7 +51,7 @@ impl QueuedTurn {
         Self { turn, seq: record.seq, time: record.time, prompt, model, budgets, compaction, policy, key }
     }
 
-    /// How it is listed.
+    /// Returns its entry in a list.
     #[must_use]
     pub fn item(&self) -> QueueItem {
         QueueItem { turn: self.turn, seq: self.seq, prompt: self.prompt.clone(), queued_at: self.time }
@@ -58,36 +59,36 @@ impl QueuedTurn {
 }
 
 /// The turn that runs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OpenTurn {
-    /// Its number.
+    /// Number.
     pub turn: TurnNumber,
     /// The model that answers.
     pub model: String,
-    /// Its budgets.
+    /// Budgets.
     pub budgets: Budgets,
-    /// How it compacts, where it says so itself.
+    /// The turn's own compaction config.
     pub compaction: Option<CompactionConfig>,
-    /// Its idempotency key.
+    /// Idempotency key.
     pub key: Option<Key>,
-    /// What it did and cost so far.
+    /// Counts and cost so far.
     pub totals: TurnTotals,
-    /// The calls of the last answer, in call order; empty once their results stand in the context, and in a snapshot.
+    /// Calls of the last answer, in call order; empty once their results are in the context, and in a snapshot.
     #[serde(skip)]
     pub calls: Vec<CallState>,
-    /// Whether the model has answered since the last prompt or results.
+    /// True if the model has answered since the last prompt or results.
     pub is_answered: bool,
-    /// Why the model stopped last.
+    /// Reason for the model's last stop.
     pub stop_reason: Option<StopReason>,
-    /// What the model said last; empty in a snapshot.
+    /// Last text of the model; empty in a snapshot.
     #[serde(skip)]
     pub text: Arc<[Body]>,
     /// The event that holds it.
     pub text_seq: Option<Seq>,
     /// Budgets that were warned of.
     pub warned: Vec<Budget>,
-    /// Hashes of the newest steps, each its calls with their results, the newest last. Another version may hash otherwise; a turn that
-    /// is loaded never runs on, so nothing is compared with those of a snapshot.
+    /// Hashes of the newest steps (calls with their results), the newest last. Versions may hash differently: a loaded
+    /// turn never continues, so hashes from a snapshot are not compared.
     pub signatures: Vec<u64>,
     /// The tool of the newest call.
     pub last_tool: String,
@@ -102,18 +103,18 @@ pub struct OpenTurn {
 pub struct CallState {
     /// The call.
     pub call: ToolCall,
-    /// Where it stands.
+    /// Progress.
     pub progress: CallProgress,
 }
 
-/// Where a call stands.
+/// Progress of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CallProgress {
     /// The model asked for it.
     Proposed,
     /// It waits for a decision since this event.
     Waiting(Seq),
-    /// It was decided.
+    /// It has a decision.
     Decided(Decision, Option<String>),
     /// It runs.
     Started,
@@ -122,7 +123,7 @@ pub enum CallProgress {
 }
 
 impl CallProgress {
-    /// The call that a record is about, and where the call stands after it.
+    /// Returns the call of a record, and the call's progress after it.
     pub(super) fn after(record: &Record) -> Option<(&str, Self)> {
         Some(match &record.event {
             Event::ToolStarted(started) => (&started.call_id, Self::Started),
@@ -136,38 +137,38 @@ impl CallProgress {
     }
 }
 
-/// How a turn ended.
+/// End of a turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TurnEnd {
     /// The turn.
     pub turn: TurnNumber,
     /// The event that ended it.
     pub seq: Seq,
-    /// How.
+    /// Status.
     pub status: TurnStatus,
     /// The model that answered.
     pub model: String,
-    /// Its budgets, which a turn that continues it takes over.
+    /// Budgets, which a turn that continues it takes over.
     #[serde(default)]
     pub budgets: Budgets,
-    /// How it compacted, if it said so itself; taken over too.
+    /// Its own compaction config, which is taken over too.
     #[serde(default)]
     pub compaction: Option<CompactionConfig>,
-    /// What it said last; empty in what an idempotency key stands for, and in a snapshot.
+    /// Last text of the model; empty in a key's use, and in a snapshot.
     #[serde(skip)]
     pub text: Arc<[Body]>,
     /// The event that holds it.
     pub text_seq: Option<Seq>,
-    /// Why it stopped.
+    /// Reason for the model's last stop.
     pub stop_reason: Option<StopReason>,
-    /// What the turn did and cost.
+    /// Counts and cost of the turn.
     pub totals: TurnTotals,
-    /// Why it did not complete.
+    /// Reason why it did not complete.
     pub error: Option<ErrorBody>,
 }
 
 impl TurnEnd {
-    /// The answer that is sent for it; `text` is what the model said last, whole.
+    /// Returns the answer for its callers; `text` is the model's last text, whole.
     #[must_use]
     pub fn result(&self, session_id: SessionId, text: String) -> TurnResult {
         TurnResult {
@@ -187,65 +188,34 @@ impl TurnEnd {
     }
 }
 
-/// What a turn's last event says of its end.
-pub(super) fn ending(record: &Record, turn: TurnNumber) -> Option<(TurnStatus, TurnTotals, Option<ErrorBody>)> {
-    match &record.event {
-        Event::TurnCompleted(completed) => Some((TurnStatus::Completed, completed.totals.clone(), None)),
-        Event::TurnFailed(failed) => Some((TurnStatus::Failed, failed.totals.clone(), Some(failed.error.clone()))),
-        Event::TurnInterrupted(interrupted) => {
-            let error = SessionError::Interrupted { turn }.body().detail("reason", interrupted.reason.clone());
-            Some((TurnStatus::Interrupted, interrupted.totals.clone(), Some(error)))
-        }
-        _ => None,
+impl OpenTurn {
+    /// Opens the turn of a `turn_started`.
+    pub(super) fn of(turn: TurnNumber, started: &TurnStarted, key: Option<Key>) -> Self {
+        let TurnStarted { model, budgets, compaction, .. } = started.clone();
+        Self { turn, model, budgets, compaction, key, ..Self::default() }
     }
-}
 
-/// Finds how a turn ended in its events, for whoever follows them and has no [`Session`](super::Session).
-#[derive(Debug)]
-pub(crate) struct TurnFold {
-    turn: TurnNumber,
-    model: String,
-    budgets: Budgets,
-    compaction: Option<CompactionConfig>,
-    text: Arc<[Body]>,
-    text_seq: Option<Seq>,
-    stop_reason: Option<StopReason>,
-}
-
-impl TurnFold {
-    /// The fold of a turn. It wants the session's records from the turn's `turn_started` on.
-    pub(crate) fn new(turn: TurnNumber) -> Self {
-        Self {
-            turn,
-            model: String::new(),
-            budgets: Budgets::default(),
-            compaction: None,
-            text: Arc::default(),
-            text_seq: None,
-            stop_reason: None,
+    /// Takes the text of an answer, and the reason for its end.
+    pub(super) fn answered(&mut self, seq: Seq, answer: &AssistantMessage) {
+        self.stop_reason = Some(answer.stop_reason);
+        let text = answer.text();
+        if !text.is_empty() {
+            (self.text, self.text_seq) = (text, Some(seq));
         }
     }
 
-    /// Takes the next record in; answers with the end, where that is what it records.
-    pub(crate) fn push(&mut self, record: &Record) -> Option<TurnEnd> {
-        if record.turn != Some(self.turn) {
-            return None;
-        }
-        match &record.event {
-            Event::TurnStarted(started) => {
-                self.model.clone_from(&started.model);
-                (self.budgets, self.compaction) = (started.budgets, started.compaction);
+    /// Returns the turn's end if the record is it.
+    pub(super) fn end(&self, record: &Record) -> Option<TurnEnd> {
+        let (status, totals, error) = match &record.event {
+            Event::TurnCompleted(completed) => (TurnStatus::Completed, &completed.totals, None),
+            Event::TurnFailed(failed) => (TurnStatus::Failed, &failed.totals, Some(failed.error.clone())),
+            Event::TurnInterrupted(interrupted) => {
+                let error = SessionError::Interrupted { turn: self.turn }.body();
+                let error = error.detail("reason", interrupted.reason.clone());
+                (TurnStatus::Interrupted, &interrupted.totals, Some(error))
             }
-            Event::AssistantMessage(answer) => {
-                self.stop_reason = Some(answer.stop_reason);
-                let text = answer.text();
-                if !text.is_empty() {
-                    (self.text, self.text_seq) = (text, Some(record.seq));
-                }
-            }
-            _ => {}
-        }
-        let (status, totals, error) = ending(record, self.turn)?;
+            _ => return None,
+        };
         Some(TurnEnd {
             turn: self.turn,
             seq: record.seq,
@@ -256,8 +226,30 @@ impl TurnFold {
             text: self.text.clone(),
             text_seq: self.text_seq,
             stop_reason: self.stop_reason,
-            totals,
+            totals: totals.clone(),
             error,
         })
+    }
+}
+
+/// Finds the end of a turn in its events, for followers without a [`Session`](super::Session).
+#[derive(Debug)]
+pub(crate) struct TurnFold(OpenTurn);
+
+impl TurnFold {
+    /// The fold of a turn. It wants the session's records from the turn's `turn_started` on.
+    pub(crate) fn new(turn: TurnNumber) -> Self {
+        Self(OpenTurn { turn, ..OpenTurn::default() })
+    }
+
+    /// Takes the next record; returns the end if the record is it.
+    pub(crate) fn push(&mut self, record: &Record) -> Option<TurnEnd> {
+        let turn = record.turn.filter(|turn| *turn == self.0.turn)?;
+        match &record.event {
+            Event::TurnStarted(started) => self.0 = OpenTurn::of(turn, started, None),
+            Event::AssistantMessage(answer) => self.0.answered(record.seq, answer),
+            _ => {}
+        }
+        self.0.end(record)
     }
 }

@@ -1,24 +1,46 @@
 //! What `read` and `list` answer of a session. It only reads, and encodes nothing.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use meerkat_words::answers::{ContextView, PendingApproval, SessionSummary, SessionView};
 
 use super::{
     CallProgress, QueuedTurn, Session,
     reminder::{Pin, Reminder},
 };
 use crate::{
-    ids::Seq,
-    service::{ContextView, PendingApproval, SessionSummary, SessionView},
+    clock::Timestamp,
+    ids::{Seq, SessionId},
 };
 
-/// What everybody may see of a session at one of its records. It is cheap to make and to share.
+/// Snapshot in a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionMeta {
+    /// The session.
+    pub id: SessionId,
+    /// Time of creation.
+    pub created_at: Timestamp,
+    /// Time of the last change.
+    pub updated_at: Timestamp,
+    /// Messages in its full history.
+    pub message_count: u64,
+    /// The seq that it covers.
+    pub last_seq: Seq,
+    /// The labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Public state of a session at one of its records. It is cheap to make and to share.
 #[derive(Clone, Debug)]
 pub struct View {
     /// The session in a list.
     pub summary: Arc<SessionSummary>,
-    /// Its reminders.
+    /// Reminders.
     pub reminders: Arc<Vec<Reminder>>,
-    /// Its pins.
+    /// Pins.
     pub pins: Arc<Vec<Pin>>,
     /// The turns that wait.
     pub queue: Arc<VecDeque<QueuedTurn>>,
@@ -28,7 +50,7 @@ pub struct View {
     pub context_messages: u64,
     /// Estimated tokens of its live context.
     pub context_tokens: u64,
-    /// What was said may be missing before this event, and from none on.
+    /// Last event that may be dropped with its messages.
     pub pruned_to: Seq,
 }
 
@@ -43,7 +65,7 @@ impl View {
             queue: session.queue.clone(),
             pending_approvals: session.pending_approvals(),
             context_messages: session.context.message_count() as u64,
-            // A running sum: no view walks over what was said.
+            // A running sum: no view walks over the messages.
             context_tokens: session.context.bytes() / 4,
             pruned_to: session.pruned_to,
         }
@@ -52,41 +74,27 @@ impl View {
     /// The answer of `read`. Its model's window is `window_tokens`.
     #[must_use]
     pub fn session_view(&self, window_tokens: u64) -> SessionView {
-        let SessionSummary {
-            session_id,
-            title,
-            labels,
-            model,
-            state,
-            archived,
-            created_at,
-            updated_at,
-            turn_count,
-            message_count,
-            last_seq,
-            usage,
-            forked_from,
-        } = SessionSummary::clone(&self.summary);
+        let summary = SessionSummary::clone(&self.summary);
         let (messages, estimated_tokens) = (self.context_messages, self.context_tokens);
         SessionView {
-            session_id,
-            title,
-            labels,
-            model,
-            state,
-            archived,
-            created_at,
-            updated_at,
-            turn_count,
-            message_count,
-            last_seq,
+            session_id: summary.session_id,
+            title: summary.title,
+            labels: summary.labels,
+            model: summary.model,
+            state: summary.state,
+            archived: summary.archived,
+            created_at: summary.created_at,
+            updated_at: summary.updated_at,
+            turn_count: summary.turn_count,
+            message_count: summary.message_count,
+            last_seq: summary.last_seq,
             context: ContextView { messages, estimated_tokens, window_tokens },
-            usage,
+            usage: summary.usage,
             reminders: self.reminders.to_vec(),
             pins: self.pins.to_vec(),
             queue: self.queue.iter().map(QueuedTurn::item).collect(),
             pending_approvals: self.pending_approvals.clone(),
-            forked_from,
+            forked_from: summary.forked_from,
         }
     }
 }

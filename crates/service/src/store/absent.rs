@@ -2,11 +2,15 @@
 
 use std::path::Path;
 
+use meerkat_words::{
+    answers::{Page, SessionSummary},
+    requests::SessionQuery,
+};
+
 use super::Stores;
 use crate::{
     SessionError,
     capability::{Capabilities, Capability},
-    service::{Page, SessionSummary},
 };
 
 /// Opens the stores in `data_dir`.
@@ -33,7 +37,7 @@ pub(crate) fn own_directory(_data_dir: &Path) -> Result<DirectoryOwner, SessionE
 ///
 /// # Errors
 /// `SESSION_PERSISTENCE_DISABLED`.
-pub fn glance(_: &Path, _: &crate::service::SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
+pub fn glance(_: &Path, _: &SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
     Err(SessionError::PersistenceDisabled { configured: false })
 }
 

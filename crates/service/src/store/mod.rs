@@ -14,10 +14,7 @@ pub(crate) mod restore;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -37,14 +34,18 @@ pub use meerkat_words::store::{
     TailRepair, Ticket,
 };
 pub(crate) use meerkat_words::store::{ReaderMark, ReaderMarks, hex};
+use meerkat_words::{
+    answers::{Page, SessionSummary},
+    requests::SessionQuery,
+};
 pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, MemoryUse};
 pub use readers::{MemoryReaders, ReaderStore};
 
+pub use crate::{service::Router, session::SessionMeta};
+
 use crate::{
-    SessionError,
     clock::Timestamp,
     ids::{Seq, SessionId, TurnNumber},
-    service::{Page, SessionQuery, SessionService, SessionSummary},
     session::{Session, event::Record},
 };
 
@@ -235,23 +236,6 @@ pub struct SessionFilter {
     pub offset: Option<usize>,
 }
 
-/// Snapshot in a list.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SessionMeta {
-    /// The session.
-    pub id: SessionId,
-    /// Time of creation.
-    pub created_at: Timestamp,
-    /// Time of the last change.
-    pub updated_at: Timestamp,
-    /// Messages in its full history.
-    pub message_count: u64,
-    /// The seq that it covers.
-    pub last_seq: Seq,
-    /// The labels.
-    pub labels: BTreeMap<String, String>,
-}
-
 /// Failures of a snapshot. The texts are the specification's.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionStoreError {
@@ -384,11 +368,4 @@ impl IndexedKey {
     pub(crate) fn replaces(&self, kept: Option<&Self>) -> bool {
         kept.is_none_or(|kept| (kept.time, kept.session_id) <= (self.time, self.session_id))
     }
-}
-
-/// Finds the location of a session.
-#[async_trait]
-pub trait Router: Send + Sync {
-    /// Returns the service that holds the session's lease: this one, or another to hand the request to.
-    async fn route(&self, session_id: SessionId) -> Result<Arc<dyn SessionService>, SessionError>;
 }

@@ -20,6 +20,11 @@ use crate::{
     session::message::RawJson,
 };
 
+/// Name of the tool by which a model searches memory. Memory takes in neither its calls nor its results.
+pub const RECALL_TOOL: &str = "search_project_history";
+/// Name of the tool by which a model reads a blob. It is offered only if the context names one.
+pub(crate) const READ_BLOB: &str = "read_blob";
+
 /// Tool that a model may call.
 #[async_trait]
 pub trait Tool: Send + Sync {

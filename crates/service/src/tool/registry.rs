@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use meerkat_words::tool::{NAME_BYTES_MAX, is_name_char};
 
-use super::{Approval, Tool, test_tools::TEST_TOOLS};
-use crate::{SessionError, memory::passages::RECALL_TOOL, model::ToolSpec, runtime::read_blob::READ_BLOB};
+use super::{Approval, READ_BLOB, RECALL_TOOL, Tool, test_tools::TEST_TOOLS};
+use crate::{SessionError, model::ToolSpec};
 
 /// Names of vendors' own tools, which vendors would run without approval.
 const NAMES_OF_VENDORS: &[&str] = &["web_search", "web_search_preview", "google_search"];
@@ -13,7 +13,7 @@ const NAMES_OF_VENDORS: &[&str] = &["web_search", "web_search_preview", "google_
 /// Similarity of two names, of 1, at which one may be a misspelling of the other.
 const LIKENESS_MIN: f64 = 0.8;
 
-/// Lists tools of some builds and configurations: a rule may name one that is absent here.
+/// Lists tools that only some builds or configurations have: a rule may name an absent one.
 fn optional_tools() -> impl Iterator<Item = &'static str> {
     std::iter::once(RECALL_TOOL).chain(TEST_TOOLS)
 }

@@ -1,6 +1,6 @@
-//! What a request's values may be beyond their types: each bound once, for the check and for the schema.
+//! Bounds of a request's values beyond their types: each once, for the check and for the schema.
 //!
-//! Limits that a configuration changes are not here; the checks know them.
+//! Limits from the configuration are in the checks.
 
 use serde_json::{Map, Value, json};
 
@@ -15,7 +15,7 @@ const LABEL_VALUE: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
 const SESSION_CURSOR: &str = "^[0-9a-fA-F]{16}-[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$";
 const NUMBER_CURSOR: &str = "^[0-9]{1,18}$";
 const BLOB: &str = "^[0-9a-f]{64}$";
-/// The name of a model: what may stand in events, in URLs and in what people read.
+/// Name of a model, which is safe in events, in URLs and for people.
 const MODEL: &str = "^[A-Za-z0-9._:/@+~-]*$";
 
 /// The name of a reader, and of one that is not meerkat's own.
@@ -26,7 +26,7 @@ const OWN_READER: &str = "^(?!(?:memory|projection)$)[a-z0-9._-]{1,64}$";
 pub const BLOB_PIECE_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of a model's name.
 pub(crate) const MODEL_BYTES_MAX: usize = 256;
-/// Bytes of what memory may be searched for.
+/// Bytes of a search of memory.
 pub(crate) const QUERY_BYTES_MAX: usize = 16 * 1024;
 /// Hits that a search answers at most.
 pub(crate) const HITS_MAX: usize = 100;

@@ -1,7 +1,7 @@
-//! Room for answers: how many bytes are read for callers who have not taken them yet.
+//! Room for answers: bytes that are read for callers and not taken yet.
 //!
-//! Every surface takes room before it reads, and gives it back when the answer has been written or dropped. What only
-//! waits for something to happen holds none.
+//! Every surface takes room before it reads, and gives it back when the answer is written or dropped. A call that only
+//! waits for an event holds none.
 
 use std::{sync::Arc, time::Duration};
 
@@ -64,7 +64,7 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// Room for so many bytes of single requests, and as many of connections.
+    /// Makes room for so many bytes of single requests, and as many of connections.
     #[must_use]
     pub fn new(bytes: u32) -> Self {
         let share = || Arc::new(Semaphore::new(bytes as usize));
@@ -84,7 +84,7 @@ impl Answers {
         Self { batch: Some(Arc::default()), ..self.clone() }
     }
 
-    /// Waits for room for the answer to an operation; `None` for what answers little.
+    /// Waits for room for an operation's answer; `None` for operations with small answers.
     ///
     /// # Errors
     /// `TOO_MANY_CONNECTIONS` if others do not take their answers, `PAYLOAD_TOO_LARGE` if the batch has no more.
@@ -125,30 +125,38 @@ impl Answers {
         operation: Operation,
         params: &str,
     ) -> Result<Answer, SessionError> {
-        let (answer, may_wait) = self.read(service, operation, params).await?;
-        if !may_wait {
-            return Ok(answer);
-        }
-        drop(answer);
-        wait(service, operation, params).await?;
-        Ok(self.read(service, operation, params).await?.0)
-    }
-
-    /// Reads what there is now. Answers also whether that is nothing and the caller waits for more.
-    async fn read(
-        &self,
-        service: &dyn SessionService,
-        operation: Operation,
-        params: &str,
-    ) -> Result<(Answer, bool), SessionError> {
-        let room = self.room(operation).await?;
-        let (bytes, may_wait) = read(service, operation, params).await?;
-        Ok((Answer::within(bytes, room), may_wait))
+        // A wait holds no room, and drops what it finds. An invalid limit is refused before it.
+        let one = |limit: Option<usize>| Some(limit.unwrap_or(1).min(1));
+        let (bytes, room) = match operation {
+            Operation::Events => {
+                let request: ReadEvents = decode_params(params)?;
+                if request.wait_ms > 0 {
+                    service.events(ReadEvents { limit: one(request.limit), ..request.clone() }).await?;
+                }
+                let room = self.room(operation).await?;
+                let page = service.events(ReadEvents { wait_ms: 0, ..request }).await?;
+                (encode_events(&page), room)
+            }
+            Operation::FetchReader => {
+                let request: FetchReader = decode_params(params)?;
+                if request.wait_ms > 0 {
+                    service.fetch_reader(FetchReader { limit: one(request.limit), ..request.clone() }).await?;
+                }
+                let room = self.room(operation).await?;
+                let page = service.fetch_reader(FetchReader { wait_ms: 0, ..request }).await?;
+                (page.write()?, room)
+            }
+            _ => {
+                let room = self.room(operation).await?;
+                (call(service, operation, params).await?, room)
+            }
+        };
+        Ok(Answer::within(bytes, room))
     }
 }
 
 impl Room {
-    /// Gives back what an answer of this length does not need.
+    /// Gives back room that an answer of this length does not need.
     pub fn shrink(&mut self, bytes: usize) {
         for permit in &mut self.permits {
             drop(permit.split(permit.num_permits().saturating_sub(bytes)));
@@ -166,7 +174,7 @@ impl From<Vec<u8>> for Answer {
 }
 
 impl Answer {
-    /// An answer in the room that was taken for it; what it does not need is given back.
+    /// Makes an answer in its room, and gives back the rest.
     #[must_use]
     pub fn within(bytes: Vec<u8>, mut room: Option<Room>) -> Self {
         if let Some(room) = &mut room {
@@ -175,7 +183,7 @@ impl Answer {
         Self { bytes, room }
     }
 
-    /// The same answer, put another way.
+    /// Changes the answer's bytes.
     #[must_use]
     pub fn map(self, change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Self {
         Self { bytes: change(self.bytes), room: self.room }
@@ -188,7 +196,7 @@ impl Answer {
         Some(Self { bytes: join(bytes)?, room: Some(Room { permits, batch: None }) })
     }
 
-    /// The bytes, and the room that they take for as long as it is kept.
+    /// Returns the bytes, and the room that they take while it is kept.
     #[must_use]
     pub fn into_parts(self) -> (Vec<u8>, Option<Room>) {
         (self.bytes, self.room)
@@ -215,7 +223,7 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Whether an answer may be a page.
+/// Returns true if an answer may be a page.
 const fn reads_much(operation: Operation) -> bool {
     matches!(
         operation,
@@ -228,44 +236,6 @@ const fn reads_much(operation: Operation) -> bool {
             | Operation::FetchReader
             | Operation::SearchMemory
     )
-}
-
-/// Waits until there is something to read, if the caller waits for it. What it is is not kept.
-async fn wait(service: &dyn SessionService, operation: Operation, params: &str) -> Result<(), SessionError> {
-    match operation {
-        Operation::Events => {
-            let asked: ReadEvents = decode_params(params)?;
-            service.events(ReadEvents { limit: Some(1), ..asked }).await.map(drop)
-        }
-        Operation::FetchReader => {
-            let asked: FetchReader = decode_params(params)?;
-            service.fetch_reader(FetchReader { limit: Some(1), ..asked }).await.map(drop)
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Reads what there is now. Answers also whether that is nothing and the caller waits for more.
-async fn read(
-    service: &dyn SessionService,
-    operation: Operation,
-    params: &str,
-) -> Result<(Vec<u8>, bool), SessionError> {
-    match operation {
-        Operation::Events => {
-            let asked: ReadEvents = decode_params(params)?;
-            let may_wait = asked.wait_ms > 0;
-            let page = service.events(ReadEvents { wait_ms: 0, ..asked }).await?;
-            Ok((encode_events(&page), may_wait && page.items.is_empty()))
-        }
-        Operation::FetchReader => {
-            let asked: FetchReader = decode_params(params)?;
-            let may_wait = asked.wait_ms > 0;
-            let page = service.fetch_reader(FetchReader { wait_ms: 0, ..asked }).await?;
-            Ok((page.write()?, may_wait && page.items.is_empty()))
-        }
-        _ => Ok((call(service, operation, params).await?, false)),
-    }
 }
 
 #[cfg(test)]

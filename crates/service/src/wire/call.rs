@@ -1,6 +1,6 @@
 //! From an operation and its parameters to the answer's bytes: decode, call one method, encode.
 //!
-//! Surfaces that speak JSON use this, so that one request gets one answer whatever it came in by.
+//! Surfaces that speak JSON use it, so that equal requests get equal answers on each.
 
 use serde::de::DeserializeOwned;
 
@@ -12,20 +12,20 @@ use crate::{
 };
 use meerkat_words::reply::{Reply as _, encode};
 
-/// Decodes parameters; what is missing, unknown or of the wrong type is `INVALID_REQUEST`.
+/// Decodes parameters.
 ///
 /// # Errors
-/// `INVALID_REQUEST` that names the place.
+/// `INVALID_REQUEST` with the place of a missing, unknown or mistyped parameter.
 pub fn decode_params<T: DeserializeOwned>(params: &str) -> Result<T, SessionError> {
     let text = if params.trim().is_empty() { "{}" } else { params };
     let compact = RawJson::bounded(text)?;
     serde_json::from_str(&compact).or_else(|error| {
-        // What is no JSON at all is refused as that.
+        // Text that is not JSON has an error of its own.
         let at = |error| SessionError::invalid("json", format!("not valid JSON: {error}"));
         let syntax = |refusal| serde_json::from_str::<serde::de::IgnoredAny>(text).map_or_else(at, |_| refusal);
         let whole = RawJson::parse(&compact).map_err(syntax)?;
         let decoded = serde_json::from_str(&digits(whole.as_str()));
-        // The caller counts lines and columns in what was sent.
+        // Lines and columns count in the caller's text.
         let error = serde_json::from_str::<T>(text).err().unwrap_or(error);
         decoded.map_err(|_| SessionError::invalid("params", error.to_string()))
     })
@@ -58,7 +58,7 @@ fn digits(json: &str) -> String {
     out
 }
 
-/// `resume` on the wire: the session stands beside the rest.
+/// Parameters of `resume`, with the session among them.
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ResumeParams {
@@ -103,10 +103,10 @@ macro_rules! declare {
             $request:ident, $needs:ident, $effect:ident, $refusals:tt;
         )* }
     ) => {
-        /// Performs one operation and answers with its JSON.
+        /// Performs one operation and returns its answer as JSON.
         ///
         /// # Errors
-        /// Whatever the operation is refused with.
+        /// Those of the operation.
         pub async fn call(
             service: &dyn SessionService,
             operation: Operation,
@@ -132,20 +132,20 @@ macro_rules! declare {
 
 crate::operations!(declare);
 
-/// Makes the session of a `create_session`, for those who look at the answer; the request's span names it.
+/// Makes the session of a `create_session`, for callers that read the answer; the request's span names the session.
 ///
 /// # Errors
-/// Whatever the session is refused with.
+/// Those of the operation.
 pub async fn create_session(service: &dyn SessionService, params: &str) -> Result<SessionCreated, SessionError> {
     let created = service.create_session(decode_params(params)?).await?;
     tracing::Span::current().record("session_id", tracing::field::display(created.session_id));
     Ok(created)
 }
 
-/// Begins the turn of a `start_turn`, for those who follow it or stop it before it answers.
+/// Begins the turn of a `start_turn`, for callers that follow it or stop it before its answer.
 ///
 /// # Errors
-/// Whatever the turn is refused with.
+/// Those of the operation.
 pub async fn begin_turn(service: &dyn SessionService, params: &str) -> Result<TurnHandle, SessionError> {
     service.begin_turn(decode_params(params)?).await
 }
@@ -153,7 +153,7 @@ pub async fn begin_turn(service: &dyn SessionService, params: &str) -> Result<Tu
 /// Begins the turn of a `resume`.
 ///
 /// # Errors
-/// Whatever the turn is refused with.
+/// Those of the operation.
 pub async fn begin_resume(service: &dyn SessionService, params: &str) -> Result<TurnHandle, SessionError> {
     let params: ResumeParams = decode_params(params)?;
     let request = ResumeTurn {

@@ -1,7 +1,7 @@
-//! The one encoding of events: a line of JSON whose head is the same for every kind.
+//! The one encoding of events: a line of JSON with the same head for every kind.
 //!
-//! `{"v":1,"session_id","seq","turn","time","type", …payload}`; a live event has `after` in place of `seq`.
-//! The encoder writes the head and splices the payload's members; no value tree is ever built.
+//! `{"v":1,"session_id","seq","turn","time","type", …payload}`; a live event has `after` in place of `seq`. The encoder
+//! writes the head and splices the payload's members; it never builds a value tree.
 
 use std::{
     borrow::Cow,
@@ -27,7 +27,7 @@ const VERSION: u32 = 1;
 /// Durable events that this process has encoded.
 static ENCODED: AtomicU64 = AtomicU64::new(0);
 
-/// How many durable events this process has encoded: each of them once, however many follow it.
+/// Counts the durable events that this process has encoded: each once, however many followers it has.
 #[must_use]
 pub fn events_encoded() -> u64 {
     ENCODED.load(Ordering::Relaxed)
@@ -36,7 +36,7 @@ pub fn events_encoded() -> u64 {
 /// Encodes a durable event, once; every surface sends these bytes.
 ///
 /// # Errors
-/// Where a payload cannot be written as JSON.
+/// If a payload cannot be written as JSON.
 pub fn encode_event(record: &Record) -> Result<Bytes, serde_json::Error> {
     if let Event::Unknown(unknown) = &record.event {
         return Ok(Bytes::copy_from_slice(unknown.line.as_str().as_bytes()));
@@ -49,7 +49,7 @@ pub fn encode_event(record: &Record) -> Result<Bytes, serde_json::Error> {
 /// Encodes a live event that follows the durable seq `after`.
 ///
 /// # Errors
-/// Where a payload cannot be written as JSON.
+/// If a payload cannot be written as JSON.
 pub fn encode_live(
     session_id: SessionId,
     after: Seq,
@@ -84,7 +84,7 @@ fn encode(
         .map_err(serde_json::Error::io)?;
     let start = line.len();
     payload(&mut line)?;
-    // The payload is an object: its opening brace becomes a comma, or goes with the whole where it is empty.
+    // The payload is an object: its opening brace becomes a comma, or is dropped with an empty payload.
     if line.len() == start + 2 {
         line.truncate(start);
         line.push(b'}');
@@ -94,10 +94,10 @@ fn encode(
     Ok(Bytes::from(line))
 }
 
-/// Reads a durable event's line: the head, then the payload by its `type`, from the same bytes.
+/// Decodes a durable event's line: the head, then the payload by its `type`, from the same bytes.
 ///
 /// # Errors
-/// What the decoder found.
+/// If the line cannot be decoded.
 pub fn decode_event(line: &str) -> Result<Record, serde_json::Error> {
     #[derive(Deserialize)]
     struct HeadShape<'a> {
@@ -124,16 +124,16 @@ pub fn words(line: &[u8]) -> Option<String> {
     }
 }
 
-/// The members that hold what was said.
+/// Members with message texts.
 const BODIES: [&str; 4] = [r#""text""#, r#""prompt""#, r#""output""#, r#""summary""#];
 /// Bytes of a body that is not worth passing over.
 const SHORT_BYTES: usize = 64;
 
-/// The same without what is said in it, but for a prompt that is kept: only good for counting what happened, and for
-/// the line by which a session is listed.
+/// Decodes a line without its message texts, except a prompt that is kept: enough to count events, and for the line
+/// that a session is listed by.
 ///
 /// # Errors
-/// What the decoder found.
+/// If the line cannot be decoded.
 pub(crate) fn decode_outline(line: &str, keeps_prompt: bool) -> Result<Record, serde_json::Error> {
     let outline = without_bodies(line);
     let record = decode_event(&outline)?;
@@ -147,7 +147,7 @@ pub(crate) fn decode_outline(line: &str, keeps_prompt: bool) -> Result<Record, s
         | Event::ReminderSet(_)
         | Event::Pinned(_)
         | Event::ContextRebuilt(_) => Ok(record),
-        // In others a name like that of a body may be a user's own.
+        // In other events a user may have chosen such a name.
         _ if outline.len() == line.len() => Ok(record),
         _ => decode_event(line),
     }
@@ -168,10 +168,10 @@ fn without_bodies(line: &str) -> String {
     outline
 }
 
-/// Reads a live event's line; `None` for a kind that this version does not know.
+/// Decodes a live event's line; `None` for a kind that this version does not know.
 ///
 /// # Errors
-/// What the decoder found.
+/// If the line cannot be decoded.
 pub fn decode_live(line: &str) -> Result<Option<LiveRecord>, serde_json::Error> {
     #[derive(Deserialize)]
     struct HeadShape<'a> {

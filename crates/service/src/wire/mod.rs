@@ -1,6 +1,6 @@
-//! Where bytes are made: the one event encoding, and the one way from parameters to an answer.
+//! Bytes of requests, answers and events: the one event encoding, and the one way from parameters to an answer.
 //!
-//! Only the stores and the surfaces come here; the engine never looks at bytes.
+//! Only stores and surfaces use it; the engine never reads bytes.
 
 pub(crate) mod bounds;
 mod budget;

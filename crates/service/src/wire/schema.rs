@@ -1,6 +1,6 @@
-//! The schemas of what goes over a wire: each event's line, each operation's request and answer.
+//! Schemas of the wire: each event's line, each operation's request and answer.
 //!
-//! They come from the types that are read and written; nothing here is a second description of them.
+//! They are generated from the types that are read and written; there is no second description.
 
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ pub fn event_schema(kind: EventKind) -> Schema {
     let members = schema.ensure_object();
     for (name, shape) in head {
         members.entry("properties").or_insert(Value::Null)[name] = shape;
-        // A kind without fields has none that are required.
+        // A kind without fields has no required ones.
         if let Some(required) = members.entry("required").or_insert_with(|| json!([])).as_array_mut() {
             required.push(name.into());
         }

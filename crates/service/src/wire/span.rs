@@ -1,4 +1,4 @@
-//! The span of one request, for logs and traces: its surface, its operation, its session, and what came of it.
+//! Span of a request, for logs and traces: its surface, operation, session and outcome.
 
 use serde::Deserialize;
 use tracing::{Instrument as _, Span, field::Empty};
@@ -10,7 +10,7 @@ struct OfSession {
     session_id: SessionId,
 }
 
-/// Performs the work of one request of a surface in a span of its own.
+/// Performs a request of a surface in a span of its own.
 ///
 /// # Errors
 /// Those of the work.
@@ -34,7 +34,7 @@ pub fn span_of(surface: &'static str, operation: Operation, params: &str) -> Spa
     span
 }
 
-/// Performs the work of a request in its span.
+/// Performs a request in its span.
 ///
 /// # Errors
 /// Those of the work.

@@ -1,4 +1,4 @@
-//! The one encoding: what is written is read as it was, and read again it is written to the letter.
+//! The one encoding: a line that is decoded and encoded again is the same, byte for byte.
 
 use proptest::{option, prelude::*};
 use serde_json::{Map, Value, json};
@@ -45,7 +45,7 @@ fn an_outline_lacks_what_was_said_and_nothing_that_a_user_named() {
         let outline = decode_outline(text(&line(event.clone())), false).unwrap().event;
         bodies(&mut event).into_iter().for_each(|body| *body = "".into());
         match event {
-            // Whose prompt it is says nothing of what happened.
+            // A system prompt does not matter for an outline.
             Event::SessionCreated(_) => assert!(matches!(outline, Event::SessionCreated(_))),
             event => assert_eq!(outline, event),
         }
@@ -97,7 +97,7 @@ proptest! {
     fn a_float_comes_back_bit_for_bit(float in floats(), filling in filling(), place in place()) {
         let written = serde_json::to_string(&float).unwrap();
         let bits = |json: &str| serde_json::from_str::<f64>(json).unwrap().to_bits();
-        // In what a model says.
+        // In a model's answer.
         let filling = Filling { json: RawJson::parse(&format!("{{\"n\":{written}}}")).unwrap(), ..filling };
         let line = round_trip(EventKind::AssistantMessage, &filling, place)?;
         let tree: Value = serde_json::from_str(&line).unwrap();
@@ -112,7 +112,7 @@ proptest! {
         let read: SearchHit = serde_json::from_slice(&answer).unwrap();
         prop_assert_eq!((read.score.to_bits(), read.lanes["words"].to_bits()), (float.to_bits(), float.to_bits()));
         prop_assert_eq!(encode(&read).unwrap(), answer);
-        // In parameters: what is no whole number keeps its digits.
+        // In parameters: numbers with a fraction keep their digits.
         let params = format!("{{\"n\":[{written}]}}");
         let decoded: Value = decode_params(&params).unwrap();
         prop_assert_eq!(bits(&decoded["n"][0].to_string()), float.to_bits());
@@ -146,7 +146,7 @@ proptest! {
         prop_assert_eq!(encode_event(&record).unwrap(), line.as_bytes());
     }
 
-    /// Whatever a damaged line says, it is refused or read; what is read can be written and read again.
+    /// A damaged line is refused or read; a line that is read can be encoded and decoded again.
     #[test]
     fn a_damaged_line_is_no_panic(filling in filling(), place in place(), which in any::<usize>(), edits in edits()) {
         let line = round_trip(EventKind::ALL[which % EventKind::ALL.len()], &filling, place)?;
@@ -198,7 +198,7 @@ fn document(what: &str, schemas: impl Iterator<Item = (&'static str, schemars::S
         "title": what,
         "$defs": definitions,
     });
-    // Whether a value tree keeps the order of insertion depends on the build.
+    // Some builds keep the order of insertion in a value tree.
     document.sort_all_objects();
     serde_json::to_string_pretty(&document).unwrap() + "\n"
 }

@@ -4,8 +4,6 @@
 mod model;
 mod tools;
 
-use std::sync::Arc;
-
 use meerkat_errors::ErrorBody;
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -22,7 +20,7 @@ use crate::{
 /// Outcomes that may wait for the actor.
 const OUTCOMES_MAX: usize = 64;
 
-/// What an effect reports.
+/// Report of an effect.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// More of the model's text or reasoning.
@@ -33,10 +31,10 @@ pub(crate) enum Outcome {
     Answered(ModelAnswer),
     /// The model failed for good, or the call was cancelled; this had come.
     ModelFailed { error: Option<ModelError>, partial: String },
-    /// A tool says how far it is.
+    /// Progress of a tool.
     Progress { call_id: String, text: String },
-    /// A call has its result.
-    ToolDone { finished: ToolFinished, has_panicked: bool },
+    /// A call has its result. Only a panic is an internal error.
+    ToolDone(ToolFinished),
     /// The effect itself failed.
     Broken(ErrorBody),
 }
@@ -49,7 +47,7 @@ pub(crate) struct Effect {
 }
 
 impl Effect {
-    /// Runs `work` in `span` as a task of its own, so that a panic in it is an outcome.
+    /// Runs `work` as a task in `span`, so that its panic is an outcome.
     pub(crate) fn spawn<F, W>(span: Span, work: F) -> Self
     where
         F: FnOnce(mpsc::Sender<Outcome>, CancellationToken) -> W,
@@ -63,11 +61,8 @@ impl Effect {
 }
 
 impl Drop for Effect {
-    /// Whoever loses an effect stops it; its task ends by itself.
+    /// Cancels the effect; its task ends by itself.
     fn drop(&mut self) {
         self.cancel.cancel();
     }
 }
-
-/// What every effect needs of the ports.
-pub(crate) type EngineRef = Arc<super::Ports>;

@@ -2,16 +2,16 @@
 //!
 //! A call is tried again only while nothing of it has become visible.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use meerkat_errors::ErrorCode;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{EngineRef, Outcome};
+use super::Outcome;
 use crate::{
-    agent::render::Rendered,
+    agent::{Ports, render::Rendered},
     ids::SessionId,
     model::{
         ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, ResolvedModel,
@@ -28,8 +28,8 @@ use crate::{
 
 /// Bytes that one answer may have; more is refused.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Bytes of an answer that nobody sees: frames of arguments, of hidden reasoning, pings. Frames have many times the bytes
-/// of what they bring.
+/// Bytes of an answer that are never shown: frames of arguments, hidden reasoning, pings. Frames have many times the
+/// bytes of their content.
 const HIDDEN_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes that are counted for each block besides.
 const BLOCK_BYTES: usize = 64;
@@ -38,14 +38,14 @@ const MESSAGE_BYTES_MAX: usize = 2 * 1024;
 
 /// The inputs of a model call.
 pub(crate) struct ModelEffect {
-    pub(crate) ports: EngineRef,
+    pub(crate) ports: Arc<Ports>,
     pub(crate) session_id: SessionId,
     pub(crate) model: ResolvedModel,
-    /// Whether what comes of the answer is shown as it comes; a call whose answer is not may always be tried again.
+    /// True if the answer is shown while it arrives; a hidden call may always be retried.
     pub(crate) is_shown: bool,
 }
 
-/// How one attempt ended.
+/// End of one attempt.
 enum Attempt {
     Answered(ModelAnswer),
     Failed { error: ModelError, partial: String, is_visible: bool },
@@ -67,7 +67,7 @@ pub(crate) async fn call_model(
             Err(error) => Outcome::Broken(crate::agent::decide::internal(&format!("a body could not be read: {error}"))),
         },
     };
-    // The actor reads until its effect ends, so nobody is gone but with the whole session.
+    // The actor reads until its effect ends, so the channel closes only with the whole session.
     drop(outcomes.send(last).await);
 }
 
@@ -102,7 +102,7 @@ async fn attempts(
     }
 }
 
-/// One call. Its parts are read one by one; each wait is bounded by the idle timeout.
+/// Makes one call. Its parts are read one by one; each wait is bounded by the idle timeout.
 async fn attempt(
     effect: &ModelEffect,
     request: ModelRequest,
@@ -147,7 +147,7 @@ async fn attempt(
     }
 }
 
-/// Waits for `work` until the idle timeout; `None` where the call was cancelled.
+/// Waits for `work` up to the idle timeout; `None` if the call was cancelled.
 async fn bounded<T>(
     effect: &ModelEffect,
     cancel: &CancellationToken,
@@ -169,7 +169,7 @@ fn too_large(limit: usize) -> ModelError {
     ModelError::new(ErrorCode::ModelRejected, format!("The model's answer passed {limit} bytes and was refused."))
 }
 
-/// What has come of an answer, with secrets replaced before anybody sees it.
+/// The answer so far, with secrets replaced before anybody sees it.
 struct Reader<'a> {
     effect: &'a ModelEffect,
     outcomes: &'a mpsc::Sender<Outcome>,
@@ -264,7 +264,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Reads what stands in blobs, so that a client gets whole texts. Results of tools go as excerpts.
+/// Reads bodies from blobs, so that a client gets whole texts. Tool results go as excerpts.
 async fn load_bodies(effect: &ModelEffect, rendered: Rendered) -> Result<ModelRequest, StoreError> {
     let Rendered { mut request, system } = rendered;
     if let Some(system) = &system {
@@ -277,7 +277,7 @@ async fn load_bodies(effect: &ModelEffect, rendered: Rendered) -> Result<ModelRe
         for body in whole.texts_mut() {
             *body = Body::Inline(load(effect, body).await?);
         }
-        // What stands in the context itself was cleaned when it came in.
+        // Bodies in the context itself were cleaned when they were added.
         *message = without_forged_tags(whole).into();
     }
     Ok(request)

@@ -8,8 +8,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::{EngineRef, Outcome};
+use super::Outcome;
 use crate::{
+    agent::{Ports, decide::internal},
     ids::{SessionId, TurnNumber},
     redact::Secrets,
     session::{
@@ -26,7 +27,7 @@ const PROGRESS_MAX: usize = 16;
 
 /// The inputs of a group of calls.
 pub(crate) struct ToolEffect {
-    pub(crate) ports: EngineRef,
+    pub(crate) ports: Arc<Ports>,
     pub(crate) session_id: SessionId,
     pub(crate) turn: TurnNumber,
     pub(crate) calls: Vec<ToolCall>,
@@ -50,7 +51,7 @@ pub(crate) async fn run_tools(effect: ToolEffect, outcomes: mpsc::Sender<Outcome
             biased;
             Some((call_id, text)) = said.recv() => drop(outcomes.send(Outcome::Progress { call_id, text }).await),
             done = running.next() => match done {
-                Some((finished, has_panicked)) => drop(outcomes.send(Outcome::ToolDone { finished, has_panicked }).await),
+                Some(finished) => drop(outcomes.send(Outcome::ToolDone(finished)).await),
                 None => return,
             },
         }
@@ -62,17 +63,17 @@ async fn run_one(
     call: ToolCall,
     progress: mpsc::Sender<(String, String)>,
     cancel: CancellationToken,
-) -> (ToolFinished, bool) {
+) -> ToolFinished {
     let clock = effect.ports.world.clock.clone();
     let started = clock.elapsed();
     let Some(tool) = effect.ports.tools.get(&call.name).cloned() else {
         let error = ErrorBody::new(ErrorCode::ToolNotFound);
-        return (finished(&call, ToolOutcome::NotRun, "There is no such tool.".into(), Some(error), 0), false);
+        return finished(&call, ToolOutcome::NotRun, "There is no such tool.".into(), Some(error), 0);
     };
-    let (outcome, output, error, has_panicked) = run_bounded(&effect, tool, &call, progress, cancel).await;
+    let (outcome, output, error) = run_bounded(&effect, tool, &call, progress, cancel).await;
     let duration_ms = u64::try_from(clock.elapsed().saturating_sub(started).as_millis()).unwrap_or(u64::MAX);
     let duration_ms = if effect.ports.world.is_frozen { 0 } else { duration_ms };
-    (finished(&call, outcome, output, error, duration_ms), has_panicked)
+    finished(&call, outcome, output, error, duration_ms)
 }
 
 fn finished(
@@ -85,7 +86,7 @@ fn finished(
     ToolFinished { call_id: call.call_id.clone(), name: call.name.clone(), outcome, output, error, duration_ms }
 }
 
-/// How a bounded run ended.
+/// End of a bounded run.
 enum Ended {
     Returned(Result<Result<(), ToolError>, tokio::task::JoinError>),
     Cancelled,
@@ -98,7 +99,7 @@ async fn run_bounded(
     call: &ToolCall,
     progress: mpsc::Sender<(String, String)>,
     cancel: CancellationToken,
-) -> (ToolOutcome, Body, Option<ErrorBody>, bool) {
+) -> (ToolOutcome, Body, Option<ErrorBody>) {
     let options = &effect.ports.options.tools;
     let limits = OutputLimits {
         inline_bytes: options.inline_bytes,
@@ -129,7 +130,7 @@ async fn run_bounded(
     };
     let clock = &effect.ports.world.clock;
     let mut deadline = clock.sleep(Duration::from_millis(options.timeout_ms));
-    // Progress is shown in passing: where the actor does not keep up it is dropped.
+    // If the actor does not keep up, progress is dropped.
     let tell = |text: String| drop(progress.try_send((call.call_id.clone(), text)));
     let mut ended = loop {
         tokio::select! {
@@ -153,50 +154,50 @@ async fn run_bounded(
     while let Ok(text) = texts.try_recv() {
         tell(text);
     }
-    // What nobody will name is not kept: a sink that is dropped leaves nothing behind.
+    // A dropped sink leaves no blob behind.
     let output = match ended {
         Ended::Returned(Ok(_)) => sink.finish().await,
         Ended::Returned(Err(_)) | Ended::Cancelled | Ended::TimedOut => Ok(Body::from("")),
     };
     if let (Ended::Returned(Ok(returned @ Ok(()))), true) = (&mut ended, sink.is_full().await) {
-        // A tool that passes over the refusal of its output has failed all the same.
+        // A tool that ignores the refusal of its output has failed.
         *returned = Err(ToolError::OutputTooLarge { limit: options.max_output_bytes });
     }
     match ended {
         Ended::Returned(Ok(Ok(()))) => match output {
-            Ok(body) => (ToolOutcome::Succeeded, body, None, false),
+            Ok(body) => (ToolOutcome::Succeeded, body, None),
             Err(error) => failed(secrets, ErrorCode::ToolFailed, &error.to_string()),
         },
         Ended::Returned(Ok(Err(error))) => {
             let error = bounded(secrets, error, options.max_output_bytes);
-            let (outcome, text, error, _) = tool_error(secrets, tool.as_ref(), &error, timed_out, options.timeout_ms);
-            // What a failing tool wrote often says why it failed.
+            let (outcome, text, error) = tool_error(secrets, tool.as_ref(), &error, timed_out, options.timeout_ms);
+            // The output of a failing tool often explains the failure.
             let wrote = output.ok().filter(|wrote| !wrote.is_empty());
             let body = match wrote {
                 None => text,
                 Some(Body::Inline(wrote)) => format!("{}\n{wrote}", text.excerpt()).into(),
-                // It names the whole of what the tool wrote, so that it stays as long as the result does.
+                // It names the whole output, so that the blob is kept as long as the result.
                 Some(Body::Blob(wrote)) => Body::Blob(BlobRef {
                     head: format!("{}\n{}", prefix(&text.excerpt(), MESSAGE_BYTES_MAX), wrote.head),
                     ..wrote
                 }),
             };
-            (outcome, body, error, false)
+            (outcome, body, error)
         }
         Ended::Returned(Err(_)) => {
             let text = format!("{OUTCOME_UNKNOWN} The tool panicked.");
-            (ToolOutcome::Unknown, text.into(), Some(crate::agent::decide::internal("a tool panicked")), true)
+            (ToolOutcome::Unknown, text.into(), Some(internal("a tool panicked")))
         }
         Ended::Cancelled | Ended::TimedOut => {
             let text = format!("{OUTCOME_UNKNOWN} The tool did not stop when it was asked to.");
             let error = ErrorBody::with_message(ErrorCode::ToolFailed, text.as_str());
-            (ToolOutcome::Unknown, text.into(), Some(error), false)
+            (ToolOutcome::Unknown, text.into(), Some(error))
         }
     }
 }
 
-/// What a tool says of its failure is output like any other: at most so many bytes. Secrets are replaced before it is
-/// cut: of one at the end a part would stay.
+/// Limits a failure's message like other output. Secrets are replaced before the cut: otherwise part of one could
+/// remain.
 fn bounded(secrets: &Secrets, error: ToolError, limit: u64) -> ToolError {
     let cut = |text: String| prefix(&secrets.replace(&text), usize::try_from(limit).unwrap_or(usize::MAX)).to_owned();
     match error {
@@ -206,12 +207,12 @@ fn bounded(secrets: &Secrets, error: ToolError, limit: u64) -> ToolError {
     }
 }
 
-fn failed(secrets: &Secrets, code: ErrorCode, text: &str) -> (ToolOutcome, Body, Option<ErrorBody>, bool) {
+fn failed(secrets: &Secrets, code: ErrorCode, text: &str) -> (ToolOutcome, Body, Option<ErrorBody>) {
     // Replaced before it is cut, too.
     let text = secrets.replace(text);
-    // The output may go to a blob; the message stands in the event.
+    // The output may go to a blob; the event has the message.
     let error = ErrorBody::with_message(code, prefix(&text, MESSAGE_BYTES_MAX));
-    (ToolOutcome::Failed, text.as_ref().into(), Some(error), false)
+    (ToolOutcome::Failed, text.as_ref().into(), Some(error))
 }
 
 fn tool_error(
@@ -220,7 +221,7 @@ fn tool_error(
     error: &ToolError,
     timed_out: bool,
     timeout_ms: u64,
-) -> (ToolOutcome, Body, Option<ErrorBody>, bool) {
+) -> (ToolOutcome, Body, Option<ErrorBody>) {
     let spec = tool.spec();
     match error {
         ToolError::Arguments(why) => {
@@ -228,8 +229,8 @@ fn tool_error(
                 "The arguments do not fit, so the tool did not run: {why}. Its schema is: {}",
                 spec.schema.as_str()
             );
-            let (_, body, error, _) = failed(secrets, ErrorCode::ToolFailed, &text);
-            (ToolOutcome::NotRun, body, error, false)
+            let (_, body, error) = failed(secrets, ErrorCode::ToolFailed, &text);
+            (ToolOutcome::NotRun, body, error)
         }
         ToolError::Cancelled if timed_out => {
             let text = format!("The tool was stopped after {timeout_ms} ms (tools.timeout_ms).");

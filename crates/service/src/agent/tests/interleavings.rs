@@ -2,8 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::future::BoxFuture;
-
 use super::{Rig, Subject, TICKS_MAX, check_journal, ticks, walk};
 use crate::{
     SessionError,
@@ -27,8 +25,8 @@ async fn subject(dir: &tempfile::TempDir) -> Subject {
     Subject::new(Rig::new(tools).service()).await
 }
 
-/// Whatever place the interrupt comes at, the turn ends once, each call has one result, the answer names the
-/// event that ended the turn, a `once` tool ran at most once, and the session goes on.
+/// Wherever the interrupt comes, the turn ends once, each call has one result, the answer names the event that ended
+/// the turn, a `once` tool ran at most once, and the session goes on.
 #[test]
 fn an_interrupt_at_every_place_of_a_turn() {
     walk(async {
@@ -75,69 +73,46 @@ fn an_interrupt_at_every_place_of_a_turn() {
     });
 }
 
-type Ask = fn(&Subject) -> BoxFuture<'_, Result<Changed, SessionError>>;
-
 /// Every command that changes a session, with the codes it may be refused with.
-fn commands() -> Vec<(&'static str, Ask, &'static [&'static str])> {
-    vec![
-        (
-            "remind",
-            |s| {
-                Box::pin(s.service.remind(Remind {
-                    session_id: s.session_id,
-                    kind: SystemReminderType::GitStatus,
-                    text: "clean".into(),
-                }))
-            },
-            &[],
-        ),
-        (
-            "clear",
-            |s| {
-                Box::pin(
-                    s.service
-                        .clear_reminder(ClearReminder { session_id: s.session_id, kind: SystemReminderType::ClaudeMd }),
-                )
-            },
-            &["ITEM_NOT_FOUND"],
-        ),
-        ("pin", |s| Box::pin(s.service.pin(PinFact { session_id: s.session_id, text: "fact".into() })), &[]),
-        ("unpin", |s| Box::pin(s.service.unpin(Unpin { session_id: s.session_id, pin: 1 })), &["ITEM_NOT_FOUND"]),
-        (
-            "cancel",
-            |s| Box::pin(s.service.cancel_queued(CancelQueued { session_id: s.session_id, turn: 9 })),
-            &["ITEM_NOT_FOUND"],
-        ),
-        (
-            "decide",
-            |s| {
-                Box::pin(s.service.decide_approval(DecideApproval {
-                    session_id: s.session_id,
-                    call_id: "none".into(),
-                    decision: Decision::Approve,
-                    reason: None,
-                }))
-            },
-            &["ITEM_NOT_FOUND"],
-        ),
-        ("reject", |s| Box::pin(accept(s, Policy::Reject)), &["SESSION_BUSY"]),
-        ("queue", |s| Box::pin(accept(s, Policy::Queue)), &[]),
-        ("replace", |s| Box::pin(accept(s, Policy::Interrupt)), &[]),
-    ]
+const COMMANDS: [(&str, &[&str]); 9] = [
+    ("remind", &[]),
+    ("clear", &["ITEM_NOT_FOUND"]),
+    ("pin", &[]),
+    ("unpin", &["ITEM_NOT_FOUND"]),
+    ("cancel", &["ITEM_NOT_FOUND"]),
+    ("decide", &["ITEM_NOT_FOUND"]),
+    ("reject", &["SESSION_BUSY"]),
+    ("queue", &[]),
+    ("interrupt", &[]),
+];
+
+async fn ask(Subject { service, session_id }: &Subject, command: &str) -> Result<Changed, SessionError> {
+    let session_id = *session_id;
+    let kind = SystemReminderType::ClaudeMd;
+    match command {
+        "remind" => service.remind(Remind { session_id, kind, text: "rules".into() }).await,
+        "clear" => service.clear_reminder(ClearReminder { session_id, kind }).await,
+        "pin" => service.pin(PinFact { session_id, text: "fact".into() }).await,
+        "unpin" => service.unpin(Unpin { session_id, pin: 1 }).await,
+        "cancel" => service.cancel_queued(CancelQueued { session_id, turn: 9 }).await,
+        "decide" => {
+            let (call_id, decision) = ("none".into(), Decision::Approve);
+            service.decide_approval(DecideApproval { session_id, call_id, decision, reason: None }).await
+        }
+        policy => {
+            let policy = serde_json::from_value(policy.into()).unwrap();
+            let request = StartTurn { policy, ..StartTurn::new(session_id, "@say Second.") };
+            service.accept_turn(request).await.map(|accepted| Changed { session_id, seq: accepted.seq })
+        }
+    }
 }
 
-async fn accept(subject: &Subject, policy: Policy) -> Result<Changed, SessionError> {
-    let request = StartTurn { policy, ..StartTurn::new(subject.session_id, "@say Second.") };
-    let accepted = subject.service.accept_turn(request).await?;
-    Ok(Changed { session_id: accepted.session_id, seq: accepted.seq })
-}
-
-/// Whatever place a command comes at, it is answered with the event that recorded it or with a code that it may
-/// be refused with, and both turns end.
+/// Wherever a command comes, it is answered with the event that recorded it or with an allowed code, and both turns
+/// end.
 #[test]
 fn every_command_at_every_place_of_a_turn() {
     walk(async {
-        for (name, ask, refusals) in commands() {
+        for (name, refusals) in COMMANDS {
             let mut finished = 0;
             for tick in 0..TICKS_MAX {
                 let dir = tempfile::tempdir().unwrap();
@@ -146,7 +121,7 @@ fn every_command_at_every_place_of_a_turn() {
                 let first = subject.service.accept_turn(request).await.unwrap();
                 ticks(tick).await;
                 let was_over = subject.events().await.iter().any(|event| event["type"] == "turn_completed");
-                match ask(&subject).await {
+                match ask(&subject, name).await {
                     Ok(Changed { seq, .. }) => assert!(seq > first.seq, "{name} at tick {tick}"),
                     Err(error) => {
                         assert!(refusals.contains(&error.code().as_str()), "{name} at tick {tick}: {error:?}")
@@ -175,14 +150,7 @@ fn a_decision_against_an_interrupt() {
             let subject = subject(&dir).await;
             let request = StartTurn::new(subject.session_id, r#"@call test_ask {"name":"log","line":"x"} @say Done."#);
             subject.service.accept_turn(request).await.unwrap();
-            let mut follower = subject.service.follow(&subject.session_id, 0).await.unwrap();
-            let call_id = loop {
-                let line = follower.next().await.unwrap().unwrap();
-                let event: serde_json::Value = serde_json::from_slice(&line.line).unwrap();
-                if event["type"] == "approval_requested" {
-                    break event["call_id"].as_str().unwrap().to_owned();
-                }
-            };
+            let call_id = subject.asked().await;
             let decision =
                 DecideApproval { session_id: subject.session_id, call_id, decision: Decision::Approve, reason: None };
             let decide = async {
@@ -231,8 +199,8 @@ fn a_session_that_leaves_while_it_is_asked() {
     });
 }
 
-/// A service that ends lets a running turn finish within the limit, interrupts it afterwards, dequeues what
-/// waits, and takes nothing new.
+/// A service that shuts down lets a running turn finish within the limit, then interrupts it, empties the queue, and
+/// takes nothing new.
 #[tokio::test(start_paused = true)]
 async fn a_service_that_ends() {
     let dir = tempfile::tempdir().unwrap();

@@ -4,6 +4,7 @@
 //! can be visited again: each test walks k from 0 until the turn under test is over before anything happens.
 
 mod compaction;
+mod fakes;
 mod faults;
 mod interleavings;
 mod overflow;
@@ -81,7 +82,7 @@ impl Rig {
         self.stored_with(snapshots, events, index)
     }
 
-    /// The same, with the snapshots that a former one left.
+    /// Like `stored`, with the snapshots of a former service.
     fn stored_with(
         self,
         snapshots: Arc<dyn SessionStore>,
@@ -140,7 +141,20 @@ impl Subject {
         page.items.iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
     }
 
-    /// Waits until no turn runs, and then holds the session to what it promises.
+    /// The first event of this type.
+    async fn event(&self, kind: &str) -> Value {
+        self.events().await.into_iter().find(|event| event["type"] == kind).unwrap()
+    }
+
+    /// The call that waits for approval, once it does.
+    async fn asked(&self) -> String {
+        ticks(50).await;
+        let last = self.events().await.pop().unwrap();
+        assert_eq!(last["type"], "approval_requested");
+        last["call_id"].as_str().unwrap().to_owned()
+    }
+
+    /// Waits until no turn runs, and then checks the session's promises.
     async fn check(&self) -> Vec<Value> {
         let answer = self.turn("@echo messages").await.unwrap();
         assert_eq!(answer.text.split(':').next(), Some("messages"), "the session takes another turn: {answer:?}");
@@ -150,7 +164,7 @@ impl Subject {
     }
 }
 
-/// What every journal keeps: seqs without a gap, one end for each turn, one result for each call.
+/// Promises of every journal: seqs without a gap, one end for each turn, one result for each call.
 fn check_journal(events: &[Value]) {
     let seqs: Vec<u64> = events.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
     assert_eq!(seqs, (1..=events.len() as u64).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! Sessions that outlive their service, where the stores are slow or fail. What is derived stands in nobody's way.
+//! Sessions that outlive their service, over slow or failing stores. Derived data blocks nobody.
 
 use std::{
     sync::{
@@ -43,24 +43,36 @@ fn rig() -> Rig {
     Rig::new(Vec::new())
 }
 
+fn keyed() -> CreateSession {
+    CreateSession { idempotency_key: Some("k".to_owned()), ..CreateSession::default() }
+}
+
+/// Journals of a former service with so many sessions.
+async fn left(sessions: usize, request: CreateSession) -> (Arc<MemoryEventStore>, Vec<SessionId>) {
+    let (events, mut ids) = (journals(), Vec::new());
+    let former = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
+    for _ in 0..sessions {
+        ids.push(former.create_session(request.clone()).await.unwrap().session_id);
+    }
+    former.shut_down(0).await;
+    (events, ids)
+}
+
 /// A session that was being loaded while the service ended was passed over: it stayed, and its lease with it.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_arrives_at_the_end_is_drained() {
-    let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
-    let first = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
-    let session_id = first.create_session(CreateSession::default()).await.unwrap().session_id;
-    first.shut_down(0).await;
+    let (events, ids) = left(1, CreateSession::default()).await;
+    let session_id = ids[0];
     for tick in 0..40 {
         let released = Fuse::new(0, 0);
-        let late: Arc<dyn EventStore> = Arc::new(FaultyEvents(events.clone(), Fault::LateLease, released.clone()));
-        let service = rig().stored(late, Arc::new(MemoryIndex::default()));
+        let service = faulty(&events, Fault::LateLease, &released);
         let pin = tokio::spawn({
             let service = service.clone();
             async move { service.pin(PinFact { session_id, text: "a fact".to_owned() }).await }
         });
         ticks(tick).await;
         service.shut_down(0).await;
-        // Whoever asked too late brought nobody in.
+        // A caller that comes too late loads no session.
         let is_late = match pin.await.unwrap() {
             Ok(_) => false,
             Err(SessionError::ShuttingDown) => released.calls() == 0,
@@ -72,7 +84,7 @@ async fn a_session_that_arrives_at_the_end_is_drained() {
     }
 }
 
-/// Whoever waits for an interrupt when the actor leaves learns that nothing runs, and so does whoever comes later.
+/// Waiting and later interrupts of an actor that has left are refused: nothing runs.
 #[tokio::test]
 async fn interrupts_close_with_their_actor() {
     let session = Session::begin(&record(1, None, created())).unwrap();
@@ -93,15 +105,15 @@ async fn interrupts_close_with_their_actor() {
 struct FaultyIndex {
     rows: Mutex<Arc<MemoryIndex>>,
     is_broken: bool,
-    /// How often a page was asked for.
+    /// Number of pages read.
     pages: AtomicU64,
     /// Which rows take an hour to be put.
     slow_rows: Option<Fuse>,
     /// Which keys are refused.
     refused_keys: Option<Fuse>,
-    /// How often it was lost; nobody ever comes to the end of saying that it is whole again.
+    /// Number of losses; no rebuild of it ever ends.
     losses: AtomicU64,
-    /// How often it was said to be whole again.
+    /// Number of rebuilds.
     rebuilds: AtomicU64,
 }
 
@@ -185,7 +197,7 @@ impl SessionIndex for FaultyIndex {
     }
 }
 
-/// It was lost once more before it was known to be whole, and the next list was answered without the sessions.
+/// Broken once: the index was lost again before its rebuild was recorded, and the next list lacked the sessions.
 #[tokio::test(start_paused = true)]
 async fn no_list_lacks_a_session_however_often_the_index_is_lost() {
     let index = Arc::new(FaultyIndex::default());
@@ -220,7 +232,7 @@ async fn a_row_that_comes_late_takes_no_newer_ones_place() {
     assert_eq!((listed[0].session_id, listed[0].last_seq), (session_id, changed.seq));
 }
 
-/// The scripted model where nothing was ever configured.
+/// The scripted model of an empty configuration.
 struct StandIn(StaticModels);
 
 impl ModelResolver for StandIn {
@@ -237,7 +249,7 @@ impl ModelResolver for StandIn {
     }
 }
 
-/// Whether a real model answered before is asked once and of one page, and a broken index does not refuse a session.
+/// The index is asked once, and for one page, if a real model has answered before; a broken index refuses no session.
 #[tokio::test(start_paused = true)]
 async fn a_model_that_stands_in_asks_little_of_the_index() {
     let (events, rows) = (journals(), Arc::new(MemoryIndex::default()));
@@ -262,28 +274,20 @@ async fn a_model_that_stands_in_asks_little_of_the_index() {
     }
 }
 
-/// An index that fails stands in the way of lists and of the keys of creations, and of nothing else.
+/// A failing index blocks lists and the keys of creations, and nothing else.
 #[tokio::test(start_paused = true)]
 async fn a_service_over_a_broken_index_runs_turns() {
-    let events: Arc<dyn EventStore> = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
-    let former = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
-    let stored = former.create_session(CreateSession::default()).await.unwrap().session_id;
-    former.shut_down(0).await;
+    let (events, ids) = left(1, CreateSession::default()).await;
     let service = rig().stored(events, Arc::new(FaultyIndex { is_broken: true, ..FaultyIndex::default() }));
     service.ready().await.unwrap();
     let made = service.create_session(CreateSession::default()).await.unwrap().session_id;
-    for session_id in [stored, made] {
+    for session_id in [ids[0], made] {
         assert_eq!(service.start_turn(StartTurn::new(session_id, "@say On.")).await.unwrap().text, "On.");
         assert_eq!(service.read(&session_id).await.unwrap().turn_count, 1);
     }
     assert_eq!(service.list(SessionQuery::default()).await.unwrap_err().code(), ErrorCode::StoreFailed);
-    let keyed = CreateSession { idempotency_key: Some("k".to_owned()), ..CreateSession::default() };
-    assert_eq!(service.create_session(keyed).await.unwrap_err().code(), ErrorCode::StoreFailed);
+    assert_eq!(service.create_session(keyed()).await.unwrap_err().code(), ErrorCode::StoreFailed);
     service.shut_down(0).await;
-}
-
-fn keyed() -> CreateSession {
-    CreateSession { idempotency_key: Some("k".to_owned()), ..CreateSession::default() }
 }
 
 /// The index has the key of a session that was deleted, and refuses that of the next.
@@ -298,33 +302,24 @@ async fn a_key_of_an_older_session_does_not_stand_for_a_newer_one() {
     assert_eq!(service.create_session(keyed()).await.unwrap().session_id, second);
 }
 
-/// What a process lacks while it starts hides no session from those who ask again with its key.
+/// A failure during a start hides no session from callers with its key.
 #[tokio::test(start_paused = true)]
 async fn a_start_that_cannot_read_for_a_moment_forgets_no_key() {
     for (at, times) in [(0, 1), (1, 1), (2, 1), (0, usize::MAX)] {
-        let events = journals();
-        let former = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
-        let session_id = former.create_session(keyed()).await.unwrap().session_id;
-        former.shut_down(0).await;
+        let (events, ids) = left(1, keyed()).await;
         let service = faulty(&events, Fault::Unread, &Fuse::new(at, times));
         let again = service.create_session(keyed()).await.map(|created| created.session_id);
         match times {
-            1 => assert_eq!(again.unwrap(), session_id, "{at}"),
+            1 => assert_eq!(again.unwrap(), ids[0], "{at}"),
             _ => assert_eq!(again.unwrap_err().code(), ErrorCode::StoreFailed),
         }
     }
 }
 
-/// An index or a single session that fails while a process starts stands in nobody else's way.
+/// A failing index, or one unreadable session, blocks no other session at a start.
 #[tokio::test(start_paused = true)]
 async fn a_start_fails_for_nothing_but_journals_that_cannot_be_read_at_all() {
-    let events = journals();
-    let former = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
-    let mut ids = Vec::new();
-    for _ in 0..2 {
-        ids.push(former.create_session(CreateSession::default()).await.unwrap().session_id);
-    }
-    former.shut_down(0).await;
+    let (events, ids) = left(2, CreateSession::default()).await;
     let cases = [(Fault::Unread, true, Fuse::new(0, 1)), (Fault::Unsized(ids[0]), false, Fuse::new(0, 0))];
     for (fault, is_broken, fuse) in cases {
         let events: Arc<dyn EventStore> = Arc::new(FaultyEvents(events.clone(), fault, fuse));
@@ -338,26 +333,23 @@ async fn a_start_fails_for_nothing_but_journals_that_cannot_be_read_at_all() {
 #[tokio::test(start_paused = true)]
 async fn an_index_is_whole_only_when_every_session_could_be_read() {
     for times in [1, usize::MAX] {
-        let events = journals();
-        let former = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
-        let session_id = former.create_session(keyed()).await.unwrap().session_id;
-        former.shut_down(0).await;
+        let (events, ids) = left(1, keyed()).await;
         let index = Arc::new(FaultyIndex::default());
         index.lose();
         let unread: Arc<dyn EventStore> = Arc::new(FaultyEvents(events, Fault::UnreadLines, Fuse::new(0, times)));
         let service = rig().stored(unread, index.clone());
         let listed = service.list(SessionQuery::default()).await.unwrap().items;
         ticks(10).await;
-        let is_listed = listed.iter().any(|row| row.session_id == session_id);
+        let is_listed = listed.iter().any(|row| row.session_id == ids[0]);
         let is_whole = index.rebuilds.load(Ordering::Relaxed) > 0;
         assert_eq!((is_listed, is_whole), (times == 1, times == 1), "{times}");
         if times == 1 {
-            assert_eq!(service.create_session(keyed()).await.unwrap().session_id, session_id);
+            assert_eq!(service.create_session(keyed()).await.unwrap().session_id, ids[0]);
         }
     }
 }
 
-/// What changes in the middle of turns is listed by whoever asks, in the order in which it changed.
+/// Changes within turns are listed on request, in their order.
 #[tokio::test]
 async fn sessions_that_are_not_listed_yet_come_in_the_order_of_their_changes() {
     let registry = Registry::default();
@@ -379,7 +371,7 @@ async fn sessions_that_are_not_listed_yet_come_in_the_order_of_their_changes() {
     assert_eq!(unlisted, changed);
 }
 
-/// A service over journals whose writes fail, where `fuse` says so.
+/// A service over journals that fail by `fuse`.
 fn faulty(events: &Arc<MemoryEventStore>, fault: Fault, fuse: &Fuse) -> PersistentSessionService {
     let events: Arc<dyn EventStore> = Arc::new(FaultyEvents(events.clone(), fault, fuse.clone()));
     rig().stored(events, Arc::new(MemoryIndex::default()))
@@ -389,8 +381,8 @@ fn journals() -> Arc<MemoryEventStore> {
     Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()))
 }
 
-/// A turn whose end finds no room was tried for ever, without a pause; and a start that met it hung with all that was
-/// asked. Its actor leaves instead; who asks next meets the disk anew, and once there is room the turn ends.
+/// Broken once: a turn whose end found no room was retried for ever without a pause, and a start that met it hung. Its
+/// actor leaves instead; the next caller tries the disk again, and once there is room the turn ends.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_cannot_end_on_a_full_disk_ends_when_there_is_room() {
     let (events, full) = (journals(), Fuse::new(2, 4));
@@ -416,21 +408,18 @@ async fn a_turn_that_cannot_end_on_a_full_disk_ends_when_there_is_room() {
     assert_eq!(next.read(&session_id).await.unwrap().state, SessionState::Idle);
 }
 
-/// A caller that names no session is told so, and not that the disk is full.
+/// An unknown session is reported before a full disk.
 #[tokio::test]
 async fn a_fork_of_nothing_is_not_refused_for_want_of_room() {
-    let events = journals();
-    let first = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
-    let parent = first.create_session(CreateSession::default()).await.unwrap().session_id;
-    first.shut_down(0).await;
+    let (events, ids) = left(1, CreateSession::default()).await;
     let service = faulty(&events, Fault::Roomless, &Fuse::new(0, 0));
-    for (session_id, code) in [(session_id(), ErrorCode::SessionNotFound), (parent, ErrorCode::StoreFull)] {
+    for (session_id, code) in [(session_id(), ErrorCode::SessionNotFound), (ids[0], ErrorCode::StoreFull)] {
         let refused = service.fork(ForkSession { session_id, turn: None }).await.unwrap_err();
         assert_eq!(refused.code(), code);
     }
 }
 
-/// A caller that gave up while a start settled what was left made the next one begin a second projector.
+/// Broken once: if the caller of a start gave up, the next one started a second projector.
 #[tokio::test(start_paused = true)]
 async fn a_start_that_its_caller_gives_up_begins_nothing_twice() {
     let dir = tempfile::tempdir().unwrap();
@@ -456,7 +445,7 @@ async fn a_start_that_its_caller_gives_up_begins_nothing_twice() {
     assert!(begun[0] > 0 && begun[0] == begun[1], "{begun:?}");
 }
 
-/// What is to make room needs none.
+/// A deletion, which makes room, needs none.
 #[tokio::test(start_paused = true)]
 async fn a_session_whose_turn_cannot_end_on_a_full_disk_can_be_deleted() {
     let (events, full) = (journals(), Fuse::new(2, usize::MAX / 2));
@@ -468,9 +457,9 @@ async fn a_session_whose_turn_cannot_end_on_a_full_disk_can_be_deleted() {
     assert_eq!(service.read(&session_id).await.unwrap_err().code(), ErrorCode::SessionNotFound);
 }
 
-/// Whoever reads from the events how a turn ends is told what whoever waits for it is told, however often the store
-/// fails: once, and the turn fails after all; twice, and its end is not written before somebody asks. Whoever waits asks,
-/// and whoever only watches goes on.
+/// Callers that follow a turn by its events get the same error as those that wait for it, however often the store
+/// fails: if once, the turn fails; if more often, its end is written when somebody asks. Waiting callers ask; watching
+/// ones go on.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_the_store_failed_is_lost_to_all_who_wait_for_it() {
     for times in [1, 2, 4] {
@@ -509,13 +498,11 @@ async fn a_turn_that_the_store_failed_is_lost_to_all_who_wait_for_it() {
     }
 }
 
-/// What a client asks for is done to its end though it goes away, or a session would stand half-made or half-gone.
+/// A request is completed after its client has left, so that no session is half made or half deleted.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_goes_away_leaves_no_work_half_done() {
-    let events = journals();
-    let first = rig().stored(events.clone(), Arc::new(MemoryIndex::default()));
-    let parent = first.create_session(CreateSession::default()).await.unwrap().session_id;
-    first.shut_down(0).await;
+    let (events, ids) = left(1, CreateSession::default()).await;
+    let parent = ids[0];
     let service = faulty(&events, Fault::LateLease, &Fuse::new(0, 0));
     service.ready().await.unwrap();
     let mut forking = service.fork(ForkSession { session_id: parent, turn: None });
@@ -531,7 +518,7 @@ async fn a_client_that_goes_away_leaves_no_work_half_done() {
     assert_eq!(service.read(&parent).await.unwrap_err().code(), ErrorCode::SessionNotFound);
 }
 
-/// What a damaged journal of a fork has left may be its parent's beginning alone, which is not the fork.
+/// A damaged journal of a fork may hold only its parent's beginning, which is not the fork.
 #[tokio::test]
 async fn a_fork_without_a_record_of_its_own_is_no_session() {
     let (events, fork) = (journals(), SessionId::from_uuid(uuid::Uuid::from_u128(7)));

@@ -1,8 +1,8 @@
-//! Where a context is cut: which of its messages stay.
+//! The cut through a context: which messages are retained.
 //!
-//! A turn begins at a user message. The last one is active where the model is to answer next: its prompt always stays,
-//! and it is counted in steps, an answer with its results each. Turns before it are counted whole. So a pair of calls
-//! and results is never parted, and one long loop of tool calls shrinks as well.
+//! A turn begins at a user message. If the model is to answer next, the last turn is active: its prompt is always
+//! retained, and it counts in steps, each an answer with its results. Earlier turns count whole. So calls stay with
+//! their results, and a long loop of tool calls shrinks too.
 
 use std::collections::HashSet;
 
@@ -11,23 +11,23 @@ use crate::{
     session::message::Message,
 };
 
-/// What stays of a context.
+/// Retained part of a context.
 pub(super) struct Cut<'a> {
     messages: &'a [Message],
-    /// What was said, by its places among the messages. The fields below are places in it.
+    /// Indexes of the conversation's messages. The fields below are indexes into it.
     said: Vec<usize>,
-    /// Where each turn begins; the first may lack its prompt.
+    /// Beginning of each turn; the first may lack its prompt.
     turns: Vec<usize>,
     /// The prompt of the active turn.
     prompt: Option<usize>,
-    /// Everything from here on stays.
+    /// Everything from this index on is retained.
     from: usize,
     /// The turn that the cut moved back to.
     anchor: Option<usize>,
 }
 
 impl<'a> Cut<'a> {
-    /// Keeps `units` units where they fit in `limit` bytes with everything else that stays.
+    /// Retains `units` units if they fit in `limit` bytes with everything else that is retained.
     pub(super) fn new(
         messages: &'a [Message],
         summary_bytes: u64,
@@ -56,7 +56,7 @@ impl<'a> Cut<'a> {
         cut
     }
 
-    /// Whether the message at this place stays.
+    /// Returns true if the message at this index is retained.
     pub(super) fn keeps(&self, at: usize) -> bool {
         self.said.binary_search(&at).is_ok_and(|at| at >= self.from || Some(at) == self.prompt)
     }
@@ -70,8 +70,8 @@ impl<'a> Cut<'a> {
         &self.messages[self.said[at]]
     }
 
-    /// Where the units begin, the newest first: steps of the active turn, then whole turns. It also finds whether the
-    /// last turn is active.
+    /// Finds the beginnings of the units, the newest first: steps of the active turn, then whole turns. It also sets
+    /// the active turn's prompt.
     fn beginnings(&mut self) -> Vec<usize> {
         let Some((&begin, older)) = self.turns.split_last() else { return Vec::new() };
         if !awaits_answer(self.messages) {
@@ -85,7 +85,7 @@ impl<'a> Cut<'a> {
         steps.into_iter().rev().chain(older.iter().rev().copied()).collect()
     }
 
-    /// Keeps as many units as there may be and fit. The newest stays in any case, or the prompt where it has no step.
+    /// Retains as many units as allowed and as fit. The newest is always retained, or a prompt without steps.
     fn keep(&mut self, beginnings: &[usize], units: usize, room: u64) {
         let is_bare = self.prompt.is_some_and(|prompt| prompt + 1 == self.said.len());
         let mut bytes = self.prompt.map_or(0, |at| message_bytes(self.message(at)));
@@ -124,7 +124,7 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// Whether a turn finished a piece of work or resolved an error.
+    /// Returns true if a turn finished a piece of work or resolved an error.
     fn is_anchor(&self, turn: usize) -> bool {
         let of = |turn: usize| {
             let end = self.turns.get(turn + 1).copied().unwrap_or(self.said.len());
@@ -141,7 +141,7 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// Whether a tool succeeds in these results that had failed in earlier ones. Then it fails no more.
+/// Returns true if a tool succeeds here that had failed before; it is then no longer failing.
 fn resolves<'a>(message: &'a Message, failing: &mut HashSet<&'a str>) -> bool {
     let Message::ToolResults { results } = message else { return false };
     let mut is_resolved = false;
@@ -152,7 +152,7 @@ fn resolves<'a>(message: &'a Message, failing: &mut HashSet<&'a str>) -> bool {
     is_resolved
 }
 
-/// Whether tools were called, all of them succeeded, and an answer came behind them.
+/// Returns true if tools were called, all of them succeeded, and an answer followed.
 fn is_finished<'a>(turn: impl Iterator<Item = &'a Message>) -> bool {
     let (mut has_results, mut last) = (false, None);
     for message in turn {
@@ -167,26 +167,26 @@ fn is_finished<'a>(turn: impl Iterator<Item = &'a Message>) -> bool {
     has_results && last.is_some_and(is_answer)
 }
 
-/// The summary of the compaction before, by its place: the user message right behind the system prompt that says so. A
-/// prompt that only begins like one, and is to be answered, is none. Messages alone do not tell a summary from a first
-/// prompt, answered long since, that begins with [`SUMMARY_PREFIX`](crate::compaction::SUMMARY_PREFIX) and an empty
-/// line: that one leaves with the rest and stands in the history.
+/// Finds the former summary: the user message right behind the system prompt that begins like one. A prompt that begins
+/// so and awaits its answer is not a summary. An answered first prompt that begins with
+/// [`SUMMARY_PREFIX`](crate::compaction::SUMMARY_PREFIX) and an empty line cannot be told from a summary: it leaves
+/// with the rest and stays in the history.
 fn former_summary(messages: &[Message]) -> Option<usize> {
     let first = messages.iter().position(|message| !matches!(message, Message::System { .. }))?;
     summary_of(&messages[first])?;
     let is_prompt = |message: &Message| matches!(message, Message::User { .. });
     let behind = &messages[first + 1..];
-    // Alone it is what is left where the turn behind it was dropped.
+    // It is alone if the turn behind it was dropped.
     let is_alone = behind.iter().all(is_state);
     (is_alone || behind.iter().any(is_prompt) || !awaits_answer(messages)).then_some(first)
 }
 
-/// Whether the model is to answer next.
+/// Returns true if the model is to answer next.
 fn awaits_answer(messages: &[Message]) -> bool {
     messages.last().is_some_and(|message| !is_answer(message))
 }
 
-/// Whether it ends a turn: an answer without calls.
+/// Returns true for an answer without calls, which ends a turn.
 fn is_answer(message: &Message) -> bool {
     match message {
         Message::Assistant { .. } => true,

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{SessionError, session::message::Message};
 
-/// Compacts as a [`CompactionConfig`] says.
+/// Compactor with a [`CompactionConfig`].
 #[derive(Clone, Copy, Debug)]
 pub struct DefaultCompactor {
     config: CompactionConfig,
@@ -30,7 +30,7 @@ impl DefaultCompactor {
         Self { config, window_tokens }
     }
 
-    /// Whether too little has happened since the last compaction that was tried.
+    /// Returns true if too little has happened since the last attempt.
     fn is_guarded(&self, context: &CompactionContext) -> bool {
         let guard = self.config.min_turns_between_compactions;
         let Some(last) = context.last_compaction_turn else { return false };
@@ -45,7 +45,7 @@ impl DefaultCompactor {
         }
     }
 
-    /// What stays where a summary of so many bytes stands for the rest.
+    /// Cuts the context for a summary of so many bytes.
     fn cut<'a>(&self, messages: &'a [Message], summary_bytes: u64) -> Cut<'a> {
         let CompactionConfig { recent_turn_budget, prefer_anchors, .. } = self.config;
         let limit = within(self.window_tokens).saturating_mul(4);
@@ -53,7 +53,7 @@ impl DefaultCompactor {
     }
 }
 
-/// Tokens that a context may have in a window; without end where the window is unknown.
+/// Tokens that a context may have in a window; no limit if the window is unknown.
 const fn within(window_tokens: u64) -> u64 {
     match window_tokens {
         0 => u64::MAX,
@@ -61,7 +61,7 @@ const fn within(window_tokens: u64) -> u64 {
     }
 }
 
-/// The default compactor for a model with this window; 0 is unknown.
+/// Makes the default compactor for a model with this window; 0 is unknown.
 ///
 /// # Errors
 /// None in this build.

@@ -1,29 +1,29 @@
-//! What must hold of the messages that a compactor made, whoever wrote it.
+//! Checks of the messages that a compactor made, whoever wrote it.
 
 use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_words::answers::TurnStatus;
 
 use crate::{
     compaction::{CompactionResult, SUMMARY_BYTES_MAX, is_state, json_bytes, message_bytes, summary_of},
-    service::TurnStatus,
     session::{ContextEntry, Session, message::Message},
 };
 
-/// What stays of a session's context, and what stands for the rest.
+/// A session's context divided into retained messages and a summary of the rest.
 pub(super) struct Partition {
     pub(super) summary: String,
-    /// What stays of what was said, by its places among the context's entries.
+    /// Retained messages, by their indexes among the context's entries.
     pub(super) kept: Vec<usize>,
-    /// How much leaves of what was said.
+    /// Number of messages that leave.
     pub(super) discarded: usize,
     pub(super) bytes_before: u64,
     pub(super) bytes_after: u64,
 }
 
 impl Partition {
-    /// Finds what stays in what the compactor made of the session's messages.
+    /// Divides the session's messages as the compactor did.
     ///
     /// # Errors
-    /// What it made is no context of this session.
+    /// If the compactor's messages are not a context of this session.
     pub(super) fn of(session: &Session, source: &[Message], result: &CompactionResult) -> Result<Self, ErrorBody> {
         let entries = session.context().entries();
         let begin = source.len() - entries.len();
@@ -31,17 +31,18 @@ impl Partition {
         let former = usize::from(session.context().summary().is_some());
         let state: Vec<&Message> = source[system + former..begin].iter().collect();
         if result.messages.iter().filter(|message| is_state(message)).ne(state.iter().copied()) {
-            let message =
-                "The reminders and pins in the compacted context are not those of the session, in their order.";
+            let message = "The compacted context does not have the session's reminders and pins in their order.";
             return Err(ErrorBody::with_message(ErrorCode::CompactionPinLost, message));
         }
         let is_system = |message: &&Message| matches!(message, Message::System { .. });
         let is_verbatim = result.messages.starts_with(&source[..system]);
         if !is_verbatim || result.messages.iter().filter(is_system).count() != system {
-            return Err(refusal("The system prompt of the compacted context does not stand first as it was, once."));
+            return Err(refusal(
+                "The compacted context does not begin with the unchanged system prompt, or repeats it.",
+            ));
         }
         let Some(summary) = result.messages.get(system).and_then(summary_of) else {
-            return Err(refusal("Behind the system prompt there is no user message that brings the summary."));
+            return Err(refusal("The message behind the system prompt is not a user message with the summary."));
         };
         if json_bytes(&result.messages[system]) > SUMMARY_BYTES_MAX {
             return Err(refusal(&format!("The summary is longer than {SUMMARY_BYTES_MAX} bytes.")));
@@ -49,7 +50,7 @@ impl Partition {
         let stays: Vec<&Message> = result.messages[system + 1..].iter().filter(|message| !is_state(message)).collect();
         let said: Vec<&Message> = entries.iter().map(|entry| &*entry.message).collect();
         let kept = places(&said, &stays)
-            .ok_or_else(|| refusal("What stays was not said like this, or stands in another order."))?;
+            .ok_or_else(|| refusal("A retained message is not in the context, or is out of order."))?;
         check_discarded(&source[system..system + former], &said, &kept, &result.discarded)?;
         check_pairs(&said, &kept)?;
         check_last_turn(session, &kept)?;
@@ -62,18 +63,18 @@ impl Partition {
         })
     }
 
-    /// Everything stays.
+    /// Retains everything.
     pub(super) fn unchanged(session: &Session, source: &[Message]) -> Self {
         let bytes: u64 = source.iter().map(message_bytes).sum();
         let kept = (0..session.context().entries().len()).collect();
         Self { summary: String::new(), kept, discarded: 0, bytes_before: bytes, bytes_after: bytes }
     }
 
-    /// Why a compaction that kept this would be of no use.
+    /// Explains why a compaction with this partition would be useless.
     pub(super) fn lack_of_progress(&self) -> Option<String> {
         let (before, after) = (self.bytes_before, self.bytes_after);
         if self.discarded == 0 {
-            return Some("Nothing that was said would leave the context.".to_owned());
+            return Some("No message would leave the context.".to_owned());
         }
         (after >= before).then(|| format!("The compacted context would have {after} bytes, and it has {before}."))
     }
@@ -83,7 +84,7 @@ fn refusal(why: &str) -> ErrorBody {
     ErrorBody::with_message(ErrorCode::CompactionNoProgress, why)
 }
 
-/// Where these messages stand among those that were said, each as far back as the newest it can be.
+/// Finds these messages among the context's, each as late as possible.
 fn places(said: &[&Message], stays: &[&Message]) -> Option<Vec<usize>> {
     let mut end = said.len();
     let mut places = Vec::with_capacity(stays.len());
@@ -95,7 +96,7 @@ fn places(said: &[&Message], stays: &[&Message]) -> Option<Vec<usize>> {
     Some(places)
 }
 
-/// What leaves is what does not stay: all of it, once, in its order.
+/// Checks that the discarded messages are exactly those not retained, in order.
 fn check_discarded(
     former: &[Message],
     said: &[&Message],
@@ -107,13 +108,13 @@ fn check_discarded(
     if discarded.iter().eq(leaves.iter().copied()) {
         return Ok(());
     }
-    // Of messages that are the same, another one may have been meant to stay.
+    // Equal messages may be exchanged: another one may have been retained.
     let all: Vec<&Message> = former.iter().chain(said.iter().copied()).collect();
     let discarded: Vec<&Message> = discarded.iter().collect();
     if places(&all, &discarded).is_some() && sorted(&leaves) == sorted(&discarded) {
         return Ok(());
     }
-    Err(refusal("What stays and what leaves are together not what was there."))
+    Err(refusal("The retained and the discarded messages together are not the former context."))
 }
 
 fn sorted(messages: &[&Message]) -> Vec<String> {
@@ -129,12 +130,12 @@ fn check_pairs(said: &[&Message], kept: &[usize]) -> Result<(), ErrorBody> {
     let is_pair =
         |at: &usize| matches!(said[*at], Message::ToolResults { .. }) && said[*at - 1].tool_calls().next().is_some();
     match (1..said.len()).filter(is_pair).find(|&at| stays(at) != stays(at - 1)) {
-        Some(_) => Err(refusal("Tool calls are parted from their results.")),
+        Some(_) => Err(refusal("Tool calls are separated from their results.")),
         None => Ok(()),
     }
 }
 
-/// The model can go on from what stays, in the turn that runs or in the one that was interrupted last.
+/// Checks that the model can continue the running turn, or the one that was interrupted last.
 fn check_last_turn(session: &Session, kept: &[usize]) -> Result<(), ErrorBody> {
     let interrupted = session.last_end().filter(|end| end.status == TurnStatus::Interrupted).map(|end| end.turn);
     let Some(turn) = session.open_turn().map(|open| open.turn).or(interrupted) else { return Ok(()) };
@@ -145,9 +146,7 @@ fn check_last_turn(session: &Session, kept: &[usize]) -> Result<(), ErrorBody> {
     let prompt = entries[begin..].iter().position(is_prompt).map(|at| begin + at);
     let newest = (begin < entries.len()).then(|| entries.len() - 1);
     match [prompt, newest].into_iter().flatten().find(|at| kept.binary_search(at).is_err()) {
-        Some(_) => {
-            Err(refusal("The prompt or the newest message of the turn that runs, or can be gone on with, is gone."))
-        }
+        Some(_) => Err(refusal("The prompt or the newest message of the running or resumable turn was discarded.")),
         None => Ok(()),
     }
 }

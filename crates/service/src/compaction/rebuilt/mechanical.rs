@@ -1,7 +1,7 @@
-//! A summary without a model: of each thing that was said the sentences that are hard to find again, then its beginning.
+//! A summary without a model: from each message the sentences that are hard to find again, then its beginning.
 //!
-//! Those are sentences with a path, a number, an id or a name of code in them, and such as deny, decide or leave
-//! something open. The same messages always give the same summary.
+//! Such sentences contain a path, a number, an id or a name from code, or they deny, decide or leave something open.
+//! Equal messages always give equal summaries.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -10,36 +10,36 @@ use crate::{
     session::message::{Block, Message, ToolResult},
 };
 
-/// What it begins with.
+/// First line.
 const HEADER: &str = "No model wrote this summary: it is parts of what was said, the oldest first.";
 
-/// What stands where lines were left out.
+/// Mark for left-out lines.
 const GAP: &str = "[...]";
 
 /// Bytes that a prompt, an answer or a call may have; the first that all lines fit with is taken.
 const LINE_BYTES: [usize; 6] = [2000, 1000, 500, 250, 120, 70];
 
-/// Bytes that a line may have where not all of them fit.
+/// Bytes of a line if not all of them fit.
 const TELLING_BYTES: usize = 120;
 
-/// What is left of the room, as a part of it, for what tools and models said of worth beside what people did.
+/// Share of the room that is reserved for tools and models beside prompts: one in so many.
 const REST_PART: usize = 4;
 
-/// How long a word may be to be kept out of its line.
+/// Bytes of a word that may be kept without its line.
 const WORD_BYTES_MAX: usize = 80;
 
 /// Words that deny, decide, or leave something open.
 const TELLING_WORDS: [&str; 9] = ["never", "not", "cannot", "must", "decided", "agreed", "open", "todo", "still"];
 
-/// A thing that was said, on one line.
+/// A message, or a part of one, as a line.
 struct Line {
-    /// Whether a person said it, or the summary before.
+    /// True for a prompt, or for a line of the former summary.
     is_prompt: bool,
     lead: &'static str,
     text: String,
 }
 
-/// The summary of what was said, in at most `room` bytes as JSON.
+/// Summarises messages in at most `room` bytes of JSON.
 pub(super) fn summary(discarded: &[Message], room: usize) -> String {
     let (former, said) = match discarded.split_first() {
         Some((first, rest)) if summary_of(first).is_some() => (summary_of(first), rest),
@@ -54,12 +54,12 @@ pub(super) fn summary(discarded: &[Message], room: usize) -> String {
     header.into_iter().chain(chosen(&lines, room)).collect::<Vec<_>>().join("\n")
 }
 
-/// Not what every such summary says of itself.
+/// Returns false for lines that every mechanical summary has.
 fn is_worth_keeping(line: &String) -> bool {
     !line.is_empty() && line != HEADER && line != GAP
 }
 
-/// The lines of a message: what was asked, what was called and what came of it, what was answered.
+/// Turns a message into lines: prompts, calls with their outcomes, and answers.
 fn lines(said: &[Message], at: usize, message: &Message) -> Vec<Line> {
     let line = |is_prompt: bool, lead: &'static str, text: &str| Line { is_prompt, lead, text: flat(text) };
     match message {
@@ -80,7 +80,7 @@ fn lines(said: &[Message], at: usize, message: &Message) -> Vec<Line> {
     }
 }
 
-/// What was called with what, and what came of it.
+/// Describes a call and its outcome.
 fn called(asked: Option<&Message>, result: &ToolResult) -> String {
     let call = asked.into_iter().flat_map(Message::tool_calls).find(|call| call.call_id == result.call_id);
     let arguments = call.map_or("", |call| call.arguments.as_str());
@@ -88,8 +88,7 @@ fn called(asked: Option<&Message>, result: &ToolResult) -> String {
     format!("{} {} {outcome}: {}", result.name, excerpt(&flat(arguments), 200), result.content.excerpt())
 }
 
-/// The lines as long as they can be with all of them there; where that is too much, what tells the most of the oldest
-/// and the newest.
+/// Chooses lines: all of them at the longest length that fits, or else the most telling of the oldest and the newest.
 fn chosen(lines: &[Line], room: usize) -> Vec<String> {
     for limit in LINE_BYTES {
         let written: Vec<String> = lines.iter().map(|line| line.written(limit)).collect();
@@ -127,7 +126,7 @@ fn chosen(lines: &[Line], room: usize) -> Vec<String> {
     }
 }
 
-/// How many marks more it takes when this line is chosen too: one stands in each gap that has a line before it.
+/// Counts the additional marks if this line is chosen too: each gap behind a line has one.
 fn gaps_more(chosen: &BTreeSet<usize>, at: usize, end: usize) -> usize {
     let before = chosen.range(..at).next_back();
     let after = chosen.range(at..).next().copied().unwrap_or(end);
@@ -167,12 +166,12 @@ fn flat(text: &str) -> String {
 }
 
 impl Line {
-    /// It in at most so many bytes behind its lead.
+    /// Returns the line with at most `limit` bytes behind its lead.
     fn written(&self, limit: usize) -> String {
         format!("{}{}", self.lead, excerpt(&self.text, limit))
     }
 
-    /// Its telling sentences, if it has any.
+    /// Returns its telling sentences, if it has any.
     fn told(&self) -> Option<String> {
         let has_any = sentences(&self.text).any(is_telling_sentence);
         let told = || telling(&self.text, TELLING_BYTES, false).unwrap_or_else(|| words(&self.text, TELLING_BYTES));
@@ -180,7 +179,7 @@ impl Line {
     }
 }
 
-/// A line whole; where it is too long its telling sentences before others, or else its beginning.
+/// Shortens a line: its telling sentences come first, or else its beginning.
 fn excerpt(line: &str, limit: usize) -> String {
     if line.len() <= limit {
         return line.to_owned();
@@ -188,7 +187,7 @@ fn excerpt(line: &str, limit: usize) -> String {
     telling(line, limit, true).unwrap_or_else(|| words(line, limit))
 }
 
-/// The telling sentences of a line that fit, each once, and perhaps others beside them; `None` where there are none.
+/// Returns the telling sentences of a line that fit, each once, perhaps with others; `None` if there are none.
 fn telling(line: &str, limit: usize, has_others: bool) -> Option<String> {
     let sentences: Vec<(bool, &str)> = sentences(line).map(|it| (is_telling_sentence(it), it)).collect();
     let (mut seen, mut kept, mut left) = (HashSet::new(), BTreeSet::new(), limit + 1);
@@ -214,7 +213,7 @@ fn sentences(line: &str) -> impl Iterator<Item = &str> {
     ends.chain([line.len()]).map(move |end| line[std::mem::replace(&mut begin, end)..end].trim())
 }
 
-/// Whether a sentence says what is hard to find again.
+/// Returns true if a sentence is hard to find again.
 fn is_telling_sentence(sentence: &str) -> bool {
     sentence.split(' ').any(|word| {
         let bare = word.trim_matches(|character: char| !character.is_alphanumeric());
@@ -239,7 +238,7 @@ fn words(line: &str, limit: usize) -> String {
     if excerpt.len() > limit { String::new() } else { excerpt }
 }
 
-/// Whether a word is likely a path, a number, an id or a name of code.
+/// Returns true if a word is likely a path, a number, an id or a name from code.
 fn is_telling(word: &str) -> bool {
     let is_mark = |character: char| character.is_ascii_digit() || "/_#=".contains(character);
     (3..=WORD_BYTES_MAX).contains(&word.len()) && (word.contains(is_mark) || word.contains("::"))

@@ -1,18 +1,18 @@
-//! From a compactor's messages to the event that says by reference what stays, and the checks that stand before it.
+//! Turns a compactor's messages into the event that references the retained ones, after checks.
 //!
-//! It takes nothing from a compactor on trust, and changes nothing itself.
+//! It trusts no compactor, and changes nothing itself.
 
 mod checks;
 mod mechanical;
 
 use checks::Partition;
 use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_words::answers::{CompactionMode, CompactionReceipt};
 
-use super::{Compactor, SUMMARY_TOKENS_MAX, json_bytes, message_bytes, summary_message};
+use super::{CompactionResult, Compactor, SUMMARY_TOKENS_MAX, json_bytes, message_bytes, summary_message};
 use crate::{
     ids::{Seq, TurnNumber},
     model::Usage,
-    service::{CompactionMode, CompactionReceipt},
     session::{
         ContextEntry, Session,
         event::{CompactionCompleted, ContextRebuilt},
@@ -28,17 +28,17 @@ const FRESH_RESULTS: usize = 3;
 pub(crate) struct Rebuilt {
     /// By reference; its `compaction`, and the usage of its receipt, are the engine's to fill in.
     pub(crate) event: ContextRebuilt,
-    /// What follows it in the same batch.
+    /// Event that follows in the same batch.
     pub(crate) completed: CompactionCompleted,
     /// Bytes of the live context after it, as JSON.
     pub(crate) context_bytes: u64,
 }
 
-/// The context that the compactor makes of the session's and a summary.
+/// Rebuilds the session's context with a compactor and a summary.
 ///
 /// # Errors
-/// `COMPACTION_PIN_LOST` where a reminder or a pin is missing, `COMPACTION_NO_PROGRESS` where it is not smaller, or no
-/// partition of what was there.
+/// `COMPACTION_PIN_LOST` if a reminder or a pin is missing, `COMPACTION_NO_PROGRESS` if the result is not smaller or
+/// not a partition of the context.
 pub(crate) fn rebuild(
     session: &Session,
     compactor: &dyn Compactor,
@@ -65,7 +65,7 @@ pub(crate) fn rebuild(
     Ok(Rebuilt { event, completed, context_bytes: partition.bytes_after })
 }
 
-/// The context with its stale tool results masked; `None` where that would make nothing smaller.
+/// Masks the context's stale tool results; `None` if nothing would get smaller.
 pub(crate) fn mask(session: &Session) -> Option<Rebuilt> {
     let (context, entries) = (session.context(), session.context().entries());
     let (mut masked, mut saved, mut fresh) = (Vec::new(), 0, FRESH_RESULTS);
@@ -101,17 +101,14 @@ pub(crate) fn mask(session: &Session) -> Option<Rebuilt> {
     })
 }
 
-/// What a summary would do that is as long as it may be, but no longer than what would leave. Where it would make no
+/// Previews a compaction with the longest possible summary that is shorter than what leaves. If it would make no
 /// progress, everything stays.
 ///
 /// # Errors
-/// What the compactor makes of the context is no context: see [`rebuild`].
+/// If the compactor's messages are not a context: see [`rebuild`].
 pub(crate) fn preview(session: &Session, compactor: &dyn Compactor) -> Result<CompactionReceipt, ErrorBody> {
     let source = session.messages();
-    let result = compactor.rebuild_history(&source, "");
-    Partition::of(session, &source, &result)?;
-    let summary = "x".repeat(summary_room(&result.discarded, compactor));
-    let partition = Partition::of(session, &source, &compactor.rebuild_history(&source, &summary))?;
+    let partition = Partition::of(session, &source, &with_longest_summary(&source, compactor).0)?;
     if partition.lack_of_progress().is_some() {
         return Ok(Partition::unchanged(session, &source).receipt(session, CompactionMode::Summary, None));
     }
@@ -119,46 +116,43 @@ pub(crate) fn preview(session: &Session, compactor: &dyn Compactor) -> Result<Co
     Ok(partition.receipt(session, CompactionMode::Summary, anchor))
 }
 
-/// The places of the context's messages that may leave it, in order, however long the summary gets.
+/// Lists the indexes of the messages that may leave the context, in order, for the longest possible summary.
 ///
 /// # Errors
-/// What the compactor makes of the context is no context: see [`rebuild`].
+/// If the compactor's messages are not a context: see [`rebuild`].
 pub(crate) fn leaving(session: &Session, compactor: &dyn Compactor) -> Result<Vec<usize>, ErrorBody> {
     let source = session.messages();
-    let discarded = compactor.rebuild_history(&source, "").discarded;
-    let summary = "x".repeat(summary_room(&discarded, compactor));
-    let partition = Partition::of(session, &source, &compactor.rebuild_history(&source, &summary))?;
+    let partition = Partition::of(session, &source, &with_longest_summary(&source, compactor).0)?;
     let entries = session.context().entries().len();
     Ok((0..entries).filter(|at| partition.kept.binary_search(at).is_err()).collect())
 }
 
-/// What stands behind a model's summary for messages that the model was not shown.
+/// Summarises messages that the model did not read; the text is added to the model's summary.
 pub(crate) fn summary_of_the_rest(unread: &[Message], written: &str, compactor: &dyn Compactor) -> String {
     let most = compactor.max_summary_tokens().min(SUMMARY_TOKENS_MAX) as usize * 4;
-    // However much the model wrote, there is room for something.
+    // There is always some room, however long the model's summary is.
     let room = most.saturating_sub(written.len()).max(most / 4);
     let unread_bytes = usize::try_from(unread.iter().map(message_bytes).sum::<u64>()).unwrap_or(usize::MAX);
     mechanical::summary(unread, room.min(unread_bytes / 2))
 }
 
-/// A summary without a model: what is hard to find again of what leaves the context, within the tokens that a summary may have, and
-/// smaller than what leaves.
+/// Summarises without a model, within a summary's tokens and in less than what leaves.
 pub(crate) fn mechanical_summary(session: &Session, compactor: &dyn Compactor) -> String {
-    let source = session.messages();
-    let room = summary_room(&compactor.rebuild_history(&source, "").discarded, compactor);
-    // The longer it is, the more may have to leave.
-    let discarded = compactor.rebuild_history(&source, &"x".repeat(room)).discarded;
-    mechanical::summary(&discarded, room)
+    let (result, room) = with_longest_summary(&session.messages(), compactor);
+    mechanical::summary(&result.discarded, room)
 }
 
-/// Bytes that a summary may have, as JSON, to be within its tokens and smaller than what it stands for.
-fn summary_room(discarded: &[Message], compactor: &dyn Compactor) -> usize {
-    let leaving: u64 = discarded.iter().map(message_bytes).sum();
+/// Rebuilds a context with the longest summary that is within its tokens and smaller than what it replaces; returns the
+/// summary's bytes of JSON too. The longer a summary is, the more may have to leave.
+fn with_longest_summary(source: &[Message], compactor: &dyn Compactor) -> (CompactionResult, usize) {
+    let leaving: u64 = compactor.rebuild_history(source, "").discarded.iter().map(message_bytes).sum();
     let room = leaving.saturating_sub(message_bytes(&summary_message("")) + 1);
-    usize::try_from(room).unwrap_or(usize::MAX).min(compactor.max_summary_tokens().min(SUMMARY_TOKENS_MAX) as usize * 4)
+    let most = compactor.max_summary_tokens().min(SUMMARY_TOKENS_MAX) as usize * 4;
+    let room = usize::try_from(room).unwrap_or(usize::MAX).min(most);
+    (compactor.rebuild_history(source, &"x".repeat(room)), room)
 }
 
-/// The turn that the cut moved back to: the compactor's word for it counts where what stays does begin there.
+/// Finds the turn that the cut moved back to; the compactor's claim counts only if the retained messages begin there.
 fn anchor(session: &Session, compactor: &dyn Compactor, source: &[Message], kept: &[usize]) -> Option<TurnNumber> {
     let entries = session.context().entries();
     let at = compactor.anchor(source)?.checked_sub(source.len() - entries.len())?;
@@ -182,7 +176,7 @@ fn ranges(entries: &[ContextEntry], kept: &[usize]) -> Vec<(Seq, Seq)> {
 }
 
 impl Partition {
-    /// What the receipt says of it.
+    /// Makes its receipt.
     fn receipt(&self, session: &Session, mode: CompactionMode, anchor: Option<TurnNumber>) -> CompactionReceipt {
         CompactionReceipt {
             compaction: None,

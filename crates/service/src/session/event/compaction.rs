@@ -1,10 +1,11 @@
 //! What the events of a compaction say.
 
 use meerkat_errors::ErrorCode;
+use meerkat_words::answers::CompactionReceipt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ids::Seq, model::Usage, service::CompactionReceipt, session::message::Body};
+use crate::{ids::Seq, model::Usage, session::message::Body};
 
 /// A compaction began. Its sizes are those of the live context.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -17,18 +18,18 @@ pub struct CompactionStarted {
     pub message_count: u64,
 }
 
-/// The live context was rebuilt: what stays of it, by reference. Nothing is lost, the events that hold the rest stay.
+/// The live context was rebuilt; retained messages are referenced. The events of the others stay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextRebuilt {
-    /// The compaction: the seq of its `compaction_completed`, which follows in the same batch.
+    /// Seq of the `compaction_completed`, which follows in the same batch.
     pub compaction: Seq,
-    /// What stands for all that left the context; `null` where nothing new does, and the summary before it stays.
+    /// Summary of everything that left the context; `null` if the former summary stays.
     pub summary: Option<Body>,
     /// The messages that stay, as ranges of the events that brought them: first and last of each, in order.
     pub retained: Vec<(Seq, Seq)>,
     /// The messages of results that stay as references, by the events that brought them, in order.
     pub masked: Vec<Seq>,
-    /// What was kept and dropped, and what it cost.
+    /// Counts and cost of the compaction.
     pub receipt: CompactionReceipt,
 }
 
@@ -43,25 +44,57 @@ pub struct CompactionCompleted {
     pub messages_after: u64,
 }
 
-/// A summary was paid for and is not used: the compaction that wanted it did not come about.
+/// A summary was paid for and not used, because its compaction failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SummaryUnused {
-    /// What it cost.
+    /// Tokens of the summary.
     pub usage: Usage,
 }
 
-/// A compaction did not come about. The live context is what it was.
+/// A compaction failed. The live context is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CompactionFailed {
-    /// Why.
+    /// Code of the failure.
     pub code: ErrorCode,
-    /// What happened.
+    /// Message of the failure.
     pub message: String,
 }
 
-/// A compaction was taken back: what it had discarded stands in the live context again, before all that came since.
+/// A compaction was undone: the discarded messages are in the live context again, before all later ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CompactionUndone {
     /// The compaction: the seq of its `compaction_completed`.
     pub compaction: Seq,
+}
+
+/// Counters for the next compaction. They belong to the session and are durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CompactionCounters {
+    /// Turns that have started.
+    pub started_turns: u32,
+    /// Input tokens of the last model call; 0 since a compaction.
+    pub last_input_tokens: u64,
+    /// The last compaction that was tried, or undone.
+    pub last_attempt: Option<CompactionAttempt>,
+}
+
+/// Attempt or undo of a compaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CompactionAttempt {
+    /// The newest turn that had started, counted in turns that have started, from 0.
+    pub turn: u32,
+    /// Steps of that turn, if it was open.
+    pub step: u32,
+}
+
+impl CompactionCounters {
+    /// The newest turn that has started.
+    pub(in crate::session) const fn current_turn(&self) -> u32 {
+        self.started_turns.saturating_sub(1)
+    }
+
+    /// Returns true if no attempt is numbered after the newest turn.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.last_attempt.is_none_or(|attempt| attempt.turn <= self.current_turn())
+    }
 }

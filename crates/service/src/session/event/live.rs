@@ -1,6 +1,4 @@
-//! The payloads of live events: what is shown in passing.
-//!
-//! None of them changes a session, and none stands in a journal.
+//! Payloads of live events, which are shown and not stored. None of them changes a session.
 
 use meerkat_errors::ErrorBody;
 use schemars::JsonSchema;
@@ -15,7 +13,7 @@ pub struct TextDelta {
     pub step: u32,
     /// The block within the step.
     pub block: u32,
-    /// Where in the block's text this piece begins, in bytes.
+    /// Position of this piece in the block's text, in bytes.
     pub offset: u64,
     /// The piece.
     pub text: String,
@@ -28,18 +26,18 @@ pub struct ReasoningDelta {
     pub step: u32,
     /// The block within the step.
     pub block: u32,
-    /// Where in the block's text this piece begins, in bytes.
+    /// Position of this piece in the block's text, in bytes.
     pub offset: u64,
     /// The piece.
     pub text: String,
 }
 
-/// A tool says how far it is.
+/// A tool reports progress.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolProgress {
     /// The call.
     pub call_id: String,
-    /// What it says.
+    /// The report.
     pub text: String,
 }
 
@@ -48,15 +46,15 @@ pub struct ToolProgress {
 pub struct Retrying {
     /// The step within the turn.
     pub step: u32,
-    /// The calls made so far.
+    /// Calls so far.
     pub attempt: u32,
-    /// How long it waits first.
+    /// Wait before the next call, in milliseconds.
     pub wait_ms: u64,
-    /// Why it failed.
+    /// The failure.
     pub error: ErrorBody,
 }
 
-/// Events that are gone.
+/// Events were dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pruned {
     /// The first one.

@@ -1,10 +1,10 @@
-//! `Session::apply`: whatever legal life a session has, its state is what a naive reading of its records says.
+//! `Session::apply`: the state of any legal life is that of a naive reading of its records.
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 use proptest::{collection::vec, prelude::*, strategy::ValueTree as _};
 
 use super::{
-    created, pinned, record,
+    created, fold, pinned, record,
     walk::{DAY_MS, KEYS, OpenWalk, Walk, receipt},
 };
 use crate::{
@@ -29,13 +29,7 @@ use crate::{
     wire::{decode_event, encode_event},
 };
 
-fn fold(records: &[Record]) -> Session {
-    let mut session = Session::begin(&records[0]).unwrap();
-    records[1..].iter().for_each(|record| session.apply(record).unwrap());
-    session
-}
-
-/// What was said, read from the records without `Session`.
+/// The context, read from the records without `Session`.
 #[derive(Default)]
 struct Naive {
     summary: Option<Message>,
@@ -50,7 +44,7 @@ impl Naive {
         Self::without(records, None)
     }
 
-    /// The same as if one more compaction were undone. One that is undone has never been.
+    /// Like `read`, as if one more compaction were undone. An undone compaction never happened.
     fn without(records: &[Record], one_more: Option<Seq>) -> Self {
         let undone = records.iter().filter_map(|record| match &record.event {
             Event::CompactionUndone(undone) => Some(undone.compaction),
@@ -172,7 +166,7 @@ fn says_unknown(result: &ToolResult) -> bool {
     result.is_error && result.content.len() <= 128 && result.content.excerpt().starts_with(text)
 }
 
-/// What stands in a blob goes to the model whole, but for the results of tools.
+/// Blobs are sent to the model whole, except tool results.
 fn size(message: &Message) -> u64 {
     let bodies: Vec<&Body> = match message {
         Message::User { content } => vec![content],
@@ -206,7 +200,7 @@ fn results(entries: &[(Seq, TurnNumber, Message)], records: &[Record]) -> Option
     calls.map(|call| result(&call.call_id)).collect::<Option<_>>().map(|results| Message::ToolResults { results })
 }
 
-/// Behind the summary stand reminders and pins, each as itself, in the order in which they were set; then what was said.
+/// Reminders and pins follow the summary as typed messages, in the order in which they were set; then the conversation.
 fn assert_state_is_typed(session: &Session) {
     let reminder =
         |it: &Reminder| (it.seq, Message::SystemReminder { kind: it.kind.clone(), content: it.text.as_str().into() });
@@ -238,13 +232,13 @@ fn assert_paired(messages: &[Message], is_open: bool) {
     }
 }
 
-/// The records of a session's own: what stands before the last fork happened to another.
+/// The session's own records: those before the last fork happened to another session.
 fn own(records: &[Record]) -> &[Record] {
     let fork = records.iter().rposition(|record| matches!(record.event, Event::SessionForked(_)));
     &records[fork.unwrap_or(0)..]
 }
 
-/// What each key stands for at `now`, read from the records.
+/// Uses of keys at `now`, read from the records.
 fn assert_keys(session: &Session, records: &[Record], now: i64) {
     let records = own(records);
     for name in KEYS {
@@ -270,10 +264,10 @@ fn assert_keys(session: &Session, records: &[Record], now: i64) {
     }
 }
 
-/// Whoever follows the last turn that ended finds the end that the session has.
+/// The fold of the last ended turn finds the same end as the session.
 fn assert_end(session: &Session, records: &[Record]) {
     let Some(end) = session.last_end() else { return };
-    // What a fork took over happened to its parent under the same number.
+    // The parent may have had a turn of the same number.
     let started = |record: &Record| record.turn == Some(end.turn) && matches!(record.event, Event::TurnStarted(_));
     let first = records.iter().rposition(|record| record.seq < end.seq && started(record)).unwrap();
     let mut fold = TurnFold::new(end.turn);
@@ -304,7 +298,7 @@ fn started(turn: TurnNumber, queued: Option<Seq>, key: Option<Key>) -> (Option<T
     (Some(turn), Event::TurnStarted(TurnStarted { prompt, model, budgets, queued, continues, compaction, key }))
 }
 
-/// What `read` and `list` answer, read from the records.
+/// Answers of `read` and `list`, read from the records.
 fn assert_view(session: &Session, walk: &Walk) {
     let records = &walk.records;
     let updated = records.iter().rev().find_map(|record| match &record.event {
@@ -364,7 +358,7 @@ fn assert_view(session: &Session, walk: &Walk) {
     }
 }
 
-/// What a compactor is told, read from the records.
+/// Input of a compactor, read from the records.
 fn assert_compactor_is_told(session: &Session, walk: &Walk) {
     let (records, messages) = (&walk.records, session.messages());
     let told = session.compaction_context(4000, 7);
@@ -394,7 +388,7 @@ fn assert_compactor_is_told(session: &Session, walk: &Walk) {
     assert_eq!(told.steps_since_compaction, begins.map_or(0, |begins| steps(begins.max(attempt.unwrap_or(0)))));
 }
 
-/// Which compactions can be undone, and what that gives.
+/// Undoable compactions, and the context after an undo.
 fn assert_undoable(session: &Session, walk: &Walk) {
     let (last, open) = (walk.records.last().unwrap(), walk.open.is_some() || walk.compacting.is_some());
     let undoable: Vec<Seq> = walk.undoable.iter().map(|undoable| undoable.compaction).collect();
@@ -417,7 +411,7 @@ fn assert_undoable(session: &Session, walk: &Walk) {
     assert_eq!((next.last_compaction_turn, next.steps_since_compaction), (Some(next.current_turn), 0));
 }
 
-/// What of a compaction cannot follow where one is open, or is not.
+/// Events of compactions that cannot follow, with one open or without.
 fn illegal_of_a_compaction(session: &Session, walk: &Walk) -> Vec<(Option<TurnNumber>, Event)> {
     let (open, seq) = (walk.open.as_ref().map(|open| open.turn), session.last_seq() + 1);
     let started = CompactionStarted { input_tokens: 0, estimated_history_tokens: 0, message_count: 0 };
@@ -490,7 +484,7 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
     }
     let whole = (1, last);
     let mut ranges = vec![vec![(2, 1)], vec![(1, 1), (1, last)], vec![whole, (1, 1)]];
-    // What the open turn goes on from must stay.
+    // The last message of the open turn must stay.
     ranges.extend(walk.open.as_ref().and(session.context().entries().last()).map(|_| Vec::new()));
     for retained in ranges {
         add(open, context_rebuilt(retained, Vec::new()));
@@ -589,7 +583,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Where nothing was said since, an undo gives what was there, to the byte.
+    /// An undo right after a compaction restores the context, byte for byte.
     #[test]
     fn an_undo_gives_what_was_there(choices in vec(any::<u16>(), 0..60)) {
         undo_right_away(&Walk::new(&choices));
@@ -664,19 +658,6 @@ fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Record {
     let (prompt, model, budgets, compaction) = ("go".into(), None, Budgets::default(), None);
     let queued = TurnQueued { prompt, model, budgets, compaction, policy: Policy::Queue, key };
     at(hours, record(seq, Some(turn), Event::TurnQueued(queued)))
-}
-
-/// A turn waits for longer than its key is kept, and the key is used anew meanwhile.
-#[test]
-fn a_key_used_anew_stands_for_its_new_turn() {
-    let mut session = fold(&[at(0, record(1, None, created())), queued(0, 2, 0, "k"), queued(25, 3, 1, "k")]);
-    let (prompt, queued, model, budgets) = (None, Some(2), "scripted".to_owned(), Budgets::default());
-    let started = TurnStarted { prompt, model, budgets, queued, continues: None, compaction: None, key: None };
-    session.apply(&at(26, record(4, Some(0), Event::TurnStarted(started)))).unwrap();
-    session.apply(&at(27, record(5, Some(0), of_an_open_turn().remove(0)))).unwrap();
-    let known = session.key("k", at(48, pinned(0, "")).time).expect("the key is 23 hours old");
-    assert_eq!((known.turn, known.end.is_none()), (1, true));
-    assert!(session.key("k", at(49, pinned(0, "")).time).is_none());
 }
 
 /// The clock was two days ahead once, so the old use of a key is forgotten after its new one.

@@ -3,7 +3,7 @@
 use meerkat_errors::ErrorCode;
 use proptest::{collection::vec, prelude::*};
 
-use super::walk::Walk;
+use super::{fold, walk::Walk};
 use crate::{
     Session, SessionId,
     clock::SeededIds,
@@ -16,12 +16,6 @@ use crate::{
 };
 
 const CHILD: SessionId = SessionId::from_uuid(uuid::Uuid::from_u128(7));
-
-fn fold(records: &[Record]) -> Session {
-    let mut session = Session::begin(&records[0]).unwrap();
-    records[1..].iter().for_each(|record| session.apply(record).unwrap());
-    session
-}
 
 /// The turns that have started, each with the seq of its end.
 fn turns(records: &[Record]) -> Vec<(TurnNumber, Option<Seq>)> {
@@ -42,7 +36,7 @@ fn point(session: &Session, turn: Option<TurnNumber>) -> Result<ForkPoint, Error
     session.fork_at(turn).map_err(|refused| refused.code())
 }
 
-/// Where the fork is cut, by the journal where the session alone does not know.
+/// Finds the point of the fork; the journal knows it if the session does not.
 fn cut(point: ForkPoint, records: &[Record]) -> Seq {
     match point {
         ForkPoint::After(seq) => seq,
@@ -69,7 +63,7 @@ proptest! {
         };
         prop_assert_eq!(point(&session, None), at.map(ForkPoint::After).ok_or(ErrorCode::SessionBusy));
         if let Some(at) = at {
-            // What runs is the parent's alone.
+            // An open turn stays with the parent.
             let mut child = fold(&walk.records[..usize::try_from(at).unwrap()]);
             child.apply(&session.fork_record(at, CHILD, SeededIds::wall_time(), None)).unwrap();
             prop_assert_eq!((child.state(), child.open_compaction()), (SessionState::Idle, None));

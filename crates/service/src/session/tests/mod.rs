@@ -16,7 +16,7 @@ pub(crate) use samples::{Filling, Sample, filling, sample};
 
 use super::event::{Event, Pinned, Record, SessionCreated};
 use crate::{
-    SessionId,
+    Session, SessionId,
     clock::SeededIds,
     ids::{Seq, TurnNumber},
     options::Budgets,
@@ -28,6 +28,13 @@ pub(crate) fn session_id() -> SessionId {
 
 pub(crate) fn record(seq: Seq, turn: Option<TurnNumber>, event: Event) -> Record {
     Record { session_id: session_id(), seq, turn, time: SeededIds::wall_time(), event }
+}
+
+/// The session that these records make.
+pub(crate) fn fold(records: &[Record]) -> Session {
+    let mut session = Session::begin(&records[0]).unwrap();
+    records[1..].iter().for_each(|record| session.apply(record).unwrap());
+    session
 }
 
 pub(crate) fn pinned(seq: Seq, text: &str) -> Record {
@@ -47,7 +54,7 @@ pub(crate) fn created() -> Event {
     })
 }
 
-/// Compares a committed file with what it is generated from, or writes it anew.
+/// Compares a committed file with its generated content, or writes it.
 pub(crate) fn assert_committed(path: &str, content: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
     if std::env::var_os("MEERKAT_BLESS").is_some_and(|value| value == "1") {

@@ -1,6 +1,6 @@
-//! The pages of the kinds, their examples and lines for people, and `docs/events.md`, which is made of them.
+//! The kinds' pages with their examples and human lines, and `docs/events.md`, which is generated from them.
 //!
-//! The document is never edited by hand: `MEERKAT_BLESS=1 cargo test -p meerkat-service` writes it anew.
+//! The document is never edited by hand: `MEERKAT_BLESS=1 cargo test -p meerkat-service` writes it.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -35,7 +35,7 @@ The schemas of all kinds are in [schemas/events.json](schemas/events.json).
 |---|---|---|
 "#;
 
-/// The only example of a page, and what it says of a terminal.
+/// The example of a page, and its human line.
 fn example(kind: EventKind) -> (&'static str, &'static str) {
     let page = kind.page();
     let (text, rest) = page.split_once("\n\n```json\n").expect("a page has an example");

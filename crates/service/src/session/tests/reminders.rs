@@ -1,4 +1,4 @@
-//! Reminders among messages, and what a request carries of them.
+//! Reminders among messages, and in requests.
 
 use proptest::prelude::*;
 

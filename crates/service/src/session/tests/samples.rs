@@ -1,4 +1,4 @@
-//! One sample of each kind, every field of it filled with what the caller gives.
+//! One sample of each kind, with every field filled by the caller.
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 use proptest::{collection::vec, prelude::*};
@@ -29,14 +29,14 @@ use crate::{
     tool::Effect,
 };
 
-/// What the fields of a sample hold.
+/// Content of a sample's fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Filling {
     pub(crate) text: String,
     pub(crate) body: Body,
     pub(crate) json: RawJson,
     pub(crate) number: u64,
-    /// Whether what can be absent is there.
+    /// True if optional fields are filled.
     pub(crate) is_full: bool,
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::{collection::vec, prelude::*};
 
-use super::walk::Walk;
+use super::{fold, walk::Walk};
 use crate::{
     Session,
     ids::Seq,
@@ -15,7 +15,7 @@ use crate::{
     wire::{decode_outline, encode_event},
 };
 
-/// What a store reads for a snapshot, and no more.
+/// Reads the records that a store reads for a snapshot, and no others.
 fn read(snapshot: &Snapshot, records: &[Record]) -> BTreeMap<Seq, Record> {
     let at = |seq: Seq| usize::try_from(seq).unwrap() - 1;
     let runs = snapshot.ranges();
@@ -28,7 +28,7 @@ fn read(snapshot: &Snapshot, records: &[Record]) -> BTreeMap<Seq, Record> {
     read
 }
 
-/// A session from a snapshot goes on as the journal does, up to an undo of what the snapshot does not hold.
+/// A restored session goes on like the journal, up to an undo whose context the snapshot lacks.
 fn assert_goes_on(mut restored: Session, records: &[Record]) {
     let from = restored.last_seq();
     let mut whole = restored.clone();
@@ -101,7 +101,7 @@ proptest! {
     fn no_body_is_in_a_snapshot(choices in vec(any::<u16>(), 0..60)) {
         let mut records = Walk::new(&choices).records;
         let secret = "what was said";
-        // The first line is what a session is listed by.
+        // A session is listed by its first line.
         let prompt = format!("A line.\n{secret}");
         for record in &mut records {
             match &mut record.event {
@@ -121,8 +121,7 @@ proptest! {
                 _ => {}
             }
         }
-        let mut session = Session::begin(&records[0]).unwrap();
-        records[1..].iter().for_each(|record| session.apply(record).unwrap());
+        let session = fold(&records);
         let snapshot = Snapshot::of(&session);
         prop_assert!(!serde_json::to_string(&snapshot).unwrap().contains(secret));
         prop_assert!(snapshot.clone().restore(&read(&snapshot, &records)).unwrap() == session);
@@ -131,8 +130,7 @@ proptest! {
     #[test]
     fn a_snapshot_that_the_journal_does_not_bear_out_is_none(choices in vec(any::<u16>(), 1..40), which in any::<prop::sample::Index>()) {
         let records = Walk::new(&choices).records;
-        let mut session = Session::begin(&records[0]).unwrap();
-        records[1..].iter().for_each(|record| session.apply(record).unwrap());
+        let session = fold(&records);
         let snapshot = Snapshot::of(&session);
         let whole = read(&snapshot, &records);
 
@@ -143,14 +141,14 @@ proptest! {
         other.get_mut(&session.last_seq()).unwrap().session_id = crate::SessionId::from_uuid(uuid::Uuid::nil());
         prop_assert_eq!(snapshot.clone().restore(&other), Err(Unfounded(session.last_seq())));
 
-        // Whatever record is gone: it was read along, or the session is not made without it.
+        // Removes any record: it was read along, or the session is not restored without it.
         let gone = *which.get(&whole.keys().copied().collect::<Vec<_>>());
         let mut holed = whole;
         holed.remove(&gone);
         if let Ok(restored) = snapshot.restore(&holed) {
             let last = session.context().entries().last().map_or(0, |entry| entry.seq);
             let is_of_a_call = session.open_turn().is_some() && gone > last;
-            // That a journal has no holes is its own to say; what is held here is that nothing said is lost.
+            // Holes in a journal are found by the store; this test checks that no message is lost.
             let is_silent = match &records[usize::try_from(gone).unwrap() - 1].event {
                 Event::TurnStarted(started) => started.continues.is_some(),
                 _ => false,

@@ -1,4 +1,4 @@
-//! Walks through the life of a session and records it. It knows what may follow what, and nothing of `Session`.
+//! Walks through the life of a session and records it. It knows the order of events, and nothing of `Session`.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ use crate::{
     tool::Effect,
 };
 
-/// How long a key is kept: 24 hours.
+/// Time for which a key is kept: 24 hours.
 pub(super) const DAY_MS: i64 = 86_400_000;
 pub(super) const KEYS: [&str; 3] = ["a", "b", "c"];
 
@@ -62,13 +62,13 @@ type Part = (TurnNumber, Vec<Seq>);
 
 /// A compaction that can be undone.
 pub(super) struct Undoable {
-    /// Its `compaction_completed`.
+    /// Seq of its `compaction_completed`.
     pub(super) compaction: Seq,
-    /// What stood in the live context before.
+    /// The live context before.
     said: Vec<Part>,
 }
 
-/// A life so far, and where it stands.
+/// A life, and its current state.
 pub(crate) struct Walk {
     pub(crate) records: Vec<Record>,
     pub(super) id: SessionId,
@@ -110,7 +110,7 @@ impl Walk {
         walk
     }
 
-    /// More of the same life.
+    /// Continues the life.
     pub(crate) fn go_on_with(&mut self, choices: &[u16]) {
         for &choice in choices {
             self.step(choice % 16, usize::from(choice / 16));
@@ -129,7 +129,7 @@ impl Walk {
         seq
     }
 
-    /// What concerns no turn; a fork where neither a turn nor a compaction runs.
+    /// Adds an event outside of turns, or a fork if neither a turn nor a compaction is open.
     fn of_the_session(&mut self, detail: usize) {
         let event = match detail % 6 {
             0 => {
@@ -273,7 +273,7 @@ impl Walk {
         }
     }
 
-    /// The turn that runs comes one event further; where none runs, one starts.
+    /// Adds the next event of the open turn, or opens a turn.
     fn go_on(&mut self, detail: usize) {
         let Some(open) = &mut self.open else { return self.start(detail) };
         let turn = open.turn;
@@ -292,7 +292,7 @@ impl Walk {
         let totals = TurnTotals { steps: open.step, ..TurnTotals::default() };
         let is_done = open.is_answered && open.calls.is_empty();
         let event = match detail % 12 {
-            // Its answer is the last straw: what the model said leaves the context with it.
+            // Its answer leaves the context with it.
             1 if is_done => Event::TurnFailed(TurnFailed { error: ErrorBody::new(ErrorCode::ContextOverflow), totals }),
             _ if is_done => Event::TurnCompleted(TurnCompleted { stop_reason: StopReason::EndTurn, totals }),
             0 => Event::TurnInterrupted(TurnInterrupted { reason: "requested".to_owned(), totals }),
@@ -315,7 +315,7 @@ impl Walk {
             self.open = None;
         }
         if matches!(&event, Event::TurnFailed(failed) if failed.error.code == ErrorCode::ContextOverflow) {
-            // An answer with its results has two events. What was called since a compaction counts where it is undone.
+            // An answer with its results has two events. Calls since a compaction count if it is undone.
             let mut has_called = false;
             let undoable = self.undoable.iter_mut().rev().map(|undoable| &mut undoable.said);
             for said in std::iter::once(&mut self.said).chain(undoable) {
@@ -356,7 +356,7 @@ impl Walk {
         self.open = Some(OpenWalk { turn, step: 0, calls: Vec::new(), is_answered: false });
     }
 
-    /// The live context, and what an undo brings back.
+    /// The live context, and the contexts that an undo restores.
     fn each_said(&mut self, change: impl Fn(&mut Vec<Part>)) {
         change(&mut self.said);
         self.undoable.iter_mut().for_each(|undoable| change(&mut undoable.said));
@@ -367,7 +367,7 @@ impl Walk {
         self.next_turn - 1
     }
 
-    /// A key that stands for no turn at this moment.
+    /// A key that no turn has at this moment.
     fn key(&mut self, detail: usize) -> Option<Key> {
         let key = *KEYS.get(detail % 4)?;
         let is_free = self.key_used.get(key).is_none_or(|used| self.now - used >= DAY_MS);
@@ -422,7 +422,7 @@ fn answer(open: &OpenWalk, detail: usize) -> Event {
     })
 }
 
-/// What happens next to a call.
+/// The next event of a call.
 fn call_event(call_id: &str, stage: Stage, detail: usize) -> (Stage, Event) {
     let (call_id, name) = (call_id.to_owned(), "tool".to_owned());
     let decision = [Decision::Approve, Decision::Deny][detail % 2];

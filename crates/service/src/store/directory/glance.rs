@@ -4,17 +4,17 @@
 use std::{fs::File, io::Read as _, path::Path, sync::Arc};
 
 use meerkat_journal::derived::{DerivedFile, caught};
+use meerkat_words::{
+    answers::{Page, SessionSummary},
+    requests::SessionQuery,
+};
 
 use super::{
     file::{CACHE_BYTES, LAYOUT, REBUILT, Table, Trouble},
     index::page,
     rows::View,
 };
-use crate::{
-    SessionError,
-    service::{Page, SessionQuery, SessionSummary},
-    store::StoreError,
-};
+use crate::{SessionError, store::StoreError};
 
 /// Most bytes of an index to copy.
 const INDEX_BYTES_MAX: u64 = 1 << 30;

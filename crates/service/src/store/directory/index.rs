@@ -10,6 +10,10 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use meerkat_words::{
+    answers::{Page, SessionSummary},
+    requests::SessionQuery,
+};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
@@ -18,7 +22,6 @@ use super::{
 };
 use crate::{
     ids::{Seq, SessionId},
-    service::{Page, SessionQuery, SessionSummary},
     store::{IndexedKey, SessionIndex, StoreError, list::Place},
 };
 

@@ -7,11 +7,14 @@ use std::{
 };
 
 use async_trait::async_trait;
+use meerkat_words::{
+    answers::{Page, SessionSummary},
+    requests::SessionQuery,
+};
 
 use crate::{
     Session,
     ids::{Seq, SessionId},
-    service::{Page, SessionQuery, SessionSummary},
     store::{
         EventStore, IndexedKey, SessionFilter, SessionIndex, SessionMeta, SessionStore, SessionStoreError, StoreError,
         list::Place, load,

@@ -121,35 +121,24 @@ async fn huge_writes_exactly_so_much_and_the_same_each_time() {
     assert!(matches!(run((1 << 20) + 1).await, Err(ToolError::OutputTooLarge { .. })));
 }
 
-#[tokio::test]
-async fn huge_stops_on_request() {
-    let cancel = CancellationToken::new();
-    cancel.cancel();
-    let stopped = Bench::new().run("test_huge", r#"{"bytes":18446744073709551615}"#, cancel).await;
-    assert!(matches!(stopped, Err(ToolError::Cancelled)));
-}
-
 #[tokio::test(start_paused = true)]
-async fn sleep_sleeps_by_the_clock() {
-    let bench = Bench::new();
-    let began = tokio::time::Instant::now();
-    let slept = bench.run("test_sleep", r#"{"ms":60000}"#, CancellationToken::new()).await;
-    assert_eq!(slept.unwrap(), "slept 60000 ms");
-    assert_eq!(began.elapsed().as_secs(), 60);
-}
-
-#[tokio::test(start_paused = true)]
-async fn sleep_stops_on_request_unless_it_is_told_not_to() {
+async fn sleep_sleeps_by_the_clock_and_long_work_stops_on_request() {
     let bench = Bench::new();
     let cancel = CancellationToken::new();
     cancel.cancel();
-    let began = tokio::time::Instant::now();
-    let stopped = bench.run("test_sleep", r#"{"ms":60000}"#, cancel.clone()).await;
-    assert!(matches!(stopped, Err(ToolError::Cancelled)));
-    assert!(began.elapsed().is_zero());
-    let slept = bench.run("test_sleep", r#"{"ms":60000,"ignore_cancel":true}"#, cancel).await;
-    assert_eq!(slept.unwrap(), "slept 60000 ms");
-    assert_eq!(began.elapsed().as_secs(), 60);
+    for (name, arguments) in [("test_sleep", r#"{"ms":60000}"#), ("test_huge", r#"{"bytes":18446744073709551615}"#)] {
+        let began = tokio::time::Instant::now();
+        let stopped = bench.run(name, arguments, cancel.clone()).await;
+        assert!(matches!(stopped, Err(ToolError::Cancelled)), "{name}: {stopped:?}");
+        assert!(began.elapsed().is_zero());
+    }
+    for (arguments, cancel) in
+        [(r#"{"ms":60000}"#, CancellationToken::new()), (r#"{"ms":60000,"ignore_cancel":true}"#, cancel)]
+    {
+        let began = tokio::time::Instant::now();
+        assert_eq!(bench.run("test_sleep", arguments, cancel).await.unwrap(), "slept 60000 ms");
+        assert_eq!(began.elapsed().as_secs(), 60);
+    }
 }
 
 #[test]
@@ -165,30 +154,22 @@ fn a_name_leads_nowhere_else() {
 }
 
 #[test]
-fn no_link_is_followed_to_a_file() {
+fn what_is_no_plain_file_is_refused_and_no_link_is_followed() {
     let bench = Bench::new();
     let outside = bench.home.path().join("outside");
     fs::write(&outside, "untouched").unwrap();
-    fs::create_dir(bench.dir()).unwrap();
+    fs::create_dir_all(bench.dir().join("folder")).unwrap();
     symlink(&outside, bench.dir().join("link")).unwrap();
     symlink(bench.home.path().join("new"), bench.dir().join("dangling")).unwrap();
     symlink("link", bench.dir().join("chain")).unwrap();
     let refusal = "error: the file could not be written: this name is not that of a plain file";
-    for name in ["link", "dangling", "chain"] {
+    for name in ["folder", "link", "dangling", "chain"] {
         bench.check("test_set", &format!(r#"{{"name":"{name}","value":"x"}}"#), refusal);
         bench.check("test_append", &format!(r#"{{"name":"{name}","line":"x"}}"#), refusal);
         bench.check("test_ask", &format!(r#"{{"name":"{name}","line":"x"}}"#), refusal);
     }
     assert_eq!(read(outside), "untouched");
     assert!(!bench.home.path().join("new").exists());
-}
-
-#[test]
-fn what_is_no_plain_file_is_refused() {
-    let bench = Bench::new();
-    fs::create_dir_all(bench.dir().join("folder")).unwrap();
-    let refusal = "error: the file could not be written: this name is not that of a plain file";
-    bench.check("test_set", r#"{"name":"folder","value":"x"}"#, refusal);
 }
 
 #[test]

@@ -1,88 +1,69 @@
-//! Compactions that somebody asks for, what they would do, and the way back.
+//! Requested compactions, their previews, and undo.
 
 use std::sync::Arc;
 
-use serde_json::json;
-use tokio::sync::Notify;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Bench, Write, config};
+use super::{Bench, COST, Write, config, patient};
 use crate::{
     ErrorCode, SessionError,
     agent::tests::ticks,
-    compaction::CompactionConfig,
     options::Policy,
-    service::{CompactSession, CompactionReceipt, InterruptTurn, SessionService as _, StartTurn, TurnStatus},
+    service::{CompactSession, InterruptTurn, SessionService as _, StartTurn, TurnStatus},
 };
-
-/// Never compacts by itself.
-fn patient() -> CompactionConfig {
-    CompactionConfig { auto_compact_threshold: 100_000, ..config() }
-}
-
-impl Bench {
-    async fn accept(&self, policy: Policy) -> Result<u32, SessionError> {
-        let request = StartTurn { policy, ..StartTurn::new(self.id(), "@say Queued.") };
-        Ok(self.subject.service.accept_turn(request).await?.turn)
-    }
-
-    /// A compaction whose summary comes when it is said so, and that has begun.
-    async fn begin(&self) -> (Arc<Notify>, tokio::task::JoinHandle<Result<CompactionReceipt, SessionError>>) {
-        let said = Arc::<Notify>::default();
-        self.writes([Write::Late(said.clone())]);
-        let compacting = tokio::spawn(self.compact());
-        ticks(50).await;
-        assert_eq!(self.subject.events().await.last().unwrap()["type"], "compaction_started");
-        (said, compacting)
-    }
-}
 
 fn code<T: std::fmt::Debug>(answer: Result<T, SessionError>) -> ErrorCode {
     answer.unwrap_err().code()
 }
 
+/// One that fails without an answer costs nothing.
 #[tokio::test]
 async fn a_failure_is_answered_as_it_is_recorded() {
     let Some(bench) = Bench::new(patient()).await else { return };
     bench.fill().await;
-    bench.writes([Write::Failure(ErrorCode::ModelUnauthorized), Write::Call]);
-    for expected in [ErrorCode::ModelUnauthorized, ErrorCode::ModelRejected] {
+    for (write, expected, paid) in [
+        (Write::Failure(ErrorCode::ModelUnauthorized), ErrorCode::ModelUnauthorized, 0),
+        (Write::Call, ErrorCode::ModelRejected, 1),
+        (Write::Text(""), ErrorCode::ModelRejected, 2),
+    ] {
+        bench.writes([write]);
         let error = bench.compact().await.unwrap_err();
         let events = bench.subject.events().await;
         let failed = events.last().unwrap();
         assert_eq!((error.code(), &failed["code"]), (expected, &json!(expected)));
         assert_eq!(failed["message"], error.body().message);
+        let unused =
+            events.iter().filter(|event| event["type"] == "summary_unused").map(|event| event["usage"].clone());
+        assert_eq!(unused.collect::<Vec<_>>(), vec![json!(COST); paid]);
     }
     bench.turn("@say Whole.").await;
     assert_eq!(bench.requests(false)[2].messages.len(), 5);
 }
 
-/// An interrupt that names no turn ends it, and so does a turn that takes its place.
+/// A turn that takes its place ends it; an interrupt of another turn does not.
 #[tokio::test(start_paused = true)]
-async fn it_can_be_interrupted() {
-    for by_turn in [false, true] {
-        let Some(bench) = Bench::new(patient()).await else { return };
-        bench.fill().await;
-        let (_said, compacting) = bench.begin().await;
-        let interrupt =
-            async |turn| bench.subject.service.interrupt(InterruptTurn { session_id: bench.id(), turn }).await;
-        assert_eq!(code(interrupt(Some(1)).await), ErrorCode::SessionNotRunning);
-        let seq = match by_turn {
-            true => u64::from(bench.accept(Policy::Interrupt).await.unwrap()),
-            false => interrupt(None).await.unwrap().seq,
-        };
-        assert_eq!(code(compacting.await.unwrap()), ErrorCode::TurnInterrupted);
-        ticks(100).await;
-        let events = bench.subject.events().await;
-        let failed = events.iter().find(|event| event["type"] == "compaction_failed").unwrap();
-        assert_eq!(failed["code"], "TURN_INTERRUPTED");
-        assert!(by_turn || failed["seq"] == seq);
-        assert_eq!(events.last().unwrap()["type"], if by_turn { "turn_completed" } else { "compaction_failed" });
-        bench.subject.check().await;
-    }
+async fn a_turn_may_take_its_place() {
+    let Some(bench) = Bench::new(patient()).await else { return };
+    bench.fill().await;
+    bench.writes([Write::Late(Arc::default())]);
+    let compacting = tokio::spawn(bench.compact());
+    ticks(50).await;
+    let (service, session_id) = (&bench.subject.service, bench.id());
+    assert_eq!(
+        code(service.interrupt(InterruptTurn { session_id, turn: Some(1) }).await),
+        ErrorCode::SessionNotRunning
+    );
+    let policy = Policy::Interrupt;
+    service.accept_turn(StartTurn { policy, ..StartTurn::new(session_id, "@say Queued.") }).await.unwrap();
+    assert_eq!(code(compacting.await.unwrap()), ErrorCode::TurnInterrupted);
+    ticks(100).await;
+    assert_eq!(bench.outcomes().await, [(Value::Null, "TURN_INTERRUPTED".to_owned())]);
+    assert_eq!(bench.subject.events().await.last().unwrap()["type"], "turn_completed");
+    bench.subject.check().await;
 }
 
-/// Whoever asked gives it up, at any time, and nothing else: neither the session's other compactions nor a turn.
+/// A caller can give its compaction up at any time; other compactions and turns go on.
 #[tokio::test(start_paused = true)]
 async fn whoever_asked_can_give_it_up() {
     let Some(bench) = Bench::new(patient()).await else { return };
@@ -135,7 +116,7 @@ async fn older_compactions_are_undone_after_newer_ones() {
         bench.undo(Some(*compaction)).await.unwrap();
     }
     assert_eq!(code(bench.undo(None).await), ErrorCode::HistoryPruned);
-    // What is undone already is no compaction any more, however many came after it.
+    // An undone compaction does not count, however many come after it.
     for _ in 0..4 {
         bench.turn("@long 600").await;
         bench.compact().await.unwrap();
@@ -147,9 +128,7 @@ async fn older_compactions_are_undone_after_newer_ones() {
 
 #[tokio::test]
 async fn an_undo_that_would_not_fit_is_refused() {
-    let Some(bench) = Bench::with(2_000, CompactionConfig { auto_compact_threshold: 1_000, ..config() }).await else {
-        return;
-    };
+    let Some(bench) = Bench::with(2_000, config()).await else { return };
     bench.fill().await;
     bench.turn("@long 2400").await;
     bench.turn("@long 400").await;

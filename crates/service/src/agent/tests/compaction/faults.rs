@@ -1,5 +1,5 @@
-//! Compactions that somebody asks for, interrupted at every place and with a fault at every write; and compactors
-//! that lose what they were given.
+//! Requested compactions, interrupted at every place and with a fault at every write; and compactions that are given
+//! up.
 
 use std::sync::{
     Arc,
@@ -9,25 +9,20 @@ use std::sync::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Bench, SUMMARY, Strict, WINDOW, Write, config, outcomes, rig};
+use super::{Bench, SUMMARY, WINDOW, Write, outcomes, patient, rig};
 use crate::{
     ErrorCode, SessionError,
     agent::tests::{
         Subject, TICKS_MAX,
-        faults::{Fault, FaultyEvents, Fuse},
+        faults::{Fault, Fuse},
         ticks, walk,
     },
-    compaction::{CompactionConfig, CompactionContext, CompactionResult, Compactor, SUMMARY_PREFIX, is_state},
+    compaction::{CompactionContext, CompactionResult, Compactor, SUMMARY_PREFIX, is_state},
     service::{Changed, CompactSession, InterruptTurn, PinFact, SessionService as _},
     session::message::Message,
 };
 
-/// Never compacts by itself.
-fn patient() -> CompactionConfig {
-    CompactionConfig { auto_compact_threshold: 100_000, ..config() }
-}
-
-/// What an interrupt is answered with is so: it ended the compaction, or nothing ran.
+/// Checks the answer of an interrupt: it ended the compaction, or nothing ran.
 fn check_interrupt(answer: Result<Changed, SessionError>, events: &[Value], place: &str) -> bool {
     match answer {
         Ok(Changed { seq, .. }) => {
@@ -43,16 +38,15 @@ fn check_interrupt(answer: Result<Changed, SessionError>, events: &[Value], plac
     }
 }
 
-/// Whatever place the interrupt comes at, the compaction ends once, both who asked are told the same, and the session
-/// goes on.
+/// Wherever the interrupt comes, the compaction ends once, both callers get the same outcome, and the session goes on.
 #[test]
 fn an_interrupt_at_every_place_of_a_compaction() {
     walk(async {
         let (mut early, mut interrupted, mut late) = (0, 0, 0);
         for tick in 0..TICKS_MAX {
             let Some((rig, model)) = rig(WINDOW, patient()) else { return };
-            let slow = |events| Arc::new(FaultyEvents(events, Fault::Slow, Fuse::new(usize::MAX, 0))) as Arc<_>;
-            let bench = Bench { model, subject: Subject::new(rig.service_over(slow, |blobs| blobs)).await };
+            let service = rig.faulty(Fault::Slow, &Fuse::new(usize::MAX, 0));
+            let bench = Bench { model, subject: Subject::new(service).await };
             bench.fill().await;
             let compacting = tokio::spawn(bench.compact());
             ticks(tick).await;
@@ -85,8 +79,7 @@ fn an_interrupt_at_every_place_of_a_compaction() {
     });
 }
 
-/// Whichever write fails, whoever asked gets a code, nobody is told what is not so, and the session goes on with what
-/// the journal says.
+/// Fails each write: the caller gets a code, no answer is wrong, and the session goes on from its journal.
 #[tokio::test(start_paused = true)]
 async fn a_fault_at_every_write_of_a_compaction() {
     for fault in [Fault::Panic, Fault::Failure, Fault::Fenced, Fault::LostSync, Fault::LostWrite] {
@@ -94,8 +87,7 @@ async fn a_fault_at_every_write_of_a_compaction() {
         for (at, is_interrupted) in [(5, false), (6, false), (7, false), (5, true), (6, true), (7, true)] {
             let Some((rig, model)) = rig(WINDOW, patient()) else { return };
             let fuse = Fuse::new(at, 1);
-            let service = rig.service_over(|events| Arc::new(FaultyEvents(events, fault, fuse.clone())), |blobs| blobs);
-            let bench = Bench { model, subject: Subject::new(service).await };
+            let bench = Bench { model, subject: Subject::new(rig.faulty(fault, &fuse)).await };
             bench.fill().await;
             bench.writes([Write::Late(Arc::default())].into_iter().filter(|_| is_interrupted));
             let place = format!("{fault:?} at {at}, {is_interrupted}");
@@ -130,7 +122,7 @@ async fn a_fault_at_every_write_of_a_compaction() {
                 Err(error) => {
                     let is_known = ["STORE_FAILED", "INTERNAL", "TURN_INTERRUPTED", "SESSION_BUSY"];
                     assert!(is_known.contains(&error.code().as_str()), "{place}: {error:?}");
-                    // A sync that failed may have written what nobody was told of.
+                    // A failed sync may have written events that nobody was answered.
                     let is_written = ended.iter().any(|(_, outcome)| outcome == "summary");
                     assert!(!is_written || fault == Fault::LostSync, "{place}: {ended:?}");
                 }
@@ -140,10 +132,10 @@ async fn a_fault_at_every_write_of_a_compaction() {
     }
 }
 
-/// Somebody's compactor that does what it should, but for one part of it.
+/// A compactor that is right except in one part.
 struct Odd {
     part: &'static str,
-    /// How often it may still be asked whether to compact before it gives the compaction up.
+    /// Calls of `should_compact` before it gives the compaction up.
     asked: AtomicU32,
     cancel: CancellationToken,
 }
@@ -179,7 +171,6 @@ impl Compactor for Odd {
             self.cancel.cancel();
         }
         let (state, said): (Vec<_>, Vec<_>) = messages.iter().cloned().partition(is_state);
-        let state = if summary == SUMMARY && self.part == "pin" { Vec::new() } else { state };
         let (last, discarded) = said.split_last().unwrap();
         let summary = Message::User { content: format!("{SUMMARY_PREFIX}\n\n{summary}").into() };
         let messages = [summary].into_iter().chain(state).chain([last.clone()]).collect();
@@ -187,20 +178,15 @@ impl Compactor for Odd {
     }
 }
 
-async fn odd(compactor: Arc<Odd>) -> Option<Bench> {
-    let (mut rig, model): (_, Arc<Strict>) = rig(WINDOW, patient())?;
-    rig.compactor = Some(compactor);
-    Some(Bench { model, subject: Subject::new(rig.service()).await })
-}
-
-/// Whoever gives a compaction up while the context is rebuilt gets none, whether a summary was paid for or results
-/// were to be masked.
+/// A compaction that is given up while the context is rebuilt fails, with a summary or with masking.
 #[tokio::test]
 async fn a_compaction_that_is_given_up_at_the_last_moment_is_none() {
     for (part, summaries) in [("cancel", 1), ("mask", 0)] {
         let compactor = Odd::new(part);
         let cancel = compactor.cancel.clone();
-        let Some(bench) = odd(compactor.clone()).await else { return };
+        let Some((mut rig, model)) = rig(WINDOW, patient()) else { return };
+        rig.compactor = Some(compactor.clone());
+        let bench = Bench { model, subject: Subject::new(rig.service()).await };
         for _ in 0..5 {
             bench.subject.turn(r#"@call fill {"bytes":900} @say Filled."#).await.unwrap();
         }
@@ -212,17 +198,4 @@ async fn a_compaction_that_is_given_up_at_the_last_moment_is_none() {
         assert_eq!(bench.outcomes().await, [(Value::Null, "TURN_INTERRUPTED".to_owned())]);
         assert_eq!(bench.requests(true).len(), summaries, "{part}");
     }
-}
-
-/// A compaction that would lose a pin is dropped, and the context stays as it was.
-#[tokio::test]
-async fn a_pin_that_a_compactor_loses_is_not_lost() {
-    let Some(bench) = odd(Odd::new("pin")).await else { return };
-    bench.fill().await;
-    bench.subject.service.pin(PinFact { session_id: bench.id(), text: "a fact".to_owned() }).await.unwrap();
-    assert_eq!(bench.compact().await.unwrap_err().code(), ErrorCode::CompactionPinLost);
-    assert_eq!(bench.outcomes().await, [(Value::Null, "COMPACTION_PIN_LOST".to_owned())]);
-    bench.turn("@say After.").await;
-    let last = bench.requests(false).pop().unwrap();
-    assert_eq!((last.messages.len(), last.tail.unwrap().contains("a fact")), (5, true));
 }

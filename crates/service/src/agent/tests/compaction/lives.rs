@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 
-use super::{COST, Rig, SUMMARY, Strict, WINDOW, Write, config, outcomes, rig, texts};
+use super::{COST, Rig, SUMMARY, Strict, WINDOW, Write, outcomes, patient, rig, texts};
 use crate::{
     ErrorCode, SessionError,
     agent::tests::ticks,
@@ -20,7 +20,7 @@ use crate::{
     store::{EventStore as _, MemoryEventStore, MemoryIndex, MemorySessionStore, SessionStore},
 };
 
-/// What is left of a service when it has ended: journals and snapshots.
+/// Journals and snapshots, which outlive a service.
 struct Disk {
     events: Arc<MemoryEventStore>,
     snapshots: Arc<dyn SessionStore>,
@@ -28,7 +28,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// `None` where the build has no such sessions.
+    /// `None` if the build has no stored sessions, or no compaction.
     fn new(config: CompactionConfig) -> Option<Self> {
         Capabilities::compiled().require(Capability::SessionStore).ok()?;
         Capabilities::compiled().require(Capability::SessionCompaction).ok()?;
@@ -56,32 +56,10 @@ async fn turn(service: &PersistentSessionService, session_id: SessionId, prompt:
     assert_eq!(result.status, TurnStatus::Completed, "{result:?}");
 }
 
-/// A process that ends while a summary is written leaves the session as it was before, and usable.
-#[tokio::test(start_paused = true)]
-async fn a_compaction_that_is_left_alone_has_failed() {
-    let Some(disk) = Disk::new(CompactionConfig::default()) else { return };
-    let (lost, model) = disk.service();
-    let session_id = lost.create_session(CreateSession::default()).await.unwrap().session_id;
-    for _ in 0..6 {
-        turn(&lost, session_id, "@long 100").await;
-    }
-    model.writes.lock().unwrap().push_back(Write::Late(Arc::default()));
-    let asked = lost.clone();
-    let hanging = tokio::spawn(async move { asked.compact(CompactSession { session_id, compaction: None }).await });
-    ticks(50).await;
-    assert_eq!(lost.read(&session_id).await.unwrap().state, SessionState::Running);
-    let (service, model) = disk.service();
-    turn(&service, session_id, "@say Works.").await;
-    let events = events(&service, session_id).await;
-    assert_eq!(outcomes(&events), [(Value::Null, "TURN_INTERRUPTED".to_owned())]);
-    assert_eq!(model.requests.lock().unwrap()[0].messages.len(), 13);
-    hanging.abort();
-}
-
-/// A snapshot does not say what stood before a compaction; the journal does.
+/// A snapshot lacks the context from before a compaction; the journal has it.
 #[tokio::test]
 async fn an_undo_reaches_behind_a_snapshot() {
-    let Some(disk) = Disk::new(CompactionConfig { auto_compact_threshold: 100_000, ..config() }) else { return };
+    let Some(disk) = Disk::new(patient()) else { return };
     let (service, _) = disk.service();
     let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
     for _ in 0..3 {
@@ -125,7 +103,20 @@ async fn compacting(
     (service, session_id, compacting)
 }
 
-/// Lists say that it runs; it is not deleted but by force, and then whoever asked for the compaction is told.
+/// A process that ends while a summary is written leaves the session as it was before, and usable.
+#[tokio::test(start_paused = true)]
+async fn a_compaction_that_is_left_alone_has_failed() {
+    let Some(disk) = Disk::new(CompactionConfig::default()) else { return };
+    let (_lost, session_id, hanging) = compacting(&disk).await;
+    let (service, model) = disk.service();
+    turn(&service, session_id, "@say Works.").await;
+    let events = events(&service, session_id).await;
+    assert_eq!(outcomes(&events), [(Value::Null, "TURN_INTERRUPTED".to_owned())]);
+    assert_eq!(model.requests.lock().unwrap()[0].messages.len(), 13);
+    hanging.abort();
+}
+
+/// A compacting session is listed as running; only a forced deletion ends it, and its caller is notified.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_compacts_is_deleted_by_force_alone() {
     let Some(disk) = Disk::new(CompactionConfig::default()) else { return };
@@ -140,7 +131,7 @@ async fn a_session_that_compacts_is_deleted_by_force_alone() {
     assert!(disk.events.sessions(None, 10).await.unwrap().is_empty());
 }
 
-/// It does not leave memory while it compacts, and a service that ends waits for it as for a turn.
+/// A compacting session stays in memory, and a shutdown waits for it like for a turn.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_compacts_does_not_leave() {
     let Some(disk) = Disk::new(CompactionConfig::default()) else { return };
@@ -155,7 +146,7 @@ async fn a_session_that_compacts_does_not_leave() {
     assert_eq!(outcomes(&events(&service, session_id).await), [(Value::Null, "TURN_INTERRUPTED".to_owned())]);
 }
 
-/// A turn is taken up again only where nothing runs; one that waits behind the compaction is the same to its key.
+/// A turn is resumed only if nothing runs; a turn that waits behind the compaction is found by its key.
 #[tokio::test(start_paused = true)]
 async fn a_turn_behind_a_compaction_is_accepted_once() {
     let Some(disk) = Disk::new(CompactionConfig::default()) else { return };

@@ -1,7 +1,7 @@
-//! Sessions that compact: by themselves before a model call, when somebody asks, and back again.
+//! Sessions that compact: before a model call, on request, and back again.
 //!
-//! The model here answers as the scripted one does, writes its summaries as a test says, keeps every request, and
-//! refuses what a strict vendor would refuse.
+//! The model answers like the scripted one, writes its summaries as a test says, keeps every request, and refuses like
+//! a strict vendor.
 
 mod asked;
 mod automatic;
@@ -16,11 +16,14 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures::{StreamExt as _, stream};
+use futures::{FutureExt as _, StreamExt as _, stream};
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use super::{Rig, Subject, check_journal};
+use super::{
+    Rig, Subject, check_journal,
+    fakes::{Does, does},
+};
 use crate::{
     ErrorCode,
     capability::{Capabilities, Capability},
@@ -32,17 +35,17 @@ use crate::{
     },
     service::{CompactSession, CompactionReceipt, SessionService as _, TurnResult, TurnStatus, UndoCompaction},
     session::message::{Message, RawJson, ToolCall},
-    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Effect, Tool, ToolError},
 };
 
-/// The summary of a model that is told nothing else.
+/// Summary of a model without other instructions.
 const SUMMARY: &str = "This was done so far.";
-/// What every summary costs.
+/// Cost of every summary.
 const COST: Usage = Usage { input_tokens: 50, output_tokens: 7, cached_tokens: 0 };
-/// The window of the model that answers where nothing else is said.
+/// Window of the model, unless a test names another.
 const WINDOW: u64 = 100_000;
 
-/// What the model does where it is asked for a summary.
+/// Behaviour of the model when it is asked for a summary.
 #[derive(Clone)]
 enum Write {
     Text(&'static str),
@@ -50,21 +53,21 @@ enum Write {
     Cut(&'static str),
     Call,
     Failure(ErrorCode),
-    /// The words of what it is shown that begin with `FACT-`.
+    /// The words of its request that begin with `FACT-`.
     Facts,
-    /// It comes when somebody says so, if ever.
+    /// Writes it after a notification, if there is one.
     Late(Arc<Notify>),
-    /// It never comes, and the server says again and again that it is there.
+    /// Never writes it, while the server sends pings.
     Pings,
 }
 
-/// Answers as the prompt says, and keeps what it was asked.
+/// Answers as the prompt says, and keeps its requests.
 #[derive(Default)]
 struct Strict {
     requests: Mutex<Vec<ModelRequest>>,
-    /// What it does where it is asked for summaries, one after another.
+    /// Behaviour for each summary, in order.
     writes: Mutex<VecDeque<Write>>,
-    /// How often it finds a request too long that is no summary's.
+    /// Number of other requests that are refused as too long.
     exceeded: Mutex<u32>,
 }
 
@@ -145,26 +148,6 @@ fn check_pairs(messages: &[Arc<Message>]) {
     assert_eq!(open, Vec::<&str>::new());
 }
 
-/// Answers with as many bytes as it is asked for.
-struct Fill(ToolSpec);
-
-#[async_trait]
-impl Tool for Fill {
-    fn spec(&self) -> &ToolSpec {
-        &self.0
-    }
-
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
-    }
-
-    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
-        let arguments: Value =
-            invocation.arguments.decode().map_err(|error| ToolError::Arguments(error.to_string()))?;
-        output.write(&"x".repeat(arguments["bytes"].as_u64().unwrap_or(0) as usize)).await
-    }
-}
-
 /// Compacts from 1,000 tokens on, keeps one turn, and not twice within three turns.
 fn config() -> CompactionConfig {
     CompactionConfig {
@@ -175,21 +158,28 @@ fn config() -> CompactionConfig {
     }
 }
 
-fn fill() -> Arc<dyn Tool> {
-    described("Fills.")
+/// Never compacts by itself, unless the next request does not fit.
+fn patient() -> CompactionConfig {
+    CompactionConfig { auto_compact_threshold: 100_000, ..config() }
 }
 
-/// The same tool, about which there is this to say.
-fn described(description: &str) -> Arc<dyn Tool> {
-    let spec = ToolSpec { name: "fill".into(), description: description.into(), schema: RawJson::empty_object() };
-    Arc::new(Fill(spec))
+/// A tool that answers with as many bytes as it is asked for, and about which there is this to say.
+fn fill(description: &str) -> Arc<dyn Tool> {
+    let fill = does("fill", Effect::ReadOnly, |invocation, output| {
+        async move {
+            let arguments: Value = ToolError::decode(&invocation.arguments)?;
+            output.write(&"x".repeat(arguments["bytes"].as_u64().unwrap_or(0) as usize)).await
+        }
+        .boxed()
+    });
+    Arc::new(Does { spec: ToolSpec { description: description.to_owned(), ..fill.spec }, ..fill })
 }
 
-/// A rig whose sessions compact so, and its model; `None` where the build has no compaction.
+/// A rig with this compaction, and its model; `None` if the build has no compaction.
 fn rig(window_tokens: u64, config: CompactionConfig) -> Option<(Rig, Arc<Strict>)> {
     Capabilities::compiled().require(Capability::SessionCompaction).ok()?;
     let model = Arc::<Strict>::default();
-    let mut rig = Rig::new(vec![fill()]);
+    let mut rig = Rig::new(vec![fill("Fills.")]);
     rig.models = Arc::new(StaticModels::new("strict", model.clone(), window_tokens));
     rig.compaction = Some(config);
     Some((rig, model))
@@ -234,7 +224,7 @@ impl Bench {
         requests.iter().filter(|request| request.forbids_tools == for_summaries).cloned().collect()
     }
 
-    /// What became of each compaction that was tried: the turn, and the mode or the code.
+    /// Outcome of each compaction: the turn, and the mode or the code.
     async fn outcomes(&self) -> Vec<(Value, String)> {
         outcomes(&self.subject.events().await)
     }
@@ -254,7 +244,7 @@ impl Bench {
     }
 }
 
-/// What became of each compaction in these events. Each that began came to one end.
+/// Outcome of each compaction in these events. Each has exactly one end.
 fn outcomes(events: &[Value]) -> Vec<(Value, String)> {
     check_journal(events);
     let (mut outcomes, mut open, mut mode) = (Vec::new(), false, None);

@@ -1,25 +1,20 @@
-//! Summaries: what the model is shown of what was said, how long they may be, and who pays for one that is refused.
+//! Summaries: the messages that a model reads for them, their length, and their cost.
 
 use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Bench, COST, SUMMARY, WINDOW, Write, config, rig, texts};
+use super::{Bench, COST, SUMMARY, WINDOW, Write, config, patient, rig, texts};
 use crate::{
     ErrorCode,
     agent::tests::Subject,
     compaction::{COMPACTION_PROMPT, CompactionConfig, SUMMARY_PREFIX},
-    model::StaticModels,
+    model::{StaticModels, Usage},
     options::{Budgets, Overflow},
     service::{SessionService as _, StartTurn, TurnStatus},
 };
 
-/// Compacts where the next request does not fit, and where it is asked.
-fn patient() -> CompactionConfig {
-    CompactionConfig { auto_compact_threshold: 100_000, ..config() }
-}
-
-/// Nobody has to know the window of a model: a summary has at most a quarter of it, whoever says how to compact.
+/// A summary has at most a quarter of the window, whichever config limits it.
 #[tokio::test]
 async fn a_summary_has_at_most_a_quarter_of_the_window() {
     let long = CompactionConfig { max_summary_tokens: 4096, ..patient() };
@@ -32,7 +27,7 @@ async fn a_summary_has_at_most_a_quarter_of_the_window() {
     }
 }
 
-/// A window that has no room for an answer is no window to compact for; what it does is the turn's to say.
+/// A window without room for an answer is not a fault of the compaction's config: the turn fails.
 #[tokio::test]
 async fn a_window_without_room_refuses_no_configuration() {
     let Some((mut rig, model)) = rig(100, CompactionConfig::default()) else { return };
@@ -42,7 +37,7 @@ async fn a_window_without_room_refuses_no_configuration() {
     assert_eq!(result.error.unwrap().code, ErrorCode::ContextOverflow);
 }
 
-/// What does not fit is left out at the end, for that stays in the context anyway.
+/// Messages that do not fit are left out at the end: they stay in the context.
 #[tokio::test]
 async fn the_summary_is_made_of_the_oldest() {
     let Some(bench) = Bench::with(2_500, patient()).await else { return };
@@ -71,7 +66,7 @@ async fn a_turn_that_does_not_fit_is_summarised_from_its_beginning() {
     assert!((3_800..=5_600).contains(&bytes), "{bytes}");
 }
 
-/// A summary stands in the context whole, or not at all.
+/// A summary is in the context whole, or not at all.
 #[tokio::test]
 async fn a_summary_that_is_too_long_is_refused() {
     for (bytes, expected) in [(95 * 1024, None), (97 * 1024, Some(ErrorCode::ModelRejected))] {
@@ -90,47 +85,38 @@ async fn a_summary_that_is_too_long_is_refused() {
     }
 }
 
-/// What a model had no tokens left for is missing, and nobody would know: it passed for a whole summary.
+/// If the next request would not fit, a mechanical summary replaces a failed one, and costs what was paid for that. If
+/// older turns would slide out anyway, the context stays.
 #[tokio::test]
-async fn a_summary_that_was_cut_off_is_none() {
-    let Some(bench) = Bench::new(config()).await else { return };
-    bench.fill().await;
-    bench.writes([Write::Cut("This was d")]);
-    bench.turn("@say Done.").await;
-    assert_eq!(bench.outcomes().await, [(json!(2), "MODEL_REJECTED".to_owned())]);
-    assert!(bench.requests(false)[2].messages.iter().all(|message| !message.text().contains("This was d")));
-    let asked = &bench.requests(true)[0];
-    assert_eq!((asked.max_output_tokens, asked.thinking_tokens), (Some(100), 6_250), "room to think");
-}
-
-/// A model that was asked is paid, whatever its answer was good for.
-#[tokio::test]
-async fn the_mechanical_summary_costs_what_was_paid_for_the_one_that_was_refused() {
-    for (write, cost) in [(Write::Call, COST), (Write::Text("x".repeat(6_000).leak()), COST)] {
-        let Some(bench) = Bench::with(2_500, patient()).await else { return };
+async fn a_mechanical_summary_stands_in_only_where_the_request_would_not_fit() {
+    let (long, nothing) = (Write::Text("x".repeat(6_000).leak()), Usage::default());
+    let rejected = Write::Failure(ErrorCode::ModelRejected);
+    for (write, filler, overflow, outcome, cost) in [
+        (rejected.clone(), 4_500, Overflow::Fail, "MODEL_REJECTED", nothing),
+        (rejected.clone(), 6_500, Overflow::Fail, "mechanical", nothing),
+        (Write::Call, 6_500, Overflow::Fail, "mechanical", COST),
+        (long, 6_500, Overflow::Fail, "mechanical", COST),
+        (rejected, 6_500, Overflow::Slide, "MODEL_REJECTED", nothing),
+    ] {
+        let Some((mut rig, model)) = rig(2_500, patient()) else { return };
+        rig.options.context.overflow = overflow;
+        let bench = Bench { model, subject: Subject::new(rig.service()).await };
         bench.writes([write]);
         bench.turn("@long 4000").await;
         bench.turn("@say Short.").await;
-        let result = bench.turn(&format!("@note {} @say Done. @usage in=10 out=1", "n".repeat(6_500))).await;
-        let events = bench.subject.events().await;
-        let rebuilt = events.iter().find(|event| event["type"] == "context_rebuilt").unwrap();
-        assert_eq!((&rebuilt["receipt"]["mode"], &rebuilt["receipt"]["usage"]), (&json!("mechanical"), &json!(cost)));
-        assert_eq!((result.usage.input_tokens, result.usage.output_tokens), (60, 8));
+        let result = bench.turn(&format!("@note {} @say Done. @usage in=10 out=1", "n".repeat(filler))).await;
+        assert_eq!(bench.outcomes().await, [(json!(2), outcome.to_owned())], "{filler}");
+        let mut paid = Usage { input_tokens: 10, output_tokens: 1, cached_tokens: 0 };
+        paid.add(cost);
+        assert_eq!((result.text.as_str(), result.usage.input_tokens), ("Done.", paid.input_tokens));
+        assert_eq!(result.usage.output_tokens, paid.output_tokens);
+        if outcome == "mechanical" {
+            assert_eq!(bench.subject.event("context_rebuilt").await["receipt"]["usage"], json!(cost));
+        } else {
+            let sent = if overflow == Overflow::Slide { 3 } else { 5 };
+            assert_eq!(bench.requests(false)[2].messages.len(), sent);
+        }
     }
-}
-
-/// Where older turns would slide out of the request anyway, a summary that fails costs the context nothing.
-#[tokio::test]
-async fn a_context_that_slides_fits() {
-    let Some((mut rig, model)) = rig(2_500, patient()) else { return };
-    rig.options.context.overflow = Overflow::Slide;
-    let bench = Bench { model, subject: Subject::new(rig.service()).await };
-    bench.writes([Write::Failure(ErrorCode::ModelRejected)]);
-    bench.turn("@long 4000").await;
-    bench.turn("@say Short.").await;
-    bench.turn(&format!("@note {} @say Done.", "n".repeat(6_500))).await;
-    assert_eq!(bench.outcomes().await, [(json!(2), "MODEL_REJECTED".to_owned())]);
-    assert_eq!(bench.requests(false)[2].messages.len(), 3);
 }
 
 /// The very request that the model found too long is not sent again.
@@ -155,7 +141,7 @@ async fn with_a_small_summary_model(config: CompactionConfig) -> Option<Bench> {
     Some(Bench { model, subject: Subject::new(rig.service()).await })
 }
 
-/// What lay between the beginning that fitted the summary's model and the turns that stayed was in no summary.
+/// Broken once: messages between the part that fitted the summary's model and the retained turns were in no summary.
 #[tokio::test]
 async fn what_does_not_fit_one_summary_is_summarised_in_rounds() {
     let Some(bench) = with_a_small_summary_model(patient()).await else { return };
@@ -171,7 +157,8 @@ async fn what_does_not_fit_one_summary_is_summarised_in_rounds() {
     bench.turn("@say After.").await;
     let next = texts(&bench.requests(false)[6]);
     assert!(next[0].contains("FACT-first FACT-between"), "{next:#?}");
-    // What one round has said is what the next begins with; nothing is shown twice.
+    assert_eq!((bench.requests(true)[0].model.as_str(), bench.requests(false)[6].model.as_str()), ("cheap", "large"));
+    // A round begins with the summary of the former one; no message is read twice.
     assert!(rounds > 1 && texts(&bench.requests(true)[1])[0].starts_with(SUMMARY_PREFIX));
     assert_eq!((&receipt["mode"], &receipt["rounds"]), (&json!("summary"), &json!(rounds)));
     assert_eq!(receipt["usage"]["output_tokens"], COST.output_tokens * rounds as u64);
@@ -179,7 +166,7 @@ async fn what_does_not_fit_one_summary_is_summarised_in_rounds() {
     assert_eq!(shown.iter().filter(|text| *text == "FACT-between @long 2400").count(), 1, "{shown:#?}");
 }
 
-/// What no round can take is not lost for that: it stands in the summary as it would without a model.
+/// A message that fits no round is summarised mechanically.
 #[tokio::test]
 async fn a_message_too_long_for_the_summarys_model_is_in_the_summary() {
     let Some(bench) = with_a_small_summary_model(patient()).await else { return };
@@ -199,42 +186,32 @@ async fn a_message_too_long_for_the_summarys_model_is_in_the_summary() {
     assert!(bytes < 2_000, "{bytes}");
 }
 
-/// What was paid for a summary that is not taken was counted nowhere.
+/// Broken once: the cost of an unused summary was not counted.
 #[tokio::test]
-async fn a_summary_that_is_not_taken_is_charged_to_the_turn_and_its_budget() {
-    let Some(bench) = Bench::new(config()).await else { return };
-    bench.fill().await;
-    bench.writes([Write::Text(" ")]);
-    let result = bench.turn("@say Done. @usage in=10 out=1").await;
-    assert_eq!((result.usage.input_tokens, result.usage.output_tokens), (60, 8));
-    let events = bench.subject.events().await;
-    let at = events.iter().position(|event| event["type"] == "compaction_failed").unwrap();
-    assert_eq!((&events[at - 1]["type"], &events[at - 1]["usage"]), (&json!("summary_unused"), &json!(COST)));
-    let failed: Vec<&String> = events[at].as_object().unwrap().keys().collect();
-    assert_eq!(failed, ["v", "session_id", "seq", "turn", "time", "type", "code", "message"]);
+async fn a_summary_is_charged_to_the_turn_and_its_budget() {
+    for (write, is_taken) in [(Write::Text(SUMMARY), true), (Write::Text(" "), false), (Write::Call, false)] {
+        let Some(bench) = Bench::new(config()).await else { return };
+        bench.fill().await;
+        bench.writes([write.clone()]);
+        let result = bench.turn("@say Done. @usage in=10 out=1").await;
+        assert_eq!((result.usage.input_tokens, result.usage.output_tokens), (60, 8));
+        let events = bench.subject.events().await;
+        let unused = events.iter().position(|event| event["type"] == "summary_unused");
+        assert_eq!(unused.is_none(), is_taken);
+        if let Some(at) = unused {
+            assert_eq!((&events[at]["usage"], &events[at + 1]["type"]), (&json!(COST), &json!("compaction_failed")));
+            let failed: Vec<&String> = events[at + 1].as_object().unwrap().keys().collect();
+            assert_eq!(failed, ["v", "session_id", "seq", "turn", "time", "type", "code", "message"]);
+        }
 
-    let Some(bench) = Bench::new(config()).await else { return };
-    bench.fill().await;
-    bench.writes([Write::Call]);
-    let budgets = Budgets { tokens: Some(57), ..Budgets::default() };
-    let request = StartTurn { budgets, ..StartTurn::new(bench.id(), "@say Never.") };
-    let result = bench.subject.service.start_turn(request).await.unwrap();
-    assert_eq!((result.status, result.steps), (TurnStatus::Failed, 0));
-    assert_eq!(result.error.unwrap().code, ErrorCode::BudgetExhausted);
-}
-
-/// One that fails without an answer costs nothing, also where somebody asked for it.
-#[tokio::test]
-async fn what_was_not_answered_costs_nothing() {
-    for (write, paid) in [(Write::Text(""), vec![json!(COST)]), (Write::Failure(ErrorCode::ModelRejected), Vec::new())]
-    {
-        let Some(bench) = Bench::new(patient()).await else { return };
+        let Some(bench) = Bench::new(config()).await else { return };
         bench.fill().await;
         bench.writes([write]);
-        assert_eq!(bench.compact().await.unwrap_err().code(), ErrorCode::ModelRejected);
-        let events = bench.subject.events().await;
-        let unused = events.iter().filter(|event| event["type"] == "summary_unused");
-        assert_eq!(unused.map(|event| event["usage"].clone()).collect::<Vec<_>>(), paid);
+        let budgets = Budgets { tokens: Some(57), ..Budgets::default() };
+        let request = StartTurn { budgets, ..StartTurn::new(bench.id(), "@say Never.") };
+        let result = bench.subject.service.start_turn(request).await.unwrap();
+        assert_eq!((result.status, result.steps), (TurnStatus::Failed, 0));
+        assert_eq!(result.error.unwrap().code, ErrorCode::BudgetExhausted);
     }
 }
 
@@ -252,8 +229,7 @@ async fn no_round_begins_behind_the_token_budget() {
         let request = StartTurn { budgets, ..StartTurn::new(bench.id(), "@say Done. @usage in=1 out=1") };
         let result = bench.subject.service.start_turn(request).await.unwrap();
         assert_eq!((result.error.map(|error| error.code), bench.requests(true).len()), (code, rounds));
-        let events = bench.subject.events().await;
-        let receipt = &events.iter().find(|event| event["type"] == "context_rebuilt").unwrap()["receipt"];
+        let receipt = &bench.subject.event("context_rebuilt").await["receipt"];
         assert_eq!(receipt.get("unread").is_some(), code.is_some(), "what no round took in is in it all the same");
     }
 }
@@ -266,8 +242,7 @@ async fn what_stays_is_not_in_the_summary() {
     let calls: String = (0..7).map(|n| format!("@call fill {{\"bytes\":1500,\"n\":{n}}} @step ")).collect();
     let prompt = format!("@note The port is 4711. {} {calls}@say Done.", "n".repeat(9_000));
     assert_eq!(bench.turn(&prompt).await.text, "Done.");
-    let events = bench.subject.events().await;
-    let rebuilt = events.iter().find(|event| event["type"] == "context_rebuilt").unwrap();
+    let rebuilt = bench.subject.event("context_rebuilt").await;
     assert_eq!((&rebuilt["summary"], rebuilt["receipt"].get("unread")), (&json!(SUMMARY), None), "{rebuilt:#}");
 }
 

@@ -46,7 +46,7 @@ fn message(at: usize, what: char) -> Message {
     }
 }
 
-/// Compares what stays of a context, written with a dot for each message that leaves it.
+/// Compares the retained part of a context, written with a dot for each message that leaves.
 #[track_caller]
 fn check(config: CompactionConfig, window: u64, written: &str, expected: &str) {
     let source = context(written);
@@ -86,7 +86,7 @@ fn whole_turns_stay_and_within_the_active_one_steps() {
         // A turn that has only its prompt is no unit.
         (1, "suauau", "s..uau"),
         (2, "uauauau", "..uauau"),
-        // What a former process left is whole as well.
+        // The remainder of a former process counts as whole.
         (1, "uacrc", "u...c"),
         (1, "crcr", "..cr"),
         (1, "r", "r"),
@@ -104,7 +104,7 @@ fn whole_turns_stay_and_within_the_active_one_steps() {
 fn fewer_stay_where_they_do_not_fit_the_window() {
     let window = |kept: &str| {
         let kept = bytes(&context(kept)) + bytes(&[summary_message("S\t\n")]);
-        // 80 % of it hold what is kept, and not the least unit more.
+        // 80 % of it hold the retained messages, and not one unit more.
         kept.div_ceil(4) * 5 / 4 + 1
     };
     check(keeping(3), window("suaua"), "suauauaua", "s....uaua");
@@ -124,7 +124,7 @@ fn the_cut_moves_back_to_the_nearest_turn_that_finished_something_or_resolved_an
         (2, "uaucfaucrcfauaua", "......ucrcfauaua", Some(6)),
         (2, "uaucfauauaua", "........uaua", None),
         (2, "uaucrcfauaua", "........uaua", None),
-        // No more turns than the budget come on top, and none where one stands at the cut already.
+        // At most the budget's number of turns is added, and none if the cut is at an anchor already.
         (2, "ucrauauauaua", "........uaua", None),
         (1, "uaucraucra", "......ucra", None),
         // Not from within the active turn.
@@ -137,7 +137,7 @@ fn the_cut_moves_back_to_the_nearest_turn_that_finished_something_or_resolved_an
         let compactor = DefaultCompactor::new(anchored(turns), 0);
         assert_eq!(compactor.anchor(&context(&before)), anchor.map(|at: usize| at + 400), "{before}");
     }
-    // Where nothing would be won by it, it stays where it is.
+    // An anchor that would win nothing is ignored.
     check(anchored(1), 0, "ucraua", "....ua");
 }
 
@@ -155,24 +155,8 @@ fn the_receipt_names_the_turn_that_the_cut_moved_back_to() {
     let compactor = DefaultCompactor::new(config, 0);
     let rebuilt = rebuild(&life.session, &compactor, "Well.", CompactionMode::Summary).unwrap();
     assert_eq!((rebuilt.event.receipt.anchor, rebuilt.event.receipt.retained), (Some(3), 8));
-    // A summary that is longer than what would leave then keeps the cut where it was.
+    // With a summary that is longer than the messages before the anchor, the cut stays.
     let long = "x".repeat(1900);
     let rebuilt = rebuild(&life.session, &compactor, &long, CompactionMode::Summary).unwrap();
     assert_eq!((rebuilt.event.receipt.anchor, rebuilt.event.receipt.retained), (None, 4));
-}
-
-#[test]
-fn a_giant_turn_shrinks_step_by_step() {
-    let mut life = Life::new(Some("You are careful."));
-    life.start("Read everything.");
-    for nth in 0..200 {
-        life.step("", &[("read", false, format!("{nth}: {}", "data ".repeat(100))), ("read", false, "b".repeat(300))]);
-    }
-    let rebuilt =
-        rebuild(&life.session, &DefaultCompactor::new(keeping(4), 0), "196 files read.", CompactionMode::Summary)
-            .unwrap();
-    assert_eq!((rebuilt.event.receipt.retained, rebuilt.event.receipt.discarded), (9, 392));
-    assert_eq!(rebuilt.event.retained.len(), 2);
-    life.put(rebuilt);
-    assert!(matches!(&life.said()[0], Message::User { content } if content.excerpt() == "Read everything."));
 }

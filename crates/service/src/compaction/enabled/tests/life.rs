@@ -5,7 +5,6 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 
 use crate::{
     Session,
-    clock::SeededIds,
     compaction::{CompactionConfig, DefaultCompactor, rebuilt},
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
@@ -19,7 +18,7 @@ use crate::{
         },
         message::{BlobRef, Block, Body, Message, RawJson, ToolCall},
         reminder::SystemReminderType,
-        tests::session_id,
+        tests::{created, fold, record},
     },
 };
 
@@ -37,16 +36,8 @@ pub(crate) struct Life {
 
 impl Life {
     pub(crate) fn new(system_prompt: Option<&str>) -> Self {
-        let created = SessionCreated {
-            title: None,
-            model: "scripted".to_owned(),
-            system_prompt: system_prompt.map(Body::from),
-            labels: Default::default(),
-            tools: None,
-            budgets: Budgets::default(),
-            compaction: None,
-            key: None,
-        };
+        let Event::SessionCreated(created) = created() else { panic!("a session is created") };
+        let created = SessionCreated { system_prompt: system_prompt.map(Body::from), ..created };
         let first = record(1, None, Event::SessionCreated(created));
         let session = Session::begin(&first).unwrap();
         Self { session, records: vec![first], open: None, step: 0 }
@@ -61,16 +52,14 @@ impl Life {
         seq
     }
 
-    /// The kinds of what happened.
+    /// Kinds of its events.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = &str> {
         self.records.iter().map(|record| record.event.type_name())
     }
 
-    /// The session as another process makes it of the same events.
+    /// The session of another process that reads the same events.
     pub(crate) fn replayed(&self) -> Session {
-        let mut session = Session::begin(&self.records[0]).unwrap();
-        self.records[1..].iter().for_each(|record| session.apply(record).unwrap());
-        session
+        fold(&self.records)
     }
 
     pub(crate) fn start(&mut self, prompt: impl Into<Body>) {
@@ -176,7 +165,7 @@ impl Life {
         self.add(None, Event::CompactionUndone(CompactionUndone { compaction }));
     }
 
-    /// What was said, in the live context.
+    /// Messages of the live context.
     pub(crate) fn said(&self) -> Vec<Message> {
         self.session.context().entries().iter().map(|entry| Message::clone(&entry.message)).collect()
     }
@@ -241,10 +230,6 @@ impl Life {
             self.put(rebuilt);
         }
     }
-}
-
-fn record(seq: Seq, turn: Option<TurnNumber>, event: Event) -> Record {
-    Record { session_id: session_id(), seq, turn, time: SeededIds::wall_time(), event }
 }
 
 /// Texts of many lengths; some are large, and some need escapes.

@@ -12,7 +12,7 @@ use crate::{
     session::message::{Body, Message},
 };
 
-/// The default compactor, with something done to what it made.
+/// The default compactor with a spoilt result.
 struct Spoilt(fn(&mut CompactionResult));
 
 impl Compactor for Spoilt {
@@ -64,13 +64,13 @@ fn pin(result: &mut CompactionResult) -> &mut String {
 
 #[test]
 fn what_a_compactor_may_not_do_is_refused_and_says_so() {
-    const SYSTEM: &str = "The system prompt of the compacted context does not stand first as it was, once.";
-    const SUMMARY: &str = "Behind the system prompt there is no user message that brings the summary.";
-    const STATE: &str = "The reminders and pins in the compacted context are not those of the session, in their order.";
-    const SAID: &str = "What stays was not said like this, or stands in another order.";
-    const WHOLE: &str = "What stays and what leaves are together not what was there.";
-    const PAIR: &str = "Tool calls are parted from their results.";
-    const TURN: &str = "The prompt or the newest message of the turn that runs, or can be gone on with, is gone.";
+    const SYSTEM: &str = "The compacted context does not begin with the unchanged system prompt, or repeats it.";
+    const SUMMARY: &str = "The message behind the system prompt is not a user message with the summary.";
+    const STATE: &str = "The compacted context does not have the session's reminders and pins in their order.";
+    const SAID: &str = "A retained message is not in the context, or is out of order.";
+    const WHOLE: &str = "The retained and the discarded messages together are not the former context.";
+    const PAIR: &str = "Tool calls are separated from their results.";
+    const TURN: &str = "The prompt or the newest message of the running or resumable turn was discarded.";
     type Spoil = fn(&mut CompactionResult);
     let rows: &[(&str, Spoil, &str)] = &[
         ("drops a pin", |it| _ = it.messages.remove(place(it, |it| matches!(it, Message::Pin { .. }))), STATE),
@@ -138,7 +138,7 @@ fn what_a_compactor_may_not_do_is_refused_and_says_so() {
             TURN,
         ),
     ];
-    // What was interrupted can be gone on with.
+    // An interrupted turn can be resumed.
     let (running, mut interrupted) = (life(), life());
     interrupted.interrupt();
     for life in [running, interrupted] {

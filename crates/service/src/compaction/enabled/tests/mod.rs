@@ -1,4 +1,4 @@
-//! What the default compactor keeps, what the engine takes from any compactor, and what it does itself.
+//! The default compactor, the checks of any compactor's result, and the engine's own masks and summaries.
 
 mod cut;
 pub(crate) mod life;
@@ -62,7 +62,7 @@ fn a_summary_that_is_no_shorter_is_no_progress_and_its_preview_no_error() {
     assert_eq!(error.code, meerkat_errors::ErrorCode::CompactionNoProgress);
     assert!(error.message.starts_with("The compacted context would have "), "{}", error.message);
     let error = rebuild(&life.session, &keeping(2), "", CompactionMode::Summary).unwrap_err();
-    assert_eq!(error.message, "Nothing that was said would leave the context.");
+    assert_eq!(error.message, "No message would leave the context.");
     let foretold = preview(&life.session, &keeping(2)).unwrap();
     assert_eq!((foretold.retained, foretold.discarded), (4, 0));
     assert_eq!(foretold.tokens_after, foretold.tokens_before);

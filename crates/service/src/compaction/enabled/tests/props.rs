@@ -5,21 +5,17 @@ use std::collections::BTreeMap;
 use meerkat_errors::ErrorCode;
 use proptest::{collection::vec, prelude::*, strategy::ValueTree as _, test_runner::TestRunner};
 
-use super::life::Life;
+use super::{bytes, life::Life};
 use crate::{
     Session,
     compaction::{
-        CompactionConfig, Compactor, DefaultCompactor, is_state, message_bytes,
+        CompactionConfig, Compactor, DefaultCompactor, is_state,
         rebuilt::{mask, mechanical_summary, preview, rebuild},
     },
     ids::Seq,
     service::CompactionMode,
     session::message::{Message, ToolResult},
 };
-
-fn bytes(messages: &[Message]) -> u64 {
-    messages.iter().map(message_bytes).sum()
-}
 
 fn states(messages: &[Message]) -> Vec<Message> {
     messages.iter().filter(|message| is_state(message)).cloned().collect()
@@ -46,7 +42,7 @@ fn pairs_are_whole(messages: &[Message]) -> bool {
     open.is_empty()
 }
 
-/// What a turn that runs goes on from: its prompt and its newest step.
+/// Messages that a running turn continues from: its prompt and its newest step.
 fn must_stay(session: &Session) -> Vec<Message> {
     let Some(open) = session.open_turn() else { return Vec::new() };
     let of_turn: Vec<Message> = session
@@ -102,7 +98,7 @@ fn check(life: &mut Life, compactor: &DefaultCompactor, summary: &str, mode: Com
     assert!(said.is_empty() || !stays.is_empty());
     assert_eq!((receipt.retained + receipt.discarded) as usize, said.len());
     assert_eq!(receipt.retained as usize, stays.len());
-    // By reference: what leaves is what does not stay, in its order, and the summary before it.
+    // Messages that leave are those not retained, in order, behind the former summary.
     let stays: Vec<Seq> = life.session.context().entries().iter().map(|entry| entry.seq).collect();
     let leaves = said.into_iter().filter(|(seq, _)| !stays.contains(seq)).map(|(_, message)| message);
     let leaves: Vec<Message> = summary_before.into_iter().chain(leaves).collect();
@@ -184,8 +180,8 @@ proptest! {
     }
 }
 
-/// The properties say something: compactions of each mode come about in turns and between them, of lives in which turns
-/// wait and fail and compactions are undone.
+/// The properties are not vacuous: compactions of each mode succeed in turns and between them, in lives with waiting
+/// and failing turns and undone compactions.
 #[test]
 fn lives_are_compacted_in_all_ways() {
     let mut runner = TestRunner::deterministic();

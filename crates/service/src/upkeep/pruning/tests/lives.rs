@@ -229,7 +229,8 @@ impl Journal {
         assert_eq!(Snapshot::of(&again), Snapshot::of(&live), "and one that is saved of that");
         // What an undo has brought back may be counted without what is gone.
         if !self.walk.records.iter().any(|record| matches!(record.event, Event::CompactionUndone(_))) {
-            let numbers = |of: &Session| of.context().entries().iter().map(|entry| entry.nth).collect::<Vec<_>>();
+            let numbers =
+                |of: &Session| of.context().entries().iter().map(|entry| entry.history_index).collect::<Vec<_>>();
             assert_eq!(numbers(&cold), numbers(&live));
         }
         self.check_undo(&cold, &live);
