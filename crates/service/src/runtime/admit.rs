@@ -27,15 +27,9 @@ impl Sessions {
 }
 
 macro_rules! declare {
-    (
-        {}
-        apart { $( $apart:tt )* }
-        plain { $(
-            $( #[$doc:meta] )+
-            $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
-            $request:ident, $needs:ident, $effect:ident, $refusals:tt;
-        )* }
-    ) => {
+    ($(
+        $docs:tt $operation:ident $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty, $request:ident;
+    )*) => {
         #[async_trait]
         impl SessionService for Sessions {
             fn capabilities(&self) -> Capabilities {
@@ -113,7 +107,7 @@ macro_rules! declare {
     };
 }
 
-crate::operations!(declare);
+crate::operations!(plain declare);
 
 impl Sessions {
     /// Brings a session in again that the store failed before anybody followed its turn, as its next caller would. If

@@ -10,15 +10,10 @@ pub use meerkat_words::{answers::*, operators::*, requests::*};
 use crate::{SessionError, capability::Capabilities, follow::Follower, ids::SessionId};
 
 macro_rules! declare {
-    (
-        {}
-        apart { $( $apart:tt )* }
-        plain { $(
-            $( #[doc = $doc:literal] )+
-            $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
-            $request:ident, $needs:ident, $effect:ident, $refusals:tt;
-        )* }
-    ) => {
+    ($(
+        { $( #[$doc:meta] )+ }
+        $operation:ident $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty, $request:ident;
+    )*) => {
         /// Everything that can be asked of meerkat, in process.
         #[async_trait]
         pub trait SessionService: Send + Sync {
@@ -92,11 +87,11 @@ macro_rules! declare {
             async fn shut_down(&self, drain_ms: u64);
 
             $(
-                $( #[doc = $doc] )+
+                $( #[$doc] )+
                 async fn $name(&self $(, $argument: $type)*) -> Result<$answer, SessionError>;
             )*
         }
     };
 }
 
-crate::operations!(declare);
+crate::operations!(plain declare);

@@ -94,15 +94,9 @@ macro_rules! ask {
 }
 
 macro_rules! declare {
-    (
-        {}
-        apart { $( $apart:tt )* }
-        plain { $(
-            $( #[$doc:meta] )+
-            $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
-            $request:ident, $needs:ident, $effect:ident, $refusals:tt;
-        )* }
-    ) => {
+    ($(
+        $docs:tt $operation:ident $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty, $request:ident;
+    )*) => {
         /// Performs one operation and answers with its JSON.
         ///
         /// # Errors
@@ -130,7 +124,7 @@ macro_rules! declare {
     };
 }
 
-crate::operations!(declare);
+crate::operations!(plain declare);
 
 /// Makes the session of a `create_session`, for those who look at the answer; the request's span names it.
 ///
