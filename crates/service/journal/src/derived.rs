@@ -1,8 +1,8 @@
-//! A file of copies in redb, which may be deleted: how it is opened, changed, set aside where it is damaged, and closed.
+//! A derived file in redb, which may be deleted: opening it, changing it, setting it aside if damaged, closing it.
 //!
-//! redb blocks its thread and panics on a damaged file: callers are on threads that may block, and use [`caught`]. Opening
-//! writes the header alone, and the first commit syncs all of the file before anything of it counts. Closing would commit
-//! once more, to leave a file that opens at once; but so does every commit of ours. It never deletes a file.
+//! redb blocks its thread and panics on a damaged file: callers use blocking threads and [`caught`]. Opening writes
+//! only the header, unsynced; the first commit syncs everything. Closing writes nothing: redb would commit once more so
+//! that the file opens quickly, but every commit here already ensures that. Nothing here deletes a file.
 
 use std::{
     fs::OpenOptions,
@@ -24,14 +24,14 @@ use redb::{
 
 use crate::disk::is_full;
 
-/// Why the file did not do what it was asked.
+/// Failure of the file.
 #[derive(Debug)]
 pub enum Trouble {
-    /// It holds what nobody wrote.
+    /// Its content is invalid.
     Damaged(String),
     /// It could not be read or written.
     Failed(String),
-    /// There is no room to write it.
+    /// The disk is full.
     Full(String),
 }
 
@@ -52,7 +52,7 @@ impl<E: Into<redb::Error>> From<E> for Trouble {
 }
 
 impl Trouble {
-    /// Damage that showed as a panic.
+    /// Makes the failure of a panic in redb.
     #[must_use]
     pub fn panicked() -> Self {
         Self::Damaged("reading it panicked".to_owned())
@@ -63,7 +63,7 @@ fn is_of_the_content(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
-/// An open file.
+/// Open file.
 pub struct DerivedFile {
     database: Database,
     phase: Arc<Phase>,
@@ -76,7 +76,7 @@ impl Drop for DerivedFile {
 }
 
 impl DerivedFile {
-    /// Opens the file at `path`, which is made if it is missing; redb keeps `cache_bytes` of its pages in memory.
+    /// Opens the file at `path`, or makes it, with a page cache of `cache_bytes`.
     ///
     /// # Errors
     /// If it is damaged, locked, or cannot be read.
@@ -87,7 +87,7 @@ impl DerivedFile {
         Ok(Self { database: Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?, phase })
     }
 
-    /// Opens a copy of a file's bytes in memory alone, or a new file if there are none.
+    /// Opens a copy of a file's bytes in memory, or a new file if there are none.
     ///
     /// # Errors
     /// If the bytes are damaged.
@@ -103,7 +103,7 @@ impl DerivedFile {
         })
     }
 
-    /// Reads the file as it is now.
+    /// Begins to read the file as it is now.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -118,7 +118,7 @@ impl DerivedFile {
     pub fn begin_write(&self) -> Result<WriteTransaction, Trouble> {
         self.phase.has_committed.store(true, Ordering::Release);
         let mut transaction = self.database.begin_write()?;
-        // Without it the first opening after a kill would walk the whole file.
+        // Otherwise the first opening after a kill would walk the whole file.
         transaction.set_quick_repair(true);
         Ok(transaction)
     }
@@ -134,7 +134,7 @@ impl DerivedFile {
     }
 }
 
-/// Renames a damaged file to the first name that is free.
+/// Renames a damaged file to the first free name.
 ///
 /// # Errors
 /// If it cannot be renamed.
@@ -150,7 +150,7 @@ pub fn set_aside(path: &Path, why: &str) -> Result<(), Trouble> {
     std::fs::rename(path, &aside).map_err(|error| Trouble::Failed(error.to_string()))
 }
 
-/// Does something with a file; a panic says that it is damaged.
+/// Does work on a file; a panic becomes damage.
 ///
 /// # Errors
 /// Those of the work.
@@ -158,16 +158,16 @@ pub fn caught<T>(work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Trouble::panicked()))
 }
 
-/// How far the use of the file has come.
+/// Progress of the file's use.
 #[derive(Debug, Default)]
 struct Phase {
-    /// Something was committed, or is about to be: syncs count.
+    /// True from the first commit on: syncs count.
     has_committed: AtomicBool,
-    /// The file stays as the last commit left it.
+    /// True once closing: the file stays as the last commit left it.
     is_closing: AtomicBool,
 }
 
-/// The file as redb sees it: without the syncs and writes that copies do not need.
+/// redb's view of the file, without the syncs and writes that a derived file does not need.
 #[derive(Debug)]
 struct Backend {
     file: FileBackend,

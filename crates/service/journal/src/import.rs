@@ -1,4 +1,4 @@
-//! A journal that is made at once from records that were written elsewhere. Nothing of it is seen before [`appear`].
+//! Importing a journal from records that were written elsewhere. It is invisible until [`appear`].
 //!
 //! [`appear`]: super::appear
 
@@ -15,31 +15,31 @@ use super::{
 };
 use meerkat_words::{ids::SessionId, store::StoreError};
 
-/// A journal in the making.
+/// Journal under construction.
 pub struct Import {
     context: Arc<Context>,
     id: SessionId,
     place: Place,
-    /// The segment that is written; the next one where the last is sealed.
+    /// Number of the current or next segment.
     number: u64,
     segment: Option<Begun>,
-    /// Where the records of the segment before end.
+    /// End of the previous segment's records.
     previous_end: u64,
 }
 
-/// The segment that is written.
+/// Segment under construction.
 struct Begun {
     file: Arc<dyn DiskFile>,
     header: Header,
-    /// Where its records end, and how many there are.
+    /// End of its records, and their number.
     end: u64,
     count: u64,
-    /// Whether records are missing in it: journal compaction dropped them where they come from.
+    /// True if records are missing, because journal compaction dropped them at their origin.
     has_gap: bool,
 }
 
 impl Begun {
-    /// What is to be written before the segment is synced.
+    /// Writes the header or footer before the segment is synced.
     fn close(&self, after: Place, is_sealed: bool) -> io::Result<()> {
         if self.has_gap {
             let compacted = Some(Compacted { after, count: self.count, end: self.end });
@@ -50,7 +50,7 @@ impl Begun {
 }
 
 impl Import {
-    /// Begins with nothing but the blobs that were written for the session.
+    /// Begins an import; only the session's blobs may exist already.
     pub fn begin(context: Arc<Context>, id: SessionId) -> Result<Self, StoreError> {
         let disk = context.disk.as_ref();
         context.health.room(disk)?;
@@ -58,7 +58,7 @@ impl Import {
             let dir = new_dir(id);
             if !with_folders(disk, || ensure_dir(disk, &dir))? {
                 let names = disk.list(&dir)?;
-                // What an attempt that failed has left is no part of this one.
+                // Removes the files of a failed attempt.
                 names.iter().filter(|name| *name != BLOBS).try_for_each(|name| disk.remove(&dir.join(name)))?;
             }
             Ok(())
@@ -68,7 +68,7 @@ impl Import {
         Ok(Self { context, id, place, number: 1, segment: None, previous_end: 0 })
     }
 
-    /// Writes some records as one batch. Their seqs rise from 1 on, and may skip.
+    /// Writes records as one batch. Seqs rise from 1, and may skip.
     pub fn add(&mut self, entries: &[Entry]) -> Result<(), StoreError> {
         let mut before = self.place.seq;
         let rises = entries.iter().all(|entry| entry.seq > std::mem::replace(&mut before, entry.seq));
@@ -117,7 +117,7 @@ impl Import {
         Ok(())
     }
 
-    /// Makes all of it durable; answers where it ends.
+    /// Makes the journal durable; returns its end.
     pub fn end(self) -> Result<Resting, StoreError> {
         if self.place.seq == 0 {
             return Err(StoreError::Failed("there is nothing to import".to_owned()));

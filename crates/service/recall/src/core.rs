@@ -97,7 +97,7 @@ impl Core {
         self.make_ready()?;
         // It is not kept open by this: whoever finds it damaged first closes it.
         let file = self.read(|open| Ok(Arc::downgrade(&open.file)))?;
-        caught(work).or_else(|trouble| self.give_up(Some(&file), trouble))
+        caught(work).or_else(|trouble| self.close_failed(Some(&file), trouble))
     }
 
     /// Reads the open file's state.
@@ -149,11 +149,11 @@ impl Core {
         if self.is_shut.load(Ordering::Acquire) {
             return Err(closed());
         }
-        caught(|| self.open_all(&mut log)).or_else(|trouble| self.give_up(None, trouble))
+        caught(|| self.open_all(&mut log)).or_else(|trouble| self.close_failed(None, trouble))
     }
 
     fn open_all(&self, log: &mut Option<MemoryLog>) -> Result<(), Trouble> {
-        let known = self.open_anew()?;
+        let known = self.reopen()?;
         if let Some(dir) = self.dir.as_deref().filter(|_| log.is_none()) {
             let disk = Arc::new(RealDisk::new(dir.to_owned()));
             *log = Some(MemoryLog::open(disk, known).map_err(log_failed)?);
@@ -161,7 +161,7 @@ impl Core {
         let is_settled = match self.settle_by(log.as_mut()) {
             Err(Trouble::Full(why)) => {
                 tracing::warn!(%why, "the memory has no room for what its log says; it is searched as it is");
-                self.open_anew()?;
+                self.reopen()?;
                 false
             }
             settled => settled.map(|()| true)?,
@@ -173,7 +173,7 @@ impl Core {
     }
 
     /// Closes the open file and opens it again; returns the log position applied to it.
-    fn open_anew(&self) -> Result<u64, Trouble> {
+    fn reopen(&self) -> Result<u64, Trouble> {
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = None;
         let opened = self.open_file()?;
         let known = opened.log_position;
@@ -260,7 +260,7 @@ impl Core {
 
     /// Closes a file that failed, so that the next use opens it again; a damaged one is set aside. A newer file, opened
     /// since, stays open.
-    fn give_up<T>(&self, file: Option<&Weak<MemoryFile>>, trouble: Trouble) -> Result<T, Trouble> {
+    fn close_failed<T>(&self, file: Option<&Weak<MemoryFile>>, trouble: Trouble) -> Result<T, Trouble> {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         let is_to_blame = |open: &mut Opened| {
             file.is_none_or(|file| std::ptr::eq(file.as_ptr(), Arc::as_ptr(&open.file)))

@@ -193,7 +193,7 @@ impl Core {
             Ok((open.file.clone(), Vectors::new(id, live, batch.end)))
         })?;
         file.write(|transaction| vectors.write(transaction))?;
-        self.stand(&file, vectors)
+        self.add_to_lane(&file, vectors)
     }
 
     /// Makes the vectors of texts about to be stored if the embedder is the built-in one and no earlier vector is
@@ -214,7 +214,7 @@ impl Core {
     }
 
     /// Adds stored vectors to the lane in RAM.
-    pub(super) fn stand(&self, file: &Arc<MemoryFile>, vectors: Vectors) -> Result<(), Trouble> {
+    pub(super) fn add_to_lane(&self, file: &Arc<MemoryFile>, vectors: Vectors) -> Result<(), Trouble> {
         let lane = self.change(file, |open| {
             (open.embedder, open.embedded_to) = (vectors.embedder, vectors.embedded_to);
             Ok(open.lane.clone())

@@ -42,7 +42,7 @@ impl Core {
             let is_ours = open.embedder == id;
             let saved = self.dir.as_deref().filter(|_| is_ours).and_then(|dir| VectorLane::load(dir, stamp(open)));
             let vectors = saved.as_ref().map_or(0, VectorLane::len);
-            let (lane, is_whole) = if is_ours { made_good(open, saved)? } else { (None, true) };
+            let (lane, is_whole) = if is_ours { brought_up_to_date(open, saved)? } else { (None, true) };
             Ok((vectors, lane, is_whole))
         })?;
         self.change(&file, |open| {
@@ -123,7 +123,7 @@ impl Core {
 }
 
 /// Brings the saved graph up to date; returns false with it if too many vectors are missing.
-fn made_good(open: &Opened, saved: Option<VectorLane>) -> Result<(Option<VectorLane>, bool), Trouble> {
+fn brought_up_to_date(open: &Opened, saved: Option<VectorLane>) -> Result<(Option<VectorLane>, bool), Trouble> {
     let mut lane = saved;
     let vectors = open.file.read()?.open_table(tables::VECTORS)?;
     let mut missing = 0;

@@ -93,8 +93,8 @@ impl Core {
                 chunk.write(transaction)?;
                 vectors.as_ref().map_or(Ok(()), |vectors| vectors.write(transaction))
             })?;
-            self.change(&file, |open| chunk.stand(open))?;
-            vectors.map_or(Ok(()), |vectors| self.stand(&file, vectors))?;
+            self.change(&file, |open| chunk.apply(open))?;
+            vectors.map_or(Ok(()), |vectors| self.add_to_lane(&file, vectors))?;
             self.flush(false)?;
         }
         Ok(())
@@ -236,7 +236,7 @@ impl Chunk {
     }
 
     /// Applies the committed chunk in RAM.
-    fn stand(self, open: &mut Opened) -> Result<(), Trouble> {
+    fn apply(self, open: &mut Opened) -> Result<(), Trouble> {
         for name in self.names {
             open.columns.add_name(name);
         }

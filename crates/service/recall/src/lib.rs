@@ -9,7 +9,7 @@ mod store;
 mod core;
 mod opened;
 
-mod anew;
+mod rebuild;
 mod embedding;
 mod forget;
 mod graph;

@@ -273,7 +273,7 @@ impl MemoryStore for HnswMemoryStore {
                 // The caller may have stopped waiting.
                 let _ = told.send((done, of));
             };
-            let indexed = core.index_anew(&tell)?;
+            let indexed = core.rebuild_postings(&tell)?;
             core.drop_vectors(&core.embedder.id())?;
             Ok(indexed)
         });

@@ -19,7 +19,7 @@ const GATHERED_BYTES: usize = 8 * 1024 * 1024;
 
 impl Core {
     /// Rebuilds the postings of all texts; returns how many texts there are.
-    pub(super) fn index_anew(&self, progress: &dyn Fn(u64, u64)) -> Result<u64, Trouble> {
+    pub(super) fn rebuild_postings(&self, progress: &dyn Fn(u64, u64)) -> Result<u64, Trouble> {
         let mut made: Vec<Segment> = Vec::new();
         let end = self.read(|open| Ok(open.columns.next_doc()))?;
         let (mut first_doc, mut live) = (0, 0);
