@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 
 use super::{
     Context,
-    disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, is_missing, read_range, write_all},
+    disk::{Disk, DiskFile, create_anew, ensure_dir, if_there, is_full, read_range, write_all},
     executor::on,
     fork::abandon,
     layout::{BLOBS, NEW, exists, new_dir, session_dir, with_folders},
@@ -86,14 +86,10 @@ impl BlobStore for FileBlobs {
         let (context, name) = (self.context.clone(), Path::new(BLOBS).join(blob));
         on(self.context.executor.as_ref(), move || {
             for dir in [session_dir(session_id), new_dir(session_id)] {
-                match context.disk.open(&dir.join(&name), false) {
-                    Err(error) if is_missing(&error) => {}
-                    Err(error) => return Err(failed(error)),
-                    Ok(file) => {
-                        let len = file.len().map_err(failed)?;
-                        let end = len.min(offset.saturating_add(limit as u64));
-                        return Ok(Some(read_range(file.as_ref(), offset.min(len), end).map_err(failed)?.into()));
-                    }
+                if let Some(file) = if_there(context.disk.open(&dir.join(&name), false)).map_err(failed)? {
+                    let len = file.len().map_err(failed)?;
+                    let end = len.min(offset.saturating_add(limit as u64));
+                    return Ok(Some(read_range(file.as_ref(), offset.min(len), end).map_err(failed)?.into()));
                 }
             }
             Ok(None)
@@ -203,31 +199,24 @@ impl BlobWriter for FileBlobWriter {
 
 /// Lists the names of a session's blobs.
 pub fn blobs_of(disk: &dyn Disk, id: SessionId) -> Result<BTreeSet<String>, StoreError> {
-    match disk.list(&session_dir(id).join(BLOBS)) {
-        Err(error) if is_missing(&error) => Ok(BTreeSet::new()),
-        names => Ok(names.map_err(failed)?.into_iter().collect()),
-    }
+    let names = if_there(disk.list(&session_dir(id).join(BLOBS))).map_err(failed)?;
+    Ok(names.unwrap_or_default().into_iter().collect())
 }
 
 /// Removes blobs, without a sync: one that reappears after a power failure takes room until it is found again.
 pub fn drop_blobs(disk: &dyn Disk, id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
     let dir = session_dir(id).join(BLOBS);
-    names.iter().try_for_each(|name| match disk.remove(&dir.join(name)) {
-        Err(error) if is_missing(&error) => Ok(()),
-        removed => removed.map_err(failed),
-    })
+    names.iter().try_for_each(|name| if_there(disk.remove(&dir.join(name))).map(drop).map_err(failed))
 }
 
 /// Gives a blob its name in its session's directory. With `is_sure`, the blobs' folder is durable if it exists.
 fn place(context: &Context, path: &Path, id: SessionId, name: &str, is_sure: bool) -> io::Result<()> {
     let disk = context.disk.as_ref();
-    let dir = match disk.list(&session_dir(id)) {
-        Ok(_) => session_dir(id),
-        Err(error) if is_missing(&error) => {
-            with_folders(disk, || ensure_dir(disk, &new_dir(id)))?;
-            new_dir(id)
-        }
-        Err(error) => return Err(error),
+    let dir = if if_there(disk.list(&session_dir(id)))?.is_some() {
+        session_dir(id)
+    } else {
+        with_folders(disk, || ensure_dir(disk, &new_dir(id)))?;
+        new_dir(id)
     };
     let blobs = dir.join(BLOBS);
     let is_made = ensure_dir(disk, &blobs)?;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     End, Limits, Pool,
-    disk::{Disk, create_anew, is_missing, is_unreadable, read_range, write_all},
+    disk::{Disk, if_there, is_unreadable, read_range, write_new},
     executor::Executor as _,
     fork::{copy, link_blobs},
     frame::{BATCH_END, Place},
@@ -134,7 +134,7 @@ pub fn cut(disk: &dyn Disk, id: SessionId, damage: &Damage) -> io::Result<Option
         match copy(disk, &dir.join(&name), Path::new(&path)).map_err(io::Error::from) {
             // An unreadable file is linked instead: nothing writes to it any more.
             Err(error) if is_unreadable(&error) => {
-                disk.remove(Path::new(&path)).or_else(|error| if is_missing(&error) { Ok(()) } else { Err(error) })?;
+                if_there(disk.remove(Path::new(&path)))?;
                 disk.link(&dir.join(&name), Path::new(&path))?;
             }
             copied => copied?,
@@ -177,9 +177,7 @@ fn shorten(disk: &dyn Disk, id: SessionId, name: &str, offset: u64) -> io::Resul
     }
     let mut out = header.encode();
     out.extend(read_range(file.as_ref(), HEADER_BYTES, offset)?);
-    let copy = with_folders(disk, || create_anew(disk, &made))?;
-    write_all(copy.as_ref(), &out, 0)?;
-    copy.sync()?;
+    with_folders(disk, || write_new(disk, &made, &out))?;
     disk.rename(&made, &dir.join(name))?;
     disk.sync_dir(&dir)
 }

@@ -16,9 +16,9 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, is_unreadable, write_all},
+    disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, is_unreadable, write_all, write_new},
     fork::{self, abandon, appear},
-    frame::{BATCH_END, Entry, Place, encode, footer, padded},
+    frame::{Entry, Place, encode_batch, footer, padded},
     layout::{new_dir, segment_name, session_dir, with_folders},
     lock,
     log::{Log, Staged, State},
@@ -109,17 +109,7 @@ impl Plan {
 
     /// Makes the header of a segment that begins with the batch `skip` after the last one.
     fn header(&self, id: SessionId, number: u64, skip: u64) -> Header {
-        let Place { seq, batch, chain } = self.place;
-        Header {
-            session_id: id,
-            number,
-            generation: 1,
-            base_seq: seq + 1,
-            base_batch: batch + skip,
-            chain,
-            previous_end: self.previous_end,
-            compacted: None,
-        }
+        Header { base_batch: self.place.batch + skip, ..Header::after(id, number, self.place, self.previous_end) }
     }
 }
 
@@ -321,13 +311,9 @@ impl Commit {
         out.reserve_exact(self.entries.iter().map(|entry| padded(entry.line.len())).sum());
         let mut place = plan.place;
         let batch = place.batch + 1;
-        let mut entries = self.entries.iter().peekable();
-        while let Some(entry) = entries.next() {
-            let flags = if entries.peek().is_none() { BATCH_END } else { 0 };
-            encode(&mut out, &mut place, batch, flags, entry);
-        }
+        encode_batch(&mut out, &mut place, batch, &self.entries);
         write_all(file.as_ref(), &out, head.len).map_err(|error| match is_full(&error) {
-            // What was written of it is cut away again, so that the next batch follows the last good one.
+            // The partial write is cut again, so that the next batch follows the last good one.
             true => file.set_len(head.len).map_or_else(Trouble::Unsure, |()| Trouble::Full),
             false => Trouble::Unsure(error),
         })?;
@@ -441,9 +427,7 @@ fn begin_next(log: &Log) -> io::Result<()> {
     // The failed batch's id is not used again.
     let header = plan.header(log.id, number, 2);
     let is_intact = last.as_ref().map_or(Ok(true), |last| is_intact(log, last, plan.place))?;
-    let file = create_anew(disk, &dir.join(segment_name(number, 1)))?;
-    write_all(file.as_ref(), &header.encode(), 0)?;
-    file.sync()?;
+    let file = write_new(disk, &dir.join(segment_name(number, 1)), &header.encode())?;
     disk.sync_dir(&dir)?;
     let mut state = lock(&log.state);
     let segment = Segment::begun(&header);

@@ -82,9 +82,7 @@ impl DerivedFile {
     /// If it is damaged, locked, or cannot be read.
     pub fn open(path: &Path, cache_bytes: usize) -> Result<Self, Trouble> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-        let phase = Arc::<Phase>::default();
-        let backend = Backend { file: FileBackend::new(file.map_err(redb::Error::Io)?)?, phase: phase.clone() };
-        Ok(Self { database: Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?, phase })
+        Self::over(FileBackend::new(file.map_err(redb::Error::Io)?)?, cache_bytes)
     }
 
     /// Opens a copy of a file's bytes in memory, or a new file if there are none.
@@ -97,10 +95,13 @@ impl DerivedFile {
             let copied = backend.set_len(bytes.len() as u64).and_then(|()| backend.write(0, bytes));
             copied.map_err(redb::Error::Io)?;
         }
-        Ok(Self {
-            database: Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?,
-            phase: Arc::default(),
-        })
+        Self::over(backend, cache_bytes)
+    }
+
+    fn over(file: impl StorageBackend, cache_bytes: usize) -> Result<Self, Trouble> {
+        let phase = Arc::<Phase>::default();
+        let backend = Backend { file, phase: phase.clone() };
+        Ok(Self { database: Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?, phase })
     }
 
     /// Begins to read the file as it is now.
@@ -169,12 +170,12 @@ struct Phase {
 
 /// redb's view of the file, without the syncs and writes that a derived file does not need.
 #[derive(Debug)]
-struct Backend {
-    file: FileBackend,
+struct Backend<F> {
+    file: F,
     phase: Arc<Phase>,
 }
 
-impl Backend {
+impl<F> Backend<F> {
     fn check_open(&self) -> io::Result<()> {
         match self.phase.is_closing.load(Ordering::Acquire) {
             true => Err(io::Error::other("it is being closed")),
@@ -183,7 +184,7 @@ impl Backend {
     }
 }
 
-impl StorageBackend for Backend {
+impl<F: StorageBackend> StorageBackend for Backend<F> {
     fn len(&self) -> io::Result<u64> {
         self.file.len()
     }
@@ -224,5 +225,82 @@ impl StorageBackend for Backend {
 
     fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
         self.file.query_lock_range(start, end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use redb::TableDefinition;
+
+    use super::*;
+
+    const TABLE: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
+
+    /// File in memory that counts its syncs; a clone is the same file.
+    #[derive(Clone, Debug)]
+    struct Counted(Arc<(InMemoryBackend, AtomicU32)>);
+
+    impl Counted {
+        fn bytes(&self) -> Vec<u8> {
+            let mut bytes = vec![0; usize::try_from(self.len().unwrap()).unwrap()];
+            self.read(0, &mut bytes).unwrap();
+            bytes
+        }
+
+        fn syncs(&self) -> u32 {
+            self.0.1.load(Ordering::Relaxed)
+        }
+    }
+
+    impl StorageBackend for Counted {
+        fn len(&self) -> io::Result<u64> {
+            self.0.0.len()
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.0.0.read(offset, out)
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.0.0.set_len(len)
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            self.0.1.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.0.0.write(offset, data)
+        }
+    }
+
+    fn put(transaction: WriteTransaction, number: u64) {
+        transaction.open_table(TABLE).unwrap().insert("it", number).unwrap();
+        transaction.commit().unwrap();
+    }
+
+    #[test]
+    fn the_first_durable_commit_syncs_and_closing_writes_nothing() {
+        let disk = Counted(Arc::new((InMemoryBackend::new(), AtomicU32::new(0))));
+        let file = DerivedFile::over(disk.clone(), 1 << 20).unwrap();
+        put(file.begin_loose_write().unwrap(), 1);
+        assert_eq!(disk.syncs(), 0);
+        put(file.begin_write().unwrap(), 2);
+        assert!(disk.syncs() > 0, "a durable commit syncs");
+        let bytes = disk.bytes();
+        drop(file);
+        assert!(disk.bytes() == bytes, "closing changes nothing");
+        let file = DerivedFile::over(disk, 1 << 20).unwrap();
+        let table = file.begin_read().unwrap().open_table(TABLE).unwrap();
+        assert_eq!(table.get("it").unwrap().unwrap().value(), 2);
+    }
+
+    #[test]
+    fn a_panic_is_damage() {
+        let read = caught(|| -> Result<(), Trouble> { panic!("the file holds noise") });
+        assert!(matches!(read, Err(Trouble::Damaged(_))));
     }
 }

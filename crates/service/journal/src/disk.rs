@@ -93,6 +93,22 @@ pub fn create_anew(disk: &dyn Disk, path: &Path) -> io::Result<Arc<dyn DiskFile>
     }
 }
 
+/// Writes a file durably, replacing one that an earlier attempt may have left. Its name is not synced.
+pub fn write_new(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
+    let file = create_anew(disk, path)?;
+    write_all(file.as_ref(), bytes, 0)?;
+    file.sync()?;
+    Ok(file)
+}
+
+/// Turns the error that something is missing into `None`.
+pub fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if is_missing(&error) => Ok(None),
+        found => found.map(Some),
+    }
+}
+
 /// Makes a folder if it is missing; returns true if it was.
 pub fn ensure_dir(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
     match disk.create_dir(path) {

@@ -4,8 +4,8 @@ use std::{io, path::Path, sync::Arc};
 
 use super::{
     Context,
-    disk::{Disk, create_anew, ensure_dir, is_missing, read_range, write_all},
-    frame::{BATCH_END, Entry, Place, encode},
+    disk::{Disk, create_anew, ensure_dir, if_there, is_missing, read_range, write_all},
+    frame::{BATCH_END, Entry, encode_batch},
     health::Health,
     layout::{BLOBS, TRASH, fan_out, new_dir, segment_name, session_dir, trash_dir, with_folders},
     lock,
@@ -124,36 +124,25 @@ fn make(
         }
     }
     let cut = reader.at;
+    let previous_end = whole.last().map_or(0, |before| before.end);
     let header = Header {
-        session_id: child,
-        number: segment.number,
         generation: segment.generation,
-        base_seq: segment.start.place.seq + 1,
-        base_batch: segment.start.place.batch + 1,
-        chain: segment.start.place.chain,
-        previous_end: whole.last().map_or(0, |before| before.end),
         // Nothing is appended to a compacted segment, so the fork continues in one of its own.
         compacted: segment.after.map(|_| Compacted { after: cut.place, count, end: cut.offset }),
+        ..Header::after(child, segment.number, segment.start.place, previous_end)
     };
     let mut out = header.encode();
     out.extend(read_range(file.as_ref(), HEADER_BYTES, cut.offset)?);
     let mut name = segment.name();
     if segment.after.is_some() {
         write(disk, &to.join(name), &out)?;
-        let Place { seq, batch, chain } = cut.place;
-        let (number, generation, previous_end) = (segment.number + 1, 1, cut.offset);
-        let (base_seq, base_batch, compacted) = (seq + 1, batch + 1, None);
-        let next = Header { number, generation, base_seq, base_batch, chain, previous_end, compacted, ..header };
-        (out, name) = (next.encode(), segment_name(number, generation));
+        let next = Header::after(child, segment.number + 1, cut.place, cut.offset);
+        (out, name) = (next.encode(), segment_name(next.number, next.generation));
     }
     let mut place = cut.place;
     // If the cut splits a batch, the fork's own first records complete it.
     let batch = place.batch + u64::from(is_whole_batch || segment.after.is_some());
-    let mut entries = first.iter().peekable();
-    while let Some(entry) = entries.next() {
-        let flags = if entries.peek().is_none() { BATCH_END } else { 0 };
-        encode(&mut out, &mut place, batch, flags, entry);
-    }
+    encode_batch(&mut out, &mut place, batch, first);
     write(disk, &to.join(name), &out)?;
     link_blobs(disk, &from.join(BLOBS), &to.join(BLOBS))?;
     disk.sync_dir(&to).map_err(Trouble::Unsynced)
@@ -167,10 +156,7 @@ fn write(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<(), Trouble> {
 
 /// Makes a folder with second names of another folder's blobs, if that exists.
 pub(super) fn link_blobs(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
-    let names = match disk.list(from) {
-        Err(error) if is_missing(&error) => return Ok(()),
-        names => names?,
-    };
+    let Some(names) = if_there(disk.list(from))? else { return Ok(()) };
     disk.create_dir(to)?;
     for name in names {
         link_or_copy(disk, &from.join(&name), &to.join(&name))?;

@@ -3,6 +3,8 @@
 //! The checksum covers every byte, and every frame names the previous one, so a valid frame was written at this place
 //! and after this predecessor. Payloads are opaque here.
 
+use std::borrow::Borrow;
+
 use bytes::Bytes;
 
 use super::End;
@@ -134,6 +136,20 @@ pub fn encode(out: &mut Vec<u8>, place: &mut Place, batch: u64, flags: u16, entr
     let crc = crc32c::crc32c(&out[start + 8..]);
     out[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
     *place = Place { seq: entry.seq, batch, chain: link(place.chain, crc) };
+}
+
+/// Appends a batch to `out` and moves `place` after it.
+pub fn encode_batch(
+    out: &mut Vec<u8>,
+    place: &mut Place,
+    batch: u64,
+    entries: impl IntoIterator<Item = impl Borrow<Entry>>,
+) {
+    let mut entries = entries.into_iter().peekable();
+    while let Some(entry) = entries.next() {
+        let flags = if entries.peek().is_none() { BATCH_END } else { 0 };
+        encode(out, place, batch, flags, entry.borrow());
+    }
 }
 
 /// Encodes the footer of a segment that ends at `place`, which alone determines it.

@@ -7,7 +7,7 @@ use std::{io, sync::Arc};
 use super::{
     Context,
     disk::{DiskFile, create_anew, ensure_dir, write_all},
-    frame::{BATCH_END, Entry, Place, encode, footer},
+    frame::{Entry, Place, encode_batch, footer},
     layout::{BLOBS, new_dir, segment_name, with_folders},
     recovery::{Found, failed},
     segment::{Compacted, Header},
@@ -83,16 +83,7 @@ impl Import {
         let mut segment = match self.segment.take() {
             Some(segment) => segment,
             None => {
-                let header = Header {
-                    session_id: self.id,
-                    number: self.number,
-                    generation: 1,
-                    base_seq: self.place.seq + 1,
-                    base_batch: self.place.batch + 1,
-                    chain: self.place.chain,
-                    previous_end: self.previous_end,
-                    compacted: None,
-                };
+                let header = Header::after(self.id, self.number, self.place, self.previous_end);
                 out = header.encode();
                 let path = new_dir(self.id).join(segment_name(self.number, 1));
                 let file = create_anew(self.context.disk.as_ref(), &path)?;
@@ -100,10 +91,9 @@ impl Import {
             }
         };
         let batch = self.place.batch + 1;
-        for (entry, left) in entries.iter().zip((0..entries.len()).rev()) {
-            segment.has_gap |= entry.seq != self.place.seq + 1;
-            encode(&mut out, &mut self.place, batch, if left == 0 { BATCH_END } else { 0 }, entry);
-        }
+        let seqs = entries.iter().map(|entry| entry.seq);
+        segment.has_gap |= !seqs.zip(self.place.seq + 1..).all(|(seq, next)| seq == next);
+        encode_batch(&mut out, &mut self.place, batch, entries);
         write_all(segment.file.as_ref(), &out, segment.end)?;
         segment.end += out.len() as u64;
         segment.count += entries.len() as u64;

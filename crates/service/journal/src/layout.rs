@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Witness,
-    disk::{Disk, create_anew, ensure_dir, is_missing, is_unreadable, write_all},
+    disk::{Disk, ensure_dir, if_there, is_missing, is_unreadable, write_new},
     store_journal::look,
 };
 use meerkat_words::{
@@ -129,15 +129,10 @@ pub fn journal_bytes_of(disk: &dyn Disk, id: SessionId) -> io::Result<u64> {
 
 /// Sums the bytes of a folder's files, without opening them.
 fn sum(disk: &dyn Disk, dir: &Path) -> io::Result<u64> {
-    let names = match disk.list(dir) {
-        Err(error) if is_missing(&error) => return Ok(0),
-        names => names?,
-    };
-    names.iter().filter(|name| *name != BLOBS).try_fold(0, |sum, name| match disk.len(&dir.join(name)) {
-        // A file may be removed meanwhile.
-        Err(error) if is_missing(&error) => Ok(sum),
-        len => Ok(sum + len?),
-    })
+    let names = if_there(disk.list(dir))?.unwrap_or_default();
+    // A file may be removed meanwhile.
+    let len = |name: &String| if_there(disk.len(&dir.join(name))).map(Option::unwrap_or_default);
+    names.iter().filter(|name| *name != BLOBS).map(len).sum()
 }
 
 /// Returns true if the directory is a store of this format, `false` if it is not a store yet.
@@ -167,10 +162,7 @@ fn read(disk: &dyn Disk, name: &str) -> io::Result<Vec<u8>> {
 /// # Errors
 /// The disk's.
 pub fn known_store_id(disk: &dyn Disk) -> io::Result<Option<String>> {
-    match read(disk, ID) {
-        Err(error) if is_missing(&error) => Ok(None),
-        id => Ok(Some(String::from_utf8_lossy(&id?).trim_end().to_owned())),
-    }
+    Ok(if_there(read(disk, ID))?.map(|id| String::from_utf8_lossy(&id).trim_end().to_owned()))
 }
 
 /// Like [`known_store_id`], but makes the id if there is none.
@@ -269,9 +261,7 @@ pub fn seal(disk: &dyn Disk) -> io::Result<()> {
 /// Writes a file of one line, durably.
 fn name(disk: &dyn Disk, name: &str, line: &str) -> io::Result<()> {
     let path = Path::new(NEW).join(name);
-    let file = with_folders(disk, || create_anew(disk, &path))?;
-    write_all(file.as_ref(), format!("{line}\n").as_bytes(), 0)?;
-    file.sync()?;
+    with_folders(disk, || write_new(disk, &path, format!("{line}\n").as_bytes()))?;
     disk.rename(&path, Path::new(name))?;
     disk.sync_dir(Path::new(""))
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::{
     Context, Near,
-    disk::is_missing,
+    disk::if_there,
     frame::{BATCH_END, MUST_UNDERSTAND, Place},
     layout::{generations_of, session_dir},
     log::make_sure,
@@ -49,10 +49,8 @@ pub fn pass(
 
 /// Returns the last segment from a known place on, if it is still the last.
 fn last_segment(context: &Context, id: SessionId, near: Near) -> io::Result<Option<Vec<Segment>>> {
-    let names = match context.disk.list(&session_dir(id)) {
-        Err(error) if is_missing(&error) => return Ok(None),
-        names => generations_of(&names?),
-    };
+    let Some(names) = if_there(context.disk.list(&session_dir(id)))? else { return Ok(None) };
+    let names = generations_of(&names);
     let is_last =
         names.last().is_some_and(|(number, all)| (*number, all[..] == [near.generation]) == (near.number, true));
     let Near { number, generation, offset, seq, batch, chain } = near;

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     commit,
-    disk::{create_anew, is_missing, write_all},
+    disk::{is_missing, write_new},
     executor::on,
     frame::{BATCH_END, Entry, encode},
     layout::{NEW, generations_of, segment_name, session_dir, with_folders},
@@ -198,8 +198,7 @@ fn rewrite_segment(log: &Log, number: u64, drops: &Drops) -> Result<Option<Rewri
     out[..bytes.len()].copy_from_slice(&bytes);
     let new = Segment { index, ..Segment::begun(&header) };
     let made = Path::new(NEW).join(format!("{}.{}", log.id, new.name()));
-    let written = with_folders(disk, || create_anew(disk, &made))
-        .and_then(|file| write_all(file.as_ref(), &out, 0).and_then(|()| file.sync()));
+    let written = with_folders(disk, || write_new(disk, &made, &out));
     written.map_err(failed).inspect_err(|_| remove(log, &made))?;
     Ok(Some(Rewritten { old, new, made, dropped }))
 }

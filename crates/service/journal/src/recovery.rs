@@ -6,7 +6,7 @@
 use std::{io, path::Path, sync::Arc};
 
 use super::{
-    disk::{Disk, DiskFile, create_anew, is_missing, is_unreadable, read_range, write_all},
+    disk::{Disk, DiskFile, if_there, is_missing, is_unreadable, read_range, write_new},
     frame::Place,
     layout::{QUARANTINE, fan_out, generations_of, segment_name, session_dir, with_folders},
     segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Scan, frames_in, scan},
@@ -142,10 +142,8 @@ pub(super) fn examine(disk: &dyn Disk, id: SessionId, knows: fn(u16) -> bool) ->
 /// Reads the segments of a session; `None` if there is none or a header has a fault.
 pub(super) fn headers(disk: &dyn Disk, id: SessionId) -> io::Result<Option<Vec<Segment>>> {
     let dir = session_dir(id);
-    let names = match disk.list(&dir) {
-        Err(error) if is_missing(&error) => return Ok(None),
-        names => generations_of(&names?),
-    };
+    let Some(names) = if_there(disk.list(&dir))? else { return Ok(None) };
+    let names = generations_of(&names);
     let Headers { segments, headless, trouble, .. } = read_headers(disk, id, &dir, &names)?;
     Ok((headless.is_none() && trouble.is_none() && segments.len() == names.len()).then_some(segments))
 }
@@ -325,9 +323,7 @@ impl Cut {
             return Ok(());
         }
         let bytes = read_range(file.as_ref(), self.from, self.from + self.bytes)?;
-        let copy = with_folders(disk, || create_anew(disk, Path::new(quarantine)))?;
-        write_all(copy.as_ref(), &bytes, 0)?;
-        copy.sync()?;
+        with_folders(disk, || write_new(disk, Path::new(quarantine), &bytes))?;
         disk.sync_dir(Path::new(QUARANTINE))
     }
 

@@ -71,6 +71,12 @@ pub enum HeaderFound {
 }
 
 impl Header {
+    /// Makes the header of a new segment whose first record comes after `place`, in a new batch.
+    pub const fn after(session_id: SessionId, number: u64, place: Place, previous_end: u64) -> Self {
+        let (base_seq, base_batch, chain) = (place.seq + 1, place.batch + 1, place.chain);
+        Self { session_id, number, generation: 1, base_seq, base_batch, chain, previous_end, compacted: None }
+    }
+
     /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();

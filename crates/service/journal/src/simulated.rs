@@ -370,6 +370,20 @@ impl Sim {
         Ok(fault)
     }
 
+    /// Makes a file or a folder; returns its node.
+    fn make(&mut self, path: &Path, node: Node) -> io::Result<usize> {
+        let fault = self.begin()?;
+        self.changed(fault)?;
+        let (dir, name) = self.place(path)?;
+        if self.dir(dir).now.contains_key(&name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.nodes.push(node);
+        let node = self.nodes.len() - 1;
+        self.name(None, Some((dir, name, node)));
+        self.check().map(|()| node)
+    }
+
     /// Changes names now; a crash may undo it.
     fn name(&mut self, removed: Option<(usize, String)>, added: Option<(usize, String, usize)>) {
         if let Some((dir, name)) = &removed {
@@ -424,31 +438,11 @@ impl Sim {
 
 impl Disk for SimulatedDisk {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        let mut sim = lock(&self.0);
-        let fault = sim.begin()?;
-        sim.changed(fault)?;
-        let (dir, name) = sim.place(path)?;
-        if sim.dir(dir).now.contains_key(&name) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        sim.nodes.push(Node::Dir(DirNode::default()));
-        let node = sim.nodes.len() - 1;
-        sim.name(None, Some((dir, name, node)));
-        sim.check()
+        lock(&self.0).make(path, Node::Dir(DirNode::default())).map(drop)
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let mut sim = lock(&self.0);
-        let fault = sim.begin()?;
-        sim.changed(fault)?;
-        let (dir, name) = sim.place(path)?;
-        if sim.dir(dir).now.contains_key(&name) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        sim.nodes.push(Node::File(FileNode::default()));
-        let node = sim.nodes.len() - 1;
-        sim.name(None, Some((dir, name, node)));
-        sim.check()?;
+        let node = lock(&self.0).make(path, Node::File(FileNode::default()))?;
         Ok(Arc::new(SimulatedFile { disk: self.clone(), node }))
     }
 

@@ -271,9 +271,7 @@ impl StoreJournal {
     /// Marks a session that is about to appear: first its end, then as active, and waits until both are durable.
     /// Otherwise an older mark of the same, since deleted, id would count as a loss.
     pub async fn mark_made(self: &Arc<Self>, resting: Resting) -> Result<(), StoreError> {
-        let (done, written) = oneshot::channel();
-        self.mark_resting(resting, Box::new(|result| drop(done.send(result))));
-        written.await.unwrap_or_else(|_| Err(StoreError::Failed("the store journal ended".to_owned())))?;
+        self.write_durably(Marked::Resting(resting)).await?;
         self.mark(resting.session_id).await
     }
 

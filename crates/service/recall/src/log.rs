@@ -25,7 +25,7 @@ pub(crate) use self::mend::{Examined, examine, mend};
 use self::segments::{Segment, Writer, begin, look, read, replace};
 use meerkat_journal::{
     disk::{Disk, is_full, write_all},
-    frame::{BATCH_END, Entry as Frame, PAYLOAD_BYTES_MAX, Place, encode},
+    frame::{Entry as Frame, PAYLOAD_BYTES_MAX, Place, encode_batch},
     recovery::failed,
 };
 use meerkat_words::{
@@ -135,14 +135,13 @@ impl MemoryLog {
     pub(crate) fn append(&mut self, entries: &[Entry]) -> Result<u64, StoreError> {
         let mut frames = Vec::new();
         entries.iter().try_for_each(|entry| frames_of(entry, &mut frames))?;
-        let Some((last, others)) = frames.split_last() else { return Ok(self.place.seq) };
+        if frames.is_empty() {
+            return Ok(self.place.seq);
+        }
         let mut writer = self.writer()?;
         let (mut place, mut out) = (self.place, Vec::new());
-        let flagged = others.iter().map(|frame| (frame, 0)).chain([(last, BATCH_END)]);
-        for ((kind, line), flags) in flagged {
-            let frame = Frame { seq: place.seq + 1, kind: *kind, ms: 0, line: line.clone() };
-            encode(&mut out, &mut place, self.place.batch + 1, flags, &frame);
-        }
+        let frames = (place.seq + 1..).zip(frames).map(|(seq, (kind, line))| Frame { seq, kind, ms: 0, line });
+        encode_batch(&mut out, &mut place, self.place.batch + 1, frames);
         match write_all(writer.file.as_ref(), &out, writer.offset) {
             Ok(()) => {}
             Err(error) => {
@@ -202,7 +201,7 @@ impl MemoryLog {
     /// Reads the entries after a position, in order, each with its position.
     ///
     /// # Errors
-    /// What the disk answers.
+    /// The disk's.
     pub(crate) fn replay(&self, after: u64, mut each: impl FnMut(u64, Entry)) -> Result<(), StoreError> {
         let begins = |segment: &Segment| segment.base_seq.is_some_and(|base_seq| base_seq <= after.saturating_add(1));
         let from = self.segments.iter().rposition(begins).unwrap_or(0);

@@ -7,13 +7,12 @@ use std::{
     sync::Arc,
 };
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{
     super::{
-        disk::{Disk, DiskFile, create_anew, is_full, read_range, write_all},
-        frame::{BATCH_END, Entry, Place, encode},
+        disk::{Disk, DiskFile, is_full, read_range, write_all, write_new},
+        frame::{Entry, Place, encode_batch},
         layout::{NEW, QUARANTINE, STORE, log_unlisted, newest_generation, segment_name, sessions_on, with_folders},
         marks::{Kept, kept_in},
         segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Scan, Step, scan},
@@ -77,18 +76,17 @@ fn encode_marks(
     batch: u64,
     marks: impl Iterator<Item = Marked>,
 ) -> io::Result<()> {
-    let mut marks = marks.peekable();
-    while let Some(marked) = marks.next() {
+    let entry = |(seq, marked): (u64, Marked)| -> serde_json::Result<Entry> {
         let (kind, line) = match marked {
             Marked::Active(session_id) => (ACTIVE, serde_json::to_vec(&Named { session_id })?),
             Marked::Gone(session_id) => (GONE, serde_json::to_vec(&Named { session_id })?),
             Marked::Resting(resting) => (IDLE, serde_json::to_vec(&resting)?),
             Marked::Kept(kept) => kept.encode()?,
         };
-        let flags = if marks.peek().is_none() { BATCH_END } else { 0 };
-        let entry = Entry { seq: place.seq + 1, kind, ms: 0, line: Bytes::from(line) };
-        encode(out, place, batch, flags, &entry);
-    }
+        Ok(Entry { seq, kind, ms: 0, line: line.into() })
+    };
+    let entries: Vec<Entry> = (place.seq + 1..).zip(marks).map(entry).collect::<Result<_, _>>()?;
+    encode_batch(out, place, batch, entries);
     Ok(())
 }
 
@@ -101,22 +99,15 @@ pub(super) fn rewrite(disk: &dyn Disk, marks: impl IntoIterator<Item = Marked>, 
     let generation = writer.generation + 1;
     let before = writer.at.place;
     let header = Header {
-        session_id: SessionId::from_uuid(uuid::Uuid::nil()),
-        number: 1,
         generation,
-        base_seq: before.seq + 1,
         base_batch: before.batch + 2,
-        chain: before.chain,
-        previous_end: 0,
-        compacted: None,
+        ..Header::after(SessionId::from_uuid(uuid::Uuid::nil()), 1, before, 0)
     };
     let mut out = header.encode();
     let mut place = header.place();
     encode_marks(&mut out, &mut place, header.base_batch, marks.into_iter())?;
     let made = Path::new(NEW).join(STORE);
-    let file = with_folders(disk, || create_anew(disk, &made))?;
-    write_all(file.as_ref(), &out, 0)?;
-    file.sync()?;
+    let file = with_folders(disk, || write_new(disk, &made, &out))?;
     // From here on the old generation may be ignored, so nothing is appended to it any more.
     writer.file = None;
     disk.rename(&made, &path_of(generation))?;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use meerkat_journal::{
-    disk::{Disk, DiskFile, create_anew, ensure_dir, is_missing, read_range, write_all},
+    disk::{Disk, DiskFile, ensure_dir, if_there, read_range, write_new},
     frame::{BATCH_END, Entry, FrameView, HEADER_BYTES as FRAME_HEADER_BYTES, Parsed, Place, encode, parse},
     layout::{generations_of, segment_name},
     recovery::failed,
@@ -25,6 +25,8 @@ use meerkat_words::{
 pub(super) const FOLDER: &str = "memory";
 /// Segment under construction.
 const NEW: &str = "memory/log.new";
+/// Session of the log's segments.
+const NO_SESSION: SessionId = SessionId::from_uuid(Uuid::nil());
 
 /// A segment.
 #[derive(Clone, Copy, Debug, Default)]
@@ -88,10 +90,7 @@ pub(super) fn look(disk: &dyn Disk, known: Seq) -> Result<Found, StoreError> {
 pub(super) fn find(disk: &dyn Disk, known: Seq, is_written: bool) -> Result<Found, StoreError> {
     let (segments, place) = (Vec::new(), Place { seq: 0, batch: 0, chain: 0 });
     let mut found = Found { segments, writer: None, place, is_whole: true, is_cut: false, last: None, old: Vec::new() };
-    let names = match disk.list(Path::new(FOLDER)) {
-        Err(error) if is_missing(&error) => Vec::new(),
-        names => names.map_err(failed)?,
-    };
+    let names = if_there(disk.list(Path::new(FOLDER))).map_err(failed)?.unwrap_or_default();
     for (number, generations) in generations_of(&names) {
         let mut named = generations.iter().map(|&generation| Segment { number, generation, ..Segment::default() });
         // The newest generation was whole when it got its name.
@@ -233,16 +232,8 @@ fn salvage(
 
 /// Begins the segment after the last one, which is never written again.
 pub(super) fn begin(disk: &dyn Disk, segments: &mut Vec<Segment>, place: &mut Place) -> io::Result<Writer> {
-    let header = Header {
-        session_id: SessionId::from_uuid(Uuid::nil()),
-        number: segments.last().map_or(0, |segment| segment.number) + 1,
-        generation: 1,
-        base_seq: place.seq + 1,
-        base_batch: place.batch + 2,
-        chain: place.chain,
-        previous_end: segments.last().map_or(0, |segment| segment.end),
-        compacted: None,
-    };
+    let (number, previous_end) = segments.last().map_or((1, 0), |segment| (segment.number + 1, segment.end));
+    let header = Header { base_batch: place.batch + 2, ..Header::after(NO_SESSION, number, *place, previous_end) };
     if segments.is_empty() {
         ensure_dir(disk, Path::new(FOLDER))?;
         if let Err(error) = disk.sync_dir(Path::new("")) {
@@ -273,16 +264,8 @@ pub(super) fn replace(
     last_seq: Seq,
     frames: &[(FrameView, Bytes)],
 ) -> io::Result<Segment> {
-    let mut header = Header {
-        session_id: SessionId::from_uuid(Uuid::nil()),
-        number: old.number,
-        generation: old.generation + 1,
-        base_seq: base.seq + 1,
-        base_batch: base.batch + 1,
-        chain: base.chain,
-        previous_end,
-        compacted: None,
-    };
+    let mut header =
+        Header { generation: old.generation + 1, ..Header::after(NO_SESSION, old.number, base, previous_end) };
     // The header comes first, but is known last.
     let (mut place, mut out) = (base, header.encode());
     for (at, (frame, line)) in frames.iter().enumerate() {
@@ -307,9 +290,7 @@ fn path_of(header: &Header) -> PathBuf {
 
 /// Writes a file that gets its name once it is complete.
 fn put(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
-    let file = create_anew(disk, Path::new(NEW))?;
-    write_all(file.as_ref(), bytes, 0)?;
-    file.sync()?;
+    let file = write_new(disk, Path::new(NEW), bytes)?;
     disk.rename(Path::new(NEW), path)?;
     disk.sync_dir(Path::new(FOLDER))?;
     Ok(file)
