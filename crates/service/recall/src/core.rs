@@ -91,11 +91,11 @@ impl Core {
         })
     }
 
-    /// Does some work on the memory, which is opened where it is not. A file that failed is closed, and set aside where
-    /// it is damaged. Nobody else's code may run in it: a panic is the file's fault.
+    /// Does work on the memory, after opening it if needed. A file that fails is closed, and set aside if damaged. No
+    /// foreign code may run in it: a panic counts as the file's damage.
     pub(super) fn work<T>(&self, work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
         self.make_ready()?;
-        // It is not kept open by this: whoever finds it damaged first closes it.
+        // Weak, so that the first thread to find damage can close the file.
         let file = self.read(|open| Ok(Arc::downgrade(&open.file)))?;
         caught(work).or_else(|trouble| self.close_failed(Some(&file), trouble))
     }

@@ -9,11 +9,11 @@ mod store;
 mod core;
 mod opened;
 
-mod rebuild;
 mod embedding;
 mod forget;
 mod graph;
 mod intake;
+mod rebuild;
 mod segments;
 
 mod fuse;

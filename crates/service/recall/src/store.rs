@@ -42,7 +42,7 @@ pub struct HnswMemoryStore {
     closing: CancellationToken,
 }
 
-/// Whether the worker runs, and whether more was requested since it began.
+/// State of the worker: running or not, and if more was requested since it began.
 #[derive(Default)]
 struct Making {
     is_wanted: bool,

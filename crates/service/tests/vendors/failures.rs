@@ -294,7 +294,11 @@ async fn an_error_within_a_stream_of_status_200_is_classed() {
 /// Returns the error of a call to this address; checks that nothing follows.
 async fn unreachable(wire: &Wire, url: &str) -> ModelError {
     let resolved = models(&(wire.options)(url.to_owned())).unwrap().resolve(wire.model).unwrap();
-    let request = ModelRequest { model: resolved.vendor_model, messages: vec![Arc::new(user("Hello."))], ..ModelRequest::default() };
+    let request = ModelRequest {
+        model: resolved.vendor_model,
+        messages: vec![Arc::new(user("Hello."))],
+        ..ModelRequest::default()
+    };
     let mut stream = resolved.client.stream_response(request).await.unwrap();
     let error = stream.next().await.unwrap().unwrap_err();
     assert!(stream.next().await.is_none());

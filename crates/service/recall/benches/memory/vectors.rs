@@ -36,8 +36,7 @@ fn measure(count: usize, dir: &Path) {
     (0..u32::try_from(count).unwrap()).filter(|&id| is_removed(id)).for_each(|id| assert!(lane.remove(id)));
     let each = took.as_secs_f64() * 1e6 / count as f64;
     println!("  build            {:.1} s, {each:.0} µs each", took.as_secs_f64());
-    let (mib, grown) = (lane.bytes() as f64 / 1048576.0, (resident_bytes() - before) as f64 / 1048576.0);
-    println!("  memory           {mib:.0} MiB held, {grown:.0} MiB more resident");
+    println!("  memory           {:.0} MiB more resident", (resident_bytes() - before) as f64 / 1048576.0);
     reload(&lane, dir);
     let truth: Vec<Vec<u32>> = queries.chunks(DIMENSION).map(|query| exact(&vectors, query)).collect();
     let scan = answer(&queries[..50 * DIMENSION], &truth, |query| lane.search_exact(query, HITS, &|_| true));

@@ -1,12 +1,10 @@
 //! The ways to search that are measured: memory's lanes alone, their fusion, and what they are held against.
 
-use std::collections::BTreeMap;
-
 use meerkat_recall::open_memory;
 use meerkat_words::{
     answers::SearchHit,
     memory::{Intake, MemoryOptions, SharedMemory},
-    requests::{SearchMemory, SearchScope},
+    requests::SearchMemory,
 };
 
 use super::{
@@ -38,16 +36,7 @@ async fn memory(sessions: &[Intake]) -> SharedMemory {
 
 /// A question to the whole project.
 pub(crate) fn request(query: &str, limit: usize) -> SearchMemory {
-    SearchMemory {
-        query: query.to_owned(),
-        scope: SearchScope::Project,
-        session_id: None,
-        role: None,
-        labels: BTreeMap::new(),
-        since: None,
-        until: None,
-        limit: Some(limit),
-    }
+    SearchMemory { query: query.to_owned(), limit: Some(limit), ..SearchMemory::default() }
 }
 
 /// Asks the baselines and memory all questions of a haystack.

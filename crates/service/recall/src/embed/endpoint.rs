@@ -17,6 +17,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
 use super::normalise;
+use crate::text::head;
 use meerkat_models::{
     ModelError, RetryPolicy,
     vendors::{Api, failure, network},
@@ -137,8 +138,7 @@ impl EndpointEmbedder {
 
     /// Sends one request.
     async fn ask(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
-        let input =
-            texts.iter().map(|text| if text.trim().is_empty() { BLANK } else { shortened(text, TEXT_BYTES_MAX) });
+        let input = texts.iter().map(|text| if text.trim().is_empty() { BLANK } else { head(text, TEXT_BYTES_MAX) });
         let input: Vec<&str> = input.collect();
         let EndpointOptions { model, dimensions, key, .. } = &self.options;
         let body = Request { model, input: &input, encoding_format: "float", dimensions: *dimensions };
@@ -240,11 +240,6 @@ impl Embedder for EndpointEmbedder {
         }
         Ok(vectors)
     }
-}
-
-/// Returns the beginning of a text.
-fn shortened(text: &str, bytes: usize) -> &str {
-    &text[..text.floor_char_boundary(bytes)]
 }
 
 /// Makes the error of a failed or broken connection.

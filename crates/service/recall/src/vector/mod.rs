@@ -81,15 +81,6 @@ impl VectorLane {
         if all == 0 { 0.0 } else { (all - self.nodes.len()) as f64 / all as f64 }
     }
 
-    /// Estimates its bytes in memory.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        let Graph { codes, lowest, upper, upper_at, twin, .. } = &self.graph;
-        let words = lowest.capacity() + upper.capacity() + upper_at.capacity() + twin.capacity() + self.ids.capacity();
-        // A hash map has a byte of its own per entry, and spare room.
-        codes.capacity() * 2 + words * 4 + self.is_removed.capacity() + self.nodes.capacity() * 10
-    }
-
     /// Adds a vector, or replaces the one of `id`. It need not have length 1. A vector of zeros is never found.
     ///
     /// # Errors
@@ -98,16 +89,12 @@ impl VectorLane {
         let code = encode(vector, self.dimension())?;
         self.remove(id);
         if let Some(code) = code {
-            self.insert_code(id, &code);
+            let node = self.graph.insert(&code);
+            self.ids.push(id);
+            self.is_removed.push(false);
+            self.nodes.insert(id, node);
         }
         Ok(())
-    }
-
-    fn insert_code(&mut self, id: u32, code: &[i16]) {
-        let node = self.graph.insert(code);
-        self.ids.push(id);
-        self.is_removed.push(false);
-        self.nodes.insert(id, node);
     }
 
     /// Removes a vector; returns true if there was one.
@@ -117,18 +104,6 @@ impl VectorLane {
             *is_removed = true;
         }
         node.is_some()
-    }
-
-    /// Builds a graph of the same vectors without the removed nodes. It takes as long as adding them did.
-    #[must_use]
-    pub fn rebuilt(&self) -> Self {
-        let mut anew = Self::new(self.dimension());
-        for (node, &id) in (0..).zip(&self.ids) {
-            if !self.is_removed[node as usize] {
-                anew.insert_code(id, self.graph.code(node));
-            }
-        }
-        anew
     }
 
     /// Finds the `k` vectors nearest to a query among those that `accept` allows, with their cosines, nearest first. A

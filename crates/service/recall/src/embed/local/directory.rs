@@ -297,7 +297,7 @@ fn vocabulary(path: &Path) -> Result<Vocabulary, String> {
     Vocabulary::new(ids, reading).map_err(|token| misfit(path, &format!("its vocabulary has no {token}")))
 }
 
-/// Checks by the list of tensors that all are there, of the right sizes; answers what their names begin with.
+/// Checks that the list has all tensors, in the right sizes; returns the prefix of their names.
 fn check_weights(path: &Path, shape: &Shape) -> Result<&'static str, String> {
     let broken = |what: &str| misfit(path, &format!("{WEIGHTS} cannot be read: {what}"));
     let mut file = open(path, WEIGHTS, WEIGHTS_BYTES_MAX)?.ok_or_else(|| missing(path, WEIGHTS))?;
